@@ -1,0 +1,40 @@
+# muster_room(NAME [TORCH] [DEPENDS rooms...] [LIBRARIES libs...] SOURCES files...)
+# One static library per room; a TORCH room compiles with the shared precompiled header.
+function(muster_room name)
+  cmake_parse_arguments(ROOM "TORCH" "" "DEPENDS;LIBRARIES;SOURCES" ${ARGN})
+  add_library(muster_${name} STATIC ${ROOM_SOURCES})
+  target_include_directories(muster_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
+    PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  list(TRANSFORM ROOM_DEPENDS PREPEND muster_)
+  target_link_libraries(muster_${name} PUBLIC ${ROOM_DEPENDS} ${ROOM_LIBRARIES} PRIVATE muster_warnings)
+  if(ROOM_TORCH)
+    target_link_libraries(muster_${name} PUBLIC LibTorch::LibTorch)
+    muster_precompile(muster_${name})
+  endif()
+  set_target_properties(muster_${name} PROPERTIES EXPORT_NAME ${name})
+  set_property(GLOBAL APPEND PROPERTY MUSTER_ROOMS muster_${name})
+endfunction()
+
+function(muster_precompile target)
+  if(MUSTER_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM muster_precompiled)
+  endif()
+endfunction()
+
+# muster_test(NAME [TORCH] [LIBRARIES rooms or libs...] SOURCES files...): one GoogleTest program per room.
+function(muster_test name)
+  cmake_parse_arguments(TEST "TORCH" "" "LIBRARIES;SOURCES;LABELS" ${ARGN})
+  add_executable(test_${name} ${TEST_SOURCES})
+  target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(test_${name} PRIVATE
+    MUSTER_SOURCE_DIR="${PROJECT_SOURCE_DIR}" MUSTER_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_link_libraries(test_${name} PRIVATE ${TEST_LIBRARIES} GTest::gtest_main GTest::gmock muster_warnings)
+  if(TEST_TORCH)
+    target_link_libraries(test_${name} PRIVATE LibTorch::LibTorch)
+    muster_precompile(test_${name})
+  endif()
+  set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND test_${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900 LABELS "gtest;${TEST_LABELS}")
+endfunction()

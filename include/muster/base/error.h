@@ -1,0 +1,53 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace muster {
+
+/// What every failure of the library is thrown as.
+/// A message says what happened, where, and what to do. Its id ("MU042") names a page under docs/errors/,
+/// printed by `muster explain MU042`.
+class Error : public std::runtime_error {
+ public:
+  Error(std::string_view id, const std::string& message)
+      : std::runtime_error(std::string(id) + ": " + message), id_(id) {}
+  /// The id of the error's page, such as "MU042".
+  const std::string& id() const noexcept { return id_; }
+
+ private:
+  std::string id_;
+};
+
+/// A wrong setting, found before anything starts.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A collective that failed. The message names rank, operation, sequence number, peer and elapsed time.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A checkpoint or weight file that cannot be written or trusted. The message names file and tensor.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A rank that could not be started or that failed. The message names rank and exit code.
+class LaunchError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A call that is refused because it would silently give wrong results.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace muster
