@@ -16,9 +16,12 @@ function(muster_room name)
   set_property(GLOBAL APPEND PROPERTY MUSTER_ROOMS muster_${name})
 endfunction()
 
+# MUSTER_PRECOMPILE is ON, OFF, or the path of a header compiled elsewhere with the same flags.
 function(muster_precompile target)
-  if(MUSTER_PRECOMPILE)
+  if(TARGET muster_precompiled)
     target_precompile_headers(${target} REUSE_FROM muster_precompiled)
+  elseif(EXISTS "${MUSTER_PRECOMPILE}")
+    target_compile_options(${target} PRIVATE -include ${MUSTER_PRECOMPILE} -Winvalid-pch)
   endif()
 endfunction()
 

@@ -1,0 +1,1 @@
+#include "muster/base/error.h"
