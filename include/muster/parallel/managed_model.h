@@ -1,0 +1,47 @@
+#pragma once
+
+#include "muster/optim/flat_source.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace muster::parallel {
+
+/// One module under a way to train: what a strategy makes of it. The reducer (replicated) and the sharded model are the
+/// two implementations; a module alone in the world has a third, trivial one.
+/// Thread safety: calls come from one thread; hooks of autograd may run on another while backward runs.
+class ManagedModel : public optim::FlatSource {
+ public:
+  /// A forward scope opens or closes on this module. Collective where buffers or parameters are communicated.
+  virtual void enter_forward() = 0;
+  virtual void leave_forward() noexcept = 0;
+
+  /// Called around backward by the runtime. after_backward() throws what a hook had to report:
+  /// a forward that bypassed the scope, a parameter that got no gradient, a failed collective.
+  virtual void before_backward() = 0;
+  virtual void after_backward() = 0;
+
+  /// Off: gradients stay local and add up; the next backward with it on communicates the sum.
+  virtual void set_gradient_sync(bool on) = 0;
+  virtual bool gradient_sync() const = 0;
+
+  /// The sum over this rank's distinct gradient elements of |g|^p (the maximum for p = infinity) of these parameters,
+  /// already reduced over ranks where they are sharded. A 0-d float64 tensor or float32 on devices without float64.
+  virtual at::Tensor gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) = 0;
+  /// Multiplies (or clamps) gradients in place where they live.
+  virtual void for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) = 0;
+
+  /// Names, in the module's order, with whole values on every rank that asked for them.
+  /// Collective: where parameters are sharded. `main_only`: other ranks get an empty list.
+  virtual std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) = 0;
+
+  /// One line for plan(): "ddp: 2 ranks, 3 buckets of at most 25 MiB, ...".
+  virtual std::string describe() const = 0;
+};
+
+}  // namespace muster::parallel
