@@ -1,0 +1,35 @@
+#pragma once
+
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace muster {
+
+/// Environment variables as a value, so that what reads them is a pure function.
+/// A variable set to the empty string counts as not set.
+class Environment {
+ public:
+  Environment() = default;
+  Environment(std::initializer_list<std::pair<const std::string, std::string>> variables) : variables_(variables) {}
+  /// A copy of the variables of this process.
+  /// Thread safety: nobody may change the environment meanwhile.
+  static Environment of_process();
+
+  std::optional<std::string> find(std::string_view name) const;
+  bool has(std::string_view name) const { return find(name).has_value(); }
+  void set(const std::string& name, const std::string& value) { variables_[name] = value; }
+  void unset(std::string_view name);
+  /// "NAME=value" for each, as execve wants them.
+  std::vector<std::string> lines() const;
+  const std::map<std::string, std::string, std::less<>>& variables() const noexcept { return variables_; }
+
+ private:
+  std::map<std::string, std::string, std::less<>> variables_;
+};
+
+}  // namespace muster

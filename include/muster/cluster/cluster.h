@@ -1,0 +1,70 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "muster/base/environment.h"
+
+namespace muster {
+
+/// Who started this process.
+enum class LauncherKind {
+  none,         ///< nobody: a program run by itself
+  muster,       ///< `muster run`, or muster::launch()
+  torchrun,     ///< torchrun, or another front end of torch elastic
+  environment,  ///< RANK and WORLD_SIZE set by hand or by a job system (Kubeflow)
+  open_mpi,     ///< Open MPI's mpirun
+  mvapich,      ///< MVAPICH's mpirun_rsh
+  pmi,          ///< a launcher that speaks PMI, such as MPICH's mpiexec
+  slurm,        ///< srun
+};
+
+/// "none", "muster", "torchrun", "environment", "open_mpi", "mvapich", "pmi", "slurm".
+std::string_view to_string(LauncherKind kind);
+
+/// Where the ranks meet.
+enum class RendezvousKind {
+  none,  ///< a world of one: nobody to meet
+  tcp,   ///< a store at main_address:main_port
+  file,  ///< a file at store_path, on the one node there is
+};
+
+/// Who this process is among the ranks of its job. A plain value.
+struct Cluster {
+  int device_index = -1;        ///< the accelerator that the launcher chose for this rank; -1: none chosen, take local_rank
+  std::string job;              ///< the launcher's name for the job; the same on every rank, empty when alone
+  LauncherKind launcher = LauncherKind::none;
+  int local_rank = 0;           ///< 0 to local_world_size - 1
+  int local_world_size = 1;     ///< ranks on this node
+  std::string main_address;     ///< host of rank 0; empty unless rendezvous is tcp
+  int main_port = 0;            ///< port of the store; 0 unless rendezvous is tcp
+  int node_rank = 0;            ///< 0 to nodes - 1
+  int nodes = 1;
+  std::string note;             ///< a remark worth logging once on rank 0; mostly empty
+  int rank = 0;                 ///< 0 to world_size - 1
+  RendezvousKind rendezvous = RendezvousKind::none;
+  int restart_count = 0;        ///< how often the launcher has started the job again
+  /// True if somebody else (torchrun's agent) runs the store at main_port: rank 0 joins as a client, too.
+  bool store_is_external = false;
+  /// A listening socket bound to main_port that rank 0's store server takes over, or -1.
+  /// Whoever takes it over owns it, and unsets cluster::kStoreFd so that it is taken only once.
+  int store_listen_fd = -1;
+  std::string store_path;       ///< the file for a FileStore; empty unless rendezvous is file
+  std::string store_prefix;     ///< put before all keys: keeps restarts of a job apart in a store that outlives them
+  int world_size = 1;
+
+  bool is_main() const noexcept { return rank == 0; }
+  bool is_local_main() const noexcept { return local_rank == 0; }
+};
+
+/// Reads a launcher's variables: torchrun's, ours, RANK and WORLD_SIZE alone, Open MPI's, MVAPICH's, PMI's, SLURM's;
+/// the first family present counts. With none of them the world is 1.
+/// Throws: ConfigError for variables that are half set (MU020), no number (MU021) or contradict each other (MU022), for
+/// a launcher it cannot understand (MU023), for several nodes without an address (MU024), and for a node list that it
+/// cannot read (MU025). Every message names the variables.
+Cluster read_cluster(const Environment& variables);
+
+/// The same for this process's variables.
+Cluster read_cluster();
+
+}  // namespace muster

@@ -1,0 +1,31 @@
+#pragma once
+
+/// The names of all environment variables that Muster writes or reads between launcher and ranks.
+/// docs/howto/environment.md says what each of them means.
+namespace muster::cluster {
+
+// Who am I: the names torchrun uses, so that a program of PyTorch understands them too.
+inline constexpr const char* kRank = "RANK";
+inline constexpr const char* kWorldSize = "WORLD_SIZE";
+inline constexpr const char* kLocalRank = "LOCAL_RANK";
+inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
+inline constexpr const char* kNodeRank = "GROUP_RANK";
+inline constexpr const char* kNodes = "GROUP_WORLD_SIZE";
+inline constexpr const char* kMainAddress = "MASTER_ADDR";
+inline constexpr const char* kMainPort = "MASTER_PORT";
+
+// Our own launcher.
+inline constexpr const char* kJob = "MUSTER_JOB";                  ///< its presence says: started by our launcher
+inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";         ///< rank 0: listening socket for the store
+inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX"; ///< index of this rank's accelerator
+
+// Wishes given on the launcher's command line, for the program to follow.
+inline constexpr const char* kAccelerator = "MUSTER_ACCELERATOR";
+inline constexpr const char* kPrecision = "MUSTER_PRECISION";
+inline constexpr const char* kStrategy = "MUSTER_STRATEGY";
+inline constexpr const char* kTimeout = "MUSTER_TIMEOUT";          ///< seconds a collective or a rendezvous may take
+
+// Read by every rank.
+inline constexpr const char* kLog = "MUSTER_LOG";                  ///< trace, debug, info, warn, error, off
+
+}  // namespace muster::cluster

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace muster {
+
+/// How launch() brings up the ranks of this node from inside a program.
+struct LaunchOptions {
+  std::chrono::milliseconds exit_timeout = std::chrono::seconds(30);  ///< how long rank 0 waits at its end for the others
+  std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL when a rank has failed
+  std::string main_address;  ///< host of rank 0; needed for several nodes
+  int main_port = 0;         ///< 0: a free one; needed for several nodes
+  int node_rank = 0;         ///< this node, 0 to nodes - 1
+  int nodes = 1;
+  int processes = 0;         ///< ranks on this node; 0: what the launcher gave, or 1
+  int threads = 0;           ///< OMP_NUM_THREADS of each rank; 0: cores / processes, unless the variable is set
+};
+
+/// How `muster run` starts and watches the ranks of this node.
+struct RunOptions {
+  std::string accelerator;   ///< passed on to the ranks; empty: not passed
+  std::string devices = "auto";  ///< a count, a list of indices ("0,2"), or "auto"
+  std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL
+  std::string log_dir;       ///< a file rank_<r>.log per rank in there; empty: none
+  std::string main_address;  ///< host of rank 0; needed for several nodes
+  int main_port = 0;         ///< 0: a free one (one node), 29400 (several)
+  int node_rank = 0;
+  int nodes = 1;
+  std::string precision;     ///< passed on to the ranks; empty: not passed
+  bool prefix = true;        ///< "[rank] " before each line of output
+  std::string strategy;      ///< passed on to the ranks; empty: not passed
+  int threads = 0;           ///< OMP_NUM_THREADS of each rank; 0: cores / ranks, unless the variable is set
+  int timeout = 0;           ///< seconds a collective may take, passed on to the ranks; 0: not passed
+};
+
+}  // namespace muster

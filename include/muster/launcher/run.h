@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/launcher/options.h"
+
+namespace muster {
+
+/// What `muster run` does: starts one process per rank, watches them, passes their output and the signals on.
+/// Returns the exit code of the first rank that failed (128 + number for a signal), else 0. Ends all ranks within 2 s
+/// of the first failure, and prints its cause. The ranks die with this process, even when it is killed.
+/// `command` is the program and its arguments; a name without '/' is looked up in PATH.
+/// Requires: a process with one thread, which has no other children.
+/// Throws: ConfigError for a wrong option (MU030, MU036) or a program that cannot be executed (MU031), LaunchError if a
+/// port cannot be had (MU033), a rank cannot be started (MU034) or the log folder cannot be written (MU037).
+int run(const RunOptions& options, const std::vector<std::string>& command);
+
+}  // namespace muster
