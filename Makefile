@@ -1,0 +1,49 @@
+# Thin: every target is one command; what it does is in tools/.
+#   make demo      build, then train digits on two ranks beside one rank
+#   make test      build and run every test; the last line counts them
+# Variables:
+#   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
+#   TORCH=/path/to/torch      use this LibTorch instead of installing one
+#   BUILD=build  JOBS=2       where to build, and how many compilers at once
+#   TEST=name  BENCH=name     run one test program, or one benchmark
+BUILD ?= build
+JOBS ?=
+TORCH ?=
+TORCH_INDEX ?=
+PREFIX ?= /usr/local
+export BUILD JOBS TORCH TORCH_INDEX
+
+.PHONY: all setup build demo test sanitize bench tidy format install clean
+
+all: build
+
+setup:
+	@tools/setup.sh
+
+build: setup
+	@tools/build.sh
+
+demo: setup
+	@tools/build.sh demo muster_cli
+	@$(BUILD)/bin/muster run --devices 2 $(BUILD)/examples/demo
+
+test: build
+	@python3 tools/run_tests.py $(BUILD) $(TEST)
+
+sanitize: setup
+	@tools/sanitize.sh
+
+bench: setup
+	@tools/bench.sh $(BENCH)
+
+tidy: setup
+	@tools/tidy.sh
+
+format:
+	@git ls-files '*.h' '*.cpp' | xargs clang-format-16 -i
+
+install: build
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	@rm -rf $(BUILD) $(BUILD)-*

@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Reads ROOMS.md and every source, and fails on what breaks the house's rules.
+
+    rooms_test.py ROOT
+
+Each rule is first watched failing on a small tree made for it, then applied to ROOT.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+FOLDERS = ("include", "src", "apps")
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "misc"}
+FOREIGN_NAME = re.compile(r"\b(?:std|torch|at|c10|c10d|nlohmann|YAML|CLI|spdlog|nn|F)::[\w:]+")
+HEADER_LINES, DOOR_LINES, SOURCE_LINES, SOURCE_USUAL, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 600, 400, 60, 20, 100
+
+
+class Tree:
+    """The rooms' table and the sources below ROOT."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.allowed, self.torch_free = {}, set()
+        table = self.root / "ROOMS.md"
+        for line in table.read_text().splitlines() if table.exists() else []:
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if not line.startswith("|") or len(cells) != 3 or not re.fullmatch(r"[a-z]+", cells[0]) or cells[0] == "room":
+                continue
+            if "(no Torch)" in cells[2]:
+                self.torch_free.add(cells[0])
+            names = cells[2].replace("(no Torch)", "").replace("–", "")
+            self.allowed[cells[0]] = {name.strip() for name in names.split(",") if name.strip()}
+        self.files = {path.relative_to(self.root): path.read_text() for folder in FOLDERS
+                      for path in sorted((self.root / folder).rglob("*")) if path.suffix in (".h", ".cpp")}
+
+    def room_of(self, path):
+        """The room of a file; doors lie directly in include/muster, and programs count as 'apps'."""
+        parts = path.parts
+        if parts[0] == "apps":
+            return "apps"
+        inside = parts[2:] if parts[0] == "include" else parts[1:]
+        return inside[0] if len(inside) > 1 else "doors"
+
+    def includes(self, path):
+        """(line number, name, room of ours or None) of each include of a file."""
+        for number, line in enumerate(self.files[path].splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
+            if match:
+                yield number, match[2], self.included_room(path, match[1], match[2])
+
+    def included_room(self, path, bracket, name):
+        parts = name.split("/")
+        if parts[0] == "muster":
+            return parts[1] if len(parts) > 2 else "doors"
+        if bracket == '"':
+            if path.parts[0] == "apps" and len(parts) == 1:
+                return "apps"
+            return parts[0] if parts[0] in self.allowed and len(parts) > 1 else self.room_of(path)
+        return None
+
+
+def is_options(name):
+    return name.endswith("/options.h")
+
+
+def found_something(tree):
+    if not tree.allowed:
+        yield "ROOMS.md has no row"
+    if not tree.files:
+        yield "there is no source to read"
+    elif not any(room for path in tree.files for _, _, room in tree.includes(path)):
+        yield "no source includes a header of ours"
+
+
+def every_room_has_a_row(tree):
+    for path in tree.files:
+        if tree.room_of(path) not in tree.allowed and tree.room_of(path) != "apps":
+            yield f"{path}: its folder is no room of ROOMS.md"
+    for room, names in tree.allowed.items():
+        for name in names - set(tree.allowed):
+            yield f"ROOMS.md: the row {room} names {name}, which is no room"
+
+
+def rows_point_one_way(tree):
+    for room in tree.allowed:
+        reached, ahead = set(), [room]
+        while ahead:
+            for name in tree.allowed.get(ahead.pop(), ()):
+                if name not in reached:
+                    reached.add(name)
+                    ahead.append(name)
+        if room in reached:
+            yield f"ROOMS.md: {room} reaches itself"
+
+
+def includes_follow_the_table(tree):
+    for path in tree.files:
+        room = tree.room_of(path)
+        allowed = tree.torch_free | {"apps"} if room == "apps" else tree.allowed.get(room, set()) | {room}
+        for line, name, other in tree.includes(path):
+            if other and other not in allowed and not is_options(name):
+                yield f"{path}:{line}: {room} may not include {name} (room {other})"
+
+
+def options_include_only_base(tree):
+    for path in tree.files:
+        if path.name == "options.h" and path.parts[0] == "include":
+            for line, name, other in tree.includes(path):
+                if TORCH.match(name) or (other and other not in ("base", tree.room_of(path)) and not is_options(name)):
+                    yield f"{path}:{line}: an options header includes only base, not {name}"
+
+
+def torch_free_rooms_stay_free(tree):
+    for path in tree.files:
+        if tree.room_of(path) in tree.torch_free | {"apps"}:
+            for line, name, _ in tree.includes(path):
+                if TORCH.match(name):
+                    yield f"{path}:{line}: room {tree.room_of(path)} includes no Torch, not {name}"
+
+
+def public_headers_stay_light(tree):
+    for path in tree.files:
+        if path.parts[0] == "include":
+            for line, name, _ in tree.includes(path):
+                if name in ("torch/torch.h", "torch/all.h") or name.startswith(("spdlog/", "fmt/")):
+                    yield f"{path}:{line}: a public header may not include {name}"
+            if "#pragma once" not in tree.files[path]:
+                yield f"{path}: #pragma once is missing"
+
+
+def formatting_stays_out_of_torch(tree):
+    for path in tree.files:
+        if tree.room_of(path) not in tree.torch_free | {"apps"}:
+            for line, name, _ in tree.includes(path):
+                if name.startswith(("spdlog/", "fmt/")):
+                    yield f"{path}:{line}: {name} meets LibTorch's own fmt here; log through base/log.h"
+
+
+def files_stay_short(tree):
+    for path, text in tree.files.items():
+        lines = len(text.splitlines())
+        limit = SOURCE_LINES if path.suffix == ".cpp" else DOOR_LINES if tree.room_of(path) == "doors" else HEADER_LINES
+        if lines > limit:
+            yield f"{path}: {lines} lines; the limit is {limit}"
+        elif path.suffix == ".cpp" and lines > SOURCE_USUAL:
+            print(f"warning: {path}: {lines} lines; usual is at most {SOURCE_USUAL}")
+    for path in (tree.root / "src").glob("*/CMakeLists.txt"):
+        if len(path.read_text().splitlines()) > ROOM_LIST_LINES:
+            yield f"{path.relative_to(tree.root)}: a room's list has at most {ROOM_LIST_LINES} lines"
+
+
+def functions_stay_short(tree):
+    longest = sorted(((length, path, line, name) for path, text in tree.files.items() for line, length, name in functions(text)), reverse=True)
+    for length, path, line, name in longest[:5]:
+        print(f"long function: {length:3} lines {path}:{line} {name}")
+    for length, path, line, name in longest:
+        if length > FUNCTION_LINES:
+            yield f"{path}:{line}: {name} has {length} lines; the limit is {FUNCTION_LINES}"
+
+
+def names_say_something(tree):
+    for path, text in tree.files.items():
+        for part in path.parts:
+            if part.endswith("_stub"):  # below it lie headers under the names of another library
+                break
+            if set(re.split(r"[_.]", part)) & FORBIDDEN_WORDS:
+                yield f"{path}: '{part}' is no name for a file"
+        for number, line in enumerate(FOREIGN_NAME.sub(" ", without_comments(text)).splitlines(), 1):
+            for name in re.findall(r"[A-Za-z_]\w+", "" if line.lstrip().startswith("#") else line):
+                if {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} & FORBIDDEN_WORDS:
+                    yield f"{path}:{number}: the name {name} says nothing"
+
+
+def without_comments(text):
+    """The text with comments and literals blanked, line for line."""
+    literal = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+    return literal.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+
+
+def functions(text):
+    """(line, length, name) of each function body outside other functions: a brace opened by a parameter list."""
+    blank = lambda match: re.sub(r"[^\n]", " ", match[0])
+    code = re.sub(r"\[\[.*?\]\]", blank, re.sub(r"(?m)^[ \t]*#.*(?:\\\n.*)*$", blank, without_comments(text)), flags=re.DOTALL)
+    opened, start, head = [], None, 0  # of each open brace: does it initialise a member?
+    for index, char in enumerate(code):
+        if char == "{":
+            before = code[head:index]
+            member = start is None and bool(re.search(r"\)\s*(?:noexcept\s*)?:[^:].*[\w>]$", before, re.DOTALL))
+            if start is None and not member and re.search(r"\)[^;=]*$", before) and not re.match(r"\s*(namespace|class|struct|enum|union)\s[^()]*$", before):
+                name = re.findall(r"(operator\s*\S+?|[\w:~]+)\s*\(", before)
+                start = (head + len(before) - len(before.lstrip()), name[0] if name else "?", len(opened))
+            opened.append(member)
+            if member:
+                continue
+        elif char == "}" and opened:
+            if opened.pop():
+                continue
+            if start and start[2] == len(opened):
+                first = code.count("\n", 0, start[0]) + 1
+                yield first, code.count("\n", 0, index) + 2 - first, start[1]
+                start = None
+        if char in "{};" and start is None:
+            head = index + 1
+
+
+RULES = [found_something, every_room_has_a_row, rows_point_one_way, includes_follow_the_table, options_include_only_base,
+         torch_free_rooms_stay_free, public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
+         names_say_something]
+
+GOOD = {
+    "ROOMS.md": "| room | one sentence | may include |\n|---|---|---|\n| base | B. | – (no Torch) |\n| tree | T. | base |\n| doors | D. | tree |\n",
+    "include/muster/base/error.h": "#pragma once\nnamespace muster { class Error {}; }\n",
+    "include/muster/tree/options.h": '#pragma once\n#include "muster/base/error.h"\n',
+    "include/muster/tree/visit.h": '#pragma once\n#include <ATen/core/Tensor.h>\n#include "muster/base/error.h"\nint visit(int x);\n',
+    "include/muster/face.h": '#pragma once\n#include "muster/tree/visit.h"\n',
+    "src/tree/visit.cpp": '#include "muster/tree/visit.h"\n#include "tree/inner.h"\nint visit(int x) {\n  return std::common_type<int>(x);  // helper\n}\n',
+    "src/tree/inner.h": '#pragma once\n#include <torch/torch.h>\n',
+    "apps/muster/main.cpp": '#include "muster/base/error.h"\n#include "muster/tree/options.h"\nint main() { return 0; }\n',
+}
+
+BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a file away
+    found_something: [{"ROOMS.md": "nothing\n"}, {name: None for name in GOOD if name != "ROOMS.md"},
+                      {"ROOMS.md": None}, {name: "int x;\n" for name in GOOD if name != "ROOMS.md"}],
+    every_room_has_a_row: [{"src/attic/a.cpp": "int x;\n"}, {"include/muster/attic/a.h": "#pragma once\n"},
+                           {"ROOMS.md": GOOD["ROOMS.md"].replace("| base |\n", "| base, attic |\n")}],
+    rows_point_one_way: [{"ROOMS.md": GOOD["ROOMS.md"].replace("– (no Torch)", "doors (no Torch)")}],
+    includes_follow_the_table: [{"src/base/a.cpp": '#include "muster/tree/visit.h"\n'}, {"src/base/a.cpp": '#include "tree/inner.h"\n'},
+                                {"src/tree/a.cpp": '#include "muster/face.h"\n'}, {"src/tree/a.cpp": "#  include <muster/face.h>\n"},
+                                {"include/muster/face.h": '#pragma once\n#include "muster/base/error.h"\n'},
+                                {"apps/muster/main.cpp": '#include "muster/tree/visit.h"\n'}],
+    options_include_only_base: [{"include/muster/tree/options.h": "#pragma once\n#include <ATen/core/Tensor.h>\n"},
+                                {"include/muster/tree/options.h": '#pragma once\n#include "muster/face.h"\n'}],
+    torch_free_rooms_stay_free: [{"src/base/a.cpp": "#include <c10/core/Device.h>\n"}, {"apps/muster/main.cpp": "#include <torch/torch.h>\n"}],
+    public_headers_stay_light: [{"include/muster/face.h": "#pragma once\n#include <torch/torch.h>\n"},
+                                {"include/muster/base/a.h": "#pragma once\n#include <spdlog/spdlog.h>\n"},
+                                {"include/muster/base/a.h": "int x;\n"}],
+    formatting_stays_out_of_torch: [{"src/tree/a.cpp": "#include <spdlog/spdlog.h>\n"}, {"src/tree/a.cpp": "#include <fmt/core.h>\n"}],
+    files_stay_short: [{"include/muster/tree/a.h": "\n" * 201}, {"include/muster/face.h": "\n" * 151}, {"src/tree/a.cpp": "\n" * 601},
+                       {"src/tree/CMakeLists.txt": "\n" * 21}],
+    functions_stay_short: [{"src/tree/a.cpp": "namespace x {\nint f(int a) {\n" + "  a += 1;\n" * 60 + "  return a;\n}\n}\n"},
+                           {"src/tree/a.cpp": "struct S {\n  S() : x_{1} {\n" + "  if (x_) { f(); }\n" * 60 + "  }\n  int x_;\n};\n"}],
+    names_say_something: [{"src/tree/utils.cpp": "int x;\n"}, {"src/tree/a.cpp": "class RankManager {};\n"},
+                          {"src/tree/a.cpp": "int common_part(int);\n"}],
+}
+
+
+def problems(rule, root):
+    return list(rule(Tree(root)))
+
+
+def tree_with(folder, changes):
+    for name, text in {**GOOD, **changes}.items():
+        if text is not None:
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return folder
+
+
+def main(root):
+    passed, failed = 0, []
+    for rule in RULES:
+        for changes in [{}] + BROKEN[rule]:
+            with tempfile.TemporaryDirectory() as folder, open(pathlib.Path(folder, "log"), "w") as log:
+                out, sys.stdout = sys.stdout, log
+                found = problems(rule, tree_with(folder, changes))
+                sys.stdout = out
+            if bool(found) == bool(changes):
+                passed += 1
+            else:
+                failed.append(f"{rule.__name__} on the tree changed by {list(changes)[:1]}: {found or 'found nothing'}")
+    for rule in RULES:
+        found = problems(rule, root)
+        passed += not found
+        failed += [f"{rule.__name__}: {problem}" for problem in found]
+    print("\n".join(f"FAILED {problem}" for problem in failed))
+    print(f"{passed} passed, {len(failed)} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]))

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Runs every test that CMake registered and closes with one line: N passed, N failed, N skipped.
+
+    run_tests.py BUILD [NAME...] [--label LABEL]
+
+A test labelled gtest counts its cases; one labelled script counts by its own closing line of the same form;
+any other counts as one. Exit code 77 means skipped, with the reason as its last line.
+Tests run one after another: most of them bring up several ranks and keep every core busy.
+"""
+import argparse
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+CLOSING = re.compile(r"^(?:\S+: )?(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
+
+
+@dataclasses.dataclass
+class Test:
+    name: str
+    command: list
+    labels: list
+    timeout: float
+    directory: str
+    environment: dict
+
+
+@dataclasses.dataclass
+class Result:
+    test: Test
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    reasons: list = dataclasses.field(default_factory=list)
+    output: str = ""
+    seconds: float = 0.0
+
+
+def registered(build):
+    listing = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True)
+    if listing.returncode:
+        sys.exit(listing.stderr)
+    for entry in json.loads(listing.stdout)["tests"]:
+        given = {p["name"]: p["value"] for p in entry.get("properties", [])}
+        yield Test(entry["name"], entry.get("command", []), given.get("LABELS", []), float(given.get("TIMEOUT", 600)),
+                   given.get("WORKING_DIRECTORY", build),
+                   dict(pair.split("=", 1) for pair in given.get("ENVIRONMENT", [])))
+
+
+def run_command(command, test, extra_environment):
+    """Exit code (None after the time-out) and output. The whole process group ends with the test."""
+    if not command or not os.access(command[0], os.X_OK):
+        return 127, f"{test.name}: the program {command[:1]} was not built"
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(command, cwd=test.directory, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                   env={**os.environ, **test.environment, **extra_environment}, start_new_session=True)
+        try:
+            code = process.wait(test.timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        log.seek(0)
+        return code, log.read()
+
+
+def how_it_ended(code, test):
+    if code is None:
+        return f"took longer than {test.timeout:.0f} s and was ended"
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def count_gtest(result, report, code):
+    """Counts from GoogleTest's report, or, where the program died before writing one, from its output."""
+    try:
+        with open(report) as file:
+            cases = [case for suite in json.load(file)["testsuites"] for case in suite["testsuite"]]
+    except (OSError, ValueError):
+        cases = None
+    if cases is None:
+        running = re.findall(r"^\[ RUN +\] (\S+)", result.output, re.MULTILINE)
+        done = re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+)", result.output, re.MULTILINE)
+        result.passed = sum(word == "OK" for word, _ in done)
+        result.skipped = sum(word == "SKIPPED" for word, _ in done)
+        result.failed = sum(word == "FAILED" for word, _ in done) + 1
+        result.reasons.append(f"{how_it_ended(code, result.test)} in {running[-1] if running else 'start-up'}; the cases after it did not run")
+        return
+    for case in cases:
+        name = f"{case['classname']}.{case['name']}"
+        if case["result"] == "SKIPPED":
+            result.skipped += 1
+            why = [line["message"].strip() for line in case.get("skipped", [])]
+            result.reasons.append(f"skipped {name}: {' '.join(why) or reason_in(result.output, name)}")
+        elif case["result"] == "SUPPRESSED" or case["status"] == "NOTRUN":
+            result.skipped += 1
+            result.reasons.append(f"skipped {name}: disabled")
+        elif case.get("failures"):
+            result.failed += 1
+            result.reasons.append(f"FAILED {name}")
+        else:
+            result.passed += 1
+    if not cases:
+        result.failed += 1
+        result.reasons.append("FAILED: it holds no test case")
+    elif code != 0 and not result.failed:
+        result.failed += 1
+        result.reasons.append(f"FAILED after its last case: {how_it_ended(code, result.test)}")
+
+
+def reason_in(output, name):
+    """GoogleTest before 1.13 leaves a skip's reason out of its report; it stands before the case's closing line."""
+    match = re.search(rf"^\[ RUN +\] {re.escape(name)}\n(.*?)^\[ +SKIPPED +\] ", output, re.MULTILINE | re.DOTALL)
+    lines = [line for line in (match.group(1) if match else "").splitlines() if line.strip() and not line.rstrip().endswith(": Skipped")]
+    return " ".join(lines) or "no reason given"
+
+
+def count_script(result, code):
+    closing = CLOSING.findall(result.output)
+    if code == 77:
+        result.skipped = 1
+        last = result.output.strip().splitlines()[-1:] or ["no reason given"]
+        result.reasons.append(f"skipped {result.test.name}: {last[0]}")
+    elif closing and code is not None:
+        result.passed, result.failed, result.skipped = map(int, closing[-1])
+        result.reasons += [line for line in result.output.splitlines() if line.startswith(("FAILED", "skipped "))]
+        if code != 0 and not result.failed:
+            result.failed += 1
+            result.reasons.append(f"FAILED {result.test.name}: {how_it_ended(code, result.test)}")
+        if not sum((result.passed, result.failed, result.skipped)):
+            result.failed = 1
+            result.reasons.append(f"FAILED {result.test.name}: it looked at nothing")
+    elif "script" in result.test.labels or code != 0:
+        result.failed = 1
+        result.reasons.append(f"FAILED {result.test.name}: {how_it_ended(code, result.test)}" + (", without a closing line" if code == 0 else ""))
+    else:
+        result.passed = 1
+
+
+def run(test):
+    started = time.monotonic()
+    result = Result(test)
+    with tempfile.TemporaryDirectory() as scratch:
+        if "gtest" in test.labels:
+            report = os.path.join(scratch, "report.json")
+            code, result.output = run_command(test.command, test, {"GTEST_OUTPUT": f"json:{report}", "GTEST_COLOR": "no"})
+            count_gtest(result, report, code)
+        else:
+            code, result.output = run_command(test.command, test, {})
+            count_script(result, code)
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def show(result):
+    print(f"{result.test.name:16} {result.passed:4} passed {result.failed:3} failed {result.skipped:3} skipped {result.seconds:7.1f} s", flush=True)
+    for reason in result.reasons:
+        print(f"    {reason}")
+    if result.failed:
+        lines = result.output.rstrip().splitlines()
+        if len(lines) > 200:
+            lines = lines[:60] + [f"... {len(lines) - 200} lines left out ..."] + lines[-140:]
+        print("\n".join("    | " + line for line in lines), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--label", action="append", default=[])
+    arguments = parser.parse_args()
+    tests = [test for test in registered(arguments.build)
+             if (not arguments.names or test.name in arguments.names) and (not arguments.label or set(arguments.label) & set(test.labels))]
+    unknown = set(arguments.names) - {test.name for test in tests}
+    if unknown or not tests:
+        sys.exit(f"run_tests: no such test: {', '.join(sorted(unknown))}" if unknown else "run_tests: there is nothing to run")
+    results = []
+    for test in tests:
+        results.append(run(test))
+        show(results[-1])
+    passed, failed, skipped = (sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped"))
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

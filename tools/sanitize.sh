@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# AddressSanitizer and UBSan over every test, ThreadSanitizer over those that run threads of ours.
+# sanitize.sh [asan|tsan]: only that one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${BUILD:-build}
+which=${1:-both}
+status=0
+
+if [ "$which" != tsan ]; then
+  BUILD=$build-asan CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Sanitize -DMUSTER_SANITIZE=address,undefined -DMUSTER_BUILD_EXAMPLES=OFF" tools/build.sh
+  ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=0:alloc_dealloc_mismatch=0:strict_init_order=1" \
+  LSAN_OPTIONS="suppressions=$PWD/tools/suppressions/leak.txt:print_suppressions=0" \
+  UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1" \
+    python3 tools/run_tests.py "$build-asan" --label gtest || status=1
+fi
+
+if [ "$which" != asan ]; then
+  # Under ThreadSanitizer LibTorch's own thread pools stay at one thread: they are not instrumented, and their races are not ours.
+  threaded=(data dist parallel)
+  BUILD=$build-tsan CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Sanitize -DMUSTER_SANITIZE=thread -DMUSTER_BUILD_EXAMPLES=OFF" tools/build.sh "${threaded[@]/#/test_}"
+  OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+  TSAN_OPTIONS="suppressions=$PWD/tools/suppressions/thread.txt:halt_on_error=0:exitcode=66:ignore_noninstrumented_modules=1" \
+    python3 tools/run_tests.py "$build-tsan" "${threaded[@]}" || status=1
+fi
+exit $status
