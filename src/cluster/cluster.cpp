@@ -1,0 +1,93 @@
+#include "muster/cluster/cluster.h"
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/cluster/variables.h"
+#include "reading.h"
+
+namespace muster {
+namespace {
+
+using cluster::present;
+
+/// Families that say "started by a launcher" and that no reader here understands.
+void refuse_unknown_launcher(const Environment& variables) {
+  struct Sign {
+    const char* variable;
+    const char* launcher;
+  };
+  static constexpr Sign signs[] = {
+      {"PMIX_RANK", "a PMIx launcher that gives no world size"},
+      {"JSM_NAMESPACE_RANK", "LSF's jsrun"},
+      {"PALS_RANKID", "PALS (Cray's mpiexec or aprun)"},
+      {"ALPS_APP_PE", "ALPS (Cray's aprun)"},
+      {"FLUX_TASK_RANK", "Flux"},
+      {"PRTE_RANK", "PRRTE"},
+  };
+  for (const auto& sign : signs)
+    if (variables.has(sign.variable))
+      throw ConfigError("MU023", log::format("variable ", sign.variable, " looks as if ", sign.launcher,
+                                             " started this program, which is not understood; set RANK, WORLD_SIZE, LOCAL_RANK, "
+                                             "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, or unset ",
+                                             sign.variable, " to run alone"));
+}
+
+/// RANK and its kin without RANK or WORLD_SIZE: nobody sets them so on purpose.
+void refuse_half_set(const Environment& variables) {
+  using namespace cluster;
+  auto found = present(variables, {kRank, kWorldSize, kLocalRank, kLocalWorldSize});
+  if (found.empty()) return;
+  std::string names;
+  for (const auto& name : found) names += (names.empty() ? "" : ", ") + name;
+  throw ConfigError("MU020", log::format("of RANK and WORLD_SIZE not both are set, but ", names,
+                                         found.size() == 1 ? " is" : " are", "; set RANK and WORLD_SIZE, or none of them to run alone"));
+}
+
+bool pmi_is_slurms(const Environment& variables) {
+  return cluster::find_slurm(variables) == cluster::SlurmPresence::task &&
+         variables.find("PMI_RANK") == variables.find("SLURM_PROCID") && variables.find("PMI_SIZE") == variables.find("SLURM_NTASKS");
+}
+
+Cluster alone(const Environment& variables) {
+  Cluster result;
+  auto tasks = cluster::read_number(variables, "SLURM_NTASKS", 1);
+  if (cluster::find_slurm(variables) == cluster::SlurmPresence::shell && tasks.value_or(1) > 1)
+    result.note = log::format("SLURM_NTASKS is ", *tasks, ", but this program was not started by srun: it runs alone; "
+                              "start it with srun for ", *tasks, " ranks");
+  return result;
+}
+
+}  // namespace
+
+std::string_view to_string(LauncherKind kind) {
+  switch (kind) {
+    case LauncherKind::none: return "none";
+    case LauncherKind::muster: return "muster";
+    case LauncherKind::torchrun: return "torchrun";
+    case LauncherKind::environment: return "environment";
+    case LauncherKind::open_mpi: return "open_mpi";
+    case LauncherKind::mvapich: return "mvapich";
+    case LauncherKind::pmi: return "pmi";
+    case LauncherKind::slurm: return "slurm";
+  }
+  return "none";
+}
+
+Cluster read_cluster(const Environment& variables) {
+  using namespace cluster;
+  // Our launcher takes torchrun's variables away from its ranks, so where both are present torchrun is the inner one.
+  if (variables.has("TORCHELASTIC_RUN_ID")) return read_torchrun(variables);
+  if (variables.has(kJob)) return read_muster(variables);
+  if (variables.has(kRank) && variables.has(kWorldSize)) return read_plain(variables);
+  refuse_half_set(variables);
+  if (!present(variables, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}).empty()) return read_open_mpi(variables);
+  if (!present(variables, {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}).empty()) return read_mvapich(variables);
+  if (!present(variables, {"PMI_RANK", "PMI_SIZE"}).empty() && !pmi_is_slurms(variables)) return read_pmi(variables);
+  if (find_slurm(variables) == SlurmPresence::task) return read_slurm(variables);
+  refuse_unknown_launcher(variables);
+  return alone(variables);
+}
+
+Cluster read_cluster() { return read_cluster(Environment::of_process()); }
+
+}  // namespace muster

@@ -1,0 +1,82 @@
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/cluster/variables.h"
+#include "reading.h"
+
+namespace muster::cluster {
+namespace {
+
+using log::format;
+
+constexpr int kDefaultPort = 29500;
+
+/// A family of an MPI launcher; empty names are not given by it.
+struct Family {
+  LauncherKind kind;
+  RankNames names;
+  std::string_view launcher;
+};
+
+void find_node(Cluster& cluster) {
+  int local = cluster.local_world_size;
+  cluster.nodes = (cluster.world_size + local - 1) / local;
+  // Ranks are dealt out node by node, or round robin; MPI does not say which.
+  bool round_robin = cluster.rank % local != cluster.local_rank && cluster.rank / cluster.nodes == cluster.local_rank;
+  cluster.node_rank = round_robin ? cluster.rank % cluster.nodes : cluster.rank / local;
+}
+
+Cluster read_family(const Environment& variables, const Family& family, const std::string& job) {
+  const auto& names = family.names;
+  Cluster cluster;
+  cluster.launcher = family.kind;
+  cluster.job = job;
+  cluster.rank = need_number(variables, names.rank, names.world_size);
+  cluster.world_size = need_number(variables, names.world_size, names.rank, 1);
+  bool local = variables.has(names.local_rank) || variables.has(names.local_world_size);
+  cluster.local_rank = local ? need_number(variables, names.local_rank, names.local_world_size) : cluster.rank;
+  cluster.local_world_size =
+      local ? need_number(variables, names.local_world_size, names.local_rank, 1) : cluster.world_size;
+  check_ranks(cluster, names);
+  find_node(cluster);
+  cluster.store_prefix = "muster/0";
+  if (cluster.world_size == 1 || read_main_address(variables, kDefaultPort, cluster)) return cluster;
+  if (cluster.nodes > 1)
+    throw ConfigError("MU024", format(family.launcher, " started ", cluster.world_size, " ranks on ", cluster.nodes,
+                                      " nodes (", names.world_size, ", ", names.local_world_size,
+                                      "), but MASTER_ADDR is not set; give every rank MASTER_ADDR, the host of rank 0, and "
+                                      "MASTER_PORT (with mpirun: -x MASTER_ADDR=host -x MASTER_PORT=29500)"));
+  if (job.empty())
+    throw ConfigError("MU024", format(family.launcher, " gives no name of the job by which ", cluster.world_size,
+                                      " ranks could meet; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
+  meet_in_file(variables, cluster);
+  return cluster;
+}
+
+}  // namespace
+
+Cluster read_open_mpi(const Environment& variables) {
+  static constexpr Family family{LauncherKind::open_mpi,
+                                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                  "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                 "Open MPI"};
+  std::string job = variables.find("PMIX_NAMESPACE").value_or("");
+  // The name space repeats when process ids do; the transport key is random.
+  if (auto key = variables.find("OMPI_MCA_orte_precondition_transports")) job += (job.empty() ? "" : "-") + *key;
+  return read_family(variables, family, job);
+}
+
+Cluster read_mvapich(const Environment& variables) {
+  static constexpr Family family{LauncherKind::mvapich,
+                                 {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                                  "MV2_COMM_WORLD_LOCAL_SIZE"},
+                                 "MVAPICH"};
+  return read_family(variables, family, variables.find("MPISPAWN_ID").value_or(""));
+}
+
+Cluster read_pmi(const Environment& variables) {
+  static constexpr Family family{
+      LauncherKind::pmi, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, "a PMI launcher"};
+  return read_family(variables, family, variables.find("PMI_KVSNAME").value_or(variables.find("PMI_ID").value_or("")));
+}
+
+}  // namespace muster::cluster

@@ -1,0 +1,76 @@
+#include "reading.h"
+
+#include <charconv>
+#include <climits>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/cluster/variables.h"
+
+namespace muster::cluster {
+
+using log::format;
+
+std::optional<int> read_number(const Environment& variables, std::string_view name, int low, int high) {
+  auto text = variables.find(name);
+  if (!text) return std::nullopt;
+  int value = 0;
+  auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || *end != '\0')
+    throw ConfigError("MU021", format("variable ", name, " is '", *text, "', but a whole number is wanted"));
+  if (value < low || value > high)
+    throw ConfigError("MU021", format("variable ", name, " is ", value, ", but a number from ", low, " to ", high, " is wanted"));
+  return value;
+}
+
+int need_number(const Environment& variables, std::string_view name, std::string_view because, int low, int high) {
+  auto value = read_number(variables, name, low, high);
+  if (!value)
+    throw ConfigError("MU020", format("variable ", because, " is set, but ", name, " is not; set both, or neither to run alone"));
+  return *value;
+}
+
+std::vector<std::string> present(const Environment& variables, std::initializer_list<std::string_view> names) {
+  std::vector<std::string> result;
+  for (auto name : names)
+    if (variables.has(name)) result.emplace_back(name);
+  return result;
+}
+
+namespace {
+
+void check_pair(std::string_view small_name, int small, std::string_view large_name, int large, bool equal_allowed) {
+  if (small < large || (equal_allowed && small == large)) return;
+  throw ConfigError("MU022", format("variables contradict each other: ", small_name, " is ", small, ", but ", large_name,
+                                    " is ", large, "; a rank must be below its size, and a node's size at most the world's"));
+}
+
+}  // namespace
+
+void check_ranks(const Cluster& cluster, const RankNames& names) {
+  check_pair(names.rank, cluster.rank, names.world_size, cluster.world_size, false);
+  check_pair(names.local_rank, cluster.local_rank, names.local_world_size, cluster.local_world_size, false);
+  check_pair(names.local_world_size, cluster.local_world_size, names.world_size, cluster.world_size, true);
+  check_pair(names.local_rank, cluster.local_rank, names.rank, cluster.rank, true);
+}
+
+bool read_main_address(const Environment& variables, int default_port, Cluster& cluster) {
+  auto address = variables.find(kMainAddress);
+  if (!address) return false;
+  cluster.rendezvous = RendezvousKind::tcp;
+  cluster.main_address = *address;
+  cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(default_port);
+  return true;
+}
+
+void meet_in_file(const Environment& variables, Cluster& cluster) {
+  std::string name;
+  for (char c : cluster.job) {
+    bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.';
+    name += plain ? c : '_';
+  }
+  cluster.rendezvous = RendezvousKind::file;
+  cluster.store_path = variables.find("TMPDIR").value_or("/tmp") + "/muster-" + name + ".store";
+}
+
+}  // namespace muster::cluster

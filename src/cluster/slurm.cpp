@@ -1,0 +1,92 @@
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/cluster/variables.h"
+#include "reading.h"
+
+namespace muster::cluster {
+namespace {
+
+using log::format;
+
+constexpr int kFirstPort = 15000;
+constexpr int kPorts = 10000;
+constexpr int kPortWithoutJob = 12910;
+
+constexpr RankNames kNames{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"};
+
+/// The step's variable, or the job's.
+std::string_view either(const Environment& variables, std::string_view step, std::string_view job) {
+  return variables.has(step) ? step : job;
+}
+
+int read_local_world_size(const Environment& variables, const Cluster& cluster) {
+  auto name = either(variables, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
+  if (auto text = variables.find(name)) return tasks_on_node(*text, cluster.node_rank, name);
+  if (auto tasks = read_number(variables, kNames.local_world_size, 1)) return *tasks;
+  if (cluster.nodes == 1) return cluster.world_size;
+  throw ConfigError("MU020", format("SLURM_NTASKS is ", cluster.world_size, " on ", cluster.nodes,
+                                    " nodes, but neither SLURM_TASKS_PER_NODE nor SLURM_NTASKS_PER_NODE is set; "
+                                    "start with srun --ntasks-per-node=N"));
+}
+
+/// Steps of one job run side by side, so each has a port of its own.
+int port_of_job(const Environment& variables) {
+  auto job = read_number(variables, "SLURM_JOB_ID");
+  if (!job) return kPortWithoutJob;
+  int step = read_number(variables, "SLURM_STEP_ID").value_or(0);
+  return kFirstPort + (*job % kPorts + step % kPorts) % kPorts;
+}
+
+void meet(const Environment& variables, Cluster& cluster) {
+  if (cluster.world_size == 1 || read_main_address(variables, port_of_job(variables), cluster)) return;
+  if (cluster.nodes == 1 && !cluster.job.empty()) return meet_in_file(variables, cluster);
+  for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+    auto list = variables.find(name);
+    if (!list) continue;
+    cluster.rendezvous = RendezvousKind::tcp;
+    cluster.main_address = first_host(*list, name);
+    cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(port_of_job(variables));
+    return;
+  }
+  throw ConfigError("MU024", format("SLURM started ", cluster.world_size, " ranks on ", cluster.nodes,
+                                    " nodes, but gives no SLURM_JOB_NODELIST; set MASTER_ADDR, the host of rank 0, and MASTER_PORT"));
+}
+
+}  // namespace
+
+SlurmPresence find_slurm(const Environment& variables) {
+  if (!variables.has("SLURM_NTASKS") && !variables.has("SLURM_PROCID")) return SlurmPresence::none;
+  auto name = variables.find("SLURM_JOB_NAME").value_or("");
+  bool shell_name = name == "bash" || name == "interactive";
+  // salloc calls its jobs "interactive", too, so a step of several tasks counts more than the name; --pty does not.
+  bool many = read_number(variables, "SLURM_STEP_NUM_TASKS").value_or(1) > 1 && !variables.has("SLURM_PTY_PORT");
+  if (shell_name && !many) return SlurmPresence::shell;
+  // Batch scripts and salloc shells have the job's variables, but belong to no step.
+  bool step = variables.has("SLURM_STEP_ID") || read_number(variables, "SLURM_PROCID").value_or(0) > 0;
+  return step ? SlurmPresence::task : SlurmPresence::shell;
+}
+
+Cluster read_slurm(const Environment& variables) {
+  Cluster cluster;
+  cluster.launcher = LauncherKind::slurm;
+  auto size = either(variables, "SLURM_STEP_NUM_TASKS", kNames.world_size);
+  auto nodes = either(variables, "SLURM_STEP_NUM_NODES", either(variables, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"));
+  cluster.rank = need_number(variables, kNames.rank, size);
+  cluster.world_size = need_number(variables, size, kNames.rank, 1);
+  cluster.local_rank = need_number(variables, kNames.local_rank, kNames.rank);
+  cluster.node_rank = need_number(variables, "SLURM_NODEID", kNames.rank);
+  cluster.nodes = read_number(variables, nodes, 1).value_or(1);
+  if (cluster.node_rank >= cluster.nodes)
+    throw ConfigError("MU022", format("variables contradict each other: SLURM_NODEID is ", cluster.node_rank, ", but ", nodes,
+                                      " is ", cluster.nodes));
+  cluster.local_world_size = read_local_world_size(variables, cluster);
+  check_ranks(cluster, {kNames.rank, size, kNames.local_rank, "SLURM_TASKS_PER_NODE"});
+  cluster.restart_count = read_number(variables, "SLURM_RESTART_COUNT").value_or(0);
+  if (auto job = variables.find("SLURM_JOB_ID"))
+    cluster.job = format(*job, "-", variables.find("SLURM_STEP_ID").value_or("0"), "-", cluster.restart_count);
+  cluster.store_prefix = format("muster/", cluster.restart_count);
+  meet(variables, cluster);
+  return cluster;
+}
+
+}  // namespace muster::cluster

@@ -1,0 +1,87 @@
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/cluster/variables.h"
+#include "reading.h"
+
+namespace muster::cluster {
+namespace {
+
+using log::format;
+
+constexpr RankNames kNames{kRank, kWorldSize, kLocalRank, kLocalWorldSize};
+
+/// The ranks as torchrun names them; what is missing is derived.
+void read_ranks(const Environment& variables, std::string_view because, Cluster& cluster) {
+  cluster.rank = need_number(variables, kRank, because);
+  cluster.world_size = need_number(variables, kWorldSize, because, 1);
+  cluster.local_rank = need_number(variables, kLocalRank, because);
+  cluster.local_world_size = need_number(variables, kLocalWorldSize, because, 1);
+  check_ranks(cluster, kNames);
+  int even = (cluster.world_size + cluster.local_world_size - 1) / cluster.local_world_size;
+  cluster.nodes = read_number(variables, kNodes, 1).value_or(even);
+  cluster.node_rank = read_number(variables, kNodeRank).value_or(cluster.rank / cluster.local_world_size);
+  if (cluster.node_rank >= cluster.nodes)
+    throw ConfigError("MU022", format("variables contradict each other: GROUP_RANK is ", cluster.node_rank, ", but ",
+                                      variables.has(kNodes) ? "GROUP_WORLD_SIZE" : "WORLD_SIZE / LOCAL_WORLD_SIZE",
+                                      " is ", cluster.nodes));
+}
+
+void need_main_address(const Environment& variables, std::string_view because, Cluster& cluster) {
+  if (!read_main_address(variables, 0, cluster))
+    throw ConfigError("MU020", format("variable ", because, " is set, but MASTER_ADDR is not; set it to the host of rank 0"));
+  cluster.main_port = need_number(variables, kMainPort, kMainAddress, 1, 65535);
+}
+
+bool is_true(const std::optional<std::string>& text) { return text && (*text == "True" || *text == "true" || *text == "1"); }
+
+}  // namespace
+
+Cluster read_torchrun(const Environment& variables) {
+  Cluster cluster;
+  cluster.launcher = LauncherKind::torchrun;
+  cluster.job = *variables.find("TORCHELASTIC_RUN_ID");
+  read_ranks(variables, "TORCHELASTIC_RUN_ID", cluster);
+  cluster.restart_count = read_number(variables, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  cluster.store_is_external = is_true(variables.find("TORCHELASTIC_USE_AGENT_STORE"));
+  cluster.store_prefix = format("muster/", cluster.restart_count);
+  // Even a world of one meets: the agent's address is there, and costs nothing until it is used.
+  need_main_address(variables, "TORCHELASTIC_RUN_ID", cluster);
+  return cluster;
+}
+
+Cluster read_muster(const Environment& variables) {
+  Cluster cluster;
+  cluster.launcher = LauncherKind::muster;
+  cluster.job = *variables.find(kJob);
+  read_ranks(variables, kJob, cluster);
+  cluster.device_index = read_number(variables, kDeviceIndex).value_or(-1);
+  cluster.store_prefix = "muster/0";
+  if (cluster.world_size == 1) return cluster;
+  need_main_address(variables, kJob, cluster);
+  if (cluster.rank == 0) cluster.store_listen_fd = read_number(variables, kStoreFd).value_or(-1);
+  return cluster;
+}
+
+Cluster read_plain(const Environment& variables) {
+  Cluster cluster;
+  cluster.launcher = LauncherKind::environment;
+  cluster.rank = need_number(variables, kRank, kWorldSize);
+  cluster.world_size = need_number(variables, kWorldSize, kRank, 1);
+  // One process per node unless the local variables say otherwise, as job systems such as Kubeflow have it.
+  bool local = variables.has(kLocalRank) || variables.has(kLocalWorldSize);
+  if (local) {
+    cluster.local_rank = need_number(variables, kLocalRank, kLocalWorldSize);
+    int at_least = cluster.world_size;
+    cluster.local_world_size = read_number(variables, kLocalWorldSize, 1).value_or(at_least);
+  }
+  check_ranks(cluster, kNames);
+  int even = (cluster.world_size + cluster.local_world_size - 1) / cluster.local_world_size;
+  cluster.nodes = even;
+  cluster.node_rank = read_number(variables, kNodeRank).value_or(cluster.rank / cluster.local_world_size);
+  cluster.job = "environment";
+  cluster.store_prefix = "muster/0";
+  if (cluster.world_size > 1) need_main_address(variables, kRank, cluster);
+  return cluster;
+}
+
+}  // namespace muster::cluster
