@@ -1,0 +1,62 @@
+#pragma once
+
+#include "muster/runtime/presets.h"
+#include "muster/runtime/runtime.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace muster {
+
+/// The engine under the names that users of Lightning Fabric know: make one, launch(), then setup() and
+/// setup_dataloaders(), and call backward() on it.
+/// Thread safety: one thread at a time. Collective: launch(), and what Runtime says of each call.
+class Fabric final : private Runtime {
+ public:
+  explicit Fabric(const FabricOptions& options = {}) : Runtime(runtime::fabric(options)) {}
+
+  using Runtime::all_gather;
+  using Runtime::autocast;
+  using Runtime::backward;
+  using Runtime::barrier;
+  using Runtime::broadcast;
+  using Runtime::device;
+  using Runtime::launch;
+  using Runtime::local_rank;
+  using Runtime::no_backward_sync;
+  using Runtime::node_rank;
+  using Runtime::plan;
+  using Runtime::print;
+  using Runtime::save_model;
+  using Runtime::world_size;
+
+  /// The module's handle, or a tuple of it and the optimizers' handles. Collective.
+  template <runtime::AnyModule M, runtime::AnyOptimizer... O>
+  auto setup(M&& module, O&&... optimizers) { return prepare(std::forward<M>(module), std::forward<O>(optimizers)...); }
+  template <runtime::AnyModule M>
+  auto setup_module(M&& module) { return prepare(std::forward<M>(module)); }
+  template <runtime::AnyOptimizer... O>
+  auto setup_optimizers(O&&... optimizers) { return prepare(std::forward<O>(optimizers)...); }
+  template <runtime::Loader... L>
+  auto setup_dataloaders(L&&... loaders) { return prepare(std::forward<L>(loaders)...); }
+
+  /// Clips the gradients of the optimizer's parameters by norm or by value. Collective: where gradients are sharded.
+  /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given; MU175 for a norm that is not finite.
+  template <class M>
+  double clip_gradients(const Model<M>&, const Optimizer& optimizer, const ClipGradientsOptions& options) {
+    return clip_gradients_of(optimizer, options);
+  }
+  /// The reduction over ranks, as a new value. Collective.
+  template <class T>
+  T all_reduce(const T& value, std::string_view op = "mean") const { return reduce(value, op); }
+  /// Runs `f` on rank 0 first, then on the others. Collective.
+  template <class F>
+  auto rank_zero_first(F&& f) const { return main_process_first(std::forward<F>(f)); }
+  void seed_everything(uint64_t seed) { set_seed(seed); }
+
+  int global_rank() const { return rank(); }
+  bool is_global_zero() const { return is_main(); }
+};
+
+}  // namespace muster

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <string_view>
+
+namespace muster {
+
+enum class PrecisionKind { f32_true, f64_true, bf16_true, bf16_mixed };
+
+namespace precision {
+/// A precision's own name, and the name it has elsewhere.
+struct PrecisionName {
+  std::string_view name;
+  PrecisionKind kind;
+};
+/// Every accepted word; the first of each kind is the one that is printed.
+inline constexpr PrecisionName kPrecisionNames[] = {
+    {"32-true", PrecisionKind::f32_true},      {"64-true", PrecisionKind::f64_true},
+    {"bf16-true", PrecisionKind::bf16_true},   {"bf16-mixed", PrecisionKind::bf16_mixed},
+    {"no", PrecisionKind::f32_true},           {"32", PrecisionKind::f32_true},
+    {"fp32", PrecisionKind::f32_true},         {"64", PrecisionKind::f64_true},
+    {"bf16", PrecisionKind::bf16_mixed},
+};
+
+[[noreturn]] void unknown_precision(std::string_view name);
+
+constexpr PrecisionKind kind_named(std::string_view name) {
+  for (const auto& known : kPrecisionNames)
+    if (known.name == name) return known.kind;
+  unknown_precision(name);   // not constexpr: a literal that is no precision does not compile
+}
+}  // namespace precision
+
+/// The dtypes of parameters and of computation, by name: "32-true" (also "no"), "64-true", "bf16-true",
+/// "bf16-mixed" (also "bf16": parameters stay float32, forward runs under autocast).
+/// A literal is checked by the compiler; strings known only at run time go through parse().
+class Precision {
+ public:
+  consteval Precision(const char* name) : kind_(precision::kind_named(name)) {}
+  /// Throws: ConfigError (MU130) for an unknown name, listing the known ones.
+  static Precision parse(std::string_view name) { return Precision(precision::kind_named(name)); }
+
+  constexpr PrecisionKind kind() const noexcept { return kind_; }
+  constexpr std::string_view name() const noexcept {
+    for (const auto& known : precision::kPrecisionNames)
+      if (known.kind == kind_) return known.name;
+    return "";
+  }
+  friend constexpr bool operator==(Precision, Precision) = default;
+
+ private:
+  constexpr explicit Precision(PrecisionKind kind) : kind_(kind) {}
+  PrecisionKind kind_;
+};
+
+}  // namespace muster

@@ -1,0 +1,99 @@
+#pragma once
+
+#include "muster/parallel/managed_model.h"
+#include "muster/precision/policy.h"
+#include "muster/tree/visit.h"
+
+#include <torch/nn/module.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace muster {
+
+namespace runtime {
+
+template <class M>
+concept ModuleType = std::derived_from<M, torch::nn::Module>;
+
+/// What the runtime knows of one prepared module. Shared by the handle, the optimizers and the runtime.
+struct PreparedModel {
+  std::shared_ptr<torch::nn::Module> module;
+  std::shared_ptr<parallel::ManagedModel> managed;
+  precision::PrecisionPolicy policy;
+  c10::DeviceType device;
+};
+
+/// Open while a forward of the model runs: autocast on, buffers in step, parameters in place.
+class [[nodiscard]] ForwardScope {
+ public:
+  explicit ForwardScope(PreparedModel& model) : model_(model), cast_(model.policy.precision(), model.device) {
+    model_.managed->enter_forward();
+  }
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+  ~ForwardScope() { model_.managed->leave_forward(); }
+
+ private:
+  PreparedModel& model_;
+  precision::AutocastScope cast_;
+};
+
+}  // namespace runtime
+
+/// A prepared module: call it like the module itself. A cheap handle to shared state.
+/// `model(x...)` and `model.run(...)` enter the forward scope of the strategy; `->`, `*` and ptr() give the bare module,
+/// with no scope and no communication, for everything that is not a forward.
+/// Thread safety: one thread at a time.
+template <runtime::ModuleType M>
+class Model {
+ public:
+  Model(std::shared_ptr<M> module, std::shared_ptr<runtime::PreparedModel> prepared)
+      : module_(std::move(module)), prepared_(std::move(prepared)) {}
+
+  /// The module's forward. Collective: under strategies that communicate buffers or parameters.
+  template <class... A>
+  auto operator()(A&&... inputs) const {
+    return run([](M& module, auto&&... x) { return module.forward(std::forward<decltype(x)>(x)...); },
+               std::forward<A>(inputs)...);
+  }
+
+  /// Any other entry of the module: run(&Net::encode, x), or run([](Net& net, Tensor x) { ... }, x).
+  /// Collective: as operator().
+  template <class F, class... A>
+  auto run(F&& entry, A&&... inputs) const {
+    auto outputs = [&] {
+      runtime::ForwardScope scope(*prepared_);
+      return std::invoke(std::forward<F>(entry), *module_, input(std::forward<A>(inputs))...);
+    }();
+    tree::visit(outputs, [&](at::Tensor& tensor) { prepared_->policy.convert_output(tensor); });
+    return outputs;
+  }
+
+  M* operator->() const { return module_.get(); }
+  M& operator*() const { return *module_; }
+  const std::shared_ptr<M>& ptr() const { return module_; }
+  std::vector<at::Tensor> parameters() const { return module_->parameters(); }
+  const std::shared_ptr<runtime::PreparedModel>& prepared() const { return prepared_; }
+
+ private:
+  template <class T>
+  decltype(auto) input(T&& value) const {
+    if constexpr (std::same_as<std::remove_cvref_t<T>, at::Tensor>) {
+      at::Tensor tensor = std::forward<T>(value);
+      prepared_->policy.convert_input(tensor);
+      return tensor;
+    } else {
+      return std::forward<T>(value);
+    }
+  }
+
+  std::shared_ptr<M> module_;
+  std::shared_ptr<runtime::PreparedModel> prepared_;
+};
+
+}  // namespace muster

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include <memory>
+#include <vector>
+
+namespace muster {
+
+namespace runtime {
+class PreparedOptimizer;
+}
+
+/// A prepared optimizer: the user's own, stepped where the strategy keeps parameters and gradients.
+/// A cheap handle to shared state. Thread safety: one thread at a time.
+/// The user's own handle stays good for reading and writing options (`adam.param_groups()`, schedulers);
+/// calling its step() is an error at the next call here (MU133).
+class Optimizer {
+ public:
+  explicit Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared);
+
+  /// One update. With a closure (LBFGS), the loss it returns is averaged over ranks, so that all ranks search alike.
+  /// Collective: with a closure, and where the strategy shards parameters.
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
+  /// Forgets gradients: undefined by default, or zeros in place.
+  void zero_grad(bool set_to_none = true);
+
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups();
+  /// The user's optimizer, for its options and its state.
+  torch::optim::Optimizer* operator->() const;
+  torch::optim::Optimizer& inner() const;
+  const std::shared_ptr<runtime::PreparedOptimizer>& prepared() const { return prepared_; }
+
+ private:
+  std::shared_ptr<runtime::PreparedOptimizer> prepared_;
+};
+
+/// A prepared learning-rate scheduler of LibTorch: step it once per optimizer step, whatever the world size.
+class Scheduler {
+ public:
+  explicit Scheduler(std::shared_ptr<torch::optim::LRScheduler> inner) : inner_(std::move(inner)) {}
+  void step() { inner_->step(); }
+  torch::optim::LRScheduler* operator->() const { return inner_.get(); }
+
+ private:
+  std::shared_ptr<torch::optim::LRScheduler> inner_;
+};
+
+}  // namespace muster

@@ -1,0 +1,112 @@
+#pragma once
+
+#include "muster/data/loader.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/optimizer.h"
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace muster::runtime {
+
+class Parts;
+
+// The type-erased halves of prepare.
+std::shared_ptr<PreparedModel> prepare_model(Parts& parts, std::shared_ptr<torch::nn::Module> module);
+Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimizer> optimizer);
+Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler);
+data::ShardSpec prepare_loader(Parts& parts, const DataLoaderOptions& options);
+
+template <class H>
+concept ModuleHolder = requires(H h) {
+  typename H::ContainedType;
+  h.ptr();
+};
+template <class P>
+concept ModulePointer = requires(P p) {
+  typename P::element_type;
+  requires ModuleType<typename P::element_type>;
+  p.use_count();
+};
+template <class T>
+struct IsLoader : std::false_type {};
+template <class B>
+struct IsLoader<DataLoader<B>> : std::true_type {};
+template <class T>
+concept Loader = IsLoader<std::remove_cvref_t<T>>::value;
+template <class T>
+concept AnyModule = ModuleHolder<std::remove_cvref_t<T>> || ModulePointer<std::remove_cvref_t<T>> || ModuleType<std::remove_cvref_t<T>>;
+template <class T>
+concept AnyOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
+template <class T>
+concept AnyScheduler = std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
+
+/// Temporaries are moved into shared ownership; named objects are borrowed.
+template <class T>
+auto hold(T&& object) {
+  using V = std::remove_cvref_t<T>;
+  if constexpr (std::is_lvalue_reference_v<T>)
+    return std::shared_ptr<V>(std::shared_ptr<void>(), std::addressof(object));
+  else
+    return std::make_shared<V>(std::move(object));
+}
+
+template <AnyModule T>
+auto module_pointer(T&& object) {
+  using V = std::remove_cvref_t<T>;
+  if constexpr (ModuleHolder<V>) return object.ptr();
+  else if constexpr (ModulePointer<V>) return V(std::forward<T>(object));
+  else return hold(std::forward<T>(object));
+}
+
+/// Pass one: what modules, optimizers and loaders become. Schedulers wait for the optimizers of the same call.
+template <class T>
+auto prepare_one(Parts& parts, T&& object) {
+  if constexpr (AnyModule<T>) {
+    auto pointer = module_pointer(std::forward<T>(object));
+    using M = typename decltype(pointer)::element_type;
+    return Model<M>(pointer, prepare_model(parts, pointer));
+  } else if constexpr (AnyOptimizer<T>) {
+    return prepare_optimizer(parts, hold(std::forward<T>(object)));
+  } else if constexpr (AnyScheduler<T>) {
+    return std::shared_ptr<torch::optim::LRScheduler>(hold(std::forward<T>(object)));
+  } else if constexpr (Loader<T>) {
+    return object.distributed(prepare_loader(parts, object.options()));
+  } else {
+    static_assert(Loader<T>,
+                  "prepare takes modules, optimizers, schedulers and muster::DataLoader; a torch::data loader hides its "
+                  "sampler: give muster::DataLoader its dataset");
+  }
+}
+
+/// Pass two.
+template <class T>
+auto finish_one(Parts& parts, T&& prepared) {
+  if constexpr (std::same_as<std::remove_cvref_t<T>, std::shared_ptr<torch::optim::LRScheduler>>)
+    return prepare_scheduler(parts, std::forward<T>(prepared));
+  else
+    return std::forward<T>(prepared);
+}
+
+template <class... T>
+auto prepare(Parts& parts, T&&... objects) {
+  // Braces: left to right.
+  auto first = std::tuple<decltype(prepare_one(parts, std::forward<T>(objects)))...>{prepare_one(parts, std::forward<T>(objects))...};
+  auto all = std::apply(
+      [&](auto&&... one) {
+        return std::tuple<std::remove_cvref_t<decltype(finish_one(parts, std::move(one)))>...>{finish_one(parts, std::move(one))...};
+      },
+      std::move(first));
+  if constexpr (sizeof...(T) == 1) return std::get<0>(std::move(all));
+  else return all;
+}
+
+}  // namespace muster::runtime

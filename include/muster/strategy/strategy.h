@@ -1,0 +1,32 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/strategy/options.h"
+
+#include <memory>
+#include <string>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace muster::strategy {
+
+/// A way to train: makes a managed model of a module. Immutable and thread-safe.
+class TrainingStrategy {
+ public:
+  virtual ~TrainingStrategy() = default;
+  virtual std::string_view name() const = 0;
+  /// Why this one, for plan().
+  virtual std::string reason() const = 0;
+  /// The module must be on its device already. It must outlive the result.
+  /// Collective: every rank of the group, with the same module.
+  virtual std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module,
+                                                         const dist::Communicator& group) const = 0;
+};
+
+/// The strategy of this name and these options; "auto" is replicated training, or none in a world of one.
+std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size);
+
+}  // namespace muster::strategy

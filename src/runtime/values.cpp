@@ -1,0 +1,94 @@
+#include "muster/runtime/values.h"
+
+#include "muster/base/error.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace muster::runtime {
+
+NoSyncScope::NoSyncScope(std::vector<std::shared_ptr<parallel::ManagedModel>> models, bool enabled) {
+  if (!enabled) return;
+  for (auto& model : models) {
+    before_.emplace_back(model, model->gradient_sync());
+    model->set_gradient_sync(false);
+  }
+}
+
+NoSyncScope::~NoSyncScope() {
+  for (auto& [model, sync] : before_) model->set_gradient_sync(sync);
+}
+
+namespace {
+
+/// Integers are averaged in float64, as a user would expect a mean of counts to be.
+at::Tensor for_reduction(const at::Tensor& tensor, dist::ReduceOp op) {
+  const bool integral = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+  return op == dist::ReduceOp::mean && integral ? tensor.to(at::kDouble) : tensor.detach().clone();
+}
+
+std::string shape_bytes(const at::Tensor& tensor) {
+  std::vector<int64_t> words{static_cast<int64_t>(tensor.scalar_type())};
+  words.insert(words.end(), tensor.sizes().begin(), tensor.sizes().end());
+  return std::string(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t));
+}
+
+std::vector<int64_t> words_of(const std::string& bytes) {
+  std::vector<int64_t> words(bytes.size() / sizeof(int64_t));
+  bytes.copy(reinterpret_cast<char*>(words.data()), bytes.size());
+  return words;
+}
+
+}  // namespace
+
+at::Tensor gather_tensor(const dist::Communicator& group, const at::Tensor& tensor) {
+  const auto rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
+  return at::cat(group.all_gather(rows.detach()).unbind(0));
+}
+
+at::Tensor stack_tensor(const dist::Communicator& group, const at::Tensor& tensor) {
+  return group.all_gather(tensor.detach());
+}
+
+at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tensor, std::string_view op) {
+  const auto parsed = dist::parse_reduce_op(op);
+  auto result = for_reduction(tensor, parsed);
+  group.all_reduce(result, parsed);
+  return result;
+}
+
+at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& tensor, int source) {
+  const bool here = group.rank() == source;
+  if (here && !tensor.defined()) throw UsageError("MU177", "broadcast of an undefined tensor from rank " + std::to_string(source));
+  const auto words = words_of(group.broadcast_bytes(here ? shape_bytes(tensor) : std::string(), source));
+  const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(words[0]));
+  auto result = here ? tensor.detach().clone(at::MemoryFormat::Contiguous)
+                     : at::empty(at::IntArrayRef(words).slice(1), tensor.defined() ? options.device(tensor.device()) : options);
+  group.broadcast(result, source);
+  return result;
+}
+
+at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor, const PadOptions& options) {
+  if (options.dim >= tensor.dim() || options.dim < -tensor.dim()) return tensor;
+  const auto dim = at::maybe_wrap_dim(options.dim, tensor.dim());
+  auto longest = at::tensor(tensor.size(dim), at::kLong);
+  group.all_reduce(longest, dist::ReduceOp::max);
+  const auto missing = longest.item<int64_t>() - tensor.size(dim);
+  if (missing == 0) return tensor;
+  auto shape = tensor.sizes().vec();
+  shape[dim] = missing;
+  const auto padding = at::full(shape, options.value, tensor.options());
+  return options.pad_first ? at::cat({padding, tensor}, dim) : at::cat({tensor, padding}, dim);
+}
+
+void tell_outcome(const dist::Communicator& group, const std::string& failure) { group.broadcast_bytes(failure, 0); }
+
+void hear_outcome(const dist::Communicator& group) {
+  const auto failure = group.broadcast_bytes({}, 0);
+  if (!failure.empty())
+    throw UsageError("MU176", "rank 0 failed in a block that it runs before the other ranks: " + failure);
+}
+
+}  // namespace muster::runtime

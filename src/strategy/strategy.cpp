@@ -1,0 +1,80 @@
+#include "muster/strategy/strategy.h"
+
+#include "muster/base/error.h"
+#include "muster/parallel/reducer.h"
+#include "muster/parallel/sharded_model.h"
+#include "muster/parallel/single.h"
+
+namespace muster {
+
+Strategy::Strategy(std::string_view name) {
+  std::string known;
+  for (auto entry : kNames) {
+    if (entry == name) name_ = entry;
+    known += (known.empty() ? "" : ", ") + std::string(entry);
+  }
+  if (name_.empty()) throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'; the known ones are " + known);
+}
+
+namespace strategy {
+namespace {
+
+class SingleStrategy final : public TrainingStrategy {
+ public:
+  explicit SingleStrategy(std::string reason) : reason_(std::move(reason)) {}
+  std::string_view name() const override { return "single"; }
+  std::string reason() const override { return reason_; }
+  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator&) const override {
+    return std::make_shared<parallel::Single>(module);
+  }
+
+ private:
+  std::string reason_;
+};
+
+class DdpStrategy final : public TrainingStrategy {
+ public:
+  DdpStrategy(DDP options, std::string reason) : options_(std::move(options)), reason_(std::move(reason)) {}
+  std::string_view name() const override { return "ddp"; }
+  std::string reason() const override { return reason_; }
+  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator& group) const override {
+    return std::make_shared<parallel::Reducer>(module, group, options_);
+  }
+
+ private:
+  DDP options_;
+  std::string reason_;
+};
+
+class FsdpStrategy final : public TrainingStrategy {
+ public:
+  explicit FsdpStrategy(FSDP options) : options_(std::move(options)) {}
+  std::string_view name() const override { return "fsdp"; }
+  std::string reason() const override { return "asked for"; }
+  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator& group) const override {
+    return std::make_shared<parallel::ShardedModel>(module, group, options_);
+  }
+
+ private:
+  FSDP options_;
+};
+
+template <class Options>
+Options options_of(const Strategy& wish) {
+  if (const auto* given = std::get_if<Options>(&wish.options())) return *given;
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size) {
+  if (world_size == 1)
+    return std::make_unique<SingleStrategy>("a world of one needs no communication (asked for: " + std::string(wish.name()) + ")");
+  if (wish.name() == "fsdp") return std::make_unique<FsdpStrategy>(options_of<FSDP>(wish));
+  auto options = options_of<DDP>(wish);
+  if (wish.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
+  return std::make_unique<DdpStrategy>(options, wish.name() == "auto" ? "auto: more than one rank" : "asked for");
+}
+
+}  // namespace strategy
+}  // namespace muster
