@@ -24,8 +24,8 @@ build: setup
 	@tools/build.sh
 
 demo: setup
-	@tools/build.sh demo muster_cli
-	@$(BUILD)/bin/muster run --devices 2 $(BUILD)/examples/demo
+	@tools/build.sh example_demo muster_cli
+	@tools/demo.sh
 
 test: build
 	@python3 tools/run_tests.py $(BUILD) $(TEST)
