@@ -1,0 +1,78 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/checkpoint/options.h"
+
+/// Named tensors to safetensors files and back. Whoever calls reads or writes; no other rank takes part.
+/// All functions may be called from any thread, also at once. Saving reads the tensors' memory while it runs.
+namespace torch::nn {
+class Module;
+}
+
+namespace muster {
+
+/// Tensors with their names, in the order of a module's state.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// What a file or a folder of weights holds.
+struct LoadedWeights {
+  std::map<std::string, std::string> metadata;  ///< Of all files. Also names dropped tied tensors: see save_file.
+  NamedTensors tensors;                         ///< Sorted by name, on the CPU.
+
+  /// The tensor of that name.
+  /// Throws: CheckpointError MU204.
+  const at::Tensor& at(const std::string& name) const;
+};
+
+/// What loading left over. Both empty if strict.
+struct LoadReport {
+  std::vector<std::string> missing;     ///< Destinations that the files have no value for.
+  std::vector<std::string> unexpected;  ///< Tensors of the files that no destination asked for.
+};
+
+/// Writes one safetensors file, in place of a former one of that name, complete or not at all.
+/// Tensors that are the same view of the same memory (tied weights) are written once, under the first of their names
+/// in alphabetical order; metadata maps each other name to that one unless it is used already. Non-contiguous tensors
+/// are written contiguous, those on a device are copied to the CPU one at a time.
+/// Throws: CheckpointError MU202 (cannot be written), MU203 (a tensor or name the format cannot hold).
+/// Collective: none.
+void save_file(const NamedTensors& tensors, const std::filesystem::path& path, const SaveFileOptions& options = {});
+
+/// Reads weights into new tensors on the CPU. `path` is a safetensors file, an index, or a folder that save_weights wrote.
+/// Mapped tensors may be written to (the file does not change) and keep the file's memory alive; tensors that do not lie
+/// aligned to their elements are copied. A mapped file may be replaced but must not be truncated in place meanwhile.
+/// Throws: CheckpointError MU200 (cannot be read), MU201 (hostile or damaged), MU205 (index and files disagree),
+/// MU207 (an element type LibTorch has not).
+/// Collective: none.
+LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions& options = {});
+
+/// Reads weights from `path`, as load_file, straight into the memory of `destinations`, which keep dtype, strides and
+/// device. A destination without a tensor of its name takes the value its name is tied to in the metadata, or that of
+/// another destination with the same memory. Nothing is written before names, shapes and dtypes are checked.
+/// Throws: as load_file; CheckpointError MU204 for names that only one side has, if strict, and always for a tensor whose
+/// shape or dtype differs, all listed.
+/// Collective: none.
+LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path,
+                     const LoadIntoOptions& options = {});
+
+/// Writes a folder of weights: model.safetensors, or, above the size limit, model-00001-of-0000N.safetensors and so on
+/// with model.safetensors.index.json. A former set of either kind stays in force until the new one is complete, and is
+/// then removed; other files are left alone. The folder is made if need be. Tied tensors as in save_file.
+/// Returns the weight files' paths.
+/// Throws: CheckpointError MU202, MU203.
+/// Collective: none.
+std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder,
+                                                const SaveWeightsOptions& options = {});
+
+/// All defined parameters and buffers of a module and its children, by full name, in the order of Python's state_dict:
+/// a module's parameters, its buffers, then its children.
+NamedTensors weights_of(const torch::nn::Module& module);
+
+}  // namespace muster

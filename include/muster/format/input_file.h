@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "muster/format/safetensors.h"
+
+namespace muster::format {
+
+/// A regular file open for reading at any place. Reading is thread-safe.
+class InputFile {
+ public:
+  /// Throws: CheckpointError MU200 if there is no such file, it may not be read, or it is not a regular file.
+  explicit InputFile(std::filesystem::path path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const { return size_; }
+  int descriptor() const { return descriptor_; }
+
+  /// Fills `to` with the bytes at `offset`.
+  /// Throws: CheckpointError MU200 if the medium fails or the file has become shorter.
+  void read_at(std::uint64_t offset, void* to, std::size_t bytes) const;
+
+  /// The whole file as text; `limit` bytes at most.
+  /// Throws: CheckpointError MU200, also if the file is longer.
+  std::string read_text(std::uint64_t limit) const;
+
+ private:
+  std::filesystem::path path_;
+  std::uint64_t size_ = 0;
+  int descriptor_ = -1;
+};
+
+/// Reads and checks the header of a safetensors file.
+/// Throws: CheckpointError MU200 or MU201.
+Header read_header(const InputFile& file);
+
+/// A file in memory, privately: what is written to the memory is seen by no other process and never reaches the file.
+/// A file replaced by rename stays intact here; one truncated in place ends the process at the next touch (SIGBUS).
+class MappedFile {
+ public:
+  /// Requires: the file is not empty.
+  /// Throws: CheckpointError MU200.
+  explicit MappedFile(const InputFile& file);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::uint64_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace muster::format

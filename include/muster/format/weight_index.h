@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// Weights that are spread over several files, with an index in JSON that says which tensor is where.
+/// Names and rules are those of the files on model hubs.
+namespace muster::format {
+
+inline constexpr std::string_view kWeightsName = "model.safetensors";
+inline constexpr std::string_view kWeightIndexName = "model.safetensors.index.json";
+
+/// Cuts tensors of these sizes, in order, into files of at most `limit_bytes`.
+/// A tensor above the limit has a file of its own, which comes before the one being filled.
+/// Returns the tensors' positions, file by file; at least one file, which may be empty.
+std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uint64_t> tensor_bytes,
+                                                        std::uint64_t limit_bytes);
+
+/// "model.safetensors" if there is one file, else "model-00001-of-00002.safetensors" for index 0 of 2.
+std::string shard_name(std::size_t index, std::size_t count);
+
+/// Whether a file name is one that `shard_name` gives, or a former shard set aside while a new save takes its place.
+bool is_weight_file_name(std::string_view name);
+
+/// The index of a set of files.
+struct WeightIndex {
+  std::map<std::string, std::string> file_of;  ///< From tensor to file name, in the index's own folder.
+  std::uint64_t total_bytes = 0;               ///< Of all tensors.
+};
+
+/// The index as text: keys sorted, indented by two, with a final newline.
+std::string to_json(const WeightIndex& index);
+
+/// Reads an index that may be hostile. Total bytes are 0 if the text has none.
+/// Throws: CheckpointError MU205 with the reason; a file name with a folder in it is one.
+WeightIndex parse_index(std::string_view text, std::string_view file);
+
+}  // namespace muster::format

@@ -1,0 +1,96 @@
+#include "checkpoint/element_types.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <sstream>
+
+#include "muster/base/error.h"
+
+namespace muster::checkpoint {
+namespace {
+
+using format::ElementType;
+
+struct Pair {
+  ElementType stored;
+  at::ScalarType scalar;
+};
+
+constexpr std::array<Pair, 20> kPairs{{
+    {ElementType::boolean, at::kBool},
+    {ElementType::f4, at::ScalarType::Float4_e2m1fn_x2},
+    {ElementType::u8, at::kByte},
+    {ElementType::i8, at::kChar},
+    {ElementType::f8_e5m2, at::kFloat8_e5m2},
+    {ElementType::f8_e4m3, at::kFloat8_e4m3fn},
+    {ElementType::f8_e8m0, at::ScalarType::Float8_e8m0fnu},
+    {ElementType::f8_e4m3fnuz, at::kFloat8_e4m3fnuz},
+    {ElementType::f8_e5m2fnuz, at::kFloat8_e5m2fnuz},
+    {ElementType::i16, at::kShort},
+    {ElementType::u16, at::kUInt16},
+    {ElementType::f16, at::kHalf},
+    {ElementType::bf16, at::kBFloat16},
+    {ElementType::i32, at::kInt},
+    {ElementType::u32, at::kUInt32},
+    {ElementType::f32, at::kFloat},
+    {ElementType::c64, at::kComplexFloat},
+    {ElementType::f64, at::kDouble},
+    {ElementType::i64, at::kLong},
+    {ElementType::u64, at::kUInt64},
+}};
+
+[[noreturn]] void refuse(const std::string& file, const std::string& name, const std::string& reason) {
+  throw CheckpointError("MU203", file + " was not written: tensor '" + name + "' " + reason);
+}
+
+std::optional<ElementType> stored_type(at::ScalarType scalar) {
+  for (const Pair& pair : kPairs)
+    if (pair.scalar == scalar) return pair.stored;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<at::ScalarType> scalar_type(ElementType type) {
+  for (const Pair& pair : kPairs)
+    if (pair.stored == type) return pair.scalar;
+  return std::nullopt;
+}
+
+format::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor, const std::string& file) {
+  if (!tensor.defined()) refuse(file, name, "is undefined");
+  if (tensor.is_meta()) refuse(file, name, "is on the meta device and has no values; give it memory first");
+  if (tensor.layout() != at::kStrided) refuse(file, name, "is not dense; call to_dense() on it first");
+  const auto type = stored_type(tensor.scalar_type());
+  if (!type)
+    refuse(file, name, std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", which the format has not (it has " +
+                           format::known_element_types() + ")");
+  format::TensorSpec spec{.name = name, .shape = tensor.sizes().vec(), .type = *type};
+  if (*type != ElementType::f4) return spec;
+  if (spec.shape.empty()) refuse(file, name, "has no dimension to count its pairs of 4-bit elements in; reshape it to [1]");
+  spec.shape.back() *= 2;
+  return spec;
+}
+
+std::vector<int64_t> shape_of(const format::TensorSpec& entry, const std::string& file) {
+  if (!scalar_type(entry.type))
+    throw CheckpointError("MU207", file + ": tensor '" + entry.name + "' has dtype " + std::string(format::name_of(entry.type)) +
+                                       ", which LibTorch has not");
+  std::vector<int64_t> shape = entry.shape;
+  if (entry.type != ElementType::f4) return shape;
+  if (shape.empty() || shape.back() % 2 != 0)
+    throw CheckpointError("MU207", file + ": tensor '" + entry.name +
+                                       "' has an odd number of 4-bit elements in its last dimension; LibTorch has only pairs");
+  shape.back() /= 2;
+  return shape;
+}
+
+std::string description(const at::Tensor& tensor) {
+  const auto type = stored_type(tensor.scalar_type());
+  std::ostringstream text;
+  text << (type ? format::name_of(*type) : c10::toString(tensor.scalar_type())) << ' ' << tensor.sizes();
+  return text.str();
+}
+
+}  // namespace muster::checkpoint

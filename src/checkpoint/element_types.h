@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/format/safetensors.h"
+
+namespace muster::checkpoint {
+
+/// LibTorch's type of the same bits, or nothing.
+std::optional<at::ScalarType> scalar_type(format::ElementType type);
+
+/// What a file says about this tensor. LibTorch counts pairs of 4-bit elements, the format counts elements.
+/// Throws: CheckpointError MU203 if the format cannot hold the tensor; `file` is for the message.
+format::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor, const std::string& file);
+
+/// LibTorch's shape of a tensor in a file.
+/// Throws: CheckpointError MU207 if LibTorch has no such type.
+std::vector<int64_t> shape_of(const format::TensorSpec& entry, const std::string& file);
+
+/// "F32 [2, 3]".
+std::string description(const at::Tensor& tensor);
+
+}  // namespace muster::checkpoint

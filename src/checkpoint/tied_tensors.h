@@ -1,0 +1,22 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "muster/checkpoint/weights.h"
+
+namespace muster::checkpoint {
+
+/// Whether both are the same view of the same memory. Tensors without elements never are.
+bool are_tied(const at::Tensor& a, const at::Tensor& b);
+
+/// Tensors of which each memory is left once, and the name each dropped one is kept under.
+struct UntiedTensors {
+  std::map<std::string, std::string> kept_name_of;
+  NamedTensors tensors;  ///< In the order given.
+};
+
+/// Drops all but the alphabetically first name of every tie.
+UntiedTensors drop_tied(const NamedTensors& tensors);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,88 @@
+#include "checkpoint/weight_source.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "checkpoint/element_types.h"
+#include "muster/base/error.h"
+#include "muster/format/weight_set.h"
+
+namespace muster::checkpoint {
+namespace {
+
+constexpr std::uint64_t kBytesPerCall = std::uint64_t{8} << 20;
+
+struct Piece {
+  const format::InputFile* file;
+  std::uint64_t offset;
+  char* to;
+  std::size_t bytes;
+};
+
+void add_file(WeightSource& source, const std::filesystem::path& path) {
+  auto file = std::make_shared<format::InputFile>(path);
+  format::Header header = format::read_header(*file);
+  source.metadata.merge(header.metadata);
+  for (format::TensorEntry& entry : header.tensors) {
+    const auto shape = shape_of(entry, path.string());
+    const at::ScalarType type = *scalar_type(entry.type);
+    std::string name = entry.name;
+    const auto [place, fresh] = source.tensors.emplace(std::move(name), StoredTensor{std::move(entry), file, shape, type});
+    if (!fresh)
+      throw CheckpointError("MU205", "tensor '" + place->first + "' is in two files, " +
+                                         place->second.file->path().string() + " and " + path.string());
+  }
+}
+
+void check_index(const WeightSource& source, const format::WeightSet& set) {
+  const auto refuse = [&](const std::string& why) {
+    throw CheckpointError("MU205", set.index_path.string() + ": " + why + "; the files belong to different saves");
+  };
+  for (const auto& [name, file] : set.index->file_of) {
+    const auto found = source.tensors.find(name);
+    if (found == source.tensors.end() || found->second.file->path().filename() != file)
+      refuse("says that tensor '" + name + "' is in " + file + ", which has none of that name");
+  }
+  for (const auto& [name, tensor] : source.tensors)
+    if (!set.index->file_of.contains(name))
+      refuse("does not know tensor '" + name + "' of " + tensor.file->path().filename().string());
+}
+
+}  // namespace
+
+WeightSource open_weights(const std::filesystem::path& path) {
+  const format::WeightSet set = format::find_weight_set(path);
+  WeightSource source;
+  for (const auto& file : set.files) add_file(source, file);
+  if (set.index) check_index(source, set);
+  return source;
+}
+
+void read_all(const std::vector<Transfer>& transfers) {
+  std::vector<Piece> pieces;
+  for (const auto& [from, to] : transfers)
+    for (std::uint64_t done = 0; done < from->entry.bytes; done += kBytesPerCall)
+      pieces.push_back({from->file.get(), from->entry.offset + done, static_cast<char*>(to) + done,
+                        static_cast<std::size_t>(std::min(kBytesPerCall, from->entry.bytes - done))});
+  at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Piece& piece = pieces[static_cast<std::size_t>(i)];
+      piece.file->read_at(piece.offset, piece.to, piece.bytes);
+    }
+  });
+}
+
+void check_booleans(const StoredTensor& tensor) {
+  if (tensor.entry.type != format::ElementType::boolean) return;
+  std::vector<unsigned char> bytes(std::min<std::uint64_t>(tensor.entry.bytes, 1 << 20));
+  for (std::uint64_t done = 0; done < tensor.entry.bytes; done += bytes.size()) {
+    bytes.resize(std::min<std::uint64_t>(bytes.size(), tensor.entry.bytes - done));
+    tensor.file->read_at(tensor.entry.offset + done, bytes.data(), bytes.size());
+    if (std::any_of(bytes.begin(), bytes.end(), [](unsigned char byte) { return byte > 1; }))
+      throw CheckpointError("MU201", tensor.file->path().string() + ": tensor '" + tensor.entry.name +
+                                         "' is BOOL and has a byte other than 0 and 1; the file is damaged");
+  }
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/format/input_file.h"
+#include "muster/format/safetensors.h"
+
+namespace muster::checkpoint {
+
+/// A tensor in an open file.
+struct StoredTensor {
+  format::TensorEntry entry;
+  std::shared_ptr<format::InputFile> file;
+  std::vector<int64_t> shape;  ///< As LibTorch counts.
+  at::ScalarType type;
+};
+
+/// Everything that a file or a set of files holds, by name; checked against the index if there is one.
+struct WeightSource {
+  format::Metadata metadata;
+  std::map<std::string, StoredTensor> tensors;
+};
+
+/// Throws: as load_file.
+WeightSource open_weights(const std::filesystem::path& path);
+
+/// A stored tensor and the memory that takes its bytes.
+struct Transfer {
+  const StoredTensor* from;
+  void* to;
+};
+
+/// Reads all, in large pieces, on the threads of LibTorch's operators.
+void read_all(const std::vector<Transfer>& transfers);
+
+/// A bool of LibTorch must be 0 or 1.
+/// Throws: CheckpointError MU201 if a tensor of booleans holds another byte.
+void check_booleans(const StoredTensor& tensor);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,128 @@
+#include "muster/format/atomic_file.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <random>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "muster/base/error.h"
+
+namespace muster::format {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kPartSuffix = ".partial";
+
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+std::string random_word() {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::random_device device;
+  std::string word;
+  for (int i = 0; i < 8; ++i) word += kLetters[device() % kLetters.size()];
+  return word;
+}
+
+/// A writer holds a lock on its part for as long as it lives, so a part that can be locked has lost its writer.
+void remove_if_abandoned(const fs::path& part) {
+  const int descriptor = ::open(part.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (descriptor < 0) return;
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) ::unlink(part.c_str());
+  ::close(descriptor);
+}
+
+void remove_abandoned_parts(const fs::path& path) {
+  const std::string prefix = "." + path.filename().string() + ".";
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder_of(path), ignored), end; entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(kPartSuffix)) remove_if_abandoned(entry->path());
+  }
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(fs::path path, Durability durability) : path_(std::move(path)), durability_(durability) {
+  if (!path_.has_filename()) fail("it has no file name", EISDIR);
+  std::error_code ignored;
+  if (fs::is_directory(path_, ignored)) fail("a folder has that name", EISDIR);
+  remove_abandoned_parts(path_);
+  open_part();
+}
+
+void AtomicFile::open_part() {
+  for (;;) {
+    part_ = folder_of(path_) / ("." + path_.filename().string() + "." + random_word() + std::string(kPartSuffix));
+    descriptor_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor_ < 0 && errno == EEXIST) continue;
+    if (descriptor_ < 0) fail("nothing can be written in its folder", errno);
+    ::flock(descriptor_, LOCK_EX | LOCK_NB);
+    // Another writer of this name may have taken the part for abandoned before it was locked.
+    struct stat status {};
+    if (::fstat(descriptor_, &status) == 0 && status.st_nlink > 0) return;
+    ::close(descriptor_);
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  ::unlink(part_.c_str());
+  ::close(descriptor_);
+}
+
+void AtomicFile::fail(std::string_view what, int error) const {
+  throw CheckpointError("MU202", path_.string() + " was not written: " + std::string(what) + " (" +
+                                     std::generic_category().message(error) + ", after " + std::to_string(written_) +
+                                     " bytes); what stood there before is untouched");
+}
+
+void AtomicFile::write(std::span<const std::string_view> pieces) {
+  std::vector<iovec> rest;
+  rest.reserve(pieces.size());
+  for (const std::string_view piece : pieces)
+    if (!piece.empty()) rest.push_back({const_cast<char*>(piece.data()), piece.size()});
+  for (std::size_t next = 0; next < rest.size();) {
+    const auto count = static_cast<int>(std::min<std::size_t>(rest.size() - next, IOV_MAX));
+    const ssize_t result = ::writev(descriptor_, &rest[next], count);
+    if (result < 0 && errno == EINTR) continue;
+    if (result <= 0) fail("the disk does not take it", result == 0 ? ENOSPC : errno);
+    auto done = static_cast<std::size_t>(result);
+    written_ += done;
+    for (; next < rest.size() && done >= rest[next].iov_len; ++next) done -= rest[next].iov_len;
+    if (done > 0) rest[next] = {static_cast<char*>(rest[next].iov_base) + done, rest[next].iov_len - done};
+  }
+}
+
+void AtomicFile::finish() {
+  if (!finished_ && durability_ != Durability::none && ::fsync(descriptor_) != 0)
+    fail("its bytes did not reach the medium", errno);
+  finished_ = true;
+}
+
+void AtomicFile::publish() {
+  finish();
+  if (::rename(part_.c_str(), path_.c_str()) != 0) fail("it cannot take its name", errno);
+  ::close(std::exchange(descriptor_, -1));
+  if (durability_ == Durability::full) sync_folder(folder_of(path_));
+}
+
+void sync_folder(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = descriptor >= 0 && (::fsync(descriptor) == 0 || errno == EINVAL);
+  const int error = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  if (!synced)
+    throw CheckpointError("MU202", "the names in " + folder.string() + " did not reach the medium (" +
+                                       std::generic_category().message(error) + ")");
+}
+
+}  // namespace muster::format

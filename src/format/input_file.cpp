@@ -1,0 +1,77 @@
+#include "muster/format/input_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "muster/base/error.h"
+
+namespace muster::format {
+namespace {
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& what) {
+  throw CheckpointError("MU200", path.string() + ": " + what);
+}
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  // Without O_NONBLOCK a pipe under that name would block here until somebody writes to it.
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) refuse(path_, "cannot be opened for reading (" + reason(errno) + ")");
+  struct stat status {};
+  if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    return;
+  }
+  ::close(descriptor_);
+  refuse(path_, S_ISDIR(status.st_mode) ? "is a folder; name a file in it" : "is no regular file");
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const {
+  auto* place = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t count = ::pread(descriptor_, place, bytes, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(path_, "cannot be read at byte " + std::to_string(offset) + " (" + reason(errno) + ")");
+    if (count == 0) refuse(path_, "ends at byte " + std::to_string(offset) + ": it was shortened while it was read");
+    place += count;
+    offset += static_cast<std::uint64_t>(count);
+    bytes -= static_cast<std::size_t>(count);
+  }
+}
+
+std::string InputFile::read_text(std::uint64_t limit) const {
+  if (size_ > limit) refuse(path_, "has " + std::to_string(size_) + " bytes, more than the limit of " + std::to_string(limit));
+  std::string text(size_, '\0');
+  read_at(0, text.data(), text.size());
+  return text;
+}
+
+Header read_header(const InputFile& file) {
+  std::string start(std::min(file.size(), kLengthBytes), '\0');
+  file.read_at(0, start.data(), start.size());
+  const std::uint64_t length = header_length(start, file.size(), file.path().string());
+  start.resize(kLengthBytes + length);
+  file.read_at(kLengthBytes, start.data() + kLengthBytes, length);
+  return parse_header(start, file.size(), file.path().string());
+}
+
+MappedFile::MappedFile(const InputFile& file) : size_(file.size()) {
+  void* place = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.descriptor(), 0);
+  if (place == MAP_FAILED) refuse(file.path(), "cannot be mapped into memory (" + reason(errno) + ")");
+  data_ = static_cast<std::byte*>(place);
+}
+
+MappedFile::~MappedFile() { ::munmap(data_, size_); }
+
+}  // namespace muster::format

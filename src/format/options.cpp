@@ -1,0 +1,56 @@
+#include "muster/format/options.h"
+
+#include <array>
+#include <charconv>
+#include <string>
+
+#include "muster/base/error.h"
+
+namespace muster {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double bytes;
+};
+
+constexpr std::array<Unit, 9> kUnits{{{"", 1}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12},
+                                      {"KI", 1024.0}, {"MI", 1048576.0}, {"GI", 1073741824.0}, {"TI", 1099511627776.0}}};
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  for (char& c : result)
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  return result;
+}
+
+[[noreturn]] void refuse(std::string_view words) {
+  throw ConfigError("MU206", "\"" + std::string(words) +
+                                 "\" is no number of bytes: write a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, "
+                                 "such as \"10GB\"");
+}
+
+}  // namespace
+
+ByteSize::ByteSize(std::string_view words) : bytes_(0) {
+  double number = 0;
+  const auto [rest, error] = std::from_chars(words.data(), words.data() + words.size(), number, std::chars_format::fixed);
+  if (error != std::errc{} || !(number >= 0)) refuse(words);
+  std::string_view unit(rest, static_cast<std::size_t>(words.data() + words.size() - rest));
+  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  const bool bits = unit.ends_with('b');
+  if (!unit.empty()) {
+    if (!bits && !unit.ends_with('B')) refuse(words);
+    unit.remove_suffix(1);
+  }
+  for (const Unit& known : kUnits) {
+    if (upper(unit) != known.name) continue;
+    const double bytes = number * known.bytes / (bits ? 8 : 1);
+    if (bytes >= 9.2e18) refuse(words);
+    bytes_ = static_cast<std::uint64_t>(bytes);
+    return;
+  }
+  refuse(words);
+}
+
+}  // namespace muster
