@@ -1,0 +1,155 @@
+// Steps of a small MLP: LibTorch alone with its own optimizer or the fused call, and both doors. Cases: "OPTIMIZER WAY".
+#include "protocol.h"
+
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/fabric.h"
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace F = torch::nn::functional;
+using Batches = std::vector<std::pair<torch::Tensor, torch::Tensor>>;
+constexpr int kSteps = 1000, kWarmUp = 100;
+
+torch::nn::Sequential make_net() {
+  torch::manual_seed(0);
+  return torch::nn::Sequential(torch::nn::Linear(64, 128), torch::nn::ReLU(), torch::nn::Linear(128, 128), torch::nn::ReLU(),
+                               torch::nn::Linear(128, 10));
+}
+
+Batches make_batches(int count) {
+  torch::manual_seed(1);
+  Batches batches;
+  for (int i = 0; i < count; ++i) {
+    auto x = torch::randn({32, 64});
+    batches.emplace_back(x, torch::randint(0, 10, {32}, torch::kLong));
+  }
+  return batches;
+}
+
+template <class M, class O>
+torch::Tensor plain_loop(M& model, O& optimizer, const Batches& batches, int steps) {
+  torch::Tensor loss;
+  for (int i = 0; i < steps; ++i) {
+    optimizer.zero_grad();
+    loss = F::cross_entropy(model->forward(batches[i].first), batches[i].second);
+    loss.backward();
+    optimizer.step();
+  }
+  return loss;
+}
+
+template <class D, class M, class O>
+torch::Tensor door_loop(D& door, M& model, O& optimizer, const Batches& batches, int steps) {
+  torch::Tensor loss;
+  for (int i = 0; i < steps; ++i) {
+    optimizer.zero_grad();
+    loss = F::cross_entropy(model(batches[i].first), batches[i].second);
+    door.backward(loss);
+    optimizer.step();
+  }
+  return loss;
+}
+
+// The fused call of LibTorch, by hand: the least that a loop with this optimizer can cost.
+class FusedByHand {
+ public:
+  FusedByHand(std::vector<torch::Tensor> parameters, bool adamw) : parameters_(std::move(parameters)), adamw_(adamw) {
+    for (const auto& parameter : parameters_) {
+      if (!adamw_) continue;
+      averages_.push_back(torch::zeros_like(parameter));
+      squares_.push_back(torch::zeros_like(parameter));
+      steps_.push_back(torch::zeros({}, torch::kFloat));
+    }
+  }
+  void zero_grad() {
+    for (auto& parameter : parameters_) parameter.mutable_grad().reset();
+  }
+  void step() {
+    torch::NoGradGuard no_grad;
+    std::vector<torch::Tensor> gradients;
+    gradients.reserve(parameters_.size());
+    for (const auto& parameter : parameters_) gradients.push_back(parameter.grad());
+    if (!adamw_) return at::_fused_sgd_(parameters_, gradients, {}, 0.0, 0.0, 0.01, 0.0, false, false, true);
+    at::_foreach_add_(steps_, 1);
+    at::_fused_adamw_(parameters_, gradients, averages_, squares_, {}, steps_, 1e-3, 0.9, 0.999, 1e-2, 1e-8, false, false);
+  }
+
+ private:
+  std::vector<torch::Tensor> parameters_, averages_, squares_, steps_;
+  bool adamw_;
+};
+
+template <class Loop>
+bench::Measured timed(int steps, int warm_up, Loop&& loop) {
+  loop(warm_up);
+  torch::Tensor loss;
+  const double seconds = bench::seconds([&] { loss = loop(steps); });
+  return {.value = seconds / steps * 1e6, .check = loss.item<double>()};
+}
+
+template <class D, class Setup>
+bench::Measured through_door(D& door, Setup&& setup, bool adamw, const Batches& batches, int steps, int warm_up) {
+  auto net = make_net();
+  const auto run = [&](auto&& optimizer) {
+    auto [model, fast] = setup(door, net, std::move(optimizer));
+    return timed(steps, warm_up, [&](int count) { return door_loop(door, model, fast, batches, count); });
+  };
+  if (adamw) return run(torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-3)));
+  return run(torch::optim::SGD(net->parameters(), 0.01));
+}
+
+bench::Measured measure(const std::string& name, const Batches& batches, int steps, int warm_up) {
+  const auto space = name.find(' ');
+  const bool adamw = name.substr(0, space) == "adamw";
+  const std::string way = name.substr(space + 1);
+  if (way == "accelerator") {
+    muster::Accelerator accelerator;
+    const auto setup = [](auto& door, auto& net, auto&& optimizer) { return door.prepare(net, std::move(optimizer)); };
+    return through_door(accelerator, setup, adamw, batches, steps, warm_up);
+  }
+  if (way == "fabric") {
+    muster::Fabric fabric;
+    fabric.launch();
+    const auto setup = [](auto& door, auto& net, auto&& optimizer) { return door.setup(net, std::move(optimizer)); };
+    return through_door(fabric, setup, adamw, batches, steps, warm_up);
+  }
+  auto net = make_net();
+  if (way == "fused") {
+    FusedByHand optimizer(net->parameters(), adamw);
+    return timed(steps, warm_up, [&](int count) { return plain_loop(net, optimizer, batches, count); });
+  }
+  if (way != "raw") throw std::invalid_argument("unknown case");
+  if (!adamw) {
+    torch::optim::SGD optimizer(net->parameters(), 0.01);
+    return timed(steps, warm_up, [&](int count) { return plain_loop(net, optimizer, batches, count); });
+  }
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
+  return timed(steps, warm_up, [&](int count) { return plain_loop(net, optimizer, batches, count); });
+}
+
+}  // namespace
+
+// Without arguments it serves the driver. With "CASE STEPS" it runs so many steps once, for counting instructions.
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  if (argc == 3) {
+    const int steps = std::stoi(argv[2]);
+    const auto batches = make_batches(steps);
+    std::printf("loss %.6f\n", measure(argv[1], batches, steps, 0).check);
+    return 0;
+  }
+  const auto batches = make_batches(kSteps);
+  return bench::serve([&](const std::string& name) { return measure(name, batches, kSteps, kWarmUp); });
+}

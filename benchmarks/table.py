@@ -1,0 +1,81 @@
+"""Every case of every benchmark: who runs, how, and in which unit. Ours stands first among a case's contenders."""
+import dataclasses
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).parent
+
+
+@dataclasses.dataclass
+class Contender:
+    command: list
+    case: str = ""  # what it is asked for; the case's name if empty
+
+
+@dataclasses.dataclass
+class Case:
+    benchmark: str
+    name: str
+    unit: str
+    contenders: dict
+    lower_is_better: bool = True
+    ranks: int = 1
+    rounds: int = 0       # 0: as many as the command line says
+    threads: int = 1      # per rank
+    tolerance: float = 1e-4
+    whole: bool = False   # measured from exec on, by a process of its own each time
+
+    def asked(self, contender):
+        return self.contenders[contender].case or self.name
+
+
+def peer(script, *arguments):
+    return [sys.executable, "-u", str(HERE / "peers" / f"{script}.py"), *arguments]
+
+
+def step_cases(programs):
+    ours = [str(programs / "step_bench")]
+    for optimizer in ("adamw", "sgd"):
+        for door in ("accelerator", "fabric"):
+            rival = {"accelerator": "accelerate", "fabric": "fabric"}[door]
+            yield Case("step", f"{optimizer} {door}", "us/step",
+                       {"muster": Contender(ours), rival: Contender(peer("step_peer"), f"{optimizer} {rival}"),
+                        "pytorch": Contender(peer("step_peer"), f"{optimizer} raw")})
+        yield Case("step", f"{optimizer} raw", "us/step",
+                   {"libtorch": Contender(ours, f"{optimizer} fused"), "pytorch": Contender(peer("step_peer"), f"{optimizer} raw"),
+                    "torch::optim": Contender(ours, f"{optimizer} raw")})
+
+
+def ddp_cases(programs):
+    for model in ("gpt-9m", "wide-mlp"):
+        yield Case("ddp", model, "ms/step",
+                   {"muster": Contender([str(programs / "ddp_bench"), model]), "pytorch-ddp": Contender(peer("ddp_peer", model))}, ranks=2)
+
+
+def launch_cases(programs):
+    binaries = pathlib.Path(sys.executable).parent
+    program = lambda name: str(HERE / "peers" / f"{name}.py")
+    yield Case("launch", "first step of two ranks", "s", {
+        "muster": Contender([str(programs.parent / "bin" / "muster"), "run", "--devices", "2", str(programs / "launch_bench")]),
+        "torchrun": Contender([str(binaries / "torchrun"), "--nproc-per-node", "2", program("launch_torchrun")]),
+        "accelerate": Contender([str(binaries / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
+                                 "--mixed_precision", "no", "--dynamo_backend", "no", program("launch_accelerate")]),
+        "fabric": Contender([sys.executable, program("launch_fabric")])}, ranks=2, whole=True)
+
+
+def optim_cases(programs):
+    ours = [str(programs / "optim_bench")]
+    for size in ("67M in 4", "11.6M in 146", "0.42M in 100"):
+        yield Case("optim", size, "ms/step", {"muster": Contender(ours, f"muster {size}"), "torch::optim": Contender(ours, f"torch {size}")})
+
+
+def compile_cases(programs):
+    script = [sys.executable, str(HERE / "compile_bench.py"), str(programs.parent)]
+    yield Case("compile", "accelerator.h beside torch/torch.h", "s",
+               {"muster": Contender(script, "with"), "libtorch": Contender(script, "without")}, rounds=5)
+
+
+def cases(build):
+    programs = build / "benchmarks"
+    groups = (step_cases, ddp_cases, launch_cases, optim_cases, compile_cases)
+    return [case for group in groups for case in group(programs)]
