@@ -1,0 +1,31 @@
+#include <muster/accelerator.h>
+#include <muster/fabric.h>
+
+#include <torch/torch.h>
+
+#ifndef WRONG
+#define WRONG 0
+#endif
+
+void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataLoader<torch::data::Example<>>& loader) {
+  torch::nn::Linear net(2, 2);
+  auto model = accelerator.prepare(net);
+  auto batches = accelerator.prepare(loader);
+  auto quiet = fabric.no_backward_sync(model);
+  const muster::FabricOptions options{.precision = "bf16-mixed"};
+#if WRONG == 1
+  // WRONG 1: prepare takes modules, optimizers, schedulers and muster::DataLoader
+  accelerator.prepare(3);
+#elif WRONG == 2
+  // WRONG 2: give muster::DataLoader its dataset
+  auto plain = torch::data::make_data_loader(torch::data::datasets::TensorDataset(torch::ones({2, 2})), 2);
+  accelerator.prepare(*plain);
+#elif WRONG == 3
+  // WRONG 3: unknown_precision
+  const muster::FabricOptions wrong{.precision = "bf17"};
+#elif WRONG == 4
+  // WRONG 4: deleted
+  auto second = quiet;
+#endif
+  (void)batches;
+}

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Every example, unchanged, alone and under each launcher with 1, 2 and 4 ranks; and how the pair differs.
+
+    examples_test.py SOURCE BUILD
+"""
+import difflib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+python_folder = pathlib.Path(sys.executable).parent
+counts = {"passed": 0, "failed": 0, "skipped": 0}
+
+
+def report(name, error):
+    counts["failed" if error else "passed"] += 1
+    if error:
+        print(f"FAILED {name}: {error}")
+
+
+def skip(name, reason):
+    counts["skipped"] += 1
+    print(f"skipped {name}: {reason}")
+
+
+def run(name, command):
+    """Trains three epochs; the loss must be printed once per epoch and fall."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    except subprocess.TimeoutExpired:
+        return report(name, "not done after 120 s")
+    losses = [float(x) for x in re.findall(r"epoch \d: loss ([0-9.]+)", done.stdout)]
+    if done.returncode:
+        return report(name, f"exit code {done.returncode}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+    if len(losses) != 3 or losses[2] >= losses[0]:
+        return report(name, f"losses {losses}, expected three that fall")
+    report(name, None)
+
+
+def launchers(program):
+    yield "alone", [program]
+    for n in ("1", "2", "4"):
+        yield f"muster run {n}", [build / "bin/muster", "run", "--devices", n, program]
+    torchrun = python_folder / "torchrun"
+    for n in ("1", "2", "4"):
+        if torchrun.exists():
+            yield f"torchrun {n}", [torchrun, "--no-python", "--nproc-per-node", n, "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", program]
+        else:
+            skip(f"torchrun {n} {program.name}", f"{torchrun} is not there")
+    mpirun = shutil.which("mpirun")
+    for n in ("1", "2", "4"):
+        if mpirun:
+            yield f"mpirun {n}", [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", n, program]
+        else:
+            skip(f"mpirun {n} {program.name}", "mpirun is not installed")
+
+
+def lines_of(folder):
+    return (source / "examples" / folder / "main.cpp").read_text().splitlines()
+
+
+def check_pair():
+    added = [line for line in difflib.unified_diff(lines_of("01_plain"), lines_of("02_accelerate"), n=0, lineterm="")
+             if line.startswith("+") and not line.startswith("+++")]
+    report("the pair differs by at most 8 added or changed lines", None if 0 < len(added) <= 8 else f"{len(added)}: {added}")
+    plain = "\n".join(lines_of("01_plain"))
+    report("the plain program is pure LibTorch", "it names muster" if "muster" in plain else None)
+
+
+check_pair()
+run("alone plain", [build / "examples/plain"])
+for example in ("accelerate", "fabric", "transformer"):
+    for how, command in launchers(build / "examples" / example):
+        run(f"{how} {example}", command)
+print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+sys.exit(1 if counts["failed"] else 0)
