@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Errors and their pages match, every error is provoked by a test, and links in the documentation lead somewhere.
+
+    docs_test.py ROOT
+
+Each rule is first watched failing on a small tree made for it, then applied to ROOT.
+"""
+import pathlib
+import re
+import sys
+import tempfile
+
+ID = re.compile(r"\bMU\d{3}\b")
+
+
+def thrown(root):
+    """Ids in string literals of the sources."""
+    found = {}
+    for folder in ("include", "src", "apps"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".h", ".cpp"):
+                code = re.sub(r"//[^\n]*", "", path.read_text())
+                for literal in re.findall(r'"(MU\d{3})"', code):
+                    found.setdefault(literal, path.relative_to(root))
+    return found
+
+
+def pages(root):
+    return {path.stem: path for path in sorted((root / "docs" / "errors").glob("MU*.md"))}
+
+
+def found_something(root):
+    if not thrown(root):
+        yield "no source throws an error with an id"
+    if not pages(root):
+        yield "docs/errors has no page"
+
+
+def every_error_has_a_page(root):
+    for name, path in thrown(root).items():
+        if name not in pages(root):
+            yield f"{path} throws {name}, which has no page docs/errors/{name}.md"
+
+
+def every_page_has_its_error(root):
+    for name in pages(root).keys() - thrown(root).keys():
+        yield f"docs/errors/{name}.md: nothing throws {name}"
+
+
+def pages_have_their_form(root):
+    for name, path in pages(root).items():
+        text = path.read_text()
+        if not re.match(rf"# {name} \S", text):
+            yield f"docs/errors/{name}.md: the first line must be '# {name} Title'"
+        for section in ("Cause", "Remedy"):
+            if not re.search(rf"^## {section}\n+(?!#)\S", text, re.MULTILINE):
+                yield f"docs/errors/{name}.md: the section '## {section}' is missing or empty"
+
+
+def every_error_is_provoked(root):
+    mentioned = set()
+    for path in (root / "tests").rglob("*"):
+        if path.suffix in (".cpp", ".h", ".py") and path.name != "docs_test.py":
+            mentioned |= set(ID.findall(path.read_text()))
+    for name, path in thrown(root).items():
+        if name not in mentioned:
+            yield f"{path} throws {name}, which no test mentions"
+
+
+def links_lead_somewhere(root):
+    files = [path for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "benchmarks").glob("*.md")]]
+    for path in files:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+            if not re.match(r"\w+:", target) and not (path.parent / target).exists():
+                yield f"{path.relative_to(root)}: the link to {target} leads nowhere"
+
+
+RULES = [found_something, every_error_has_a_page, every_page_has_its_error, pages_have_their_form, every_error_is_provoked, links_lead_somewhere]
+
+GOOD = {
+    "src/base/a.cpp": 'void f() { throw Error("MU001", "x"); }  // "MU009"\n',
+    "docs/errors/MU001.md": "# MU001 A title\n\n## Cause\nThis.\n\n## Remedy\nThat.\n",
+    "tests/base/a_test.cpp": 'EXPECT_EQ(id, "MU001");\n',
+    "README.md": "[page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n",
+}
+BROKEN = {
+    found_something: [{"src/base/a.cpp": "int x;\n"}, {"docs/errors/MU001.md": None}],
+    every_error_has_a_page: [{"src/base/b.cpp": 'throw Error("MU002", "x");\n'}],
+    every_page_has_its_error: [{"docs/errors/MU003.md": GOOD["docs/errors/MU001.md"].replace("MU001", "MU003")}],
+    pages_have_their_form: [{"docs/errors/MU001.md": GOOD["docs/errors/MU001.md"].replace("# MU001", "# MU002", 1)},
+                            {"docs/errors/MU001.md": "# MU001 A title\n\n## Cause\n\n## Remedy\nThat.\n"},
+                            {"docs/errors/MU001.md": "# MU001 A title\n\n## Cause\nThis.\n"}],
+    every_error_is_provoked: [{"tests/base/a_test.cpp": "MU002\n"}],
+    links_lead_somewhere: [{"README.md": "[page](docs/none.md)\n"}],
+}
+
+
+def main(root):
+    passed, failed = 0, []
+    for rule in RULES:
+        for changes in [{}] + BROKEN[rule]:
+            with tempfile.TemporaryDirectory() as folder:
+                for name, text in {**GOOD, **changes}.items():
+                    if text is not None:
+                        path = pathlib.Path(folder, name)
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        path.write_text(text)
+                found = list(rule(pathlib.Path(folder)))
+            if bool(found) == bool(changes):
+                passed += 1
+            else:
+                failed.append(f"{rule.__name__} on the tree changed by {list(changes)[:1]}: {found or 'found nothing'}")
+    for rule in RULES:
+        found = list(rule(pathlib.Path(root)))
+        passed += not found
+        failed += [f"{rule.__name__}: {problem}" for problem in found]
+    print("\n".join(f"FAILED {problem}" for problem in failed))
+    print(f"{passed} passed, {len(failed)} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]))
