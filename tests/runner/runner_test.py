@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""tools/run_tests.py on made-up suites: what it counts, shows and returns.
+
+    runner_test.py ROOT
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2])
+
+REPORT = '''
+import json, os, sys
+case = lambda name, **more: {"name": name, "classname": "S", "status": "RUN", "result": "COMPLETED", **more}
+cases = [case("good"), case("bad", failures=[{"failure": "x"}]), case("left_out", result="SKIPPED")]
+print("[ RUN      ] S.left_out\\nno second device\\n[  SKIPPED ] S.left_out (0 ms)")
+json.dump({"testsuites": [{"testsuite": cases[:int(sys.argv[1])] + cases[2:int(sys.argv[2])]}]}, open(os.environ["GTEST_OUTPUT"][5:], "w"))
+'''
+
+
+def run_suite(tests, *arguments):
+    """Runs {name: (labels, timeout, python source, arguments)}; (exit code, output)."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = []
+        for name, (labels, timeout, source, *words) in tests.items():
+            path = pathlib.Path(folder, f"{name}.py")
+            path.write_text(source)
+            command = " ".join(f'"{word}"' for word in [sys.executable, str(path), *words])
+            lines += [f'add_test({name} {command})', f'set_tests_properties({name} PROPERTIES LABELS "{labels}" TIMEOUT "{timeout}")']
+        pathlib.Path(folder, "CTestTestfile.cmake").write_text("\n".join(lines) + "\n")
+        outcome = subprocess.run([sys.executable, ROOT / "tools" / "run_tests.py", folder, *arguments], capture_output=True, text=True)
+        return outcome.returncode, outcome.stdout + outcome.stderr
+
+
+class Runner(unittest.TestCase):
+    def closes(self, tests, code, line, *shown, arguments=()):
+        found, output = run_suite(tests, *arguments)
+        self.assertEqual(output.splitlines()[-1], line, output)
+        self.assertEqual(found, code, output)
+        for text in shown:
+            self.assertIn(text, output)
+
+    def test_counts_cases_of_gtest(self):
+        self.closes({"a": ("gtest", 20, REPORT, "1", "2")}, 0, "1 passed, 0 failed, 0 skipped")
+        self.closes({"a": ("gtest", 20, REPORT, "1", "3")}, 0, "1 passed, 0 failed, 1 skipped", "skipped S.left_out: no second device")
+        self.closes({"a": ("gtest", 20, REPORT, "2", "2")}, 1, "1 passed, 1 failed, 0 skipped", "FAILED S.bad")
+
+    def test_a_program_without_cases_fails(self):
+        self.closes({"a": ("gtest", 20, REPORT, "0", "2")}, 1, "0 passed, 1 failed, 0 skipped", "no test case")
+
+    def test_a_program_that_dies_fails_in_the_case_it_ran(self):
+        dies = "import os\nprint('[ RUN      ] S.one\\n[       OK ] S.one (0 ms)\\n[ RUN      ] S.two', flush=True)\nos.abort()"
+        self.closes({"a": ("gtest", 20, dies)}, 1, "1 passed, 1 failed, 0 skipped", "SIGABRT in S.two")
+
+    def test_a_program_that_fails_after_its_last_case_fails(self):
+        self.closes({"a": ("gtest", 20, REPORT + "sys.exit(1)", "1", "2")}, 1, "1 passed, 1 failed, 0 skipped", "after its last case")
+
+    def test_reads_the_closing_line_of_a_script(self):
+        self.closes({"a": ("script", 20, "print('3 passed, 0 failed, 2 skipped')")}, 0, "3 passed, 0 failed, 2 skipped")
+        self.closes({"a": ("script", 20, "print('FAILED x: y\\n3 passed, 1 failed, 0 skipped'); raise SystemExit(1)")}, 1,
+                    "3 passed, 1 failed, 0 skipped", "FAILED x: y")
+
+    def test_a_script_without_closing_line_or_cases_fails(self):
+        self.closes({"a": ("script", 20, "print('fine')")}, 1, "0 passed, 1 failed, 0 skipped", "without a closing line")
+        self.closes({"a": ("script", 20, "print('0 passed, 0 failed, 0 skipped')")}, 1, "0 passed, 1 failed, 0 skipped", "looked at nothing")
+        self.closes({"a": ("script", 20, "print('2 passed, 0 failed, 0 skipped'); raise SystemExit(3)")}, 1, "2 passed, 1 failed, 0 skipped", "exit code 3")
+
+    def test_77_is_a_skip_with_its_reason(self):
+        self.closes({"a": ("script", 20, "print('no mpirun here'); raise SystemExit(77)"), "b": ("", 20, "")}, 0,
+                    "1 passed, 0 failed, 1 skipped", "skipped a: no mpirun here")
+
+    def test_ends_what_takes_too_long(self):
+        self.closes({"a": ("script", 1, "import signal\nsignal.pause()")}, 1, "0 passed, 1 failed, 0 skipped", "took longer than 1 s")
+
+    def test_runs_what_is_named_or_labelled(self):
+        suite = {"a": ("", 20, ""), "b": ("slow", 20, ""), "c": ("", 20, "raise SystemExit(1)")}
+        self.closes(suite, 0, "1 passed, 0 failed, 0 skipped", arguments=["a"])
+        self.closes(suite, 0, "1 passed, 0 failed, 0 skipped", arguments=["--label", "slow"])
+        self.closes(suite, 1, "run_tests: no such test: d", arguments=["d"])
+
+    def test_an_empty_suite_fails(self):
+        self.closes({}, 1, "run_tests: there is nothing to run")
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False, verbosity=0).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - bad} passed, {bad} failed, 0 skipped")
+    sys.exit(1 if bad else 0)
