@@ -37,12 +37,12 @@ MUSTER_OPTION_VALUE(std::vector<std::string>);   ///< "a,b,c", or a list in the 
 
 /// Everything known of an option but its value.
 struct Description {
-  std::string name;           ///< key in the file; the flag is the same with dashes: "log_dir" is --log-dir
-  std::string help;           ///< one sentence, no full stop
-  std::string unit;           ///< "seconds", "bytes"; may be empty
-  std::string variable;       ///< environment variable; empty: none
-  std::string default_text;   ///< filled in from the struct's initialiser
-  bool is_switch = false;     ///< a bool: flags --name and --no-name, without a value
+  std::string name = {};           ///< key in the file; the flag is the same with dashes: "log_dir" is --log-dir
+  std::string help = {};           ///< one sentence, no full stop
+  std::string unit = {};           ///< "seconds", "bytes"; may be empty
+  std::string variable = {};       ///< environment variable; empty: none
+  std::string default_text = {};   ///< filled in from the struct's initialiser
+  bool is_switch = false;          ///< a bool: flags --name and --no-name, without a value
 
   std::string flag() const;
 };

@@ -1,0 +1,157 @@
+#include "child.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster::launcher {
+namespace {
+
+/// Everything the new process needs, made before the fork: afterwards nothing may allocate.
+struct Image {
+  std::vector<char*> arguments, environment;
+  std::vector<std::string> lines;
+  const char* path;
+
+  explicit Image(const Program& program) : lines(program.environment.lines()), path(program.path.c_str()) {
+    for (const auto& argument : program.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
+    for (const auto& line : lines) environment.push_back(const_cast<char*>(line.c_str()));
+    arguments.push_back(nullptr);
+    environment.push_back(nullptr);
+  }
+};
+
+void replace_descriptor(int from, int to) {
+  if (from >= 0) dup2(from, to);
+}
+
+/// In the new process; only async-signal-safe calls. Writes errno to `report` if it cannot execute.
+[[noreturn]] void become(const Image& image, const Placement& placement, pid_t parent, int report) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);
+  if (placement.own_group) setpgid(0, 0);
+  replace_descriptor(placement.input_fd, STDIN_FILENO);
+  replace_descriptor(placement.output_fd, STDOUT_FILENO);
+  replace_descriptor(placement.error_fd, STDERR_FILENO);
+  if (placement.keep_fd >= 0) fcntl(placement.keep_fd, F_SETFD, 0);
+  std::signal(SIGPIPE, SIG_DFL);
+  if (placement.signal_mask) sigprocmask(SIG_SETMASK, placement.signal_mask, nullptr);
+  execve(image.path, image.arguments.data(), image.environment.data());
+  int error = errno;
+  [[maybe_unused]] auto written = write(report, &error, sizeof error);
+  _exit(127);
+}
+
+/// 0 once the process has been replaced by the program, else errno.
+int await_exec(int report) {
+  int error = 0;
+  ssize_t size;
+  do size = read(report, &error, sizeof error);
+  while (size < 0 && errno == EINTR);
+  close(report);
+  return size == sizeof error ? error : 0;
+}
+
+[[noreturn]] void refuse(int rank, const std::string& what, int error) {
+  throw LaunchError("MU034", log::format("rank ", rank, " could not be started: ", what, ": ", std::strerror(error)));
+}
+
+}  // namespace
+
+std::string End::words() const {
+  if (!signal) return log::format("exited with code ", code);
+  const char* name = sigabbrev_np(signal);
+  return log::format("was ended by signal ", signal, name ? log::format(" (SIG", name, ")") : "",
+                     signal == SIGKILL ? ", sent by somebody, or by the system when memory runs out" : "");
+}
+
+Child::Child(int rank, const Program& program, const Placement& placement) : own_group_(placement.own_group), rank_(rank) {
+  Image image(program);
+  int report[2];
+  if (pipe2(report, O_CLOEXEC) != 0) refuse(rank, "no pipe", errno);
+  pid_t parent = getpid();
+  pid_ = fork();
+  if (pid_ == 0) become(image, placement, parent, report[1]);
+  int error = errno;
+  close(report[1]);
+  if (pid_ < 0) {
+    close(report[0]);
+    refuse(rank, "no process", error);
+  }
+  if (own_group_) setpgid(pid_, pid_);
+  pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  int open_error = errno;
+  error = await_exec(report[0]);
+  if (!error && pid_fd_ >= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  if (pid_fd_ >= 0) close(pid_fd_);
+  refuse(rank, error ? "cannot execute " + program.path : "pidfd_open (Linux 5.3 or later is needed)", error ? error : open_error);
+}
+
+Child::Child(Child&& other) noexcept
+    : end_(other.end_), own_group_(other.own_group_), pid_(std::exchange(other.pid_, -1)),
+      pid_fd_(std::exchange(other.pid_fd_, -1)), rank_(other.rank_) {}
+
+Child::~Child() {
+  if (pid_ < 0) return;
+  // What the process started may outlive it in its group. Not reaped yet, so the id is still ours.
+  signal(SIGKILL, true);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  close(pid_fd_);
+}
+
+std::optional<End> Child::end() {
+  if (end_) return end_;
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return std::nullopt;
+  end_ = info.si_code == CLD_EXITED ? End{info.si_status, 0} : End{0, info.si_status};
+  return end_;
+}
+
+void Child::signal(int number, bool group) const noexcept {
+  if (group && own_group_)
+    kill(-pid_, number);
+  else if (!end_)
+    kill(pid_, number);
+}
+
+std::string find_program(const std::string& name, const Environment& variables) {
+  auto refuse_program = [&](const std::string& reason) {
+    throw ConfigError("MU031", "cannot execute '" + name + "': " + reason);
+  };
+  auto check = [&](const std::string& path) {
+    struct stat status;
+    if (stat(path.c_str(), &status) != 0) return std::string(std::strerror(errno));
+    if (S_ISDIR(status.st_mode)) return std::string("it is a folder");
+    if (access(path.c_str(), X_OK) != 0) return std::string(std::strerror(errno)) + " (chmod +x it?)";
+    return std::string();
+  };
+  if (name.empty()) refuse_program("the name is empty");
+  if (name.find('/') != std::string::npos) {
+    if (auto reason = check(name); !reason.empty()) refuse_program(reason);
+    return name;
+  }
+  std::istringstream folders(variables.find("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    std::string path = (folder.empty() ? "." : folder) + "/" + name;
+    if (check(path).empty()) return path;
+  }
+  bool here = access(name.c_str(), F_OK) == 0;
+  refuse_program(here ? "it is not in PATH; for the file in this folder write ./" + name : "there is no such program in PATH");
+  return "";
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <csignal>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "muster/base/environment.h"
+
+namespace muster::launcher {
+
+/// How a process ended. A plain value.
+struct End {
+  int code = 0;    ///< exit code, if no signal ended it
+  int signal = 0;  ///< number of the signal, or 0
+
+  bool failed() const { return code != 0 || signal != 0; }
+  /// What a shell reports: the exit code, or 128 + the signal.
+  int exit_code() const { return signal ? 128 + signal : code; }
+  /// "exited with code 3" or "was ended by signal 11 (SIGSEGV)".
+  std::string words() const;
+};
+
+/// What to execute.
+struct Program {
+  std::vector<std::string> arguments;  ///< the first is the program's name as it sees it
+  Environment environment;
+  std::string path;
+};
+
+/// Descriptors and signals of a new process.
+struct Placement {
+  int error_fd = -1;       ///< becomes stderr; -1: inherited
+  int input_fd = -1;       ///< becomes stdin; -1: inherited
+  int keep_fd = -1;        ///< stays open across exec under its number
+  bool own_group = true;   ///< leads a process group of its own, so that what it starts can be signalled with it
+  int output_fd = -1;      ///< becomes stdout; -1: inherited
+  const sigset_t* signal_mask = nullptr;  ///< nullptr: inherited
+};
+
+/// A process started by us and not waited for yet. It dies (SIGKILL) with the thread that started it.
+/// Movable. The destructor ends a process that still runs and reaps it.
+class Child {
+ public:
+  /// Throws: LaunchError (MU034), naming `rank`, if it cannot be started or executed.
+  Child(int rank, const Program& program, const Placement& placement);
+  Child(Child&& other) noexcept;
+  Child& operator=(Child&& other) = delete;
+  ~Child();
+
+  int rank() const noexcept { return rank_; }
+  pid_t pid() const noexcept { return pid_; }
+  /// Readable once the process has ended.
+  int pid_fd() const noexcept { return pid_fd_; }
+  /// How it ended, if it has; the process is not reaped, so its id stays ours. Never blocks.
+  std::optional<End> end();
+  /// To the process, or also to all others of its group (if it leads one), even after its own end.
+  void signal(int number, bool group) const noexcept;
+
+ private:
+  std::optional<End> end_;
+  bool own_group_ = false;
+  pid_t pid_ = -1;
+  int pid_fd_ = -1;
+  int rank_ = 0;
+};
+
+/// The path of the file that `name` executes, as a shell would find it.
+/// Throws: ConfigError (MU031), with the reason, if there is none or it cannot be executed.
+std::string find_program(const std::string& name, const Environment& variables);
+
+}  // namespace muster::launcher

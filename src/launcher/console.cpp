@@ -1,0 +1,172 @@
+#include "console.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster::launcher {
+namespace {
+
+bool same_file(int a, int b) {
+  struct stat first, second;
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+[[noreturn]] void refuse_stream() {
+  throw LaunchError("MU034", log::format("no pipe for the output of a rank: ", std::strerror(errno)));
+}
+
+struct Ends {
+  Descriptor reading, writing;
+};
+
+Ends make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) refuse_stream();
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+/// A terminal for rank 0: it passes bytes on as they are, so that the launcher sees what the rank has written.
+Ends make_terminal() {
+  Descriptor master(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  char name[128];
+  if (!master || grantpt(master.get()) != 0 || unlockpt(master.get()) != 0 || ptsname_r(master.get(), name, sizeof name) != 0)
+    refuse_stream();
+  Descriptor rank(open(name, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!rank) refuse_stream();
+  termios mode{};
+  tcgetattr(rank.get(), &mode);
+  mode.c_oflag &= ~static_cast<tcflag_t>(OPOST);
+  mode.c_lflag &= ~static_cast<tcflag_t>(ECHO);
+  tcsetattr(rank.get(), TCSANOW, &mode);
+  fcntl(master.get(), F_SETFL, O_NONBLOCK);
+  return {std::move(master), std::move(rank)};
+}
+
+}  // namespace
+
+Console::Console(Setup setup) : out_(STDOUT_FILENO), setup_(std::move(setup)) {
+  if (!same_file(STDOUT_FILENO, STDERR_FILENO)) err_ = std::make_unique<Screen>(STDERR_FILENO);
+  if (setup_.log_dir.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(setup_.log_dir, error);
+  if (error) throw LaunchError("MU037", "cannot make the log folder '" + setup_.log_dir + "': " + error.message());
+}
+
+Descriptor Console::open_log(int rank) const {
+  if (setup_.log_dir.empty()) return Descriptor();
+  std::string path = setup_.log_dir + "/rank_" + std::to_string(rank) + ".log";
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+  if (!file) throw LaunchError("MU037", "cannot write the log file '" + path + "': " + std::strerror(errno));
+  return file;
+}
+
+Console::Ends Console::open_rank(int rank) {
+  bool live = tails_.empty() && out_.is_terminal();
+  logs_.push_back(open_log(rank));
+  tails_.emplace_back();
+  RankOutput::Setup setup;
+  setup.log_fd = logs_.back().get();
+  setup.live = live;
+  if (setup_.prefix) setup.prefix = "[" + std::to_string(rank) + "] ";
+  setup.screen = &out_;
+  setup.tail = &tails_.back();
+  Ends ends;
+  ends.output = add_stream(setup, live);
+  if (!err_) {
+    ends.error = Descriptor(fcntl(ends.output.get(), F_DUPFD_CLOEXEC, 3));
+    return ends;
+  }
+  setup.live = false;
+  setup.screen = err_.get();
+  ends.error = add_stream(setup, false);
+  return ends;
+}
+
+Descriptor Console::add_stream(RankOutput::Setup setup, bool terminal) {
+  auto ends = terminal ? make_terminal() : make_pipe();
+  if (terminal) {
+    master_ = ends.reading.get();
+    resize();
+  }
+  streams_.push_back({std::move(ends.reading), RankOutput(std::move(setup))});
+  return std::move(ends.writing);
+}
+
+void Console::resize() const noexcept {
+  winsize size{};
+  if (master_ < 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return;
+  int prefix = setup_.prefix ? 4 : 0;
+  if (size.ws_col > 2 * prefix) size.ws_col = static_cast<unsigned short>(size.ws_col - prefix);
+  ioctl(master_, TIOCSWINSZ, &size);
+}
+
+void Console::add_to(std::vector<pollfd>& entries) const {
+  bool full = out_.full() || (err_ && err_->full());
+  for (const auto& stream : streams_)
+    if (stream.from && !full) entries.push_back({stream.from.get(), POLLIN, 0});
+  if (out_.pending()) entries.push_back({out_.fd(), POLLOUT, 0});
+  if (err_ && err_->pending()) entries.push_back({err_->fd(), POLLOUT, 0});
+}
+
+void Console::handle(const std::vector<pollfd>& entries) {
+  auto ready = [&](int fd, short events) {
+    return std::any_of(entries.begin(), entries.end(), [&](const pollfd& entry) {
+      return entry.fd == fd && (entry.events & events) && entry.revents;
+    });
+  };
+  for (auto& stream : streams_)
+    if (stream.from && ready(stream.from.get(), POLLIN)) read(stream);
+  if (out_.pending() && ready(out_.fd(), POLLOUT)) out_.flush();
+  if (err_ && err_->pending() && ready(err_->fd(), POLLOUT)) err_->flush();
+}
+
+void Console::read(Stream& stream) {
+  char bytes[1 << 16];
+  ssize_t size = ::read(stream.from.get(), bytes, sizeof bytes);
+  if (size > 0) return stream.output.add({bytes, static_cast<size_t>(size)});
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  // The end; a terminal says EIO once nobody has it open.
+  if (stream.from.get() == master_) master_ = -1;
+  stream.from.close();
+  stream.output.finish();
+}
+
+void Console::read_all() {
+  for (auto& stream : streams_) {
+    if (!stream.from) continue;
+    int available = 0;
+    while (stream.from && ioctl(stream.from.get(), FIONREAD, &available) == 0 && available > 0) read(stream);
+    if (stream.from) read(stream);
+  }
+}
+
+void Console::finish() {
+  for (auto& stream : streams_) {
+    if (!stream.from) continue;
+    stream.from.close();
+    stream.output.finish();
+  }
+}
+
+bool Console::reading() const noexcept {
+  return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) { return bool(stream.from); });
+}
+
+bool Console::writing() const noexcept { return out_.pending() || (err_ && err_->pending()); }
+
+void Console::say(std::string_view line) { error_screen()->add_line("", line); }
+
+}  // namespace muster::launcher

@@ -1,0 +1,108 @@
+#include "devices.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster::launcher {
+namespace {
+
+using log::format;
+
+bool read_digits(std::string_view text, int& value) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return !text.empty() && error == std::errc() && end == text.data() + text.size();
+}
+
+[[noreturn]] void refuse(const DeviceRequest& request, const std::string& reason) {
+  throw ConfigError("MU030", format("--devices is '", request.devices, "': ", reason));
+}
+
+DeviceChoice choose_processes(const DeviceRequest& request) {
+  DeviceChoice choice;
+  if (request.devices == "auto") return choice;
+  std::string where = request.accelerator == "cpu" ? "on the CPU" : "no accelerator was found, and on the CPU";
+  if (!read_digits(request.devices, choice.count) || choice.count < 1)
+    refuse(request, where + " it must be a positive number of processes, or auto (1)");
+  return choice;
+}
+
+std::vector<int> read_indices(const DeviceRequest& request) {
+  std::vector<int> indices;
+  std::string_view rest = request.devices;
+  while (!rest.empty()) {
+    size_t comma = rest.find(',');
+    int index = 0;
+    if (!read_digits(rest.substr(0, comma), index) || index < 0)
+      refuse(request, "a list must hold whole numbers from 0, such as 0,2");
+    if (index >= request.present) refuse(request, format("there is no device ", index, "; this node has ", request.present));
+    if (std::find(indices.begin(), indices.end(), index) != indices.end()) refuse(request, format("device ", index, " stands there twice"));
+    indices.push_back(index);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  }
+  return indices;
+}
+
+int count_entries(const std::string& folder, bool (*counts)(const std::filesystem::path&)) {
+  std::error_code error;
+  int result = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) result += counts(entry.path());
+  return result;
+}
+
+/// A node of AMD's topology is a GPU if it has vector units.
+bool is_amd_gpu(const std::filesystem::path& node) {
+  std::ifstream properties(node / "properties");
+  for (std::string key, value; properties >> key >> value;)
+    if (key == "simd_count") return value != "0";
+  return false;
+}
+
+int count_listed(const std::string& list) {
+  return list == "-1" ? 0 : 1 + static_cast<int>(std::count(list.begin(), list.end(), ','));
+}
+
+}  // namespace
+
+DeviceChoice choose_devices(const DeviceRequest& request) {
+  bool unsaid = request.accelerator.empty() || request.accelerator == "auto";
+  if (request.accelerator == "cpu" || (unsaid && request.present == 0)) return choose_processes(request);
+  if (request.present == 0) refuse(request, format("no accelerator was found for --accelerator ", request.accelerator));
+  DeviceChoice choice;
+  choice.count = request.present;
+  if (request.devices == "auto" || request.devices == "-1") return choice;
+  if (request.devices.find(',') != std::string::npos) {
+    choice.indices = read_indices(request);
+    choice.count = static_cast<int>(choice.indices.size());
+    return choice;
+  }
+  if (!read_digits(request.devices, choice.count) || choice.count < 1)
+    refuse(request, "it must be a positive count, a list of indices such as 0,2, or auto");
+  if (choice.count > request.present) refuse(request, format("this node has ", request.present, " accelerators"));
+  return choice;
+}
+
+int count_accelerators(const Environment& variables, const std::string& root) {
+  for (auto name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"})
+    if (auto list = variables.find(name)) return count_listed(*list);
+  int nvidia = count_entries(root + "/proc/driver/nvidia/gpus", [](const std::filesystem::path&) { return true; });
+  return nvidia ? nvidia : count_entries(root + "/sys/class/kfd/kfd/topology/nodes", is_amd_gpu);
+}
+
+int count_cores() {
+  cpu_set_t set;
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (quota_file >> quota >> period && period > 0) cores = std::min(cores, static_cast<int>(std::ceil(quota / period)));
+  return std::max(cores, 1);
+}
+
+}  // namespace muster::launcher

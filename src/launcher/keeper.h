@@ -1,0 +1,27 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include "descriptor.h"
+
+namespace muster::launcher {
+
+/// A process that outlives the launcher for a moment: when the launcher dies without a word (kill -9), it kills the
+/// process groups of the ranks, and with them what the ranks have started. The ranks alone die with the launcher anyway.
+class Keeper {
+ public:
+  /// Forks. Requires: one thread, no ranks yet. Without a keeper (no process to be had) ranks are still watched.
+  Keeper();
+  /// Dismisses the keeper: it ends without killing.
+  ~Keeper();
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  void watch(pid_t group) const noexcept;
+
+ private:
+  pid_t pid_ = -1;
+  Descriptor to_keeper_;
+};
+
+}  // namespace muster::launcher

@@ -1,0 +1,114 @@
+#include "muster/launcher/launch.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "devices.h"
+#include "local_ranks.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "nodes.h"
+#include "port.h"
+
+namespace muster {
+namespace launcher {
+namespace {
+
+/// The ranks of this process: as process-wide as its exit and its uncaught exceptions, which need them.
+std::atomic<LocalRanks*> ranks_of_process{nullptr};
+std::terminate_handler terminate_before = nullptr;
+
+void finish_at_exit(int status, void*) {
+  LocalRanks* ranks = ranks_of_process.exchange(nullptr);
+  if (!ranks) return;
+  int code = ranks->finish(status);
+  delete ranks;
+  if (code == status) return;
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+/// An exception nobody caught is often the echo of another rank's end, whose cause and exit code count then.
+[[noreturn]] void finish_at_terminate() {
+  LocalRanks* ranks = ranks_of_process.load();
+  if (ranks && ranks->await_failure()) {
+    if (auto current = std::current_exception()) try {
+        std::rethrow_exception(current);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "muster: rank 0 then ended by an exception: %s\n", error.what());
+      } catch (...) {
+      }
+    // The thread that watches ends the process.
+    for (;;) pause();
+  }
+  if (terminate_before) terminate_before();
+  std::abort();
+}
+
+/// A wish of the program that the launcher has not fulfilled.
+void check_agreement(const Cluster& cluster, const LaunchOptions& options) {
+  if (options.processes > 0 && options.processes != cluster.local_world_size)
+    throw ConfigError("MU032", log::format("the program asks for ", options.processes, " ranks on this node, but its launcher (",
+                                           to_string(cluster.launcher), ") started ", cluster.local_world_size,
+                                           "; change one of them, or ask for 0 (as many as there are)"));
+  if (options.nodes > 1 && options.nodes != cluster.nodes)
+    throw ConfigError("MU032", log::format("the program asks for ", options.nodes, " nodes, but its launcher (",
+                                           to_string(cluster.launcher), ") uses ", cluster.nodes));
+}
+
+Job plan_job(const LaunchOptions& options) {
+  check_nodes({options.main_address, options.main_port, options.node_rank, options.nodes});
+  if (options.processes < 0 || options.threads < 0)
+    throw ConfigError("MU036", "processes and threads must not be negative");
+  Job job;
+  job.cores = count_cores();
+  job.node_rank = options.node_rank;
+  job.nodes = options.nodes;
+  job.processes = std::max(options.processes, 1);
+  job.threads = options.threads;
+  place_store(options.main_address, options.main_port, job);
+  return job;
+}
+
+void become_rank_zero(const Environment& before, const Job& job) {
+  for (const auto& [name, value] : before.variables())
+    if (name.starts_with("TORCHELASTIC_")) unsetenv(name.c_str());
+  for (const auto& [name, value] : rank_environment(before, job, 0).variables()) setenv(name.c_str(), value.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace launcher
+
+Cluster launch(const LaunchOptions& options) {
+  using namespace launcher;
+  auto before = Environment::of_process();
+  Cluster cluster = read_cluster(before);
+  Job job = plan_job(options);
+  if (cluster.launcher != LauncherKind::none) {
+    check_agreement(cluster, options);
+    return cluster;
+  }
+  if (job.world_size() == 1) return cluster;
+  auto store = open_store(job);
+  if (job.processes > 1) {
+    ranks_of_process = new LocalRanks(job, options);
+    terminate_before = std::set_terminate(finish_at_terminate);
+    on_exit(finish_at_exit, nullptr);
+  }
+  become_rank_zero(before, job);
+  // From here on the socket belongs to whoever runs the store.
+  store.release();
+  return read_cluster();
+}
+
+Cluster launch(int processes) {
+  LaunchOptions options;
+  options.processes = processes;
+  return launch(options);
+}
+
+}  // namespace muster

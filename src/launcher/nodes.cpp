@@ -1,0 +1,45 @@
+#include "nodes.h"
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
+namespace muster::launcher {
+namespace {
+
+constexpr int kPortOfSeveralNodes = 29400;
+
+}  // namespace
+
+void check_nodes(const Nodes& nodes) {
+  using log::format;
+  if (nodes.nodes < 1) throw ConfigError("MU036", format("nodes is ", nodes.nodes, "; at least 1 is wanted"));
+  if (nodes.node_rank < 0 || nodes.node_rank >= nodes.nodes)
+    throw ConfigError("MU036", format("node rank is ", nodes.node_rank, ", but it must be from 0 to nodes - 1, and nodes is ", nodes.nodes));
+  if (nodes.main_port < 0 || nodes.main_port > 65535)
+    throw ConfigError("MU036", format("main port is ", nodes.main_port, "; 0 (a free one) to 65535 is wanted"));
+  if (nodes.nodes > 1 && nodes.main_address.empty())
+    throw ConfigError("MU036", format("nodes is ", nodes.nodes, ", but no main address is given; give --main-address, the host of "
+                                      "node 0 as the other nodes reach it"));
+}
+
+void place_store(const std::string& main_address, int main_port, Job& job) {
+  bool several = job.nodes > 1;
+  job.main_address = several ? main_address : "127.0.0.1";
+  job.main_port = several && main_port == 0 ? kPortOfSeveralNodes : main_port;
+  job.name = several ? job.main_address + "-" + std::to_string(job.main_port) : new_job_name();
+}
+
+ListeningSocket open_store(Job& job) {
+  if (job.node_rank != 0) return ListeningSocket();
+  // A world of one meets nobody; a program of another kind still finds a free port in its variables.
+  if (job.world_size() == 1) {
+    if (job.main_port == 0) job.main_port = ListeningSocket(0, true).port();
+    return ListeningSocket();
+  }
+  ListeningSocket store(job.main_port, job.nodes == 1);
+  job.main_port = store.port();
+  job.store_fd = store.fd();
+  return store;
+}
+
+}  // namespace muster::launcher

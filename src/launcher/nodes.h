@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "port.h"
+#include "rank_environment.h"
+
+namespace muster::launcher {
+
+struct Nodes {
+  std::string main_address;
+  int main_port = 0;
+  int node_rank = 0;
+  int nodes = 1;
+};
+
+/// Throws: ConfigError (MU036) if the options about nodes contradict each other.
+void check_nodes(const Nodes& nodes);
+
+/// Sets the job's name and where its ranks meet: the given address for several nodes, the loopback for one.
+void place_store(const std::string& main_address, int main_port, Job& job);
+
+/// On the node of rank 0, the socket of the store: bound before any rank runs, so that no other job can take its port.
+/// Sets the job's port and descriptor. Elsewhere, and in a world of one, an empty socket.
+/// Throws: LaunchError (MU033).
+ListeningSocket open_store(Job& job);
+
+}  // namespace muster::launcher

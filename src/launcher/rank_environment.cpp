@@ -1,0 +1,59 @@
+#include "rank_environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "muster/cluster/variables.h"
+
+namespace muster::launcher {
+namespace {
+
+void set_wish(Environment& result, const char* name, const std::string& value) {
+  if (!value.empty()) result.set(name, value);
+}
+
+/// An outer launcher's words would contradict ours.
+void forget_other_launchers(Environment& result) {
+  for (const auto& [name, value] : Environment(result).variables())
+    if (name.starts_with("TORCHELASTIC_") || name.starts_with("ROLE_")) result.unset(name);
+  for (auto name : {cluster::kStoreFd, cluster::kDeviceIndex}) result.unset(name);
+}
+
+}  // namespace
+
+Environment rank_environment(const Environment& parent, const Job& job, int local_rank) {
+  Environment result = parent;
+  forget_other_launchers(result);
+  auto set = [&](const char* name, int value) { result.set(name, std::to_string(value)); };
+  result.set(cluster::kJob, job.name);
+  set(cluster::kRank, job.rank_of(local_rank));
+  set(cluster::kWorldSize, job.world_size());
+  set(cluster::kLocalRank, local_rank);
+  set(cluster::kLocalWorldSize, job.processes);
+  set(cluster::kNodeRank, job.node_rank);
+  set(cluster::kNodes, job.nodes);
+  result.set(cluster::kMainAddress, job.main_address);
+  set(cluster::kMainPort, job.main_port);
+  if (job.store_fd >= 0 && job.rank_of(local_rank) == 0) set(cluster::kStoreFd, job.store_fd);
+  if (!job.device_indices.empty()) set(cluster::kDeviceIndex, job.device_indices.at(static_cast<size_t>(local_rank)));
+  set_wish(result, cluster::kAccelerator, job.accelerator);
+  set_wish(result, cluster::kPrecision, job.precision);
+  set_wish(result, cluster::kStrategy, job.strategy);
+  if (job.timeout > 0) set(cluster::kTimeout, job.timeout);
+  if (job.threads > 0 || !result.has("OMP_NUM_THREADS"))
+    set("OMP_NUM_THREADS", job.threads > 0 ? job.threads : std::max(1, job.cores / job.processes));
+  return result;
+}
+
+std::string new_job_name() {
+  char text[64];
+  auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::snprintf(text, sizeof text, "%d-%llx", static_cast<int>(getpid()),
+                static_cast<unsigned long long>(std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
+  return text;
+}
+
+}  // namespace muster::launcher

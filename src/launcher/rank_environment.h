@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/base/environment.h"
+
+namespace muster::launcher {
+
+/// What the ranks of one node are told. Plain values.
+struct Job {
+  std::string accelerator;   ///< wishes; empty ones are not passed
+  int cores = 1;             ///< of this node, shared out as OMP_NUM_THREADS
+  std::vector<int> device_indices;
+  std::string main_address;
+  int main_port = 0;
+  std::string name;          ///< the same on every rank of every node, different for every job
+  int node_rank = 0;
+  int nodes = 1;
+  std::string precision;
+  int processes = 1;         ///< ranks on this node
+  int store_fd = -1;         ///< for rank 0
+  std::string strategy;
+  int threads = 0;           ///< OMP_NUM_THREADS; 0: cores / processes unless the variable is set
+  int timeout = 0;           ///< seconds; 0: not passed
+
+  int world_size() const { return nodes * processes; }
+  int rank_of(int local_rank) const { return node_rank * processes + local_rank; }
+};
+
+/// The environment of one rank: `parent`, less what other launchers said, plus the rank's variables.
+Environment rank_environment(const Environment& parent, const Job& job, int local_rank);
+
+/// A name for a job on one node, different from that of any other running or recent job.
+std::string new_job_name();
+
+}  // namespace muster::launcher

@@ -1,0 +1,62 @@
+#include "rank_output.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace muster::launcher {
+namespace {
+
+constexpr size_t kTailLines = 10;
+constexpr size_t kTailWidth = 500;
+constexpr size_t kLongestLine = size_t{1} << 16;  // longer ones are cut, so that a rank cannot fill the memory
+
+}  // namespace
+
+void Tail::add(std::string_view line) {
+  lines_.emplace_back(line.substr(0, kTailWidth));
+  if (lines_.size() > kTailLines) lines_.pop_front();
+}
+
+void RankOutput::add(std::string_view bytes) {
+  if (setup_.log_fd >= 0) [[maybe_unused]] auto written = write(setup_.log_fd, bytes.data(), bytes.size());
+  for (size_t at = 0; at < bytes.size();) {
+    size_t special = std::min(bytes.find_first_of("\r\n", at), bytes.size());
+    if (special > at) {
+      if (returned_) line_.clear();
+      returned_ = false;
+      line_ += bytes.substr(at, special - at);
+      at = special;
+      if (line_.size() > kLongestLine) end_line();
+      continue;
+    }
+    if (bytes[at++] == '\n')
+      end_line();
+    else
+      returned_ = true;
+  }
+  show();
+}
+
+void RankOutput::finish() {
+  if (!line_.empty()) {
+    if (setup_.live) setup_.screen->set_live("");
+    setup_.screen->add_unfinished(setup_.prefix, line_);
+    setup_.tail->add(line_);
+  }
+  line_.clear();
+}
+
+void RankOutput::end_line() {
+  if (setup_.live) setup_.screen->set_live("");
+  setup_.screen->add_line(setup_.prefix, line_);
+  setup_.tail->add(line_);
+  line_.clear();
+  returned_ = false;
+}
+
+void RankOutput::show() {
+  if (setup_.live) setup_.screen->set_live(line_.empty() ? "" : setup_.prefix + line_);
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+
+#include "screen.h"
+
+namespace muster::launcher {
+
+/// The last lines of a rank, for the message about its failure.
+class Tail {
+ public:
+  void add(std::string_view line);
+  const std::deque<std::string>& lines() const noexcept { return lines_; }
+
+ private:
+  std::deque<std::string> lines_;
+};
+
+/// One stream of one rank: takes bytes, gives whole lines to a screen.
+/// A carriage return starts the line anew. On the terminal of a live stream that is shown as it happens; elsewhere only
+/// what would stand in the line at its end is written.
+class RankOutput {
+ public:
+  struct Setup {
+    int log_fd = -1;     ///< gets the bytes as they are, or -1; borrowed
+    bool live = false;   ///< shows unfinished lines
+    std::string prefix;
+    Screen* screen = nullptr;
+    Tail* tail = nullptr;
+  };
+  explicit RankOutput(Setup setup) : setup_(std::move(setup)) {}
+
+  void add(std::string_view bytes);
+  /// The stream has ended: an unfinished line is written.
+  void finish();
+
+ private:
+  void end_line();
+  void show();
+
+  std::string line_;
+  bool returned_ = false;  // a carriage return was the last byte
+  Setup setup_;
+};
+
+}  // namespace muster::launcher
