@@ -1,0 +1,43 @@
+#include "optim/flat.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+namespace muster::optim {
+namespace {
+
+at::Tensor alias_of(const at::Tensor& tensor, int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  at::NoGradGuard no_grad;
+  return at::empty({0}, tensor.options()).set_(tensor.storage(), tensor.storage_offset() + offset, sizes, strides);
+}
+
+}  // namespace
+
+at::Tensor flat_alias(const at::Tensor& tensor, int64_t offset, int64_t count) {
+  return alias_of(tensor, offset, {count}, {1});
+}
+
+void point_at(const at::Tensor& alias, const at::Tensor& target, int64_t offset) {
+  auto* impl = alias.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(target.storage());
+  impl->set_storage_offset(target.storage_offset() + offset);
+}
+
+at::Tensor shaped_alias(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
+  return alias_of(flat, offset, like.sizes(), like.strides());
+}
+
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense();
+}
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+bool follows(const at::Tensor& a, const at::Tensor& b) {
+  return a.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(b.unsafeGetTensorImpl()->unsafe_storage()) &&
+         a.storage_offset() + a.numel() == b.storage_offset();
+}
+
+}  // namespace muster::optim

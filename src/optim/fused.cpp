@@ -1,0 +1,292 @@
+#include "muster/optim/fused.h"
+
+#include "muster/base/error.h"
+#include "optim/flat.h"
+#include "optim/own_step.h"
+#include "optim/plan.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace muster::optim {
+namespace {
+
+namespace lib = torch::optim;
+
+bool has_kernel(const at::Tensor& parameter) {
+  switch (parameter.scalar_type()) {
+    case at::kDouble: case at::kFloat: case at::kHalf: case at::kBFloat16: break;
+    default: return false;
+  }
+  return parameter.device().is_cpu() || parameter.device().is_cuda();
+}
+
+}  // namespace
+
+class FusedOptimizer::Impl {
+ public:
+  Impl(lib::Optimizer& inner, std::vector<FlatSource*> sources)
+      : inner_(&inner), sources_(std::move(sources)), rule_(rule_of(inner)) {
+    refresh_slots();
+  }
+
+  void add_source(FlatSource& source) {
+    sources_.push_back(&source);
+    slots_.clear();
+    refresh_slots();
+  }
+
+  at::Tensor step(const lib::Optimizer::LossClosure& closure);
+  void zero_grad(bool set_to_none);
+  void note_backward() {
+    refresh_slots();
+    watch_.note(slots_, rule_ == Rule::sgd || rule_ == Rule::own);
+  }
+  void refuse_own_step();
+
+  lib::Optimizer& inner() const { return *inner_; }
+  Rule rule() const { return rule_; }
+
+ private:
+  bool slots_current() const;
+  void refresh_slots();
+  void fill_slot(Slot& slot) const;
+  bool inspect();
+  bool inspect(Slot& slot);
+  bool settle_gradient(Slot& slot) const;
+  at::Tensor step_inner(const lib::Optimizer::LossClosure& closure);
+  bool step_fused();
+  void count_step();
+  void follow_states();
+
+  lib::Optimizer* inner_;
+  std::vector<FlatSource*> sources_;
+  Rule rule_;
+  std::vector<Slot> slots_;
+  std::vector<size_t> state_counts_;   // per group, as planned
+  std::optional<UpdatePlan> plan_;
+  OwnStepWatch watch_;
+};
+
+bool FusedOptimizer::Impl::slots_current() const {
+  size_t at = 0;
+  for (const auto& group : inner_->param_groups())
+    for (const auto& parameter : group.params()) {
+      if (at == slots_.size() || slots_[at].impl != parameter.unsafeGetTensorImpl()) return false;
+      ++at;
+    }
+  return at == slots_.size();
+}
+
+void FusedOptimizer::Impl::refresh_slots() {
+  if (!slots_.empty() && slots_current()) return;
+  auto before = std::move(slots_);
+  slots_.clear();
+  plan_.reset();
+  watch_.forget();
+  const auto& groups = inner_->param_groups();
+  for (size_t g = 0; g < groups.size(); ++g)
+    for (const auto& parameter : groups[g].params()) {
+      Slot slot;
+      slot.parameter = parameter;
+      slot.impl = parameter.unsafeGetTensorImpl();
+      slot.group = g;
+      fill_slot(slot);
+      slots_.push_back(std::move(slot));
+    }
+}
+
+void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
+  for (auto* source : sources_) {
+    slot.piece = source->find(slot.parameter);
+    if (!slot.piece) continue;
+    slot.source = source;
+    const auto& value = slot.piece->value;
+    slot.whole = slot.impl->has_storage() && value.numel() >= slot.impl->numel() &&
+                 slot.impl->unsafe_storage().is_alias_of(value.unsafeGetTensorImpl()->unsafe_storage()) &&
+                 slot.impl->storage_offset() == value.storage_offset();
+    break;
+  }
+  if (rule_ == Rule::own) return;
+  slot.state = find_state(inner_->state(), slot);
+  if (!slot.state) return;
+  const auto* step = state_step(rule_, *slot.state);
+  slot.step = step ? *step : 1;
+}
+
+/// Makes the gradient lie as the parameter does, where it does not. Returns false where only the optimizer's own step can
+/// use it.
+bool FusedOptimizer::Impl::settle_gradient(Slot& slot) const {
+  const auto& gradient = slot.impl->grad();
+  const auto& parameter = slot.parameter;
+  if (gradient.layout() != at::kStrided || gradient.scalar_type() != parameter.scalar_type() ||
+      gradient.device() != parameter.device())
+    return false;
+  if (same_layout(gradient, parameter)) return true;
+  slot.relaid = at::empty_like(parameter).copy_(gradient);
+  return true;
+}
+
+/// Whether a fused kernel can update this parameter; notes whether it has a gradient.
+bool FusedOptimizer::Impl::inspect(Slot& slot) {
+  slot.relaid.reset();
+  const bool active = slot.source ? slot.source->has_gradient(slot.parameter) : slot.impl->grad().defined();
+  if (active != slot.active) {
+    slot.active = active;
+    plan_.reset();
+  }
+  if (!active) return true;
+  if (slot.source) {
+    if (!slot.piece->value.defined() || !has_kernel(slot.piece->value)) return false;
+  } else {
+    if (!has_kernel(slot.parameter) || !is_dense(slot.parameter) || !settle_gradient(slot)) return false;
+    if (const auto* data = slot.address(); data != slot.data) {
+      slot.data = data;
+      plan_.reset();
+    }
+  }
+  if (!shows_ours(rule_, find_state(inner_->state(), slot), slot)) plan_.reset();   // loaded, or made by inner.step()
+  return true;
+}
+
+bool FusedOptimizer::Impl::inspect() {
+  refresh_slots();
+  const auto& groups = inner_->param_groups();
+  state_counts_.resize(groups.size(), kMaxStates + 1);
+  for (size_t g = 0; g < groups.size(); ++g)
+    if (const auto count = state_count(rule_, groups[g].options()); count != state_counts_[g]) {
+      state_counts_[g] = count;
+      plan_.reset();
+    }
+  bool all = true;
+  for (auto& slot : slots_) all = inspect(slot) && all;
+  return all;
+}
+
+/// Reads what LibTorch's state objects say after a step that was not ours.
+void FusedOptimizer::Impl::follow_states() {
+  plan_.reset();
+  if (rule_ == Rule::own) return;
+  for (auto& slot : slots_) {
+    slot.state = find_state(inner_->state(), slot);
+    if (!slot.state) continue;
+    const auto* step = state_step(rule_, *slot.state);
+    slot.step = step ? *step : 1;
+  }
+}
+
+at::Tensor FusedOptimizer::Impl::step_inner(const lib::Optimizer::LossClosure& closure) {
+  for (const auto& slot : slots_)
+    if (!slot.whole)
+      throw UsageError("MU134", class_name(*inner_) + " has to run its own step() here, which needs whole parameters, but "
+                                "this rank holds only a part of some: use SGD, Adam, AdamW or Adagrad with dense gradients, "
+                                "or a strategy that keeps parameters whole (\"ddp\")");
+  auto loss = inner_->step(closure);
+  follow_states();
+  return loss;
+}
+
+/// Returns false, with nothing changed, where no fused kernel can make this step.
+bool FusedOptimizer::Impl::step_fused() {
+  at::NoGradGuard no_grad;
+  // The aliases that are updated have version counters of their own; parameters are marked in count_step().
+  at::AutoDispatchBelowADInplaceOrView below;
+  if (!inspect()) return false;
+  if (!plan_) {
+    if (!hold_states(rule_, *inner_, slots_)) return false;
+    plan_.emplace(rule_, *inner_, slots_);
+  }
+  plan_->run(rule_, *inner_, slots_);
+  count_step();
+  return true;
+}
+
+void FusedOptimizer::Impl::count_step() {
+  bool first = false;
+  for (auto& slot : slots_) {
+    if (!slot.active) continue;
+    if (slot.whole) slot.impl->bump_version();
+    slot.relaid.reset();
+    if (rule_ != Rule::sgd) {
+      *state_step(rule_, *slot.state) = ++slot.step;
+    } else if (state_counts_[slot.group] > 0) {
+      first = first || slot.step == 0;
+      slot.step = 1;
+    }
+  }
+  if (first) plan_.reset();
+}
+
+at::Tensor FusedOptimizer::Impl::step(const lib::Optimizer::LossClosure& closure) {
+  refuse_own_step();
+  at::Tensor loss;
+  if (rule_ == Rule::own) {
+    loss = step_inner(closure);
+  } else {
+    if (closure) {
+      at::AutoGradMode with_grad(true);
+      loss = closure();
+    }
+    if (!step_fused()) step_inner(nullptr);
+  }
+  watch_.forget();
+  return loss;
+}
+
+void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
+  refuse_own_step();
+  for (auto& slot : slots_) {
+    if (slot.source) {
+      slot.source->zero_grad(slot.parameter, set_to_none);
+      continue;
+    }
+    if (!slot.impl->grad().defined()) continue;
+    auto& gradient = slot.parameter.mutable_grad();
+    if (set_to_none)
+      gradient.reset();
+    else
+      gradient.detach_().zero_();
+  }
+  watch_.forget();
+}
+
+void FusedOptimizer::Impl::refuse_own_step() {
+  bool stepped = false;
+  if (slots_current()) {
+    stepped = watch_.moved(slots_);
+    if (rule_ != Rule::own && rule_ != Rule::sgd)
+      for (const auto& slot : slots_)
+        if (slot.state && shows_ours(rule_, find_state(inner_->state(), slot), slot) &&
+            *state_step(rule_, *slot.state) != slot.step)
+          stepped = true;
+  }
+  if (!stepped) return;
+  watch_.forget();
+  follow_states();   // reported once, then accepted
+  throw UsageError("MU133", "parameters changed after backward, as by a step() of the " + class_name(*inner_) +
+                                " that was prepared: call step() on the optimizer that prepare() returned, and edit "
+                                "parameters only after that step");
+}
+
+FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatSource*> sources)
+    : impl_(std::make_unique<Impl>(inner, std::move(sources))) {}
+FusedOptimizer::~FusedOptimizer() = default;
+FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
+FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&&) noexcept = default;
+
+void FusedOptimizer::add_source(FlatSource& source) { impl_->add_source(source); }
+at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { return impl_->step(closure); }
+void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
+void FusedOptimizer::note_backward() { impl_->note_backward(); }
+void FusedOptimizer::refuse_own_step() { impl_->refuse_own_step(); }
+bool FusedOptimizer::fused() const noexcept { return impl_->rule() != Rule::own; }
+std::string FusedOptimizer::describe() const {
+  return class_name(impl_->inner()) + (fused() ? ", fused" : ", by its own step");
+}
+lib::Optimizer& FusedOptimizer::inner() const noexcept { return impl_->inner(); }
+
+}  // namespace muster::optim

@@ -1,0 +1,50 @@
+#include "optim/own_step.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace muster::optim {
+namespace {
+
+constexpr size_t kSamples = 4;
+
+uint32_t version_of(const Slot& slot) { return slot.impl->version_counter().current_version(); }
+
+}  // namespace
+
+void OwnStepWatch::note(const std::vector<Slot>& slots, bool values) {
+  forget();
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const auto& slot = slots[i];
+    const auto& gradient = slot.impl->grad();
+    if (!slot.whole || !gradient.defined()) continue;
+    marks_.push_back({i, version_of(slot)});
+    if (!values || samples_.size() == kSamples || !slot.parameter.device().is_cpu()) continue;
+    if (gradient.layout() != at::kStrided || !gradient.is_non_overlapping_and_dense() ||
+        !slot.parameter.is_non_overlapping_and_dense())
+      continue;
+    Sample sample{i, std::min(kSampleBytes, gradient.nbytes()), {}};
+    const auto* begin = static_cast<const char*>(gradient.const_data_ptr());
+    // Where the gradient is zero an update may leave the value as it is.
+    if (std::all_of(begin, begin + sample.bytes, [](char c) { return c == 0; })) continue;
+    std::memcpy(sample.values.data(), slot.parameter.const_data_ptr(), sample.bytes);
+    samples_.push_back(sample);
+  }
+}
+
+void OwnStepWatch::forget() noexcept {
+  marks_.clear();
+  samples_.clear();
+}
+
+bool OwnStepWatch::moved(const std::vector<Slot>& slots) const {
+  const bool versions = !marks_.empty() && std::all_of(marks_.begin(), marks_.end(), [&](const Mark& mark) {
+    return version_of(slots[mark.slot]) != mark.version;
+  });
+  const bool values = !samples_.empty() && std::all_of(samples_.begin(), samples_.end(), [&](const Sample& sample) {
+    return std::memcmp(slots[sample.slot].parameter.const_data_ptr(), sample.values.data(), sample.bytes) != 0;
+  });
+  return versions || values;
+}
+
+}  // namespace muster::optim

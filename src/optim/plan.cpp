@@ -1,0 +1,155 @@
+#include "optim/plan.h"
+
+#include "optim/flat.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+namespace muster::optim {
+namespace {
+
+/// What must agree among the parameters of one call.
+struct CallKey {
+  size_t group;
+  int64_t step;
+  bool first;
+  at::ScalarType dtype;
+  at::Device device;
+  bool operator==(const CallKey&) const = default;
+};
+
+CallKey key_of(Rule rule, const Slot& slot) {
+  const bool first = rule == Rule::sgd && slot.step == 0;
+  return {slot.group, slot.step, first, slot.parameter.scalar_type(), slot.parameter.device()};
+}
+
+/// Appends `next`, as a longer last tensor where it follows that in memory.
+void append(std::vector<at::Tensor>& list, const at::Tensor& next, bool merge) {
+  if (merge)
+    list.back() = flat_alias(list.back(), 0, list.back().numel() + next.numel());
+  else
+    list.push_back(next);
+}
+
+char* bytes_at(const at::Tensor& tensor, int64_t begin) {
+  return static_cast<char*>(tensor.mutable_data_ptr()) + begin * static_cast<int64_t>(tensor.element_size());
+}
+
+}  // namespace
+
+UpdatePlan::UpdatePlan(Rule rule, torch::optim::Optimizer& inner, const std::vector<Slot>& slots) {
+  std::vector<CallKey> keys;
+  std::vector<std::vector<size_t>> members;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (!slots[i].active || slots[i].impl->numel() == 0) continue;
+    const auto key = key_of(rule, slots[i]);
+    size_t at = 0;
+    while (at < keys.size() && !(keys[at] == key)) ++at;
+    if (at == keys.size()) {
+      keys.push_back(key);
+      members.emplace_back();
+    }
+    members[at].push_back(i);
+  }
+  for (size_t at = 0; at < keys.size(); ++at) {
+    calls_.push_back({.group = keys[at].group, .first = keys[at].first, .step = keys[at].step});
+    add_call(state_count(rule, inner.param_groups()[keys[at].group].options()), slots, members[at]);
+  }
+}
+
+std::vector<UpdatePlan::Entry> UpdatePlan::entries_of(const std::vector<Slot>& slots,
+                                                      const std::vector<size_t>& members) {
+  const auto& sample = slots[members.front()].parameter;
+  const auto options = at::TensorOptions().dtype(sample.scalar_type()).device(sample.device());
+  if (!nothing_.defined()) nothing_ = at::empty({0}, options);
+  const bool pad = sample.device().is_cpu();
+  const auto tails = pad ? static_cast<int64_t>(members.size()) * kFlatPadding : 0;
+  const auto tail_values = at::zeros({tails}, options), tail_gradients = at::zeros({tails}, options);
+  int64_t tail_at = 0;
+  std::vector<Entry> entries;
+  for (const auto i : members) {
+    const auto& slot = slots[i];
+    if (slot.piece) {
+      if (slot.piece->value.numel() > 0) entries.push_back({i, slot.piece->value, slot.piece->gradient, 0, false});
+      continue;
+    }
+    const auto count = slot.impl->numel(), tail = pad ? count % kFlatPadding : 0, body = count - tail;
+    if (body > 0) entries.push_back({i, flat_alias(slot.parameter, 0, body), flat_alias(slot.parameter, 0, body), 0, true});
+    if (tail == 0) continue;
+    const auto value = flat_alias(tail_values, tail_at, kFlatPadding);
+    const auto gradient = flat_alias(tail_gradients, tail_at, kFlatPadding);
+    tails_.push_back({i, value, gradient, body, tail});
+    entries.push_back({i, value, gradient, body, false});
+    tail_at += kFlatPadding;
+  }
+  return entries;
+}
+
+void UpdatePlan::add_call(size_t states, const std::vector<Slot>& slots, const std::vector<size_t>& members) {
+  auto& call = calls_.back();
+  auto entries = entries_of(slots, members);
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    if (a.linked != b.linked) return a.linked;
+    return !a.linked && std::less<>{}(a.value.const_data_ptr(), b.value.const_data_ptr());
+  });
+  bool fixed_before = false;
+  for (const auto& entry : entries) {
+    std::vector<at::Tensor> state;
+    for (size_t k = 0; k < states; ++k)
+      state.push_back(flat_alias(slots[entry.slot].states[k], entry.state_begin, entry.value.numel()));
+    bool merge = fixed_before && !entry.linked && follows(call.values.back(), entry.value) &&
+                 follows(call.gradients.back(), entry.gradient);
+    for (size_t k = 0; k < states && merge; ++k) merge = follows(call.states[k].back(), state[k]);
+    append(call.values, entry.value, merge);
+    append(call.gradients, entry.gradient, merge);
+    for (size_t k = 0; k < states; ++k) append(call.states[k], state[k], merge);
+    if (entry.linked) {
+      links_.push_back({entry.slot, calls_.size() - 1, call.values.size() - 1});
+      point_at(call.gradients.back(), nothing_, 0);
+    }
+    fixed_before = !entry.linked;
+  }
+  if (call.values.empty()) return;
+  const auto step = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(call.values.front().device()));
+  call.steps.assign(call.values.size(), step);
+}
+
+void UpdatePlan::copy_in(const std::vector<Slot>& slots) {
+  for (const auto& link : links_)
+    point_at(calls_[link.call].gradients[link.entry], slots[link.slot].gradient(), 0);
+  for (const auto& tail : tails_) {
+    const auto& slot = slots[tail.slot];
+    const auto bytes = static_cast<size_t>(tail.count) * slot.parameter.element_size();
+    std::memcpy(tail.value.mutable_data_ptr(), bytes_at(slot.parameter, tail.begin), bytes);
+    std::memcpy(tail.gradient.mutable_data_ptr(), bytes_at(slot.gradient(), tail.begin), bytes);
+  }
+}
+
+void UpdatePlan::copy_out(const std::vector<Slot>& slots) {
+  for (const auto& tail : tails_) {
+    const auto& slot = slots[tail.slot];
+    const auto bytes = static_cast<size_t>(tail.count) * slot.parameter.element_size();
+    std::memcpy(bytes_at(slot.parameter, tail.begin), tail.value.const_data_ptr(), bytes);
+  }
+  for (const auto& link : links_) {
+    const auto& alias = calls_[link.call].gradients[link.entry];
+    alias.unsafeGetTensorImpl()->set_storage_offset(0);
+    alias.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing_.storage());
+  }
+}
+
+void UpdatePlan::run(Rule rule, torch::optim::Optimizer& inner, const std::vector<Slot>& slots) {
+  copy_in(slots);
+  for (auto& call : calls_) {
+    if (call.values.empty()) continue;
+    run_update(rule, inner.param_groups()[call.group].options(), call);
+    ++call.step;
+  }
+  copy_out(slots);
+}
+
+}  // namespace muster::optim

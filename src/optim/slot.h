@@ -1,0 +1,54 @@
+#pragma once
+
+#include "muster/optim/flat_source.h"
+#include "optim/rule.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace muster::optim {
+
+/// One parameter of the optimizer: where its value, gradient and state lie.
+struct Slot {
+  at::Tensor parameter;
+  c10::TensorImpl* impl = nullptr;
+  size_t group = 0;
+  FlatSource* source = nullptr;         ///< nullptr: updated where it lies
+  const FlatPiece* piece = nullptr;
+  bool whole = true;                    ///< the memory that is updated is the parameter's own
+  bool active = false;                  ///< has a gradient in the planned step
+  const void* data = nullptr;           ///< where the parameter lay when the step was planned
+  int64_t step = 0;                     ///< updates so far
+  torch::optim::OptimizerParamState* state = nullptr;
+  std::array<at::Tensor, kMaxStates> states;            ///< 1-D, padded
+  std::array<c10::TensorImpl*, kMaxStates> shown{};     ///< the views of them that `state` holds
+  at::Tensor relaid;                    ///< this step's gradient in the parameter's layout, where it came in another
+
+  const at::Tensor& gradient() const { return relaid.defined() ? relaid : impl->grad(); }
+  const void* address() const { return impl->has_storage() ? parameter.const_data_ptr() : nullptr; }
+};
+
+using StateMap = std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
+
+inline torch::optim::OptimizerParamState* find_state(const StateMap& states, const Slot& slot) {
+  const auto found = states.find(slot.impl);
+  return found == states.end() ? nullptr : found->second.get();
+}
+
+/// LibTorch's state object for this slot is the one we know, and shows our memory. (A new object may lie where an old one
+/// did, so its address alone says nothing.)
+inline bool shows_ours(Rule rule, torch::optim::OptimizerParamState* found, const Slot& slot) {
+  if (found != slot.state) return false;
+  return !found || !slot.shown[0] || state_tensor(rule, *found, 0).unsafeGetTensorImpl() == slot.shown[0];
+}
+
+/// Gives every active slot its state in flat memory: new, or taken over from LibTorch's state object.
+/// Returns false where that state has another dtype than the parameter, so that no fused kernel takes it.
+bool hold_states(Rule rule, torch::optim::Optimizer& inner, std::vector<Slot>& slots);
+
+}  // namespace muster::optim
