@@ -53,7 +53,7 @@ void train(const std::filesystem::path& folder, int64_t epochs) {
       accelerator.backward(loss);
       optimizer.step();
       optimizer.zero_grad();
-      const auto mean = accelerator.reduce(loss.detach()).item<float>();
+      const auto mean = accelerator.reduce(loss, "mean").item<float>();
       curve << step++ << ',' << mean << '\n';
       progress.advance(kBatchSize, muster::format("loss {:.3f}", mean));
     }

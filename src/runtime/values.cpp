@@ -23,12 +23,6 @@ NoSyncScope::~NoSyncScope() {
 
 namespace {
 
-/// Integers are averaged in float64, as a user would expect a mean of counts to be.
-at::Tensor for_reduction(const at::Tensor& tensor, dist::ReduceOp op) {
-  const bool integral = at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
-  return op == dist::ReduceOp::mean && integral ? tensor.to(at::kDouble) : tensor.detach().clone();
-}
-
 std::string shape_bytes(const at::Tensor& tensor) {
   std::vector<int64_t> words{static_cast<int64_t>(tensor.scalar_type())};
   words.insert(words.end(), tensor.sizes().begin(), tensor.sizes().end());
@@ -53,9 +47,8 @@ at::Tensor stack_tensor(const dist::Communicator& group, const at::Tensor& tenso
 }
 
 at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tensor, std::string_view op) {
-  const auto parsed = dist::parse_reduce_op(op);
-  auto result = for_reduction(tensor, parsed);
-  group.all_reduce(result, parsed);
+  auto result = tensor.detach().clone();
+  group.all_reduce(result, dist::parse_reduce_op(op));
   return result;
 }
 

@@ -124,7 +124,7 @@ class Runtime {
   T all_gather(const T& value) const { return runtime::all_gather(group(), value); }
   /// The "sum", "mean", "min", "max" or "product" over ranks, as a new value.
   template <class T>
-  T reduce(const T& value, std::string_view op = "mean") const { return runtime::reduce(group(), value, op); }
+  T reduce(const T& value, std::string_view op = "sum") const { return runtime::reduce(group(), value, op); }
   /// The value of rank `source`.
   template <class T>
   T broadcast(const T& value, int source = 0) const { return runtime::broadcast(group(), value, source); }

@@ -1,0 +1,169 @@
+#include "muster/accelerator.h"
+#include "muster/fabric.h"
+
+#include "muster/base/error.h"
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <tuple>
+#include <vector>
+
+namespace muster {
+namespace {
+
+struct NetImpl : torch::nn::Module {
+  torch::Tensor encode(torch::Tensor x) { return a(x).relu(); }
+  std::tuple<torch::Tensor, torch::Tensor> both(torch::Tensor x) {
+    auto hidden = encode(x);
+    return {hidden, b(hidden)};
+  }
+  torch::Tensor forward(torch::Tensor x) { return b(encode(x)); }
+  torch::nn::Linear a{register_module("a", torch::nn::Linear(4, 8))}, b{register_module("b", torch::nn::Linear(8, 3))};
+};
+TORCH_MODULE(Net);
+
+using Pairs = std::vector<std::tuple<torch::Tensor, int64_t>>;
+
+Pairs pairs(int64_t count) {
+  Pairs result;
+  for (int64_t i = 0; i < count; ++i) result.emplace_back(torch::full({4}, static_cast<float>(i)), i % 3);
+  return result;
+}
+
+std::string id_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.id();
+  }
+  return "nothing thrown";
+}
+
+TEST(Prepare, ReturnsHandlesInTheOrderGiven) {
+  Accelerator accelerator;
+  Net net;
+  torch::optim::AdamW adam(net->parameters(), 1e-3);
+  torch::optim::StepLR schedule(adam, 1, 0.5);
+  auto data = pairs(8);
+  auto [scheduler, batches, optimizer, model] = accelerator.prepare(schedule, DataLoader(data, {.batch_size = 4}), adam, net);
+  static_assert(std::same_as<std::remove_cvref_t<decltype(model)>, Model<NetImpl>>);
+  static_assert(std::same_as<std::remove_cvref_t<decltype(optimizer)>, Optimizer>);
+  static_assert(std::same_as<std::remove_cvref_t<decltype(scheduler)>, Scheduler>);
+  static_assert(std::same_as<std::remove_cvref_t<decltype(batches)>, DataLoader<std::tuple<torch::Tensor, torch::Tensor>>>);
+  EXPECT_EQ(model.ptr(), net.ptr());
+  EXPECT_EQ(&optimizer.inner(), &adam);
+  scheduler.step();
+  EXPECT_DOUBLE_EQ(adam.param_groups()[0].options().get_lr(), 5e-4);
+}
+
+TEST(Prepare, GivesOneArgumentBackBare) {
+  Accelerator accelerator;
+  auto model = accelerator.prepare(Net());
+  static_assert(std::same_as<decltype(model), Model<NetImpl>>);
+  NetImpl value;
+  auto borrowed = accelerator.prepare(value);
+  EXPECT_EQ(&*borrowed, &value);
+  auto pointer = std::make_shared<NetImpl>();
+  EXPECT_EQ(accelerator.prepare(pointer).ptr(), pointer);
+}
+
+TEST(Prepare, TakesAModuleTwiceAsOne) {
+  Accelerator accelerator;
+  Net net;
+  EXPECT_EQ(accelerator.prepare(net).prepared(), accelerator.prepare(net).prepared());
+}
+
+TEST(Prepare, RefusesWhatCannotWork) {
+  Accelerator accelerator;
+  EXPECT_EQ(id_of([&] { accelerator.prepare(Net(nullptr)); }), "MU173");
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  torch::optim::StepLR schedule(sgd, 1);
+  EXPECT_EQ(id_of([&] { accelerator.prepare(schedule); }), "MU174");
+  EXPECT_EQ(id_of([] { Strategy::parse("dpp"); }), "MU170");
+  EXPECT_EQ(id_of([] { Precision::parse("bf17"); }), "MU130");
+}
+
+TEST(Model, RunsAnyEntryInTheForwardScope) {
+  Accelerator accelerator({.mixed_precision = "bf16"});
+  auto model = accelerator.prepare(Net());
+  const auto x = torch::ones({2, 4});
+  auto [hidden, out] = model.run(&NetImpl::both, x);
+  EXPECT_EQ(hidden.scalar_type(), torch::kFloat);   // computed in bfloat16, converted
+  EXPECT_TRUE(torch::equal(out, model(x)));
+  EXPECT_TRUE(torch::equal(hidden, hidden.to(torch::kBFloat16).to(torch::kFloat)));
+  EXPECT_TRUE(torch::equal(model.run([](NetImpl& net, torch::Tensor t) { return net.encode(t); }, x), hidden));
+  const auto bare = model->encode(x);
+  EXPECT_FALSE(torch::equal(bare, bare.to(torch::kBFloat16).to(torch::kFloat)));   // no scope, no autocast
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+}
+
+TEST(Model, ConvertsByThePrecision) {
+  const auto dtypes = [](Precision precision) {
+    Fabric fabric({.precision = precision});
+    auto model = fabric.setup(Net());
+    const auto out = model(torch::ones({1, 4}));
+    return std::make_pair(model->a->weight.scalar_type(), out.scalar_type());
+  };
+  EXPECT_EQ(dtypes("32-true"), std::make_pair(torch::kFloat, torch::kFloat));
+  EXPECT_EQ(dtypes("bf16-mixed"), std::make_pair(torch::kFloat, torch::kFloat));
+  EXPECT_EQ(dtypes("bf16-true"), std::make_pair(torch::kBFloat16, torch::kFloat));
+  EXPECT_EQ(dtypes("64-true"), std::make_pair(torch::kDouble, torch::kDouble));
+}
+
+TEST(Training, EqualsThePlainLoop) {
+  const auto data = pairs(12);
+  torch::manual_seed(1);
+  Net plain;
+  torch::manual_seed(1);
+  Net net;
+  torch::optim::AdamW adam(plain->parameters(), 1e-2);
+  Accelerator accelerator;
+  auto [model, optimizer, batches] =
+      accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-2), DataLoader(data, {.batch_size = 4}));
+  for (auto epoch : accelerator.epochs(3)) {
+    (void)epoch;
+    for (auto& [x, y] : batches) {
+      adam.zero_grad();
+      torch::nn::functional::cross_entropy(plain(x), y).backward();
+      torch::nn::utils::clip_grad_norm_(plain->parameters(), 0.5);
+      adam.step();
+      optimizer.zero_grad();
+      accelerator.backward(torch::nn::functional::cross_entropy(model(x), y));
+      accelerator.clip_grad_norm_(model, 0.5);
+      optimizer.step();
+    }
+  }
+  const auto ours = net->parameters(), theirs = plain->parameters();
+  for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(torch::allclose(ours[i], theirs[i], 1e-5, 1e-6)) << i;
+}
+
+TEST(OwnHandles, SteppingTheUsersOptimizerIsAnError) {
+  Accelerator accelerator;
+  Net net;
+  torch::optim::AdamW adam(net->parameters(), 1e-2);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  accelerator.backward(model(torch::ones({2, 4})).sum());
+  adam.step();
+  EXPECT_EQ(id_of([&, o = optimizer]() mutable { o.step(); }), "MU133");
+}
+
+TEST(OwnHandles, TheUsersOptimizerStaysGoodForOptions) {
+  Accelerator accelerator;
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 0.0);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto before = net->a->weight.detach().clone();
+  accelerator.backward(model(torch::ones({2, 4})).sum());
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(net->a->weight, before));
+  sgd.param_groups()[0].options().set_lr(0.1);
+  optimizer.step();
+  EXPECT_FALSE(torch::equal(net->a->weight, before));
+}
+
+}  // namespace
+}  // namespace muster

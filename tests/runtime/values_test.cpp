@@ -1,0 +1,108 @@
+#include "muster/runtime/values.h"
+
+#include "muster/base/error.h"
+#include "muster/testing/world.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <map>
+#include <stdexcept>
+
+namespace muster::runtime {
+namespace {
+
+torch::Tensor filled(std::vector<int64_t> shape, double value) { return torch::full(shape, value, torch::kDouble); }
+
+TEST(Values, GatherJoinsAlongTheFirstDimension) {
+  for (int world : {1, 2, 3}) {
+    testing::run_threads(world, [world](const dist::Communicator& group) {
+      auto [rows, scalar] = gather(group, filled({2, 3}, group.rank()), torch::tensor(group.rank()));
+      EXPECT_EQ(rows.sizes(), (std::vector<int64_t>{2 * world, 3}));
+      EXPECT_EQ(scalar.sizes(), (std::vector<int64_t>{world}));   // one rank included: the same shape rule everywhere
+      for (int r = 0; r < world; ++r) EXPECT_EQ(rows[2 * r][0].item<double>(), r);
+    });
+  }
+}
+
+TEST(Values, NestedValuesKeepTheirStructure) {
+  testing::run_threads(2, [](const dist::Communicator& group) {
+    std::map<std::string, std::tuple<torch::Tensor, int>> value{{"a", {filled({1}, group.rank() + 1), 7}}};
+    const auto sum = reduce(group, value, "sum");
+    EXPECT_EQ(std::get<0>(sum.at("a")).item<double>(), 3);
+    EXPECT_EQ(std::get<1>(sum.at("a")), 7);
+    EXPECT_EQ(std::get<0>(value.at("a")).item<double>(), group.rank() + 1);   // the argument is not touched
+  });
+}
+
+TEST(Values, ReducesByName) {
+  testing::run_threads(2, [](const dist::Communicator& group) {
+    EXPECT_EQ(reduce(group, filled({}, group.rank()), "mean").item<double>(), 0.5);
+    EXPECT_EQ(reduce(group, torch::tensor(group.rank()), "max").item<int64_t>(), 1);
+    EXPECT_THROW(reduce(group, torch::tensor(group.rank()), "mean"), ConfigError);
+    EXPECT_THROW(reduce(group, torch::tensor(group.rank()), "none"), ConfigError);
+  });
+}
+
+TEST(Values, BroadcastBringsShapeAndDtypeAlong) {
+  testing::run_threads(3, [](const dist::Communicator& group) {
+    const auto mine = group.rank() == 1 ? torch::arange(6).view({2, 3}) : torch::Tensor();
+    EXPECT_TRUE(torch::equal(broadcast(group, mine, 1), torch::arange(6).view({2, 3})));
+    EXPECT_EQ(broadcast(group, std::string(group.rank() == 0 ? "text" : ""), 0), "text");
+    EXPECT_EQ(broadcast(group, group.rank() * 2.5, 2), 5.0);
+  });
+}
+
+TEST(Values, BroadcastOfNothingIsRefused) {
+  try {
+    broadcast(dist::Communicator(), torch::Tensor(), 0);
+    FAIL() << "an undefined tensor was sent";
+  } catch (const UsageError& error) {
+    EXPECT_EQ(error.id(), "MU177");
+  }
+}
+
+TEST(Values, PaddingReachesTheLongest) {
+  testing::run_threads(3, [](const dist::Communicator& group) {
+    const auto mine = filled({group.rank() + 1, 2}, 1);
+    const auto behind = pad_across_processes(group, mine, {.value = -1});
+    EXPECT_EQ(behind.sizes(), (std::vector<int64_t>{3, 2}));
+    EXPECT_EQ((behind == -1).sum().item<int64_t>(), 2 * (2 - group.rank()));
+    EXPECT_EQ(behind[0][0].item<double>(), 1);
+    const auto front = pad_across_processes(group, mine, {.pad_first = true});
+    EXPECT_EQ(front[2][0].item<double>(), 1);
+    EXPECT_TRUE(torch::equal(pad_across_processes(group, filled({}, 3), {}), filled({}, 3)));
+  });
+}
+
+TEST(FirstHere, TheMainRankComesFirst) {
+  testing::run_threads(3, [](const dist::Communicator& group) {
+    static std::atomic<int> turns{0};
+    if (group.rank() == 0) turns = 0;
+    group.barrier();
+    const int turn = first_here(group, group.rank() == 0, [] { return turns++; });
+    if (group.rank() == 0) EXPECT_EQ(turn, 0);
+    else EXPECT_GT(turn, 0);
+  });
+}
+
+TEST(FirstHere, AnExceptionOfTheMainRankReachesAll) {
+  testing::run_threads(3, [](const dist::Communicator& group) {
+    auto body = [] { throw std::runtime_error("the disk is full"); };
+    if (group.rank() == 0) {
+      EXPECT_THROW(first_here(group, true, body), std::runtime_error);
+      return;
+    }
+    try {
+      first_here(group, false, body);
+      FAIL() << "the other ranks were not told";
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.id(), "MU176");
+      EXPECT_NE(std::string(error.what()).find("the disk is full"), std::string::npos);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace muster::runtime
