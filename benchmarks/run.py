@@ -77,13 +77,17 @@ class Ranks:
 
     def close(self):
         for process in self.processes:
-            process.stdin.close()
+            try:
+                process.stdin.close()
+            except OSError:
+                pass  # it is gone already
         for process in self.processes:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            process.stdout.close()
 
 
 class Whole:
@@ -133,7 +137,8 @@ def rows_of(case, contenders, rounds):
 
 
 def header(rounds):
-    cpu = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.processor())
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
     versions = []
     for package in ("torch", "accelerate", "lightning", "safetensors"):
         try:
@@ -180,9 +185,9 @@ def main():
     header(arguments.rounds)
     rows = []
     for case in wanted:
-        rows += run_case(case, arguments.rounds)
-        for row in rows[len(rows) - len([r for r in rows if r["case"] == case.name and r["benchmark"] == case.benchmark]):]:
-            print(",".join(row[column] for column in COLUMNS), flush=True)
+        for row in run_case(case, arguments.rounds):
+            rows.append(row)
+            print(",".join(row.values()), flush=True)
     with open(folder / "results.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

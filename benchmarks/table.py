@@ -69,6 +69,13 @@ def optim_cases(programs):
         yield Case("optim", size, "ms/step", {"muster": Contender(ours, f"muster {size}"), "torch::optim": Contender(ours, f"torch {size}")})
 
 
+def safetensors_cases(programs):
+    folder = str(programs.parent / "bench" / "files")
+    for case in ("save", "save durable", "load", "load mapped"):
+        yield Case("safetensors", case, "ms", {"muster": Contender([str(programs / "safetensors_bench"), folder]),
+                                               "safetensors": Contender(peer("safetensors_peer", folder))})
+
+
 def compile_cases(programs):
     script = [sys.executable, str(HERE / "compile_bench.py"), str(programs.parent)]
     yield Case("compile", "accelerator.h beside torch/torch.h", "s",
@@ -77,5 +84,5 @@ def compile_cases(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, launch_cases, optim_cases, compile_cases)
+    groups = (step_cases, ddp_cases, launch_cases, optim_cases, safetensors_cases, compile_cases)
     return [case for group in groups for case in group(programs)]
