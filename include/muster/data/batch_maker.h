@@ -1,0 +1,145 @@
+#pragma once
+
+#include "muster/data/dataset.h"
+#include "muster/data/dataset_error.h"
+#include "muster/tree/visit.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace muster::data {
+
+/// One batch, its type erased.
+class BatchBox {
+ public:
+  virtual ~BatchBox() = default;
+  virtual void visit(const std::function<void(at::Tensor&)>& f) = 0;
+};
+
+template <class Batch>
+class BatchBoxOf final : public BatchBox {
+ public:
+  void visit(const std::function<void(at::Tensor&)>& f) override {
+    if (batch) tree::visit(*batch, f);
+  }
+  std::optional<Batch> batch;
+};
+
+/// What a batch is to be made of.
+struct BatchRequest {
+  Indices indices;
+  bool pinned = false;
+  EpochRandom random;
+  const std::atomic<bool>* stop = nullptr;  ///< looked at between samples
+};
+
+/// Makes batches from a dataset, its type erased. Thread safety: one thread at a time.
+class BatchMaker {
+ public:
+  virtual ~BatchMaker() = default;
+  virtual int64_t size() const = 0;
+  virtual std::unique_ptr<BatchBox> new_box() const = 0;
+  /// Fills the box, reusing the memory it holds. False if `stop` was seen. Throws: DatasetError.
+  virtual bool make(const BatchRequest& request, BatchBox& box) = 0;
+  /// A maker for one more thread: shares a dataset that is read through const members, copies any other.
+  /// Throws: UsageError (MU103) if it must not be shared and cannot be copied.
+  virtual std::shared_ptr<BatchMaker> for_worker() = 0;
+};
+
+/// Wraps the exception in flight. Throws: DatasetError, always.
+[[noreturn]] void throw_dataset_error(int64_t index, bool whole_batch);
+/// Throws: UsageError (MU103), always.
+[[noreturn]] void refuse_sharing();
+/// Throws: ConfigError (MU104) for a dataset that does not know its size.
+int64_t known_size(std::optional<size_t> size);
+
+/// D is read through const members alone, in the same way as if it were not const.
+template <class D, class Batch>
+consteval bool shareable() {
+  using C = const D;
+  if constexpr (std::is_const_v<D>) return true;
+  else if constexpr (in_place_dataset<D>)
+    return requires(C& d, Batch& b) { d.get_batch(Indices(), b); } ||
+           requires(C& d, Batch& b, const EpochRandom& r) { d.get_batch(Indices(), b, r); };
+  else if constexpr (requires { typename BatchOf<C>::type; })
+    return giving<C>() == giving<D>() && random_sample_dataset<C> == random_sample_dataset<D>;
+  else return false;
+}
+
+template <class D, class Batch>
+class DatasetBatchMaker final : public BatchMaker {
+ public:
+  explicit DatasetBatchMaker(std::shared_ptr<D> dataset) : dataset_(std::move(dataset)) {}
+
+  int64_t size() const override { return known_size(dataset_->size()); }
+  std::unique_ptr<BatchBox> new_box() const override { return std::make_unique<BatchBoxOf<Batch>>(); }
+
+  bool make(const BatchRequest& request, BatchBox& box) override {
+    auto& batch = static_cast<BatchBoxOf<Batch>&>(box).batch;
+    if constexpr (giving<D>() == Giving::sample) {
+      return make_by_sample(request, batch);
+    } else {
+      try {
+        make_whole(request, batch);
+      } catch (...) {
+        throw_dataset_error(request.indices.empty() ? 0 : request.indices.front(), true);
+      }
+      return true;
+    }
+  }
+
+  std::shared_ptr<BatchMaker> for_worker() override {
+    if constexpr (shareable<D, Batch>()) return std::make_shared<DatasetBatchMaker>(dataset_);
+    else if constexpr (std::copy_constructible<D>) return std::make_shared<DatasetBatchMaker>(std::make_shared<D>(*dataset_));
+    else refuse_sharing();
+  }
+
+ private:
+  using Access = std::conditional_t<shareable<D, Batch>(), const D, D>;
+
+  bool make_by_sample(const BatchRequest& request, std::optional<Batch>& batch) {
+    tree::StackPlace place{.count = static_cast<int64_t>(request.indices.size()), .pinned = request.pinned};
+    for (; place.index < place.count; ++place.index) {
+      const int64_t index = request.indices[place.index];
+      if (request.stop && request.stop->load(std::memory_order_relaxed)) return false;
+      try {
+        decltype(auto) sample = sample_of(static_cast<Access&>(*dataset_), index, request.random);
+        using Sample = std::remove_cvref_t<decltype(sample)>;
+        if (!batch) emplace_like<Sample>(batch, sample);
+        tree::collate_into<Sample>(*batch, sample, place);
+      } catch (...) {
+        throw_dataset_error(index, false);
+      }
+    }
+    return true;
+  }
+
+  template <class Sample>
+  static void emplace_like(std::optional<Batch>& batch, const Sample& sample) {
+    if constexpr (std::is_default_constructible_v<Batch>) batch.emplace();
+    else batch.emplace(sample);
+  }
+
+  void make_whole(const BatchRequest& request, std::optional<Batch>& batch) {
+    auto& dataset = static_cast<Access&>(*dataset_);
+    if constexpr (giving<D>() == Giving::in_place) {
+      if (!batch) batch.emplace();
+      if constexpr (requires { dataset.get_batch(request.indices, *batch, request.random); })
+        dataset.get_batch(request.indices, *batch, request.random);
+      else dataset.get_batch(request.indices, *batch);
+    } else if constexpr (giving<D>() == Giving::batch) {
+      batch.emplace(detail::call_get_batch(dataset, request.indices));
+    } else if constexpr (giving<D>() == Giving::sample_list) {
+      batch.emplace(tree::collate(detail::call_get_batch(dataset, request.indices)));
+    }
+  }
+
+  std::shared_ptr<D> dataset_;
+};
+
+}  // namespace muster::data

@@ -1,0 +1,156 @@
+#pragma once
+
+#include "muster/data/loader_state.h"
+
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace muster {
+
+using data::ShardSpec;
+
+/// This rank's batches of a map-style dataset, as a range: `for (auto& [image, label] : loader)`.
+///
+/// A copy is a handle to the same loader. Named datasets are borrowed and must outlive the loader; temporaries and shared_ptrs are
+/// kept. See data/dataset.h for what counts as a dataset. A dataset that is read through const members is shared by all workers and
+/// must allow that; of any other each worker has a copy, as in torch::data.
+/// A batch belongs to the loader until the iterator moves on; then its memory is used again unless somebody still holds one of its
+/// tensors.
+/// The order and the content of batches depend on (seed, epoch, position) alone: never on workers, and the shuffle never on the
+/// world size. A pass that ran to its end advances the epoch; a broken-off pass does not, so the next begin() runs it again from its
+/// start, unless seek() says otherwise.
+/// Thread safety: one thread at a time; one pass at a time.
+template <class Batch>
+class DataLoader {
+ public:
+  using batch_type = Batch;
+  class iterator;
+
+  /// Throws: ConfigError (MU104, MU107) for a dataset without size or options that make no sense.
+  template <class D>
+    requires std::same_as<batch_of_t<D>, Batch>
+  explicit DataLoader(D&& dataset, DataLoaderOptions options = {}) : DataLoader(keep(std::forward<D>(dataset)), std::nullopt, options) {}
+  template <class D>
+    requires std::same_as<batch_of_t<D>, Batch>
+  explicit DataLoader(std::shared_ptr<D> dataset, DataLoaderOptions options = {}) : DataLoader(std::move(dataset), std::nullopt, options) {}
+
+  /// In the order of a sampler or in the batches of a batch sampler of the user's own: class Sampler, class BatchSampler.
+  template <class D>
+    requires std::same_as<batch_of_t<D>, Batch>
+  DataLoader(D&& dataset, data::AnySampler sampler, DataLoaderOptions options = {})
+      : DataLoader(keep(std::forward<D>(dataset)), std::optional(std::move(sampler)), options) {}
+  template <class D>
+    requires std::same_as<batch_of_t<D>, Batch>
+  DataLoader(std::shared_ptr<D> dataset, data::AnySampler sampler, DataLoaderOptions options = {})
+      : DataLoader(std::move(dataset), std::optional(std::move(sampler)), options) {}
+
+  /// Over a function from an index [and SampleRandom&] to a sample, or from indices to a batch.
+  template <class F>
+    requires data::dataset_function<F> && std::same_as<batch_of_t<data::Function<F>>, Batch>
+  DataLoader(F function, int64_t size, DataLoaderOptions options = {})
+      : DataLoader(keep(data::Function<F>{std::move(function), size}), std::nullopt, options) {}
+
+  /// Begins a pass; one that is still running ends.
+  iterator begin() const { return iterator(state_->begin_pass()); }
+  std::default_sentinel_t end() const noexcept { return {}; }
+
+  /// The same data as this rank's part of a job: a loader of its own, at the same epoch and position.
+  /// Throws: ConfigError (MU107) if split_batches cannot cut the batch size.
+  DataLoader distributed(const ShardSpec& shard) const { return DataLoader(state_->distributed(shard)); }
+
+  /// Batches of a whole pass on this rank, exactly.
+  int64_t size() const { return state_->size(); }
+  int64_t dataset_size() const { return state_->dataset_size(); }
+  /// Samples in a full batch of this rank; 0 with a batch sampler.
+  int64_t batch_size() const { return state_->batch_size(); }
+  /// Samples in a full step of all ranks; 0 with a batch sampler.
+  int64_t total_batch_size() const { return state_->total_batch_size(); }
+
+  int64_t epoch() const { return state_->epoch(); }
+  /// The epoch of the next pass.
+  void set_epoch(int64_t epoch) { state_->set_epoch(epoch); }
+  /// Batches that were handed out in the running or the last broken-off pass, the one in hand included; 0 after a complete pass.
+  int64_t position() const { return state_->position(); }
+  /// The next pass begins at this batch: in constant time with built-in samplers; a user's sampler seeks or steps; data is not read.
+  /// Throws: UsageError (MU108) for a batch beyond size().
+  void seek(int64_t batch) { state_->seek(batch); }
+
+  /// The batch in the user's hands is the last one of this rank.
+  bool end_of_dataloader() const { return state_->end_of_dataloader(); }
+  /// dataset_size() modulo total_batch_size(): samples in an incomplete last step; -1 if it is dropped or unknown.
+  int64_t remainder() const { return state_->remainder(); }
+  /// Samples of the step in hand over all ranks, padding not counted; padding comes last in rank order.
+  int64_t real_samples() const { return state_->real_samples(); }
+
+  const DataLoaderOptions& options() const { return state_->options(); }
+  const ShardSpec& shard() const { return state_->shard(); }
+  /// One line: order, sizes, workers, place in the job.
+  std::string describe() const { return state_->describe(); }
+
+ private:
+  explicit DataLoader(std::shared_ptr<data::LoaderState> state) : state_(std::move(state)) {}
+  template <class D>
+  DataLoader(std::shared_ptr<D> dataset, std::optional<data::AnySampler> sampler, const DataLoaderOptions& options)
+      : state_(std::make_shared<data::LoaderState>(std::make_shared<data::DatasetBatchMaker<D, Batch>>(std::move(dataset)),
+                                                   std::move(sampler), options)) {}
+
+  template <class D>
+  static auto keep(D&& dataset) {
+    using V = std::remove_reference_t<D>;
+    if constexpr (std::is_lvalue_reference_v<D>) return std::shared_ptr<V>(std::shared_ptr<void>(), std::addressof(dataset));
+    else return std::make_shared<V>(std::move(dataset));
+  }
+
+  std::shared_ptr<data::LoaderState> state_;
+};
+
+/// Owns its pass: destroying it (break, return, an exception) ends the pass and its threads.
+template <class Batch>
+class DataLoader<Batch>::iterator {
+ public:
+  using value_type = Batch;
+  using difference_type = std::ptrdiff_t;
+  using iterator_concept = std::input_iterator_tag;
+
+  iterator() = default;
+  explicit iterator(std::unique_ptr<data::Pass> pass) : pass_(std::move(pass)) { ++*this; }
+  iterator(iterator&&) noexcept = default;
+  iterator& operator=(iterator&&) noexcept = default;
+
+  Batch& operator*() const { return *batch_; }
+  Batch* operator->() const { return batch_; }
+  iterator& operator++() {
+    auto* box = pass_->next();
+    batch_ = box ? &*static_cast<data::BatchBoxOf<Batch>*>(box)->batch : nullptr;
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  friend bool operator==(const iterator& it, std::default_sentinel_t) { return it.batch_ == nullptr; }
+
+ private:
+  Batch* batch_ = nullptr;
+  std::unique_ptr<data::Pass> pass_;
+};
+
+template <class D>
+DataLoader(D&&, DataLoaderOptions = {}) -> DataLoader<batch_of_t<D>>;
+template <class D>
+DataLoader(std::shared_ptr<D>, DataLoaderOptions = {}) -> DataLoader<batch_of_t<D>>;
+template <class D>
+DataLoader(D&&, data::AnySampler, DataLoaderOptions = {}) -> DataLoader<batch_of_t<D>>;
+template <class D>
+DataLoader(std::shared_ptr<D>, data::AnySampler, DataLoaderOptions = {}) -> DataLoader<batch_of_t<D>>;
+template <class F>
+  requires data::dataset_function<F>
+DataLoader(F, int64_t, DataLoaderOptions = {}) -> DataLoader<batch_of_t<data::Function<F>>>;
+
+template <class T>
+inline constexpr bool is_data_loader = false;
+template <class Batch>
+inline constexpr bool is_data_loader<DataLoader<Batch>> = true;
+
+}  // namespace muster

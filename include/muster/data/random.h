@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <limits>
+
+namespace muster {
+
+/// The random numbers of one sample in one epoch: the same whichever worker or rank makes it, in whatever order.
+/// Counter-based (SplitMix64 over a key mixed from seed, epoch and index; Steele, Lea, Flood 2014). Works as the generator of
+/// <random>'s distributions; for LibTorch's operators give them generator(), never the process's default generator.
+class SampleRandom {
+ public:
+  using result_type = uint64_t;
+  SampleRandom(uint64_t seed, int64_t epoch, int64_t index);
+
+  static constexpr uint64_t min() { return 0; }
+  static constexpr uint64_t max() { return std::numeric_limits<uint64_t>::max(); }
+  uint64_t operator()();
+  /// In [0, 1).
+  double uniform() { return static_cast<double>((*this)() >> 11) * 0x1p-53; }
+  /// In [0, bound), unbiased. Requires: bound > 0.
+  uint64_t below(uint64_t bound);
+  /// A CPU generator of this sample's own, seeded from the next number. Costs about a microsecond.
+  at::Generator generator();
+
+ private:
+  uint64_t state_;
+};
+
+/// The random numbers of every sample in one epoch.
+class EpochRandom {
+ public:
+  EpochRandom(uint64_t seed, int64_t epoch) : epoch_(epoch), seed_(seed) {}
+  SampleRandom at(int64_t index) const { return {seed_, epoch_, index}; }
+  int64_t epoch() const noexcept { return epoch_; }
+
+ private:
+  int64_t epoch_;
+  uint64_t seed_;
+};
+
+}  // namespace muster

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace muster {
+
+/// An order of samples of the user's own. Every rank runs its own copy over the whole pass, so all must give the same indices:
+/// draw them from the epoch, not from a clock. Called by one thread at a time, by workers too.
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+  /// The number of indices in a pass. Known before the pass begins.
+  virtual int64_t size() const = 0;
+  /// A pass begins at its first index. May be called several times for one pass.
+  virtual void start(int64_t epoch) = 0;
+  /// The next index of the pass; exactly size() of them.
+  virtual int64_t next() = 0;
+  /// Called right after start(): the next next() is to return the index at `position`.
+  /// This one steps there; override it where that can be computed.
+  virtual void seek(int64_t position) {
+    for (int64_t i = 0; i < position; ++i) next();
+  }
+};
+
+/// Batches of varying size of the user's own: the same rules as for Sampler, with whole batches for indices.
+/// Whole batches are dealt to ranks in turn; with even_batches the last turn is completed with the first batches of the pass.
+class BatchSampler {
+ public:
+  virtual ~BatchSampler() = default;
+  /// The number of batches in a pass, all ranks together.
+  virtual int64_t size() const = 0;
+  virtual void start(int64_t epoch) = 0;
+  virtual std::vector<int64_t> next() = 0;
+  virtual void seek(int64_t batch) {
+    for (int64_t i = 0; i < batch; ++i) next();
+  }
+};
+
+/// 0, 1, 2, ...
+class SequentialSampler : public Sampler {
+ public:
+  explicit SequentialSampler(int64_t size) : size_(size) {}
+  int64_t size() const override { return size_; }
+  void start(int64_t) override { position_ = 0; }
+  int64_t next() override { return position_++; }
+  void seek(int64_t position) override { position_ = position; }
+
+ private:
+  int64_t position_ = 0;
+  int64_t size_;
+};
+
+/// A permutation that depends on (seed, epoch) alone: the order of `.shuffle = true`.
+class RandomSampler : public Sampler {
+ public:
+  RandomSampler(int64_t size, uint64_t seed) : seed_(seed), size_(size) {}
+  int64_t size() const override { return size_; }
+  void start(int64_t epoch) override;
+  int64_t next() override;
+  void seek(int64_t position) override { position_ = position; }
+
+ private:
+  int64_t epoch_ = 0;
+  int64_t position_ = 0;
+  uint64_t seed_;
+  int64_t size_;
+};
+
+namespace data {
+/// Any sampler, as a value or in a shared_ptr.
+class AnySampler {
+ public:
+  template <class S>
+    requires std::derived_from<S, Sampler>
+  AnySampler(std::shared_ptr<S> sampler) : sampler_(std::move(sampler)) {}
+  template <class S>
+    requires std::derived_from<S, BatchSampler>
+  AnySampler(std::shared_ptr<S> sampler) : batch_sampler_(std::move(sampler)) {}
+  template <class S>
+    requires(std::derived_from<S, Sampler> || std::derived_from<S, BatchSampler>)
+  AnySampler(S sampler) : AnySampler(std::make_shared<S>(std::move(sampler))) {}
+
+  const std::shared_ptr<Sampler>& sampler() const noexcept { return sampler_; }
+  const std::shared_ptr<BatchSampler>& batch_sampler() const noexcept { return batch_sampler_; }
+
+ private:
+  std::shared_ptr<BatchSampler> batch_sampler_;
+  std::shared_ptr<Sampler> sampler_;
+};
+}  // namespace data
+
+}  // namespace muster

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace muster::tree {
+
+/// A plain struct: no constructors, no private members.
+template <class T>
+concept aggregate = std::is_aggregate_v<std::remove_cvref_t<T>> && std::is_class_v<std::remove_cvref_t<T>>;
+
+namespace detail {
+/// Converts to whatever a field wants, so that braces with n of them compile for structs of at least n fields.
+struct Anything {
+  template <class T>
+  operator T() const;
+};
+
+template <class T, std::size_t... I>
+concept braces_take = requires { T{((void)I, Anything{})...}; };
+
+template <class T, std::size_t N>
+consteval bool takes() {
+  return []<std::size_t... I>(std::index_sequence<I...>) { return braces_take<T, I...>; }(std::make_index_sequence<N>());
+}
+
+template <class T, std::size_t N>
+consteval std::size_t count_from() {
+  if constexpr (N == 0) return 0;
+  else if constexpr (takes<T, N>()) return N;
+  else return count_from<T, N - 1>();
+}
+}  // namespace detail
+
+/// The number of fields of a plain struct; 9 stands for nine or more.
+template <aggregate T>
+inline constexpr std::size_t field_count = detail::count_from<std::remove_cvref_t<T>, 9>();
+
+/// References to the fields of a plain struct, as a tuple.
+/// Requires: one to eight fields and no base class; others need tensors_of().
+template <class T>
+auto fields(T& t) {
+  constexpr auto n = field_count<std::remove_cv_t<T>>;
+  static_assert(n > 0 && n <= 8,
+                "muster sees structs of one to eight fields: add `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`");
+  if constexpr (n == 1) {
+    auto& [a] = t;
+    return std::tie(a);
+  } else if constexpr (n == 2) {
+    auto& [a, b] = t;
+    return std::tie(a, b);
+  } else if constexpr (n == 3) {
+    auto& [a, b, c] = t;
+    return std::tie(a, b, c);
+  } else if constexpr (n == 4) {
+    auto& [a, b, c, d] = t;
+    return std::tie(a, b, c, d);
+  } else if constexpr (n == 5) {
+    auto& [a, b, c, d, e] = t;
+    return std::tie(a, b, c, d, e);
+  } else if constexpr (n == 6) {
+    auto& [a, b, c, d, e, f] = t;
+    return std::tie(a, b, c, d, e, f);
+  } else if constexpr (n == 7) {
+    auto& [a, b, c, d, e, f, g] = t;
+    return std::tie(a, b, c, d, e, f, g);
+  } else if constexpr (n == 8) {
+    auto& [a, b, c, d, e, f, g, h] = t;
+    return std::tie(a, b, c, d, e, f, g, h);
+  } else {
+    return std::tuple<>();
+  }
+}
+
+}  // namespace muster::tree

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <string>
+
+namespace muster::tree {
+
+/// Where a sample goes in its batch.
+struct StackPlace {
+  int64_t count = 0;    ///< samples in the batch
+  int64_t index = 0;    ///< this sample's row
+  bool pinned = false;  ///< lay the batch out in pinned memory, for copies to an accelerator
+};
+
+/// Makes `tensor` a contiguous tensor of these sizes and dtype, on the CPU unless `options` says otherwise; its memory is kept if it
+/// suffices and its values are then unspecified. Requires: nobody else uses that memory.
+void ensure_tensor(at::Tensor& tensor, at::IntArrayRef sizes, at::TensorOptions options);
+
+/// Copies the sample into its row; row 0 lays the batch out. Gradients do not flow through.
+/// Throws: UsageError (MU100) if shape or dtype differ from the first sample's, or if it is undefined or sparse.
+void stack_tensor(at::Tensor& batch, const at::Tensor& sample, const StackPlace& place);
+
+/// Numbers become a one-dimensional tensor as torch::tensor would make it: int64, bool, or the default dtype.
+void stack_integer(at::Tensor& batch, int64_t value, const StackPlace& place);
+void stack_real(at::Tensor& batch, double value, const StackPlace& place);
+void stack_bool(at::Tensor& batch, bool value, const StackPlace& place);
+
+/// Throws: UsageError (MU100) with what differs and the sample's place.
+[[noreturn]] void throw_uneven(const std::string& what, const StackPlace& place);
+
+}  // namespace muster::tree

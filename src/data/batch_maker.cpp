@@ -1,0 +1,35 @@
+#include "muster/data/batch_maker.h"
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <string>
+
+namespace muster::data {
+
+void throw_dataset_error(int64_t index, bool whole_batch) {
+  std::string cause = "an exception that is no std::exception";
+  try {
+    throw;
+  } catch (const c10::Error& e) {
+    cause = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    cause = e.what();
+  } catch (...) {
+  }
+  const std::string where = whole_batch ? "in the batch that begins with sample " : "at sample ";
+  std::throw_with_nested(DatasetError(index, "the data set failed " + where + std::to_string(index) + ": " + cause));
+}
+
+void refuse_sharing() {
+  throw UsageError("MU103", "several workers cannot read this data set: its members are not const, so that each worker needs a copy, "
+                            "and it cannot be copied. Make get or get_batch const (and safe to call from several threads), make the "
+                            "data set copyable, or set workers = 0");
+}
+
+int64_t known_size(std::optional<size_t> size) {
+  if (size) return static_cast<int64_t>(*size);
+  throw ConfigError("MU104", "the data set does not know its size; muster::DataLoader takes data sets with a size and an index");
+}
+
+}  // namespace muster::data

@@ -1,0 +1,69 @@
+#pragma once
+
+#include "muster/data/sampler.h"
+
+#include "permutation.h"
+#include "shard_plan.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace muster::data {
+
+/// The indices of this rank's batches in one pass.
+class IndexOrder {
+ public:
+  virtual ~IndexOrder() = default;
+  /// Any thread may fill() any batch at any time; otherwise one thread at a time, batch after batch.
+  virtual bool random_access() const = 0;
+  /// Replaces `indices` by those of this batch. Returns the samples of that step over all ranks, padding not counted.
+  virtual int64_t fill(int64_t batch, std::vector<int64_t>& indices) = 0;
+};
+
+/// 0, 1, 2, ... or a permutation of it.
+class ComputedOrder : public IndexOrder {
+ public:
+  ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch);
+  bool random_access() const override { return true; }
+  int64_t fill(int64_t batch, std::vector<int64_t>& indices) override;
+
+ private:
+  Permutation permutation_;
+  ShardPlan plan_;
+  bool shuffle_;
+};
+
+/// A sampler of the user's own, stepped from `first_batch` on.
+/// Throws: UsageError (MU109) for an index outside the data set.
+class SampledOrder : public IndexOrder {
+ public:
+  SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch, int64_t first_batch);
+  bool random_access() const override { return false; }
+  int64_t fill(int64_t batch, std::vector<int64_t>& indices) override;
+
+ private:
+  int64_t cursor_ = 0;
+  int64_t dataset_size_;
+  std::vector<int64_t> head_;  // what padding repeats
+  ShardPlan plan_;
+  std::shared_ptr<Sampler> sampler_;
+};
+
+/// A batch sampler of the user's own, stepped from `first_batch` on.
+/// Throws: UsageError (MU109) for an index outside the data set.
+class BatchSampledOrder : public IndexOrder {
+ public:
+  BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size, int64_t epoch,
+                    int64_t first_batch);
+  bool random_access() const override { return false; }
+  int64_t fill(int64_t batch, std::vector<int64_t>& indices) override;
+
+ private:
+  int64_t dataset_size_;
+  std::vector<std::vector<int64_t>> head_;
+  BatchShardPlan plan_;
+  std::shared_ptr<BatchSampler> sampler_;
+};
+
+}  // namespace muster::data

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace muster::data {
+
+/// A permutation of 0 ... size-1 that is computed, not stored: any position costs the same and no memory.
+/// A Feistel network over the smallest even or odd number of bits that holds `size`, walked along its cycles until the value is
+/// below `size` (Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002): at most two walks on average.
+/// Thread safety: const.
+class Permutation {
+ public:
+  Permutation(int64_t size, uint64_t seed, int64_t epoch);
+  int64_t operator()(int64_t position) const;
+
+ private:
+  static constexpr int kRounds = 6;
+  uint64_t once(uint64_t x) const;
+
+  std::array<uint64_t, kRounds> keys_{};
+  uint64_t high_mask_ = 0;
+  int low_bits_ = 0;
+  uint64_t low_mask_ = 0;
+  uint64_t size_;
+};
+
+}  // namespace muster::data

@@ -1,0 +1,23 @@
+#include "muster/data/random.h"
+
+#include "mix.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+namespace muster {
+
+SampleRandom::SampleRandom(uint64_t seed, int64_t epoch, int64_t index)
+    : state_(data::mix(data::mix(seed, static_cast<uint64_t>(epoch)), static_cast<uint64_t>(index))) {}
+
+uint64_t SampleRandom::operator()() { return data::mix(state_ += 0x9e3779b97f4a7c15ull); }
+
+uint64_t SampleRandom::below(uint64_t bound) {
+  // Numbers under 2^64 mod bound would make small results likelier; they are drawn again.
+  const uint64_t unfair = (0 - bound) % bound;
+  for (;;)
+    if (const uint64_t x = (*this)(); x >= unfair) return x % bound;
+}
+
+at::Generator SampleRandom::generator() { return at::make_generator<at::CPUGeneratorImpl>((*this)()); }
+
+}  // namespace muster

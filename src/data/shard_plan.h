@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+
+namespace muster::data {
+
+/// How a job's samples are dealt to ranks.
+struct Deal {
+  int64_t batch_size = 1;
+  bool drop_last = false;
+  bool even = true;
+  int rank = 0;
+  int64_t size = 0;  ///< samples in a pass, or batches for BatchShardPlan
+  bool split = false;
+  int world_size = 1;
+};
+
+/// Positions [start, start + count) of the pass; a position from size on stands for position modulo size.
+struct Positions {
+  int64_t count = 0;
+  int64_t start = 0;
+};
+
+/// Which positions of the pass each batch of a rank holds: Accelerate's BatchSamplerShard in closed form.
+/// A world of one never pads.
+class ShardPlan {
+ public:
+  /// Throws: ConfigError (MU107) if the batch size is below one, or split into pieces of unequal size.
+  explicit ShardPlan(const Deal& deal);
+  /// Batches of this rank.
+  int64_t batches() const;
+  Positions positions(int64_t batch) const;
+  /// Samples of all ranks in that step, padding not counted.
+  int64_t real_samples(int64_t batch) const;
+  /// Samples of a full batch of this rank.
+  int64_t local_batch_size() const;
+  /// Samples of a full step of all ranks.
+  int64_t step_size() const;
+  int64_t size() const { return deal_.size; }
+  /// Positions beyond size() that this rank's batches reach.
+  int64_t padding() const;
+
+ private:
+  Deal deal_;
+};
+
+/// The same for whole batches of a batch sampler: a group of world_size batches makes a step.
+class BatchShardPlan {
+ public:
+  /// Throws: ConfigError (MU107) with split.
+  explicit BatchShardPlan(const Deal& deal);
+  /// Batches of this rank.
+  int64_t batches() const;
+  /// The last step is completed with batches from the start of the pass.
+  bool pads() const;
+  const Deal& deal() const { return deal_; }
+
+ private:
+  Deal deal_;
+};
+
+}  // namespace muster::data

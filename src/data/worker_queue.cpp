@@ -1,0 +1,188 @@
+#include "worker_queue.h"
+
+#include "worker_threads.h"
+
+#include "muster/base/error.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace muster::data {
+namespace {
+constexpr auto kLongestEnd = std::chrono::seconds(30);
+}
+
+// Threads hold it too, so one that could not be joined in time never touches freed memory of ours.
+struct WorkerQueue::Shared {
+  struct Slot {
+    MadeBatch batch;
+    std::exception_ptr error;
+    bool ready = false;
+  };
+
+  Shared(const Settings& s, std::shared_ptr<IndexOrder> o)
+      : settings(s), last(s.last), order(std::move(o)), slots(s.capacity), taken(s.first), ticket(s.first) {}
+
+  Slot& slot(int64_t batch) { return slots[batch % slots.size()]; }
+  bool may_start() const { return stop || ticket >= last || ticket < taken + static_cast<int64_t>(slots.size()); }
+  void run(BatchMaker& maker);
+  Slot make(BatchMaker& maker, int64_t batch, std::vector<int64_t>& indices, std::unique_ptr<BatchBox> box);
+  void put(int64_t batch, Slot made);
+  MadeBatch take_ready(std::unique_lock<std::mutex>& lock);
+
+  const Settings settings;
+  int64_t last;
+  std::shared_ptr<IndexOrder> order;
+  std::mutex mutex;
+  std::condition_variable ready;    // the batch to be taken next is there
+  std::condition_variable room;     // there is room for another batch
+  std::condition_variable left;     // a thread has ended
+  std::vector<std::unique_ptr<BatchBox>> spare;
+  std::vector<Slot> slots;
+  std::atomic<bool> stop{false};
+  int running = 0;
+  int64_t taken;                    // the batch to be taken next
+  int64_t ticket;                   // the batch to be started next
+  int waiting_for_room = 0;
+  bool waiting_for_batch = false;
+};
+
+WorkerQueue::Shared::Slot WorkerQueue::Shared::make(BatchMaker& maker, int64_t batch, std::vector<int64_t>& indices,
+                                                    std::unique_ptr<BatchBox> box) {
+  Slot made{.batch = {}, .error = nullptr, .ready = true};
+  try {
+    if (order->random_access()) made.batch.real_samples = order->fill(batch, indices);
+    if (!box) box = maker.new_box();
+    maker.make({.indices = indices, .pinned = settings.pinned, .random = settings.random, .stop = &stop}, *box);
+    if (settings.pinned) box->visit([](at::Tensor& t) {
+      if (t.defined() && t.is_cpu()) t = t.pin_memory();
+    });
+    made.batch.box = std::move(box);
+  } catch (...) {
+    made.error = std::current_exception();
+  }
+  return made;
+}
+
+void WorkerQueue::Shared::put(int64_t batch, Slot made) {
+  const std::lock_guard lock(mutex);
+  if (made.error) last = std::min(last, batch + 1);
+  slot(batch) = std::move(made);
+  if (waiting_for_batch && batch == taken) ready.notify_one();
+}
+
+void WorkerQueue::Shared::run(BatchMaker& maker) {
+  std::vector<int64_t> indices;
+  for (;;) {
+    std::unique_lock lock(mutex);
+    ++waiting_for_room;
+    room.wait(lock, [this] { return may_start(); });
+    --waiting_for_room;
+    if (stop || ticket >= last) return;
+    const int64_t batch = ticket++;
+    std::unique_ptr<BatchBox> box;
+    if (!spare.empty()) {
+      box = std::move(spare.back());
+      spare.pop_back();
+    }
+    Slot failed;
+    int64_t real = 0;
+    if (!order->random_access()) {
+      try {
+        real = order->fill(batch, indices);
+      } catch (...) {
+        failed = {.batch = {}, .error = std::current_exception(), .ready = true};
+      }
+    }
+    lock.unlock();
+    if (!failed.error) {
+      auto made = make(maker, batch, indices, std::move(box));
+      if (!order->random_access()) made.batch.real_samples = real;
+      put(batch, std::move(made));
+    } else {
+      put(batch, std::move(failed));
+    }
+  }
+}
+
+WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<IndexOrder> order,
+                         std::vector<std::shared_ptr<BatchMaker>> makers)
+    : shared_(std::make_shared<Shared>(settings, std::move(order))) {
+  try {
+    for (auto& maker : makers) {
+      {
+        const std::lock_guard lock(shared_->mutex);
+        ++shared_->running;
+      }
+      threads_.emplace_back([shared = shared_, maker = std::move(maker)]() mutable {
+        pthread_setname_np(pthread_self(), "muster-data");
+        use_one_intra_op_thread();
+        shared->run(*maker);
+        maker.reset();
+        const std::lock_guard lock(shared->mutex);
+        --shared->running;
+        shared->left.notify_all();
+      });
+    }
+  } catch (const std::system_error& e) {
+    {
+      const std::lock_guard lock(shared_->mutex);
+      --shared_->running;
+    }
+    end();
+    throw Error("MU110", "a loader's worker thread could not be started (" + std::string(e.what()) + "); ask for fewer workers");
+  }
+}
+
+WorkerQueue::~WorkerQueue() { end(); }
+
+void WorkerQueue::end() noexcept {
+  bool all_left = false;
+  {
+    std::unique_lock lock(shared_->mutex);
+    shared_->stop = true;
+    shared_->room.notify_all();
+    all_left = shared_->left.wait_for(lock, kLongestEnd, [this] { return shared_->running == 0; });
+  }
+  for (auto& thread : threads_) all_left ? thread.join() : thread.detach();
+  threads_.clear();
+}
+
+MadeBatch WorkerQueue::Shared::take_ready(std::unique_lock<std::mutex>&) {
+  auto& next = slot(taken);
+  if (next.error) std::rethrow_exception(next.error);
+  next.ready = false;
+  ++taken;
+  if (waiting_for_room > 0) room.notify_one();
+  return std::move(next.batch);
+}
+
+MadeBatch WorkerQueue::take() {
+  auto& s = *shared_;
+  std::unique_lock lock(s.mutex);
+  s.waiting_for_batch = true;
+  const bool came = s.ready.wait_for(lock, s.settings.timeout, [&s] { return s.slot(s.taken).ready; });
+  s.waiting_for_batch = false;
+  if (!came)
+    throw Error("MU105", "no worker made batch " + std::to_string(s.taken) + " within " + std::to_string(s.settings.timeout.count()) +
+                             " ms; the data set may hang, or options.timeout may be too short");
+  return s.take_ready(lock);
+}
+
+std::optional<MadeBatch> WorkerQueue::try_take() {
+  auto& s = *shared_;
+  std::unique_lock lock(s.mutex);
+  if (s.taken >= s.last || !s.slot(s.taken).ready || s.slot(s.taken).error) return std::nullopt;
+  return s.take_ready(lock);
+}
+
+void WorkerQueue::recycle(std::unique_ptr<BatchBox> box) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->spare.push_back(std::move(box));
+}
+
+}  // namespace muster::data

@@ -1,0 +1,80 @@
+#include "muster/device/device.h"
+
+#include "muster/base/error.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+namespace muster::device {
+namespace {
+
+std::optional<at::DeviceType> accelerator() {
+  const auto kind = at::accelerator::getAccelerator(false);
+  return kind && at::accelerator::deviceCount() > 0 ? kind : std::nullopt;
+}
+
+[[noreturn]] void refuse(std::string_view name, const std::string& why) {
+  std::string known;
+  for (const auto& device : available()) known += (known.empty() ? "" : ", ") + device;
+  throw ConfigError("MU101", "device \"" + std::string(name) + "\" " + why + ". Available here: " + known +
+                                 "; \"auto\" takes the accelerator if there is one, \"gpu\" any accelerator");
+}
+
+/// "cuda:1" is {"cuda", 1}, "cuda" is {"cuda", none}.
+struct ParsedName {
+  std::string kind;
+  std::optional<int> index;
+};
+
+ParsedName parse(std::string_view name) {
+  const auto colon = name.find(':');
+  ParsedName parsed{std::string(name.substr(0, colon)), std::nullopt};
+  if (colon == std::string_view::npos) return parsed;
+  const std::string digits(name.substr(colon + 1));
+  const bool good = !digits.empty() && digits.size() < 5 &&
+                    std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isdigit(c); });
+  if (!good) refuse(name, "has no number after the colon");
+  parsed.index = std::stoi(digits);
+  return parsed;
+}
+
+std::string kind_name(at::DeviceType kind) { return c10::DeviceTypeName(kind, /*lower_case=*/true); }
+
+}  // namespace
+
+int count() { return accelerator() ? at::accelerator::deviceCount() : 0; }
+
+std::vector<std::string> available() {
+  std::vector<std::string> names{"cpu"};
+  for (int i = 0; i < count(); ++i) names.push_back(kind_name(*accelerator()) + ":" + std::to_string(i));
+  return names;
+}
+
+at::Device choose(std::string_view name, int local_rank) {
+  const auto kind = accelerator();
+  const auto [wanted, index] = parse(name);
+  if (wanted == "cpu" || (wanted == "auto" && !kind)) return at::Device(at::kCPU);
+  const bool any = wanted == "auto" || wanted == "gpu" || wanted == "accelerator";
+  if (!kind) refuse(name, any ? "is not available: there is no accelerator on this machine" : "is unknown or not available");
+  if (!any && wanted != kind_name(*kind)) refuse(name, "is unknown or not available");
+  if (index.value_or(0) >= count()) refuse(name, "has an index beyond the last device");
+  return at::Device(*kind, static_cast<c10::DeviceIndex>(index.value_or(local_rank % count())));
+}
+
+void set_current(at::Device device) {
+  if (!device.is_cpu()) at::accelerator::setDeviceIndex(device.index());
+}
+
+void synchronize(at::Device device) {
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+}
+
+bool uses_pinned_memory(at::Device device) {
+  const auto kind = accelerator();
+  return kind && device.type() == *kind && *kind != at::kMPS;
+}
+
+}  // namespace muster::device

@@ -1,0 +1,12 @@
+#include "muster/tree/move.h"
+
+#include <ATen/ops/to.h>
+
+namespace muster::tree {
+
+at::Tensor moved(const at::Tensor& tensor, at::Device device, bool non_blocking) {
+  if (!tensor.defined() || tensor.device() == device) return tensor;
+  return tensor.to(device, tensor.scalar_type(), non_blocking);
+}
+
+}  // namespace muster::tree
