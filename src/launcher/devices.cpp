@@ -1,4 +1,4 @@
-#include "devices.h"
+#include "muster/launcher/devices.h"
 
 #include <sched.h>
 

@@ -7,7 +7,7 @@
 
 #include <atomic>
 
-#include "devices.h"
+#include "muster/launcher/devices.h"
 #include "local_ranks.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"

@@ -7,7 +7,7 @@
 
 #include "child.h"
 #include "console.h"
-#include "devices.h"
+#include "muster/launcher/devices.h"
 #include "keeper.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"

@@ -7,6 +7,7 @@
 #include "muster/cluster/variables.h"
 #include "muster/device/device.h"
 #include "muster/dist/rendezvous.h"
+#include "muster/launcher/devices.h"
 #include "muster/launcher/launch.h"
 #include "muster/optim/norm.h"
 
@@ -51,7 +52,7 @@ RuntimeOptions resolve(RuntimeOptions options, const Environment& environment) {
 /// The number of ranks on this node that the program asks for; 0: as many as the launcher says.
 int processes_wanted(const RuntimeOptions& options) {
   if (!options.devices || options.devices->text() == "auto") return 0;
-  return device::device_count(options.devices->text(), options.accelerator);
+  return launcher::choose_devices({options.accelerator, options.devices->text(), device::count()}).count;
 }
 
 }  // namespace
@@ -67,7 +68,9 @@ Parts::Parts(const RuntimeOptions& options)
 
 void Parts::launch() {
   if (launched_) return;
-  const LaunchOptions how{.nodes = options_.devices ? options_.num_nodes : cluster_.nodes, .processes = processes_wanted(options_)};
+  LaunchOptions how;
+  how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
+  how.processes = processes_wanted(options_);
   cluster_ = muster::launch(how);
   device_ = device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
   connect();
@@ -81,7 +84,9 @@ void Parts::connect() {
     at::set_num_threads(std::max(1, at::get_num_threads() / cluster_.local_world_size));
     notes_.push_back(format("threads: {} a rank, as the launcher said nothing", at::get_num_threads()));
   }
-  group_ = dist::connect(cluster_, {.timeout_seconds = options_.timeout_seconds});
+  GroupOptions meeting;
+  meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
+  group_ = dist::connect(cluster_, meeting);
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
 }
@@ -121,23 +126,45 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
 }
 
 namespace {
-/// LibTorch keeps a scheduler's optimizer to itself and its heirs.
-struct SchedulerOptimizer : torch::optim::LRScheduler {
-  static torch::optim::Optimizer& of(torch::optim::LRScheduler& scheduler) { return scheduler.*(&SchedulerOptimizer::optimizer_); }
+
+/// LibTorch tells nobody which optimizer a scheduler steps, but shows its heirs the optimizer's rates.
+struct SchedulerRates : torch::optim::LRScheduler {
+  static std::vector<double> of(const torch::optim::LRScheduler& scheduler) {
+    return (scheduler.*(&SchedulerRates::get_current_lrs))();
+  }
 };
+
+/// Whether a change of the optimizer's rate is seen by the scheduler.
+bool steps(const torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& optimizer) {
+  auto& options = optimizer.param_groups().at(0).options();
+  const double before = options.get_lr();
+  options.set_lr(before + 1);
+  const auto seen = SchedulerRates::of(scheduler);
+  options.set_lr(before);
+  return !seen.empty() && seen[0] == before + 1;
+}
+
 }  // namespace
 
 Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
   require_launched();
-  const auto* optimizer = &SchedulerOptimizer::of(*scheduler);
   const bool known = std::any_of(optimizers_.begin(), optimizers_.end(), [&](const auto& entry) {
     const auto prepared = entry.lock();
-    return prepared && &prepared->inner() == optimizer;
+    return prepared && steps(*scheduler, prepared->inner());
   });
   if (!known)
     throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
                               "from under its scheduler) and prepare both");
-  return Scheduler(std::move(scheduler));
+  return Scheduler([scheduler] { scheduler->step(); }, nullptr);
+}
+
+Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
+  require_launched();
+  return Scheduler(nullptr, [scheduler, group = group_](double metric) {
+    const auto mean = at::scalar_tensor(metric, at::kDouble);
+    group.all_reduce(mean, dist::ReduceOp::mean);
+    scheduler->step(static_cast<float>(mean.item<double>()));
+  });
 }
 
 data::ShardSpec Parts::prepare_loader(const DataLoaderOptions& options) {
@@ -248,6 +275,9 @@ Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimize
   return parts.prepare_optimizer(std::move(optimizer));
 }
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
+  return parts.prepare_scheduler(std::move(scheduler));
+}
+Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
   return parts.prepare_scheduler(std::move(scheduler));
 }
 data::ShardSpec prepare_loader(Parts& parts, const DataLoaderOptions& options) { return parts.prepare_loader(options); }

@@ -10,6 +10,8 @@
 #include "muster/strategy/strategy.h"
 
 #include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include <functional>
 #include <memory>
@@ -67,6 +69,7 @@ class Parts {
   std::shared_ptr<PreparedModel> prepare_model(std::shared_ptr<torch::nn::Module> module);
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
+  Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
   data::ShardSpec prepare_loader(const DataLoaderOptions& options);
   void backward(const at::Tensor& loss, bool retain_graph);
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double p, bool error_if_nonfinite);

@@ -79,4 +79,14 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() { retu
 torch::optim::Optimizer* Optimizer::operator->() const { return &prepared_->inner(); }
 torch::optim::Optimizer& Optimizer::inner() const { return prepared_->inner(); }
 
+void Scheduler::step() const {
+  if (!step_) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
+  step_();
+}
+
+void Scheduler::step(double metric) const {
+  if (!step_by_metric_) throw UsageError("MU180", "this scheduler watches no metric; call step() without one");
+  step_by_metric_(metric);
+}
+
 }  // namespace muster

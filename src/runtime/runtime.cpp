@@ -56,12 +56,12 @@ void Runtime::print_line(const std::string& line) {
   std::fflush(stdout);
 }
 
-void Runtime::save_weights(const runtime::PreparedModel& model, const std::filesystem::path& folder,
-                           const SaveModelOptions& options) const {
+void Runtime::write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder,
+                          const SaveWeightsOptions& options) const {
   // Every rank takes part in collecting the values; only the main rank writes, and all learn how it went.
   const auto state = model.managed->full_state(/*main_only=*/true);
   runtime::first_here(group(), is_main(), [&] {
-    if (is_main()) checkpoint::save_weights(state, folder, {.max_shard_size = options.max_shard_size});
+    if (is_main()) save_weights(state, folder, options);
   });
 }
 

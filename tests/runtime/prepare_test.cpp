@@ -87,6 +87,20 @@ TEST(Prepare, RefusesWhatCannotWork) {
   EXPECT_EQ(id_of([] { Precision::parse("bf17"); }), "MU130");
 }
 
+TEST(Prepare, StepsAPlateauSchedulerByItsMetric) {
+  Accelerator accelerator;
+  Net net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  torch::optim::StepLR by_step(sgd, 100);
+  auto [optimizer, scheduler, other] = accelerator.prepare(
+      sgd, torch::optim::ReduceLROnPlateauScheduler(sgd, torch::optim::ReduceLROnPlateauScheduler::min, 0.5, 0), by_step);
+  scheduler.step(1.0);
+  scheduler.step(2.0);
+  EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
+  EXPECT_EQ(id_of([&, s = scheduler] { s.step(); }), "MU180");
+  EXPECT_EQ(id_of([&, s = other] { s.step(1.0); }), "MU180");
+}
+
 TEST(Model, RunsAnyEntryInTheForwardScope) {
   Accelerator accelerator({.mixed_precision = "bf16"});
   auto model = accelerator.prepare(Net());

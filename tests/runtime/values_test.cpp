@@ -17,7 +17,7 @@ torch::Tensor filled(std::vector<int64_t> shape, double value) { return torch::f
 
 TEST(Values, GatherJoinsAlongTheFirstDimension) {
   for (int world : {1, 2, 3}) {
-    testing::run_threads(world, [world](const dist::Communicator& group) {
+    testing::run_threads(world, 0, [world](dist::Communicator group) {
       auto [rows, scalar] = gather(group, filled({2, 3}, group.rank()), torch::tensor(group.rank()));
       EXPECT_EQ(rows.sizes(), (std::vector<int64_t>{2 * world, 3}));
       EXPECT_EQ(scalar.sizes(), (std::vector<int64_t>{world}));   // one rank included: the same shape rule everywhere
@@ -27,7 +27,7 @@ TEST(Values, GatherJoinsAlongTheFirstDimension) {
 }
 
 TEST(Values, NestedValuesKeepTheirStructure) {
-  testing::run_threads(2, [](const dist::Communicator& group) {
+  testing::run_threads(2, 0, [](dist::Communicator group) {
     std::map<std::string, std::tuple<torch::Tensor, int>> value{{"a", {filled({1}, group.rank() + 1), 7}}};
     const auto sum = reduce(group, value, "sum");
     EXPECT_EQ(std::get<0>(sum.at("a")).item<double>(), 3);
@@ -37,7 +37,7 @@ TEST(Values, NestedValuesKeepTheirStructure) {
 }
 
 TEST(Values, ReducesByName) {
-  testing::run_threads(2, [](const dist::Communicator& group) {
+  testing::run_threads(2, 0, [](dist::Communicator group) {
     EXPECT_EQ(reduce(group, filled({}, group.rank()), "mean").item<double>(), 0.5);
     EXPECT_EQ(reduce(group, torch::tensor(group.rank()), "max").item<int64_t>(), 1);
     EXPECT_THROW(reduce(group, torch::tensor(group.rank()), "mean"), ConfigError);
@@ -46,7 +46,7 @@ TEST(Values, ReducesByName) {
 }
 
 TEST(Values, BroadcastBringsShapeAndDtypeAlong) {
-  testing::run_threads(3, [](const dist::Communicator& group) {
+  testing::run_threads(3, 0, [](dist::Communicator group) {
     const auto mine = group.rank() == 1 ? torch::arange(6).view({2, 3}) : torch::Tensor();
     EXPECT_TRUE(torch::equal(broadcast(group, mine, 1), torch::arange(6).view({2, 3})));
     EXPECT_EQ(broadcast(group, std::string(group.rank() == 0 ? "text" : ""), 0), "text");
@@ -64,7 +64,7 @@ TEST(Values, BroadcastOfNothingIsRefused) {
 }
 
 TEST(Values, PaddingReachesTheLongest) {
-  testing::run_threads(3, [](const dist::Communicator& group) {
+  testing::run_threads(3, 0, [](dist::Communicator group) {
     const auto mine = filled({group.rank() + 1, 2}, 1);
     const auto behind = pad_across_processes(group, mine, {.value = -1});
     EXPECT_EQ(behind.sizes(), (std::vector<int64_t>{3, 2}));
@@ -77,7 +77,7 @@ TEST(Values, PaddingReachesTheLongest) {
 }
 
 TEST(FirstHere, TheMainRankComesFirst) {
-  testing::run_threads(3, [](const dist::Communicator& group) {
+  testing::run_threads(3, 0, [](dist::Communicator group) {
     static std::atomic<int> turns{0};
     if (group.rank() == 0) turns = 0;
     group.barrier();
@@ -88,7 +88,7 @@ TEST(FirstHere, TheMainRankComesFirst) {
 }
 
 TEST(FirstHere, AnExceptionOfTheMainRankReachesAll) {
-  testing::run_threads(3, [](const dist::Communicator& group) {
+  testing::run_threads(3, 0, [](dist::Communicator group) {
     auto body = [] { throw std::runtime_error("the disk is full"); };
     if (group.rank() == 0) {
       EXPECT_THROW(first_here(group, true, body), std::runtime_error);

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
-#include <torch/optim/schedulers/lr_scheduler.h>
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace muster {
@@ -39,12 +40,18 @@ class Optimizer {
 /// A prepared learning-rate scheduler of LibTorch: step it once per optimizer step, whatever the world size.
 class Scheduler {
  public:
-  explicit Scheduler(std::shared_ptr<torch::optim::LRScheduler> inner) : inner_(std::move(inner)) {}
-  void step() { inner_->step(); }
-  torch::optim::LRScheduler* operator->() const { return inner_.get(); }
+  /// What step() and step(metric) do; one of the two is empty.
+  Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric)
+      : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)) {}
+  /// Throws: UsageError (MU180) for a scheduler that wants a metric.
+  void step() const;
+  /// For ReduceLROnPlateauScheduler: the metric is averaged over ranks, so that all change their rate alike.
+  /// Collective. Throws: UsageError (MU180) for a scheduler that wants none.
+  void step(double metric) const;
 
  private:
-  std::shared_ptr<torch::optim::LRScheduler> inner_;
+  std::function<void()> step_;
+  std::function<void(double)> step_by_metric_;
 };
 
 }  // namespace muster

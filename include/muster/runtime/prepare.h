@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include <concepts>
 #include <memory>
@@ -23,6 +24,7 @@ class Parts;
 std::shared_ptr<PreparedModel> prepare_model(Parts& parts, std::shared_ptr<torch::nn::Module> module);
 Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimizer> optimizer);
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler);
+Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
 data::ShardSpec prepare_loader(Parts& parts, const DataLoaderOptions& options);
 
 template <class H>
@@ -48,6 +50,8 @@ template <class T>
 concept AnyOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
 template <class T>
 concept AnyScheduler = std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
+template <class T>
+concept PlateauScheduler = std::same_as<std::remove_cvref_t<T>, torch::optim::ReduceLROnPlateauScheduler>;
 
 /// Temporaries are moved into shared ownership; named objects are borrowed.
 template <class T>
@@ -78,6 +82,8 @@ auto prepare_one(Parts& parts, T&& object) {
     return prepare_optimizer(parts, hold(std::forward<T>(object)));
   } else if constexpr (AnyScheduler<T>) {
     return std::shared_ptr<torch::optim::LRScheduler>(hold(std::forward<T>(object)));
+  } else if constexpr (PlateauScheduler<T>) {
+    return prepare_scheduler(parts, hold(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
     return object.distributed(prepare_loader(parts, object.options()));
   } else {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/base/format.h"
+#include "muster/checkpoint/options.h"
 #include "muster/data/loader.h"
 #include "muster/runtime/model.h"
 #include "muster/runtime/optimizer.h"
@@ -41,12 +42,6 @@ struct ClipGradientsOptions {
   bool error_if_nonfinite = true;
   std::optional<double> max_norm = {};
   double norm_type = 2.0;
-};
-
-/// How weights are written.
-struct SaveModelOptions {
-  /// Above this, weights are cut into several files with an index.
-  std::string max_shard_size = "10GB";
 };
 
 /// One program on one rank: its group, devices, strategy, precision, and everything it prepared.
@@ -152,8 +147,8 @@ class Runtime {
 
   /// Writes the model's weights as safetensors into `folder`: one file, or several and an index. Collective.
   template <class M>
-  void save_model(const Model<M>& model, const std::filesystem::path& folder, const SaveModelOptions& options = {}) const {
-    save_weights(*model.prepared(), folder, options);
+  void save_model(const Model<M>& model, const std::filesystem::path& folder, const SaveWeightsOptions& options = {}) const {
+    write_model(*model.prepared(), folder, options);
   }
   template <class M>
   std::shared_ptr<M> unwrap_model(const Model<M>& model) const { return model.ptr(); }
@@ -163,7 +158,7 @@ class Runtime {
 
  private:
   static void print_line(const std::string& line);
-  void save_weights(const runtime::PreparedModel& model, const std::filesystem::path& folder, const SaveModelOptions& options) const;
+  void write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder, const SaveWeightsOptions& options) const;
 
   std::shared_ptr<runtime::Parts> parts_;
 };

@@ -1,0 +1,245 @@
+#include "muster/accelerator.h"
+#include "muster/fabric.h"
+
+#include "muster/base/error.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/world.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+namespace muster {
+namespace {
+
+namespace F = torch::nn::functional;
+
+struct NetImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return b(torch::tanh(a(x))); }
+  torch::nn::Linear a{register_module("a", torch::nn::Linear(4, 16))}, b{register_module("b", torch::nn::Linear(16, 1))};
+};
+TORCH_MODULE(Net);
+
+using Pairs = std::vector<std::tuple<torch::Tensor, torch::Tensor>>;
+
+Pairs pairs(int64_t count) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(5);
+  Pairs result;
+  for (int64_t i = 0; i < count; ++i) {
+    auto x = torch::randn({4}, generator, torch::kDouble);
+    result.emplace_back(x, x.sum().sin().view({1}));
+  }
+  return result;
+}
+
+std::string id_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.id();
+  }
+  return "nothing thrown";
+}
+
+/// Runs `body` as each of `size` ranks; every rank must end well.
+void as_ranks(int size, const std::function<void()>& body, const std::string& label = {}) {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  testing::ProcessWorldOptions options;
+  options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
+  options.label = label;
+  const auto results = testing::run_processes(size, [&](const Cluster&) {
+    body();
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  }, options);
+  for (size_t rank = 0; rank < results.size(); ++rank) EXPECT_TRUE(results[rank].ok()) << "rank " << rank << ":\n" << results[rank].output;
+}
+
+/// Parameters after training with the door, with a batch of 12 over all ranks.
+std::vector<torch::Tensor> trained(Strategy strategy, Precision precision, int epochs) {
+  Accelerator accelerator({.mixed_precision = precision, .split_batches = true, .strategy = strategy});
+  accelerator.set_seed(3);
+  Net net;
+  net->to(torch::kDouble);
+  auto data = pairs(48);
+  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+                                                         DataLoader(data, {.batch_size = 12, .seed = 9, .shuffle = true}));
+  for (int epoch = 0; epoch < epochs; ++epoch)
+    for (auto& [x, y] : batches) {
+      optimizer.zero_grad();
+      accelerator.backward(F::mse_loss(model(x), y));
+      optimizer.step();
+    }
+  accelerator.save_model(model, "trained");
+  std::vector<torch::Tensor> result;
+  for (auto& [name, value] : model.prepared()->managed->full_state(false)) result.push_back(value.detach().clone());
+  return result;
+}
+
+TEST(Ranks, EqualOneProcessWithTheWholeBatch) {
+  const auto alone = std::filesystem::temp_directory_path() / "muster_big_batch.safetensors";
+  if (!std::getenv("RANK")) {
+    const auto expected = trained("auto", "no", 3);
+    save_file({{"0", expected[0]}, {"1", expected[1]}, {"2", expected[2]}, {"3", expected[3]}}, alone);
+  }
+  for (int world : {2, 3, 4})
+    as_ranks(world, [&] {
+      const auto actual = trained("ddp", "no", 3);
+      const auto expected = load_file(alone);
+      for (size_t i = 0; i < actual.size(); ++i)
+        EXPECT_EQ(testing::difference(actual[i], expected.at(std::to_string(i)), 0, 1e-10), "");
+    }, std::to_string(world));
+}
+
+TEST(Ranks, ShardedEqualsReplicatedToTheBit) {
+  as_ranks(2, [] {
+    const auto replicated = trained("ddp", "no", 2), sharded = trained("fsdp", "no", 2);
+    for (size_t i = 0; i < replicated.size(); ++i) EXPECT_EQ(testing::difference_in_bits(sharded[i], replicated[i]), "") << i;
+  });
+}
+
+TEST(Ranks, AForwardPastTheHandleIsAnError) {
+  as_ranks(2, [] {
+    Accelerator accelerator;
+    Net net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    EXPECT_NE(id_of([&, m = net]() mutable { accelerator.backward(m->forward(torch::ones({2, 4})).sum()); }), "nothing thrown");
+  });
+}
+
+TEST(Ranks, AnOptimizerOfUnpreparedParametersIsAnError) {
+  as_ranks(2, [] {
+    Accelerator accelerator;
+    Net net, other;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(other->parameters(), 0.1));
+    EXPECT_EQ(id_of([&, o = optimizer]() mutable { o.step(); }), "MU178");
+  });
+}
+
+TEST(Ranks, ModelsAndOptimizersComeInAnyOrder) {
+  as_ranks(2, [] {
+    Fabric fabric;
+    torch::manual_seed(fabric.global_rank());   // ranks start apart; rank 0 counts
+    Net net;
+    auto optimizer = fabric.setup_optimizers(torch::optim::Adam(net->parameters(), 0.1));
+    auto model = fabric.setup_module(net);
+    const auto x = torch::full({2, 4}, 1.0f + fabric.global_rank());
+    for (int step = 0; step < 2; ++step) {
+      fabric.backward(model(x).sum());
+      EXPECT_GT(fabric.clip_gradients(model, optimizer, {.max_norm = 1.0}), 0);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const auto both = fabric.all_gather(net->a->weight.detach());
+    EXPECT_EQ(testing::difference_in_bits(both[0], both[1]), "");
+  });
+}
+
+TEST(Ranks, ClosuresAgreeOnTheMeanLoss) {
+  as_ranks(2, [] {
+    Accelerator accelerator;
+    accelerator.set_seed(1);
+    Net net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::LBFGS(net->parameters(), torch::optim::LBFGSOptions(0.5).max_iter(5)));
+    const auto x = torch::full({3, 4}, 0.1f * (1 + accelerator.process_index()));
+    const auto y = torch::full({3, 1}, 0.3f);
+    auto closure = [&, m = model, o = optimizer]() mutable {
+      o.zero_grad();
+      auto loss = F::mse_loss(m(x), y);
+      accelerator.backward(loss);
+      return loss;
+    };
+    const auto first = optimizer.step(closure).item<float>(), second = optimizer.step(closure).item<float>();
+    EXPECT_LT(second, first);
+    const auto losses = accelerator.gather(torch::tensor(second));
+    EXPECT_EQ(losses[0].item<float>(), losses[1].item<float>());
+    const auto weights = accelerator.gather(net->a->weight.detach().unsqueeze(0));
+    EXPECT_EQ(testing::difference_in_bits(weights[0], weights[1]), "");
+  });
+}
+
+TEST(Ranks, NoSyncKeepsGradientsLocalAndTheNextBackwardSums) {
+  as_ranks(2, [] {
+    Accelerator accelerator;
+    accelerator.set_seed(1);
+    Net net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    const float mine = 1.0f + accelerator.process_index();
+    {
+      auto quiet = accelerator.no_sync(model);
+      accelerator.backward(model(torch::full({1, 4}, mine)).sum());
+    }
+    const auto local = accelerator.gather(net->b->bias.grad().detach().clone());
+    accelerator.backward(model(torch::full({1, 4}, mine)).sum());
+    EXPECT_EQ(net->b->bias.grad().item<float>(), local.sum().item<float>() / 2 + 1);
+    const auto grads = accelerator.gather(net->a->weight.grad().detach().unsqueeze(0));
+    EXPECT_EQ(testing::difference_in_bits(grads[0], grads[1]), "");
+  });
+}
+
+TEST(Launcher, AWishFillsADefaultAndMustNotContradict) {
+  setenv("MUSTER_PRECISION", "bf16-true", 1);
+  Fabric follows;
+  auto model = follows.setup(Net());
+  EXPECT_EQ(model->a->weight.scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(id_of([] { Fabric fabric({.precision = "64-true"}); }), "MU171");
+  unsetenv("MUSTER_PRECISION");
+}
+
+TEST(Launcher, SeveralDevicesWantLaunchFirst) {
+  Fabric fabric({.devices = 2});
+  EXPECT_EQ(id_of([&] { fabric.setup(Net()); }), "MU172");
+}
+
+TEST(Clipping, WantsOneBound) {
+  Fabric fabric;
+  Net net;
+  auto [model, optimizer] = fabric.setup(net, torch::optim::SGD(net->parameters(), 0.1));
+  fabric.backward(model(torch::ones({2, 4})).sum() * 100);
+  EXPECT_EQ(id_of([&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {}); }), "MU179");
+  EXPECT_EQ(id_of([&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {.clip_val = 1.0, .max_norm = 1.0}); }), "MU179");
+  fabric.clip_gradients(model, optimizer, {.clip_val = 0.5});
+  EXPECT_LE(net->a->weight.grad().abs().max().item<float>(), 0.5f);
+}
+
+TEST(Clipping, NormsThatAreNotFiniteAreRefusedWhereAsked) {
+  Accelerator accelerator;
+  Net net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  accelerator.backward(model(torch::full({1, 4}, INFINITY)).sum());
+  EXPECT_EQ(id_of([&, m = model] { accelerator.clip_grad_norm_(m, 1.0, {.error_if_nonfinite = true}); }), "MU175");
+}
+
+TEST(Clipping, EqualsLibTorchForEveryNorm) {
+  for (double p : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
+    Accelerator accelerator;
+    torch::manual_seed(2);
+    Net net;
+    auto model = accelerator.prepare(net);
+    accelerator.backward(model(torch::ones({2, 4})).sum());
+    std::vector<torch::Tensor> copies;
+    for (const auto& parameter : net->parameters()) {
+      copies.push_back(parameter.detach().clone().requires_grad_());
+      copies.back().mutable_grad() = parameter.grad().clone();
+    }
+    const double theirs = torch::nn::utils::clip_grad_norm_(copies, 0.1, p);
+    EXPECT_NEAR(accelerator.clip_grad_norm_(model, 0.1, {.norm_type = p}), theirs, 1e-5 * theirs);
+    for (size_t i = 0; i < copies.size(); ++i) EXPECT_EQ(testing::difference(net->parameters()[i].grad(), copies[i].grad()), "");
+  }
+}
+
+TEST(Plan, NamesTheDecisions) {
+  Accelerator accelerator({.mixed_precision = "bf16"});
+  auto model = accelerator.prepare(Net());
+  const auto plan = accelerator.plan();
+  for (const char* word : {"ranks: 1", "cpu", "bf16-mixed", "single", "threads"}) EXPECT_NE(plan.find(word), std::string::npos) << word << " in\n" << plan;
+}
+
+}  // namespace
+}  // namespace muster
