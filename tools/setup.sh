@@ -10,7 +10,7 @@ wished=(ccache mold gnuplot-nox openmpi-bin)
 
 missing() {  # prints those of its arguments that are not installed
   local installed
-  installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' "$@" 2>/dev/null | awk '$1 == "ii" {print $2}')
+  installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' "$@" 2>/dev/null | awk '$1 == "ii" {print $2}') || true  # it fails where one is unknown
   for package in "$@"; do grep -qxF -- "$package" <<<"$installed" || echo "$package"; done
 }
 
@@ -56,7 +56,7 @@ installed_python() {  # NAME VERSION: is this package in .venv (any version if n
 
 pip_install() {
   [ -x .venv/bin/pip ] || python3 -m venv .venv
-  .venv/bin/python -m pip install -q --disable-pip-version-check "$@" || {
+  .venv/bin/python -m pip install -qq --disable-pip-version-check "$@" || {
     echo "setup: pip could not install: $*" >&2
     exit 1
   }
