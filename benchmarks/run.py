@@ -179,7 +179,7 @@ def main():
     for name in arguments.names:
         if name.split("/")[0] not in known:
             sys.exit(f"there is no benchmark '{name}'; there are {', '.join(known)}")
-    wanted = [case for case in cases if not arguments.names or {case.benchmark, f"{case.benchmark}/{case.name}"} & set(arguments.names)]
+    wanted = [case for case in cases if not arguments.names or {case.benchmark, f"{case.benchmark}/{case.name}".replace(" ", "-")} & set(arguments.names)]
     folder = pathlib.Path(arguments.build, "bench")
     folder.mkdir(parents=True, exist_ok=True)
     header(arguments.rounds)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every test that CMake registered and closes with one line: N passed, N failed, N skipped.
 
-    run_tests.py BUILD [NAME...] [--label LABEL]
+    run_tests.py BUILD [NAME...] [--label LABEL] [--without LABEL]
 
 A test labelled gtest counts its cases; one labelled script counts by its own closing line of the same form;
 any other counts as one. Exit code 77 means skipped, with the reason as its last line.
@@ -176,9 +176,11 @@ def main():
     parser.add_argument("build")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--label", action="append", default=[])
+    parser.add_argument("--without", action="append", default=[])
     arguments = parser.parse_args()
     tests = [test for test in registered(arguments.build)
-             if (not arguments.names or test.name in arguments.names) and (not arguments.label or set(arguments.label) & set(test.labels))]
+             if (not arguments.names or test.name in arguments.names) and (not arguments.label or set(arguments.label) & set(test.labels))
+             and not set(arguments.without) & set(test.labels)]
     unknown = set(arguments.names) - {test.name for test in tests}
     if unknown or not tests:
         sys.exit(f"run_tests: no such test: {', '.join(sorted(unknown))}" if unknown else "run_tests: there is nothing to run")

@@ -12,7 +12,7 @@ if [ "$which" != tsan ]; then
   ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=0:alloc_dealloc_mismatch=0:strict_init_order=1" \
   LSAN_OPTIONS="suppressions=$PWD/tools/suppressions/leak.txt:print_suppressions=0" \
   UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1" \
-    python3 tools/run_tests.py "$build-asan" --label gtest || status=1
+    python3 tools/run_tests.py "$build-asan" --without sources || status=1
 fi
 
 if [ "$which" != asan ]; then

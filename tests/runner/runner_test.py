@@ -78,6 +78,7 @@ class Runner(unittest.TestCase):
         suite = {"a": ("", 20, ""), "b": ("slow", 20, ""), "c": ("", 20, "raise SystemExit(1)")}
         self.closes(suite, 0, "1 passed, 0 failed, 0 skipped", arguments=["a"])
         self.closes(suite, 0, "1 passed, 0 failed, 0 skipped", arguments=["--label", "slow"])
+        self.closes(suite, 1, "1 passed, 1 failed, 0 skipped", arguments=["--without", "slow"])
         self.closes(suite, 1, "run_tests: no such test: d", arguments=["d"])
 
     def test_an_empty_suite_fails(self):
