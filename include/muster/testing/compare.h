@@ -1,0 +1,17 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace muster::testing {
+
+/// Empty if the tensors have the same dtype, shape and bits; otherwise the first difference in words.
+/// Not-a-number equals itself here if its bits do, and 0.0 differs from -0.0.
+std::string difference_in_bits(const at::Tensor& actual, const at::Tensor& expected);
+
+/// Empty if |actual - expected| <= absolute + relative * |expected| everywhere; otherwise the first and the largest
+/// difference in words. Not-a-number equals itself.
+std::string difference(const at::Tensor& actual, const at::Tensor& expected, double relative = 1e-6, double absolute = 1e-6);
+
+}  // namespace muster::testing

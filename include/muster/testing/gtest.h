@@ -1,0 +1,41 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "muster/dist/options.h"
+#include "muster/dist/rendezvous.h"
+#include "muster/testing/world.h"
+
+namespace muster::testing {
+
+/// run_processes for the GoogleTest test that is running: `body` runs as each rank, connected to the others; assertions
+/// that fail there fail the rank.
+inline std::vector<RankResult> run_test_processes(int size, const std::function<void(dist::Communicator)>& body,
+                                                  const std::string& label = {}, const GroupOptions& group = {},
+                                                  double timeout_seconds = 60) {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  ProcessWorldOptions options;
+  options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
+  options.label = label;
+  options.timeout_seconds = timeout_seconds;
+  auto as_rank = [&](const Cluster& cluster) {
+    body(dist::connect(cluster, group));
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  };
+  return run_processes(size, as_rank, options);
+}
+
+/// The same, and every rank must end well.
+inline void expect_processes(int size, const std::function<void(dist::Communicator)>& body, const std::string& label = {},
+                             const GroupOptions& group = {}) {
+  auto results = run_test_processes(size, body, label, group);
+  for (std::size_t rank = 0; rank < results.size(); ++rank)
+    EXPECT_TRUE(results[rank].ok()) << "rank " << rank << " ended with code " << results[rank].exit_code << ", signal "
+                                    << results[rank].signal << (results[rank].timed_out ? ", out of time" : "")
+                                    << ", and wrote:\n" << results[rank].output;
+}
+
+}  // namespace muster::testing

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "muster/dist/communicator.h"
+
+namespace muster::dist {
+
+/// target = the reduction of the terms, in their order; all are contiguous, of one shape and dtype.
+/// float16 and bfloat16 are summed in float32 and rounded once. A sum of bool is their or, a product their and.
+/// `own` is the term that may be the target itself; the other terms are scratch memory and are overwritten.
+void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms, int own, ReduceOp op);
+
+}  // namespace muster::dist

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "dist/transport.h"
+
+namespace muster::dist {
+
+/// What a transport over gloo is made of.
+struct GlooSetup {
+  std::string interface;  ///< empty: GLOO_SOCKET_IFNAME, or loopback if `one_node`, or what the host name resolves to
+  bool one_node = true;
+  std::chrono::milliseconds connect_timeout{};
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
+/// A full mesh of connections by ProcessGroupGloo. Throws: CommError (MU058).
+std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size);
+
+/// ProcessGroupGloo itself, as a backend to plug in. Throws: CommError (MU058).
+c10::intrusive_ptr<c10d::Backend> make_raw_gloo(const GlooSetup& setup, const std::string& name, int rank, int size);
+
+}  // namespace muster::dist

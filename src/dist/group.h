@@ -1,0 +1,98 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dist/collectives.h"
+#include "dist/waiting.h"
+
+namespace muster::dist {
+
+/// What belongs to a group apart from how its bytes travel.
+struct GroupIdentity {
+  std::string backend = "none";
+  c10::DeviceType device = c10::DeviceType::CPU;  ///< where tensors must be
+  std::string name = "world";
+  bool starts_inline = false;                     ///< nothing is ever waited for, so nothing needs a thread
+  std::chrono::milliseconds timeout{600'000};
+  std::shared_ptr<Waiting> waiting = std::make_shared<Waiting>();
+};
+
+/// Runs the operations of a group in order: those of the caller in its own thread if nothing is under way, started ones
+/// in a thread of the group. The first failure ends the group: it is told to the peers and thrown by all that follows.
+class Group {
+ public:
+  Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  const GroupIdentity& identity() const noexcept { return identity_; }
+
+  void run(Operation& operation);
+  std::shared_ptr<Work::State> start(Operation operation);
+  void abort(const std::string& cause);
+  void observe(Communicator::Observer observer);
+  /// The group of these ranks, or null if this rank is none of them.
+  std::shared_ptr<Group> subgroup(const std::vector<int>& ranks);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Failure {
+    std::string id;
+    std::string text;
+  };
+
+  void number(Operation& operation);
+  void execute(Operation& operation, Clock::time_point asked);
+  [[noreturn]] void fail(Failure failure);
+  Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
+  void check_alive();
+  void tell_observers(const Operation& operation, Clock::time_point asked);
+  void work_off_queue();
+
+  const GroupIdentity identity_;
+  const std::unique_ptr<Collectives> collectives_;
+  const int rank_;
+  const int size_;
+
+  // Guarded by the mutex of identity_.waiting.
+  std::deque<std::shared_ptr<Work::State>> queue_;
+  bool busy_ = false;
+  bool stop_ = false;
+  bool worker_ended_ = true;
+  int64_t sequence_ = 0;
+  std::vector<int64_t> pair_sequences_;
+  int64_t subgroups_ = 0;
+  std::thread worker_;
+
+  std::mutex failure_mutex_;
+  std::optional<Failure> failure_;
+  std::mutex observers_mutex_;
+  std::shared_ptr<const std::vector<Communicator::Observer>> observers_;
+};
+
+class Work::State {
+ public:
+  State(Operation started, std::shared_ptr<Waiting> how) : operation(std::move(started)), waiting(std::move(how)) {}
+
+  Operation operation;
+  std::shared_ptr<Waiting> waiting;
+  std::chrono::steady_clock::time_point asked = std::chrono::steady_clock::now();
+  // Guarded by the mutex of waiting.
+  bool done = false;
+  std::exception_ptr error;
+};
+
+}  // namespace muster::dist

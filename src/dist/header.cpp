@@ -1,0 +1,105 @@
+#include "dist/header.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::dist {
+namespace {
+
+constexpr uint32_t kMagic = 0x4d555354;
+static_assert(std::is_trivially_copyable_v<Header>);
+
+int64_t hash(at::IntArrayRef shape) {
+  uint64_t value = 1469598103934665603ULL;  // FNV-1a over 64-bit words
+  for (int64_t size : shape) value = (value ^ static_cast<uint64_t>(size)) * 1099511628211ULL;
+  return static_cast<int64_t>(value);
+}
+
+std::string describe(const Header& header) {
+  return describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes());
+}
+
+bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
+  if (a.kind == OperationKind::send) return b.kind == OperationKind::receive && a.root == b_rank && b.root == a_rank;
+  if (a.kind == OperationKind::receive) return b.kind == OperationKind::send && a.root == b_rank && b.root == a_rank;
+  return a.kind == b.kind && (!has_root(a.kind) || a.root == b.root);
+}
+
+bool agree(const Header& a, int a_rank, const Header& b, int b_rank) {
+  if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence) return false;
+  if (reduces(a.kind) && a.reduce != b.reduce) return false;
+  bool typed = a.scalar_type() != at::ScalarType::Undefined && b.scalar_type() != at::ScalarType::Undefined;
+  if (typed && a.dtype != b.dtype) return false;
+  return !has_one_shape(a.kind) || (a.dims == b.dims && a.shape_hash == b.shape_hash && a.sizes() == b.sizes());
+}
+
+}  // namespace
+
+Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t bytes) {
+  Header header;
+  header.magic = kMagic;
+  header.kind = operation.kind;
+  header.reduce = static_cast<int8_t>(operation.reduce);
+  header.gives = sent != nullptr;
+  header.root = operation.root;
+  header.sequence = operation.sequence;
+  header.bytes = bytes;
+  const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
+  header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
+  auto shape = operation.kind == OperationKind::subgroup ? at::IntArrayRef(operation.ranks)
+               : tensor.defined()                        ? tensor.sizes()
+                                                         : at::IntArrayRef();
+  header.dims = static_cast<int32_t>(shape.size());
+  header.shape_hash = hash(shape);
+  std::copy_n(shape.begin(), std::min<std::size_t>(shape.size(), kMaxDims), header.shape);
+  return header;
+}
+
+Header read_header(const Frame& frame) {
+  Header header;
+  std::memcpy(&header, frame.bytes.data(), sizeof(Header));
+  return header;
+}
+
+void write_header(Frame& frame, const Header& header) { std::memcpy(frame.bytes.data(), &header, sizeof(Header)); }
+
+std::byte* payload(Frame& frame) { return frame.bytes.data() + sizeof(Header); }
+const std::byte* payload(const Frame& frame) { return frame.bytes.data() + sizeof(Header); }
+
+Frame abort_frame(int rank, const std::string& cause) {
+  Frame frame;
+  Header header;
+  header.magic = kMagic;
+  header.is_abort = 1;
+  header.root = rank;
+  header.bytes = std::min(cause.size(), kInlineBytes);
+  write_header(frame, header);
+  std::memcpy(payload(frame), cause.data(), header.bytes);
+  return frame;
+}
+
+void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer, const std::string& group) {
+  Header theirs = read_header(frame);
+  if (theirs.magic != kMagic)
+    throw CommError("MU050", format("rank {} sent rank {} something that is no message of group {}: do all ranks run the "
+                                    "same build?", peer, my_rank, group));
+  if (theirs.is_abort) {
+    std::string cause(reinterpret_cast<const char*>(payload(frame)), std::min<std::size_t>(theirs.bytes, kInlineBytes));
+    throw TransportFailure{TransportFailure::Kind::aborted, peer, cause};
+  }
+  if (agree(mine, my_rank, theirs, peer)) return;
+  auto side = [](int rank, const Header& header) { return format("rank {} called {}", rank, describe(header)); };
+  std::string first = my_rank < peer ? side(my_rank, mine) : side(peer, theirs);
+  std::string second = my_rank < peer ? side(peer, theirs) : side(my_rank, mine);
+  std::string place = mine.sequence == theirs.sequence
+                          ? format("operation {}", mine.sequence)
+                          : format("operation {} on rank {} and {} on rank {}", mine.sequence, my_rank, theirs.sequence, peer);
+  throw CommError("MU050", format("{}, {}, {} of group {}. All ranks must call the same operations in the same order, with "
+                                  "equal shapes and dtypes.", first, second, place, group));
+}
+
+}  // namespace muster::dist

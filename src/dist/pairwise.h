@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dist/collectives.h"
+#include "dist/header.h"
+
+namespace muster::dist {
+
+/// Collectives as direct exchanges between all pairs of ranks.
+/// Every rank sends every other a frame with its header in every operation, so that each of them sees a mismatch by
+/// itself, whoever else is concerned; payloads of a few kilobytes travel in the frame.
+class Pairwise final : public Collectives {
+ public:
+  explicit Pairwise(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  int rank() const noexcept override { return transport_->rank(); }
+  int size() const noexcept override { return transport_->size(); }
+  void run(Operation& operation, const std::string& group, TimePoint deadline) override;
+  void abort(const std::string& cause) noexcept override { transport_->abort(cause); }
+  void close() noexcept override { transport_->close(); }
+  std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
+    return make_pairwise(transport_->split(ranks, name));
+  }
+
+ private:
+  /// What one rank gives to and takes from one other in an exchange.
+  struct Leg {
+    int peer = 0;
+    const void* data = nullptr;             ///< sent to the peer
+    std::size_t bytes = 0;
+    const at::Tensor* sent = nullptr;       ///< the tensor that `data` belongs to, where shapes differ
+    void* into = nullptr;                   ///< where the peer's payload goes
+    std::optional<std::size_t> expected = 0;  ///< its size; none: the header tells
+  };
+  using Allocate = std::function<void*(int peer, const Header& header)>;
+  /// The state of one operation on the way through this class.
+  struct Call {
+    Operation& operation;
+    const std::string& group;
+    TimePoint deadline;
+  };
+  using Tickets = std::vector<Transport::Ticket>;
+
+  /// The peers in the order in which this rank addresses them: the next one first.
+  std::vector<int> peers() const;
+  Leg whole(int peer, const at::Tensor& tensor) const;
+
+  void exchange(const Call& call, const std::vector<Leg>& legs, const Allocate& allocate = nullptr);
+  void send_frames(const Call& call, const std::vector<Leg>& legs);
+  void post_blocks(Tickets& tickets, int peer, void* data, std::size_t bytes, bool sending);
+  Frame receive_frame(const Call& call, int peer, const at::Tensor* sent);
+
+  void all_reduce(const Call& call);
+  void all_gather(const Call& call);
+  void reduce_scatter(const Call& call);
+  void broadcast(const Call& call);
+  void reduce(const Call& call);
+  void scatter(const Call& call);
+  void point_to_point(const Call& call);
+  /// all_gather_uneven, gather, all_to_all, broadcast_bytes: `gives(r)` is what rank r gets from here, or none.
+  void exchange_uneven(const Call& call, const std::function<const at::Tensor*(int to)>& gives);
+
+  /// Reduces `source`'s piece of this rank into `target`; with `all_get_it`, every piece of `target` on every rank.
+  void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, bool all_get_it);
+
+  std::byte* scratch(std::size_t bytes);
+
+  std::unique_ptr<Transport> transport_;
+  at::Tensor scratch_;
+};
+
+}  // namespace muster::dist

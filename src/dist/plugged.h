@@ -1,0 +1,20 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dist/collectives.h"
+
+namespace muster::dist {
+
+/// Makes the backend of a part of the group: its name, this rank's place and how many there are.
+using SplitBackend = std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank, int size)>;
+
+/// The operations through somebody else's backend. `split` may be empty: then there are no sub-groups.
+std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split);
+
+}  // namespace muster::dist
