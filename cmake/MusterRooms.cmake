@@ -35,11 +35,20 @@ function(muster_room name)
 endfunction()
 
 # MUSTER_PRECOMPILE is ON, OFF, or the path of a header compiled elsewhere with the same flags.
+# Tests are compiled without optimization, which halves their time, and so have a precompiled header of their own.
 function(muster_precompile target)
   if(TARGET muster_precompiled)
     target_precompile_headers(${target} REUSE_FROM muster_precompiled)
   elseif(EXISTS "${MUSTER_PRECOMPILE}")
     target_compile_options(${target} PRIVATE -include ${MUSTER_PRECOMPILE} -Winvalid-pch)
+  endif()
+endfunction()
+
+function(muster_precompile_test target)
+  if(TARGET muster_precompiled_tests)
+    target_precompile_headers(${target} REUSE_FROM muster_precompiled_tests)
+  elseif(EXISTS "${MUSTER_PRECOMPILE_TESTS}")
+    target_compile_options(${target} PRIVATE -include ${MUSTER_PRECOMPILE_TESTS} -Winvalid-pch)
   endif()
 endfunction()
 
@@ -51,10 +60,11 @@ function(muster_test name)
   target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE
     MUSTER_SOURCE_DIR="${PROJECT_SOURCE_DIR}" MUSTER_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  target_compile_options(test_${name} PRIVATE ${MUSTER_TEST_OPTIONS})
   target_link_libraries(test_${name} PRIVATE ${TEST_LIBRARIES} GTest::gtest_main GTest::gmock muster_warnings)
   if(TEST_TORCH)
     target_link_libraries(test_${name} PRIVATE LibTorch::LibTorch)
-    muster_precompile(test_${name})
+    muster_precompile_test(test_${name})
   endif()
   set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND test_${name})
