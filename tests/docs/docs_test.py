@@ -70,7 +70,8 @@ def every_error_is_provoked(root):
 def links_lead_somewhere(root):
     files = [path for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "benchmarks").glob("*.md")]]
     for path in files:
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+        prose = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
             if not re.match(r"\w+:", target) and not (path.parent / target).exists():
                 yield f"{path.relative_to(root)}: the link to {target} leads nowhere"
 
@@ -81,7 +82,7 @@ GOOD = {
     "src/base/a.cpp": 'void f() { throw Error("MU001", "x"); }  // "MU009"\n',
     "docs/errors/MU001.md": "# MU001 A title\n\n## Cause\nThis.\n\n## Remedy\nThat.\n",
     "tests/base/a_test.cpp": 'EXPECT_EQ(id, "MU001");\n',
-    "README.md": "[page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n",
+    "README.md": "`[&](auto& x)`, [page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n",
 }
 BROKEN = {
     found_something: [{"src/base/a.cpp": "int x;\n"}, {"docs/errors/MU001.md": None}],
@@ -91,7 +92,7 @@ BROKEN = {
                             {"docs/errors/MU001.md": "# MU001 A title\n\n## Cause\n\n## Remedy\nThat.\n"},
                             {"docs/errors/MU001.md": "# MU001 A title\n\n## Cause\nThis.\n"}],
     every_error_is_provoked: [{"tests/base/a_test.cpp": "MU002\n"}],
-    links_lead_somewhere: [{"README.md": "[page](docs/none.md)\n"}],
+    links_lead_somewhere: [{"README.md": "`[&](auto& x)` and [`page`](docs/none.md)\n"}],
 }
 
 
