@@ -34,8 +34,8 @@ void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sa
   if (options.prefetch < 1) throw ConfigError("MU107", "a loader's prefetch is " + std::to_string(options.prefetch) + "; give at least 1");
   if (options.shuffle && (has_sampler || has_batch_sampler))
     throw ConfigError("MU107", "a loader has a sampler and shuffle = true; the sampler decides the order, so leave shuffle out");
-  if (has_batch_sampler && (options.batch_size != 1 || options.drop_last))
-    throw ConfigError("MU107", "a loader has a batch sampler, which decides the batches; leave batch_size and drop_last out");
+  if (has_batch_sampler && (options.batch_size != 1))
+    throw ConfigError("MU107", "a loader has a batch sampler, which decides the batches; leave batch_size out");
 }
 
 }  // namespace

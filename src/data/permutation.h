@@ -15,13 +15,14 @@ class Permutation {
   int64_t operator()(int64_t position) const;
 
  private:
-  static constexpr int kRounds = 6;
+  static constexpr int kMostRounds = 24;
   uint64_t once(uint64_t x) const;
 
-  std::array<uint64_t, kRounds> keys_{};
+  std::array<uint64_t, kMostRounds> keys_{};
   uint64_t high_mask_ = 0;
   int low_bits_ = 0;
   uint64_t low_mask_ = 0;
+  int rounds_;
   uint64_t size_;
 };
 

@@ -14,7 +14,7 @@ void use_one_intra_op_thread() {
   using Set = void (*)(int);
   if (auto set = reinterpret_cast<Set>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"))) set(1);
   using SetLocal = int (*)(int);
-  if (auto set = reinterpret_cast<SetLocal>(dlsym(RTLD_DEFAULT, "mkl_set_num_threads_local"))) set(1);
+  if (auto set = reinterpret_cast<SetLocal>(dlsym(RTLD_DEFAULT, "MKL_Set_Num_Threads_Local"))) set(1);
 }
 
 }  // namespace muster::data

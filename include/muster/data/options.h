@@ -9,7 +9,7 @@ namespace muster {
 /// How a DataLoader makes batches.
 struct DataLoaderOptions {
   int64_t batch_size = 1;     ///< samples in a batch: of each rank, or of all ranks together with split_batches
-  bool drop_last = false;     ///< leave out what fills no whole batch on every rank
+  bool drop_last = false;     ///< leave out what fills no whole batch on every rank (with a batch sampler: whole step)
   bool even_batches = true;   ///< pad with samples from the start of the pass, so that all ranks get equally many and equal batches
   bool pin_memory = true;     ///< batches for an accelerator are made in pinned memory
   int64_t prefetch = 2;       ///< batches made ahead, per worker

@@ -1,0 +1,64 @@
+"""Samples a second through torch.utils.data.DataLoader, asked as "WORKLOAD WORKERS"; the same data as data_bench.cpp."""
+import functools
+import multiprocessing
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import protocol
+
+IMAGES, PIXELS, ROWS, WINDOW = 20000, 3 * 32 * 32, 15000, 256
+
+
+class Images(Dataset):
+    batch = 64
+
+    def __init__(self):
+        self.x = (torch.arange(IMAGES).unsqueeze(1) * 7 + torch.arange(PIXELS)).remainder(251).to(torch.uint8).view(-1, 3, 32, 32)
+        self.y = torch.arange(IMAGES).remainder(10)
+
+    def __len__(self):
+        return IMAGES
+
+    def __getitem__(self, i):
+        return self.x[i].float().div_(255), self.y[i]
+
+
+class Tokens(Dataset):
+    batch = 32
+
+    def __init__(self):
+        self.text = (torch.arange(ROWS * (WINDOW + 1)) * 31).remainder(50000).to(torch.int32)
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, i):
+        at = i * (WINDOW + 1)
+        return self.text[at:at + WINDOW].long(), self.text[at + 1:at + 1 + WINDOW].long()
+
+
+@functools.lru_cache(None)
+def contender(case):
+    workload, workers = case.split()
+    dataset = Images() if workload == "images" else Tokens()
+    loader = DataLoader(dataset, batch_size=dataset.batch, shuffle=True, num_workers=int(workers), persistent_workers=int(workers) > 0)
+    check = sum(data.sum(dtype=torch.float64).item() + 3 * target.sum(dtype=torch.float64).item() for data, target in loader)
+    return loader, len(dataset), check
+
+
+def measure(case):
+    loader, size, check = contender(case)
+    samples, start = 0, time.perf_counter()
+    while time.perf_counter() - start < 0.3:
+        for _ in loader:
+            pass
+        samples += size
+    return samples / (time.perf_counter() - start), check
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("fork", force=True)
+    torch.set_num_threads(1)
+    protocol.serve(measure)

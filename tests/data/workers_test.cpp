@@ -1,0 +1,212 @@
+#include "data/worker_queue.h"
+#include "data/worker_threads.h"
+
+#include "datasets.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace muster::data {
+namespace {
+
+using testing::list;
+using testing::Noisy;
+using testing::numbers;
+using testing::run;
+using testing::worker_threads;
+
+TEST(Workers, AnyNumberGivesTheSameBits) {
+  const Noisy noisy{101};
+  std::vector<std::vector<at::Tensor>> passes;
+  for (const int workers : {0, 1, 2, 3, 7}) {
+    const DataLoader loader(noisy, {.batch_size = 6, .prefetch = 3, .seed = 8, .shuffle = true, .workers = workers});
+    auto& pass = passes.emplace_back();
+    for (int epoch = 0; epoch < 2; ++epoch)
+      for (auto& [rows, indices] : loader) {
+        pass.push_back(rows.clone());
+        pass.push_back(indices.clone());
+      }
+  }
+  for (const auto& pass : passes) {
+    ASSERT_EQ(pass.size(), passes[0].size());
+    for (std::size_t i = 0; i < pass.size(); ++i) EXPECT_TRUE(pass[i].equal(passes[0][i]));
+  }
+}
+
+struct Failing {
+  int64_t size() const { return 40; }
+  int64_t get(size_t i) const {
+    if (i == 23) throw std::out_of_range("no page 23");
+    return static_cast<int64_t>(i);
+  }
+};
+
+TEST(Workers, AFailingSampleEndsTheLoopWithItsIndex) {
+  for (const int workers : {0, 1, 3}) {
+    const DataLoader loader(Failing(), {.batch_size = 5, .workers = workers});
+    int64_t seen = 0;
+    try {
+      for (auto& batch : loader) seen += batch.numel();
+      ADD_FAILURE() << "no exception";
+    } catch (const DatasetError& e) {
+      EXPECT_EQ(e.id(), "MU102");
+      EXPECT_EQ(e.index(), 23);
+      EXPECT_NE(std::string(e.what()).find("no page 23"), std::string::npos) << e.what();
+      EXPECT_THROW(std::rethrow_if_nested(e), std::out_of_range);
+    }
+    EXPECT_EQ(seen, 20) << "batches before the failing one come first";
+    EXPECT_EQ(worker_threads(), 0);
+    EXPECT_EQ(loader.epoch(), 0);
+  }
+}
+
+struct Uneven {
+  int64_t size() const { return 8; }
+  at::Tensor get(size_t i) const { return at::full({i == 6 ? 3 : 2}, 1.0); }
+};
+
+TEST(Workers, SamplesOfDifferentShapeAreNamed) {
+  try {
+    for (auto& batch : DataLoader(Uneven(), {.batch_size = 4, .workers = 1})) (void)batch;
+    ADD_FAILURE() << "stacked";
+  } catch (const DatasetError& e) {
+    EXPECT_EQ(e.index(), 6);
+    EXPECT_NE(std::string(e.what()).find("MU100"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Workers, NoThreadIsLeftAfterBreakReturnAndEnd) {
+  const auto data = numbers(1000);
+  const DataLoader loader(data, {.batch_size = 2, .workers = 3});
+  auto leave = [&] {
+    for (auto& batch : loader)
+      if (list(batch)[0] == 10) return worker_threads();
+    return -1;
+  };
+  EXPECT_EQ(leave(), 3);
+  EXPECT_EQ(worker_threads(), 0);
+  for (auto& batch : loader) {
+    (void)batch;
+    break;
+  }
+  EXPECT_EQ(worker_threads(), 0);
+  EXPECT_EQ(run(loader).size(), 500u);
+  EXPECT_EQ(worker_threads(), 0);
+  try {
+    for (auto& batch : loader) throw std::runtime_error((void(batch), "user's own"));
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(worker_threads(), 0);
+}
+
+struct Counting {
+  std::atomic<int64_t>* made;
+  int64_t size() const { return 1000; }
+  int64_t get(size_t i) const { return ++*made, static_cast<int64_t>(i); }
+};
+
+TEST(Workers, MakeNoMoreThanThePrefetchedBatches) {
+  std::atomic<int64_t> made = 0;
+  const DataLoader loader(Counting{&made}, {.batch_size = 10, .prefetch = 2, .workers = 2});
+  int64_t taken = 0;
+  for (auto& batch : loader) {
+    taken += batch.numel();
+    ASSERT_LE(made.load(), taken + 2 * 2 * 10);
+  }
+  EXPECT_EQ(made, 1000);
+}
+
+/// Holds whoever asks for a sample until the gate opens.
+struct Gated {
+  struct Gate {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool open = false;
+  };
+  Gate* gate;
+  int64_t size() const { return 4; }
+  int64_t get(size_t i) const {
+    std::unique_lock lock(gate->mutex);
+    gate->changed.wait(lock, [this] { return gate->open; });
+    return static_cast<int64_t>(i);
+  }
+};
+
+TEST(WorkerQueue, AWaitForABatchHasATimeOut) {
+  Gated::Gate gate;
+  const auto maker = std::make_shared<DatasetBatchMaker<Gated, at::Tensor>>(std::make_shared<Gated>(Gated{&gate}));
+  const auto order = std::make_shared<ComputedOrder>(ShardPlan({.size = 4}), false, 0, 0);
+  WorkerQueue queue({.first = 0, .last = 4, .random = EpochRandom(0, 0), .timeout = std::chrono::milliseconds(20)}, order, {maker});
+  try {
+    (void)queue.take();
+    ADD_FAILURE() << "no time-out";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.id(), "MU105");
+  }
+  {
+    const std::lock_guard lock(gate.mutex);
+    gate.open = true;
+  }
+  gate.changed.notify_all();
+  EXPECT_NE(queue.take().box, nullptr);
+}
+
+struct AskingThreads {
+  int64_t size() const { return 6; }
+  int64_t get(size_t) const { return at::get_num_threads(); }
+};
+
+TEST(Workers, UseOneIntraOpThreadEachAndLeaveOthersAlone) {
+  const int before = at::get_num_threads();
+  for (const auto& batch : run(DataLoader(AskingThreads(), {.batch_size = 2, .workers = 2})))
+    for (const int64_t threads : batch) EXPECT_EQ(threads, 1);
+  EXPECT_EQ(at::get_num_threads(), before);
+  int fresh = 0;
+  std::thread([&] { fresh = at::get_num_threads(); }).join();
+  EXPECT_EQ(fresh, before) << "threads started later keep the process's number";
+}
+
+TEST(Workers, LeaveTheDefaultGeneratorAlone) {
+  auto generator = at::globalContext().defaultGenerator(at::kCPU);
+  const auto before = generator.get_state();
+  for (const int workers : {0, 2}) {
+    const DataLoader loader(Noisy{50}, {.batch_size = 5, .shuffle = true, .workers = workers});
+    for (auto& batch : loader) (void)batch;
+  }
+  EXPECT_TRUE(generator.get_state().equal(before));
+}
+
+TEST(WorkerQueue, SaysWhenThreadsCannotBeStarted) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers do not run with little address space";
+#endif
+  // In a process of its own: with no address space left for stacks, threads are refused.
+  auto start_many = [] {
+    long pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t limit = static_cast<rlim_t>(pages) * sysconf(_SC_PAGESIZE) + (64u << 20);
+    const rlimit both{limit, limit};
+    if (setrlimit(RLIMIT_AS, &both) != 0) _exit(2);
+    const auto data = numbers(3);
+    try {
+      run(DataLoader(data, {.workers = 500}));
+    } catch (const Error& e) {
+      _exit(e.id() == "MU110" && worker_threads() == 0 ? 0 : 3);
+    }
+    _exit(4);
+  };
+  EXPECT_EXIT(start_many(), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace muster::data
