@@ -107,7 +107,7 @@ void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
     slot.source = source;
     const auto& value = slot.piece->value;
     slot.whole = slot.impl->has_storage() && value.numel() >= slot.impl->numel() &&
-                 slot.impl->unsafe_storage().is_alias_of(value.unsafeGetTensorImpl()->unsafe_storage()) &&
+                 slot.impl->unsafe_storage().unsafeGetStorageImpl() == value.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() &&
                  slot.impl->storage_offset() == value.storage_offset();
     break;
   }

@@ -56,7 +56,10 @@ UpdatePlan::UpdatePlan(Rule rule, torch::optim::Optimizer& inner, const std::vec
     members[at].push_back(i);
   }
   for (size_t at = 0; at < keys.size(); ++at) {
-    calls_.push_back({.group = keys[at].group, .first = keys[at].first, .step = keys[at].step});
+    calls_.emplace_back();
+    calls_.back().group = keys[at].group;
+    calls_.back().first = keys[at].first;
+    calls_.back().step = keys[at].step;
     add_call(state_count(rule, inner.param_groups()[keys[at].group].options()), slots, members[at]);
   }
 }

@@ -30,7 +30,14 @@ struct Slot {
   at::Tensor relaid;                    ///< this step's gradient in the parameter's layout, where it came in another
 
   const at::Tensor& gradient() const { return relaid.defined() ? relaid : impl->grad(); }
-  const void* address() const { return impl->has_storage() ? parameter.const_data_ptr() : nullptr; }
+  /// Where the parameter lies, also where its memory is gone.
+  const void* address() const { return address_of(impl); }
+  static const void* address_of(c10::TensorImpl* impl) {
+    if (!impl->has_storage()) return nullptr;
+    const auto* base = impl->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+    if (!base) return nullptr;
+    return static_cast<const char*>(base) + impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
+  }
 };
 
 using StateMap = std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;

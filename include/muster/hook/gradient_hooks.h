@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace muster::hook {
+
+/// Calls a function each time a gradient was accumulated into a leaf, until it is destroyed.
+/// LibTorch has one such hook per tensor: one that is there already is called first, and comes back in the end.
+/// What the function throws comes out of backward.
+/// Thread safety: the function runs on the thread that runs this part of backward; construct and destroy outside backward.
+class GradientHook {
+ public:
+  using Function = std::function<void(const at::Tensor& leaf)>;
+  /// Requires: `leaf` is a leaf that requires a gradient.
+  GradientHook(const at::Tensor& leaf, Function function);
+  ~GradientHook();
+  GradientHook(GradientHook&&) noexcept = default;
+  GradientHook& operator=(GradientHook&&) = delete;
+
+ private:
+  class Chained;
+  struct Switch;
+  at::Tensor leaf_;
+  std::shared_ptr<Switch> switch_;
+};
+
+/// Calls a function each time autograd::grad() computes the gradient of a leaf for its caller, which accumulates nothing,
+/// until it is destroyed. What the function throws comes out of autograd::grad().
+class CaptureHook {
+ public:
+  CaptureHook(const at::Tensor& leaf, std::function<void()> function);
+  ~CaptureHook();
+  CaptureHook(CaptureHook&&) noexcept = default;
+  CaptureHook& operator=(CaptureHook&&) = delete;
+
+ private:
+  at::Tensor leaf_;
+  unsigned position_ = 0;
+};
+
+/// Calls the function on this thread when the running backward has computed everything; what it throws comes out of it.
+/// Requires: called from inside a hook.
+void at_end_of_backward(std::function<void()> function);
+
+/// Tells apart backward calls; -1 outside of one.
+int64_t current_backward();
+
+/// Inside a hook: whether this backward is itself recorded (create_graph).
+bool backward_is_recorded();
+
+/// Remembers through which autograd graphs some leaves were used: a graph that was begun later is told apart, as long as
+/// the noted one is gone.
+/// Thread safety: note() and the others not at the same time.
+class GraphUse {
+ public:
+  explicit GraphUse(std::vector<at::Tensor> leaves);
+  ~GraphUse();
+  GraphUse(GraphUse&&) noexcept;
+  GraphUse& operator=(GraphUse&&) noexcept;
+  /// The graphs that are alive now are known from now on.
+  void note() noexcept;
+  /// Some graph that uses leaf i is alive.
+  bool alive(size_t i) const;
+  /// It was alive at the last note().
+  bool noted(size_t i) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muster::hook

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/parallel/options.h"
+
+#include <memory>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace muster::parallel {
+
+/// Replicated training: every rank holds the whole model and a part of the batch; gradients are averaged during backward.
+///
+/// Parameters move into flat memory (their handles, sizes and strides stay), gradients become views of flat buckets. Hooks
+/// copy each gradient, times 1/size, into its bucket; buckets are laid out by the model, from the last parameter to the
+/// first, and start their all_reduce in this order as they fill, while backward goes on. When backward ends, every
+/// gradient is the mean over ranks of the gradients that each rank has accumulated: summed in rank order, so the bits are
+/// the same on every rank and in every run.
+///
+/// Tied parameters count once. Frozen ones (requires_grad off) take no part; one that is frozen later counts as unused
+/// without being an error, one that is unfrozen later is an error (MU156). backward() called directly works as well.
+/// An exception in backward leaves the reducer usable if all ranks threw at the same place.
+///
+/// Throws, from backward on the ranks concerned: UsageError
+///   MU151 no forward of this backward ran in a forward scope,
+///   MU152 a parameter got no gradient on some rank (on all ranks; unless find_unused_parameters or static_graph),
+///   MU153 backward with create_graph, or autograd::grad with respect to a parameter of the model,
+///   MU154 a sparse gradient,
+///   MU155 with static_graph, other parameters got gradients than in the first step.
+class Reducer final : public ManagedModel {
+ public:
+  /// Values of parameters and buffers come from rank 0. Requires: the module outlives this object.
+  /// Throws: ConfigError (MU150) if ranks disagree in a name, shape, stride, dtype or requires_grad.
+  /// Collective.
+  Reducer(torch::nn::Module& module, dist::Communicator group, DdpOptions options = {});
+  ~Reducer() override;
+
+  const optim::FlatPiece* find(const at::Tensor& parameter) const override;
+  bool has_gradient(const at::Tensor& parameter) const override;
+  void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
+
+  /// Broadcasts buffers from rank 0 if a training forward has changed them since, and gradient_sync() is on.
+  /// Throws: UsageError (MU156) if a parameter was moved or unfrozen since set-up.
+  /// Collective: where the module has buffers and broadcast_buffers is on.
+  void enter_forward() override;
+  void leave_forward() noexcept override;
+  void before_backward() override;
+  void after_backward() override;
+  void set_gradient_sync(bool on) override;
+  bool gradient_sync() const override;
+
+  at::Tensor gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
+  void for_each_gradient(const std::vector<at::Tensor>& parameters,
+                         const std::function<void(const at::Tensor&)>& f) override;
+  std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
+  std::string describe() const override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muster::parallel

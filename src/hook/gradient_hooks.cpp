@@ -1,0 +1,116 @@
+#include "muster/hook/gradient_hooks.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <optional>
+#include <utility>
+
+namespace muster::hook {
+
+namespace autograd = torch::autograd;
+
+struct GradientHook::Switch {
+  Function function;   // empty once the owner is gone
+};
+
+class GradientHook::Chained final : public autograd::PostAccumulateGradHook {
+ public:
+  Chained(std::unique_ptr<PostAccumulateGradHook> before, std::shared_ptr<Switch> mine)
+      : before_(std::move(before)), mine_(std::move(mine)) {}
+  void operator()(const autograd::Variable& leaf) override {
+    if (before_) (*before_)(leaf);
+    if (mine_->function) mine_->function(leaf);
+  }
+  bool belongs_to(const std::shared_ptr<Switch>& owner) const { return mine_ == owner; }
+  std::unique_ptr<PostAccumulateGradHook> release() { return std::move(before_); }
+
+ private:
+  std::unique_ptr<PostAccumulateGradHook> before_;
+  std::shared_ptr<Switch> mine_;
+};
+
+GradientHook::GradientHook(const at::Tensor& leaf, Function function)
+    : leaf_(leaf), switch_(std::make_shared<Switch>(Switch{std::move(function)})) {
+  auto before = std::move(autograd::impl::post_acc_grad_hooks(leaf));
+  autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<Chained>(std::move(before), switch_));
+}
+
+GradientHook::~GradientHook() {
+  if (!switch_) return;
+  switch_->function = nullptr;   // a hook chained after ours keeps it in the chain, without effect
+  auto& slot = autograd::impl::post_acc_grad_hooks(leaf_);
+  if (auto* chained = dynamic_cast<Chained*>(slot.get()); chained && chained->belongs_to(switch_)) slot = chained->release();
+}
+
+CaptureHook::CaptureHook(const at::Tensor& leaf, std::function<void()> function) : leaf_(leaf) {
+  auto* impl = leaf.unsafeGetTensorImpl();
+  position_ = leaf_.register_hook([impl, function = std::move(function)](const at::Tensor&) {
+    const auto* infos = autograd::get_current_graph_task_exec_info();
+    if (!infos || infos->empty()) return;
+    const at::Tensor self(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+    const auto node = autograd::impl::try_get_grad_accumulator(self);
+    const auto found = node ? infos->find(node.get()) : infos->end();
+    if (found != infos->end() && found->second.captures_ && !found->second.captures_->empty()) function();
+  });
+}
+
+CaptureHook::~CaptureHook() {
+  if (leaf_.defined()) leaf_.remove_hook(position_);
+}
+
+void at_end_of_backward(std::function<void()> function) {
+  autograd::Engine::get_default_engine().queue_callback(std::move(function));
+}
+
+int64_t current_backward() { return autograd::get_current_graph_task_id(); }
+
+bool backward_is_recorded() { return at::GradMode::is_enabled(); }
+
+namespace {
+
+// The owner of a node is a shared_ptr up to LibTorch 2.12 and an intrusive_ptr after.
+using NodePtr = decltype(autograd::impl::try_get_grad_accumulator(std::declval<const at::Tensor&>()));
+template <class P>
+struct WeakOf {
+  using type = c10::weak_intrusive_ptr<typename P::element_type>;
+};
+template <class T>
+struct WeakOf<std::shared_ptr<T>> {
+  using type = std::weak_ptr<T>;
+};
+
+}  // namespace
+
+class GraphUse::Impl {
+ public:
+  explicit Impl(std::vector<at::Tensor> leaves) : leaves_(std::move(leaves)), noted_(leaves_.size()) {}
+  void note() noexcept {
+    for (size_t i = 0; i < leaves_.size(); ++i)
+      if (const auto node = now(i)) noted_[i].emplace(node);
+  }
+  NodePtr now(size_t i) const { return autograd::impl::try_get_grad_accumulator(leaves_[i]); }
+  bool noted(size_t i) const {
+    const auto node = now(i);
+    return node && noted_[i] && noted_[i]->lock() == node;
+  }
+
+ private:
+  std::vector<at::Tensor> leaves_;
+  std::vector<std::optional<WeakOf<NodePtr>::type>> noted_;
+};
+
+GraphUse::GraphUse(std::vector<at::Tensor> leaves) : impl_(std::make_unique<Impl>(std::move(leaves))) {}
+GraphUse::~GraphUse() = default;
+GraphUse::GraphUse(GraphUse&&) noexcept = default;
+GraphUse& GraphUse::operator=(GraphUse&&) noexcept = default;
+void GraphUse::note() noexcept { impl_->note(); }
+bool GraphUse::alive(size_t i) const { return static_cast<bool>(impl_->now(i)); }
+bool GraphUse::noted(size_t i) const { return impl_->noted(i); }
+
+}  // namespace muster::hook

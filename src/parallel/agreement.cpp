@@ -1,0 +1,51 @@
+#include "parallel/agreement.h"
+
+#include "muster/base/error.h"
+
+#include <algorithm>
+#include <sstream>
+
+namespace muster::parallel {
+namespace {
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string line_or_none(const std::vector<std::string>& lines, size_t i) {
+  return i < lines.size() ? lines[i] : "nothing more (" + std::to_string(lines.size()) + " tensors in all)";
+}
+
+}  // namespace
+
+std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers) {
+  std::vector<std::string> lines;
+  const auto add = [&](const char* what, const NamedTensor& named) {
+    std::ostringstream line;
+    line << what << ' ' << named.name << ": " << c10::toString(named.tensor.scalar_type()) << ' ' << named.tensor.sizes()
+         << ", strides " << named.tensor.strides() << (named.tensor.requires_grad() ? ", trainable" : ", no gradient");
+    lines.push_back(line.str());
+  };
+  for (const auto& named : parameters) add("parameter", named);
+  for (const auto& named : buffers) add("buffer", named);
+  return lines;
+}
+
+void require_equal_lines(const dist::Communicator& group, const std::vector<std::string>& lines) {
+  std::string text;
+  for (const auto& line : lines) text += line + '\n';
+  const auto all = group.all_gather_bytes(text);
+  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
+  if (other == all.end()) return;
+  const auto first = split(all.front()), second = split(*other);
+  size_t at = 0;
+  while (at < first.size() && at < second.size() && first[at] == second[at]) ++at;
+  throw ConfigError("MU150", "ranks have built different models: rank 0 has " + line_or_none(first, at) + ", rank " +
+                                 std::to_string(other - all.begin()) + " has " + line_or_none(second, at) +
+                                 "; build the same model on every rank, whatever its rank");
+}
+
+}  // namespace muster::parallel

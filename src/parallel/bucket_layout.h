@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace muster::parallel {
+
+struct BucketItem {
+  int64_t elements = 0;       ///< padded
+  int64_t element_size = 0;
+  size_t kind = 0;            ///< items of one kind (dtype and device) share flat memory
+};
+
+struct BucketSpan {
+  size_t kind = 0;
+  int64_t begin = 0;          ///< in the flat memory of the kind
+  int64_t length = 0;
+  std::vector<size_t> items;
+};
+
+struct BucketLayout {
+  std::vector<BucketSpan> buckets;     ///< in the order in which they are communicated
+  std::vector<int64_t> offsets;        ///< of each item, in the flat memory of its kind
+  std::vector<int64_t> totals;         ///< elements per kind
+};
+
+/// Items from the last to the first, roughly the order in which backward reaches them, into buckets of one kind of at most
+/// `cap_bytes` (the first: `first_bytes`; an item that is larger has a bucket of its own). A function of the arguments
+/// alone: every rank gets the same.
+BucketLayout lay_buckets(const std::vector<BucketItem>& items, double first_bytes, double cap_bytes);
+
+}  // namespace muster::parallel

@@ -1,0 +1,55 @@
+#include "parallel/coalesced.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Storage.h>
+
+#include <algorithm>
+
+namespace muster::parallel {
+namespace {
+
+constexpr int64_t kAlignment = 16;
+
+int64_t aligned_bytes(const at::Tensor& tensor) {
+  return (static_cast<int64_t>(tensor.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors) {
+  at::NoGradGuard no_grad;
+  while (!tensors.empty()) {
+    const auto device = tensors.front().device();
+    const auto others = std::stable_partition(tensors.begin(), tensors.end(),
+                                              [&](const at::Tensor& tensor) { return tensor.device() == device; });
+    Message message;
+    message.tensors.assign(tensors.begin(), others);
+    tensors.erase(tensors.begin(), others);
+    int64_t total = 0;
+    for (const auto& tensor : message.tensors) total += aligned_bytes(tensor);
+    message.bytes = at::empty({total}, at::TensorOptions().dtype(at::kByte).device(device));
+    int64_t begin = 0;
+    for (const auto& tensor : message.tensors) {
+      const auto bytes = static_cast<int64_t>(tensor.nbytes());
+      message.places.push_back(message.bytes.narrow(0, begin, bytes).view(tensor.scalar_type()).view(tensor.sizes()));
+      begin += aligned_bytes(tensor);
+    }
+    messages_.push_back(std::move(message));
+  }
+}
+
+void CoalescedBroadcast::run(const dist::Communicator& group) const {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  for (const auto& message : messages_) {
+    if (group.rank() == 0)
+      for (size_t i = 0; i < message.tensors.size(); ++i) message.places[i].copy_(message.tensors[i]);
+    group.broadcast(message.bytes, 0);
+    if (group.rank() != 0)
+      for (size_t i = 0; i < message.tensors.size(); ++i) message.tensors[i].copy_(message.places[i]);
+  }
+}
+
+}  // namespace muster::parallel

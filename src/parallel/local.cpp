@@ -1,0 +1,56 @@
+#include "parallel/local.h"
+
+#include "muster/optim/norm.h"
+
+#include <unordered_set>
+
+namespace muster::parallel {
+namespace {
+
+std::vector<NamedTensor> distinct(const torch::OrderedDict<std::string, at::Tensor>& all) {
+  std::unordered_set<c10::TensorImpl*> seen;
+  std::vector<NamedTensor> found;
+  for (const auto& entry : all)
+    if (seen.insert(entry.value().unsafeGetTensorImpl()).second) found.push_back({entry.key(), entry.value()});
+  return found;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> distinct_parameters(const torch::nn::Module& module) {
+  return distinct(module.named_parameters());
+}
+
+std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module) { return distinct(module.named_buffers()); }
+
+void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {
+  std::unordered_set<c10::TensorImpl*> seen;
+  for (const auto& parameter : parameters) {
+    auto* impl = parameter.unsafeGetTensorImpl();
+    if (impl->grad().defined() && seen.insert(impl).second) f(impl->grad());
+  }
+}
+
+at::Tensor local_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+  std::vector<at::Tensor> gradients;
+  each_local_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  return optim::power_sum(gradients, p);
+}
+
+void zero_local_gradient(const at::Tensor& parameter, bool set_to_none) {
+  if (!parameter.unsafeGetTensorImpl()->grad().defined()) return;
+  auto& gradient = parameter.mutable_grad();
+  if (set_to_none)
+    gradient.reset();
+  else
+    gradient.detach_().zero_();
+}
+
+std::vector<std::pair<std::string, at::Tensor>> local_state(const torch::nn::Module& module) {
+  std::vector<std::pair<std::string, at::Tensor>> state;
+  for (const auto& entry : module.named_parameters()) state.emplace_back(entry.key(), entry.value().detach());
+  for (const auto& entry : module.named_buffers()) state.emplace_back(entry.key(), entry.value().detach());
+  return state;
+}
+
+}  // namespace muster::parallel

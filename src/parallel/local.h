@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// What needs no other rank: modules, and gradients that lie whole on this one.
+namespace muster::parallel {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+/// Each parameter once (tied ones by their first name), in order of registration.
+std::vector<NamedTensor> distinct_parameters(const torch::nn::Module& module);
+std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module);
+
+/// Each gradient of these parameters once.
+void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f);
+at::Tensor local_power_sum(const std::vector<at::Tensor>& parameters, double p);
+void zero_local_gradient(const at::Tensor& parameter, bool set_to_none);
+/// Parameters and buffers under every name they have.
+std::vector<std::pair<std::string, at::Tensor>> local_state(const torch::nn::Module& module);
+
+}  // namespace muster::parallel

@@ -1,0 +1,227 @@
+#include "parallel/reduction_round.h"
+
+#include "muster/base/error.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+
+namespace muster::parallel {
+namespace {
+
+std::vector<at::Tensor> leaves_of(const Replica& replica) {
+  std::vector<at::Tensor> leaves;
+  for (const auto& parameter : replica.parameters()) leaves.push_back(parameter.tensor);
+  return leaves;
+}
+
+/// A number that does not take part in type promotion, as a Python number would be.
+at::Tensor number(double value) {
+  auto scalar = at::scalar_tensor(value, at::kDouble);
+  scalar.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return scalar;
+}
+
+std::string list_names(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 10;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", '" : "'") + names[i] + "'";
+  if (names.size() > kShown) text += " and " + std::to_string(names.size() - kShown) + " more";
+  return text;
+}
+
+}  // namespace
+
+ReductionRound::ReductionRound(Replica& replica, const dist::Communicator& group, const DdpOptions& options)
+    : replica_(replica),
+      group_(group),
+      options_(options),
+      scale_(number(1.0 / group.size())),
+      graphs_(leaves_of(replica)),
+      states_(replica.parameters().size()),
+      pending_(replica.buckets().size()) {
+  const auto& parameters = replica.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    hooks_.emplace_back(parameters[i].tensor, [this, i](const at::Tensor&) { on_gradient(i); });
+    captures_.emplace_back(parameters[i].tensor, [&parameters, i] {
+      throw UsageError("MU153", "autograd::grad with respect to parameter '" + parameters[i].name + "' of a prepared model "
+                                "would give this rank's gradient only, unaveraged: take it from a module that is not "
+                                "prepared, or call backward and read the parameter's grad()");
+    });
+  }
+}
+
+void ReductionRound::before_backward() {
+  const std::lock_guard lock(mutex_);
+  if (active_) drain();
+  seen_gradient_ = seen_scoped_ = false;
+}
+
+void ReductionRound::after_backward() {
+  const std::lock_guard lock(mutex_);
+  if (seen_gradient_ && !seen_scoped_) refuse_bypass();
+}
+
+void ReductionRound::refuse_bypass() {
+  seen_gradient_ = false;
+  throw UsageError("MU151", "backward reached parameters of a prepared model whose forward ran outside of the handle that "
+                            "prepare() returned, without autocast and synchronisation: call model(x), or "
+                            "model.run(&Net::other, x) for another entry");
+}
+
+void ReductionRound::on_gradient(size_t i) {
+  const std::lock_guard lock(mutex_);
+  const auto& parameter = replica_.parameters()[i];
+  if (hook::backward_is_recorded())
+    throw UsageError("MU153", "backward with create_graph reached parameter '" + parameter.name + "' of a prepared model: its "
+                              "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
+                              "it by autograd::grad with respect to activations");
+  if (parameter.tensor.unsafeGetTensorImpl()->grad().layout() != at::kStrided)
+    throw UsageError("MU154", "parameter '" + parameter.name + "' got a sparse gradient, which replicated training does not "
+                              "average: make it dense (EmbeddingOptions::sparse(false))");
+  if (sync_ && (!active_ || backward_ != hook::current_backward())) begin();
+  seen_gradient_ = true;
+  seen_scoped_ = seen_scoped_ || graphs_.noted(i);
+  if (!sync_) return;
+  auto& state = states_[i];
+  const bool started = works_.size() > parameter.bucket;
+  if (state.fired || !state.expected || started) broken_ = true;
+  if (state.fired || started) return;
+  state.fired = true;
+  store(i);
+  if (state.expected && --pending_[parameter.bucket] == 0) start_full_buckets();
+}
+
+void ReductionRound::begin() {
+  if (active_) drain();
+  active_ = true;
+  broken_ = seen_gradient_ = seen_scoped_ = false;
+  backward_ = hook::current_backward();
+  std::fill(pending_.begin(), pending_.end(), 0);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    states_[i].fired = false;
+    if (states_[i].expected)
+      ++pending_[replica_.parameters()[i].bucket];
+    else
+      fill(i);   // its bucket will not wait for it
+  }
+  hook::at_end_of_backward([this] { finish(); });
+}
+
+/// After a backward that threw: what was started is waited for, within the group's time-out, and forgotten.
+void ReductionRound::drain() noexcept {
+  for (auto& work : works_) try {
+      work.wait();
+    } catch (...) {   // the group is unusable then, and its next operation says so
+    }
+  works_.clear();
+  active_ = false;
+}
+
+/// Puts the parameter's gradient, times the scale, into its bucket, and lets grad() be that place.
+void ReductionRound::store(size_t i) {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  const auto& parameter = replica_.parameters()[i];
+  auto& gradient = parameter.tensor.mutable_grad();
+  at::Tensor place = parameter.gradient;
+  at::mul_out(place, gradient, scale_);
+  if (!gradient.is_same(place)) gradient = place;
+}
+
+void ReductionRound::start_full_buckets() {
+  const auto& buckets = replica_.buckets();
+  while (works_.size() < buckets.size() && pending_[works_.size()] == 0) {
+    if (works_.size() + 1 == buckets.size()) write_flags();
+    works_.push_back(group_.start_all_reduce(buckets[works_.size()], dist::ReduceOp::sum));
+  }
+}
+
+/// Per parameter: 1 where this rank has a gradient; then: 1 where it should have one and has none; then: something else
+/// than expected has happened. Sums of ones compare well with 0 in every dtype, so both sides of the question are asked.
+void ReductionRound::write_flags() {
+  const auto count = static_cast<int64_t>(states_.size());
+  const auto own = at::empty({flag_count(states_.size())}, at::kDouble);
+  auto* flags = own.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& parameter = replica_.parameters()[static_cast<size_t>(i)];
+    const bool used = parameter.tensor.unsafeGetTensorImpl()->grad().defined();
+    flags[i] = used;
+    flags[count + i] = !used && parameter.tensor.requires_grad();
+    if (learned_ && states_[static_cast<size_t>(i)].fired != states_[static_cast<size_t>(i)].expected) broken_ = true;
+  }
+  flags[2 * count] = options_.static_graph && broken_;
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  replica_.flags().copy_(own);
+}
+
+void ReductionRound::finish() {
+  const std::lock_guard lock(mutex_);
+  if (!active_) return;
+  try {
+    fill_the_rest();
+    start_full_buckets();
+    for (auto& work : works_) work.wait();
+  } catch (...) {
+    drain();
+    throw;
+  }
+  works_.clear();
+  active_ = false;
+  conclude();
+}
+
+/// Without a gradient in this backward: what was accumulated before, or zeros.
+void ReductionRound::fill(size_t i) {
+  const auto& parameter = replica_.parameters()[i];
+  if (parameter.tensor.unsafeGetTensorImpl()->grad().defined()) return store(i);
+  at::NoGradGuard no_grad;
+  parameter.piece.gradient.zero_();
+}
+
+void ReductionRound::fill_the_rest() {
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (!states_[i].fired && states_[i].expected) fill(i);
+  std::fill(pending_.begin(), pending_.end(), 0);
+}
+
+void ReductionRound::conclude() {
+  const auto count = states_.size();
+  const auto flags = replica_.flags().to(at::kCPU, at::kDouble);
+  const auto* values = flags.const_data_ptr<double>();
+  const std::vector<double> used(values, values + count), unused(values + count, values + 2 * count);
+  for (size_t i = 0; i < count; ++i) {
+    auto& parameter = replica_.parameters()[i];
+    if (used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() && parameter.tensor.requires_grad())
+      parameter.tensor.mutable_grad() = parameter.gradient;
+  }
+  report(used, unused, values[2 * count]);
+  if (options_.static_graph && !learned_) {
+    for (auto& state : states_) state.expected = state.fired;
+    learned_ = true;
+  }
+}
+
+void ReductionRound::report(const std::vector<double>& used, const std::vector<double>& unused, double broken) {
+  if (seen_gradient_ && !seen_scoped_) refuse_bypass();
+  if (options_.static_graph && (broken > 0 || broken_))
+    throw UsageError("MU155", "static_graph is on, but in this backward other parameters got gradients than in the first one: "
+                              "turn it off, and find_unused_parameters on if parameters may be unused");
+  if (options_.find_unused_parameters || options_.static_graph) return;
+  std::vector<std::string> nowhere, somewhere;
+  for (size_t i = 0; i < unused.size(); ++i)
+    if (unused[i] > 0) (used[i] > 0 ? somewhere : nowhere).push_back(replica_.parameters()[i].name);
+  if (nowhere.empty() && somewhere.empty()) return;
+  std::string text;
+  if (!nowhere.empty()) text += "no rank has a gradient for " + list_names(nowhere);
+  if (!somewhere.empty()) text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + list_names(somewhere));
+  throw UsageError("MU152", text + ": use these parameters in the loss, freeze them before prepare(), or set "
+                                   "find_unused_parameters");
+}
+
+}  // namespace muster::parallel

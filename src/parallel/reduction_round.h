@@ -1,0 +1,80 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "muster/hook/gradient_hooks.h"
+#include "muster/parallel/options.h"
+#include "parallel/replica.h"
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace muster::parallel {
+
+/// The averaging of gradients during one backward after the other.
+///
+/// A round begins with the first gradient of a backward and ends in autograd's final callback. Buckets start in their fixed
+/// order, each as soon as it and those before it are full; what is still open at the end (unused parameters) is filled
+/// with zeros, or with what was accumulated before, and started then. The last bucket carries flags, so that all ranks
+/// learn which parameters had gradients where, without a message of their own.
+///
+/// Thread safety: hooks may come from several threads.
+class ReductionRound {
+ public:
+  /// Elements of flags for this many parameters.
+  static int64_t flag_count(size_t parameters) { return 2 * static_cast<int64_t>(parameters) + 1; }
+
+  /// Requires: all three outlive this object.
+  ReductionRound(Replica& replica, const dist::Communicator& group, const DdpOptions& options);
+  ReductionRound(const ReductionRound&) = delete;
+
+  void set_sync(bool on) noexcept { sync_ = on; }
+  bool sync() const noexcept { return sync_; }
+  /// A forward scope has closed: graphs that are alive came through it.
+  void note_forward() noexcept { graphs_.note(); }
+  /// Ends what a backward that threw has left behind.
+  void before_backward();
+  /// Throws what a backward without synchronisation has to report.
+  void after_backward();
+
+ private:
+  struct State {
+    bool fired = false;      ///< in this round
+    bool expected = true;    ///< its bucket waits for it
+  };
+
+  void on_gradient(size_t i);
+  void begin();
+  void drain() noexcept;
+  void store(size_t i);
+  void start_full_buckets();
+  void write_flags();
+  void finish();
+  void fill(size_t i);
+  void fill_the_rest();
+  void conclude();
+  void report(const std::vector<double>& used, const std::vector<double>& unused, double broken);
+  [[noreturn]] void refuse_bypass();
+
+  Replica& replica_;
+  const dist::Communicator& group_;
+  const DdpOptions& options_;
+  at::Tensor scale_;
+  hook::GraphUse graphs_;
+  std::vector<State> states_;
+  std::vector<int64_t> pending_;      // per bucket: expected gradients that have not come
+  std::vector<dist::Work> works_;     // of the buckets that were started
+  std::mutex mutex_;
+  int64_t backward_ = -1;             // whose round this is
+  bool active_ = false;
+  bool sync_ = true;
+  bool learned_ = false;              // static_graph: `expected` is known
+  bool broken_ = false;               // static_graph: another parameter fired
+  bool seen_gradient_ = false;        // since before_backward() or the round's begin
+  bool seen_scoped_ = false;
+  std::vector<hook::GradientHook> hooks_;
+  std::vector<hook::CaptureHook> captures_;
+};
+
+}  // namespace muster::parallel
