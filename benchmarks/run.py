@@ -115,16 +115,27 @@ def agree(one, other, tolerance):
     return one["verified"] and other["verified"] and abs(one["check"] - other["check"]) <= tolerance * max(1e-9, abs(one["check"]))
 
 
+def best_variant(contender, variants, lower_is_better):
+    """The variant that does best, and what it measured."""
+    found = {variant: contender.measure(variant) for variant in variants}
+    best = (min if lower_is_better else max)(variants, key=lambda variant: found[variant]["value"])
+    if len(variants) > 1:
+        print(f"# of {', '.join(variants)} the best is {best}", flush=True)
+    return best, found[best]
+
+
 def rows_of(case, contenders, rounds):
     """The rows of one case: ours, the first contender, beside each of the others."""
     ours, *peers = list(case.contenders)
-    first = {name: contenders[name].measure(case.asked(name)) for name in case.contenders}  # warms up, and verifies before timing counts
+    asked, first = {}, {}
+    for name in case.contenders:  # warms up, and verifies before timing counts
+        asked[name], first[name] = best_variant(contenders[name], case.variants(name), case.lower_is_better)
     good = {peer: agree(first[ours], first[peer], case.tolerance) for peer in peers}
     times = {name: [] for name in case.contenders}
     for turn in range(rounds):
         order = list(case.contenders)
         order = order[turn % len(order):] + order[:turn % len(order)]
-        found = {name: contenders[name].measure(case.asked(name)) for name in order}
+        found = {name: contenders[name].measure(asked[name]) for name in order}
         for name in order:
             times[name].append(found[name]["value"])
         for peer in peers:

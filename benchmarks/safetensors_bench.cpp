@@ -15,8 +15,7 @@ namespace fs = std::filesystem;
 muster::NamedTensors make_tensors() {
   muster::NamedTensors tensors;
   const auto ramp = torch::arange(1 << 20, torch::kFloat).view({1024, 1024});
-  for (int i = 0; i < 128; ++i)
-    tensors.emplace_back("layer" + std::to_string(i / 4) + ".w" + std::to_string(i % 4), ramp / 1024 + i);
+  for (int i = 0; i < 128; ++i) tensors.emplace_back("layer" + std::to_string(i / 4) + ".w" + std::to_string(i % 4), ramp / 1024 + i);
   return tensors;
 }
 

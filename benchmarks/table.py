@@ -9,7 +9,8 @@ HERE = pathlib.Path(__file__).parent
 @dataclasses.dataclass
 class Contender:
     command: list
-    case: str = ""  # what it is asked for; the case's name if empty
+    case: str = ""            # what it is asked for; the case's name if empty
+    variants: tuple = ()      # or several: each is tried before the rounds, and the best one runs in them
 
 
 @dataclasses.dataclass
@@ -25,8 +26,8 @@ class Case:
     tolerance: float = 1e-4
     whole: bool = False   # measured from exec on, by a process of its own each time
 
-    def asked(self, contender):
-        return self.contenders[contender].case or self.name
+    def variants(self, contender):
+        return self.contenders[contender].variants or (self.contenders[contender].case or self.name,)
 
 
 def peer(script, *arguments):
@@ -69,6 +70,20 @@ def optim_cases(programs):
         yield Case("optim", size, "ms/step", {"muster": Contender(ours, f"muster {size}"), "torch::optim": Contender(ours, f"torch {size}")})
 
 
+def data_cases(programs):
+    ours = [str(programs / "data_bench")]
+    setup = {"lower_is_better": False, "threads": 2, "tolerance": 1e-9}
+    workers = lambda words: tuple(f"{words} {count}" for count in (0, 1, 2))
+    for workload in ("images", "tokens"):
+        rivals = {"torch::data": Contender(ours, variants=workers(f"torch {workload}")),
+                  "pytorch": Contender(peer("data_peer"), variants=workers(workload))}
+        yield Case("data", f"{workload} per sample", "samples/s", {"muster": Contender(ours, variants=workers(f"get {workload}")), **rivals}, **setup)
+        yield Case("data", f"{workload} in place", "samples/s", {"muster": Contender(ours, variants=workers(f"place {workload}")), **rivals}, **setup)
+        for count in (1, 2):
+            yield Case("data", f"{workload} per sample on {count} threads", "samples/s",
+                       {"muster": Contender(ours, f"get {workload} {count}"), "get-only loop": Contender(ours, f"loop {workload} {count}")}, **setup)
+
+
 def safetensors_cases(programs):
     folder = str(programs.parent / "bench" / "files")
     for case in ("save", "save durable", "load", "load mapped"):
@@ -84,5 +99,5 @@ def compile_cases(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, launch_cases, optim_cases, safetensors_cases, compile_cases)
+    groups = (step_cases, ddp_cases, launch_cases, optim_cases, data_cases, safetensors_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

@@ -68,6 +68,16 @@ class Driver(unittest.TestCase):
             row, = rows(case("ours", "peer"), [], {"ours": ([1] * 4,), "peer": ([1] * 4, checks)}, 3)
             self.assertEqual(row["verified"], "no")
 
+    def test_counts_the_best_variant(self):
+        class Contender:
+            def measure(self, case):
+                return {"value": {"slow": 2.0, "fast": 1.0}[case], "check": 1.0, "verified": True}
+        made_up = table.Case("b", "c", "ms", {"ours": table.Contender([], "slow"), "peer": table.Contender([], variants=("slow", "fast"))})
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            row, = run.rows_of(made_up, {"ours": Contender(), "peer": Contender()}, 3)
+        self.assertEqual((row["peer_value"], row["ratio"]), ("1", "0.500"))
+        self.assertIn("the best is fast", output.getvalue())
+
     def test_asks_every_rank_of_a_living_contender(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "contender.py")
