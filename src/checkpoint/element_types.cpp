@@ -64,8 +64,9 @@ format::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor, co
   if (tensor.layout() != at::kStrided) refuse(file, name, "is not dense; call to_dense() on it first");
   const auto type = stored_type(tensor.scalar_type());
   if (!type)
-    refuse(file, name, std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", which the format has not (it has " +
-                           format::known_element_types() + ")");
+    refuse(file, name,
+           std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", which the format has not (it has " +
+               format::known_element_types() + ")");
   format::TensorSpec spec{.name = name, .shape = tensor.sizes().vec(), .type = *type};
   if (*type != ElementType::f4) return spec;
   if (spec.shape.empty()) refuse(file, name, "has no dimension to count its pairs of 4-bit elements in; reshape it to [1]");
@@ -75,13 +76,13 @@ format::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor, co
 
 std::vector<int64_t> shape_of(const format::TensorSpec& entry, const std::string& file) {
   if (!scalar_type(entry.type))
-    throw CheckpointError("MU207", file + ": tensor '" + entry.name + "' has dtype " + std::string(format::name_of(entry.type)) +
-                                       ", which LibTorch has not");
+    throw CheckpointError(
+        "MU207", file + ": tensor '" + entry.name + "' has dtype " + std::string(format::name_of(entry.type)) + ", which LibTorch has not");
   std::vector<int64_t> shape = entry.shape;
   if (entry.type != ElementType::f4) return shape;
   if (shape.empty() || shape.back() % 2 != 0)
-    throw CheckpointError("MU207", file + ": tensor '" + entry.name +
-                                       "' has an odd number of 4-bit elements in its last dimension; LibTorch has only pairs");
+    throw CheckpointError(
+        "MU207", file + ": tensor '" + entry.name + "' has an odd number of 4-bit elements in its last dimension; LibTorch has only pairs");
   shape.back() /= 2;
   return shape;
 }

@@ -38,7 +38,8 @@ class Mappings {
     if (!mapping) mapping = std::make_shared<format::MappedFile>(*stored.file);
     std::byte* place = mapping->data() + stored.entry.offset;
     if (reinterpret_cast<std::uintptr_t>(place) % c10::elementSize(stored.type) == 0)
-      return at::from_blob(place, stored.shape, [keep = mapping](void*) mutable { keep.reset(); }, options);
+      return at::from_blob(
+          place, stored.shape, [keep = mapping](void*) mutable { keep.reset(); }, options);
     at::Tensor copy = at::empty(stored.shape, options);
     std::memcpy(copy.mutable_data_ptr(), place, stored.entry.bytes);
     return copy;
@@ -81,10 +82,8 @@ Matches match(const NamedTensors& destinations, const WeightSource& source) {
     used.insert(stored->entry.name);
     if (stored->type != destination.scalar_type() || destination.sizes() != at::IntArrayRef(stored->shape))
       matches.different.push_back("'" + name + "' (file: " + std::string(name_of(stored->entry.type)) + " " +
-                                  c10::str(at::IntArrayRef(stored->shape)) + ", here: " +
-                                  checkpoint::description(destination) + ")");
-    else
-      matches.pairs.emplace_back(stored, destination);
+                                  c10::str(at::IntArrayRef(stored->shape)) + ", here: " + checkpoint::description(destination) + ")");
+    else matches.pairs.emplace_back(stored, destination);
   }
   for (const auto& [name, destination] : unmatched)
     if (!is_filled_through_another(destination, matches)) matches.report.missing.push_back(name);
@@ -97,15 +96,12 @@ void check(const Matches& matches, const std::filesystem::path& path, bool stric
   std::string problems;
   if (!matches.different.empty()) problems += "; shape or dtype differs:" + list_of(matches.different);
   if (strict && !matches.report.missing.empty()) problems += "; the file lacks:" + list_of(matches.report.missing);
-  if (strict && !matches.report.unexpected.empty())
-    problems += "; only the file has:" + list_of(matches.report.unexpected);
-  if (!problems.empty())
-    throw CheckpointError("MU204", path.string() + " does not fit, nothing was loaded" + problems);
+  if (strict && !matches.report.unexpected.empty()) problems += "; only the file has:" + list_of(matches.report.unexpected);
+  if (!problems.empty()) throw CheckpointError("MU204", path.string() + " does not fit, nothing was loaded" + problems);
 }
 
 bool takes_bytes(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_conj() &&
-         !tensor.is_neg();
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 at::Tensor as_bytes_if_packed(const at::Tensor& tensor) {
@@ -169,8 +165,7 @@ LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions
   return loaded;
 }
 
-LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path,
-                     const LoadIntoOptions& options) {
+LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path, const LoadIntoOptions& options) {
   const WeightSource source = checkpoint::open_weights(path);
   const Matches matches = match(destinations, source);
   check(matches, path, options.strict);

@@ -58,13 +58,14 @@ class TensorStream {
   std::size_t waiting_ = 0;
 };
 
-std::unique_ptr<format::AtomicFile> write_aside(const NamedTensors& tensors, const fs::path& path,
-                                                const format::Metadata& metadata, Durability durability) {
+std::unique_ptr<format::AtomicFile> write_aside(const NamedTensors& tensors, const fs::path& path, const format::Metadata& metadata,
+                                                Durability durability) {
   std::vector<format::TensorSpec> specs;
   specs.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor, path.string()));
   const format::FilePlan plan = format::plan_file(specs, metadata, path.string());
   auto file = std::make_unique<format::AtomicFile>(path, durability);
+  file->reserve(plan.file_bytes);
   TensorStream stream(*file);
   stream.append(plan.head);
   for (const std::size_t i : plan.order) stream.append(tensors[i].second);
@@ -75,8 +76,7 @@ std::unique_ptr<format::AtomicFile> write_aside(const NamedTensors& tensors, con
 void check_names(const NamedTensors& tensors, const fs::path& path) {
   std::map<std::string_view, int> seen;
   for (const auto& [name, tensor] : tensors)
-    if (seen[name]++ > 0)
-      throw CheckpointError("MU203", path.string() + " was not written: two tensors are named '" + name + "'");
+    if (seen[name]++ > 0) throw CheckpointError("MU203", path.string() + " was not written: two tensors are named '" + name + "'");
 }
 
 std::vector<NamedTensors> split(const NamedTensors& tensors, std::uint64_t limit_bytes, format::WeightIndex& index,
@@ -101,8 +101,8 @@ void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
-    throw CheckpointError("MU202", folder.string() + " is no folder and cannot be made one (" +
-                                       (error ? error.message() : "a file has that name") + ")");
+    throw CheckpointError(
+        "MU202", folder.string() + " is no folder and cannot be made one (" + (error ? error.message() : "a file has that name") + ")");
 }
 
 }  // namespace
@@ -115,8 +115,7 @@ void save_file(const NamedTensors& tensors, const fs::path& path, const SaveFile
   write_aside(untied.tensors, path, metadata, options.durability)->publish();
 }
 
-std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder,
-                                   const SaveWeightsOptions& options) {
+std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder, const SaveWeightsOptions& options) {
   make_folder(folder);
   check_names(tensors, folder);
   const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);

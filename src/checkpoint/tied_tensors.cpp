@@ -5,16 +5,14 @@
 namespace muster::checkpoint {
 namespace {
 
-bool can_be_tied(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0;
-}
+bool can_be_tied(const at::Tensor& tensor) { return tensor.defined() && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0; }
 
 }  // namespace
 
 bool are_tied(const at::Tensor& a, const at::Tensor& b) {
   return can_be_tied(a) && can_be_tied(b) && a.is_alias_of(b) && a.const_data_ptr() == b.const_data_ptr() &&
-         a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+         a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() && a.is_conj() == b.is_conj() &&
+         a.is_neg() == b.is_neg();
 }
 
 UntiedTensors drop_tied(const NamedTensors& tensors) {

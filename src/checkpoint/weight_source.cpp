@@ -30,8 +30,8 @@ void add_file(WeightSource& source, const std::filesystem::path& path) {
     std::string name = entry.name;
     const auto [place, fresh] = source.tensors.emplace(std::move(name), StoredTensor{std::move(entry), file, shape, type});
     if (!fresh)
-      throw CheckpointError("MU205", "tensor '" + place->first + "' is in two files, " +
-                                         place->second.file->path().string() + " and " + path.string());
+      throw CheckpointError(
+          "MU205", "tensor '" + place->first + "' is in two files, " + place->second.file->path().string() + " and " + path.string());
   }
 }
 
@@ -45,8 +45,7 @@ void check_index(const WeightSource& source, const format::WeightSet& set) {
       refuse("says that tensor '" + name + "' is in " + file + ", which has none of that name");
   }
   for (const auto& [name, tensor] : source.tensors)
-    if (!set.index->file_of.contains(name))
-      refuse("does not know tensor '" + name + "' of " + tensor.file->path().filename().string());
+    if (!set.index->file_of.contains(name)) refuse("does not know tensor '" + name + "' of " + tensor.file->path().filename().string());
 }
 
 }  // namespace

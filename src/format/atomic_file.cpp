@@ -80,9 +80,15 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(std::string_view what, int error) const {
-  throw CheckpointError("MU202", path_.string() + " was not written: " + std::string(what) + " (" +
-                                     std::generic_category().message(error) + ", after " + std::to_string(written_) +
-                                     " bytes); what stood there before is untouched");
+  throw CheckpointError("MU202", path_.string() + " was not written: " + std::string(what) + " (" + std::generic_category().message(error) +
+                                     ", after " + std::to_string(written_) + " bytes); what stood there before is untouched");
+}
+
+void AtomicFile::reserve(std::uint64_t bytes) {
+  while (bytes > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)) != 0) {
+    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
+    if (errno != EINTR) fail("there is no room for its " + std::to_string(bytes) + " bytes", errno);
+  }
 }
 
 void AtomicFile::write(std::span<const std::string_view> pieces) {
@@ -103,8 +109,7 @@ void AtomicFile::write(std::span<const std::string_view> pieces) {
 }
 
 void AtomicFile::finish() {
-  if (!finished_ && durability_ != Durability::none && ::fsync(descriptor_) != 0)
-    fail("its bytes did not reach the medium", errno);
+  if (!finished_ && durability_ != Durability::none && ::fsync(descriptor_) != 0) fail("its bytes did not reach the medium", errno);
   finished_ = true;
 }
 
@@ -121,8 +126,8 @@ void sync_folder(const fs::path& folder) {
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);
   if (!synced)
-    throw CheckpointError("MU202", "the names in " + folder.string() + " did not reach the medium (" +
-                                       std::generic_category().message(error) + ")");
+    throw CheckpointError("MU202",
+                          "the names in " + folder.string() + " did not reach the medium (" + std::generic_category().message(error) + ")");
 }
 
 }  // namespace muster::format

@@ -17,8 +17,8 @@ std::string as_json(const std::string& text, std::string_view file) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    refuse(file, "a name or a metadata text is not UTF-8: " +
-                     nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+    refuse(file,
+           "a name or a metadata text is not UTF-8: " + nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
   }
 }
 
@@ -30,8 +30,7 @@ void append_metadata(std::string& json, const Metadata& metadata, std::string_vi
   json += ',';
 }
 
-void append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t begin, std::uint64_t end,
-                   std::string_view file) {
+void append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t begin, std::uint64_t end, std::string_view file) {
   json += as_json(tensor.name, file) + ":{\"dtype\":\"" + std::string(name_of(tensor.type)) + "\",\"shape\":[";
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) json += (i ? "," : "") + std::to_string(tensor.shape[i]);
   json += "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]},";
@@ -75,8 +74,8 @@ FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata
   json.resize((json.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = json.size();
   if (length > kMaxHeaderBytes)
-    refuse(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " +
-                     std::to_string(kMaxHeaderBytes) + "; spread the tensors over several files");
+    refuse(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes) +
+                     "; spread the tensors over several files");
   plan.head.assign(reinterpret_cast<const char*>(&length), sizeof(length));
   plan.head += json;
   plan.file_bytes = plan.head.size() + position;

@@ -50,8 +50,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_array() override {
-    if (field_ == kOffsets && offsets_.size() != 2)
-      return fail("data_offsets of " + shown(tensors.back().name) + " are not two numbers");
+    if (field_ == kOffsets && offsets_.size() != 2) return fail("data_offsets of " + shown(tensors.back().name) + " are not two numbers");
     if (field_ == kOffsets) tensors.back().offset = offsets_[0];
     if (field_ == kOffsets) tensors.back().bytes = offsets_[1];
     return enter(Place::tensor);
@@ -69,8 +68,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::tensor || field_ != kDtype) return unexpected("a string");
     const auto type = element_type(text);
     if (!type)
-      return fail("tensor " + shown(tensors.back().name) + " has the unknown dtype " + shown(text) + " (known: " +
-                  known_element_types() + ")");
+      return fail("tensor " + shown(tensors.back().name) + " has the unknown dtype " + shown(text) + " (known: " + known_element_types() +
+                  ")");
     tensors.back().type = *type;
     return true;
   }
@@ -85,16 +84,14 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool number_integer(number_integer_t) override { return unexpected("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override {
-    return unexpected("a number that is no integer of 64 bits");
-  }
+  bool number_float(number_float_t, const string_t&) override { return unexpected("a number that is no integer of 64 bits"); }
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("true or false"); }
   bool binary(binary_t&) override { return unexpected("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
     // The parser's own sentence repeats the bad token, which may be megabytes long.
-    return fail("its header is no JSON at byte " + std::to_string(position) + " (" +
-                shown(std::string_view(error.what()).substr(0, 60)) + ")");
+    return fail("its header is no JSON at byte " + std::to_string(position) + " (" + shown(std::string_view(error.what()).substr(0, 60)) +
+                ")");
   }
 
  private:
@@ -114,19 +111,19 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool unexpected(const std::string& what) {
     switch (place_) {
-      case Place::metadata: return fail("metadata " + shown(metadata_key_) + " is " + what + ", not a string");
+      case Place::metadata:
+        return fail("metadata " + shown(metadata_key_) + " is " + what + ", not a string");
       case Place::root:
-        return fail((in_metadata_ ? "__metadata__" : "tensor " + shown(tensors.back().name)) + " is " + what +
-                    ", not an object");
+        return fail((in_metadata_ ? "__metadata__" : "tensor " + shown(tensors.back().name)) + " is " + what + ", not an object");
       case Place::tensor:
-      case Place::array: return fail("tensor " + shown(tensors.back().name) + " has " + what + " in its " + field_name());
-      default: return fail("its header is " + what + ", not an object");
+      case Place::array:
+        return fail("tensor " + shown(tensors.back().name) + " has " + what + " in its " + field_name());
+      default:
+        return fail("its header is " + what + ", not an object");
     }
   }
 
-  std::string field_name() const {
-    return field_ == kDtype ? "dtype" : field_ == kShape ? "shape" : "data_offsets";
-  }
+  std::string field_name() const { return field_ == kDtype ? "dtype" : field_ == kShape ? "shape" : "data_offsets"; }
 
   bool root_key(const std::string& name) {
     if (!names_.insert(name).second) return fail("the name " + shown(name) + " comes twice");
@@ -157,8 +154,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 };
 
 /// Turns the offsets into places in the file, and checks that the tensors cover the data once, without gap or overlap.
-void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, std::uint64_t file_bytes,
-                  std::string_view file) {
+void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, std::uint64_t file_bytes, std::string_view file) {
   for (TensorEntry& tensor : tensors) {
     const std::uint64_t begin = tensor.offset, end = tensor.bytes;
     const auto expected = byte_count(tensor.type, tensor.shape);
@@ -173,17 +169,15 @@ void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, 
     tensor.bytes = end - begin;
     tensor.offset = data_offset + begin;
   }
-  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
-    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
-  });
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const TensorEntry& a, const TensorEntry& b) { return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes); });
   std::uint64_t position = data_offset;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.offset < position) refuse(file, "tensor " + shown(tensor.name) + " overlaps another");
     if (tensor.offset > position) refuse(file, "there is a hole before tensor " + shown(tensor.name));
     position += tensor.bytes;
   }
-  if (position != file_bytes)
-    refuse(file, std::to_string(file_bytes - position) + " bytes at its end belong to no tensor");
+  if (position != file_bytes) refuse(file, std::to_string(file_bytes - position) + " bytes at its end belong to no tensor");
 }
 
 }  // namespace
@@ -194,11 +188,10 @@ std::uint64_t header_length(std::string_view start, std::uint64_t file_bytes, st
   std::uint64_t length = 0;
   std::memcpy(&length, start.data(), kLengthBytes);
   if (length > kMaxHeaderBytes)
-    refuse(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " +
-                     std::to_string(kMaxHeaderBytes));
+    refuse(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes));
   if (length > file_bytes - kLengthBytes)
-    refuse(file, "its header would have " + std::to_string(length) + " bytes, but only " +
-                     std::to_string(file_bytes - kLengthBytes) + " follow: the file is truncated");
+    refuse(file, "its header would have " + std::to_string(length) + " bytes, but only " + std::to_string(file_bytes - kLengthBytes) +
+                     " follow: the file is truncated");
   return length;
 }
 
@@ -207,6 +200,8 @@ Header parse_header(std::string_view start, std::uint64_t file_bytes, std::strin
   const std::string_view json = start.substr(kLengthBytes, length);
   if (json.size() < length) refuse(file, "its header could not be read to the end");
   if (!json.starts_with('{')) refuse(file, "its header does not begin with '{'");
+  // The JSON parser takes a zero byte for the end, and would pass over what hides behind it.
+  if (json.find('\0') != std::string_view::npos) refuse(file, "its header has a zero byte");
   HeaderEvents events;
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &events)) refuse(file, events.reason);
   Header header;

@@ -14,8 +14,15 @@ struct Unit {
   double bytes;
 };
 
-constexpr std::array<Unit, 9> kUnits{{{"", 1}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12},
-                                      {"KI", 1024.0}, {"MI", 1048576.0}, {"GI", 1073741824.0}, {"TI", 1099511627776.0}}};
+constexpr std::array<Unit, 9> kUnits{{{"", 1},
+                                      {"K", 1e3},
+                                      {"M", 1e6},
+                                      {"G", 1e9},
+                                      {"T", 1e12},
+                                      {"KI", 1024.0},
+                                      {"MI", 1048576.0},
+                                      {"GI", 1073741824.0},
+                                      {"TI", 1099511627776.0}}};
 
 std::string upper(std::string_view text) {
   std::string result(text);

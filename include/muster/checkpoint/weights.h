@@ -59,8 +59,7 @@ LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions
 /// Throws: as load_file; CheckpointError MU204 for names that only one side has, if strict, and always for a tensor whose
 /// shape or dtype differs, all listed.
 /// Collective: none.
-LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path,
-                     const LoadIntoOptions& options = {});
+LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path, const LoadIntoOptions& options = {});
 
 /// Writes a folder of weights: model.safetensors, or, above the size limit, model-00001-of-0000N.safetensors and so on
 /// with model.safetensors.index.json. A former set of either kind stays in force until the new one is complete, and is

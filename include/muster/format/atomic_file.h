@@ -23,6 +23,11 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  /// Takes the room for a file of exactly this size on the disk, where the file system can: writing is faster then,
+  /// and a full disk shows before anything is written.
+  /// Throws: CheckpointError MU202.
+  void reserve(std::uint64_t bytes);
+
   /// Appends the pieces in order, straight from where they are.
   /// Throws: CheckpointError MU202 (disk full, file too large, medium fails).
   void write(std::span<const std::string_view> pieces);

@@ -21,7 +21,7 @@ class ByteSize {
  public:
   constexpr ByteSize(std::uint64_t bytes) : bytes_(bytes) {}  // NOLINT(google-explicit-constructor)
   /// Throws: ConfigError MU206 if the words are not understood.
-  ByteSize(std::string_view words);  // NOLINT(google-explicit-constructor)
+  ByteSize(std::string_view words);                                   // NOLINT(google-explicit-constructor)
   ByteSize(const char* words) : ByteSize(std::string_view(words)) {}  // NOLINT(google-explicit-constructor)
 
   constexpr std::uint64_t bytes() const { return bytes_; }

@@ -17,8 +17,28 @@ namespace muster::format {
 
 /// The element types of the format, in the format's own order, which decides where data lies in a file.
 enum class ElementType : std::uint8_t {
-  boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
-  i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
+  boolean,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  u8,
+  i8,
+  f8_e5m2,
+  f8_e4m3,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
+  i16,
+  u16,
+  f16,
+  bf16,
+  i32,
+  u32,
+  f32,
+  c64,
+  f64,
+  i64,
+  u64,
 };
 
 /// The name in the file, such as "BF16".
@@ -35,7 +55,7 @@ using Metadata = std::map<std::string, std::string>;
 
 /// What a file says about one tensor.
 struct TensorSpec {
-  std::string name;               ///< UTF-8, not "__metadata__".
+  std::string name;                 ///< UTF-8, not "__metadata__".
   std::vector<std::int64_t> shape;  ///< In elements, outermost first; empty means one element.
   ElementType type = ElementType::f32;
 };
@@ -76,8 +96,8 @@ Header parse_header(std::string_view start, std::uint64_t file_bytes, std::strin
 /// How a file will be written.
 struct FilePlan {
   std::uint64_t file_bytes = 0;
-  std::string head;                 ///< Length, JSON and padding: what comes before the tensors' bytes.
-  std::vector<std::size_t> order;   ///< Indices into the planned tensors, in the order of their bytes.
+  std::string head;                ///< Length, JSON and padding: what comes before the tensors' bytes.
+  std::vector<std::size_t> order;  ///< Indices into the planned tensors, in the order of their bytes.
 };
 
 /// Plans a file: larger element types first, then by name, header padded to a multiple of 8, so that every tensor

@@ -15,7 +15,7 @@ namespace muster::format {
 /// The files that make up one set of weights.
 struct WeightSet {
   std::vector<std::filesystem::path> files;
-  std::optional<WeightIndex> index;      ///< Of a set of several files.
+  std::optional<WeightIndex> index;  ///< Of a set of several files.
   std::filesystem::path index_path;
 };
 

@@ -1,0 +1,140 @@
+#include "muster/format/atomic_file.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <array>
+
+#include "checks.h"
+
+namespace muster::format {
+namespace {
+
+using checks::expect_error;
+using checks::ScratchFolder;
+
+void put(const std::filesystem::path& path, std::string_view bytes, Durability durability = Durability::none) {
+  AtomicFile file(path, durability);
+  file.write(std::array{bytes});
+  file.publish();
+}
+
+TEST(AtomicFile, AppearsWithAllItsBytes) {
+  ScratchFolder folder;
+  for (const Durability durability : {Durability::none, Durability::file, Durability::full}) {
+    AtomicFile file(folder / "x", durability);
+    file.reserve(11);
+    file.write(std::array<std::string_view, 4>{"hello", "", " ", ""});
+    file.write(std::array<std::string_view, 1>{"world"});
+    file.write({});
+    file.publish();
+    EXPECT_EQ(checks::read(folder / "x"), "hello world");
+    EXPECT_EQ(checks::entries(folder.path()), 1u);
+  }
+}
+
+TEST(AtomicFile, WritesMoreThanOneCallTakes) {
+  ScratchFolder folder;
+  std::string whole;
+  std::vector<std::string> pieces;
+  for (int i = 0; i < 5000; ++i) whole += pieces.emplace_back(static_cast<std::size_t>(i % 7), static_cast<char>('a' + i % 26));
+  AtomicFile file(folder / "x", Durability::none);
+  file.write(std::vector<std::string_view>(pieces.begin(), pieces.end()));
+  file.publish();
+  EXPECT_EQ(checks::read(folder / "x"), whole);
+}
+
+TEST(AtomicFile, LeavesTheFormerFileIfItIsNotPublished) {
+  ScratchFolder folder;
+  put(folder / "x", "former");
+  {
+    AtomicFile file(folder / "x", Durability::none);
+    file.write(std::array<std::string_view, 1>{"half of a new"});
+    EXPECT_EQ(checks::entries(folder.path()), 2u);
+  }
+  EXPECT_EQ(checks::read(folder / "x"), "former");
+  EXPECT_EQ(checks::entries(folder.path()), 1u);
+}
+
+TEST(AtomicFile, RefusesAFolderThatIsNotThere) {
+  ScratchFolder folder;
+  expect_error<CheckpointError>("MU202", "nothing can be written in its folder (No such file", [&] { put(folder / "no/x", "a"); });
+  expect_error<CheckpointError>("MU202", "a folder has that name", [&] { put(folder.path(), "a"); });
+  expect_error<CheckpointError>("MU202", "no file name", [&] { put("", "a"); });
+}
+
+TEST(AtomicFile, RefusesAFolderThatMayNotBeWritten) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write in every folder";
+  ScratchFolder folder;
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  expect_error<CheckpointError>("MU202", "Permission denied", [&] { put(folder / "x", "a"); });
+}
+
+/// Runs `action` in a process of its own whose files may not grow beyond `limit` bytes; returns its exit code.
+template <class Action>
+int with_file_limit(rlim_t limit, Action&& action) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit bound{limit, limit};
+    ::setrlimit(RLIMIT_FSIZE, &bound);
+    ::_exit(action());
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int exit_code_of_write(const std::filesystem::path& path, bool reserve) {
+  try {
+    AtomicFile file(path, Durability::none);
+    const std::string bytes(100'000, 'n');
+    if (reserve) file.reserve(bytes.size());
+    file.write(std::array{std::string_view(bytes)});
+    file.publish();
+  } catch (const CheckpointError& error) { return error.id() == "MU202" ? 20 : 21; }
+  return 0;
+}
+
+TEST(AtomicFile, AWriteThatFailsLeavesTheFormerFile) {
+  ScratchFolder folder;
+  put(folder / "x", "former");
+  for (const bool reserve : {false, true}) {
+    EXPECT_EQ(with_file_limit(50'000, [&] { return exit_code_of_write(folder / "x", reserve); }), 20);
+    EXPECT_EQ(checks::read(folder / "x"), "former");
+    EXPECT_EQ(checks::entries(folder.path()), 1u);
+    EXPECT_EQ(with_file_limit(200'000, [&] { return exit_code_of_write(folder / "y", reserve); }), 0);
+    std::filesystem::remove(folder / "y");
+  }
+}
+
+TEST(AtomicFile, RemovesPartsOfWritersThatDied) {
+  ScratchFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(folder / "x", Durability::none);
+    ::kill(::getpid(), SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(checks::entries(folder.path()), 1u);
+  AtomicFile living(folder / "x", Durability::none);
+  EXPECT_EQ(checks::entries(folder.path()), 1u);
+  put(folder / "x", "another writer");
+  EXPECT_EQ(checks::entries(folder.path()), 2u) << "the living writer's part must stay";
+  living.write(std::array<std::string_view, 1>{"last"});
+  living.publish();
+  EXPECT_EQ(checks::read(folder / "x"), "last");
+}
+
+TEST(AtomicFile, LeavesPartsOfOtherNames) {
+  ScratchFolder folder;
+  checks::write(folder / ".y.abcdefgh.partial", "part");
+  checks::write(folder / ".x.notes", "mine");
+  put(folder / "x", "a");
+  EXPECT_EQ(checks::entries(folder.path()), 3u);
+}
+
+}  // namespace
+}  // namespace muster::format
