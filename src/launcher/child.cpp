@@ -72,8 +72,7 @@ int await_exec(int report) {
 std::string End::words() const {
   if (!signal) return log::format("exited with code ", code);
   const char* name = sigabbrev_np(signal);
-  return log::format("was ended by signal ", signal, name ? log::format(" (SIG", name, ")") : "",
-                     signal == SIGKILL ? ", sent by somebody, or by the system when memory runs out" : "");
+  return log::format("was ended by signal ", signal, name ? log::format(" (SIG", name, ")") : "");
 }
 
 Child::Child(int rank, const Program& program, const Placement& placement) : own_group_(placement.own_group), rank_(rank) {

@@ -77,7 +77,8 @@ Job plan_job(const LaunchOptions& options) {
 void become_rank_zero(const Environment& before, const Job& job) {
   for (const auto& [name, value] : before.variables())
     if (name.starts_with("TORCHELASTIC_")) unsetenv(name.c_str());
-  for (const auto& [name, value] : rank_environment(before, job, 0).variables()) setenv(name.c_str(), value.c_str(), 1);
+  const auto after = rank_environment(before, job, 0);
+  for (const auto& [name, value] : after.variables()) setenv(name.c_str(), value.c_str(), 1);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ void set_wish(Environment& result, const char* name, const std::string& value) {
 
 /// An outer launcher's words would contradict ours.
 void forget_other_launchers(Environment& result) {
-  for (const auto& [name, value] : Environment(result).variables())
+  const Environment before = result;
+  for (const auto& [name, value] : before.variables())
     if (name.starts_with("TORCHELASTIC_") || name.starts_with("ROLE_")) result.unset(name);
   for (auto name : {cluster::kStoreFd, cluster::kDeviceIndex}) result.unset(name);
 }

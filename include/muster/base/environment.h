@@ -26,7 +26,7 @@ class Environment {
   void unset(std::string_view name);
   /// "NAME=value" for each, as execve wants them.
   std::vector<std::string> lines() const;
-  const std::map<std::string, std::string, std::less<>>& variables() const noexcept { return variables_; }
+  const std::map<std::string, std::string, std::less<>>& variables() const& noexcept { return variables_; }
 
  private:
   std::map<std::string, std::string, std::less<>> variables_;

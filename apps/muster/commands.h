@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::cli {
+
+using Arguments = std::vector<std::string>;
+
+/// A subcommand: takes what stands after its name, returns the exit code.
+struct Command {
+  std::string_view name;
+  std::string_view help;
+  int (*run)(const Arguments& arguments);
+};
+
+int run(const Arguments& arguments);
+int explain(const Arguments& arguments);
+int print_options(const Arguments& arguments);
+
+}  // namespace muster::cli

@@ -1,0 +1,11 @@
+# cmake -DFOLDER=docs/errors -DOUT=error_pages.cpp -P embed_pages.cmake: the pages as one C++ table, in the order of their ids.
+file(GLOB pages "${FOLDER}/MU*.md")
+list(SORT pages)
+set(rows "")
+foreach(page IN LISTS pages)
+  get_filename_component(id "${page}" NAME_WE)
+  file(READ "${page}" text)
+  string(APPEND rows "    {\"${id}\", R\"page(${text})page\"},\n")
+endforeach()
+file(WRITE "${OUT}.new" "#include \"error_pages.h\"\n\nnamespace muster::cli {\n\nconst std::vector<ErrorPage>& error_pages() {\n  static const std::vector<ErrorPage> pages{\n${rows}  };\n  return pages;\n}\n\n}  // namespace muster::cli\n")
+file(COPY_FILE "${OUT}.new" "${OUT}" ONLY_IF_DIFFERENT)

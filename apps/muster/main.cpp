@@ -1,0 +1,63 @@
+#include <cstdio>
+
+#include "commands.h"
+#include "muster/base/error.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr int kUsage = 2;  // exit code for a wrong call or a wrong setting
+
+constexpr Command kCommands[] = {
+    {"run", "start a program on several ranks", run},
+    {"explain", "print cause and remedy of an error, such as MU031", explain},
+    {"options", "print all options of `muster run` as a Markdown table", print_options},
+};
+
+std::string command_list() {
+  std::string result;
+  for (const auto& command : kCommands) {
+    std::string name(command.name);
+    result += "  " + name + std::string(10 - name.size(), ' ') + std::string(command.help) + "\n";
+  }
+  return result;
+}
+
+void print_help(std::FILE* to) {
+  std::fprintf(to,
+               "muster: one LibTorch training loop on any number of devices\n\n"
+               "muster COMMAND [OPTIONS]\n\nCommands (each takes --help):\n%s\nOptions:\n"
+               "  --help    print this\n  --version print the version\n",
+               command_list().c_str());
+}
+
+int dispatch(const Arguments& arguments) {
+  if (arguments.empty()) {
+    print_help(stderr);
+    return kUsage;
+  }
+  const auto& name = arguments.front();
+  if (name == "--version" || name == "-V") return std::puts("muster " MUSTER_VERSION) < 0;
+  if (name == "--help" || name == "-h" || name == "help") {
+    print_help(stdout);
+    return 0;
+  }
+  for (const auto& command : kCommands)
+    if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});
+  std::fprintf(stderr, "muster: there is no command '%s'; known:\n%s", name.c_str(), command_list().c_str());
+  return kUsage;
+}
+
+}  // namespace
+}  // namespace muster::cli
+
+int main(int count, char** values) {
+  try {
+    return muster::cli::dispatch({values + 1, values + count});
+  } catch (const muster::Error& error) {
+    std::fprintf(stderr, "muster: %s\n(more: muster explain %s)\n", error.what(), error.id().c_str());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "muster: %s\n", error.what());
+  }
+  return muster::cli::kUsage;
+}

@@ -1,0 +1,52 @@
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "muster/base/error.h"
+#include "muster/base/options.h"
+
+namespace muster::options {
+namespace {
+
+TEST(OptionsFile, HoldsKeysListsAndSections) {
+  auto file = File::parse("# a comment\ntop: 1\nlist: [a, 2]\nempty:\nrun:\n  devices: \"0,2\"\n", "f");
+  EXPECT_EQ(file.section("").at("top").text, "1");
+  EXPECT_EQ(file.section("").at("list").text, "a,2");
+  EXPECT_EQ(file.section("").at("empty").text, "");
+  EXPECT_EQ(file.section("run").at("devices").text, "0,2");
+  EXPECT_EQ(file.section("run").at("devices").place, "f line 6");
+  EXPECT_TRUE(file.section("none").empty());
+  EXPECT_EQ(file.sections(), (std::vector<std::string>{"", "run"}));
+  EXPECT_TRUE(File::parse("", "f").sections().empty());
+}
+
+TEST(OptionsFile, WhatIsNoFileOfOptionsIsMU004) {
+  for (auto wrong : {"a: [1", "- a\n- b", "word", "a: {b: {c: 1}}", "a: [[1]]", "a: 1\na: 2", "run: {[x]: 1}", "a: *none"}) {
+    try {
+      File::parse(wrong, "name of the file");
+      ADD_FAILURE() << "was taken: " << wrong;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU004");
+      EXPECT_NE(std::string(error.what()).find("name of the file"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(OptionsFile, IsLoadedByPath) {
+  std::string path = ::testing::TempDir() + "/muster-options.yaml";
+  std::ofstream(path) << "a: 1\n";
+  EXPECT_EQ(File::load(path).section("").at("a").place, path + " line 1");
+  std::remove(path.c_str());
+  for (const auto& wrong : {path, ::testing::TempDir()}) {
+    try {
+      File::load(wrong);
+      ADD_FAILURE() << wrong;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU004");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::options

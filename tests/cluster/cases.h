@@ -1,0 +1,71 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/cluster/cluster.h"
+
+namespace muster::cluster::testing {
+
+/// All of a cluster in one line, so that a table of cases stays readable:
+/// "torchrun 1/4 local 1/2 node 0/2 tcp host:29500 restarts 0".
+inline std::string words(const Cluster& cluster) {
+  std::ostringstream text;
+  text << to_string(cluster.launcher) << " " << cluster.rank << "/" << cluster.world_size << " local " << cluster.local_rank << "/"
+       << cluster.local_world_size << " node " << cluster.node_rank << "/" << cluster.nodes;
+  if (cluster.rendezvous == RendezvousKind::tcp) text << " tcp " << cluster.main_address << ":" << cluster.main_port;
+  if (cluster.rendezvous == RendezvousKind::file) text << " file " << cluster.store_path;
+  if (cluster.store_is_external) text << " external";
+  if (cluster.restart_count) text << " restarts " << cluster.restart_count;
+  if (cluster.store_listen_fd >= 0) text << " fd " << cluster.store_listen_fd;
+  if (cluster.device_index >= 0) text << " device " << cluster.device_index;
+  return text.str();
+}
+
+struct Reading {
+  Environment variables;
+  std::string wanted;
+};
+
+inline void check_readings(const std::vector<Reading>& readings) {
+  for (const auto& reading : readings) {
+    std::string got;
+    try {
+      got = words(read_cluster(reading.variables));
+    } catch (const Error& error) {
+      got = error.what();
+    }
+    EXPECT_EQ(got, reading.wanted);
+  }
+}
+
+/// A reading that is refused: the id, and words that the message must hold, names of variables above all.
+struct Refusal {
+  Environment variables;
+  std::string id;
+  std::vector<std::string> words;
+};
+
+inline void check_refusals(const std::vector<Refusal>& refusals) {
+  for (const auto& refusal : refusals) {
+    try {
+      ADD_FAILURE() << "read as " << words(read_cluster(refusal.variables));
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), refusal.id) << error.what();
+      for (const auto& word : refusal.words)
+        EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word << " is missing in: " << error.what();
+    }
+  }
+}
+
+/// The variables with others set or, where the value is empty, unset.
+inline Environment with(Environment variables, const std::vector<std::pair<std::string, std::string>>& changes) {
+  for (const auto& [name, value] : changes) variables.set(name, value);
+  return variables;
+}
+
+}  // namespace muster::cluster::testing

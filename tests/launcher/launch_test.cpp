@@ -1,0 +1,72 @@
+#include "muster/launcher/launch.h"
+
+#include <gtest/gtest.h>
+
+#include "launcher/process.h"
+#include "muster/base/error.h"
+
+namespace muster::launcher::testing {
+namespace {
+
+/// rank_main with launch(processes), and 60 s for the others at the end.
+std::vector<std::string> launched(const std::string& processes, const std::vector<std::string>& deed) {
+  std::vector<std::string> command{rank_program(), "launch", processes, "60000"};
+  command.insert(command.end(), deed.begin(), deed.end());
+  return command;
+}
+
+TEST(Launch, TheProgramBecomesRankZeroAndStartsTheOthers) {
+  Process process(launched("3", {"show"}));
+  EXPECT_EQ(process.wait(), 0) << process.error();
+  for (int rank = 0; rank < 3; ++rank) {
+    auto word = std::to_string(rank);
+    EXPECT_NE(process.out().find("launcher muster rank " + word + " of 3 local " + word + " of 3 port "), std::string::npos) << process.out();
+  }
+  auto line = process.out().substr(process.out().find("rank 0 of 3"));
+  EXPECT_EQ(line.substr(0, line.find('\n')).find("fd -1"), std::string::npos) << "rank 0 holds the socket of its store";
+}
+
+TEST(Launch, OneRankIsAloneWithoutProcesses) {
+  for (auto processes : {"1", "0"}) {
+    Process process(launched(processes, {"show"}));
+    EXPECT_EQ(process.wait(), 0) << process.error();
+    EXPECT_EQ(process.out(), "launcher none rank 0 of 1 local 0 of 1 port 0 fd -1\n");
+  }
+}
+
+TEST(Launch, UnderALauncherItStartsNothing) {
+  for (auto processes : {"0", "2"}) {
+    Process process(muster_run(
+        {"--devices", "2", rank_program(), "launch", processes, "60000", "show"}));
+    EXPECT_EQ(process.wait(), 0) << process.error();
+    EXPECT_EQ(process.out_lines().size(), 2u) << process.out();
+  }
+}
+
+TEST(Launch, AnotherCountThanTheLaunchersIsMU032) {
+  Process process(muster_run({"--devices", "2", rank_program(), "launch", "3", "60000", "show"}));
+  EXPECT_EQ(process.wait(), 9);
+  EXPECT_NE(process.error().find("MU032: the program asks for 3 ranks on this node, but its launcher (muster) started 2"), std::string::npos)
+      << process.error();
+}
+
+TEST(Launch, NonsenseIsMU036) {
+  for (const LaunchOptions& wrong : {LaunchOptions{.processes = -1}, LaunchOptions{.nodes = 2}, LaunchOptions{.threads = -1}}) {
+    try {
+      launch(wrong);
+      ADD_FAILURE();
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU036");
+    }
+  }
+}
+
+TEST(Launch, AnUncaughtExceptionThatIsAnEchoGivesWayToTheFirstCause) {
+  Process process(launched("2", {"echo", "5"}));
+  EXPECT_EQ(process.wait(), 5) << process.error();
+  EXPECT_NE(process.error().find("rank 1 exited with code 5"), std::string::npos) << process.error();
+  EXPECT_NE(process.error().find("the other rank is gone"), std::string::npos) << process.error();
+}
+
+}  // namespace
+}  // namespace muster::launcher::testing

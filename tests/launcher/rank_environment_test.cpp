@@ -1,0 +1,78 @@
+#include "launcher/rank_environment.h"
+
+#include <gtest/gtest.h>
+
+#include "muster/cluster/cluster.h"
+
+namespace muster::launcher {
+namespace {
+
+Job job_of_two_nodes() {
+  Job job;
+  job.cores = 7;
+  job.main_address = "alpha";
+  job.main_port = 4711;
+  job.name = "job";
+  job.node_rank = 1;
+  job.nodes = 2;
+  job.processes = 3;
+  return job;
+}
+
+TEST(RankEnvironment, IsReadBackAsTheRankThatWasMeant) {
+  auto cluster = read_cluster(rank_environment({{"HOME", "/h"}}, job_of_two_nodes(), 2));
+  EXPECT_EQ(cluster.launcher, LauncherKind::muster);
+  EXPECT_EQ(cluster.rank, 5);
+  EXPECT_EQ(cluster.world_size, 6);
+  EXPECT_EQ(cluster.local_rank, 2);
+  EXPECT_EQ(cluster.local_world_size, 3);
+  EXPECT_EQ(cluster.node_rank, 1);
+  EXPECT_EQ(cluster.nodes, 2);
+  EXPECT_EQ(cluster.main_address, "alpha");
+  EXPECT_EQ(cluster.main_port, 4711);
+  EXPECT_EQ(cluster.job, "job");
+  EXPECT_EQ(cluster.store_listen_fd, -1);
+}
+
+TEST(RankEnvironment, OnlyRankZeroOfAllNodesGetsTheSocket) {
+  Job job = job_of_two_nodes();
+  job.store_fd = 9;
+  EXPECT_FALSE(rank_environment({}, job, 0).has("MUSTER_STORE_FD"));
+  job.node_rank = 0;
+  EXPECT_EQ(rank_environment({}, job, 0).find("MUSTER_STORE_FD"), "9");
+  EXPECT_FALSE(rank_environment({{"MUSTER_STORE_FD", "4"}}, job, 1).has("MUSTER_STORE_FD"));
+}
+
+TEST(RankEnvironment, CoresAreSharedOutUnlessTold) {
+  Job job = job_of_two_nodes();
+  EXPECT_EQ(rank_environment({}, job, 0).find("OMP_NUM_THREADS"), "2");
+  EXPECT_EQ(rank_environment({{"OMP_NUM_THREADS", "5"}}, job, 0).find("OMP_NUM_THREADS"), "5");
+  job.threads = 4;
+  EXPECT_EQ(rank_environment({{"OMP_NUM_THREADS", "5"}}, job, 0).find("OMP_NUM_THREADS"), "4");
+  job.threads = 0;
+  job.processes = 20;
+  EXPECT_EQ(rank_environment({}, job, 0).find("OMP_NUM_THREADS"), "1");
+}
+
+TEST(RankEnvironment, WishesAndDevicesArePassedAndOtherLaunchersForgotten) {
+  Job job = job_of_two_nodes();
+  job.accelerator = "cuda";
+  job.device_indices = {4, 2, 6};
+  job.precision = "bf16-mixed";
+  job.strategy = "fsdp";
+  job.timeout = 60;
+  auto environment = rank_environment({{"TORCHELASTIC_RUN_ID", "x"}, {"ROLE_RANK", "0"}, {"HOME", "/h"}}, job, 1);
+  EXPECT_EQ(environment.find("MUSTER_ACCELERATOR"), "cuda");
+  EXPECT_EQ(environment.find("MUSTER_DEVICE_INDEX"), "2");
+  EXPECT_EQ(environment.find("MUSTER_PRECISION"), "bf16-mixed");
+  EXPECT_EQ(environment.find("MUSTER_STRATEGY"), "fsdp");
+  EXPECT_EQ(environment.find("MUSTER_TIMEOUT"), "60");
+  EXPECT_EQ(environment.find("HOME"), "/h");
+  EXPECT_FALSE(environment.has("TORCHELASTIC_RUN_ID"));
+  EXPECT_FALSE(environment.has("ROLE_RANK"));
+}
+
+TEST(RankEnvironment, JobNamesDiffer) { EXPECT_NE(new_job_name(), ""); }
+
+}  // namespace
+}  // namespace muster::launcher

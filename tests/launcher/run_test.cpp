@@ -1,0 +1,136 @@
+#include "muster/launcher/run.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <memory>
+#include <tuple>
+
+#include "launcher/port.h"
+#include "launcher/process.h"
+
+namespace muster::launcher::testing {
+namespace {
+
+std::string rest_after(const std::string& line, const std::string& words) { return line.substr(line.find(words) + words.size()); }
+
+TEST(Run, EveryRankLearnsWhoItIs) {
+  Process process(muster_run({"--devices", "3", "--strategy", "ddp", "--precision", "bf16-mixed", "--accelerator", "cpu", "--timeout", "60",
+                              "--threads", "2", rank_program(), "environment"}));
+  ASSERT_EQ(process.wait(), 0) << process.error();
+  auto out = process.out();
+  for (int rank = 0; rank < 3; ++rank) {
+    std::string prefix = "[" + std::to_string(rank) + "] ";
+    for (auto line : {"RANK=" + std::to_string(rank), "LOCAL_RANK=" + std::to_string(rank), std::string("WORLD_SIZE=3"),
+                      std::string("LOCAL_WORLD_SIZE=3"), std::string("GROUP_RANK=0"), std::string("GROUP_WORLD_SIZE=1"),
+                      std::string("MASTER_ADDR=127.0.0.1"), std::string("OMP_NUM_THREADS=2"), std::string("MUSTER_STRATEGY=ddp"),
+                      std::string("MUSTER_PRECISION=bf16-mixed"), std::string("MUSTER_ACCELERATOR=cpu"), std::string("MUSTER_TIMEOUT=60")})
+      EXPECT_NE(out.find(prefix + line + "\n"), std::string::npos) << prefix << line << " is missing in\n" << out;
+  }
+}
+
+TEST(Run, FlagsCountMoreThanVariablesAndVariablesMoreThanTheFile) {
+  Folder folder;
+  auto file = folder.write("run.yaml", "run:\n  devices: 2\n  strategy: fsdp\n  precision: 64-true\n", 0644);
+  Process::Setup setup;
+  setup.environment = {"MUSTER_STRATEGY=ddp"};
+  Process process(muster_run({"--config", file, "--precision", "32-true", rank_program(), "environment"}), setup);
+  ASSERT_EQ(process.wait(), 0) << process.error();
+  for (auto line : {"[1] WORLD_SIZE=2\n", "[1] MUSTER_STRATEGY=ddp\n", "[1] MUSTER_PRECISION=32-true\n"})
+    EXPECT_NE(process.out().find(line), std::string::npos) << process.out();
+}
+
+TEST(Run, TwoJobsAtOnceHaveTwoPortsAndRankZeroHoldsThem) {
+  Process first(muster_run({"--devices", "2", rank_program(), "show_and_wait"}));
+  Process second(muster_run({"--devices", "2", rank_program(), "show_and_wait"}));
+  auto port = [](Process& process) {
+    auto line = process.line_with("launcher muster rank 0 of 2");
+    EXPECT_EQ(line.find(" fd -1"), std::string::npos) << "rank 0 was given no socket: " << line;
+    return line.empty() ? 0 : std::stoi(rest_after(line, " port "));
+  };
+  int one = port(first), two = port(second);
+  EXPECT_NE(one, two);
+  for (int taken : {one, two}) EXPECT_ANY_THROW(ListeningSocket(taken, true)) << "nobody listens on port " << taken;
+  for (auto* process : {&first, &second}) process->signal(SIGINT);
+  EXPECT_EQ(first.wait(), 130);
+  EXPECT_EQ(second.wait(), 130);
+}
+
+struct Refusal {
+  std::vector<std::string> arguments;
+  std::string words;
+};
+
+TEST(Run, RefusesBeforeAnythingStarts) {
+  Folder folder;
+  auto text = folder.write("text", "no program", 0644);
+  ListeningSocket taken(0, true);
+  const Refusal refusals[] = {
+      {{"--devices", "2", folder.path() + "/none"}, "MU031: cannot execute '" + folder.path() + "/none': No such file"},
+      {{text}, "MU031: cannot execute '" + text + "': Permission denied"},
+      {{folder.path()}, "it is a folder"},
+      {{"no-such-program"}, "there is no such program in PATH"},
+      {{}, "MU031: no program is given"},
+      {{"--devices", "0", rank_program(), "show"}, "MU030"},
+      {{"--devices", "x", rank_program(), "show"}, "MU030"},
+      {{"--threads", "x", rank_program(), "show"}, "MU002: flag --threads: option 'threads' is 'x', but a whole number is wanted"},
+      {{"--nodes", "2", rank_program(), "show"}, "MU036"},
+      {{"--threads", "-2", rank_program(), "show"}, "MU036"},
+      {{"--main-port", std::to_string(taken.port()), "--devices", "2", rank_program(), "show"}, "MU033"},
+      {{"--log-dir", text, rank_program(), "show"}, "MU037"},
+      {{"--no-such-flag", rank_program(), "show"}, "MU006: muster run knows no flag '--no-such-flag'"},
+      {{"--config", "/no/such/file", rank_program(), "show"}, "MU004"},
+  };
+  for (const auto& refusal : refusals) {
+    Process process(muster_run(refusal.arguments));
+    EXPECT_EQ(process.wait(), 2);
+    EXPECT_NE(process.error().find(refusal.words), std::string::npos) << "wanted: " << refusal.words << "\ngot: " << process.error();
+    EXPECT_EQ(process.out(), "");
+  }
+}
+
+TEST(Run, AnUnknownKeyInTheFileListsTheKnownOnes) {
+  Folder folder;
+  auto file = folder.write("run.yaml", "run:\n  devices: 2\n  stratgy: ddp\n", 0644);
+  Process process(muster_run({"--config", file, rank_program(), "show"}));
+  EXPECT_EQ(process.wait(), 2);
+  EXPECT_NE(process.error().find("MU001: " + file + " line 3: unknown option 'stratgy' in section 'run'; known: accelerator, devices"),
+            std::string::npos)
+      << process.error();
+}
+
+TEST(Run, RankZeroReadsTheInputTheOthersNothing) {
+  Process::Setup setup;
+  setup.input = "hello";
+  Process process(muster_run({"--devices", "2", rank_program(), "input"}), setup);
+  EXPECT_EQ(process.wait(), 0);
+  EXPECT_NE(process.out().find("[0] read 5 hello\n"), std::string::npos) << process.out();
+  EXPECT_NE(process.out().find("[1] read 0 \n"), std::string::npos) << process.out();
+}
+
+TEST(Run, CommandLineKnowsItsCommandsAndErrors) {
+  auto call = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), MUSTER_BINARY_DIR "/bin/muster");
+    auto process = std::make_unique<Process>(arguments);
+    int code = process->wait();
+    return std::tuple(code, process->out(), process->error());
+  };
+  auto [version_code, version, none] = call({"--version"});
+  EXPECT_EQ(version_code, 0);
+  EXPECT_EQ(version.substr(0, 8), "muster 0");
+  auto [explain_code, page, nothing] = call({"explain", "mu031"});
+  EXPECT_EQ(explain_code, 0);
+  EXPECT_EQ(page.substr(0, 8), "# MU031 ");
+  auto [unknown_code, no_page, known] = call({"explain", "MU999"});
+  EXPECT_EQ(unknown_code, 2);
+  EXPECT_NE(known.find("MU005: there is no error 'MU999'; known: MU001, "), std::string::npos) << known;
+  auto [wrong_code, no_out, commands] = call({"frob"});
+  EXPECT_EQ(wrong_code, 2);
+  EXPECT_NE(commands.find("there is no command 'frob'; known:\n  run "), std::string::npos) << commands;
+  auto [help_code, help, no_error] = call({"run", "--help"});
+  EXPECT_EQ(help_code, 0);
+  EXPECT_NE(help.find("--devices"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace muster::launcher::testing
