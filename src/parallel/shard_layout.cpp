@@ -1,0 +1,33 @@
+#include "parallel/shard_layout.h"
+
+#include "muster/optim/flat_source.h"
+
+#include <algorithm>
+
+namespace muster::parallel {
+
+ShardLayout::ShardLayout(const std::vector<int64_t>& numels, int world) : world_(world) {
+  constexpr auto kBlock = optim::kFlatPadding;
+  int64_t end = 0;
+  for (auto numel : numels) {
+    const auto padded = (numel + kBlock - 1) / kBlock * kBlock;
+    spans_.push_back({end, padded});
+    end += padded;
+  }
+  const auto blocks = end / kBlock;
+  chunk_ = (blocks + world - 1) / world * kBlock;
+}
+
+Span ShardLayout::part(size_t i, int rank) const {
+  const auto low = chunk_ * rank, high = low + chunk_;
+  const auto begin = std::clamp(spans_[i].begin, low, high);
+  const auto end = std::clamp(spans_[i].begin + spans_[i].length, low, high);
+  return {begin - low, end - begin};
+}
+
+size_t ShardLayout::at(int64_t element) const {
+  auto next = std::upper_bound(spans_.begin(), spans_.end(), element, [](int64_t e, const Span& span) { return e < span.begin; });
+  return static_cast<size_t>(next - spans_.begin()) - 1;
+}
+
+}  // namespace muster::parallel
