@@ -30,6 +30,10 @@ void reduce_in_float(const at::Tensor& target, const std::vector<at::Tensor>& te
 
 void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms, int own, ReduceOp op) {
   if (target.numel() == 0) return;
+  if (terms.size() == 1) {
+    if (target.const_data_ptr() != terms[0].const_data_ptr()) target.copy_(terms[0]);
+    return;
+  }
   bool adds = op == ReduceOp::sum || op == ReduceOp::mean || op == ReduceOp::product;
   bool is_half = at::isReducedFloatingType(target.scalar_type());
   if (is_half && adds && (terms.size() > 2 || op == ReduceOp::mean)) return reduce_in_float(target, terms, op);

@@ -107,8 +107,7 @@ void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
     slot.source = source;
     const auto& value = slot.piece->value;
     slot.whole = slot.impl->has_storage() && value.numel() >= slot.impl->numel() &&
-                 slot.impl->unsafe_storage().unsafeGetStorageImpl() == value.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() &&
-                 slot.impl->storage_offset() == value.storage_offset();
+                 (slot.impl->numel() == 0 || slot.address() == Slot::address_of(value.unsafeGetTensorImpl()));
     break;
   }
   if (rule_ == Rule::own) return;
@@ -209,7 +208,7 @@ void FusedOptimizer::Impl::count_step() {
   bool first = false;
   for (auto& slot : slots_) {
     if (!slot.active) continue;
-    if (slot.whole) slot.impl->bump_version();
+    slot.impl->bump_version();
     slot.relaid.reset();
     if (rule_ != Rule::sgd) {
       *state_step(rule_, *slot.state) = ++slot.step;
