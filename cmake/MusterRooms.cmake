@@ -1,24 +1,7 @@
-# TEMPORARY while rooms are being written: leaves out sources that are not there yet.
-function(muster_present list)
-  set(present "")
-  foreach(file IN LISTS ${list})
-    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${file})
-      list(APPEND present ${file})
-    else()
-      message(WARNING "not there yet: ${file}")
-    endif()
-  endforeach()
-  if(NOT present)
-    set(present ${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp)
-  endif()
-  set(${list} ${present} PARENT_SCOPE)
-endfunction()
-
 # muster_room(NAME [TORCH] [DEPENDS rooms...] [LIBRARIES libs...] SOURCES files...)
 # One static library per room; a TORCH room compiles with the shared precompiled header. LIBRARIES are for its sources only.
 function(muster_room name)
   cmake_parse_arguments(ROOM "TORCH" "" "DEPENDS;LIBRARIES;SOURCES" ${ARGN})
-  muster_present(ROOM_SOURCES)
   add_library(muster_${name} STATIC ${ROOM_SOURCES})
   target_include_directories(muster_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
@@ -55,7 +38,6 @@ endfunction()
 # muster_test(NAME [TORCH] [LIBRARIES rooms or libs...] SOURCES files...): one GoogleTest program per room.
 function(muster_test name)
   cmake_parse_arguments(TEST "TORCH" "" "LIBRARIES;SOURCES;LABELS" ${ARGN})
-  muster_present(TEST_SOURCES)
   add_executable(test_${name} ${TEST_SOURCES})
   target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE
