@@ -1,5 +1,6 @@
 #include <yaml-cpp/yaml.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -43,8 +44,9 @@ void read_section(const YAML::Node& node, const std::string& file, std::map<std:
 File File::load(const std::string& path) {
   std::ifstream stream(path);
   std::ostringstream text;
-  if (stream) text << stream.rdbuf();
-  if (!stream) throw ConfigError("MU004", "cannot read the option file '" + path + "'; check its path and permissions");
+  bool readable = stream && !std::filesystem::is_directory(path);
+  if (readable) text << stream.rdbuf();
+  if (!readable) throw ConfigError("MU004", "cannot read the option file '" + path + "'; check its path and permissions");
   return parse(text.str(), path);
 }
 

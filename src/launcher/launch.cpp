@@ -49,7 +49,7 @@ void finish_at_exit(int status, void*) {
   std::abort();
 }
 
-/// A wish of the program that the launcher has not fulfilled.
+/// A wish of the program that the launcher has not fulfilled. Addresses are the launcher's affair.
 void check_agreement(const Cluster& cluster, const LaunchOptions& options) {
   if (options.processes > 0 && options.processes != cluster.local_world_size)
     throw ConfigError("MU032", log::format("the program asks for ", options.processes, " ranks on this node, but its launcher (",
@@ -62,8 +62,6 @@ void check_agreement(const Cluster& cluster, const LaunchOptions& options) {
 
 Job plan_job(const LaunchOptions& options) {
   check_nodes({options.main_address, options.main_port, options.node_rank, options.nodes});
-  if (options.processes < 0 || options.threads < 0)
-    throw ConfigError("MU036", "processes and threads must not be negative");
   Job job;
   job.cores = count_cores();
   job.node_rank = options.node_rank;
@@ -88,11 +86,12 @@ Cluster launch(const LaunchOptions& options) {
   using namespace launcher;
   auto before = Environment::of_process();
   Cluster cluster = read_cluster(before);
-  Job job = plan_job(options);
+  if (options.processes < 0 || options.threads < 0) throw ConfigError("MU036", "processes and threads must not be negative");
   if (cluster.launcher != LauncherKind::none) {
     check_agreement(cluster, options);
     return cluster;
   }
+  Job job = plan_job(options);
   if (job.world_size() == 1) return cluster;
   auto store = open_store(job);
   if (job.processes > 1) {

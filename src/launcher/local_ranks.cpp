@@ -49,17 +49,7 @@ LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options) : options_(
   pthread_sigmask(SIG_BLOCK, &all, &before);
   thread_ = std::thread([this, job, before] {
     try {
-      Placement placement;
-      Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
-      placement.input_fd = nothing.get();
-      placement.own_group = false;
-      placement.signal_mask = &before;
-      auto program = this_program();
-      auto parent = Environment::of_process();
-      for (int local_rank = 1; local_rank < job.processes; ++local_rank) {
-        program.environment = rank_environment(parent, job, local_rank);
-        children_.emplace_back(job.rank_of(local_rank), program, placement);
-      }
+      start(job, before);
     } catch (...) {
       children_.clear();
       start_error_ = std::current_exception();
@@ -80,6 +70,20 @@ LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options) : options_(
   std::rethrow_exception(start_error_);
 }
 
+void LocalRanks::start(const Job& job, const sigset_t& signal_mask) {
+  Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Placement placement;
+  placement.input_fd = nothing.get();
+  placement.own_group = false;
+  placement.signal_mask = &signal_mask;
+  auto program = this_program();
+  auto parent = Environment::of_process();
+  for (int local_rank = 1; local_rank < job.processes; ++local_rank) {
+    program.environment = rank_environment(parent, job, local_rank);
+    children_.emplace_back(job.rank_of(local_rank), program, placement);
+  }
+}
+
 LocalRanks::~LocalRanks() {
   if (thread_.joinable()) finish(1);
 }
@@ -89,6 +93,7 @@ int LocalRanks::finish(int status) {
     std::lock_guard lock(mutex_);
     finish_status_ = status;
   }
+  changed_.notify_all();
   eventfd_write(wake_.get(), 1);
   thread_.join();
   return cause_ ? cause_->end.exit_code() : status;
@@ -128,7 +133,7 @@ void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
 }
 
 void LocalRanks::find_failures() {
-  if (cause_) return;
+  if (cause_ || ending_) return;
   std::vector<FirstCause> failed;
   auto after = std::chrono::duration_cast<milliseconds>(Clock::now() - start_);
   for (size_t i = 0; i < children_.size(); ++i) {
@@ -163,10 +168,11 @@ void LocalRanks::await_others() {
   auto deadline = Clock::now() + options_.exit_timeout;
   while (!cause_ && !all_ended() && Clock::now() < deadline) poll_until(deadline);
   if (!cause_ && !all_ended())
-    log::warning("rank 0 has ended, but other ranks still ran after ", options_.exit_timeout.count() / 1000, " s and are ended now");
+    log::warning("rank 0 has ended, but other ranks still ran after ", options_.exit_timeout.count(), " ms and are ended now");
 }
 
 void LocalRanks::end_others() {
+  ending_ = true;
   auto deadline = Clock::now() + options_.grace;
   for (auto& child : children_) child.signal(SIGTERM, false);
   while (!all_ended() && Clock::now() < deadline) poll_until(deadline);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <condition_variable>
+#include <csignal>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -32,6 +34,7 @@ class LocalRanks {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void start(const Job& job, const sigset_t& signal_mask);
   void watch();
   bool all_ended();
   void poll_until(std::optional<Clock::time_point> deadline);
@@ -43,6 +46,7 @@ class LocalRanks {
   std::optional<FirstCause> cause_;  // written by the thread under the mutex
   std::condition_variable changed_;
   std::vector<Child> children_;      // the thread's own
+  bool ending_ = false;              // the thread's own: what ends now was told to
   std::exception_ptr start_error_;
   std::optional<int> finish_status_; // under the mutex
   std::mutex mutex_;

@@ -1,4 +1,4 @@
-#include "launcher/devices.h"
+#include "muster/launcher/devices.h"
 
 #include <gtest/gtest.h>
 

@@ -51,7 +51,9 @@ TEST(Launch, AnotherCountThanTheLaunchersIsMU032) {
 }
 
 TEST(Launch, NonsenseIsMU036) {
-  for (const LaunchOptions& wrong : {LaunchOptions{.processes = -1}, LaunchOptions{.nodes = 2}, LaunchOptions{.threads = -1}}) {
+  for (auto field : {&LaunchOptions::processes, &LaunchOptions::nodes, &LaunchOptions::threads}) {
+    LaunchOptions wrong;
+    wrong.*field = -1;
     try {
       launch(wrong);
       ADD_FAILURE();
