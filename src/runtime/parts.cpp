@@ -10,6 +10,7 @@
 #include "muster/launcher/devices.h"
 #include "muster/launcher/launch.h"
 #include "muster/optim/norm.h"
+#include "muster/runtime/values.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
