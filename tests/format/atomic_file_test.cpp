@@ -65,26 +65,25 @@ TEST(AtomicFile, RefusesAFolderThatIsNotThere) {
   expect_error<CheckpointError>("MU202", "no file name", [&] { put("", "a"); });
 }
 
-TEST(AtomicFile, RefusesAFolderThatMayNotBeWritten) {
-  if (::geteuid() == 0) GTEST_SKIP() << "root may write in every folder";
-  ScratchFolder folder;
-  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-  expect_error<CheckpointError>("MU202", "Permission denied", [&] { put(folder / "x", "a"); });
-}
-
-/// Runs `action` in a process of its own whose files may not grow beyond `limit` bytes; returns its exit code.
+/// Runs `action` in a process of its own and returns its exit code.
 template <class Action>
-int with_file_limit(rlim_t limit, Action&& action) {
+int in_a_child(Action&& action) {
   const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit bound{limit, limit};
-    ::setrlimit(RLIMIT_FSIZE, &bound);
-    ::_exit(action());
-  }
+  if (child == 0) ::_exit(action());
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/// As in_a_child, where files may not grow beyond `limit` bytes.
+template <class Action>
+int with_file_limit(rlim_t limit, Action&& action) {
+  return in_a_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit bound{limit, limit};
+    ::setrlimit(RLIMIT_FSIZE, &bound);
+    return action();
+  });
 }
 
 int exit_code_of_write(const std::filesystem::path& path, bool reserve) {
@@ -96,6 +95,17 @@ int exit_code_of_write(const std::filesystem::path& path, bool reserve) {
     file.publish();
   } catch (const CheckpointError& error) { return error.id() == "MU202" ? 20 : 21; }
   return 0;
+}
+
+TEST(AtomicFile, RefusesAFolderThatMayNotBeWritten) {
+  ScratchFolder folder;
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  const int code = in_a_child([&] {
+    // Root may write everywhere, so the child becomes somebody who may not.
+    if (::geteuid() == 0 && ::seteuid(65534) != 0) return 1;
+    return exit_code_of_write(folder / "x", false);
+  });
+  EXPECT_EQ(code, 20);
 }
 
 TEST(AtomicFile, AWriteThatFailsLeavesTheFormerFile) {
