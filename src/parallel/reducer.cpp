@@ -44,7 +44,7 @@ class Reducer::Impl {
         buffers_(tensors_of(agreed_buffers())),
         replica_(select(all_, true), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
                  ReductionRound::flag_count(all_.size() - frozen_.size())),
-        round_(replica_, group_, options) {
+        round_(replica_, group_, options_) {
     const auto& parameters = replica_.parameters();
     for (size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].tensor.unsafeGetTensorImpl()] = i;
     share_values();

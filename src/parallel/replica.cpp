@@ -5,8 +5,10 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::parallel {
 namespace {
@@ -27,20 +29,23 @@ size_t index_of(std::vector<at::TensorOptions>& kinds, const at::TensorOptions& 
   return kinds.size() - 1;
 }
 
-/// With the tensor's own sizes and strides; contiguous where its memory has gaps or overlaps.
-at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
-  if (like.is_non_overlapping_and_dense()) return flat.as_strided(like.sizes(), like.strides(), offset);
-  return flat.narrow(0, offset, like.numel()).view(like.sizes());
+/// Memory of the flat tensor with the sizes and strides of `like` (contiguous where that has gaps or overlaps). To autograd
+/// it is a tensor of its own and no view, so that gradients can be detached in place, as LibTorch's zero_grad does.
+at::Tensor alias_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
+  auto alias = at::empty({0}, flat.options());
+  const auto begin = flat.storage_offset() + offset;
+  if (like.is_non_overlapping_and_dense()) return alias.set_(flat.storage(), begin, like.sizes(), like.strides());
+  return alias.set_(flat.storage(), begin, like.sizes(), c10::contiguous_strides(like.sizes()));
 }
 
 /// The same memory as a storage of just these bytes, which keeps the whole alive: what is written to a file of a tensor is
 /// its storage.
-at::Tensor own_storage(const at::Tensor& view) {
-  auto* address = view.mutable_data_ptr();
-  auto memory = c10::InefficientStdFunctionContext::makeDataPtr(address, [whole = view.storage()](void*) {}, view.device());
-  c10::Storage storage(c10::Storage::use_byte_size_t(), view.nbytes(), std::move(memory), /*allocator=*/nullptr,
+at::Tensor own_storage(const at::Tensor& alias) {
+  auto memory = c10::InefficientStdFunctionContext::makeDataPtr(alias.mutable_data_ptr(),
+                                                                [whole = alias.storage()](void*) {}, alias.device());
+  c10::Storage storage(c10::Storage::use_byte_size_t(), alias.nbytes(), std::move(memory), /*allocator=*/nullptr,
                        /*resizable=*/false);
-  return at::empty({0}, view.options()).set_(storage, 0, view.sizes(), view.strides());
+  return at::empty({0}, alias.options()).set_(storage, 0, alias.sizes(), alias.strides());
 }
 
 }  // namespace
@@ -79,11 +84,11 @@ void Replica::allocate(const std::vector<at::TensorOptions>& kinds, int64_t flag
 void Replica::place(size_t index, size_t kind) {
   auto& parameter = parameters_[index];
   const auto offset = layout_.offsets[index], length = padded(parameter.tensor.numel());
-  const auto view = view_like(values_[kind], offset, parameter.tensor);
-  view.copy_(parameter.tensor);
-  parameter.tensor.set_data(own_storage(view));
+  const auto value = alias_like(values_[kind], offset, parameter.tensor);
+  value.copy_(parameter.tensor);
+  parameter.tensor.set_data(own_storage(value));
   parameter.piece = {values_[kind].narrow(0, offset, length), gradients_[kind].narrow(0, offset, length)};
-  parameter.gradient = view_like(gradients_[kind], offset, parameter.tensor);
+  parameter.gradient = alias_like(gradients_[kind], offset, parameter.tensor);
   parameter.data = parameter.tensor.const_data_ptr();
 }
 

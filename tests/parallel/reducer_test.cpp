@@ -1,0 +1,548 @@
+#include "muster/parallel/reducer.h"
+
+#include "muster/base/error.h"
+#include "muster/dist/thread_world.h"
+#include "muster/hook/gradient_hooks.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/world.h"
+#include "parallel/reducer_models.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <sstream>
+
+namespace muster::parallel {
+namespace {
+
+using namespace muster::parallel::testing;
+using dist::Communicator;
+namespace lib = torch::optim;
+
+/// As ranks that run freely, and under a seeded scheduler.
+void on_ranks(int size, const std::function<void(Communicator)>& body) {
+  for (const uint64_t seed : {0, 11})
+    muster::testing::run_threads(size, seed, [&](Communicator group) {
+      at::set_num_threads(1);
+      body(group);
+    });
+}
+
+template <class F>
+void expect_error(const char* id, const std::string& part, F&& call) {
+  try {
+    call();
+    ADD_FAILURE() << "no " << id;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.id(), id) << error.what();
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+/// Operations of a group, counted as they end.
+struct Trace {
+  std::mutex mutex;
+  std::vector<dist::OperationEvent> events;
+  explicit Trace(const Communicator& group) {
+    group.observe([this](const dist::OperationEvent& event) {
+      const std::lock_guard lock(mutex);
+      events.push_back(event);
+      events.back().group = {};
+    });
+  }
+  size_t count(std::string_view operation) {
+    const std::lock_guard lock(mutex);
+    return static_cast<size_t>(
+        std::count_if(events.begin(), events.end(), [&](const auto& event) { return event.operation == operation; }));
+  }
+};
+
+struct TwoHeads final : torch::nn::Module {
+  TwoHeads() {
+    body = register_module("body", torch::nn::Linear(4, 4));
+    left = register_module("left", torch::nn::Linear(4, 2));
+    right = register_module("right", torch::nn::Linear(4, 2));
+  }
+  at::Tensor forward(const at::Tensor& x, bool use_left, bool use_right) {
+    auto hidden = body(x).tanh();
+    auto sum = hidden.sum();
+    if (use_left) sum = sum + left(hidden).sum();
+    if (use_right) sum = sum + right(hidden).square().sum();
+    return sum;
+  }
+  torch::nn::Linear body{nullptr}, left{nullptr}, right{nullptr};
+};
+
+at::Tensor input_of(int rank, uint64_t seed = 5) { return torch::randn({3, 4}, generator(seed + static_cast<uint64_t>(rank))); }
+
+TEST(Reducer, SetUpTakesValuesOfRankZeroAndKeepsHandles) {
+  on_ranks(2, [](const Communicator& group) {
+    Cnn net;
+    draw_parameters(net, 10 + static_cast<uint64_t>(group.rank()));
+    net.norm->running_mean.fill_(group.rank() + 1.0);
+    net.head->weight.set_requires_grad(false);
+    net.convolution->weight.set_data(net.convolution->weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+    const auto weight = net.convolution->weight;
+    const auto strides = weight.strides().vec();
+    const auto version = weight._version();
+    Reducer reducer(net, group);
+    Cnn expected;
+    draw_parameters(expected, 10);
+    for (size_t i = 0; i < net.parameters().size(); ++i)
+      EXPECT_TRUE(torch::equal(net.parameters()[i], expected.parameters()[i])) << i;
+    EXPECT_EQ(net.norm->running_mean[0].item<float>(), 1.0f);
+    EXPECT_EQ(weight.strides().vec(), strides);
+    EXPECT_EQ(weight._version(), version);
+    EXPECT_TRUE(torch::equal(weight, expected.convolution->weight)) << "the handle taken before sees the values";
+    EXPECT_EQ(weight.storage().nbytes(), weight.nbytes()) << "a file of one parameter holds one parameter";
+    EXPECT_EQ(reducer.find(net.head->weight), nullptr);
+    ASSERT_NE(reducer.find(weight), nullptr);
+    EXPECT_EQ(reducer.find(weight)->value.numel() % optim::kFlatPadding, 0);
+    EXPECT_NE(reducer.describe().find("2 ranks, 5 trainable parameters and 1 frozen"), std::string::npos) << reducer.describe();
+  });
+}
+
+TEST(Reducer, RanksMustAgree) {
+  on_ranks(3, [](const Communicator& group) {
+    const auto with = [&](auto change, const std::string& part) {
+      Mlp net;
+      if (group.rank() == 1) change(net);
+      expect_error("MU150", part, [&] { Reducer reducer(net, group); });
+    };
+    with([](Mlp& net) { net.second->weight.set_data(torch::zeros({7, 31})); }, "rank 1 has parameter second.weight: Float [7, 31]");
+    with([](Mlp& net) { net.second->bias.set_requires_grad(false); }, "rank 0 has parameter second.bias: Float [7]");
+    with([](Mlp& net) { net.to(at::kDouble); }, "Double");
+    with([](Mlp& net) { net.register_buffer("extra", torch::zeros({1})); }, "rank 1 has buffer extra");
+  });
+}
+
+TEST(Reducer, GradientsAreMeansAndViewsOfBuckets) {
+  on_ranks(3, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+    for (int rank = 0; rank < 3; ++rank) (loss_of(alone->forward(draw_part(*net, 4, 0, rank, at::kDouble))) / 3).backward();
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      const auto parameter = net->parameters()[i];
+      EXPECT_EQ(muster::testing::difference(parameter.grad(), alone->parameters()[i].grad(), 1e-12, 1e-12), "");
+      EXPECT_EQ(parameter.grad().data_ptr(), reducer.find(parameter)->gradient.data_ptr());
+      EXPECT_EQ(parameter.grad().strides(), parameter.strides());
+    }
+  });
+}
+
+TEST(Reducer, AccumulatesLocallyAndReducesTheSumOnce) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    lib::SGD sgd(net->parameters(), lib::SGDOptions(0.1));
+    optim::FusedOptimizer optimizer(sgd, {&reducer});
+    Trace trace(group);
+    for (int window = 0; window < 3; ++window) {
+      const auto before = trace.count("all_reduce");
+      for (int micro = 0; micro < 3; ++micro) {
+        reducer.set_gradient_sync(micro == 2);
+        backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, micro, group.rank(), at::kDouble))));
+        if (micro == 1) {
+          EXPECT_EQ(trace.count("all_reduce"), before) << "nothing is sent without synchronisation";
+        }
+        for (int rank = 0; rank < 2; ++rank) (loss_of(alone->forward(draw_part(*net, 4, micro, rank, at::kDouble))) / 2).backward();
+      }
+      EXPECT_EQ(trace.count("all_reduce"), before + 1);
+      for (size_t i = 0; i < net->parameters().size(); ++i)
+        EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12, 1e-12), "");
+      if (window == 1) {
+        optimizer.zero_grad(false);
+        EXPECT_EQ(net->parameters()[0].grad().abs().sum().item<double>(), 0.0);
+      } else {
+        optimizer.zero_grad();
+        EXPECT_FALSE(net->parameters()[0].grad().defined());
+      }
+      alone->zero_grad();
+    }
+  });
+}
+
+TEST(Reducer, BackwardTwiceAndForwardsBeforeOneBackward) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::cnn, at::kDouble, 3), alone = make_net(Kind::cnn, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    const auto part = [&](int step, int rank) { return draw_part(*net, 4, step, rank, at::kDouble); };
+    // Two forwards, then one backward: the second broadcast must not spoil what the first forward has saved.
+    const auto first = run(reducer, *net, part(0, group.rank())), second = run(reducer, *net, part(1, group.rank()));
+    const auto loss = loss_of(first) + loss_of(second);
+    backward(reducer, loss, /*retain_graph=*/true);
+    backward(reducer, loss);
+    for (int rank = 0; rank < 2; ++rank)
+      for (const int step : {0, 1}) loss_of(alone->forward(part(step, rank))).backward();   // 2 backwards / 2 ranks
+    for (size_t i = 0; i < net->parameters().size(); ++i)
+      EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-11, 1e-11), "") << i;
+  });
+}
+
+TEST(Reducer, CommunicationOverlapsBackward) {
+  on_ranks(2, [](const Communicator& group) {
+    torch::nn::Sequential net;
+    for (int i = 0; i < 8; ++i) net->push_back(torch::nn::Linear(64, 64));
+    draw_parameters(*net, 4);
+    Reducer reducer(*net, group, {.bucket_cap_mb = 0.02, .first_bucket_mb = 0.02});
+    Trace trace(group);
+    std::chrono::steady_clock::time_point last;
+    std::vector<hook::GradientHook> hooks;
+    for (const auto& parameter : net->parameters())
+      hooks.emplace_back(parameter, [&](const at::Tensor&) { last = std::chrono::steady_clock::now(); });
+    const auto input = torch::randn({2, 64}, generator(9));
+    at::Tensor output;
+    {
+      ForwardScope scope(reducer);
+      output = net->forward(input);
+    }
+    backward(reducer, output.sum());
+    const std::lock_guard lock(trace.mutex);
+    size_t early = 0, all = 0;
+    for (const auto& event : trace.events)
+      if (event.operation == "all_reduce") {
+        ++all;
+        early += event.start < last;
+      }
+    EXPECT_EQ(all, 8u);
+    EXPECT_GE(early, 6u) << "buckets start while gradients are still being computed";
+  });
+}
+
+TEST(Reducer, UnusedParametersAreNamedOnEveryRank) {
+  on_ranks(2, [](const Communicator& group) {
+    TwoHeads net;
+    draw_parameters(net, 3);
+    Reducer reducer(net, group);
+    const auto step = [&](bool left, bool right) {
+      at::Tensor loss;
+      {
+        ForwardScope scope(reducer);
+        loss = net.forward(input_of(group.rank()), left, right);
+      }
+      backward(reducer, loss);
+    };
+    step(true, true);
+    net.zero_grad();
+    expect_error("MU152", "no rank has a gradient for 'right.weight', 'right.bias'", [&] { step(true, false); });
+    net.zero_grad();
+    expect_error("MU152", "only some ranks have a gradient for 'left.weight'", [&] { step(group.rank() == 1, true); });
+    net.zero_grad();
+    EXPECT_NO_THROW(step(true, true)) << "usable after the error";
+    net.right->weight.set_requires_grad(false);
+    net.right->bias.set_requires_grad(false);
+    net.zero_grad();
+    EXPECT_NO_THROW(step(true, true)) << "frozen after prepare";
+    EXPECT_FALSE(net.right->weight.grad().defined());
+  });
+}
+
+TEST(Reducer, UnusedParametersMayBeAllowed) {
+  on_ranks(2, [](const Communicator& group) {
+    TwoHeads net, alone;
+    draw_parameters(net, 3);
+    draw_parameters(alone, 3);
+    Reducer reducer(net, group, {.find_unused_parameters = true});
+    for (int i = 0; i < 3; ++i) {
+      at::Tensor loss;
+      {
+        ForwardScope scope(reducer);
+        loss = net.forward(input_of(group.rank()), false, group.rank() == 1);
+      }
+      backward(reducer, loss);
+      for (int rank = 0; rank < 2; ++rank) (alone.forward(input_of(rank), false, rank == 1) / 2).backward();
+      EXPECT_FALSE(net.left->weight.grad().defined()) << "used by no rank";
+      ASSERT_TRUE(net.right->weight.grad().defined()) << "used by one rank";
+      EXPECT_EQ(muster::testing::difference(net.right->weight.grad(), alone.right->weight.grad()), "");
+      EXPECT_EQ(muster::testing::difference(net.body->weight.grad(), alone.body->weight.grad()), "");
+      net.zero_grad();
+      alone.zero_grad();
+    }
+  });
+}
+
+TEST(Reducer, StaticGraphLearnsTheSetAndHoldsToIt) {
+  on_ranks(2, [](const Communicator& group) {
+    TwoHeads net;
+    draw_parameters(net, 3);
+    Reducer reducer(net, group, {.bucket_cap_mb = 0.0001, .first_bucket_mb = 0.0001, .static_graph = true});
+    Trace trace(group);
+    std::chrono::steady_clock::time_point last;
+    hook::GradientHook hook(net.body->weight, [&](const at::Tensor&) { last = std::chrono::steady_clock::now(); });
+    const auto step = [&](bool left, bool right) {
+      at::Tensor loss;
+      {
+        ForwardScope scope(reducer);
+        loss = net.forward(input_of(group.rank()), left, right);
+      }
+      backward(reducer, loss);
+    };
+    for (int i = 0; i < 3; ++i) {
+      step(true, false);
+      EXPECT_FALSE(net.right->weight.grad().defined());
+      EXPECT_TRUE(net.left->weight.grad().defined());
+      net.zero_grad();
+    }
+    {
+      const std::lock_guard lock(trace.mutex);
+      size_t early = 0;
+      for (const auto& event : trace.events) early += event.operation == "all_reduce" && event.start < last;
+      EXPECT_GE(early, 4u) << "unused parameters do not hold up the buckets once they are known";
+    }
+    expect_error("MU155", "static_graph", [&] { step(false, true); });
+  });
+}
+
+TEST(Reducer, ActivationGradientsWorkAndParameterGradientsAreRefused) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kFloat, 3);
+    Reducer reducer(*net, group);
+    Trace trace(group);
+    const auto input = draw_part(*net, 4, 0, group.rank(), at::kFloat).requires_grad_();
+    const auto output = run(reducer, *net, input);
+    const auto slope = torch::autograd::grad({output.sum()}, {input}, {}, true, /*create_graph=*/true)[0];
+    EXPECT_EQ(trace.count("all_reduce"), 0u);
+    EXPECT_FALSE(net->parameters()[0].grad().defined());
+    expect_error("MU153", "'first.weight'", [&] {
+      torch::autograd::grad({output.sum()}, {net->parameters()[0]}, {}, true);
+    });
+    expect_error("MU153", "create_graph", [&] { output.sum().backward({}, true, /*create_graph=*/true); });
+    net->zero_grad();
+    backward(reducer, output.square().sum() + slope.square().sum());   // a gradient penalty
+    EXPECT_EQ(trace.count("all_reduce"), 1u);
+    auto mine = net->parameters()[0].grad().clone(), first = mine.clone();
+    group.broadcast(first, 0);
+    EXPECT_TRUE(torch::equal(mine, first));
+  });
+}
+
+TEST(Reducer, AnExceptionInBackwardLeavesItUsable) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group, {.bucket_cap_mb = 0.0001, .first_bucket_mb = 0.0001});
+    auto* mlp = dynamic_cast<Mlp*>(net.get());
+    for (const bool through_us : {true, false}) {
+      const auto hidden = run(reducer, *mlp->second, torch::ones({2, 32}, at::kDouble)).sum();
+      auto broken = (mlp->first->weight * 1).sum() * hidden;
+      hook::GradientHook stop(mlp->first->weight, [](const at::Tensor&) { throw std::runtime_error("stop"); });
+      EXPECT_THROW(through_us ? backward(reducer, broken) : broken.backward(), std::runtime_error);
+    }
+    net->zero_grad();
+    backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+    const auto alone = make_net(Kind::mlp, at::kDouble, 3);
+    for (int rank = 0; rank < 2; ++rank) (loss_of(alone->forward(draw_part(*net, 4, 0, rank, at::kDouble))) / 2).backward();
+    for (size_t i = 0; i < net->parameters().size(); ++i)
+      EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12, 1e-12), "");
+  });
+}
+
+TEST(Reducer, BypassedForwardsSparseGradientsAndMovesAreRefused) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kFloat, 3);
+    Reducer reducer(*net, group);
+    const auto input = draw_part(*net, 4, 0, group.rank(), at::kFloat);
+    expect_error("MU151", "model(x)", [&] { backward(reducer, loss_of(net->forward(input))); });
+    expect_error("MU151", "model(x)", [&] { loss_of(net->forward(input)).backward(); });
+    reducer.set_gradient_sync(false);
+    expect_error("MU151", "model(x)", [&] { backward(reducer, loss_of(net->forward(input))); });
+    reducer.set_gradient_sync(true);
+    const auto output = run(reducer, *net, input);
+    EXPECT_NO_THROW(backward(reducer, loss_of(output), true));
+    EXPECT_NO_THROW(backward(reducer, output.sum() + net->parameters()[0].square().sum()));
+
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 3).sparse(true));
+    Reducer sparse(*table, group);
+    expect_error("MU154", "'weight'", [&] { backward(sparse, run(sparse, *table, torch::tensor({1, 2})).sum()); });
+
+    net->to(at::kDouble);
+    expect_error("MU156", "moved", [&] { run(reducer, *net, input); });
+    TwoHeads frozen;
+    frozen.left->weight.set_requires_grad(false);
+    Reducer partly(frozen, group);
+    frozen.left->weight.set_requires_grad(true);
+    expect_error("MU156", "'left.weight'", [&] { partly.enter_forward(); });
+  });
+}
+
+TEST(Reducer, TwoModelsAndSeveralDtypes) {
+  on_ranks(2, [](const Communicator& group) {
+    Mlp first, second;
+    draw_parameters(first, 1);
+    draw_parameters(second, 2);
+    second.first->to(at::kBFloat16);
+    second.second->to(at::kDouble);
+    Reducer one(first, group), two(second, group);
+    EXPECT_NE(two.describe().find("in 2 buckets"), std::string::npos) << two.describe();
+    const auto input = draw_part(first, 4, 0, group.rank(), at::kFloat);
+    at::Tensor joint;
+    {
+      ForwardScope both(one), scopes(two);
+      joint = first.forward(input).sum() +
+              second.second(second.first(input.to(at::kBFloat16)).to(at::kDouble)).square().sum().to(at::kFloat);
+    }
+    one.before_backward();
+    two.before_backward();
+    joint.backward();
+    one.after_backward();
+    two.after_backward();
+    for (const auto* net : {&first, &second})
+      for (const auto& parameter : net->parameters()) {
+        auto mine = parameter.grad().clone(), other = mine.clone();
+        EXPECT_EQ(parameter.grad().scalar_type(), parameter.scalar_type());
+        group.broadcast(other, 0);
+        EXPECT_TRUE(torch::equal(mine, other));
+        EXPECT_GT(mine.abs().sum().item<double>(), 0.0);
+      }
+    // One of them alone.
+    backward(two, run(two, *second.first, input.to(at::kBFloat16)).to(at::kDouble).sum() +
+                      second.second->weight.sum() + second.second->bias.sum());
+  });
+}
+
+struct Tied final : torch::nn::Module {
+  Tied() {
+    first = register_parameter("first", torch::zeros({4, 4}));
+    again = register_parameter("again", first);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(first).tanh().matmul(again); }
+  at::Tensor first, again;
+};
+
+TEST(Reducer, TiedParametersCountOnce) {
+  on_ranks(2, [](const Communicator& group) {
+    Tied net, alone;
+    draw_parameters(net, 3);
+    draw_parameters(alone, 3);
+    Reducer reducer(net, group);
+    EXPECT_NE(reducer.describe().find("1 trainable parameters"), std::string::npos) << reducer.describe();
+    backward(reducer, run(reducer, net, input_of(group.rank())).sum());
+    for (int rank = 0; rank < 2; ++rank) (alone.forward(input_of(rank)).sum() / 2).backward();
+    EXPECT_EQ(muster::testing::difference(net.first.grad(), alone.first.grad()), "");
+    EXPECT_TRUE(net.first.is_same(net.again));
+    EXPECT_EQ(reducer.full_state(false).size(), 2u);
+  });
+}
+
+TEST(Reducer, BuffersComeFromRankZeroInOneMessage) {
+  on_ranks(2, [](const Communicator& group) {
+    Cnn net;
+    draw_parameters(net, 3);
+    Reducer reducer(net, group);
+    Trace trace(group);
+    const auto forward = [&] { return run(reducer, net, draw_part(net, 4, 0, group.rank(), at::kFloat)); };
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 0u) << "equal since set-up";
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 1u);
+    reducer.set_gradient_sync(false);
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 1u);
+    reducer.set_gradient_sync(true);
+    net.eval();
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 2u) << "the first evaluation after training";
+    auto mine = net.norm->running_mean.clone(), other = mine.clone();
+    group.broadcast(other, 0);
+    EXPECT_TRUE(torch::equal(mine, other));
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 3u) << "the one just above; evaluation changes no buffer";
+
+    Cnn local;
+    draw_parameters(local, 3);
+    Reducer without(local, group, {.broadcast_buffers = false});
+    const auto before = trace.count("broadcast");
+    run(without, local, draw_part(local, 4, 0, group.rank(), at::kFloat));
+    run(without, local, draw_part(local, 4, 0, group.rank(), at::kFloat));
+    EXPECT_EQ(trace.count("broadcast"), before);
+  });
+}
+
+TEST(Reducer, OptimizersMayComeBeforeOrAfter) {
+  on_ranks(2, [](const Communicator& group) {
+    std::vector<std::vector<at::Tensor>> results;
+    for (const bool before : {true, false}) {
+      const auto net = make_net(Kind::cnn, at::kFloat, 3);
+      net->parameters()[0].set_data(net->parameters()[0].detach().contiguous(at::MemoryFormat::ChannelsLast));
+      std::unique_ptr<lib::AdamW> adamw;
+      std::unique_ptr<Reducer> reducer;
+      const auto make = [&] { adamw = std::make_unique<lib::AdamW>(net->parameters(), lib::AdamWOptions(0.01)); };
+      if (before) make();
+      reducer = std::make_unique<Reducer>(*net, group);
+      if (!before) make();
+      optim::FusedOptimizer optimizer(*adamw, {reducer.get()});
+      for (int step = 0; step < 3; ++step) {
+        backward(*reducer, loss_of(run(*reducer, *net, draw_part(*net, 4, step, group.rank(), at::kFloat))));
+        optimizer.note_backward();
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      results.push_back(values(*net));
+    }
+    for (size_t i = 0; i < results[0].size(); ++i) EXPECT_TRUE(torch::equal(results[0][i], results[1][i])) << i;
+  });
+}
+
+TEST(Reducer, OtherOptimizersRunTheirOwnStep) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    lib::RMSprop mine(net->parameters(), lib::RMSpropOptions(0.01)), theirs(alone->parameters(), lib::RMSpropOptions(0.01));
+    optim::FusedOptimizer optimizer(mine, {&reducer});
+    for (int step = 0; step < 3; ++step) {
+      backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, step, group.rank(), at::kDouble))));
+      optimizer.step();
+      optimizer.zero_grad();
+      for (int rank = 0; rank < 2; ++rank) (loss_of(alone->forward(draw_part(*net, 4, step, rank, at::kDouble))) / 2).backward();
+      theirs.step();
+      theirs.zero_grad();
+    }
+    const auto a = values(*net), b = values(*alone);
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(muster::testing::difference(a[i], b[i], 1e-10, 1e-10), "");
+  });
+}
+
+TEST(Reducer, LocalGradientsCanBeStepped) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    lib::SGD mine(net->parameters(), lib::SGDOptions(0.1)), theirs(alone->parameters(), lib::SGDOptions(0.1));
+    optim::FusedOptimizer optimizer(mine, {&reducer});
+    reducer.set_gradient_sync(false);
+    backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+    optimizer.step();
+    loss_of(alone->forward(draw_part(*net, 4, 0, group.rank(), at::kDouble))).backward();
+    theirs.step();
+    for (size_t i = 0; i < net->parameters().size(); ++i)
+      EXPECT_EQ(muster::testing::difference(net->parameters()[i].detach(), alone->parameters()[i].detach(), 1e-12, 1e-12), "");
+  });
+}
+
+TEST(Reducer, NormsStateAndFiles) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::cnn, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+    auto twice = net->parameters();
+    twice.push_back(twice.front());
+    std::vector<at::Tensor> flat;
+    for (const auto& parameter : net->parameters()) flat.push_back(parameter.grad().flatten());
+    const auto all = torch::cat(flat);
+    EXPECT_NEAR(reducer.gradient_power_sum(twice, 2.0).item<double>(), all.square().sum().item<double>(), 1e-12);
+    reducer.for_each_gradient(twice, [](const at::Tensor& gradient) { gradient.mul_(2.0); });
+    EXPECT_NEAR(reducer.gradient_power_sum(twice, 1.0).item<double>(), 2 * all.abs().sum().item<double>(), 1e-12);
+    const auto state = reducer.full_state(true);
+    EXPECT_EQ(state.size(), group.rank() == 0 ? 9u : 0u);
+    EXPECT_EQ(reducer.full_state(false).size(), 9u);
+    EXPECT_EQ(reducer.full_state(false)[0].first, "convolution.weight");
+    std::stringstream with, without;
+    torch::save(std::static_pointer_cast<Cnn>(net), with);
+    torch::save(std::static_pointer_cast<Cnn>(make_net(Kind::cnn, at::kDouble, 3)), without);
+    EXPECT_LT(with.str().size(), without.str().size() + 100);
+  });
+}
+
+}  // namespace
+}  // namespace muster::parallel
