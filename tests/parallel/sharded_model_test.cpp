@@ -1,0 +1,545 @@
+#include "muster/parallel/sharded_model.h"
+
+#include "muster/base/error.h"
+#include "muster/hook/key_fallback.h"
+#include "muster/optim/fused.h"
+#include "muster/parallel/reducer.h"
+#include "muster/parallel/wrap.h"
+#include "muster/testing/gtest.h"
+#include "muster/testing/world.h"
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <mutex>
+
+namespace muster::parallel {
+namespace {
+
+namespace nn = torch::nn;
+using torch::Tensor;
+
+/// Ranks as threads, one at a time in an order drawn from a seed.
+void on_ranks(int world, const std::function<void(dist::Communicator)>& body) {
+  testing::run_threads(world, 7, [&](dist::Communicator group) {
+    at::set_num_threads(1);
+    body(std::move(group));
+  });
+}
+
+constexpr int64_t kWords = 29, kWidth = 24;
+
+/// A small language model with no trace of sharding in it. Most sizes are no multiples of 64.
+struct NetImpl : nn::Module {
+  explicit NetImpl(bool spare = false) {
+    embed = register_module("embed", nn::Embedding(kWords, kWidth));
+    auto layer = nn::TransformerEncoderLayerOptions(kWidth, 4).dim_feedforward(50).dropout(0.0);
+    encoder = register_module("encoder", nn::TransformerEncoder(nn::TransformerEncoderOptions(layer, 3)));
+    head = register_module("head", nn::Linear(kWidth, kWords));
+    if (spare) unused = register_module("unused", nn::Linear(5, 7));
+  }
+  Tensor forward(const Tensor& words) { return head(encoder(embed(words))); }
+  nn::Embedding embed{nullptr};
+  nn::TransformerEncoder encoder{nullptr};
+  nn::Linear head{nullptr}, unused{nullptr};
+};
+TORCH_MODULE(Net);
+
+/// The process has one generator: ranks that are threads take turns. `marked` puts the head in a unit of its own.
+Net make_net(bool spare = false, at::ScalarType dtype = at::kFloat, uint64_t seed = 11, bool marked = false) {
+  static std::mutex mutex;
+  std::scoped_lock lock(mutex);
+  torch::manual_seed(seed);
+  Net net(spare);
+  if (marked) {
+    net->unregister_module("head");
+    net->head = net->register_module("head", wrap(net->head));
+  }
+  net->to(dtype);
+  return net;
+}
+
+Tensor words_of(int step, int rank) { return (torch::arange(6 * 4).view({6, 4}) * (step + 3) + rank * 7 + step) % kWords; }
+
+Tensor loss_of(const Tensor& logits, const Tensor& words) {
+  return nn::functional::cross_entropy(logits.reshape({-1, kWords}), words.reshape({-1}).roll(1));
+}
+
+Tensor forward(ManagedModel& model, Net& net, const Tensor& words) {
+  struct Scope {
+    ManagedModel& model;
+    explicit Scope(ManagedModel& model) : model(model) { model.enter_forward(); }
+    ~Scope() { model.leave_forward(); }
+  } scope(model);
+  return net(words);
+}
+
+void backward(ManagedModel& model, const Tensor& loss) {
+  model.before_backward();
+  loss.backward();
+  model.after_backward();
+}
+
+torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(3e-3).weight_decay(0.1); }
+
+/// One process computes each rank's part, sums gradients in rank order, and steps every parameter by the vector body.
+struct Reference {
+  Net net;
+  int world;
+  std::vector<std::vector<double>> losses;   // [step][rank]
+  std::vector<Tensor> first, second;
+  int64_t steps = 0;
+
+  Reference(Net net, int world) : net(std::move(net)), world(world) { at::set_num_threads(1); }
+
+  void step(const std::vector<std::vector<Tensor>>& gradients) {
+    at::NoGradGuard no_grad;
+    ++steps;
+    auto parameters = net->parameters();
+    first.resize(parameters.size());
+    second.resize(parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      Tensor sum;
+      for (const auto& of_rank : gradients)
+        if (of_rank[i].defined()) sum = sum.defined() ? sum + of_rank[i] / world : of_rank[i] / world;
+      if (!sum.defined()) continue;
+      const auto numel = parameters[i].numel();
+      const auto pad = [&](const Tensor& t) { return torch::constant_pad_nd(t.reshape({-1}), {0, (64 - numel % 64) % 64}); };
+      auto value = pad(parameters[i]).clone(), gradient = pad(sum).clone();
+      if (!first[i].defined()) first[i] = torch::zeros_like(value), second[i] = torch::zeros_like(value);
+      const auto o = adamw();
+      at::_fused_adamw_({value}, {gradient}, {first[i]}, {second[i]}, {}, {torch::full({}, double(steps), at::kFloat)}, o.lr(),
+                        std::get<0>(o.betas()), std::get<1>(o.betas()), o.weight_decay(), o.eps(), false, false);
+      parameters[i].copy_(value.narrow(0, 0, numel).view_as(parameters[i]));
+    }
+  }
+
+  /// `micro` backwards per step and rank.
+  void train(int count, int micro = 1) {
+    for (int s = 0; s < count; ++s) {
+      std::vector<std::vector<Tensor>> gradients;
+      losses.emplace_back();
+      for (int rank = 0; rank < world; ++rank) {
+        for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+        for (int m = 0; m < micro; ++m) {
+          auto words = words_of(s * micro + m, rank);
+          auto loss = loss_of(net(words), words);
+          loss.backward();
+          losses.back().push_back(loss.item<double>());
+        }
+        gradients.emplace_back();
+        for (auto& parameter : net->parameters()) gradients.back().push_back(parameter.grad());
+      }
+      step(gradients);
+    }
+  }
+};
+
+void expect_state(ShardedModel& model, Net reference, bool exact) {
+  auto wanted = reference->named_parameters();
+  auto state = model.full_state(false);
+  ASSERT_EQ(state.size(), wanted.size());
+  for (auto& [name, tensor] : state) {
+    ASSERT_TRUE(wanted.contains(name)) << name;
+    if (exact)
+      EXPECT_TRUE(torch::equal(tensor, wanted[name])) << name << " " << (tensor - wanted[name]).abs().max();
+    else
+      EXPECT_LT((tensor - wanted[name]).abs().max().item<double>(), 1e-12) << name;
+  }
+}
+
+/// Trains as the reference has been trained, as this rank.
+void expect_rank_like(const Reference& reference, dist::Communicator group, at::ScalarType dtype, int micro, bool exact) {
+  auto net = make_net(true, dtype, /*seed=*/11 + group.rank());   // rank 0's values win
+  auto weight = net->head->weight;                                // the user's own handle
+  torch::optim::AdamW adam(net->parameters(), adamw());
+  ShardedModel model(*net, group);
+  optim::FusedOptimizer optimizer(adam, {&model});
+  for (size_t s = 0; s < reference.losses.size(); ++s) {
+    for (int m = 0; m < micro; ++m) {
+      model.set_gradient_sync(m + 1 == micro);
+      auto words = words_of(static_cast<int>(s) * micro + m, group.rank());
+      auto loss = loss_of(forward(model, net, words), words);
+      backward(model, loss);
+      EXPECT_NEAR(loss.item<double>(), reference.losses[s][group.rank() * micro + m], exact ? 0 : 1e-12);
+    }
+    optimizer.step();
+    optimizer.zero_grad();
+    EXPECT_EQ(model.figures().gathered_bytes, 0);
+  }
+  EXPECT_TRUE(optimizer.fused());
+  EXPECT_EQ(weight.sizes(), (std::vector<int64_t>{kWords, kWidth}));
+  expect_state(model, reference.net, exact);
+}
+
+void train_like_reference(int world, at::ScalarType dtype, int steps, int micro, bool exact) {
+  Reference reference(make_net(true, dtype), world);
+  reference.train(steps, micro);
+  on_ranks(world, [&](dist::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact); });
+}
+
+TEST(ShardedModel, SameBitsAsOneProcessAtTwoRanks) { train_like_reference(2, at::kFloat, 10, 1, true); }
+TEST(ShardedModel, SameBitsInFloat64) { train_like_reference(2, at::kDouble, 10, 1, true); }
+TEST(ShardedModel, SameBitsAlone) { train_like_reference(1, at::kFloat, 3, 1, true); }
+TEST(ShardedModel, SameBitsWithAccumulation) { train_like_reference(2, at::kFloat, 3, 2, true); }
+TEST(ShardedModel, ThreeAndFourRanks) {
+  train_like_reference(3, at::kDouble, 1, 1, false);
+  train_like_reference(4, at::kDouble, 1, 1, false);
+}
+
+TEST(ShardedModel, SameBitsAsTheReducer) {
+  on_ranks(2, [&](dist::Communicator group) {
+    auto sharded_net = make_net(), replicated_net = make_net();
+    torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()), replicated_adam(replicated_net->parameters(), adamw());
+    ShardedModel sharded(*sharded_net, group);
+    Reducer replicated(*replicated_net, group);
+    optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}), replicated_optimizer(replicated_adam, {&replicated});
+    for (int s = 0; s < 10; ++s) {
+      auto words = words_of(s, group.rank());
+      const auto step = [&](ManagedModel& model, Net& net, optim::FusedOptimizer& optimizer) {
+        auto loss = loss_of(forward(model, net, words), words);
+        backward(model, loss);
+        optimizer.step();
+        optimizer.zero_grad();
+        return loss.item<float>();
+      };
+      EXPECT_EQ(step(sharded, sharded_net, sharded_optimizer), step(replicated, replicated_net, replicated_optimizer));
+    }
+    expect_state(sharded, replicated_net, true);
+  });
+}
+
+TEST(ShardedModel, SameBitsInTwoProcessesOverGloo) {
+  testing::expect_processes(2, [](dist::Communicator group) {
+    EXPECT_EQ(group.backend(), "gloo");
+    Reference reference(make_net(true), 2);
+    reference.train(10);
+    expect_rank_like(reference, group, at::kFloat, 1, true);
+  });
+}
+
+TEST(ShardedModel, Bfloat16AutocastCastsGatheredValues) {
+  on_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net(), plain = make_net();
+    ShardedModel model(*net, group);
+    const auto run = [](auto&& forward) {
+      at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+      at::autocast::set_autocast_enabled(at::kCPU, true);
+      auto output = forward();
+      at::autocast::clear_cache();
+      at::autocast::set_autocast_enabled(at::kCPU, false);
+      return loss_of(output.to(at::kFloat), words_of(0, 0));
+    };
+    auto loss = run([&] { return forward(model, net, words_of(0, 0)); });
+    auto wanted = run([&] { return plain(words_of(0, 0)); });
+    EXPECT_EQ(loss.item<float>(), wanted.item<float>());
+    backward(model, loss);
+    wanted.backward();
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      const auto mine = model.gradient_power_sum({net->parameters()[i]}, INFINITY).item<float>();
+      EXPECT_EQ(mine, plain->parameters()[i].grad().abs().max().item<float>()) << plain->named_parameters().keys()[i];
+    }
+  });
+}
+
+TEST(ShardedModel, AStepMakesOlderGraphsStale) {
+  on_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    torch::optim::AdamW adam(net->parameters(), adamw());
+    ShardedModel model(*net, group);
+    optim::FusedOptimizer optimizer(adam, {&model});
+    auto words = words_of(0, group.rank());
+    auto old = loss_of(forward(model, net, words), words);
+    backward(model, loss_of(forward(model, net, words), words));
+    optimizer.step();
+    EXPECT_THROW(backward(model, old), c10::Error);   // as LibTorch says of a plain module
+  });
+}
+
+TEST(ShardedModel, SameBitsWithAnyUnits) {
+  Reference reference(make_net(), 2);
+  reference.train(3);
+  for (bool by_mark : {false, true})
+    on_ranks(2, [&](dist::Communicator group) {
+      auto net = make_net(false, at::kFloat, 11, by_mark);
+      ShardedModel model(*net, group, {.auto_wrap = false});
+      EXPECT_EQ(model.unit_names(), by_mark ? (std::vector<std::string>{"root", "head"}) : std::vector<std::string>{"root"});
+      torch::optim::AdamW adam(net->parameters(), adamw());
+      optim::FusedOptimizer optimizer(adam, {&model});
+      for (int s = 0; s < 3; ++s) {
+        auto words = words_of(s, group.rank());
+        backward(model, loss_of(forward(model, net, words), words));
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      expect_state(model, reference.net, true);
+    });
+}
+
+TEST(ShardedModel, HoldsItsPartAndGathersOneUnitBesideTheRoot) {
+  on_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    ShardedModel model(*net, group);
+    EXPECT_EQ(model.unit_names(), (std::vector<std::string>{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
+    EXPECT_NE(model.describe().find("2 ranks, 4 units"), std::string::npos) << model.describe();
+    int64_t held = 0, whole = 0;
+    for (auto& parameter : net->parameters()) {
+      held += model.find(parameter)->value.numel();
+      whole += (parameter.numel() + 63) / 64 * 64;
+      EXPECT_EQ(model.find(parameter)->value.numel() % 64, 0);
+    }
+    EXPECT_NEAR(double(held), whole / 2.0, 4 * 64);
+    EXPECT_EQ(model.figures().gathered_bytes, 0);
+    auto words = words_of(0, group.rank());
+    auto loss = loss_of(forward(model, net, words), words);
+    EXPECT_EQ(model.figures().gathers, 4);
+    EXPECT_EQ(model.figures().gathered_bytes, 0);
+    backward(model, loss);
+    EXPECT_EQ(model.figures().gathers, 8);
+    EXPECT_EQ(model.figures().reductions, 4);
+    EXPECT_EQ(model.figures().gathered_bytes, 0);
+    EXPECT_LT(model.figures().peak_gathered_bytes, 4 * whole * 2 / 3);
+    EXPECT_THROW(net->head->weight.const_data_ptr<float>(), c10::Error);
+  });
+}
+
+/// The id of the UsageError that f throws, and whether its message has all these words.
+template <class F>
+std::string refusal(F&& f, std::initializer_list<const char*> words) {
+  try {
+    f();
+  } catch (const UsageError& error) {
+    for (auto* word : words) EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word << " in " << error.what();
+    return error.id();
+  }
+  return "nothing thrown";
+}
+
+TEST(ShardedModel, TouchingParametersOutsideIsRefusedByName) {   // MU153 MU161 MU162 MU163 MU167
+  on_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    torch::optim::AdamW adam(net->parameters(), adamw());
+    ShardedModel model(*net, group);
+    auto& weight = net->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->weight;
+    EXPECT_EQ(refusal([&] { weight.norm(); }, {"encoder.layers.1.linear1.weight", "unit 'encoder.layers.1'", "aten::norm", "model.run"}), "MU161");
+    EXPECT_EQ(refusal([&] { net(words_of(0, 0)); }, {"embed.weight", "model.run"}), "MU161");
+    EXPECT_EQ(refusal([&] { nn::init::zeros_(weight); }, {"encoder.layers.1.linear1.weight", "aten::zero_"}), "MU162");
+    EXPECT_EQ(refusal([&] { weight.data()[3].fill_(1); }, {"encoder.layers.1.linear1.weight"}), "MU162");
+    EXPECT_EQ(refusal([&] { net->to(at::kDouble); }, {"embed.weight"}), "MU161");
+    model.enter_forward();
+    EXPECT_EQ(refusal([&] { at::NoGradGuard no_grad; weight.mul_(2); }, {"linear1.weight"}), "MU162");
+    model.leave_forward();
+    EXPECT_EQ(torch::zeros_like(weight).sum().item<float>(), 0);
+    EXPECT_EQ(weight.t().size(0), kWidth);
+
+    auto words = words_of(0, group.rank());
+    auto loss = loss_of(forward(model, net, words), words);
+    EXPECT_EQ(refusal([&] { torch::autograd::grad({loss}, {net->embed->weight}, {}, true); }, {"embed.weight", "autograd::grad"}), "MU153");
+    EXPECT_EQ(refusal([&] { model.before_backward(); loss.backward({}, true, true); }, {"create_graph", "head."}), "MU153");
+    backward(model, loss_of(forward(model, net, words), words));
+    EXPECT_EQ(refusal([&] { adam.step(); }, {"prepared optimizer", "embed.weight"}), "MU162");
+    EXPECT_EQ(refusal([&] { nn::utils::clip_grad_norm_(net->parameters(), 1.0); }, {"clip_grad_norm_"}), "MU167");
+    EXPECT_EQ(refusal([&] { backward(model, loss_of(forward(model, net, words), words)); }, {}), "nothing thrown");
+
+    net->head->bias.set_data(torch::zeros({kWords}));
+    EXPECT_EQ(refusal([&] { model.enter_forward(); }, {"head.bias", "unit 'root'"}), "MU163");
+  });
+}
+
+TEST(ShardedModel, BackwardCalledDirectlyAndGradientsOfActivations) {
+  Reference reference(make_net(), 2);
+  reference.train(2);
+  on_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    ShardedModel model(*net, group);
+    torch::optim::AdamW adam(net->parameters(), adamw());
+    optim::FusedOptimizer optimizer(adam, {&model});
+    for (int s = 0; s < 2; ++s) {
+      auto words = words_of(s, group.rank());
+      auto logits = forward(model, net, words);
+      auto loss = loss_of(logits, words);
+      const auto reductions = model.figures().reductions;
+      EXPECT_EQ(torch::autograd::grad({loss}, {logits}, {}, true).size(), 1u);
+      EXPECT_EQ(model.figures().reductions, reductions);
+      loss.backward();
+      EXPECT_EQ(model.figures().reductions, reductions + 4);
+      EXPECT_EQ(model.figures().gathered_bytes, 0);
+      optimizer.step();
+      net->zero_grad();
+    }
+    expect_state(model, reference.net, true);
+    auto words = words_of(5, group.rank());
+    const auto size = [&] { return model.gradient_power_sum({net->head->bias}, 1).item<double>(); };
+    loss_of(forward(model, net, words), words).backward();
+    const auto once = size();
+    loss_of(forward(model, net, words), words).backward();   // adds to what is there
+    EXPECT_EQ(size(), 2 * once);
+  });
+}
+
+TEST(ShardedModel, SparseGradientsAreRefused) {   // MU154
+  on_ranks(1, [&](dist::Communicator group) {
+    nn::Embedding net(nn::EmbeddingOptions(9, 4).sparse(true));
+    ShardedModel model(*net, group);
+    model.enter_forward();
+    auto loss = net(torch::tensor({1, 2})).sum();
+    model.leave_forward();
+    EXPECT_EQ(refusal([&] { backward(model, loss); }, {"sparse", "'weight'"}), "MU154");
+  });
+}
+
+TEST(ShardedModel, ADestroyedModelSaysSo) {   // MU166
+  auto net = make_net();
+  { ShardedModel model(*net, dist::Communicator()); }
+  EXPECT_EQ(refusal([&] { net(words_of(0, 0)); }, {"unit 'root'"}), "MU166");
+}
+
+TEST(ShardedModel, NeedsTheKeyFallback) {   // MU160
+  auto net = make_net();
+  setenv(hook::kNoKeyFallbackVariable, "1", 1);
+  EXPECT_EQ(refusal([&] { ShardedModel model(*net, dist::Communicator()); }, {"ddp"}), "MU160");
+  unsetenv(hook::kNoKeyFallbackVariable);
+  EXPECT_NO_THROW(net(words_of(0, 0)));
+}
+
+TEST(ShardedModel, RanksWithOtherModulesAreToldTheFirstDifference) {   // MU150
+  on_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    if (group.rank() == 1) net->head->bias.requires_grad_(false);
+    try {
+      ShardedModel model(*net, group);
+      ADD_FAILURE() << "no error";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU150");
+      EXPECT_NE(std::string(error.what()).find("head.bias"), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST(ShardedModel, FullStateOnMainOnlyOrEverywhereWithBuffers) {
+  on_ranks(3, [&](dist::Communicator group) {
+    nn::Sequential net(nn::Linear(5, 6), nn::BatchNorm1d(6));
+    net[1]->as<nn::BatchNorm1d>()->running_mean.fill_(group.rank() + 1);
+    auto linear = torch::arange(30).view({6, 5}).to(at::kFloat) + group.rank() * 100;
+    {
+      at::NoGradGuard no_grad;
+      net[0]->as<nn::Linear>()->weight.copy_(linear);
+    }
+    ShardedModel model(*net, group);
+    auto everywhere = model.full_state(false);
+    ASSERT_EQ(everywhere.size(), 7u);
+    EXPECT_EQ(everywhere[0].first, "0.weight");
+    EXPECT_TRUE(torch::equal(everywhere[0].second, torch::arange(30).view({6, 5}).to(at::kFloat)));
+    EXPECT_EQ(everywhere[4].first, "1.running_mean");
+    EXPECT_EQ(everywhere[4].second[0].item<float>(), 1);
+    auto main = model.full_state(true);
+    EXPECT_EQ(main.size(), group.rank() == 0 ? 7u : 0u);
+    if (group.rank() == 0) {
+      EXPECT_TRUE(torch::equal(main[0].second, everywhere[0].second));
+    }
+  });
+}
+
+TEST(ShardedModel, StaysUsableAfterExceptionsInForwardAndBackward) {
+  struct Throwing : torch::autograd::Function<Throwing> {
+    static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+      throw std::runtime_error("user's backward");
+    }
+  };
+  Reference reference(make_net(), 2);
+  reference.train(1);
+  on_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    ShardedModel model(*net, group);
+    torch::optim::AdamW adam(net->parameters(), adamw());
+    optim::FusedOptimizer optimizer(adam, {&model});
+    EXPECT_THROW(forward(model, net, torch::tensor({kWords + 5}).view({1, 1})), c10::Error);
+    EXPECT_EQ(model.figures().gathered_bytes, 0);
+    auto words = words_of(0, group.rank());
+    model.enter_forward();
+    auto hidden = Throwing::apply(net->embed(words));
+    auto bad = loss_of(net->head(net->encoder(hidden)), words);
+    model.leave_forward();
+    EXPECT_THROW(backward(model, bad), std::runtime_error);
+    optimizer.zero_grad();
+    backward(model, loss_of(forward(model, net, words), words));
+    optimizer.step();
+    expect_state(model, reference.net, true);
+  });
+}
+
+TEST(ShardedModel, TwoModelsAtOnceAndForwardsBeforeOneBackward) {
+  on_ranks(2, [&](dist::Communicator group) {
+    auto one = make_net(), two = make_net(false, at::kFloat, 5), plain_one = make_net(), plain_two = make_net(false, at::kFloat, 5);
+    ShardedModel first(*one, group), second(*two, group);
+    auto words = words_of(0, 0), more = words_of(1, 0);
+    const auto total = [&](const Tensor& a, const Tensor& b, const Tensor& c) { return loss_of(a, words) + loss_of(b, more) * loss_of(c, words); };
+    auto loss = total(forward(first, one, words), forward(first, one, more), forward(second, two, words));
+    first.before_backward();
+    second.before_backward();
+    loss.backward();
+    first.after_backward();
+    second.after_backward();
+    total(plain_one(words), plain_one(more), plain_two(words)).backward();
+    for (auto [model, net, plain] : {std::tuple(&first, one, plain_one), std::tuple(&second, two, plain_two)}) {
+      auto parameters = net->parameters();
+      auto wanted = plain->parameters();
+      Tensor sum = torch::zeros({}, at::kDouble);
+      for (auto& parameter : wanted) sum += parameter.grad().to(at::kDouble).pow(2).sum();
+      EXPECT_NEAR(model->gradient_power_sum(parameters, 2).item<double>(), sum.item<double>(), 1e-5 * sum.item<double>());
+      EXPECT_EQ(model->figures().gathered_bytes, 0);
+    }
+  });
+}
+
+TEST(ShardedModel, GradientsThatOneRankLacksCountOnAllAndClearedOnesOnNone) {
+  on_ranks(2, [&](dist::Communicator group) {
+    nn::ModuleList list(nn::Linear(3, 3), nn::Linear(3, 3), nn::Linear(3, 3));
+    ShardedModel model(*list, group, {.auto_wrap = false});
+    const auto layer = [&](size_t i) { return list[i]->as<nn::Linear>(); };
+    const auto run = [&] {
+      model.enter_forward();
+      auto y = layer(0)->forward(torch::ones({1, 3}, torch::requires_grad()));
+      if (group.rank() == 1) y = layer(1)->forward(y);
+      model.leave_forward();
+      backward(model, y.sum());
+    };
+    run();
+    EXPECT_TRUE(model.has_gradient(layer(0)->weight));
+    EXPECT_TRUE(model.has_gradient(layer(1)->weight));
+    EXPECT_FALSE(model.has_gradient(layer(2)->weight));
+    const auto once = model.gradient_power_sum({layer(0)->weight}, 1).item<double>();
+    run();
+    EXPECT_EQ(model.gradient_power_sum({layer(0)->weight}, 1).item<double>(), 2 * once);
+    model.for_each_gradient(list->parameters(), [](const Tensor& gradient) { gradient.mul_(0.5); });
+    EXPECT_EQ(model.gradient_power_sum({layer(0)->weight}, 1).item<double>(), once);
+    model.zero_grad(layer(0)->weight, /*set_to_none=*/false);
+    EXPECT_TRUE(model.has_gradient(layer(0)->weight));
+    EXPECT_EQ(model.gradient_power_sum({layer(0)->weight}, 1).item<double>(), 0);
+    list->zero_grad();   // the user's own way
+    run();
+    EXPECT_EQ(model.gradient_power_sum({layer(0)->weight}, 1).item<double>(), once);
+    model.zero_grad(layer(0)->weight, /*set_to_none=*/true);
+    EXPECT_FALSE(model.has_gradient(layer(0)->weight));
+  });
+}
+
+TEST(ShardedModel, EvaluationWithoutGradientsFreesEverything) {
+  on_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    auto plain = make_net();
+    ShardedModel model(*net, group);
+    at::NoGradGuard no_grad;
+    net->eval();
+    plain->eval();
+    EXPECT_TRUE(torch::equal(forward(model, net, words_of(0, 0)), plain(words_of(0, 0))));
+    EXPECT_EQ(model.figures().gathered_bytes, 0);
+  });
+}
+
+}  // namespace
+}  // namespace muster::parallel
