@@ -112,12 +112,11 @@ Child::~Child() {
   close(pid_fd_);
 }
 
-std::optional<End> Child::end() {
-  if (end_) return end_;
+void Child::look() {
+  if (end_) return;
   siginfo_t info{};
-  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return std::nullopt;
+  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
   end_ = info.si_code == CLD_EXITED ? End{info.si_status, 0} : End{0, info.si_status};
-  return end_;
 }
 
 void Child::signal(int number, bool group) const noexcept {

@@ -54,8 +54,10 @@ class Child {
   pid_t pid() const noexcept { return pid_; }
   /// Readable once the process has ended.
   int pid_fd() const noexcept { return pid_fd_; }
-  /// How it ended, if it has; the process is not reaped, so its id stays ours. Never blocks.
-  std::optional<End> end();
+  /// Looks whether it has ended. It is not reaped, so its id stays ours. Never blocks.
+  void look();
+  /// How it had ended when look() was called last, if it had. Who polls must leave out only what he has seen ended.
+  const std::optional<End>& end() const noexcept { return end_; }
   /// To the process, or also to all others of its group (if it leads one), even after its own end.
   void signal(int number, bool group) const noexcept;
 

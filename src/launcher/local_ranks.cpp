@@ -116,8 +116,8 @@ void LocalRanks::watch() {
   end_others();
 }
 
-bool LocalRanks::all_ended() {
-  return std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.end().has_value(); });
+bool LocalRanks::all_ended() const {
+  return std::all_of(children_.begin(), children_.end(), [](const Child& child) { return child.end().has_value(); });
 }
 
 void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
@@ -129,15 +129,17 @@ void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
   poll(entries.data(), entries.size(), timeout);
   eventfd_t told = 0;
   eventfd_read(wake_.get(), &told);
-  find_failures();
+  look();
 }
 
-void LocalRanks::find_failures() {
+/// Every end is seen here and nowhere else, so none can slip in between what is judged and what is polled.
+void LocalRanks::look() {
+  for (auto& child : children_) child.look();
   if (cause_ || ending_) return;
   std::vector<FirstCause> failed;
   auto after = std::chrono::duration_cast<milliseconds>(Clock::now() - start_);
   for (size_t i = 0; i < children_.size(); ++i) {
-    auto end = children_[i].end();
+    const auto& end = children_[i].end();
     if (end && end->failed()) failed.push_back({after, *end, static_cast<int>(i) + 1, children_[i].rank()});
   }
   if (failed.empty()) return;

@@ -36,9 +36,9 @@ class LocalRanks {
 
   void start(const Job& job, const sigset_t& signal_mask);
   void watch();
-  bool all_ended();
+  bool all_ended() const;
   void poll_until(std::optional<Clock::time_point> deadline);
-  void find_failures();
+  void look();
   void fail();
   void await_others();
   void end_others();

@@ -33,9 +33,8 @@ int RelayedSignals::next() const {
 }
 
 int Watch::run() {
-  while (!all_ended()) {
+  for (look(); !all_ended(); look()) {
     poll_once(true);
-    find_failures();
     handle_signals();
     check_deadline();
   }
@@ -43,8 +42,8 @@ int Watch::run() {
   return exit_code();
 }
 
-bool Watch::all_ended() {
-  return std::all_of(parts_.children->begin(), parts_.children->end(), [](Child& child) { return child.end().has_value(); });
+bool Watch::all_ended() const {
+  return std::all_of(parts_.children->begin(), parts_.children->end(), [](const Child& child) { return child.end().has_value(); });
 }
 
 void Watch::poll_once(bool processes) {
@@ -61,13 +60,15 @@ int Watch::poll_timeout() const {
   return static_cast<int>(std::max<milliseconds::rep>(left, 0));
 }
 
-void Watch::find_failures() {
+/// Every end is seen here and nowhere else, so none can slip in between what is judged and what is polled.
+void Watch::look() {
+  for (auto& child : *parts_.children) child.look();
   if (cause_ || stop_signal_) return;
   std::vector<FirstCause> failed;
   auto after = std::chrono::duration_cast<milliseconds>(Clock::now() - start_);
   for (size_t i = 0; i < parts_.children->size(); ++i) {
-    auto& child = (*parts_.children)[i];
-    auto end = child.end();
+    const auto& child = (*parts_.children)[i];
+    const auto& end = child.end();
     if (end && end->failed()) failed.push_back({after, *end, static_cast<int>(i), child.rank()});
   }
   if (failed.empty()) return;

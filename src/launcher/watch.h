@@ -49,8 +49,8 @@ class Watch {
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool all_ended();
-  void find_failures();
+  bool all_ended() const;
+  void look();
   void handle_signals();
   void relay(int number);
   void suspend();

@@ -13,6 +13,8 @@ End run_shell(const std::string& script) {
   Child child(0, {{"sh", "-c", script}, Environment::of_process(), "/bin/sh"}, {});
   pollfd entry{child.pid_fd(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 60000), 1);
+  EXPECT_FALSE(child.end().has_value()) << "an end is seen by look() alone";
+  child.look();
   return child.end().value_or(End{-1, -1});
 }
 
@@ -29,6 +31,7 @@ TEST(Child, EndsWithItsOwner) {
   {
     Child child(0, {{"sleep", "1000"}, Environment::of_process(), "/bin/sleep"}, {});
     watched.emplace(child.pid());
+    child.look();
     EXPECT_FALSE(child.end().has_value());
   }
   EXPECT_TRUE(watched->ends());
