@@ -8,9 +8,11 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace muster::optim {
 namespace {
@@ -43,6 +45,7 @@ class FusedOptimizer::Impl {
   at::Tensor step(const lib::Optimizer::LossClosure& closure);
   void zero_grad(bool set_to_none);
   void note_backward() {
+    if (stepping_) return;
     refresh_slots();
     watch_.note(slots_, rule_ == Rule::sgd || rule_ == Rule::own);
   }
@@ -70,6 +73,7 @@ class FusedOptimizer::Impl {
   std::vector<size_t> state_counts_;   // per group, as planned
   std::optional<UpdatePlan> plan_;
   OwnStepWatch watch_;
+  bool stepping_ = false;
 };
 
 bool FusedOptimizer::Impl::slots_current() const {
@@ -222,6 +226,8 @@ void FusedOptimizer::Impl::count_step() {
 
 at::Tensor FusedOptimizer::Impl::step(const lib::Optimizer::LossClosure& closure) {
   refuse_own_step();
+  // A line search moves parameters between the closure's calls.
+  const auto stepping = c10::make_scope_exit([this, before = std::exchange(stepping_, true)] { stepping_ = before; });
   at::Tensor loss;
   if (rule_ == Rule::own) {
     loss = step_inner(closure);
@@ -254,6 +260,7 @@ void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
 }
 
 void FusedOptimizer::Impl::refuse_own_step() {
+  if (stepping_) return;
   bool stepped = false;
   if (slots_current()) {
     stepped = watch_.moved(slots_);

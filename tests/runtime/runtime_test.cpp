@@ -6,8 +6,10 @@
 #include "muster/testing/compare.h"
 #include "muster/testing/world.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -48,13 +50,24 @@ std::string id_of(const std::function<void()>& f) {
   return "nothing thrown";
 }
 
+/// Makes this process a rank as mpirun would, so that a runtime finds the others by itself.
+void act_as_started_by_mpirun(const Cluster& cluster) {
+  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
+  set("OMPI_COMM_WORLD_RANK", std::to_string(cluster.rank));
+  set("OMPI_COMM_WORLD_SIZE", std::to_string(cluster.world_size));
+  set("OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(cluster.rank));
+  set("OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(cluster.world_size));
+  set("PMIX_NAMESPACE", "test" + std::to_string(getppid()));
+}
+
 /// Runs `body` as each of `size` ranks; every rank must end well.
 void as_ranks(int size, const std::function<void()>& body, const std::string& label = {}) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   testing::ProcessWorldOptions options;
   options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
   options.label = label;
-  const auto results = testing::run_processes(size, [&](const Cluster&) {
+  const auto results = testing::run_processes(size, [&](const Cluster& cluster) {
+    act_as_started_by_mpirun(cluster);
     body();
     return ::testing::Test::HasFailure() ? 1 : 0;
   }, options);
@@ -84,13 +97,14 @@ std::vector<torch::Tensor> trained(Strategy strategy, Precision precision, int e
 
 TEST(Ranks, EqualOneProcessWithTheWholeBatch) {
   const auto alone = std::filesystem::temp_directory_path() / "muster_big_batch.safetensors";
-  if (!std::getenv("RANK")) {
+  if (!std::getenv("MUSTER_TEST_RANK")) {
     const auto expected = trained("auto", "no", 3);
     save_file({{"0", expected[0]}, {"1", expected[1]}, {"2", expected[2]}, {"3", expected[3]}}, alone);
   }
   for (int world : {2, 3, 4})
     as_ranks(world, [&] {
       const auto actual = trained("ddp", "no", 3);
+      EXPECT_EQ(read_cluster().world_size, world);
       const auto expected = load_file(alone);
       for (size_t i = 0; i < actual.size(); ++i)
         EXPECT_EQ(testing::difference(actual[i], expected.at(std::to_string(i)), 0, 1e-10), "");

@@ -66,7 +66,7 @@ auto hold(T&& object) {
 template <AnyModule T>
 auto module_pointer(T&& object) {
   using V = std::remove_cvref_t<T>;
-  if constexpr (ModuleHolder<V>) return object.ptr();
+  if constexpr (ModuleHolder<V>) return object.is_empty() ? std::shared_ptr<typename V::ContainedType>() : object.ptr();
   else if constexpr (ModulePointer<V>) return V(std::forward<T>(object));
   else return hold(std::forward<T>(object));
 }
