@@ -32,17 +32,19 @@ std::vector<std::string> lines_of(const std::vector<UnitPlan>& plans, const std:
 }  // namespace
 
 /// What hooks and watched storages see. They hold it weakly: it ends with the model.
-class ShardedModel::State final : public hook::StorageWatcher {
+class ShardedModel::State final : public hook::StorageWatcher, public std::enable_shared_from_this<State> {
  public:
   State(torch::nn::Module& module, dist::Communicator group) : module(module), group(std::move(group)) {}
 
   void before_touch(const hook::Touch& touch) override;
   void after_touch(int64_t tag) noexcept override;
+  void gradient_coming();
   void gradient_arrived(size_t unit, size_t i, const at::Tensor& parameter);
 
-  void reduce(ShardedUnit& unit);
-  void release_unused(bool root);
+  void begin_backward(bool announced);
+  void finish_backward();
   void abandon_backward();
+  void release_unused(bool root);
   const std::pair<size_t, size_t>* place(const at::Tensor& parameter) const {
     auto found = places.find(parameter.unsafeGetTensorImpl());
     return found == places.end() ? nullptr : &found->second;
@@ -60,7 +62,9 @@ class ShardedModel::State final : public hook::StorageWatcher {
   std::vector<std::unique_ptr<ShardedUnit>> units;
   std::vector<Activity> activity;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;
-  std::vector<hook::GradientHook> hooks;
+  std::vector<hook::GradientHook> gradient_hooks;
+  std::vector<hook::CaptureHook> capture_hooks;
+  std::vector<std::pair<at::Tensor, unsigned>> early_hooks;
   int forward_depth = 0;
   bool in_backward = false;
   bool sync = true;
@@ -68,12 +72,21 @@ class ShardedModel::State final : public hook::StorageWatcher {
 
  private:
   [[noreturn]] void refuse(const hook::Touch& touch) const;
+  void note_backward();
+  void reduce(size_t u);
+  std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) const {
+    return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
+  }
+
+  bool announced_ = false;        // this backward began with before_backward()
+  int64_t backward_ = -1;         // otherwise, which one it is
+  bool stand_ins_shown_ = false;
 };
 
 void ShardedModel::State::refuse(const hook::Touch& touch) const {
   const bool gradient = touch.tag < 0;
   const auto& unit = *units[gradient ? ~touch.tag : touch.tag];
-  const auto what = "parameter '" + unit.parameter_of(touch.tensor).name + "' of unit '" + unit.name() + "'";
+  const auto what = name_of(unit, unit.parameter_of(touch.tensor));
   const auto op = std::string(touch.op);
   if (gradient)
     throw UsageError("MU167", op + " reads the gradient of " + what + ", of which each rank holds only a part: step and clear gradients by the "
@@ -81,16 +94,14 @@ void ShardedModel::State::refuse(const hook::Touch& touch) const {
   if (touch.writes)
     throw UsageError("MU162", op + " writes " + what + ", which is sharded: the write would be lost: step by the prepared optimizer, and change values before "
                               "the module is prepared");
-  if (within_backward())
-    throw UsageError("MU161", op + " needs " + what + " in a backward that the model was not told of: call backward(loss) of the object "
-                              "that prepared the model, instead of loss.backward() or autograd::grad");
   throw UsageError("MU161", op + " needs " + what + " outside a forward, where its values are sharded: call the prepared model, or model.run(...) "
                             "for any other function of the module; for the values themselves use save_model");
 }
 
 void ShardedModel::State::before_touch(const hook::Touch& touch) {
   std::scoped_lock lock(mutex);
-  if (touch.tag < 0 || touch.writes || !(forward_depth > 0 || (in_backward && within_backward()))) refuse(touch);
+  if (touch.tag < 0 || touch.writes || !(forward_depth > 0 || within_backward())) refuse(touch);
+  if (within_backward()) note_backward();
   auto& unit = *units[touch.tag];
   if (!unit.gathered()) {
     if (!unit.is_root()) release_unused(/*root=*/false);
@@ -116,29 +127,67 @@ void ShardedModel::State::release_unused(bool root) {
   }
 }
 
-void ShardedModel::State::reduce(ShardedUnit& unit) {
-  unit.reduce();
+void ShardedModel::State::reduce(size_t u) {
+  activity[u].reduced = true;
+  units[u]->reduce();
   ++figures.reductions;
+}
+
+/// A backward that was not announced is met at its first touch, or before its first gradient. The same goes for one within another: what the
+/// outer one brings after the inner one's end counts as a further backward.
+void ShardedModel::State::note_backward() {
+  if (in_backward && (announced_ || backward_ == hook::current_backward())) return;
+  begin_backward(/*announced=*/false);
+  hook::at_end_of_backward([weak = weak_from_this()] {
+    auto state = weak.lock();
+    if (!state) return;
+    std::scoped_lock lock(state->mutex);
+    state->finish_backward();
+  });
+}
+
+void ShardedModel::State::begin_backward(bool announced) {
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (stand_ins_shown_) units[u]->hide_stand_ins();
+    activity[u].arrived = 0;
+    activity[u].reduced = false;
+  }
+  stand_ins_shown_ = false;
+  in_backward = true;
+  announced_ = announced;
+  backward_ = hook::current_backward();
+}
+
+void ShardedModel::State::finish_backward() {
+  in_backward = false;
+  release_unused(/*root=*/true);
+  bool any = false;
+  for (size_t u = 0; u < units.size(); ++u) any |= activity[u].arrived > 0 || (announced_ && units[u]->waiting());
+  for (size_t u = 0; u < units.size() && any && sync; ++u)
+    if (units[u]->trainable_count() > 0 && !activity[u].reduced) reduce(u);
+  for (auto& unit : units) unit->show_stand_ins();
+  stand_ins_shown_ = true;
+}
+
+/// Before a gradient is accumulated: the stand-in must be out of its way.
+void ShardedModel::State::gradient_coming() {
+  std::scoped_lock lock(mutex);
+  note_backward();
 }
 
 void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor& parameter) {
   std::scoped_lock lock(mutex);
   auto& unit = *units[u];
-  const auto what = "parameter '" + unit.parameter(i).name + "' of unit '" + unit.name() + "'";
+  const auto what = name_of(unit, unit.parameter(i));
   const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
-  if (!in_backward)
-    throw UsageError("MU161", "a gradient of " + what + " arrived in a backward that the model was not told of: call backward(loss) of the "
-                              "object that prepared the model, instead of loss.backward()");
   if (hook::backward_is_recorded())
     throw UsageError("MU153", "backward with create_graph cannot reach " + what + ": its gradient is sharded and has no graph");
   if (gradient.layout() != at::kStrided)
     throw UsageError("MU154", "the gradient of " + what + " is sparse, and sharded training takes dense gradients only: build the module with sparse(false)");
   auto& active = activity[u];
-  if (active.reduced) active = {active.in_use, 0, false};   // a second pass over the unit: what it adds is summed at the end
+  active.reduced = false;   // if it was true, this is a second pass over the unit: what it adds is summed at the end
   unit.take_gradient(i, gradient);
-  if (++active.arrived < unit.trainable_count() || !sync) return;
-  active.reduced = true;
-  reduce(unit);
+  if (++active.arrived == unit.trainable_count() && sync) reduce(u);
 }
 
 void ShardedModel::State::abandon_backward() {
@@ -161,14 +210,24 @@ ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator group, 
     for (size_t i = 0; i < state_->units[u]->size(); ++i) {
       const auto& tensor = state_->units[u]->parameter(i).tensor;
       state_->places[tensor.unsafeGetTensorImpl()] = {u, i};
-      if (state_->units[u]->trainable(i))
-        state_->hooks.emplace_back(tensor, [state = state_.get(), u, i](const at::Tensor& leaf) { state->gradient_arrived(u, i, leaf); });
+      if (!state_->units[u]->trainable(i)) continue;
+      state_->gradient_hooks.emplace_back(tensor, [state = state_.get(), u, i](const at::Tensor& leaf) { state->gradient_arrived(u, i, leaf); });
+      state_->early_hooks.emplace_back(tensor, tensor.register_hook([weak = std::weak_ptr(state_)](const at::Tensor&) {
+        if (auto state = weak.lock()) state->gradient_coming();
+      }));
+      state_->capture_hooks.emplace_back(tensor, [name = state_->units[u]->parameter(i).name] {
+        throw UsageError("MU153", "autograd::grad with respect to parameter '" + name + "' gives the gradient of one rank's part of the batch: use "
+                                  "backward, or differentiate with respect to inputs or activations");
+      });
     }
   if (group.size() > 1)
     for (const auto& buffer : buffers) group.broadcast(buffer.tensor);
 }
 
-ShardedModel::~ShardedModel() = default;
+ShardedModel::~ShardedModel() {
+  if (!state_) return;
+  for (const auto& [tensor, position] : state_->early_hooks) tensor.remove_hook(position);
+}
 
 void ShardedModel::enter_forward() {
   std::scoped_lock lock(state_->mutex);
@@ -191,24 +250,12 @@ void ShardedModel::leave_forward() noexcept {
 void ShardedModel::before_backward() {
   std::scoped_lock lock(state_->mutex);
   state_->abandon_backward();
-  for (size_t u = 0; u < state_->units.size(); ++u) {
-    state_->units[u]->hide_stand_ins();
-    state_->activity[u].arrived = 0;
-    state_->activity[u].reduced = false;
-  }
-  state_->release_unused(/*root=*/true);
-  state_->in_backward = true;
+  state_->begin_backward(/*announced=*/true);
 }
 
 void ShardedModel::after_backward() {
   std::scoped_lock lock(state_->mutex);
-  state_->in_backward = false;
-  state_->release_unused(/*root=*/true);
-  bool any = false;
-  for (size_t u = 0; u < state_->units.size(); ++u) any |= state_->activity[u].reduced || state_->units[u]->waiting();
-  for (size_t u = 0; u < state_->units.size() && any && state_->sync; ++u)
-    if (state_->units[u]->trainable_count() > 0 && !state_->activity[u].reduced) state_->reduce(*state_->units[u]);
-  for (auto& unit : state_->units) unit->show_stand_ins();
+  state_->finish_backward();
 }
 
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }

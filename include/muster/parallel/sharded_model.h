@@ -32,9 +32,10 @@ namespace muster::parallel {
 /// After backward, grad() of a parameter is a stand-in that throws UsageError (MU167) when it is read, so that a step of
 /// the user's own optimizer handle is no silent nothing. Resetting it (net->zero_grad()) forgets the gradient.
 ///
-/// Touching a parameter outside enter_forward()..leave_forward() and before_backward()..after_backward() throws
-/// UsageError (MU161) with the names of parameter and unit; writing one throws at any time (MU162). So a backward that is
-/// not surrounded by these calls throws. Gradients with a graph (create_graph, MU153) and sparse ones (MU154) are refused.
+/// Touching a parameter outside enter_forward()..leave_forward() and backward throws UsageError (MU161) with the names of
+/// parameter and unit; writing one throws at any time (MU162). A backward that is not surrounded by before_backward() and
+/// after_backward() works as well. Gradients with a graph (create_graph) and autograd::grad with respect to parameters are
+/// refused (MU153), and sparse gradients (MU154). After a backward that threw, clear the gradients.
 class ShardedModel final : public ManagedModel {
  public:
   /// Takes the values of rank 0 and cuts them; buffers take rank 0's values too.
