@@ -13,6 +13,7 @@ namespace muster {
 /// included, end within 2 s with that rank's exit code (128 + number for a signal). They die with this process, even
 /// when it is killed. At exit this process waits for them for `exit_timeout`, and at once ends them if it fails itself.
 /// This process's environment variables are set as for a rank of `muster run`, so read_cluster() says the same later.
+/// OMP_NUM_THREADS is among them; what has read it before (LibTorch when it was loaded) must be told by the caller.
 /// Collective: every process of the job, before any other thread is started.
 /// Throws: ConfigError if the count contradicts the launcher's (MU032) or an option is wrong (MU036);
 /// LaunchError if a rank cannot be started (MU034) or no port can be had (MU033).
