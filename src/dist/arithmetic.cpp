@@ -31,6 +31,10 @@ void reduce_in_float(const at::Tensor& target, const std::vector<at::Tensor>& te
 void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms, int own, ReduceOp op) {
   if (target.numel() == 0) return;
   if (terms.size() == 1) {
+    if (target.const_data_ptr() != terms[0].const_data_ptr()) at::Tensor(target).copy_(terms[0]);
+    return;
+  }
+  if (terms.size() == 1) {
     if (target.const_data_ptr() != terms[0].const_data_ptr()) target.copy_(terms[0]);
     return;
   }

@@ -4,9 +4,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <signal.h>
+
 #include <algorithm>
+#include <ctime>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include "dist/header.h"
@@ -31,6 +33,8 @@ std::vector<at::Tensor> view(void* data, std::size_t bytes) {
   return {at::from_blob(data, {static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte))};
 }
 
+std::vector<at::Tensor> view_of(Frame& frame) { return view(frame.bytes.data(), kFrameBytes); }
+
 Device make_device(const GlooSetup& setup) {
   std::string interface = setup.interface;
   if (interface.empty()) {
@@ -51,9 +55,35 @@ c10::intrusive_ptr<ProcessGroupGloo> connect_gloo(const GlooSetup& setup, const 
   return c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
 }
 
-/// Runs `make`; what gloo throws becomes a CommError.
+/// Keeps SIGPIPE from this thread: gloo writes to sockets whose other end may have died.
+class PipeGuard {
+ public:
+  PipeGuard() {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~PipeGuard() {
+    if (::sigismember(&before_, SIGPIPE)) return;
+    sigset_t pending;
+    if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE)) {
+      timespec none{};
+      ::sigtimedwait(&pipe_, nullptr, &none);
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  PipeGuard(const PipeGuard&) = delete;
+  PipeGuard& operator=(const PipeGuard&) = delete;
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+};
+
+/// Runs `make`; what gloo throws becomes a CommError. The threads that it starts never see SIGPIPE.
 template <class F>
 auto connecting(const std::string& name, int rank, F make) {
+  PipeGuard guard;
   std::string reason;
   try {
     return make();
@@ -67,6 +97,20 @@ auto connecting(const std::string& name, int rank, F make) {
                                   rank, name, reason.substr(0, 300)));
 }
 
+/// Why a wait failed, in gloo's words; empty if it did not.
+std::string failure_of(const WorkPtr& work, TimePoint deadline) {
+  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  try {
+    return work->wait(std::max(left, std::chrono::milliseconds(1))) ? "" : "the wait was ended";
+  } catch (const std::exception& thrown) {
+    return thrown.what();
+  }
+}
+
+// So many receives of frames stand ready for each peer. A peer may be one operation ahead, and then end the group: with
+// the frame that is not yet taken these are three, none of which it has to wait with.
+constexpr int kReady = 3;
+
 class GlooTransport final : public Transport {
  public:
   GlooTransport(GlooSetup setup, Device device, const std::string& name, int rank, int size)
@@ -75,7 +119,7 @@ class GlooTransport final : public Transport {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
       peers_[peer] = std::make_unique<Peer>();
-      post_frame(peer);
+      for (int slot = 0; slot < kReady; ++slot) post_frame(peer, slot);
     }
   }
 
@@ -96,32 +140,37 @@ class GlooTransport final : public Transport {
 
   void send_frame(int to, const Frame& frame, TimePoint deadline) override {
     check_alive();
+    PipeGuard guard;
     Peer& peer = *peers_[to];
+    // Not right after the frame was taken: a write to a peer that left would fail its last blocks, too.
+    if (peer.taken >= 0) post_frame(to, std::exchange(peer.taken, -1));
     peer.turn ^= 1;
     auto& sent = peer.sent[peer.turn];
     if (sent) wait(sent, to, deadline);
     peer.out[peer.turn] = frame;
-    sent = posted(to, [&] { return gloo_->send(peer.out_view[peer.turn], to, kFrameTag); });
+    sent = post(peer, [&] { return gloo_->send(peer.out_view[peer.turn], to, kFrameTag); });
   }
 
   void receive_frame(int from, Frame& frame, TimePoint deadline) override {
-    check_alive();
     Peer& peer = *peers_[from];
-    wait(peer.received, from, deadline);
-    frame = peer.in;
-    post_frame(from);
+    if (peer.taken >= 0) post_frame(from, std::exchange(peer.taken, -1));
+    wait(peer.received[peer.next], from, deadline);
+    frame = peer.in[peer.next];
+    peer.taken = std::exchange(peer.next, (peer.next + 1) % kReady);
   }
 
   Ticket send(int to, const void* data, std::size_t bytes, int lane) override {
     check_alive();
+    PipeGuard guard;
     auto block = view(const_cast<void*>(data), bytes);
-    return std::make_unique<Block>(*this, to, posted(to, [&] { return gloo_->send(block, to, block_tag(bytes, lane)); }));
+    return std::make_unique<Block>(*this, to, post(*peers_[to], [&] { return gloo_->send(block, to, block_tag(bytes, lane)); }));
   }
 
   Ticket receive(int from, void* data, std::size_t bytes, int lane) override {
     check_alive();
+    PipeGuard guard;
     auto block = view(data, bytes);
-    return std::make_unique<Block>(*this, from, posted(from, [&] { return gloo_->recv(block, from, block_tag(bytes, lane)); }));
+    return std::make_unique<Block>(*this, from, post(*peers_[from], [&] { return gloo_->recv(block, from, block_tag(bytes, lane)); }));
   }
 
   void abort(const std::string& cause) noexcept override;
@@ -130,14 +179,17 @@ class GlooTransport final : public Transport {
 
  private:
   struct Peer {
-    Frame in;
+    Frame in[kReady];
     Frame out[2];
     Frame farewell;
-    std::vector<at::Tensor> in_view = view(in.bytes.data(), kFrameBytes);
-    std::vector<at::Tensor> out_view[2] = {view(out[0].bytes.data(), kFrameBytes), view(out[1].bytes.data(), kFrameBytes)};
-    WorkPtr received;
+    std::vector<at::Tensor> in_view[kReady] = {view_of(in[0]), view_of(in[1]), view_of(in[2])};
+    std::vector<at::Tensor> out_view[2] = {view_of(out[0]), view_of(out[1])};
+    WorkPtr received[kReady];
     WorkPtr sent[2];
     WorkPtr farewell_sent;
+    std::string lost;  ///< why nothing could be posted any more
+    int next = 0;      ///< the slot of the frame to come
+    int taken = -1;    ///< the slot to be posted again
     int turn = 0;
   };
 
@@ -152,18 +204,21 @@ class GlooTransport final : public Transport {
     WorkPtr work_;
   };
 
+  /// Null if the connection is gone, which only the wait tells: a frame that came before may say more.
   template <class F>
-  WorkPtr posted(int peer, F post) {
+  static WorkPtr post(Peer& peer, F start) {
     try {
-      return post();
+      return start();
     } catch (const std::exception& failure) {
-      throw TransportFailure{TransportFailure::Kind::closed, peer, failure.what()};
+      peer.lost = failure.what();
+      return {};
     }
   }
 
-  void post_frame(int from) {
+  void post_frame(int from, int slot) {
+    PipeGuard guard;
     Peer& peer = *peers_[from];
-    peer.received = posted(from, [&] { return gloo_->recv(peer.in_view, from, kFrameTag); });
+    peer.received[slot] = post(peer, [&] { return gloo_->recv(peer.in_view[slot], from, kFrameTag); });
   }
 
   void check_alive() {
@@ -172,6 +227,7 @@ class GlooTransport final : public Transport {
   }
 
   void wait(const WorkPtr& work, int peer, TimePoint deadline);
+  void linger() noexcept;
 
   const GlooSetup setup_;
   const Device device_;
@@ -190,25 +246,21 @@ void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
   {
     std::lock_guard lock(mutex_);
     if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
+    if (!work) throw TransportFailure{TransportFailure::Kind::closed, peer, peers_[peer]->lost};
     waited_for_ = work;
   }
-  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  std::optional<std::string> failure;
-  try {
-    if (!work->wait(std::max(left, std::chrono::milliseconds(1)))) failure = "the wait was ended";
-  } catch (const std::exception& thrown) {
-    failure = thrown.what();
-  }
+  std::string failure = failure_of(work, deadline);
   std::lock_guard lock(mutex_);
   waited_for_.reset();
-  if (!failure) return;
+  if (failure.empty()) return;
   if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
   bool late = std::chrono::steady_clock::now() >= deadline;
-  throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, *failure};
+  throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure};
 }
 
 void GlooTransport::abort(const std::string& cause) noexcept {
   try {
+    PipeGuard guard;
     std::lock_guard lock(mutex_);
     if (aborted_ || !gloo_) return;
     aborted_ = true;
@@ -217,12 +269,8 @@ void GlooTransport::abort(const std::string& cause) noexcept {
       if (to == rank_) continue;
       Peer& peer = *peers_[to];
       peer.farewell = abort_frame(rank_, cause);
-      auto bytes = view(peer.farewell.bytes.data(), kFrameBytes);
-      try {
-        peer.farewell_sent = gloo_->send(bytes, to, kFrameTag);
-      } catch (const std::exception&) {
-        // This peer is gone already; the others still have to hear of it.
-      }
+      auto bytes = view_of(peer.farewell);
+      peer.farewell_sent = post(peer, [&] { return gloo_->send(bytes, to, kFrameTag); });
     }
     if (waited_for_) waited_for_->abort();
   } catch (const std::exception&) {
@@ -230,7 +278,24 @@ void GlooTransport::abort(const std::string& cause) noexcept {
   }
 }
 
+/// Reads what the peers still send until each has said farewell or left, for a second at most: a connection that is
+/// closed at once may take with it what a peer has not read yet.
+void GlooTransport::linger() noexcept {
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  for (auto& peer : peers_) {
+    for (int frames = 0; peer && frames < kReady; ++frames) {
+      auto& received = peer->received[peer->next];
+      if (frames == kReady - 1 && peer->taken >= 0) break;
+      if (!received || !failure_of(received, deadline).empty() || read_header(peer->in[peer->next]).is_abort) break;
+      peer->next = (peer->next + 1) % kReady;
+    }
+  }
+}
+
 void GlooTransport::close() noexcept {
+  PipeGuard guard;
+  if (!gloo_) return;
+  if (aborted_) linger();
   std::lock_guard lock(mutex_);
   aborted_ = true;
   peers_.clear();

@@ -21,6 +21,7 @@ namespace muster::dist {
 struct GroupIdentity {
   std::string backend = "none";
   c10::DeviceType device = c10::DeviceType::CPU;  ///< where tensors must be
+  std::shared_ptr<void> keeps{};                  ///< lives as long as the group and those split off from it
   std::string name = "world";
   bool starts_inline = false;                     ///< nothing is ever waited for, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};

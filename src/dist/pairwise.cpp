@@ -33,6 +33,26 @@ std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport)
 
 void Pairwise::run(Operation& operation, const std::string& group, TimePoint deadline) {
   Call call{operation, group, deadline};
+  try {
+    dispatch(call);
+  } catch (const TransportFailure& failure) {
+    if (failure.kind == TransportFailure::Kind::closed) ask_why(call, failure.peer);
+    throw;
+  }
+}
+
+void Pairwise::ask_why(const Call& call, int peer) {
+  Frame frame;
+  try {
+    transport_->receive_frame(peer, frame, call.deadline);
+  } catch (const TransportFailure&) {
+    return;
+  }
+  if (read_header(frame).is_abort) check_headers({}, rank(), frame, peer, call.group);
+}
+
+void Pairwise::dispatch(const Call& call) {
+  auto& operation = call.operation;
   const auto& in = operation.in;
   const int root = operation.root;
   switch (operation.kind) {

@@ -48,6 +48,9 @@ class Pairwise final : public Collectives {
   };
   using Tickets = std::vector<Transport::Ticket>;
 
+  void dispatch(const Call& call);
+  /// Throws: what the peer said before its connection closed, if it said why; otherwise nothing.
+  void ask_why(const Call& call, int peer);
   /// The peers in the order in which this rank addresses them: the next one first.
   std::vector<int> peers() const;
   Leg whole(int peer, const at::Tensor& tensor) const;
@@ -67,6 +70,7 @@ class Pairwise final : public Collectives {
   /// all_gather_uneven, gather, all_to_all, broadcast_bytes: `gives(r)` is what rank r gets from here, or none.
   void exchange_uneven(const Call& call, const std::function<const at::Tensor*(int to)>& gives);
 
+  class PieceReduction;
   /// Reduces `source`'s piece of this rank into `target`; with `all_get_it`, every piece of `target` on every rank.
   void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, bool all_get_it);
 

@@ -1,7 +1,6 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 
 #include "dist/arithmetic.h"
@@ -10,8 +9,8 @@
 namespace muster::dist {
 namespace {
 
-// The piece of a rank is reduced chunk by chunk: while one is summed, still in cache, the next is under way, and the sum
-// of the last goes back. At most kWindow chunks per peer wait in scratch memory.
+// The piece of a rank is reduced chunk by chunk: while one is reduced, still in cache, the next is under way, and the
+// result of the last goes back. At most kWindow chunks per peer wait in scratch memory.
 constexpr int64_t kChunkBytes = 1 << 20;
 constexpr int64_t kWindow = 4;
 constexpr int64_t kAlign = 64;  // elements
@@ -49,57 +48,86 @@ at::Tensor view(void* data, int64_t elements, const at::Tensor& like) {
 
 }  // namespace
 
+/// One reduction of pieces on its way.
+class Pairwise::PieceReduction {
+ public:
+  PieceReduction(Pairwise& group, const Call& call, const at::Tensor& source, const at::Tensor& target, bool all_get_it)
+      : group_(group), transport_(*group.transport_), call_(call), source_(source), target_(target), all_get_it_(all_get_it),
+        rank_(group.rank()), others_(group.peers()), pieces_(divide()),
+        memory_(group.scratch(group.size() * kWindow * kChunkBytes)), arrivals_(group.size()), terms_(group.size()) {}
+
+  void run() {
+    const int64_t own_chunks = pieces_.chunks(rank_);
+    for (int64_t chunk = 0; chunk < std::min(kWindow, own_chunks); ++chunk) post_arrivals(chunk);
+    std::vector<Leg> legs;
+    for (int peer : others_) legs.push_back({.peer = peer});
+    group_.send_frames(call_, legs);
+    for (int peer : others_) send_piece(peer);
+    for (int peer : others_) group_.receive_frame(call_, peer, nullptr);
+    for (int64_t chunk = 0; chunk < own_chunks; ++chunk) {
+      reduce_chunk(chunk);
+      if (chunk + kWindow < own_chunks) post_arrivals(chunk + kWindow);
+    }
+    for (auto& ticket : gathers_) ticket->wait(call_.deadline);
+    for (auto& ticket : sends_) ticket->wait(call_.deadline);
+  }
+
+ private:
+  Pieces divide() const {
+    const int64_t elements = source_.numel(), size = group_.size();
+    const int64_t piece = all_get_it_ ? divide_up(divide_up(elements, size), kAlign) * kAlign : elements / size;
+    return {elements, std::max<int64_t>(piece, 1), kChunkBytes / static_cast<int64_t>(source_.element_size())};
+  }
+
+  std::size_t bytes(Range range) const { return static_cast<std::size_t>(range.size()) * source_.element_size(); }
+  std::byte* slot(int peer, int64_t chunk) const { return memory_ + (peer * kWindow + chunk % kWindow) * kChunkBytes; }
+
+  void post_arrivals(int64_t chunk) {
+    for (int peer : others_)
+      arrivals_[peer].push_back(transport_.receive(peer, slot(peer, chunk), bytes(pieces_.of_chunk(rank_, chunk)), 0));
+  }
+
+  void send_piece(int peer) {
+    for (int64_t chunk = 0; chunk < pieces_.chunks(peer); ++chunk) {
+      Range range = pieces_.of_chunk(peer, chunk);
+      sends_.push_back(transport_.send(peer, at_element(source_, range.begin), bytes(range), 0));
+      // The result comes back into memory that is sent from, but not before the peer has all of it.
+      if (all_get_it_) gathers_.push_back(transport_.receive(peer, at_element(target_, range.begin), bytes(range), 1));
+    }
+  }
+
+  void reduce_chunk(int64_t chunk) {
+    const Range range = pieces_.of_chunk(rank_, chunk);
+    for (int peer : others_) {
+      arrivals_[peer].front()->wait(call_.deadline);
+      arrivals_[peer].pop_front();
+      terms_[peer] = view(slot(peer, chunk), range.size(), source_);
+    }
+    terms_[rank_] = view(at_element(source_, range.begin), range.size(), source_);
+    const int64_t target_begin = all_get_it_ ? 0 : pieces_.of_rank(rank_).begin;
+    at::Tensor result = view(at_element(target_, range.begin - target_begin), range.size(), target_);
+    reduce_terms(result, terms_, rank_, call_.operation.reduce);
+    if (!all_get_it_) return;
+    for (int peer : others_) sends_.push_back(transport_.send(peer, result.const_data_ptr(), result.nbytes(), 1));
+  }
+
+  Pairwise& group_;
+  Transport& transport_;
+  const Call& call_;
+  const at::Tensor& source_;
+  const at::Tensor& target_;
+  const bool all_get_it_;
+  const int rank_;
+  const std::vector<int> others_;
+  const Pieces pieces_;
+  std::byte* const memory_;
+  Tickets sends_, gathers_;
+  std::vector<std::deque<Transport::Ticket>> arrivals_;
+  std::vector<at::Tensor> terms_;
+};
+
 void Pairwise::reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, bool all_get_it) {
-  const int64_t item = source.element_size();
-  const int64_t elements = source.numel();
-  const int64_t piece = all_get_it ? divide_up(divide_up(elements, size()), kAlign) * kAlign : elements / size();
-  const Pieces pieces{elements, std::max<int64_t>(piece, 1), kChunkBytes / item};
-  const auto others = peers();
-  std::byte* memory = scratch(size() * kWindow * kChunkBytes);
-  auto slot = [&](int peer, int64_t chunk) { return memory + (peer * kWindow + chunk % kWindow) * kChunkBytes; };
-  const int64_t own_chunks = pieces.chunks(rank());
-
-  Tickets sends, gathers;
-  std::vector<std::deque<Transport::Ticket>> arrivals(size());
-  auto post_arrival = [&](int peer, int64_t chunk) {
-    auto bytes = static_cast<std::size_t>(pieces.of_chunk(rank(), chunk).size() * item);
-    arrivals[peer].push_back(transport_->receive(peer, slot(peer, chunk), bytes, 0));
-  };
-  for (int64_t chunk = 0; chunk < std::min(kWindow, own_chunks); ++chunk)
-    for (int peer : others) post_arrival(peer, chunk);
-  std::vector<Leg> legs;
-  for (int peer : others) legs.push_back({.peer = peer});
-  send_frames(call, legs);
-  for (int peer : others) {
-    for (int64_t chunk = 0; chunk < pieces.chunks(peer); ++chunk) {
-      Range range = pieces.of_chunk(peer, chunk);
-      auto bytes = static_cast<std::size_t>(range.size() * item);
-      sends.push_back(transport_->send(peer, at_element(source, range.begin), bytes, 0));
-      // The sum comes back into memory that is sent from; it cannot come before the peer has all of it.
-      if (all_get_it) gathers.push_back(transport_->receive(peer, at_element(target, range.begin), bytes, 1));
-    }
-  }
-  for (int peer : others) receive_frame(call, peer, nullptr);
-
-  std::vector<at::Tensor> terms(size());
-  const int64_t target_begin = all_get_it ? 0 : pieces.of_rank(rank()).begin;
-  for (int64_t chunk = 0; chunk < own_chunks; ++chunk) {
-    Range range = pieces.of_chunk(rank(), chunk);
-    for (int peer : others) {
-      arrivals[peer].front()->wait(call.deadline);
-      arrivals[peer].pop_front();
-      terms[peer] = view(slot(peer, chunk), range.size(), source);
-    }
-    terms[rank()] = view(at_element(source, range.begin), range.size(), source);
-    at::Tensor sum = view(at_element(target, range.begin - target_begin), range.size(), target);
-    reduce_terms(sum, terms, rank(), call.operation.reduce);
-    if (all_get_it)
-      for (int peer : others) sends.push_back(transport_->send(peer, sum.const_data_ptr(), sum.nbytes(), 1));
-    if (chunk + kWindow < own_chunks)
-      for (int peer : others) post_arrival(peer, chunk + kWindow);
-  }
-  for (auto& ticket : gathers) ticket->wait(call.deadline);
-  for (auto& ticket : sends) ticket->wait(call.deadline);
+  PieceReduction(*this, call, source, target, all_get_it).run();
 }
 
 }  // namespace muster::dist

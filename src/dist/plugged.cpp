@@ -1,6 +1,7 @@
 #include "dist/plugged.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -25,6 +26,15 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
 
 /// Shapes that differ travel first, as rows of this many numbers: dtype, count of dimensions, sizes.
 constexpr int64_t kShapeRow = 66;
+
+at::Tensor shape_row(const at::Tensor& tensor) {
+  at::Tensor row = at::zeros({kShapeRow}, at::TensorOptions().dtype(at::kLong));
+  auto* numbers = row.mutable_data_ptr<int64_t>();
+  numbers[0] = static_cast<int64_t>(tensor.scalar_type());
+  numbers[1] = tensor.dim();
+  std::copy(tensor.sizes().begin(), tensor.sizes().end(), numbers + 2);
+  return row;
+}
 
 class Plugged final : public Collectives {
  public:
@@ -58,6 +68,7 @@ class Plugged final : public Collectives {
   at::Tensor all_gathered(at::Tensor in) const;
   std::vector<at::Tensor> uneven(const at::Tensor& in) const;
   at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions().dtype(dtype).device(device_); }
+  at::Tensor scattered(const Operation& operation) const;
   void run_uneven(Operation& operation);
 
   c10::intrusive_ptr<c10d::Backend> backend_;
@@ -87,11 +98,8 @@ at::Tensor Plugged::all_gathered(at::Tensor in) const {
 
 /// Shapes first, then payloads padded to the largest: no backend takes uneven parts.
 std::vector<at::Tensor> Plugged::uneven(const at::Tensor& in) const {
-  at::Tensor row = at::zeros({kShapeRow}, options(at::kLong).device(at::kCPU));
-  auto* numbers = row.mutable_data_ptr<int64_t>();
-  numbers[0] = static_cast<int64_t>(in.scalar_type());
-  numbers[1] = in.dim();
-  std::copy(in.sizes().begin(), in.sizes().end(), numbers + 2);
+  const at::Tensor row = shape_row(in);
+  const auto* numbers = row.const_data_ptr<int64_t>();
   at::Tensor rows = all_gathered(row.to(device_)).cpu();
   const auto* all = rows.const_data_ptr<int64_t>();
   int64_t longest = 0;
@@ -115,8 +123,28 @@ std::vector<at::Tensor> Plugged::uneven(const at::Tensor& in) const {
   return results;
 }
 
-void Plugged::run_uneven(Operation& operation) {
+at::Tensor Plugged::scattered(const Operation& operation) const {
   const bool is_root = rank() == operation.root;
+  std::vector<at::Tensor> rows;
+  for (const auto& part : operation.parts) rows.push_back(shape_row(part));
+  std::vector<at::Tensor> shapes{is_root ? at::stack(rows).to(device_) : at::empty({size(), kShapeRow}, options(at::kLong))};
+  c10d::BroadcastOptions how;
+  how.rootRank = operation.root;
+  wait(backend_->broadcast(shapes, how), operation.root);
+  for (int to = 0; is_root && to < size(); ++to) {
+    std::vector<at::Tensor> part{operation.parts[to]};
+    if (to != rank() && part[0].numel() > 0) wait(backend_->send(part, to, 0), to);
+  }
+  if (is_root) return operation.parts[rank()].clone();
+  const at::Tensor own = shapes[0][rank()].cpu();
+  const auto* numbers = own.const_data_ptr<int64_t>();
+  at::IntArrayRef shape(numbers + 2, static_cast<std::size_t>(numbers[1]));
+  std::vector<at::Tensor> part{at::empty(shape, options(static_cast<at::ScalarType>(numbers[0])))};
+  if (part[0].numel() > 0) wait(backend_->recv(part, operation.root, 0), operation.root);
+  return part[0];
+}
+
+void Plugged::run_uneven(Operation& operation) {
   auto bytes = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device_) : at::empty({0}, options(at::kByte)); };
   auto& results = operation.results;
   switch (operation.kind) {
@@ -128,12 +156,7 @@ void Plugged::run_uneven(Operation& operation) {
       results = uneven(bytes(operation.in));
       for (auto& result : results) result = result.cpu();
       break;
-    case OperationKind::scatter: {
-      std::vector<std::vector<at::Tensor>> from_root;
-      for (int r = 0; r < size(); ++r) from_root.push_back(uneven(is_root ? operation.parts[r] : at::empty({0}, options(at::kByte))));
-      results.assign(1, from_root[rank()][operation.root]);
-      break;
-    }
+    case OperationKind::scatter: results.assign(1, scattered(operation)); break;
     case OperationKind::all_to_all: {
       results.assign(size(), at::Tensor());
       for (int r = 0; r < size(); ++r) {

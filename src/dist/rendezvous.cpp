@@ -4,7 +4,9 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
 
+#include <memory>
 #include <utility>
 
 #include "dist/gloo_transport.h"
@@ -37,11 +39,31 @@ StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeou
   return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
 }
 
+/// Removes the file when the last rank has left it. FileStore's own removal sometimes fails if ranks leave together.
+class FileCleanup {
+ public:
+  FileCleanup(StorePtr store, const Cluster& cluster) : store_(std::move(store)), path_(cluster.store_path), world_(cluster.world_size) {}
+  ~FileCleanup() {
+    try {
+      if (store_->add("left", 1) == world_) ::unlink(path_.c_str());
+    } catch (const std::exception&) {
+      // The file is gone already, or its folder.
+    }
+  }
+  FileCleanup(const FileCleanup&) = delete;
+  FileCleanup& operator=(const FileCleanup&) = delete;
+
+ private:
+  StorePtr store_;
+  std::string path_;
+  int world_;
+};
+
 StorePtr open_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
   bool is_file = cluster.rendezvous == RendezvousKind::file;
   std::string place = is_file ? cluster.store_path : cluster.main_address + ":" + std::to_string(cluster.main_port);
   try {
-    StorePtr store = is_file ? StorePtr(c10::make_intrusive<c10d::FileStore>(cluster.store_path, cluster.world_size))
+    StorePtr store = is_file ? StorePtr(c10::make_intrusive<c10d::FileStore>(cluster.store_path, -1))
                              : open_tcp_store(cluster, timeout);
     store->setTimeout(timeout);
     store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", store);
@@ -89,8 +111,10 @@ GroupIdentity identity_of(const std::string& backend, const GroupOptions& option
   return identity;
 }
 
-Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Cluster& cluster, const GroupOptions& options) {
+Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Cluster& cluster, const GroupOptions& options,
+                     std::shared_ptr<void> keeps) {
   GroupIdentity identity = identity_of(options.backend, options);
+  identity.keeps = std::move(keeps);
   identity.device = entry.device;
   auto make = [store, entry, options](const std::string& name, int rank, int size) {
     return entry.make(c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store), rank, size, options);
@@ -130,8 +154,11 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options, const 
   auto timeout = milliseconds(options.rendezvous_timeout_seconds);
   StorePtr store = open_store(cluster, timeout);
   meet(cluster, *store, timeout);
-  if (auto entry = more.find(options.backend); entry != more.end()) return plug_in(entry->second, store, cluster, options);
+  std::shared_ptr<void> cleanup;
+  if (cluster.rendezvous == RendezvousKind::file) cleanup = std::make_shared<FileCleanup>(store, cluster);
+  if (auto entry = more.find(options.backend); entry != more.end()) return plug_in(entry->second, store, cluster, options, std::move(cleanup));
   GroupIdentity identity = identity_of("gloo", options);
+  identity.keeps = std::move(cleanup);
   GlooSetup setup{options.interface, cluster.nodes == 1, timeout, store};
   auto transport = make_gloo_transport(setup, identity.name, cluster.rank, cluster.world_size);
   return Communicator(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "dist/group.h"
 #include "dist/schedule.h"
@@ -13,7 +14,8 @@ namespace {
 std::exception_ptr run_rank(const std::shared_ptr<ThreadHub>& hub, const GroupIdentity& identity, int rank,
                             const std::function<void(Communicator)>& body) {
   try {
-    body(Communicator(std::make_shared<Group>(identity, make_pairwise(hub->join(hub, rank)))));
+    auto collectives = identity.starts_inline ? make_solo() : make_pairwise(hub->join(hub, rank));
+    body(Communicator(std::make_shared<Group>(identity, std::move(collectives))));
   } catch (...) {
     return std::current_exception();
   }
@@ -28,6 +30,7 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   GroupIdentity identity;
   identity.backend = "threads";
   identity.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
+  identity.starts_inline = size == 1;
   if (schedule) identity.waiting = schedule;
   auto hub = std::make_shared<ThreadHub>(size, identity.waiting);
   if (options.kill_rank >= 0) hub->kill(options.kill_rank, options.kill_step);

@@ -55,7 +55,6 @@ constexpr const char* kStore = "MUSTER_TEST_STORE";
 struct Child {
   pid_t pid = -1;
   int output = -1;
-  bool ended = false;
 };
 
 Child start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
@@ -85,17 +84,16 @@ Child start(const std::vector<std::string>& arguments, const std::vector<std::st
   return {pid, ends[0]};
 }
 
-void reap(Child& child, RankResult& result) {
+void reap(const Child& child, RankResult& result) {
   int status = 0;
   while (::waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
   }
-  child.ended = true;
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   else result.exit_code = WEXITSTATUS(status);
 }
 
 /// Reads what there is; false at the end.
-bool drain(Child& child, RankResult& result) {
+bool drain(const Child& child, RankResult& result) {
   char buffer[4096];
   ssize_t got = ::read(child.output, buffer, sizeof(buffer));
   if (got > 0) result.output.append(buffer, static_cast<std::size_t>(got));
@@ -128,7 +126,9 @@ void follow(std::vector<Child>& children, std::vector<RankResult>& results, Cloc
 /// A folder that is gone when its owner is.
 struct Folder {
   Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "muster-test-XXXXXX").string();
+    std::error_code missing;
+    std::string pattern = (std::filesystem::temp_directory_path(missing) / "muster-test-XXXXXX").string();
+    if (missing) throw LaunchError("MU064", format("no folder for a test world: TMPDIR: {}", missing.message()));
     if (!::mkdtemp(pattern.data())) throw LaunchError("MU064", format("no folder for a test world: {}", std::strerror(errno)));
     path = pattern;
   }
@@ -154,9 +154,18 @@ std::vector<RankResult> run_processes(int size, const std::function<int(const Cl
   environment.set(kStore, (folder.path / "store").string());
   std::vector<Child> children;
   std::vector<RankResult> results(size);
-  for (int rank = 0; rank < size; ++rank) {
-    environment.set(kRank, std::to_string(rank));
-    children.push_back(start(options.arguments, environment.lines()));
+  try {
+    for (int rank = 0; rank < size; ++rank) {
+      environment.set(kRank, std::to_string(rank));
+      children.push_back(start(options.arguments, environment.lines()));
+    }
+  } catch (const LaunchError&) {
+    for (std::size_t rank = 0; rank < children.size(); ++rank) {
+      ::kill(children[rank].pid, SIGKILL);
+      ::close(children[rank].output);
+      reap(children[rank], results[rank]);
+    }
+    throw;
   }
   auto limit = std::chrono::duration<double>(options.timeout_seconds);
   follow(children, results, Clock::now() + std::chrono::duration_cast<Clock::duration>(limit));

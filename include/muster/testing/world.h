@@ -25,8 +25,8 @@ struct RankResult {
 };
 
 struct ProcessWorldOptions {
-  std::vector<std::string> arguments;  ///< for the program, so that it comes to the same call again
-  std::string label;                   ///< tells apart several calls of one test
+  std::vector<std::string> arguments = {};  ///< for the program, so that it comes to the same call again
+  std::string label = "";                   ///< tells apart several calls of one test
   double timeout_seconds = 60;
 };
 

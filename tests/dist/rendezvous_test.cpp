@@ -1,0 +1,143 @@
+#include "muster/dist/rendezvous.h"
+
+#include <ATen/Functions.h>
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "muster/base/error.h"
+#include "muster/testing/gtest.h"
+
+namespace muster::dist {
+namespace {
+
+/// A listening socket on a free port, as a launcher makes it.
+struct Listener {
+  Listener() {
+    fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(::listen(fd, 64), 0);
+    EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    port = ntohs(address.sin_port);
+  }
+  int fd = -1;
+  int port = 0;
+};
+
+std::filesystem::path temporary_file(const std::string& name) {
+  return std::filesystem::temp_directory_path() / (name + std::to_string(::getpid()));
+}
+
+Cluster file_cluster(int rank, int world, const std::filesystem::path& path) {
+  Cluster cluster;
+  cluster.rank = cluster.local_rank = rank;
+  cluster.world_size = cluster.local_world_size = world;
+  cluster.rendezvous = RendezvousKind::file;
+  cluster.store_path = path.string();
+  return cluster;
+}
+
+Cluster tcp_cluster(int rank, int world, int port, int fd = -1) {
+  Cluster cluster;
+  cluster.rank = cluster.local_rank = rank;
+  cluster.world_size = cluster.local_world_size = world;
+  cluster.rendezvous = RendezvousKind::tcp;
+  cluster.main_address = "127.0.0.1";
+  cluster.main_port = port;
+  cluster.store_listen_fd = fd;
+  return cluster;
+}
+
+std::string what_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Rendezvous, AWorldOfOneMeetsNobody) {
+  Cluster alone;
+  alone.store_path = "/nowhere/at/all";
+  EXPECT_EQ(connect(alone).size(), 1);
+}
+
+TEST(Rendezvous, NamesTheRanksThatAreMissing) {
+  auto path = temporary_file("muster-missing-");
+  Listener listener;
+  for (const Cluster& cluster : {file_cluster(1, 4, path), tcp_cluster(0, 4, listener.port, listener.fd)}) {
+    std::string message = what_of([&] { connect(cluster, {.rendezvous_timeout_seconds = 0.3}); });
+    EXPECT_TRUE(message.starts_with("MU057")) << message;
+    EXPECT_NE(message.find(cluster.rank == 1 ? "missing: 0, 2, 3." : "missing: 1, 2, 3."), std::string::npos) << message;
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
+  Listener listener;
+  ::close(listener.fd);
+  std::string message = what_of([&] { connect(tcp_cluster(1, 2, listener.port), {.rendezvous_timeout_seconds = 0.3}); });
+  EXPECT_TRUE(message.starts_with("MU058")) << message;
+  EXPECT_NE(message.find("127.0.0.1:" + std::to_string(listener.port)), std::string::npos) << message;
+}
+
+/// Two ranks in threads of this process, each by its own connection.
+void two_ranks(const Cluster& first, const Cluster& second, const std::function<void(const Communicator&)>& body) {
+  std::string failure;
+  std::thread peer([&] { failure = what_of([&] { body(connect(second, {.rendezvous_timeout_seconds = 30})); }); });
+  EXPECT_EQ(what_of([&] { body(connect(first, {.rendezvous_timeout_seconds = 30})); }), "no error");
+  peer.join();
+  EXPECT_EQ(failure, "no error");
+}
+
+void sum_is_two(const Communicator& comm) {
+  at::Tensor one = at::ones({3});
+  comm.all_reduce(one);
+  EXPECT_EQ(one[2].item<float>(), 2.f);
+}
+
+TEST(Rendezvous, TakesOverASocketAndConnectsTwice) {
+  Listener listener;
+  two_ranks(tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), [&](const Communicator& comm) {
+    sum_is_two(comm);
+    Communicator second = connect(tcp_cluster(comm.rank(), 2, listener.port), {.rendezvous_timeout_seconds = 30});
+    sum_is_two(second);
+    sum_is_two(comm);
+  });
+}
+
+TEST(Rendezvous, JoinsAStoreThatSomebodyElseRuns) {
+  Listener listener;
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(listener.port);
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.masterListenFd = listener.fd;
+  auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  for (std::string restart : {"restart-0/", "restart-1/"}) {
+    Cluster first = tcp_cluster(0, 2, listener.port), second = tcp_cluster(1, 2, listener.port);
+    for (Cluster* cluster : {&first, &second}) cluster->store_is_external = true, cluster->store_prefix = restart;
+    two_ranks(first, second, sum_is_two);
+  }
+}
+
+TEST(Rendezvous, AFileIsGoneAfterwards) {
+  auto path = temporary_file("muster-file-");
+  two_ranks(file_cluster(0, 2, path), file_cluster(1, 2, path), sum_is_two);
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+}  // namespace
+}  // namespace muster::dist

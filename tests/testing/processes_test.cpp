@@ -1,0 +1,67 @@
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+
+#include "muster/base/error.h"
+#include "muster/testing/gtest.h"
+
+namespace muster::testing {
+namespace {
+
+TEST(Processes, RanksMeetAndReportHowTheyEnd) {
+  auto own = ::getpid();
+  auto results = run_test_processes(3, [](const dist::Communicator& comm) {
+    at::Tensor one = at::ones({1});
+    comm.all_reduce(one);
+    std::cout << "rank " << comm.rank() << " has " << one.item<float>() << std::endl;
+    if (comm.rank() == 1) throw std::runtime_error("no more");
+    if (comm.rank() == 2) ::raise(SIGKILL);
+  });
+  EXPECT_EQ(::getpid(), own) << "only the first process comes back";
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_TRUE(results[0].ok()) << results[0].output;
+  EXPECT_NE(results[0].output.find("rank 0 has 3"), std::string::npos) << results[0].output;
+  EXPECT_EQ(results[1].exit_code, 70);
+  EXPECT_NE(results[1].output.find("rank 1: no more"), std::string::npos) << results[1].output;
+  EXPECT_EQ(results[2].signal, SIGKILL);
+}
+
+TEST(Processes, FailedAssertionsFailTheRankAndLateRanksAreKilled) {
+  auto results = run_processes(2, [](const Cluster& cluster) {
+    if (cluster.rank == 0) {
+      EXPECT_EQ(1, 2);
+    }
+    if (cluster.rank == 1) ::pause();
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  }, {.arguments = {"--gtest_filter=Processes.FailedAssertionsFailTheRankAndLateRanksAreKilled"}, .timeout_seconds = 3});
+  EXPECT_EQ(results[0].exit_code, 1);
+  EXPECT_TRUE(results[1].timed_out);
+}
+
+TEST(Processes, CallsOfOneTestAreToldApart) {
+  auto say = [](const std::string& label) {
+    return run_test_processes(1, [&](const dist::Communicator&) { std::cout << "this is the " << label << std::endl; }, label);
+  };
+  auto first = say("first"), second = say("second");
+  EXPECT_NE(first[0].output.find("this is the first"), std::string::npos) << first[0].output;
+  EXPECT_NE(second[0].output.find("this is the second"), std::string::npos) << second[0].output;
+}
+
+TEST(Processes, WithoutAFolderNothingStarts) {
+  ::setenv("TMPDIR", "/nowhere/at/all", 1);
+  try {
+    run_processes(2, [](const Cluster&) { return 0; });
+    ADD_FAILURE() << "no error";
+  } catch (const LaunchError& error) {
+    EXPECT_EQ(error.id(), "MU064");
+  }
+  ::unsetenv("TMPDIR");
+}
+
+}  // namespace
+}  // namespace muster::testing
