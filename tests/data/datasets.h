@@ -4,6 +4,7 @@
 
 #include <ATen/ops/full.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -54,6 +55,14 @@ inline int worker_threads() {
     if (std::getline(comm, name) && name == "muster-data") ++count;
   }
   return count;
+}
+
+/// All of them have ended. The system lists a thread for a moment after it was joined, so this looks more than once.
+inline bool no_worker_left() {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (worker_threads() > 0)
+    if (std::chrono::steady_clock::now() > end) return false;
+  return true;
 }
 
 /// A sampler without a seek of its own: gives (position * 5 + epoch) modulo n, for n no multiple of 5.
