@@ -24,8 +24,13 @@ constexpr int kSteps = 1000, kWarmUp = 100;
 
 torch::nn::Sequential make_net() {
   torch::manual_seed(0);
-  return torch::nn::Sequential(torch::nn::Linear(64, 128), torch::nn::ReLU(), torch::nn::Linear(128, 128), torch::nn::ReLU(),
-                               torch::nn::Linear(128, 10));
+  torch::nn::Sequential net;  // one by one, so that parameters are drawn in Python's order
+  net->push_back(torch::nn::Linear(64, 128));
+  net->push_back(torch::nn::ReLU());
+  net->push_back(torch::nn::Linear(128, 128));
+  net->push_back(torch::nn::ReLU());
+  net->push_back(torch::nn::Linear(128, 10));
+  return net;
 }
 
 Batches make_batches(int count) {
