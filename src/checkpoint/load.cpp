@@ -35,7 +35,7 @@ class Mappings {
     const auto options = at::TensorOptions().dtype(stored.type);
     if (stored.entry.bytes == 0) return at::empty(stored.shape, options);
     auto& mapping = of_file_[stored.file.get()];
-    if (!mapping) mapping = std::make_shared<format::MappedFile>(*stored.file);
+    if (!mapping) mapping = std::make_shared<format::MappedFile>(*stored.file, format::MappedFile::Access::copy_on_write);
     std::byte* place = mapping->data() + stored.entry.offset;
     if (reinterpret_cast<std::uintptr_t>(place) % c10::elementSize(stored.type) == 0)
       return at::from_blob(

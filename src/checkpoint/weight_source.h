@@ -37,6 +37,7 @@ struct Transfer {
 };
 
 /// Reads all, in large pieces, on the threads of LibTorch's operators.
+/// Throws: CheckpointError MU200.
 void read_all(const std::vector<Transfer>& transfers);
 
 /// A bool of LibTorch must be 0 or 1.

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "format/stream_copy.h"
 #include "muster/base/error.h"
 
 namespace muster::format {
@@ -66,10 +67,27 @@ Header read_header(const InputFile& file) {
   return parse_header(start, file.size(), file.path().string());
 }
 
-MappedFile::MappedFile(const InputFile& file) : size_(file.size()) {
-  void* place = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.descriptor(), 0);
+MappedFile::MappedFile(const InputFile& file, Access access) : path_(file.path()), size_(file.size()) {
+  const int protection = access == Access::read ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* place = ::mmap(nullptr, size_, protection, MAP_PRIVATE | MAP_NORESERVE, file.descriptor(), 0);
   if (place == MAP_FAILED) refuse(file.path(), "cannot be mapped into memory (" + reason(errno) + ")");
   data_ = static_cast<std::byte*>(place);
+}
+
+bool MappedFile::copy_to(void* to, std::uint64_t offset, std::size_t bytes) const {
+#ifndef MADV_POPULATE_READ
+  constexpr int MADV_POPULATE_READ = 22;
+#endif
+  const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::uint64_t start = offset / page * page;
+  while (::madvise(data_ + start, offset + bytes - start, MADV_POPULATE_READ) != 0) {
+    if (errno == EINVAL) return false;
+    if (errno != EINTR && errno != EAGAIN)
+      refuse(path_,
+             "cannot be read at byte " + std::to_string(offset) + ": the medium failed, or it was shortened (" + reason(errno) + ")");
+  }
+  stream_copy(to, data_ + offset, bytes);
+  return true;
 }
 
 MappedFile::~MappedFile() { ::munmap(data_, size_); }

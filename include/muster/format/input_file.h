@@ -45,9 +45,11 @@ Header read_header(const InputFile& file);
 /// A file replaced by rename stays intact here; one truncated in place ends the process at the next touch (SIGBUS).
 class MappedFile {
  public:
+  enum class Access : std::uint8_t { read, copy_on_write };
+
   /// Requires: the file is not empty.
   /// Throws: CheckpointError MU200.
-  explicit MappedFile(const InputFile& file);
+  MappedFile(const InputFile& file, Access access);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -55,7 +57,13 @@ class MappedFile {
   std::byte* data() const { return data_; }
   std::uint64_t size() const { return size_; }
 
+  /// Copies a part of the file to `to`, past the processor's caches. Returns false, and does nothing, where the kernel
+  /// cannot bring in pages without the danger of SIGBUS (Linux before 5.14): read the file then. Thread-safe.
+  /// Throws: CheckpointError MU200 if the medium fails or the file has become shorter.
+  bool copy_to(void* to, std::uint64_t offset, std::size_t bytes) const;
+
  private:
+  std::filesystem::path path_;
   std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
 };
