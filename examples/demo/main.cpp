@@ -46,7 +46,7 @@ void train(const std::filesystem::path& folder, int64_t epochs) {
   const auto style = accelerator.is_main_process() ? muster::ProgressOptions::Style::automatic : muster::ProgressOptions::Style::silent;
   int64_t step = 0;
   for (auto epoch : accelerator.epochs(epochs)) {
-    muster::Progress progress(muster::format("epoch {:2d}/{}", epoch + 1, epochs), batches.size() * kBatchSize,
+    muster::Progress progress(muster::formatted("epoch {:2d}/{}", epoch + 1, epochs), batches.size() * kBatchSize,
                               {.unit = "images", .lines = 1, .style = style});
     for (auto& [image, label] : batches) {
       auto loss = F::cross_entropy(model(image), label);
@@ -55,13 +55,13 @@ void train(const std::filesystem::path& folder, int64_t epochs) {
       optimizer.zero_grad();
       const auto mean = accelerator.reduce(loss, "mean").item<float>();
       curve << step++ << ',' << mean << '\n';
-      progress.advance(kBatchSize, muster::format("loss {:.3f}", mean));
+      progress.advance(kBatchSize, muster::formatted("loss {:.3f}", mean));
     }
   }
   const double right = accuracy(accelerator, model, held_out);
   accelerator.save_model(model, folder);
   accelerator.print("held-out accuracy {:.3f}, weights in {}", right, (folder / "model.safetensors").string());
-  if (accelerator.is_main_process()) std::ofstream(folder / "accuracy.txt") << muster::format("{:.3f}\n", right);
+  if (accelerator.is_main_process()) std::ofstream(folder / "accuracy.txt") << muster::formatted("{:.3f}\n", right);
 }
 
 int main(int count, char** arguments) {

@@ -14,14 +14,14 @@ namespace {
 
 std::string clock_text(double seconds) {
   const auto whole = static_cast<int64_t>(seconds + 0.5);
-  if (whole >= 3600) return format("{}:{:02d}:{:02d}", whole / 3600, whole / 60 % 60, whole % 60);
-  return format("{}:{:02d}", whole / 60, whole % 60);
+  if (whole >= 3600) return formatted("{}:{:02d}:{:02d}", whole / 3600, whole / 60 % 60, whole % 60);
+  return formatted("{}:{:02d}", whole / 60, whole % 60);
 }
 
 std::string rate_text(double rate) {
-  if (rate >= 1e6) return format("{:.1f}M", rate / 1e6);
-  if (rate >= 1e4) return format("{:.1f}k", rate / 1e3);
-  return rate >= 10 ? format("{:.0f}", rate) : format("{:.2f}", rate);
+  if (rate >= 1e6) return formatted("{:.1f}M", rate / 1e6);
+  if (rate >= 1e4) return formatted("{:.1f}k", rate / 1e3);
+  return rate >= 10 ? formatted("{:.0f}", rate) : formatted("{:.2f}", rate);
 }
 
 bool is_live(const ProgressOptions& options) {
@@ -44,16 +44,16 @@ std::string progress_line(std::string_view title, int64_t done, int64_t total, d
                           std::string_view note, int columns) {
   const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 1.0;
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  std::string figures = format(" {:3d}%", static_cast<int>(part * 100));
-  if (!note.empty()) figures += format("  {}", note);
-  if (rate > 0) figures += format("  {} {}/s", rate_text(rate), unit);
+  std::string figures = formatted(" {:3d}%", static_cast<int>(part * 100));
+  if (!note.empty()) figures += formatted("  {}", note);
+  if (rate > 0) figures += formatted("  {} {}/s", rate_text(rate), unit);
   if (done >= total) figures += "  " + clock_text(seconds);
-  else if (rate > 0) figures += format("  {} left", clock_text(static_cast<double>(total - done) / rate));
+  else if (rate > 0) figures += formatted("  {} left", clock_text(static_cast<double>(total - done) / rate));
   const int room = columns - static_cast<int>(title.size() + figures.size()) - 4;
   const int width = std::clamp(room, 0, 30);
-  if (width < 5) return format("{}{}", title, figures);
+  if (width < 5) return formatted("{}{}", title, figures);
   const int full = static_cast<int>(part * width);
-  return format("{} [{}{}]{}", title, std::string(full, '#'), std::string(width - full, '.'), figures);
+  return formatted("{} [{}{}]{}", title, std::string(full, '#'), std::string(width - full, '.'), figures);
 }
 
 Progress::Progress(std::string title, int64_t total, ProgressOptions options)

@@ -57,7 +57,7 @@ ReduceOp from_c10d(const c10d::ReduceOp& op) {
 }
 
 at::Tensor& only(Tensors& tensors) {
-  if (tensors.size() != 1) throw ConfigError("MU060", format("the backend takes one tensor per call, not {}", tensors.size()));
+  if (tensors.size() != 1) throw ConfigError("MU060", formatted("the backend takes one tensor per call, not {}", tensors.size()));
   return tensors[0];
 }
 
@@ -142,7 +142,7 @@ class CommunicatorBackend final : public c10d::Backend {
   }
 
   static void copy(const Tensors& from, Tensors& to) {
-    if (from.size() != to.size()) throw ConfigError("MU060", format("{} tensors for {} results", to.size(), from.size()));
+    if (from.size() != to.size()) throw ConfigError("MU060", formatted("{} tensors for {} results", to.size(), from.size()));
     for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
   }
 

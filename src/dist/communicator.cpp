@@ -19,36 +19,36 @@ constexpr std::array kDtypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, 
                              at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
 
 void check_tensor(const Group& group, const at::Tensor& tensor, std::string_view operation) {
-  if (!tensor.defined()) throw ConfigError("MU060", format("{} got an undefined tensor", operation));
+  if (!tensor.defined()) throw ConfigError("MU060", formatted("{} got an undefined tensor", operation));
   if (tensor.device().type() != group.identity().device)
-    throw ConfigError("MU056", format("{}: group {} takes {} tensors (backend {}), but this one is on {}", operation,
+    throw ConfigError("MU056", formatted("{}: group {} takes {} tensors (backend {}), but this one is on {}", operation,
                                       group.identity().name, c10::DeviceTypeName(group.identity().device, true),
                                       group.identity().backend, tensor.device().str()));
   if (tensor.layout() != at::kStrided)
-    throw ConfigError("MU056", format("{} takes dense tensors; call to_dense() first", operation));
+    throw ConfigError("MU056", formatted("{} takes dense tensors; call to_dense() first", operation));
   bool known = false;
   for (auto dtype : kDtypes) known |= tensor.scalar_type() == dtype;
   if (!known)
-    throw ConfigError("MU056", format("{} does not take tensors of {}; it takes float64/32/16, bfloat16, int64/32/16/8, "
+    throw ConfigError("MU056", formatted("{} does not take tensors of {}; it takes float64/32/16, bfloat16, int64/32/16/8, "
                                       "uint8 and bool", operation, name_of(tensor.scalar_type())));
-  if (tensor.dim() > kMaxDims) throw ConfigError("MU056", format("{} takes at most {} dimensions", operation, kMaxDims));
+  if (tensor.dim() > kMaxDims) throw ConfigError("MU056", formatted("{} takes at most {} dimensions", operation, kMaxDims));
 }
 
 void check_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view operation) {
   if (op != ReduceOp::mean || at::isFloatingType(tensor.scalar_type())) return;
-  throw ConfigError("MU054", format("{}: the mean of {} is not defined; convert to a floating type, or take the sum",
+  throw ConfigError("MU054", formatted("{}: the mean of {} is not defined; convert to a floating type, or take the sum",
                                     operation, name_of(tensor.scalar_type())));
 }
 
 void check_rank(const Group& group, int rank, std::string_view operation) {
   if (rank >= 0 && rank < group.size()) return;
-  throw ConfigError("MU060", format("{}: there is no rank {} in group {} of {} ranks", operation, rank,
+  throw ConfigError("MU060", formatted("{}: there is no rank {} in group {} of {} ranks", operation, rank,
                                     group.identity().name, group.size()));
 }
 
 void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
   if (tensor.is_contiguous()) return;
-  throw ConfigError("MU060", format("{} wants contiguous tensors, since it works in place after it returned", operation));
+  throw ConfigError("MU060", formatted("{} wants contiguous tensors, since it works in place after it returned", operation));
 }
 
 /// Both contiguous and of one dtype, `whole` with as many elements as all ranks' `piece` together.
@@ -56,7 +56,7 @@ void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor&
   check_tensor(group, whole, operation);
   check_tensor(group, piece, operation);
   if (whole.scalar_type() != piece.scalar_type() || whole.numel() != piece.numel() * group.size())
-    throw ConfigError("MU060", format("{}: {} elements of {} on one side and {} of {} on the other do not fit {} ranks",
+    throw ConfigError("MU060", formatted("{}: {} elements of {} on one side and {} of {} on the other do not fit {} ranks",
                                       operation, whole.numel(), name_of(whole.scalar_type()), piece.numel(),
                                       name_of(piece.scalar_type()), group.size()));
 }
@@ -195,7 +195,7 @@ at::Tensor Communicator::scatter(const std::vector<at::Tensor>& parts, int root)
   Operation operation{.kind = OperationKind::scatter, .root = root};
   if (rank() == root) {
     if (static_cast<int>(parts.size()) != size())
-      throw ConfigError("MU060", format("scatter takes one part per rank, {} in all, not {}", size(), parts.size()));
+      throw ConfigError("MU060", formatted("scatter takes one part per rank, {} in all, not {}", size(), parts.size()));
     for (const auto& part : parts) {
       check_tensor(*group_, part, "scatter");
       operation.parts.push_back(part.contiguous().detach());
@@ -207,7 +207,7 @@ at::Tensor Communicator::scatter(const std::vector<at::Tensor>& parts, int root)
 
 std::vector<at::Tensor> Communicator::all_to_all(const std::vector<at::Tensor>& parts) const {
   if (static_cast<int>(parts.size()) != size())
-    throw ConfigError("MU060", format("all_to_all takes one part per rank, {} in all, not {}", size(), parts.size()));
+    throw ConfigError("MU060", formatted("all_to_all takes one part per rank, {} in all, not {}", size(), parts.size()));
   at::NoGradGuard no_grad;
   Operation operation{.kind = OperationKind::all_to_all};
   for (const auto& part : parts) {
@@ -258,7 +258,7 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks) const {
 void Communicator::send(const at::Tensor& tensor, int to) const {
   check_tensor(*group_, tensor, "send");
   check_rank(*group_, to, "send");
-  if (to == rank()) throw ConfigError("MU060", format("send: rank {} cannot send to itself", to));
+  if (to == rank()) throw ConfigError("MU060", formatted("send: rank {} cannot send to itself", to));
   at::NoGradGuard no_grad;
   Operation operation{.kind = OperationKind::send, .root = to, .in = tensor.contiguous()};
   group_->run(operation);
@@ -267,7 +267,7 @@ void Communicator::send(const at::Tensor& tensor, int to) const {
 void Communicator::receive(const at::Tensor& tensor, int from) const {
   check_tensor(*group_, tensor, "receive");
   check_rank(*group_, from, "receive");
-  if (from == rank()) throw ConfigError("MU060", format("receive: rank {} cannot receive from itself", from));
+  if (from == rank()) throw ConfigError("MU060", formatted("receive: rank {} cannot receive from itself", from));
   run_in_place(*group_, {.kind = OperationKind::receive, .root = from}, tensor);
 }
 

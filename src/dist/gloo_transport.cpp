@@ -92,7 +92,7 @@ auto connecting(const std::string& name, int rank, F make) {
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
-  throw CommError("MU058", format("rank {} could not connect group {} by gloo: {}. Check that the ranks reach each other, "
+  throw CommError("MU058", formatted("rank {} could not connect group {} by gloo: {}. Check that the ranks reach each other, "
                                   "and name the network interface (GLOO_SOCKET_IFNAME).",
                                   rank, name, reason.substr(0, 300)));
 }

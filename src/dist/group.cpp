@@ -137,7 +137,7 @@ void Group::execute(Operation& operation, Clock::time_point asked) {
   } catch (const CommError& error) {
     fail({error.id(), std::string(error.what()).substr(error.id().size() + 2)});
   } catch (const std::exception& error) {
-    fail({"MU061", format("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
+    fail({"MU061", formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
                                      std::string(error.what()).substr(0, 500))});
   }
   tell_observers(operation, asked);
@@ -155,13 +155,13 @@ void Group::fail(Failure failure) {
 
 Group::Failure Group::explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const {
   double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  std::string place = format("{}, operation {} of group {}", describe(operation), operation.sequence, identity_.name);
+  std::string place = formatted("{}, operation {} of group {}", describe(operation), operation.sequence, identity_.name);
   switch (failure.kind) {
     case TransportFailure::Kind::timeout:
-      return {"MU051", format("rank {} waited {:.1f} s for rank {} in {}. Has that rank left the loop, or does it call "
+      return {"MU051", formatted("rank {} waited {:.1f} s for rank {} in {}. Has that rank left the loop, or does it call "
                               "something else?", rank_, seconds, failure.peer, place)};
     case TransportFailure::Kind::closed:
-      return {"MU052", format("rank {} lost rank {} in {}, after {:.1f} s ({}). Look for the first failure in the output "
+      return {"MU052", formatted("rank {} lost rank {} in {}, after {:.1f} s ({}). Look for the first failure in the output "
                               "of that rank.", rank_, failure.peer, place, seconds, failure.detail.substr(0, 200))};
     case TransportFailure::Kind::aborted: break;
   }
@@ -171,16 +171,16 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
     id = cause.substr(0, 5);
     cause = cause.substr(7);
   }
-  std::string who = failure.peer < 0 ? format("group {} was ended", identity_.name)
-                                     : format("rank {} ended group {}", failure.peer, identity_.name);
-  return {id, format("{}, seen by rank {} in {}: {}", who, rank_, place, cause)};
+  std::string who = failure.peer < 0 ? formatted("group {} was ended", identity_.name)
+                                     : formatted("rank {} ended group {}", failure.peer, identity_.name);
+  return {id, formatted("{}, seen by rank {} in {}: {}", who, rank_, place, cause)};
 }
 
 void Group::abort(const std::string& cause) {
   {
     std::lock_guard lock(failure_mutex_);
     if (failure_) return;
-    failure_ = Failure{"MU053", format("rank {} ended group {}: {}", rank_, identity_.name, cause)};
+    failure_ = Failure{"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause)};
   }
   collectives_->abort(cause);
 }
@@ -210,7 +210,7 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks) {
   Operation operation{.kind = OperationKind::subgroup, .ranks = {ranks.begin(), ranks.end()}};
   run(operation);
   GroupIdentity identity = identity_;
-  identity.name += format("/{}", subgroups_++);
+  identity.name += formatted("/{}", subgroups_++);
   bool member = false;
   for (int rank : ranks) member |= rank == rank_;
   if (!member) return nullptr;

@@ -85,20 +85,20 @@ Frame abort_frame(int rank, const std::string& cause) {
 void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer, const std::string& group) {
   Header theirs = read_header(frame);
   if (theirs.magic != kMagic)
-    throw CommError("MU050", format("rank {} sent rank {} something that is no message of group {}: do all ranks run the "
+    throw CommError("MU050", formatted("rank {} sent rank {} something that is no message of group {}: do all ranks run the "
                                     "same build?", peer, my_rank, group));
   if (theirs.is_abort) {
     std::string cause(reinterpret_cast<const char*>(payload(frame)), std::min<std::size_t>(theirs.bytes, kInlineBytes));
     throw TransportFailure{TransportFailure::Kind::aborted, peer, cause};
   }
   if (agree(mine, my_rank, theirs, peer)) return;
-  auto side = [](int rank, const Header& header) { return format("rank {} called {}", rank, describe(header)); };
+  auto side = [](int rank, const Header& header) { return formatted("rank {} called {}", rank, describe(header)); };
   std::string first = my_rank < peer ? side(my_rank, mine) : side(peer, theirs);
   std::string second = my_rank < peer ? side(peer, theirs) : side(my_rank, mine);
   std::string place = mine.sequence == theirs.sequence
-                          ? format("operation {}", mine.sequence)
-                          : format("operation {} on rank {} and {} on rank {}", mine.sequence, my_rank, theirs.sequence, peer);
-  throw CommError("MU050", format("{}, {}, {} of group {}. All ranks must call the same operations in the same order, with "
+                          ? formatted("operation {}", mine.sequence)
+                          : formatted("operation {} on rank {} and {} on rank {}", mine.sequence, my_rank, theirs.sequence, peer);
+  throw CommError("MU050", formatted("{}, {}, {} of group {}. All ranks must call the same operations in the same order, with "
                                   "equal shapes and dtypes.", first, second, place, group));
 }
 

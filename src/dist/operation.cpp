@@ -32,7 +32,7 @@ ReduceOp parse_reduce_op(std::string_view name) {
     if (name == kReduceNames[i]) return static_cast<ReduceOp>(i);
   if (name == "avg") return ReduceOp::mean;
   if (name == "prod") return ReduceOp::product;
-  throw ConfigError("MU055", format("'{}' is no way to reduce; known are sum, mean (or avg), min, max, product (or prod)", name));
+  throw ConfigError("MU055", formatted("'{}' is no way to reduce; known are sum, mean (or avg), min, max, product (or prod)", name));
 }
 
 std::string_view name_of(OperationKind kind) {
@@ -103,10 +103,10 @@ int64_t payload_bytes(const Operation& operation) {
 
 std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarType dtype, at::IntArrayRef shape) {
   std::string text(name_of(kind));
-  if (reduces(kind)) text += format("({})", name_of(reduce));
-  if (has_root(kind)) text += format("(root {})", root);
-  if (kind == OperationKind::send) text += format(" to rank {}", root);
-  if (kind == OperationKind::receive) text += format(" from rank {}", root);
+  if (reduces(kind)) text += formatted("({})", name_of(reduce));
+  if (has_root(kind)) text += formatted("(root {})", root);
+  if (kind == OperationKind::send) text += formatted(" to rank {}", root);
+  if (kind == OperationKind::receive) text += formatted(" from rank {}", root);
   if (kind == OperationKind::subgroup) text += " of ranks " + list(shape);
   if (!has_tensor(kind) || dtype == at::ScalarType::Undefined) return text;
   text += " of " + name_of(dtype);

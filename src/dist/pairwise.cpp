@@ -121,7 +121,7 @@ void Pairwise::exchange(const Call& call, const std::vector<Leg>& legs, const Al
     Frame frame = receive_frame(call, leg.peer, leg.sent);
     Header header = read_header(frame);
     if (leg.expected && header.bytes != *leg.expected)
-      throw CommError("MU050", format("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", leg.peer,
+      throw CommError("MU050", formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", leg.peer,
                                       header.bytes, *leg.expected, rank(), describe(call.operation), call.group));
     void* into = leg.expected ? leg.into : header.gives ? allocate(leg.peer, header) : nullptr;
     if (header.bytes == 0) continue;

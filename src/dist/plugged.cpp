@@ -55,7 +55,7 @@ class Plugged final : public Collectives {
   void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
-    if (!split_) throw CommError("MU061", format("backend {} was adopted as one group and cannot be split", backend_->getBackendName()));
+    if (!split_) throw CommError("MU061", formatted("backend {} was adopted as one group and cannot be split", backend_->getBackendName()));
     int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
     return std::make_unique<Plugged>(split_(name, place, static_cast<int>(ranks.size())), device_, split_);
   }
@@ -107,7 +107,7 @@ std::vector<at::Tensor> Plugged::uneven(const at::Tensor& in) const {
   for (int r = 0; r < size(); ++r) {
     const int64_t* one = all + r * kShapeRow;
     if (one[0] != numbers[0])
-      throw CommError("MU050", format("rank {} gathers {} and rank {} {}", rank(), name_of(in.scalar_type()), r,
+      throw CommError("MU050", formatted("rank {} gathers {} and rank {} {}", rank(), name_of(in.scalar_type()), r,
                                       name_of(static_cast<at::ScalarType>(one[0]))));
     shapes.emplace_back(one + 2, one + 2 + one[1]);
     longest = std::max(longest, c10::multiply_integers(shapes.back()));

@@ -68,16 +68,16 @@ StorePtr open_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
     store->setTimeout(timeout);
     store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", store);
     // A process may connect more than once; the n-th time of each rank belong together.
-    auto turn = store->add(format("connects/{}", cluster.rank), 1);
+    auto turn = store->add(formatted("connects/{}", cluster.rank), 1);
     return c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store);
   } catch (const std::exception& failure) {
-    throw CommError("MU058", format("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
+    throw CommError("MU058", formatted("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
                                     "and is the address right?", cluster.rank, cluster.world_size, place,
                                     timeout.count() / 1000.0, std::string(failure.what()).substr(0, 300)));
   }
 }
 
-std::string key_of(int rank) { return format("rank/{}", rank); }
+std::string key_of(int rank) { return formatted("rank/{}", rank); }
 
 /// Waits until every rank has left its mark.
 void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout) {
@@ -93,14 +93,14 @@ void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds 
   }
   try {
     for (int rank = 0; rank < cluster.world_size; ++rank)
-      if (!store.check({key_of(rank)})) missing += format("{}{}", missing.empty() ? "" : ", ", rank);
+      if (!store.check({key_of(rank)})) missing += formatted("{}{}", missing.empty() ? "" : ", ", rank);
   } catch (const std::exception&) {
     missing.clear();
   }
   if (missing.empty())
-    throw CommError("MU058", format("rank {} lost the store while it waited for the other ranks: {}", cluster.rank,
+    throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank,
                                     reason.substr(0, 300)));
-  throw CommError("MU057", format("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
+  throw CommError("MU057", formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
                                   "address and world size?", cluster.rank, timeout.count() / 1000.0, cluster.world_size, missing));
 }
 
@@ -127,7 +127,7 @@ void check_backend(const std::string& name, const Backends& more) {
   if (name == "gloo" || name == "fake" || more.contains(name)) return;
   std::string known = "gloo, fake";
   for (const auto& [other, entry] : more) known += ", " + other;
-  throw ConfigError("MU059", format("there is no backend '{}'; known are {}", name, known));
+  throw ConfigError("MU059", formatted("there is no backend '{}'; known are {}", name, known));
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ ThreadTransport::Lock ThreadTransport::begin_step() {
   if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
   ++step_;
   if (hub_->doom_.rank == rank_ && step_ >= hub_->doom_.step) {
-    ended_ = format("{}: rank {} was killed at step {}", "MU063", rank_, step_);
+    ended_ = formatted("{}: rank {} was killed at step {}", "MU063", rank_, step_);
     hub_->closed_[rank_] = true;
     hub_->waiting_->changed(lock);
     throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 namespace muster::runtime {
@@ -80,16 +81,20 @@ void Parts::launch() {
 
 void Parts::connect() {
   if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
-  // A launcher that does not say how many threads a rank may use would give each of them all cores.
-  if (cluster_.local_world_size > 1 && !Environment::of_process().has("OMP_NUM_THREADS")) {
-    at::set_num_threads(std::max(1, at::get_num_threads() / cluster_.local_world_size));
-    notes_.push_back(format("threads: {} a rank, as the launcher said nothing", at::get_num_threads()));
-  }
+  share_cores();
   GroupOptions meeting;
   meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   group_ = dist::connect(cluster_, meeting);
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
+}
+
+void Parts::share_cores() {
+  if (cluster_.local_world_size == 1) return;
+  // LibTorch read the variable when it was loaded, which launch() may have set since.
+  const auto told = Environment::of_process().find("OMP_NUM_THREADS");
+  // A launcher that does not say how many threads a rank may use would give each of them all cores.
+  at::set_num_threads(told ? std::max(1, std::atoi(told->c_str())) : std::max(1, at::get_num_threads() / cluster_.local_world_size));
 }
 
 void Parts::require_launched() const {
@@ -230,7 +235,7 @@ double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double m
   });
   const double norm = optim::norm_from_power_sum(total, p);
   if (error_if_nonfinite && !std::isfinite(norm))
-    throw UsageError("MU175", format("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
+    throw UsageError("MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
                                      "with error_if_nonfinite off", p, norm));
   torch::NoGradGuard no_grad;
   const double factor = optim::clip_coefficient(norm, max_norm);
@@ -259,12 +264,12 @@ void Parts::for_each_optimizer(const std::function<void(optim::FusedOptimizer&)>
 }
 
 std::string Parts::plan() const {
-  std::string text = format("ranks: {} on {} node(s), this is rank {}; told by {}\n", cluster_.world_size, cluster_.nodes,
+  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; told by {}\n", cluster_.world_size, cluster_.nodes,
                             cluster_.rank, to_string(cluster_.launcher));
-  text += format("device: {}; backend: {}\n", device_.str(), group_.backend());
-  text += format("precision: {}\n", options_.precision.name());
-  if (strategy_) text += format("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
-  text += format("threads: {} a rank\n", at::get_num_threads());
+  text += formatted("device: {}; backend: {}\n", device_.str(), group_.backend());
+  text += formatted("precision: {}\n", options_.precision.name());
+  if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
+  text += formatted("threads: {} a rank\n", at::get_num_threads());
   for (const auto& note : notes_) text += note + "\n";
   return text;
 }

@@ -85,6 +85,7 @@ class Parts {
 
  private:
   void connect();
+  void share_cores();
   void for_each_optimizer(const std::function<void(optim::FusedOptimizer&)>& f) const;
 
   RuntimeOptions options_;

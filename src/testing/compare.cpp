@@ -29,7 +29,7 @@ std::string different_kinds(const at::Tensor& actual, const at::Tensor& expected
   if (!actual.defined() || !expected.defined())
     return actual.defined() == expected.defined() ? "" : "one of the tensors is undefined";
   if (actual.scalar_type() == expected.scalar_type() && actual.sizes() == expected.sizes()) return "";
-  return format("got {}, expected {}", kind_of(actual), kind_of(expected));
+  return formatted("got {}, expected {}", kind_of(actual), kind_of(expected));
 }
 
 std::string value_at(const at::Tensor& tensor, int64_t index) {
@@ -41,7 +41,7 @@ std::string value_at(const at::Tensor& tensor, int64_t index) {
 }
 
 std::string describe(const at::Tensor& actual, const at::Tensor& expected, int64_t first, int64_t count) {
-  return format("{} of {} elements differ, first at {}: got {}, expected {}", count, actual.numel(),
+  return formatted("{} of {} elements differ, first at {}: got {}, expected {}", count, actual.numel(),
                 index_of(first, actual.sizes()), value_at(actual, first), value_at(expected, first));
 }
 
@@ -68,7 +68,7 @@ std::string difference(const at::Tensor& actual, const at::Tensor& expected, dou
   if (count == 0) return "";
   int64_t first = apart.to(at::kInt).argmax().item<int64_t>();
   double largest = (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
-  return describe(a, b, first, count) + format("; the largest difference is {}", largest);
+  return describe(a, b, first, count) + formatted("; the largest difference is {}", largest);
 }
 
 }  // namespace muster::testing

@@ -59,7 +59,7 @@ struct Child {
 
 Child start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw LaunchError("MU064", format("no pipe for a test rank: {}", std::strerror(errno)));
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw LaunchError("MU064", formatted("no pipe for a test rank: {}", std::strerror(errno)));
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<char*> argv{program.data()}, envp;
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -79,7 +79,7 @@ Child start(const std::vector<std::string>& arguments, const std::vector<std::st
   ::close(ends[1]);
   if (pid < 0) {
     ::close(ends[0]);
-    throw LaunchError("MU064", format("a test rank could not be started: {}", std::strerror(errno)));
+    throw LaunchError("MU064", formatted("a test rank could not be started: {}", std::strerror(errno)));
   }
   return {pid, ends[0]};
 }
@@ -128,8 +128,8 @@ struct Folder {
   Folder() {
     std::error_code missing;
     std::string pattern = (std::filesystem::temp_directory_path(missing) / "muster-test-XXXXXX").string();
-    if (missing) throw LaunchError("MU064", format("no folder for a test world: TMPDIR: {}", missing.message()));
-    if (!::mkdtemp(pattern.data())) throw LaunchError("MU064", format("no folder for a test world: {}", std::strerror(errno)));
+    if (missing) throw LaunchError("MU064", formatted("no folder for a test world: TMPDIR: {}", missing.message()));
+    if (!::mkdtemp(pattern.data())) throw LaunchError("MU064", formatted("no folder for a test world: {}", std::strerror(errno)));
     path = pattern;
   }
   ~Folder() {
@@ -143,7 +143,7 @@ struct Folder {
 
 std::vector<RankResult> run_processes(int size, const std::function<int(const Cluster&)>& body,
                                       const ProcessWorldOptions& options) {
-  const std::string world = format("{} {}", size, options.label);
+  const std::string world = formatted("{} {}", size, options.label);
   auto environment = Environment::of_process();
   if (auto rank = environment.find(kRank)) {
     if (environment.find(kWorld) != world) return std::vector<RankResult>(size);

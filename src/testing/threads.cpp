@@ -12,13 +12,13 @@ void run_threads(int size, uint64_t seed, const std::function<void(dist::Communi
   auto errors = dist::run_thread_world(size, {.seed = seed}, body);
   for (int rank = 0; rank < size; ++rank) {
     if (!errors[rank]) continue;
-    auto place = format("rank {} of {} threads, seed {}", rank, size, seed);
+    auto place = formatted("rank {} of {} threads, seed {}", rank, size, seed);
     try {
       std::rethrow_exception(errors[rank]);
     } catch (const Error& error) {
-      throw Error(error.id(), format("{}: {}", place, error.what()));
+      throw Error(error.id(), formatted("{}: {}", place, error.what()));
     } catch (const std::exception& error) {
-      throw Error("MU062", format("{}: {}", place, error.what()));
+      throw Error("MU062", formatted("{}: {}", place, error.what()));
     }
   }
 }

@@ -34,7 +34,7 @@ std::string format_values(std::string_view text, std::initializer_list<FormatVal
 /// Values: numbers, strings, and anything that writes itself to a stream.
 /// Throws: ConfigError (MU003) if the text does not fit the values.
 template <class... T>
-std::string format(std::string_view text, const T&... values) {
+std::string formatted(std::string_view text, const T&... values) {
   return base::format_values(text, {base::format_value(values)...});
 }
 

@@ -137,7 +137,7 @@ class Runtime {
   /// A line on the main rank only: print("epoch {}: {:.2f}%", epoch, 100.0 * right / seen).
   template <class... A>
   void print(std::string_view text, const A&... values) const {
-    if (is_main()) print_line(sizeof...(A) == 0 ? std::string(text) : format(text, values...));
+    if (is_main()) print_line(sizeof...(A) == 0 ? std::string(text) : formatted(text, values...));
   }
 
   /// 0, 1, ... count - 1.

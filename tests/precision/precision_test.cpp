@@ -1,0 +1,66 @@
+#include "muster/precision/policy.h"
+
+#include "muster/base/error.h"
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+
+namespace muster::precision {
+namespace {
+
+TEST(Precision, KnowsTheWordsOfBothOriginals) {
+  EXPECT_EQ(Precision::parse("no"), Precision("32-true"));
+  EXPECT_EQ(Precision::parse("bf16"), Precision("bf16-mixed"));
+  EXPECT_EQ(Precision::parse("64").name(), "64-true");
+  EXPECT_EQ(Precision("bf16-true").name(), "bf16-true");
+}
+
+TEST(Precision, ListsTheKnownNamesForAnUnknownOne) {
+  try {
+    Precision::parse("fp8");
+    FAIL() << "fp8 was taken";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.id(), "MU130");
+    for (const auto& known : kPrecisionNames) EXPECT_NE(std::string(error.what()).find(known.name), std::string::npos) << known.name;
+  }
+}
+
+TEST(AutocastScope, NestsAndRestores) {
+  ASSERT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  torch::nn::Linear layer(2, 2);
+  {
+    AutocastScope outer("bf16-mixed", at::kCPU);
+    {
+      AutocastScope inner("bf16-mixed", at::kCPU);
+      EXPECT_EQ(layer(torch::ones({1, 2})).scalar_type(), torch::kBFloat16);
+    }
+    EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
+  }
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  AutocastScope off("32-true", at::kCPU);
+  EXPECT_EQ(layer(torch::ones({1, 2})).scalar_type(), torch::kFloat);
+}
+
+TEST(PrecisionPolicy, ConvertsModulesInputsAndOutputs) {
+  torch::nn::Linear layer(2, 2);
+  const auto* handle = layer->weight.unsafeGetTensorImpl();
+  PrecisionPolicy("64-true").convert_module(*layer);
+  EXPECT_EQ(layer->weight.scalar_type(), torch::kDouble);
+  EXPECT_EQ(layer->weight.unsafeGetTensorImpl(), handle);
+  auto input = torch::ones({2}), whole = torch::ones({2}, torch::kLong);
+  PrecisionPolicy("bf16-true").convert_input(input);
+  PrecisionPolicy("bf16-true").convert_input(whole);
+  EXPECT_EQ(input.scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(whole.scalar_type(), torch::kLong);
+  PrecisionPolicy("bf16-true").convert_output(input);
+  EXPECT_EQ(input.scalar_type(), torch::kFloat);
+  auto exact = torch::ones({2}, torch::kDouble);
+  PrecisionPolicy("64-true").convert_output(exact);
+  EXPECT_EQ(exact.scalar_type(), torch::kDouble);
+}
+
+}  // namespace
+}  // namespace muster::precision
