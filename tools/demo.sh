@@ -6,12 +6,12 @@ build=${BUILD:-build}
 out=${OUT:-out/demo}
 mkdir -p "$out"
 echo "== two ranks"
-"$build/bin/muster" run --devices 2 --threads 1 "$build/examples/demo" "$out/two" "${EPOCHS:-10}"
+"$build/bin/muster" run --devices 2 --threads 1 "$build/examples/demo" "$out/two" "${EPOCHS:-12}"
 echo "== one rank"
-"$build/bin/muster" run --devices 1 --threads 1 "$build/examples/demo" "$out/one" "${EPOCHS:-10}"
+"$build/bin/muster" run --devices 1 --threads 1 "$build/examples/demo" "$out/one" "${EPOCHS:-12}"
 if command -v gnuplot >/dev/null; then
   gnuplot -e "out='$out'" tools/loss_curves.gp
-  echo "loss curves: file://$PWD/$out/loss.svg"
+  echo "loss curves: file://$(realpath "$out")/loss.svg"
 else
   echo "loss curves: no picture, gnuplot is not installed (the figures are in $out/*/loss.csv)"
 fi

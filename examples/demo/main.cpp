@@ -69,5 +69,5 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "usage: demo FOLDER [EPOCHS]\n");
     return 2;
   }
-  train(arguments[1], count > 2 ? std::stoll(arguments[2]) : 10);
+  train(arguments[1], count > 2 ? std::stoll(arguments[2]) : 12);
 }
