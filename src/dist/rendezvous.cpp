@@ -45,7 +45,9 @@ class FileCleanup {
   FileCleanup(StorePtr store, const Cluster& cluster) : store_(std::move(store)), path_(cluster.store_path), world_(cluster.world_size) {}
   ~FileCleanup() {
     try {
-      if (store_->add("left", 1) == world_) ::unlink(path_.c_str());
+      // Another group of the same processes may have met in the file meanwhile.
+      const auto left = store_->add("left", 1);
+      if (left % world_ == 0 && left == store_->add("connected", 0)) ::unlink(path_.c_str());
     } catch (const std::exception&) {
       // The file is gone already, or its folder.
     }
@@ -59,6 +61,11 @@ class FileCleanup {
   int world_;
 };
 
+/// The keys of the whole file, of every group that met in it.
+StorePtr file_keys(const Cluster& cluster) {
+  return c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", c10::make_intrusive<c10d::FileStore>(cluster.store_path, -1));
+}
+
 StorePtr open_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
   bool is_file = cluster.rendezvous == RendezvousKind::file;
   std::string place = is_file ? cluster.store_path : cluster.main_address + ":" + std::to_string(cluster.main_port);
@@ -67,6 +74,7 @@ StorePtr open_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
                              : open_tcp_store(cluster, timeout);
     store->setTimeout(timeout);
     store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", store);
+    store->add("connected", 1);
     // A process may connect more than once; the n-th time of each rank belong together.
     auto turn = store->add(formatted("connects/{}", cluster.rank), 1);
     return c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store);
@@ -155,7 +163,7 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options, const 
   StorePtr store = open_store(cluster, timeout);
   meet(cluster, *store, timeout);
   std::shared_ptr<void> cleanup;
-  if (cluster.rendezvous == RendezvousKind::file) cleanup = std::make_shared<FileCleanup>(store, cluster);
+  if (cluster.rendezvous == RendezvousKind::file) cleanup = std::make_shared<FileCleanup>(file_keys(cluster), cluster);
   if (auto entry = more.find(options.backend); entry != more.end()) return plug_in(entry->second, store, cluster, options, std::move(cleanup));
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);

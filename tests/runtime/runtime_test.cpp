@@ -57,7 +57,7 @@ void act_as_started_by_mpirun(const Cluster& cluster) {
   set("OMPI_COMM_WORLD_SIZE", std::to_string(cluster.world_size));
   set("OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(cluster.rank));
   set("OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(cluster.world_size));
-  set("PMIX_NAMESPACE", "test" + std::to_string(getppid()));
+  set("PMIX_NAMESPACE", "test" + std::to_string(getppid()) + "-" + std::to_string(cluster.world_size));
 }
 
 /// Runs `body` as each of `size` ranks; every rank must end well.
