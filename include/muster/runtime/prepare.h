@@ -39,11 +39,7 @@ concept ModulePointer = requires(P p) {
   p.use_count();
 };
 template <class T>
-struct IsLoader : std::false_type {};
-template <class B>
-struct IsLoader<DataLoader<B>> : std::true_type {};
-template <class T>
-concept Loader = IsLoader<std::remove_cvref_t<T>>::value;
+concept Loader = is_data_loader<std::remove_cvref_t<T>>;
 template <class T>
 concept AnyModule = ModuleHolder<std::remove_cvref_t<T>> || ModulePointer<std::remove_cvref_t<T>> || ModuleType<std::remove_cvref_t<T>>;
 template <class T>
