@@ -12,7 +12,7 @@ constexpr int kFirstPort = 15000;
 constexpr int kPorts = 10000;
 constexpr int kPortWithoutJob = 12910;
 
-constexpr RankNames kNames{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"};
+constexpr RankNames kSlurmNames{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"};
 
 /// The step's variable, or the job's.
 std::string_view either(const Environment& variables, std::string_view step, std::string_view job) {
@@ -22,7 +22,7 @@ std::string_view either(const Environment& variables, std::string_view step, std
 int read_local_world_size(const Environment& variables, const Cluster& cluster) {
   auto name = either(variables, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   if (auto text = variables.find(name)) return tasks_on_node(*text, cluster.node_rank, name);
-  if (auto tasks = read_number(variables, kNames.local_world_size, 1)) return *tasks;
+  if (auto tasks = read_number(variables, kSlurmNames.local_world_size, 1)) return *tasks;
   if (cluster.nodes == 1) return cluster.world_size;
   throw ConfigError("MU020", format("SLURM_NTASKS is ", cluster.world_size, " on ", cluster.nodes,
                                     " nodes, but neither SLURM_TASKS_PER_NODE nor SLURM_NTASKS_PER_NODE is set; "
@@ -69,18 +69,18 @@ SlurmPresence find_slurm(const Environment& variables) {
 Cluster read_slurm(const Environment& variables) {
   Cluster cluster;
   cluster.launcher = LauncherKind::slurm;
-  auto size = either(variables, "SLURM_STEP_NUM_TASKS", kNames.world_size);
+  auto size = either(variables, "SLURM_STEP_NUM_TASKS", kSlurmNames.world_size);
   auto nodes = either(variables, "SLURM_STEP_NUM_NODES", either(variables, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"));
-  cluster.rank = need_number(variables, kNames.rank, size);
-  cluster.world_size = need_number(variables, size, kNames.rank, 1);
-  cluster.local_rank = need_number(variables, kNames.local_rank, kNames.rank);
-  cluster.node_rank = need_number(variables, "SLURM_NODEID", kNames.rank);
+  cluster.rank = need_number(variables, kSlurmNames.rank, size);
+  cluster.world_size = need_number(variables, size, kSlurmNames.rank, 1);
+  cluster.local_rank = need_number(variables, kSlurmNames.local_rank, kSlurmNames.rank);
+  cluster.node_rank = need_number(variables, "SLURM_NODEID", kSlurmNames.rank);
   cluster.nodes = read_number(variables, nodes, 1).value_or(1);
   if (cluster.node_rank >= cluster.nodes)
     throw ConfigError("MU022", format("variables contradict each other: SLURM_NODEID is ", cluster.node_rank, ", but ", nodes,
                                       " is ", cluster.nodes));
   cluster.local_world_size = read_local_world_size(variables, cluster);
-  check_ranks(cluster, {kNames.rank, size, kNames.local_rank, "SLURM_TASKS_PER_NODE"});
+  check_ranks(cluster, {kSlurmNames.rank, size, kSlurmNames.local_rank, "SLURM_TASKS_PER_NODE"});
   cluster.restart_count = read_number(variables, "SLURM_RESTART_COUNT").value_or(0);
   if (auto job = variables.find("SLURM_JOB_ID"))
     cluster.job = format(*job, "-", variables.find("SLURM_STEP_ID").value_or("0"), "-", cluster.restart_count);

@@ -8,7 +8,7 @@ namespace {
 
 using log::format;
 
-constexpr RankNames kNames{kRank, kWorldSize, kLocalRank, kLocalWorldSize};
+constexpr RankNames kTorchNames{kRank, kWorldSize, kLocalRank, kLocalWorldSize};
 
 /// The ranks as torchrun names them; what is missing is derived.
 void read_ranks(const Environment& variables, std::string_view because, Cluster& cluster) {
@@ -16,7 +16,7 @@ void read_ranks(const Environment& variables, std::string_view because, Cluster&
   cluster.world_size = need_number(variables, kWorldSize, because, 1);
   cluster.local_rank = need_number(variables, kLocalRank, because);
   cluster.local_world_size = need_number(variables, kLocalWorldSize, because, 1);
-  check_ranks(cluster, kNames);
+  check_ranks(cluster, kTorchNames);
   int even = (cluster.world_size + cluster.local_world_size - 1) / cluster.local_world_size;
   cluster.nodes = read_number(variables, kNodes, 1).value_or(even);
   cluster.node_rank = read_number(variables, kNodeRank).value_or(cluster.rank / cluster.local_world_size);
@@ -74,7 +74,7 @@ Cluster read_plain(const Environment& variables) {
     int at_least = cluster.world_size;
     cluster.local_world_size = read_number(variables, kLocalWorldSize, 1).value_or(at_least);
   }
-  check_ranks(cluster, kNames);
+  check_ranks(cluster, kTorchNames);
   int even = (cluster.world_size + cluster.local_world_size - 1) / cluster.local_world_size;
   cluster.nodes = even;
   cluster.node_rank = read_number(variables, kNodeRank).value_or(cluster.rank / cluster.local_world_size);

@@ -9,7 +9,7 @@
 namespace muster::format {
 namespace {
 
-[[noreturn]] void refuse(std::string_view file, const std::string& reason) {
+[[noreturn]] void refuse_to_write(std::string_view file, const std::string& reason) {
   throw CheckpointError("MU203", std::string(file) + " was not written: " + reason);
 }
 
@@ -17,7 +17,7 @@ std::string as_json(const std::string& text, std::string_view file) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    refuse(file,
+    refuse_to_write(file,
            "a name or a metadata text is not UTF-8: " + nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
   }
 }
@@ -39,8 +39,8 @@ void append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t be
 void check_names(std::span<const TensorSpec> tensors, std::string_view file) {
   std::unordered_set<std::string_view> names;
   for (const TensorSpec& tensor : tensors) {
-    if (tensor.name == "__metadata__") refuse(file, "the name __metadata__ is reserved; rename that tensor");
-    if (!names.insert(tensor.name).second) refuse(file, "two tensors are named '" + tensor.name + "'");
+    if (tensor.name == "__metadata__") refuse_to_write(file, "the name __metadata__ is reserved; rename that tensor");
+    if (!names.insert(tensor.name).second) refuse_to_write(file, "two tensors are named '" + tensor.name + "'");
   }
 }
 
@@ -65,7 +65,7 @@ FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata
   std::uint64_t position = 0;
   for (const std::size_t i : plan.order) {
     const auto bytes = byte_count(tensors[i].type, tensors[i].shape);
-    if (!bytes) refuse(file, "the shape of tensor '" + tensors[i].name + "' has no size in whole bytes below 2^60");
+    if (!bytes) refuse_to_write(file, "the shape of tensor '" + tensors[i].name + "' has no size in whole bytes below 2^60");
     append_tensor(json, tensors[i], position, position + *bytes, file);
     position += *bytes;
   }
@@ -74,7 +74,7 @@ FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata
   json.resize((json.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = json.size();
   if (length > kMaxHeaderBytes)
-    refuse(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes) +
+    refuse_to_write(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes) +
                      "; spread the tensors over several files");
   plan.head.assign(reinterpret_cast<const char*>(&length), sizeof(length));
   plan.head += json;

@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 namespace muster::format {
 namespace {
 
-[[noreturn]] void refuse(std::string_view file, const std::string& reason) {
+[[noreturn]] void refuse_header(std::string_view file, const std::string& reason) {
   throw CheckpointError("MU201", std::string(file) + ": " + reason + "; the file is damaged or not safetensors");
 }
 
@@ -158,13 +158,13 @@ void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, 
   for (TensorEntry& tensor : tensors) {
     const std::uint64_t begin = tensor.offset, end = tensor.bytes;
     const auto expected = byte_count(tensor.type, tensor.shape);
-    if (!expected) refuse(file, "the shape of tensor " + shown(tensor.name) + " has no size in whole bytes below 2^60");
-    if (end < begin) refuse(file, "tensor " + shown(tensor.name) + " ends before it begins");
+    if (!expected) refuse_header(file, "the shape of tensor " + shown(tensor.name) + " has no size in whole bytes below 2^60");
+    if (end < begin) refuse_header(file, "tensor " + shown(tensor.name) + " ends before it begins");
     if (end > file_bytes - data_offset)
-      refuse(file, "tensor " + shown(tensor.name) + " ends at byte " + std::to_string(end) + " of " +
+      refuse_header(file, "tensor " + shown(tensor.name) + " ends at byte " + std::to_string(end) + " of " +
                        std::to_string(file_bytes - data_offset) + " bytes of data: the file is truncated");
     if (end - begin != *expected)
-      refuse(file, "tensor " + shown(tensor.name) + " has " + std::to_string(end - begin) + " bytes, its shape needs " +
+      refuse_header(file, "tensor " + shown(tensor.name) + " has " + std::to_string(end - begin) + " bytes, its shape needs " +
                        std::to_string(*expected));
     tensor.bytes = end - begin;
     tensor.offset = data_offset + begin;
@@ -173,24 +173,24 @@ void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, 
                    [](const TensorEntry& a, const TensorEntry& b) { return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes); });
   std::uint64_t position = data_offset;
   for (const TensorEntry& tensor : tensors) {
-    if (tensor.offset < position) refuse(file, "tensor " + shown(tensor.name) + " overlaps another");
-    if (tensor.offset > position) refuse(file, "there is a hole before tensor " + shown(tensor.name));
+    if (tensor.offset < position) refuse_header(file, "tensor " + shown(tensor.name) + " overlaps another");
+    if (tensor.offset > position) refuse_header(file, "there is a hole before tensor " + shown(tensor.name));
     position += tensor.bytes;
   }
-  if (position != file_bytes) refuse(file, std::to_string(file_bytes - position) + " bytes at its end belong to no tensor");
+  if (position != file_bytes) refuse_header(file, std::to_string(file_bytes - position) + " bytes at its end belong to no tensor");
 }
 
 }  // namespace
 
 std::uint64_t header_length(std::string_view start, std::uint64_t file_bytes, std::string_view file) {
   if (file_bytes < kLengthBytes || start.size() < kLengthBytes)
-    refuse(file, "it has " + std::to_string(file_bytes) + " bytes, fewer than the 8 of the header's length");
+    refuse_header(file, "it has " + std::to_string(file_bytes) + " bytes, fewer than the 8 of the header's length");
   std::uint64_t length = 0;
   std::memcpy(&length, start.data(), kLengthBytes);
   if (length > kMaxHeaderBytes)
-    refuse(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes));
+    refuse_header(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes));
   if (length > file_bytes - kLengthBytes)
-    refuse(file, "its header would have " + std::to_string(length) + " bytes, but only " + std::to_string(file_bytes - kLengthBytes) +
+    refuse_header(file, "its header would have " + std::to_string(length) + " bytes, but only " + std::to_string(file_bytes - kLengthBytes) +
                      " follow: the file is truncated");
   return length;
 }
@@ -198,12 +198,12 @@ std::uint64_t header_length(std::string_view start, std::uint64_t file_bytes, st
 Header parse_header(std::string_view start, std::uint64_t file_bytes, std::string_view file) {
   const std::uint64_t length = header_length(start, file_bytes, file);
   const std::string_view json = start.substr(kLengthBytes, length);
-  if (json.size() < length) refuse(file, "its header could not be read to the end");
-  if (!json.starts_with('{')) refuse(file, "its header does not begin with '{'");
+  if (json.size() < length) refuse_header(file, "its header could not be read to the end");
+  if (!json.starts_with('{')) refuse_header(file, "its header does not begin with '{'");
   // The JSON parser takes a zero byte for the end, and would pass over what hides behind it.
-  if (json.find('\0') != std::string_view::npos) refuse(file, "its header has a zero byte");
+  if (json.find('\0') != std::string_view::npos) refuse_header(file, "its header has a zero byte");
   HeaderEvents events;
-  if (!nlohmann::json::sax_parse(json.begin(), json.end(), &events)) refuse(file, events.reason);
+  if (!nlohmann::json::sax_parse(json.begin(), json.end(), &events)) refuse_header(file, events.reason);
   Header header;
   header.data_offset = kLengthBytes + length;
   header.metadata = std::move(events.metadata);

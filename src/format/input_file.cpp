@@ -15,7 +15,7 @@
 namespace muster::format {
 namespace {
 
-[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& what) {
+[[noreturn]] void refuse_path(const std::filesystem::path& path, const std::string& what) {
   throw CheckpointError("MU200", path.string() + ": " + what);
 }
 
@@ -26,14 +26,14 @@ std::string reason(int error) { return std::generic_category().message(error); }
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
   // Without O_NONBLOCK a pipe under that name would block here until somebody writes to it.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) refuse(path_, "cannot be opened for reading (" + reason(errno) + ")");
+  if (descriptor_ < 0) refuse_path(path_, "cannot be opened for reading (" + reason(errno) + ")");
   struct stat status {};
   if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
     size_ = static_cast<std::uint64_t>(status.st_size);
     return;
   }
   ::close(descriptor_);
-  refuse(path_, S_ISDIR(status.st_mode) ? "is a folder; name a file in it" : "is no regular file");
+  refuse_path(path_, S_ISDIR(status.st_mode) ? "is a folder; name a file in it" : "is no regular file");
 }
 
 InputFile::~InputFile() { ::close(descriptor_); }
@@ -43,8 +43,8 @@ void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const
   while (bytes > 0) {
     const ssize_t count = ::pread(descriptor_, place, bytes, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse(path_, "cannot be read at byte " + std::to_string(offset) + " (" + reason(errno) + ")");
-    if (count == 0) refuse(path_, "ends at byte " + std::to_string(offset) + ": it was shortened while it was read");
+    if (count < 0) refuse_path(path_, "cannot be read at byte " + std::to_string(offset) + " (" + reason(errno) + ")");
+    if (count == 0) refuse_path(path_, "ends at byte " + std::to_string(offset) + ": it was shortened while it was read");
     place += count;
     offset += static_cast<std::uint64_t>(count);
     bytes -= static_cast<std::size_t>(count);
@@ -52,7 +52,7 @@ void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const
 }
 
 std::string InputFile::read_text(std::uint64_t limit) const {
-  if (size_ > limit) refuse(path_, "has " + std::to_string(size_) + " bytes, more than the limit of " + std::to_string(limit));
+  if (size_ > limit) refuse_path(path_, "has " + std::to_string(size_) + " bytes, more than the limit of " + std::to_string(limit));
   std::string text(size_, '\0');
   read_at(0, text.data(), text.size());
   return text;
@@ -70,7 +70,7 @@ Header read_header(const InputFile& file) {
 MappedFile::MappedFile(const InputFile& file, Access access) : path_(file.path()), size_(file.size()) {
   const int protection = access == Access::read ? PROT_READ : PROT_READ | PROT_WRITE;
   void* place = ::mmap(nullptr, size_, protection, MAP_PRIVATE | MAP_NORESERVE, file.descriptor(), 0);
-  if (place == MAP_FAILED) refuse(file.path(), "cannot be mapped into memory (" + reason(errno) + ")");
+  if (place == MAP_FAILED) refuse_path(file.path(), "cannot be mapped into memory (" + reason(errno) + ")");
   data_ = static_cast<std::byte*>(place);
 }
 
@@ -83,7 +83,7 @@ bool MappedFile::copy_to(void* to, std::uint64_t offset, std::size_t bytes) cons
   while (::madvise(data_ + start, offset + bytes - start, MADV_POPULATE_READ) != 0) {
     if (errno == EINVAL) return false;
     if (errno != EINTR && errno != EAGAIN)
-      refuse(path_,
+      refuse_path(path_,
              "cannot be read at byte " + std::to_string(offset) + ": the medium failed, or it was shortened (" + reason(errno) + ")");
   }
   stream_copy(to, data_ + offset, bytes);

@@ -31,7 +31,7 @@ std::string upper(std::string_view text) {
   return result;
 }
 
-[[noreturn]] void refuse(std::string_view words) {
+[[noreturn]] void refuse_size(std::string_view words) {
   throw ConfigError("MU206", "\"" + std::string(words) +
                                  "\" is no number of bytes: write a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, "
                                  "such as \"10GB\"");
@@ -42,22 +42,22 @@ std::string upper(std::string_view text) {
 ByteSize::ByteSize(std::string_view words) : bytes_(0) {
   double number = 0;
   const auto [rest, error] = std::from_chars(words.data(), words.data() + words.size(), number, std::chars_format::fixed);
-  if (error != std::errc{} || !(number >= 0)) refuse(words);
+  if (error != std::errc{} || !(number >= 0)) refuse_size(words);
   std::string_view unit(rest, static_cast<std::size_t>(words.data() + words.size() - rest));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
   const bool bits = unit.ends_with('b');
   if (!unit.empty()) {
-    if (!bits && !unit.ends_with('B')) refuse(words);
+    if (!bits && !unit.ends_with('B')) refuse_size(words);
     unit.remove_suffix(1);
   }
   for (const Unit& known : kUnits) {
     if (upper(unit) != known.name) continue;
     const double bytes = number * known.bytes / (bits ? 8 : 1);
-    if (bytes >= 9.2e18) refuse(words);
+    if (bytes >= 9.2e18) refuse_size(words);
     bytes_ = static_cast<std::uint64_t>(bytes);
     return;
   }
-  refuse(words);
+  refuse_size(words);
 }
 
 }  // namespace muster

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void refuse(std::string_view file, const std::string& reason) {
+[[noreturn]] void refuse_index(std::string_view file, const std::string& reason) {
   throw CheckpointError("MU205", std::string(file) + ": " + reason);
 }
 
@@ -23,10 +23,10 @@ class Watch {
   explicit Watch(std::string_view file) : file_(file) {}
 
   bool operator()(int depth, json::parse_event_t event, json& value) {
-    if (depth > 16) refuse(file_, "its JSON is nested too deeply");
+    if (depth > 16) refuse_index(file_, "its JSON is nested too deeply");
     if (event == json::parse_event_t::object_start) names_[depth + 1].clear();
     if (event == json::parse_event_t::key && !names_[depth].insert(value.get<std::string>()).second)
-      refuse(file_, "the name " + value.dump() + " comes twice");
+      refuse_index(file_, "the name " + value.dump() + " comes twice");
     return true;
   }
 
@@ -36,20 +36,20 @@ class Watch {
 };
 
 std::string file_name(const json& value, const std::string& tensor, std::string_view file) {
-  if (!value.is_string()) refuse(file, "the file of tensor '" + tensor + "' is no string");
+  if (!value.is_string()) refuse_index(file, "the file of tensor '" + tensor + "' is no string");
   const auto name = value.get<std::string>();
   const bool plain =
       !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
-  if (!plain) refuse(file, "the file of tensor '" + tensor + "' must be a name in the index's own folder, not '" + name + "'");
+  if (!plain) refuse_index(file, "the file of tensor '" + tensor + "' must be a name in the index's own folder, not '" + name + "'");
   return name;
 }
 
 json parse_watched(std::string_view text, std::string_view file) {
   // The JSON parser takes a zero byte for the end, and would pass over what hides behind it.
-  if (text.find('\0') != std::string_view::npos) refuse(file, "it has a zero byte");
+  if (text.find('\0') != std::string_view::npos) refuse_index(file, "it has a zero byte");
   try {
     return json::parse(text, Watch(file));
-  } catch (const json::exception& error) { refuse(file, std::string("it is no JSON (") + error.what() + ")"); }
+  } catch (const json::exception& error) { refuse_index(file, std::string("it is no JSON (") + error.what() + ")"); }
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ std::string to_json(const WeightIndex& index) {
 WeightIndex parse_index(std::string_view text, std::string_view file) {
   const json parsed = parse_watched(text, file);
   if (!parsed.is_object() || !parsed.contains("weight_map") || !parsed["weight_map"].is_object())
-    refuse(file, "it has no table named weight_map");
+    refuse_index(file, "it has no table named weight_map");
   WeightIndex index;
   for (const auto& [tensor, value] : parsed["weight_map"].items()) index.file_of[tensor] = file_name(value, tensor, file);
   if (const auto metadata = parsed.find("metadata"); metadata != parsed.end() && metadata->is_object())

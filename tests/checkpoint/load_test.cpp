@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "checkpoint/quick.h"
 #include "format/checks.h"
 #include "muster/checkpoint/weights.h"
 
@@ -12,8 +13,6 @@ namespace {
 using checks::expect_error;
 using checks::file_of;
 using checks::ScratchFolder;
-
-const SaveFileOptions kQuick{.durability = Durability::none};
 
 /// A tensor of each type of the format that LibTorch has, with every byte its own.
 NamedTensors one_of_each_type() {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "checkpoint/quick.h"
 #include "format/checks.h"
 #include "muster/checkpoint/weights.h"
 
@@ -19,8 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using checks::expect_error;
 using checks::ScratchFolder;
-
-const SaveFileOptions kQuick{.durability = Durability::none};
 
 void refuses(std::string_view words, const NamedTensors& tensors) {
   ScratchFolder folder;

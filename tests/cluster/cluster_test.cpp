@@ -5,7 +5,7 @@
 namespace muster::cluster::testing {
 namespace {
 
-const Environment kTorchrun{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", "r"},
+const Environment kOneByTorchrun{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}, {"TORCHELASTIC_RUN_ID", "r"},
                             {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
 
 TEST(Cluster, NobodyMeansAlone) {
@@ -25,10 +25,10 @@ TEST(Cluster, TheInnerLauncherCounts) {
   };
   EXPECT_EQ(read_cluster(slurm).launcher, LauncherKind::slurm);
   EXPECT_EQ(read_cluster(both(slurm, open_mpi)).launcher, LauncherKind::open_mpi);
-  EXPECT_EQ(read_cluster(both(slurm, kTorchrun)).launcher, LauncherKind::torchrun);
+  EXPECT_EQ(read_cluster(both(slurm, kOneByTorchrun)).launcher, LauncherKind::torchrun);
   EXPECT_EQ(read_cluster(both(both(slurm, open_mpi), {{"RANK", "0"}, {"WORLD_SIZE", "1"}})).launcher, LauncherKind::environment);
-  EXPECT_EQ(read_cluster(with(kTorchrun, {{"MUSTER_JOB", "outer"}})).launcher, LauncherKind::torchrun);
-  EXPECT_EQ(read_cluster(with(kTorchrun, {{"MUSTER_JOB", "inner"}, {"TORCHELASTIC_RUN_ID", ""}})).launcher, LauncherKind::muster);
+  EXPECT_EQ(read_cluster(with(kOneByTorchrun, {{"MUSTER_JOB", "outer"}})).launcher, LauncherKind::torchrun);
+  EXPECT_EQ(read_cluster(with(kOneByTorchrun, {{"MUSTER_JOB", "inner"}, {"TORCHELASTIC_RUN_ID", ""}})).launcher, LauncherKind::muster);
   // srun --mpi=pmi2 sets both, and SLURM knows more; MPICH's mpiexec inside a SLURM job counts its own ranks.
   EXPECT_EQ(read_cluster(both(slurm, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})).launcher, LauncherKind::slurm);
   EXPECT_EQ(read_cluster(both(slurm, {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})).launcher, LauncherKind::pmi);

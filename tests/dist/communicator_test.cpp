@@ -9,6 +9,7 @@
 #include "dist/samples.h"
 #include "muster/base/error.h"
 #include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 
 namespace muster::dist {
@@ -17,6 +18,7 @@ namespace {
 using testing::difference;
 using testing::difference_in_bits;
 using testing::run_threads;
+using testing::thrown_id;
 
 class Product : public ::testing::TestWithParam<std::tuple<int, int64_t>> {
  protected:
@@ -199,31 +201,21 @@ TEST(Communicator, TensorsThatRequireGradAndAreWorkedOnByTheGroupsThread) {
   });
 }
 
-template <class F>
-std::string id_of(F call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.id();
-  }
-  return "no error";
-}
-
 TEST(Communicator, ArgumentsThatCannotBeRight) {
   Communicator comm;
   at::Tensor whole = at::ones({4}, at::kLong);
-  EXPECT_EQ(id_of([&] { comm.all_reduce(whole, ReduceOp::mean); }), "MU054");
-  EXPECT_EQ(id_of([&] { parse_reduce_op("avarage"); }), "MU055");
-  EXPECT_EQ(id_of([&] { comm.all_reduce(at::ones({2}, at::TensorOptions().device(at::kMeta))); }), "MU056");
-  EXPECT_EQ(id_of([&] { comm.all_reduce(at::ones({2}, at::kComplexFloat)); }), "MU056");
-  EXPECT_EQ(id_of([&] { comm.broadcast(whole, 1); }), "MU060");
-  EXPECT_EQ(id_of([&] { comm.all_reduce(at::Tensor()); }), "MU060");
-  EXPECT_EQ(id_of([&] { (void)comm.start_all_reduce(at::ones({4, 4}).t()); }), "MU060");
-  EXPECT_EQ(id_of([&] { comm.reduce_scatter(at::ones({2}), at::ones({3})); }), "MU060");
-  EXPECT_EQ(id_of([&] { comm.all_to_all({whole, whole}); }), "MU060");
-  EXPECT_EQ(id_of([&] { comm.scatter({}, 0); }), "MU060");
-  EXPECT_EQ(id_of([&] { comm.subgroup({0, 0}); }), "MU060");
-  EXPECT_EQ(id_of([&] { comm.send(whole, 0); }), "MU060");
+  EXPECT_EQ(thrown_id([&] { comm.all_reduce(whole, ReduceOp::mean); }), "MU054");
+  EXPECT_EQ(thrown_id([&] { parse_reduce_op("avarage"); }), "MU055");
+  EXPECT_EQ(thrown_id([&] { comm.all_reduce(at::ones({2}, at::TensorOptions().device(at::kMeta))); }), "MU056");
+  EXPECT_EQ(thrown_id([&] { comm.all_reduce(at::ones({2}, at::kComplexFloat)); }), "MU056");
+  EXPECT_EQ(thrown_id([&] { comm.broadcast(whole, 1); }), "MU060");
+  EXPECT_EQ(thrown_id([&] { comm.all_reduce(at::Tensor()); }), "MU060");
+  EXPECT_EQ(thrown_id([&] { (void)comm.start_all_reduce(at::ones({4, 4}).t()); }), "MU060");
+  EXPECT_EQ(thrown_id([&] { comm.reduce_scatter(at::ones({2}), at::ones({3})); }), "MU060");
+  EXPECT_EQ(thrown_id([&] { comm.all_to_all({whole, whole}); }), "MU060");
+  EXPECT_EQ(thrown_id([&] { comm.scatter({}, 0); }), "MU060");
+  EXPECT_EQ(thrown_id([&] { comm.subgroup({0, 0}); }), "MU060");
+  EXPECT_EQ(thrown_id([&] { comm.send(whole, 0); }), "MU060");
   EXPECT_EQ(parse_reduce_op("avg"), ReduceOp::mean);
   EXPECT_EQ(parse_reduce_op("prod"), ReduceOp::product);
 }
@@ -254,7 +246,7 @@ TEST(Communicator, CollectiveCallsNeedEveryRankAndOthersNone) {
       run_threads(2, 7, [&](const Communicator& comm) {
         if (comm.rank() != caller) return;
         (void)comm.size(), (void)comm.name(), (void)comm.timeout(), comm.observe([](const OperationEvent&) {});
-        seen = id_of([&] { call(comm); });
+        seen = thrown_id([&] { call(comm); });
       });
       EXPECT_EQ(seen, "MU052") << name << " called by rank " << caller << " alone";
     }

@@ -11,6 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
+#include "muster/testing/thrown.h"
 
 namespace muster::dist {
 namespace {
@@ -18,15 +19,7 @@ namespace {
 using testing::difference_in_bits;
 using testing::expect_processes;
 using testing::run_test_processes;
-
-std::string what_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::thrown;
 
 void check_reductions(const Communicator& comm, int64_t elements, at::ScalarType dtype) {
   int world = comm.size(), rank = comm.rank();
@@ -127,7 +120,7 @@ TEST(GlooTransport, LeavesNoThreadBehind) {
 
 TEST(GlooTransport, AKilledRankIsNoticedByAllAtOnce) {
   auto results = run_test_processes(3, [](const Communicator& comm) {
-    std::string message = what_of([&] {
+    std::string message = thrown([&] {
       for (int turn = 0; turn < 100; ++turn) {
         if (comm.rank() == 1 && turn == 10) ::raise(SIGKILL);
         comm.all_reduce(at::ones({turn % 2 ? 5 : 100'000}));
@@ -149,11 +142,11 @@ TEST(GlooTransport, ATimeOutIsTold) {
       at::Tensor never = at::ones({1});
       Communicator late = comm;
       std::string message;
-      while (message.empty() || message == "no error") message = what_of([&] { late.barrier(); });
+      while (message.empty() || message == "no error") message = thrown([&] { late.barrier(); });
       EXPECT_TRUE(message.starts_with("MU05")) << message;
       return;
     }
-    std::string message = what_of([&] { comm.all_reduce(at::ones({2})); });
+    std::string message = thrown([&] { comm.all_reduce(at::ones({2})); });
     EXPECT_TRUE(message.starts_with("MU05")) << message;
   }, "", {.timeout_seconds = 0.5});
 }
@@ -162,7 +155,7 @@ TEST(GlooTransport, AbortReachesRanksThatWait) {
   expect_processes(2, [](const Communicator& comm) {
     comm.barrier();
     if (comm.rank() == 1) comm.abort("enough");
-    std::string message = what_of([&] { comm.all_reduce(at::ones({100'000})); });
+    std::string message = thrown([&] { comm.all_reduce(at::ones({100'000})); });
     EXPECT_TRUE(message.starts_with("MU053") && message.find("enough") != std::string::npos) << message;
   });
 }

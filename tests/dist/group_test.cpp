@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/dist/thread_world.h"
 #include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 
 namespace muster::dist {
@@ -17,15 +18,7 @@ namespace {
 
 using testing::difference_in_bits;
 using testing::run_threads;
-
-std::string what_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using testing::thrown;
 
 TEST(Group, StartedOperationsRunInOrderAndSynchronousOnesBehindThem) {
   for (uint64_t seed : {0, 1, 2, 3, 4, 5}) {
@@ -110,17 +103,17 @@ TEST(Group, ATimeOutNamesOperationAndPeerAndEndsTheGroupForAll) {
     Communicator rest = comm.subgroup({0, 1});
     if (comm.rank() == 2) {
       // Waits in another group, which nobody joins, so that nobody can go on.
-      messages[2] = what_of([&] { comm.receive(at::ones({1}), 0); });
+      messages[2] = thrown([&] { comm.receive(at::ones({1}), 0); });
       return;
     }
-    messages[comm.rank()] = what_of([&] { comm.all_reduce(at::ones({4})); });
+    messages[comm.rank()] = thrown([&] { comm.all_reduce(at::ones({4})); });
   });
   EXPECT_TRUE(messages[0].starts_with("MU05")) << messages[0];
   EXPECT_TRUE(messages[2].starts_with("MU05")) << messages[2];
   std::string timed_out;
   run_thread_world(2, {.seed = 2, .timeout_seconds = 30}, [&](const Communicator& comm) {
     Communicator a = comm.subgroup({0, 1}), b = comm.subgroup({0, 1});
-    std::string what = what_of([&] { (comm.rank() ? a : b).all_reduce(at::ones({4})); });
+    std::string what = thrown([&] { (comm.rank() ? a : b).all_reduce(at::ones({4})); });
     if (what.find("waited") != std::string::npos) timed_out = what;
   });
   EXPECT_TRUE(timed_out.starts_with("MU051: rank ")) << timed_out;
@@ -133,7 +126,7 @@ TEST(Group, AbortEndsWaitsOnAllRanksWithTheCause) {
     run_thread_world(3, {.seed = seed}, [&](const Communicator& comm) {
       comm.barrier();
       if (comm.rank() == 1) comm.abort("the disk is full");
-      messages[comm.rank()] = what_of([&] {
+      messages[comm.rank()] = thrown([&] {
         for (int turn = 0; turn < 3; ++turn) comm.all_reduce(at::ones({50'000}));
       });
     });
@@ -152,11 +145,11 @@ TEST(Group, DestructionWithOperationsUnderWayNeitherThrowsNorHangs) {
         auto part = std::make_unique<Communicator>(comm.subgroup({0, 1}));
         Work forgotten = part->start_all_reduce(at::ones({100'000}));
         part.reset();
-        EXPECT_NE(what_of([&] { forgotten.wait(); }), "no error");
+        EXPECT_NE(thrown([&] { forgotten.wait(); }), "no error");
       } else {
         Communicator part = comm.subgroup({0, 1});
         comm.receive(at::ones({1}), 0);
-        at_peer = what_of([&] { part.all_reduce(at::ones({100'000})); });
+        at_peer = thrown([&] { part.all_reduce(at::ones({100'000})); });
         return;
       }
       comm.send(at::ones({1}), 1);
@@ -170,8 +163,8 @@ TEST(Group, FailuresOfStartedOperationsComeOutOfWait) {
     Communicator part = comm.subgroup({0, 1});
     Work work = part.start_all_reduce(at::ones({comm.rank() + 1}));
     Work behind = part.start_all_reduce(at::ones({4}));
-    EXPECT_TRUE(what_of([&] { work.wait(); }).starts_with("MU050"));
-    EXPECT_TRUE(what_of([&] { behind.wait(); }).starts_with("MU050"));
+    EXPECT_TRUE(thrown([&] { work.wait(); }).starts_with("MU050"));
+    EXPECT_TRUE(thrown([&] { behind.wait(); }).starts_with("MU050"));
   });
 }
 

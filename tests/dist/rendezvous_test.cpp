@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/testing/gtest.h"
+#include "muster/testing/thrown.h"
 
 namespace muster::dist {
 namespace {
@@ -59,15 +60,6 @@ Cluster tcp_cluster(int rank, int world, int port, int fd = -1) {
   return cluster;
 }
 
-std::string what_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CommError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(Rendezvous, AWorldOfOneMeetsNobody) {
   Cluster alone;
   alone.store_path = "/nowhere/at/all";
@@ -78,7 +70,7 @@ TEST(Rendezvous, NamesTheRanksThatAreMissing) {
   auto path = temporary_file("muster-missing-");
   Listener listener;
   for (const Cluster& cluster : {file_cluster(1, 4, path), tcp_cluster(0, 4, listener.port, listener.fd)}) {
-    std::string message = what_of([&] { connect(cluster, {.rendezvous_timeout_seconds = 0.3}); });
+    std::string message = testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 0.3}); });
     EXPECT_TRUE(message.starts_with("MU057")) << message;
     EXPECT_NE(message.find(cluster.rank == 1 ? "missing: 0, 2, 3." : "missing: 1, 2, 3."), std::string::npos) << message;
   }
@@ -88,7 +80,7 @@ TEST(Rendezvous, NamesTheRanksThatAreMissing) {
 TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
   Listener listener;
   ::close(listener.fd);
-  std::string message = what_of([&] { connect(tcp_cluster(1, 2, listener.port), {.rendezvous_timeout_seconds = 0.3}); });
+  std::string message = testing::thrown([&] { connect(tcp_cluster(1, 2, listener.port), {.rendezvous_timeout_seconds = 0.3}); });
   EXPECT_TRUE(message.starts_with("MU058")) << message;
   EXPECT_NE(message.find("127.0.0.1:" + std::to_string(listener.port)), std::string::npos) << message;
 }
@@ -96,8 +88,8 @@ TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
 /// Two ranks in threads of this process, each by its own connection.
 void two_ranks(const Cluster& first, const Cluster& second, const std::function<void(const Communicator&)>& body) {
   std::string failure;
-  std::thread peer([&] { failure = what_of([&] { body(connect(second, {.rendezvous_timeout_seconds = 30})); }); });
-  EXPECT_EQ(what_of([&] { body(connect(first, {.rendezvous_timeout_seconds = 30})); }), "no error");
+  std::thread peer([&] { failure = testing::thrown([&] { body(connect(second, {.rendezvous_timeout_seconds = 30})); }); });
+  EXPECT_EQ(testing::thrown([&] { body(connect(first, {.rendezvous_timeout_seconds = 30})); }), "no error");
   peer.join();
   EXPECT_EQ(failure, "no error");
 }

@@ -15,11 +15,11 @@ using testing::copies;
 using testing::odd_parameters;
 using testing::set_gradients;
 
-using Maker = std::function<std::unique_ptr<lib::Optimizer>(std::vector<at::Tensor>)>;
+using ParameterMaker = std::function<std::unique_ptr<lib::Optimizer>(std::vector<at::Tensor>)>;
 
 struct OwnStepCase {
   std::string name;
-  Maker make;
+  ParameterMaker make;
 };
 
 std::vector<OwnStepCase> every_optimizer() {

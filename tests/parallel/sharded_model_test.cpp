@@ -23,8 +23,8 @@ namespace nn = torch::nn;
 using torch::Tensor;
 
 /// Ranks as threads, one at a time in an order drawn from a seed.
-void on_ranks(int world, const std::function<void(dist::Communicator)>& body) {
-  testing::run_threads(world, 7, [&](dist::Communicator group) {
+void on_seeded_ranks(int world, const std::function<void(dist::Communicator)>& body) {
+  muster::testing::run_threads(world, 7, [&](dist::Communicator group) {
     at::set_num_threads(1);
     body(std::move(group));
   });
@@ -178,7 +178,7 @@ void expect_rank_like(const Reference& reference, dist::Communicator group, at::
 void train_like_reference(int world, at::ScalarType dtype, int steps, int micro, bool exact) {
   Reference reference(make_net(true, dtype), world);
   reference.train(steps, micro);
-  on_ranks(world, [&](dist::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact); });
+  on_seeded_ranks(world, [&](dist::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact); });
 }
 
 TEST(ShardedModel, SameBitsAsOneProcessAtTwoRanks) { train_like_reference(2, at::kFloat, 10, 1, true); }
@@ -191,7 +191,7 @@ TEST(ShardedModel, ThreeAndFourRanks) {
 }
 
 TEST(ShardedModel, SameBitsAsTheReducer) {
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto sharded_net = make_net(), replicated_net = make_net();
     torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()), replicated_adam(replicated_net->parameters(), adamw());
     ShardedModel sharded(*sharded_net, group);
@@ -213,7 +213,7 @@ TEST(ShardedModel, SameBitsAsTheReducer) {
 }
 
 TEST(ShardedModel, SameBitsInTwoProcessesOverGloo) {
-  testing::expect_processes(2, [](dist::Communicator group) {
+  muster::testing::expect_processes(2, [](dist::Communicator group) {
     EXPECT_EQ(group.backend(), "gloo");
     Reference reference(make_net(true), 2);
     reference.train(10);
@@ -222,7 +222,7 @@ TEST(ShardedModel, SameBitsInTwoProcessesOverGloo) {
 }
 
 TEST(ShardedModel, Bfloat16AutocastCastsGatheredValues) {
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net(), plain = make_net();
     ShardedModel model(*net, group);
     const auto run = [](auto&& forward) {
@@ -246,7 +246,7 @@ TEST(ShardedModel, Bfloat16AutocastCastsGatheredValues) {
 }
 
 TEST(ShardedModel, AStepMakesOlderGraphsStale) {
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     torch::optim::AdamW adam(net->parameters(), adamw());
     ShardedModel model(*net, group);
@@ -263,7 +263,7 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
   Reference reference(make_net(), 2);
   reference.train(3);
   for (bool by_mark : {false, true})
-    on_ranks(2, [&](dist::Communicator group) {
+    on_seeded_ranks(2, [&](dist::Communicator group) {
       auto net = make_net(false, at::kFloat, 11, by_mark);
       ShardedModel model(*net, group, {.auto_wrap = false});
       EXPECT_EQ(model.unit_names(), by_mark ? (std::vector<std::string>{"root", "head"}) : std::vector<std::string>{"root"});
@@ -280,7 +280,7 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
 }
 
 TEST(ShardedModel, HoldsItsPartAndGathersOneUnitBesideTheRoot) {
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group);
     EXPECT_EQ(model.unit_names(), (std::vector<std::string>{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
@@ -319,7 +319,7 @@ std::string refusal(F&& f, std::initializer_list<const char*> words) {
 }
 
 TEST(ShardedModel, TouchingParametersOutsideIsRefusedByName) {   // MU153 MU161 MU162 MU163 MU167
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     torch::optim::AdamW adam(net->parameters(), adamw());
     ShardedModel model(*net, group);
@@ -352,7 +352,7 @@ TEST(ShardedModel, TouchingParametersOutsideIsRefusedByName) {   // MU153 MU161 
 TEST(ShardedModel, BackwardCalledDirectlyAndGradientsOfActivations) {
   Reference reference(make_net(), 2);
   reference.train(2);
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group);
     torch::optim::AdamW adam(net->parameters(), adamw());
@@ -381,7 +381,7 @@ TEST(ShardedModel, BackwardCalledDirectlyAndGradientsOfActivations) {
 }
 
 TEST(ShardedModel, SparseGradientsAreRefused) {   // MU154
-  on_ranks(1, [&](dist::Communicator group) {
+  on_seeded_ranks(1, [&](dist::Communicator group) {
     nn::Embedding net(nn::EmbeddingOptions(9, 4).sparse(true));
     ShardedModel model(*net, group);
     model.enter_forward();
@@ -406,7 +406,7 @@ TEST(ShardedModel, NeedsTheKeyFallback) {   // MU160
 }
 
 TEST(ShardedModel, RanksWithOtherModulesAreToldTheFirstDifference) {   // MU150
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     if (group.rank() == 1) net->head->bias.requires_grad_(false);
     try {
@@ -420,7 +420,7 @@ TEST(ShardedModel, RanksWithOtherModulesAreToldTheFirstDifference) {   // MU150
 }
 
 TEST(ShardedModel, FullStateOnMainOnlyOrEverywhereWithBuffers) {
-  on_ranks(3, [&](dist::Communicator group) {
+  on_seeded_ranks(3, [&](dist::Communicator group) {
     nn::Sequential net(nn::Linear(5, 6), nn::BatchNorm1d(6));
     net[1]->as<nn::BatchNorm1d>()->running_mean.fill_(group.rank() + 1);
     auto linear = torch::arange(30).view({6, 5}).to(at::kFloat) + group.rank() * 100;
@@ -452,7 +452,7 @@ TEST(ShardedModel, StaysUsableAfterExceptionsInForwardAndBackward) {
   };
   Reference reference(make_net(), 2);
   reference.train(1);
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group);
     torch::optim::AdamW adam(net->parameters(), adamw());
@@ -473,7 +473,7 @@ TEST(ShardedModel, StaysUsableAfterExceptionsInForwardAndBackward) {
 }
 
 TEST(ShardedModel, TwoModelsAtOnceAndForwardsBeforeOneBackward) {
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto one = make_net(), two = make_net(false, at::kFloat, 5), plain_one = make_net(), plain_two = make_net(false, at::kFloat, 5);
     ShardedModel first(*one, group), second(*two, group);
     auto words = words_of(0, 0), more = words_of(1, 0);
@@ -497,7 +497,7 @@ TEST(ShardedModel, TwoModelsAtOnceAndForwardsBeforeOneBackward) {
 }
 
 TEST(ShardedModel, GradientsThatOneRankLacksCountOnAllAndClearedOnesOnNone) {
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     nn::ModuleList list(nn::Linear(3, 3), nn::Linear(3, 3), nn::Linear(3, 3));
     ShardedModel model(*list, group, {.auto_wrap = false});
     const auto layer = [&](size_t i) { return list[i]->as<nn::Linear>(); };
@@ -529,7 +529,7 @@ TEST(ShardedModel, GradientsThatOneRankLacksCountOnAllAndClearedOnesOnNone) {
 }
 
 TEST(ShardedModel, EvaluationWithoutGradientsFreesEverything) {
-  on_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     auto plain = make_net();
     ShardedModel model(*net, group);

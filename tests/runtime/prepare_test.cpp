@@ -2,6 +2,7 @@
 #include "muster/fabric.h"
 
 #include "muster/base/error.h"
+#include "muster/testing/thrown.h"
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@
 namespace muster {
 namespace {
 
-struct NetImpl : torch::nn::Module {
+struct ForkImpl : torch::nn::Module {
   torch::Tensor encode(torch::Tensor x) { return a(x).relu(); }
   std::tuple<torch::Tensor, torch::Tensor> both(torch::Tensor x) {
     auto hidden = encode(x);
@@ -23,33 +24,24 @@ struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return b(encode(x)); }
   torch::nn::Linear a{register_module("a", torch::nn::Linear(4, 8))}, b{register_module("b", torch::nn::Linear(8, 3))};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(Fork);
 
-using Pairs = std::vector<std::tuple<torch::Tensor, int64_t>>;
+using Labelled = std::vector<std::tuple<torch::Tensor, int64_t>>;
 
-Pairs pairs(int64_t count) {
-  Pairs result;
+Labelled labelled(int64_t count) {
+  Labelled result;
   for (int64_t i = 0; i < count; ++i) result.emplace_back(torch::full({4}, static_cast<float>(i)), i % 3);
   return result;
 }
 
-std::string id_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.id();
-  }
-  return "nothing thrown";
-}
-
 TEST(Prepare, ReturnsHandlesInTheOrderGiven) {
   Accelerator accelerator;
-  Net net;
+  Fork net;
   torch::optim::AdamW adam(net->parameters(), 1e-3);
   torch::optim::StepLR schedule(adam, 1, 0.5);
-  auto data = pairs(8);
+  auto data = labelled(8);
   auto [scheduler, batches, optimizer, model] = accelerator.prepare(schedule, DataLoader(data, {.batch_size = 4}), adam, net);
-  static_assert(std::same_as<std::remove_cvref_t<decltype(model)>, Model<NetImpl>>);
+  static_assert(std::same_as<std::remove_cvref_t<decltype(model)>, Model<ForkImpl>>);
   static_assert(std::same_as<std::remove_cvref_t<decltype(optimizer)>, Optimizer>);
   static_assert(std::same_as<std::remove_cvref_t<decltype(scheduler)>, Scheduler>);
   static_assert(std::same_as<std::remove_cvref_t<decltype(batches)>, DataLoader<std::tuple<torch::Tensor, torch::Tensor>>>);
@@ -62,35 +54,35 @@ TEST(Prepare, ReturnsHandlesInTheOrderGiven) {
 
 TEST(Prepare, GivesOneArgumentBackBare) {
   Accelerator accelerator;
-  auto model = accelerator.prepare(Net());
-  static_assert(std::same_as<decltype(model), Model<NetImpl>>);
-  NetImpl value;
+  auto model = accelerator.prepare(Fork());
+  static_assert(std::same_as<decltype(model), Model<ForkImpl>>);
+  ForkImpl value;
   auto borrowed = accelerator.prepare(value);
   EXPECT_EQ(&*borrowed, &value);
-  auto pointer = std::make_shared<NetImpl>();
+  auto pointer = std::make_shared<ForkImpl>();
   EXPECT_EQ(accelerator.prepare(pointer).ptr(), pointer);
 }
 
 TEST(Prepare, TakesAModuleTwiceAsOne) {
   Accelerator accelerator;
-  Net net;
+  Fork net;
   EXPECT_EQ(accelerator.prepare(net).prepared(), accelerator.prepare(net).prepared());
 }
 
 TEST(Prepare, RefusesWhatCannotWork) {
   Accelerator accelerator;
-  EXPECT_EQ(id_of([&] { accelerator.prepare(Net(nullptr)); }), "MU173");
-  Net net;
+  EXPECT_EQ(testing::thrown_id([&] { accelerator.prepare(Fork(nullptr)); }), "MU173");
+  Fork net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
   torch::optim::StepLR schedule(sgd, 1);
-  EXPECT_EQ(id_of([&] { accelerator.prepare(schedule); }), "MU174");
-  EXPECT_EQ(id_of([] { Strategy::parse("dpp"); }), "MU170");
-  EXPECT_EQ(id_of([] { Precision::parse("bf17"); }), "MU130");
+  EXPECT_EQ(testing::thrown_id([&] { accelerator.prepare(schedule); }), "MU174");
+  EXPECT_EQ(testing::thrown_id([] { Strategy::parse("dpp"); }), "MU170");
+  EXPECT_EQ(testing::thrown_id([] { Precision::parse("bf17"); }), "MU130");
 }
 
 TEST(Prepare, StepsAPlateauSchedulerByItsMetric) {
   Accelerator accelerator;
-  Net net;
+  Fork net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
   torch::optim::StepLR by_step(sgd, 100);
   auto [optimizer, scheduler, other] = accelerator.prepare(
@@ -98,19 +90,19 @@ TEST(Prepare, StepsAPlateauSchedulerByItsMetric) {
   scheduler.step(1.0);
   scheduler.step(2.0);
   EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
-  EXPECT_EQ(id_of([&, s = scheduler] { s.step(); }), "MU180");
-  EXPECT_EQ(id_of([&, s = other] { s.step(1.0); }), "MU180");
+  EXPECT_EQ(testing::thrown_id([&, s = scheduler] { s.step(); }), "MU180");
+  EXPECT_EQ(testing::thrown_id([&, s = other] { s.step(1.0); }), "MU180");
 }
 
 TEST(Model, RunsAnyEntryInTheForwardScope) {
   Accelerator accelerator({.mixed_precision = "bf16"});
-  auto model = accelerator.prepare(Net());
+  auto model = accelerator.prepare(Fork());
   const auto x = torch::ones({2, 4});
-  auto [hidden, out] = model.run(&NetImpl::both, x);
+  auto [hidden, out] = model.run(&ForkImpl::both, x);
   EXPECT_EQ(hidden.scalar_type(), torch::kFloat);   // computed in bfloat16, converted
   EXPECT_TRUE(torch::equal(out, model(x)));
   EXPECT_TRUE(torch::equal(hidden, hidden.to(torch::kBFloat16).to(torch::kFloat)));
-  EXPECT_TRUE(torch::equal(model.run([](NetImpl& net, torch::Tensor t) { return net.encode(t); }, x), hidden));
+  EXPECT_TRUE(torch::equal(model.run([](ForkImpl& net, torch::Tensor t) { return net.encode(t); }, x), hidden));
   const auto bare = model->encode(x);
   EXPECT_FALSE(torch::equal(bare, bare.to(torch::kBFloat16).to(torch::kFloat)));   // no scope, no autocast
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
@@ -119,7 +111,7 @@ TEST(Model, RunsAnyEntryInTheForwardScope) {
 TEST(Model, ConvertsByThePrecision) {
   const auto dtypes = [](Precision precision) {
     Fabric fabric({.precision = precision});
-    auto model = fabric.setup(Net());
+    auto model = fabric.setup(Fork());
     const auto out = model(torch::ones({1, 4}));
     return std::make_pair(model->a->weight.scalar_type(), out.scalar_type());
   };
@@ -130,11 +122,11 @@ TEST(Model, ConvertsByThePrecision) {
 }
 
 TEST(Training, EqualsThePlainLoop) {
-  const auto data = pairs(12);
+  const auto data = labelled(12);
   torch::manual_seed(1);
-  Net plain;
+  Fork plain;
   torch::manual_seed(1);
-  Net net;
+  Fork net;
   torch::optim::AdamW adam(plain->parameters(), 1e-2);
   Accelerator accelerator;
   auto [model, optimizer, batches] =
@@ -158,17 +150,17 @@ TEST(Training, EqualsThePlainLoop) {
 
 TEST(OwnHandles, SteppingTheUsersOptimizerIsAnError) {
   Accelerator accelerator;
-  Net net;
+  Fork net;
   torch::optim::AdamW adam(net->parameters(), 1e-2);
   auto [model, optimizer] = accelerator.prepare(net, adam);
   accelerator.backward(model(torch::ones({2, 4})).sum());
   adam.step();
-  EXPECT_EQ(id_of([&, o = optimizer]() mutable { o.step(); }), "MU133");
+  EXPECT_EQ(testing::thrown_id([&, o = optimizer]() mutable { o.step(); }), "MU133");
 }
 
 TEST(OwnHandles, TheUsersOptimizerStaysGoodForOptions) {
   Accelerator accelerator;
-  Net net;
+  Fork net;
   torch::optim::SGD sgd(net->parameters(), 0.0);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
   const auto before = net->a->weight.detach().clone();

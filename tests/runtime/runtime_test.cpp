@@ -4,6 +4,7 @@
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -39,15 +40,6 @@ Pairs pairs(int64_t count) {
     result.emplace_back(x, x.sum().sin().view({1}));
   }
   return result;
-}
-
-std::string id_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.id();
-  }
-  return "nothing thrown";
 }
 
 /// Makes this process a rank as mpirun would, so that a runtime finds the others by itself.
@@ -123,7 +115,7 @@ TEST(Ranks, AForwardPastTheHandleIsAnError) {
     Accelerator accelerator;
     Net net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
-    EXPECT_NE(id_of([&, m = net]() mutable { accelerator.backward(m->forward(torch::ones({2, 4})).sum()); }), "nothing thrown");
+    EXPECT_NE(testing::thrown_id([&, m = net]() mutable { accelerator.backward(m->forward(torch::ones({2, 4})).sum()); }), "no error");
   });
 }
 
@@ -132,7 +124,7 @@ TEST(Ranks, AnOptimizerOfUnpreparedParametersIsAnError) {
     Accelerator accelerator;
     Net net, other;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(other->parameters(), 0.1));
-    EXPECT_EQ(id_of([&, o = optimizer]() mutable { o.step(); }), "MU178");
+    EXPECT_EQ(testing::thrown_id([&, o = optimizer]() mutable { o.step(); }), "MU178");
   });
 }
 
@@ -202,13 +194,13 @@ TEST(Launcher, AWishFillsADefaultAndMustNotContradict) {
   Fabric follows;
   auto model = follows.setup(Net());
   EXPECT_EQ(model->a->weight.scalar_type(), torch::kBFloat16);
-  EXPECT_EQ(id_of([] { Fabric fabric({.precision = "64-true"}); }), "MU171");
+  EXPECT_EQ(testing::thrown_id([] { Fabric fabric({.precision = "64-true"}); }), "MU171");
   unsetenv("MUSTER_PRECISION");
 }
 
 TEST(Launcher, SeveralDevicesWantLaunchFirst) {
   Fabric fabric({.devices = 2});
-  EXPECT_EQ(id_of([&] { fabric.setup(Net()); }), "MU172");
+  EXPECT_EQ(testing::thrown_id([&] { fabric.setup(Net()); }), "MU172");
 }
 
 TEST(Clipping, WantsOneBound) {
@@ -216,8 +208,8 @@ TEST(Clipping, WantsOneBound) {
   Net net;
   auto [model, optimizer] = fabric.setup(net, torch::optim::SGD(net->parameters(), 0.1));
   fabric.backward(model(torch::ones({2, 4})).sum() * 100);
-  EXPECT_EQ(id_of([&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {}); }), "MU179");
-  EXPECT_EQ(id_of([&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {.clip_val = 1.0, .max_norm = 1.0}); }), "MU179");
+  EXPECT_EQ(testing::thrown_id([&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {}); }), "MU179");
+  EXPECT_EQ(testing::thrown_id([&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {.clip_val = 1.0, .max_norm = 1.0}); }), "MU179");
   fabric.clip_gradients(model, optimizer, {.clip_val = 0.5});
   EXPECT_LE(net->a->weight.grad().abs().max().item<float>(), 0.5f);
 }
@@ -227,7 +219,7 @@ TEST(Clipping, NormsThatAreNotFiniteAreRefusedWhereAsked) {
   Net net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
   accelerator.backward(model(torch::full({1, 4}, INFINITY)).sum());
-  EXPECT_EQ(id_of([&, m = model] { accelerator.clip_grad_norm_(m, 1.0, {.error_if_nonfinite = true}); }), "MU175");
+  EXPECT_EQ(testing::thrown_id([&, m = model] { accelerator.clip_grad_norm_(m, 1.0, {.error_if_nonfinite = true}); }), "MU175");
 }
 
 TEST(Clipping, EqualsLibTorchForEveryNorm) {

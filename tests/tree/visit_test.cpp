@@ -42,10 +42,10 @@ struct Nested {
   std::pair<Tensor, One> pair;
   std::array<Tensor, 2> both;
 };
-class Odd {
+class Hooked {
  public:
-  explicit Odd(Tensor t) : t_(std::move(t)) {}
-  friend auto tensors_of(Odd& o) { return std::tie(o.t_); }
+  explicit Hooked(Tensor t) : t_(std::move(t)) {}
+  friend auto tensors_of(Hooked& o) { return std::tie(o.t_); }
 
  private:
   Tensor t_;
@@ -75,8 +75,8 @@ TEST(Visit, SeesUndeclaredStructs) {
 }
 
 TEST(Visit, SeesClassesThatListTheirTensors) {
-  EXPECT_EQ(sizes(Odd(of(5))), Sizes({5}));
-  const Odd fixed(of(6));
+  EXPECT_EQ(sizes(Hooked(of(5))), Sizes({5}));
+  const Hooked fixed(of(6));
   EXPECT_EQ(sizes(fixed), Sizes({6}));
 }
 

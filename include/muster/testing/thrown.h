@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+
+#include "muster/base/error.h"
+
+namespace muster::testing {
+
+/// The message of the muster::Error that `call` throws, which begins with its id; "no error" if it returns.
+/// Throws: what else `call` throws.
+template <class Call>
+std::string thrown(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// Its id alone, such as "MU054"; "no error" if it returns.
+template <class Call>
+std::string thrown_id(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.id();
+  }
+  return "no error";
+}
+
+}  // namespace muster::testing
