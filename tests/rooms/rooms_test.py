@@ -160,6 +160,31 @@ def functions_stay_short(tree):
             yield f"{path}:{line}: {name} has {length} lines; the limit is {FUNCTION_LINES}"
 
 
+def doors_add_no_logic(tree):
+    """A door is headers alone, and each of its functions hands on in one statement, with no decision in it."""
+    for path in tree.files:
+        if path.parts[0] == "src" and len(path.parts) == 2:
+            yield f"{path}: a door has no source"
+        if tree.room_of(path) != "doors" or path.parts[0] != "include":
+            continue
+        text = without_comments(tree.files[path])
+        for line, body in bodies(text):
+            if body.count(";") > 1 or re.search(r"\b(?:if|for|while|do|switch|try|throw|goto)\b|\?|&&|\|\||\[[^\]]*\]\s*[({]", body):
+                yield f"{path}:{line}: more than one statement handed on; logic belongs to the runtime"
+        for match in re.finditer(r"^ {2}(?!using|friend|static_assert|return)[\w:<>, *&]+\s\w+_\s*(?:=[^;()]*|\{[^}]*\})?;", text, re.MULTILINE):
+            yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: a door keeps no state of its own"
+
+
+def bodies(code):
+    """(line, text) of each function body: the braces after a parameter list."""
+    for match in re.finditer(r"\)\s*(?:const\s*)?(?:noexcept\s*)?(?:->\s*[\w:<>]+\s*)?\{", code):
+        depth, index = 1, match.end()
+        while index < len(code) and depth:
+            depth += {"{": 1, "}": -1}.get(code[index], 0)
+            index += 1
+        yield code.count("\n", 0, match.start()) + 1, code[match.end():index - 1]
+
+
 def names_say_something(tree):
     for path, text in tree.files.items():
         for part in path.parts:
@@ -207,7 +232,7 @@ def functions(text):
 
 RULES = [found_something, every_room_has_a_row, rows_point_one_way, includes_follow_the_table, options_include_only_base,
          torch_free_rooms_stay_free, public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
-         names_say_something]
+         doors_add_no_logic, names_say_something]
 
 GOOD = {
     "ROOMS.md": "| room | one sentence | may include |\n|---|---|---|\n| base | B. | – (no Torch) |\n| tree | T. | base |\n| doors | D. | tree |\n",
@@ -219,6 +244,18 @@ GOOD = {
     "src/tree/inner.h": '#pragma once\n#include <torch/torch.h>\n',
     "apps/muster/main.cpp": '#include "muster/base/error.h"\n#include "muster/tree/options.h"\nint main() { return 0; }\n',
 }
+
+DOOR = '''#pragma once
+#include "muster/tree/visit.h"
+class Face : private Inner {
+ public:
+  using Inner::go;
+  /// Goes; then comes back.
+  template <class T>
+  auto start(T&& x) { return go(); }
+};
+'''
+GOOD["include/muster/face.h"] = DOOR
 
 BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a file away
     found_something: [{"ROOMS.md": "nothing\n"}, {name: None for name in GOOD if name != "ROOMS.md"},
@@ -241,6 +278,11 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
                        {"src/tree/CMakeLists.txt": "\n" * 21}],
     functions_stay_short: [{"src/tree/a.cpp": "namespace x {\nint f(int a) {\n" + "  a += 1;\n" * 60 + "  return a;\n}\n}\n"},
                            {"src/tree/a.cpp": "struct S {\n  S() : x_{1} {\n" + "  if (x_) { f(); }\n" * 60 + "  }\n  int x_;\n};\n"}],
+    doors_add_no_logic: [{"include/muster/face.h": DOOR.replace("return go();", "go(); return go();")},
+                         {"include/muster/face.h": DOOR.replace("return go();", "return ready() ? go() : 0;")},
+                         {"include/muster/face.h": DOOR.replace("return go();", "if (ready()) go();")},
+                         {"include/muster/face.h": DOOR.replace("};", "  int count_ = 0;\n};")},
+                         {"src/face.cpp": "int x;\n"}],
     names_say_something: [{"src/tree/utils.cpp": "int x;\n"}, {"src/tree/a.cpp": "class RankManager {};\n"},
                           {"src/tree/a.cpp": "int common_part(int);\n"}],
 }
