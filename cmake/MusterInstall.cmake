@@ -32,5 +32,5 @@ configure_package_config_file(cmake/musterConfig.cmake.in ${PROJECT_BINARY_DIR}/
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/musterConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/musterConfig.cmake ${PROJECT_BINARY_DIR}/musterConfigVersion.cmake cmake/FindLibTorch.cmake DESTINATION ${destination})
 if(TARGET muster_cli)
-  install(TARGETS muster_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS muster_cli muster_probe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

@@ -17,6 +17,8 @@ struct Command {
 
 int run(const Arguments& arguments);
 int explain(const Arguments& arguments);
+int print_env(const Arguments& arguments);
 int print_options(const Arguments& arguments);
+int self_test(const Arguments& arguments);
 
 }  // namespace muster::cli

@@ -11,6 +11,8 @@ constexpr int kUsage = 2;  // exit code for a wrong call or a wrong setting
 constexpr Command kCommands[] = {
     {"run", "start a program on several ranks", run},
     {"explain", "print cause and remedy of an error, such as MU031", explain},
+    {"env", "print versions, devices, threads and what is missing", print_env},
+    {"test", "try everything once on this machine", self_test},
     {"options", "print all options of `muster run` as a Markdown table", print_options},
 };
 

@@ -36,10 +36,10 @@ class Tree:
                       for path in sorted((self.root / folder).rglob("*")) if path.suffix in (".h", ".cpp")}
 
     def room_of(self, path):
-        """The room of a file; doors lie directly in include/muster, and programs count as 'apps'."""
+        """The room of a file; doors lie directly in include/muster; the command line is 'apps', a program with LibTorch 'programs'."""
         parts = path.parts
         if parts[0] == "apps":
-            return "apps"
+            return "apps" if parts[1] == "muster" else "programs"
         inside = parts[2:] if parts[0] == "include" else parts[1:]
         return inside[0] if len(inside) > 1 else "doors"
 
@@ -56,7 +56,7 @@ class Tree:
             return parts[1] if len(parts) > 2 else "doors"
         if bracket == '"':
             if path.parts[0] == "apps" and len(parts) == 1:
-                return "apps"
+                return self.room_of(path)
             return parts[0] if parts[0] in self.allowed and len(parts) > 1 else self.room_of(path)
         return None
 
@@ -76,7 +76,7 @@ def found_something(tree):
 
 def every_room_has_a_row(tree):
     for path in tree.files:
-        if tree.room_of(path) not in tree.allowed and tree.room_of(path) != "apps":
+        if tree.room_of(path) not in {**tree.allowed, "apps": 0, "programs": 0}:
             yield f"{path}: its folder is no room of ROOMS.md"
     for room, names in tree.allowed.items():
         for name in names - set(tree.allowed):
@@ -98,7 +98,8 @@ def rows_point_one_way(tree):
 def includes_follow_the_table(tree):
     for path in tree.files:
         room = tree.room_of(path)
-        allowed = tree.torch_free | {"apps"} if room == "apps" else tree.allowed.get(room, set()) | {room}
+        outside = {"apps": tree.torch_free, "programs": set(tree.allowed)}
+        allowed = outside.get(room, tree.allowed.get(room, set())) | {room}
         for line, name, other in tree.includes(path):
             if other and other not in allowed and not is_options(name):
                 yield f"{path}:{line}: {room} may not include {name} (room {other})"

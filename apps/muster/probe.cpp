@@ -1,0 +1,93 @@
+#include <spawn.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "commands.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/cluster/cluster.h"
+#include "muster/launcher/run.h"
+
+namespace muster::cli {
+namespace {
+
+constexpr const char* kProbe = "muster-probe";
+
+/// The program that links LibTorch, which this one does not: beside this one.
+std::optional<std::string> find_probe() {
+  const auto path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / kProbe;
+  return std::filesystem::exists(path) ? std::optional(path.string()) : std::nullopt;
+}
+
+void line(const char* name, const std::string& value) { std::printf("%-14s %s\n", name, value.c_str()); }
+
+int execute(std::string path, std::string argument) {
+  std::fflush(stdout);
+  char* const arguments[] = {path.data(), argument.data(), nullptr};
+  pid_t child;
+  int status = 0;
+  if (const int error = posix_spawn(&child, path.c_str(), nullptr, nullptr, arguments, environ))
+    throw LaunchError("MU034", log::format("cannot start ", path, ": ", std::generic_category().message(error)));
+  if (waitpid(child, &status, 0) < 0) return 1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Parses into `app`; true if help was asked for and printed.
+bool parse(CLI::App& app, const Arguments& arguments) {
+  try {
+    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    std::puts(app.help().c_str());
+    return true;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError("MU006", std::string(error.what()) + " (see " + app.get_name() + " --help)");
+  }
+  return false;
+}
+
+}  // namespace
+
+int print_env(const Arguments& arguments) {
+  CLI::App app("Prints versions, devices, threads and backends of this machine, and what is missing.", "muster env");
+  if (parse(app, arguments)) return 0;
+  utsname system{};
+  uname(&system);
+  line("muster", MUSTER_VERSION);
+  line("compiler", __VERSION__);
+  line("system", log::format(system.sysname, " ", system.release, " ", system.machine, ", ", std::thread::hardware_concurrency(), " cores, ",
+                             sysconf(_SC_PHYS_PAGES) / 1024 * sysconf(_SC_PAGESIZE) / 1024 / 1024, " GiB"));
+  const auto cluster = read_cluster();
+  line("started by", cluster.launcher == LauncherKind::none
+                         ? "nobody: a program run here has one rank"
+                         : log::format(to_string(cluster.launcher), ": rank ", cluster.rank, " of ", cluster.world_size));
+  const auto probe = find_probe();
+  if (!probe) {
+    line("libtorch", log::format("unknown: ", kProbe, " is missing beside muster"));
+    return 1;
+  }
+  return execute(*probe, "env");
+}
+
+int self_test(const Arguments& arguments) {
+  CLI::App app("Tries launch, collectives, data, training and weights on this machine; takes a few seconds.", "muster test");
+  int ranks = 2;
+  app.add_option("--devices", ranks, "how many ranks [2]")->check(CLI::PositiveNumber);
+  if (parse(app, arguments)) return 0;
+  const auto probe = find_probe();
+  if (!probe) throw LaunchError("MU031", log::format("cannot execute '", kProbe, "': it is missing beside muster; build or install it again"));
+  RunOptions options;
+  options.devices = std::to_string(ranks);
+  options.prefix = false;
+  return muster::run(options, {*probe, "test"});
+}
+
+}  // namespace muster::cli

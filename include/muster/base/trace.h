@@ -1,0 +1,63 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster {
+
+/// What happened when, as spans of time on named tracks; off until start(), and then nearly free.
+/// Thread safety: all functions from any thread.
+class Trace {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Span {
+    std::string name;
+    std::string track;   ///< spans of one track stand in one line of the picture, nested by time
+    Clock::time_point begin, end;
+    int64_t bytes = -1;  ///< payload; -1: none
+  };
+
+  bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
+  /// Forgets what was recorded and records from now on.
+  void start();
+  void stop() noexcept { on_.store(false, std::memory_order_relaxed); }
+  /// Dropped while it is off.
+  void add(Span span);
+  std::vector<Span> spans() const;
+
+ private:
+  std::atomic<bool> on_{false};
+  mutable std::mutex mutex_;
+  std::vector<Span> spans_;
+};
+
+/// Records the time of its own life. Costs one comparison while the trace is off.
+class TraceScope {
+ public:
+  TraceScope(Trace& trace, std::string_view name, std::string_view track = "main")
+      : trace_(trace.on() ? &trace : nullptr), name_(name), track_(track) {
+    if (trace_) begin_ = Trace::Clock::now();
+  }
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+  ~TraceScope() {
+    if (trace_) trace_->add({std::string(name_), std::string(track_), begin_, Trace::Clock::now()});
+  }
+
+ private:
+  Trace* trace_;
+  std::string_view name_, track_;
+  Trace::Clock::time_point begin_;
+};
+
+/// The spans as events of Chrome's trace format, separated by commas: rank `rank` is a process, each track a thread of it.
+/// `origin` becomes time 0. Put between {"traceEvents":[ and ]} they open in chrome://tracing and ui.perfetto.dev.
+/// Source: "Trace Event Format", complete events (X) and metadata (M).
+std::string chrome_events(const std::vector<Trace::Span>& spans, int rank, Trace::Clock::time_point origin);
+
+}  // namespace muster

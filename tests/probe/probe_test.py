@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""`muster env` and `muster test`, as a user calls them.
+
+    probe_test.py MUSTER
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+
+def call(program, *arguments, **variables):
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=100, env={**os.environ, **variables})
+
+
+def env_names_versions_and_devices(muster):
+    outcome = call(muster, "env")
+    assert outcome.returncode == 0, outcome.stderr
+    rows = dict(line.split(None, 1) for line in outcome.stdout.splitlines())
+    for name, pattern in {"muster": r"\d+\.\d+", "libtorch": r"\d+\.\d+.*CPU kernels", "threads": r"[1-9]", "devices": "cpu", "backends": "gloo"}.items():
+        assert re.search(pattern, rows.get(name, "")), f"no {name} in\n{outcome.stdout}"
+    assert "nobody" in outcome.stdout.replace("started by", "started"), outcome.stdout
+
+
+def env_names_the_launcher(muster):
+    outcome = call(muster, "run", "--devices", "2", "--no-prefix", muster, "env")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "rank 1 of 2" in outcome.stdout, outcome.stdout
+
+
+def test_tries_everything(muster, ranks):
+    outcome = call(muster, "test", "--devices", str(ranks))
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    for name in ("launch", "collectives", "data", "training", "weights"):
+        assert re.search(rf"^ok +{name} ", outcome.stdout, re.MULTILINE), f"no {name} in\n{outcome.stdout}"
+    assert f"everything works on {ranks} ranks" in outcome.stdout, outcome.stdout
+
+
+def test_says_what_fails(muster):
+    outcome = call(muster, "test", TMPDIR="/nowhere")
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    assert re.search(r"^FAILED +weights +.*/nowhere", outcome.stdout, re.MULTILINE), outcome.stdout
+    assert "everything works" not in outcome.stdout
+
+
+def a_missing_probe_is_named(muster):
+    with tempfile.TemporaryDirectory() as folder:
+        alone = shutil.copy(muster, pathlib.Path(folder, "muster"))
+        outcome = call(alone, "test")
+        assert outcome.returncode == 2 and "muster-probe" in outcome.stderr, outcome.stderr
+        outcome = call(alone, "env")
+        assert outcome.returncode == 1 and "muster-probe is missing" in outcome.stdout, outcome.stdout
+
+
+def main(muster):
+    passed, failed = 0, []
+    checks = [env_names_versions_and_devices, env_names_the_launcher, lambda m: test_tries_everything(m, 1),
+              lambda m: test_tries_everything(m, 2), lambda m: test_tries_everything(m, 3), test_says_what_fails, a_missing_probe_is_named]
+    for check in checks:
+        try:
+            check(muster)
+            passed += 1
+        except (AssertionError, subprocess.TimeoutExpired) as problem:
+            failed.append(f"{check.__name__}: {problem}")
+    print("\n".join(f"FAILED {problem}" for problem in failed))
+    print(f"{passed} passed, {len(failed)} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
