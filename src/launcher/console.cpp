@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -39,20 +40,19 @@ Ends make_pipe() {
 }
 
 /// A terminal for rank 0: it passes bytes on as they are, so that the launcher sees what the rank has written.
-Ends make_terminal() {
+/// Opened through its master, since a container may show no /dev/pts; nothing where the machine has no terminals.
+std::optional<Ends> make_terminal() {
   Descriptor master(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
-  char name[128];
-  if (!master || grantpt(master.get()) != 0 || unlockpt(master.get()) != 0 || ptsname_r(master.get(), name, sizeof name) != 0)
-    refuse_stream();
-  Descriptor rank(open(name, O_RDWR | O_NOCTTY | O_CLOEXEC));
-  if (!rank) refuse_stream();
+  if (!master || unlockpt(master.get()) != 0) return {};
+  Descriptor rank(ioctl(master.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!rank) return {};
   termios mode{};
   tcgetattr(rank.get(), &mode);
   mode.c_oflag &= ~static_cast<tcflag_t>(OPOST);
   mode.c_lflag &= ~static_cast<tcflag_t>(ECHO);
   tcsetattr(rank.get(), TCSANOW, &mode);
   fcntl(master.get(), F_SETFL, O_NONBLOCK);
-  return {std::move(master), std::move(rank)};
+  return Ends{std::move(master), std::move(rank)};
 }
 
 }  // namespace
@@ -96,8 +96,9 @@ Console::Ends Console::open_rank(int rank) {
 }
 
 Descriptor Console::add_stream(RankOutput::Setup setup, bool terminal) {
-  auto ends = terminal ? make_terminal() : make_pipe();
-  if (terminal) {
+  auto made = terminal ? make_terminal() : std::nullopt;
+  auto ends = made ? std::move(*made) : make_pipe();
+  if (made) {
     master_ = ends.reading.get();
     resize();
   }

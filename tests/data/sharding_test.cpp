@@ -73,7 +73,7 @@ TEST_P(ShardingCase, IsDealtAsTheReferenceDoes) {
     EXPECT_EQ(run(sampled.distributed(shard)), expected) << "through a sampler, rank " << rank;
     // The reference's length counts a last piece that ranks without one never get.
     const bool over_reports = c.at("split_batches") && !c.at("even_batches") && !c.at("drop_last");
-    if (!over_reports) EXPECT_EQ(loader.size(), c.at("len_reported")[rank].get<int64_t>());
+    if (!over_reports) { EXPECT_EQ(loader.size(), c.at("len_reported")[rank].get<int64_t>()); }
     if (!c.at("remainder").is_null()) { EXPECT_EQ(loader.remainder(), c.at("remainder").get<int64_t>()); }
   }
   expect_gathered(c, parts);

@@ -171,7 +171,7 @@ def main():
                 getattr(Cases(program, pathlib.Path(folder)), name)()
                 outcome = "passed"
             except Skip as reason:
-                print(f"{name}: skipped: {reason}")
+                print(f"skipped {name}: {reason}")
                 outcome = "skipped"
             except Exception:
                 traceback.print_exc()
