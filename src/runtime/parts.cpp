@@ -6,6 +6,7 @@
 #include "muster/base/log.h"
 #include "muster/cluster/variables.h"
 #include "muster/device/device.h"
+#include "muster/device/host_memory.h"
 #include "muster/dist/rendezvous.h"
 #include "muster/launcher/devices.h"
 #include "muster/launcher/launch.h"
@@ -82,6 +83,7 @@ void Parts::launch() {
 void Parts::connect() {
   if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
   share_cores();
+  if (device_.is_cpu()) device::keep_freed_memory();
   GroupOptions meeting;
   meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   group_ = dist::connect(cluster_, meeting);
