@@ -53,7 +53,8 @@ struct Stepper {
   std::function<double()> check;
 };
 
-Stepper make_stepper(const std::string& who, const std::string& size, muster::Accelerator& accelerator) {
+/// The peer's process never makes an Accelerator, which would tune the allocator for it, too.
+Stepper make_stepper(const std::string& who, const std::string& size) {
   Bag bag(shapes_of(size));
   const auto check = [bag] { return bag->check(); };
   if (who == "torch") {
@@ -61,21 +62,21 @@ Stepper make_stepper(const std::string& who, const std::string& size, muster::Ac
     bag->forward().backward();
     return {[optimizer] { optimizer->step(); }, check};
   }
-  auto [model, optimizer] = accelerator.prepare(bag, torch::optim::AdamW(bag->parameters(), torch::optim::AdamWOptions(1e-3)));
-  accelerator.backward(model());
-  return {[model, optimizer]() mutable { optimizer.step(); }, check};
+  auto accelerator = std::make_shared<muster::Accelerator>();
+  auto [model, optimizer] = accelerator->prepare(bag, torch::optim::AdamW(bag->parameters(), torch::optim::AdamWOptions(1e-3)));
+  accelerator->backward(model());
+  return {[accelerator, model, optimizer]() mutable { optimizer.step(); }, check};
 }
 
 }  // namespace
 
 int main() {
   at::set_num_threads(1);
-  muster::Accelerator accelerator;
   std::map<std::string, Stepper> steppers;
   return bench::serve([&](const std::string& name) -> bench::Measured {
     const auto space = name.find(' ');
     const std::string size = name.substr(space + 1);
-    if (!steppers.contains(name)) steppers.emplace(name, make_stepper(name.substr(0, space), size, accelerator));
+    if (!steppers.contains(name)) steppers.emplace(name, make_stepper(name.substr(0, space), size));
     const Stepper& stepper = steppers.at(name);
     const int steps = size.starts_with("67M") ? 3 : size.starts_with("11") ? 10 : 200;
     stepper.step();
