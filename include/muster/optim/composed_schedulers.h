@@ -1,0 +1,79 @@
+#pragma once
+
+#include "muster/optim/options.h"
+#include "muster/optim/scheduler.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace muster {
+
+/// Makes the scheduler that these options describe.
+std::unique_ptr<LRScheduler> make_scheduler(OptimizerRates optimizer, const Schedule& schedule);
+
+/// A scheduler made of others, which share the optimizer's initial rates.
+class ComposedScheduler : public LRScheduler {
+ public:
+  SchedulerState state_dict() const override;
+
+ protected:
+  /// Throws: ConfigError (MU135) for no schedules.
+  ComposedScheduler(OptimizerRates optimizer, const std::vector<Schedule>& schedules);
+  double next_lr(size_t, double lr) override { return lr; }
+  void load(const SchedulerState& state) override;
+  void begin() override;
+  void restart() override;
+  /// To before the first step, with the initial rates.
+  void rewind();
+  void begin_part(size_t index) { parts_[index]->begin(); }
+  void restart_part(size_t index) { parts_[index]->restart(); }
+  void note_rates() { last_lr_ = rates_.get(); }
+
+  std::vector<std::unique_ptr<LRScheduler>> parts_;
+};
+
+/// One schedule after another: the next one starts at each milestone. As Python's: at a milestone a schedule starts over from
+/// the initial rate if it knows its rate at step 0, and from the present one otherwise (MultiplicativeLR).
+/// SequentialLR(adam, {.milestones = {500}, .schedules = {LinearLROptions{...}, CosineAnnealingLROptions{...}}}).
+class SequentialLR final : public ComposedScheduler {
+ public:
+  /// Throws: ConfigError (MU135) if there are not one milestone fewer than schedules, ascending.
+  SequentialLR(OptimizerRates optimizer, SequentialLROptions options);
+  void step() override;
+
+ private:
+  void begin() override;
+  std::vector<int64_t> milestones_;
+};
+
+/// Several schedules at once: each changes the rate that the one before left.
+class ChainedScheduler final : public ComposedScheduler {
+ public:
+  ChainedScheduler(OptimizerRates optimizer, ChainedSchedulerOptions options);
+  void step() override;
+};
+
+/// The rate times factor when a metric has not got better for more than `patience` steps.
+class ReduceLROnPlateau final : public LRScheduler {
+ public:
+  /// Throws: ConfigError (MU135) for impossible options.
+  explicit ReduceLROnPlateau(OptimizerRates optimizer, ReduceLROnPlateauOptions options = {});
+  /// Not collective: for equal rates on all ranks the metric must be equal there; a prepared scheduler sees to that.
+  void step(double metric);
+  /// Throws: UsageError (MU139): it watches a metric.
+  void step() override;
+  SchedulerState state_dict() const override;
+
+ private:
+  double next_lr(size_t group, double lr) override;
+  void load(const SchedulerState& state) override;
+  bool better(double metric) const;
+
+  ReduceLROnPlateauOptions options_;
+  std::vector<double> min_lrs_;
+  double best_;
+  int64_t cooldown_ = 0, bad_steps_ = 0;
+};
+
+}  // namespace muster
