@@ -4,6 +4,7 @@
 #include "muster/data/loader.h"
 #include "muster/dist/communicator.h"
 #include "muster/optim/fused.h"
+#include "muster/optim/scheduler.h"
 #include "muster/runtime/model.h"
 #include "muster/runtime/optimizer.h"
 #include "muster/runtime/options.h"
@@ -68,6 +69,7 @@ class Parts {
   void require_launched() const;
   std::shared_ptr<PreparedModel> prepare_model(std::shared_ptr<torch::nn::Module> module);
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
   data::ShardSpec prepare_loader(const DataLoaderOptions& options);

@@ -2,6 +2,7 @@
 #include "muster/fabric.h"
 
 #include "muster/base/error.h"
+#include "muster/optim/schedulers.h"
 #include "muster/testing/thrown.h"
 
 #include <ATen/autocast_mode.h>
@@ -92,6 +93,24 @@ TEST(Prepare, StepsAPlateauSchedulerByItsMetric) {
   EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
   EXPECT_EQ(testing::thrown_id([&, s = scheduler] { s.step(); }), "MU180");
   EXPECT_EQ(testing::thrown_id([&, s = other] { s.step(1.0); }), "MU180");
+}
+
+TEST(Prepare, TakesOurSchedulers) {
+  Accelerator accelerator;
+  Fork net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [optimizer, scheduler, plateau] =
+      accelerator.prepare(sgd, ExponentialLR(sgd, {.gamma = 0.5}), ReduceLROnPlateau(sgd, {.factor = 0.5, .patience = 0}));
+  scheduler.step();
+  EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
+  EXPECT_EQ(scheduler.inner()->last_epoch(), 1);
+  plateau.step(1.0);
+  plateau.step(2.0);
+  EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.25);
+  EXPECT_EQ(testing::thrown_id([&, s = plateau] { s.step(); }), "MU180");
+  EXPECT_EQ(testing::thrown_id([&, s = scheduler] { s.step(1.0); }), "MU180");
+  torch::optim::SGD other(net->parameters(), 1.0);
+  EXPECT_EQ(testing::thrown_id([&] { accelerator.prepare(ExponentialLR(other, {.gamma = 0.5})); }), "MU174");
 }
 
 TEST(Model, RunsAnyEntryInTheForwardScope) {

@@ -31,6 +31,28 @@ class PerGroup {
   std::vector<T> values_;
 };
 
+enum class AveragingKind { ema, swa };
+
+/// How weights are averaged.
+struct AveragingOptions {
+  double decay = 0.999;                        ///< ema: what is kept of the average at each update
+  AveragingKind kind = AveragingKind::ema;     ///< exponential moving average, or the equal mean of all updates
+  bool use_buffers = false;                    ///< average buffers too, instead of taking their latest values
+};
+
+/// What clipping does about a norm that is infinite or not a number.
+enum class NonFinite {
+  error,   ///< throw
+  pass,    ///< clip all the same, which spreads it
+  skip,    ///< forget the gradients, so that the coming step updates nothing
+};
+
+/// How gradients are clipped by norm.
+struct ClipNormOptions {
+  NonFinite non_finite = NonFinite::pass;
+  double norm_type = 2.0;
+};
+
 // The options of learning-rate schedules, with the names and defaults of Python's torch.optim.lr_scheduler. What has no
 // default there has an impossible value here, which the scheduler refuses. See schedulers.h for what they do.
 

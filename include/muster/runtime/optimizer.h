@@ -9,6 +9,7 @@
 
 namespace muster {
 
+class LRScheduler;
 namespace runtime {
 class PreparedOptimizer;
 }
@@ -41,17 +42,20 @@ class Optimizer {
 class Scheduler {
  public:
   /// What step() and step(metric) do; one of the two is empty.
-  Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric)
-      : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)) {}
+  Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric, std::shared_ptr<LRScheduler> inner = nullptr)
+      : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)), inner_(std::move(inner)) {}
   /// Throws: UsageError (MU180) for a scheduler that wants a metric.
   void step() const;
-  /// For ReduceLROnPlateauScheduler: the metric is averaged over ranks, so that all change their rate alike.
+  /// For ReduceLROnPlateau, ours or LibTorch's: the metric is averaged over ranks, so that all change their rate alike.
   /// Collective. Throws: UsageError (MU180) for a scheduler that wants none.
   void step(double metric) const;
+  /// The user's scheduler, for its rates and its state; nullptr for one of LibTorch's, which has neither.
+  const std::shared_ptr<LRScheduler>& inner() const noexcept { return inner_; }
 
  private:
   std::function<void()> step_;
   std::function<void(double)> step_by_metric_;
+  std::shared_ptr<LRScheduler> inner_;
 };
 
 }  // namespace muster

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/data/loader.h"
+#include "muster/optim/scheduler.h"
 #include "muster/runtime/model.h"
 #include "muster/runtime/optimizer.h"
 
@@ -23,6 +24,7 @@ class Parts;
 // The type-erased halves of prepare.
 std::shared_ptr<PreparedModel> prepare_model(Parts& parts, std::shared_ptr<torch::nn::Module> module);
 Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimizer> optimizer);
+Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> scheduler);
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
 data::ShardSpec prepare_loader(Parts& parts, const DataLoaderOptions& options);
@@ -44,6 +46,8 @@ template <class T>
 concept AnyModule = ModuleHolder<std::remove_cvref_t<T>> || ModulePointer<std::remove_cvref_t<T>> || ModuleType<std::remove_cvref_t<T>>;
 template <class T>
 concept AnyOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
+template <class T>
+concept OwnScheduler = std::derived_from<std::remove_cvref_t<T>, muster::LRScheduler>;
 template <class T>
 concept AnyScheduler = std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
 template <class T>
@@ -76,6 +80,8 @@ auto prepare_one(Parts& parts, T&& object) {
     return Model<M>(pointer, prepare_model(parts, pointer));
   } else if constexpr (AnyOptimizer<T>) {
     return prepare_optimizer(parts, hold(std::forward<T>(object)));
+  } else if constexpr (OwnScheduler<T>) {
+    return std::shared_ptr<muster::LRScheduler>(hold(std::forward<T>(object)));
   } else if constexpr (AnyScheduler<T>) {
     return std::shared_ptr<torch::optim::LRScheduler>(hold(std::forward<T>(object)));
   } else if constexpr (PlateauScheduler<T>) {
@@ -92,7 +98,8 @@ auto prepare_one(Parts& parts, T&& object) {
 /// Pass two.
 template <class T>
 auto finish_one(Parts& parts, T&& prepared) {
-  if constexpr (std::same_as<std::remove_cvref_t<T>, std::shared_ptr<torch::optim::LRScheduler>>)
+  using V = std::remove_cvref_t<T>;
+  if constexpr (std::same_as<V, std::shared_ptr<muster::LRScheduler>> || std::same_as<V, std::shared_ptr<torch::optim::LRScheduler>>)
     return prepare_scheduler(parts, std::forward<T>(prepared));
   else
     return std::forward<T>(prepared);

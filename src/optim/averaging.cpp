@@ -1,0 +1,152 @@
+#include "muster/optim/averaging.h"
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/ScopeExit.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+
+namespace muster {
+namespace {
+
+/// Values change below autograd: versions stay, as when an optimizer's memory changes.
+struct BelowAutograd {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+};
+
+void average_into(const at::Tensor& average, const at::Tensor& live, const AveragingOptions& options, int64_t n_averaged) {
+  if (options.kind == AveragingKind::ema) {
+    if (average.is_floating_point()) average.lerp_(live, 1.0 - options.decay);
+    else average.copy_(average * options.decay + live * (1.0 - options.decay));
+  } else {
+    average.copy_(average + (live - average) / static_cast<double>(n_averaged + 1));
+  }
+}
+
+}  // namespace
+
+AveragedScope::AveragedScope(AveragedModel& average) : average_(average) {
+  average_.require_outside("use");
+  if (average_.n_averaged_ == 0)
+    throw UsageError("MU141", "averaged weights were to be used before the first update(); there are none yet");
+  average_.exchange();
+}
+
+AveragedScope::~AveragedScope() { average_.exchange(); }
+
+AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, const optim::FlatSource* source)
+    : options_(options) {
+  if (!(options_.decay >= 0.0 && options_.decay <= 1.0))
+    throw ConfigError("MU140", formatted("the decay of an average of weights is {}; it must be between 0 and 1", options_.decay));
+  std::unordered_set<c10::TensorImpl*> seen;
+  const auto add = [&](const std::string& name, const at::Tensor& tensor, bool averaged) {
+    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) return;
+    const auto* piece = source ? source->find(tensor) : nullptr;
+    const auto live = piece ? piece->value : tensor.detach();
+    entries_.push_back({name, live, at::empty_like(live), averaged});
+  };
+  at::NoGradGuard no_grad;
+  for (const auto& entry : module.named_parameters()) add(entry.key(), entry.value(), true);
+  for (const auto& entry : module.named_buffers()) add(entry.key(), entry.value(), options_.use_buffers);
+}
+
+void AveragedModel::require_outside(const char* call) const {
+  if (exchanged_)
+    throw UsageError("MU141", formatted("{} was called on an average while its weights are in the module; end the scope that "
+                                        "use() gave first", call));
+}
+
+void AveragedModel::update() {
+  require_outside("update");
+  const BelowAutograd scope;
+  for (auto& [name, live, average, averaged] : entries_) {
+    if (n_averaged_ == 0 || !averaged) average.copy_(live);
+    else average_into(average, live, options_, n_averaged_);
+  }
+  ++n_averaged_;
+}
+
+void AveragedModel::exchange() {
+  const BelowAutograd scope;
+  for (auto& [name, live, average, averaged] : entries_) {
+    const auto kept = live.clone();
+    live.copy_(average);
+    average.copy_(kept);
+  }
+  exchanged_ = !exchanged_;
+}
+
+void AveragedModel::copy_to_module() {
+  require_outside("copy_to_module");
+  if (n_averaged_ == 0)
+    throw UsageError("MU141", "averaged weights were to be used before the first update(); there are none yet");
+  const BelowAutograd scope;
+  for (auto& [name, live, average, averaged] : entries_) live.copy_(average);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> AveragedModel::state_dict() const {
+  require_outside("state_dict");
+  std::vector<std::pair<std::string, at::Tensor>> state;
+  for (const auto& entry : entries_) state.emplace_back(entry.name, entry.average);
+  state.emplace_back("n_averaged", at::scalar_tensor(n_averaged_, at::kLong));
+  return state;
+}
+
+void AveragedModel::load_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& state) {
+  require_outside("load_state_dict");
+  const auto find = [&](const std::string& name) -> const at::Tensor& {
+    const auto found = std::find_if(state.begin(), state.end(), [&](const auto& entry) { return entry.first == name; });
+    if (found == state.end()) throw UsageError("MU142", "the state of an average of weights has no entry '" + name + "'");
+    return found->second;
+  };
+  for (const auto& entry : entries_)
+    if (const auto& saved = find(entry.name); saved.sizes() != entry.average.sizes())
+      throw UsageError("MU142", formatted("the entry '{}' of an average of weights has the shape {}, the module's is {}", entry.name,
+                                          saved.sizes(), entry.average.sizes()));
+  const auto count = find("n_averaged").item<int64_t>();
+  const BelowAutograd scope;
+  for (const auto& entry : entries_) entry.average.copy_(find(entry.name));
+  n_averaged_ = count;
+}
+
+namespace {
+
+template <class Norm>
+void collect_norm(torch::nn::Module& module, std::vector<std::pair<torch::nn::Module*, std::function<void()>>>& restore) {
+  auto* norm = dynamic_cast<Norm*>(&module);
+  if (!norm) return;
+  norm->reset_running_stats();
+  restore.emplace_back(norm, [norm, before = norm->options.momentum()] { norm->options.momentum(before); });
+  norm->options.momentum(std::nullopt);
+}
+
+}  // namespace
+
+void update_bn(torch::nn::Module& module, const std::function<void()>& forward_all) {
+  std::vector<std::pair<torch::nn::Module*, std::function<void()>>> restore;
+  for (const auto& part : module.modules()) {
+    collect_norm<torch::nn::BatchNorm1dImpl>(*part, restore);
+    collect_norm<torch::nn::BatchNorm2dImpl>(*part, restore);
+    collect_norm<torch::nn::BatchNorm3dImpl>(*part, restore);
+  }
+  if (restore.empty()) return;
+  const bool training = module.is_training();
+  const auto undo = c10::make_scope_exit([&] {
+    for (const auto& [norm, set] : restore) set();
+    module.train(training);
+  });
+  module.train(true);
+  at::NoGradGuard no_grad;
+  forward_all();
+}
+
+}  // namespace muster

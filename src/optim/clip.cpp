@@ -1,0 +1,69 @@
+#include "muster/optim/clip.h"
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/optim/norm.h"
+#include "optim/schedule_options.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace muster {
+namespace {
+
+double norm_of(const std::vector<at::Tensor>& parameters, double p) {
+  if (!(p > 0))
+    throw ConfigError("MU144", formatted("gradients are to be clipped by a norm of order {}; give one above 0, or infinity", p));
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters)
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  return optim::norm_from_power_sum(optim::power_sum(gradients, p).item<double>(), p);
+}
+
+void apply_clip(const std::vector<at::Tensor>& parameters, const optim::ClipDecision& decision) {
+  at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters) {
+    if (!parameter.grad().defined()) continue;
+    if (decision.drop) parameter.mutable_grad().reset();
+    else parameter.grad().mul_(decision.factor);
+  }
+}
+
+}  // namespace
+
+optim::ClipDecision optim::decide_clip(double norm, double max_norm, NonFinite non_finite) {
+  if (std::isfinite(norm) || non_finite == NonFinite::pass) return {clip_coefficient(norm, max_norm), false};
+  if (non_finite == NonFinite::skip) return {1.0, true};
+  throw UsageError("MU143", formatted("the gradients' norm is {}; lower the learning rate, or clip with NonFinite::skip to leave "
+                                      "such steps out", norm));
+}
+
+double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipNormOptions options) {
+  const double norm = norm_of(parameters, options.norm_type);
+  apply_clip(parameters, optim::decide_clip(norm, max_norm, options.non_finite));
+  return norm;
+}
+
+std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm, ClipNormOptions options) {
+  const auto& groups = optimizer.param_groups();
+  const auto bounds = optim::each_group(max_norm, groups.size(), "max_norm");
+  std::vector<double> norms;
+  std::vector<optim::ClipDecision> decisions;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    norms.push_back(norm_of(groups[g].params(), options.norm_type));
+    decisions.push_back(optim::decide_clip(norms[g], bounds[g], options.non_finite));
+  }
+  const bool drop = std::any_of(decisions.begin(), decisions.end(), [](const auto& decision) { return decision.drop; });
+  for (size_t g = 0; g < groups.size(); ++g) apply_clip(groups[g].params(), {decisions[g].factor, drop});
+  return norms;
+}
+
+void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters)
+    if (parameter.grad().defined()) parameter.grad().clamp_(-clip_value, clip_value);
+}
+
+}  // namespace muster

@@ -1,0 +1,37 @@
+#include "parts.h"
+
+#include "muster/base/error.h"
+#include "muster/optim/composed_schedulers.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::runtime {
+
+Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
+  require_launched();
+  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(), [&](const auto& entry) {
+    const auto prepared = entry.lock();
+    return prepared && &prepared->inner() == &scheduler->optimizer();
+  });
+  if (found == optimizers_.end())
+    throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
+                              "from under its scheduler) and prepare both");
+  if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
+    return Scheduler(nullptr,
+                     [plateau, group = group_](double metric) {
+                       const auto mean = at::scalar_tensor(metric, at::kDouble);
+                       group.all_reduce(mean, dist::ReduceOp::mean);
+                       plateau->step(mean.item<double>());
+                     },
+                     scheduler);
+  return Scheduler([scheduler, keep = found->lock()] { scheduler->step(); }, nullptr, scheduler);
+}
+
+Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> scheduler) {
+  return parts.prepare_scheduler(std::move(scheduler));
+}
+
+}  // namespace muster::runtime
