@@ -15,7 +15,9 @@ struct NormedImpl : torch::nn::Module {
   NormedImpl() {
     linear = register_module("linear", torch::nn::Linear(5, 4));
     norm = register_module("norm", torch::nn::BatchNorm1d(4));
-    to(torch::kDouble);
+    for (auto tensor : parameters()) tensor.set_data(tensor.to(torch::kDouble));
+    for (auto tensor : buffers())   // not to(): it would make a double of the count too
+      if (tensor.is_floating_point()) tensor.set_data(tensor.to(torch::kDouble));
   }
   torch::Tensor forward(const torch::Tensor& x) { return norm(linear(x)); }
   torch::nn::Linear linear{nullptr};
