@@ -84,6 +84,11 @@ def data_cases(programs):
                        {"muster": Contender(ours, f"get {workload} {count}"), "get-only loop": Contender(ours, f"loop {workload} {count}")}, **setup)
 
 
+def resume_cases(programs):
+    for samples in (1_000, 1_000_000):
+        yield Case("resume", f"{samples}", "ms", {"muster": Contender([str(programs / "resume_bench")]), "accelerate": Contender(peer("resume_peer"))})
+
+
 def safetensors_cases(programs):
     folder = str(programs.parent / "bench" / "files")
     for case in ("save", "save durable", "load", "load mapped"):
@@ -99,5 +104,5 @@ def compile_cases(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, launch_cases, optim_cases, data_cases, safetensors_cases, compile_cases)
+    groups = (step_cases, ddp_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

@@ -27,6 +27,11 @@ void refuse_sharing() {
                             "data set copyable, or set workers = 0");
 }
 
+void BatchBox::refuse_sending() {
+  throw UsageError("MU112", "batches of this type cannot be sent to other ranks, which dispatch_batches needs: give the loader a stream "
+                            "whose batches have a default constructor, or leave dispatch_batches out");
+}
+
 int64_t known_size(std::optional<size_t> size) {
   if (size) return static_cast<int64_t>(*size);
   throw ConfigError("MU104", "the data set does not know its size; muster::DataLoader takes data sets with a size and an index");

@@ -17,10 +17,17 @@ int64_t checked(int64_t index, int64_t size) {
 
 }  // namespace
 
-ComputedOrder::ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch)
-    : permutation_(plan.size(), seed, epoch), plan_(plan), shuffle_(shuffle) {}
+bool IndexOrder::prepare(int64_t batch, BatchContent& content) {
+  if (batch >= batches_) return false;
+  content.samples = fill(batch, content.indices);
+  content.last = batch + 1 == batches_;
+  return true;
+}
 
-int64_t ComputedOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
+ComputedOrder::ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch)
+    : IndexOrder(plan.batches()), permutation_(plan.size(), seed, epoch), plan_(plan), shuffle_(shuffle) {}
+
+StepSamples ComputedOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
   const auto [count, start] = plan_.positions(batch);
   const int64_t size = plan_.size();
   indices.resize(count);
@@ -28,12 +35,12 @@ int64_t ComputedOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
     const int64_t position = start + i < size ? start + i : (start + i) % size;
     indices[i] = shuffle_ ? permutation_(position) : position;
   }
-  return plan_.real_samples(batch);
+  return plan_.samples(batch);
 }
 
 SampledOrder::SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
                            int64_t first_batch)
-    : dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
+    : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
   head_.resize(std::min(plan_.padding(), plan_.size()));
   if (!head_.empty()) {
     sampler_->start(epoch);
@@ -45,7 +52,7 @@ SampledOrder::SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampl
   sampler_->seek(cursor_);
 }
 
-int64_t SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
+StepSamples SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
   const auto [count, start] = plan_.positions(batch);
   for (; cursor_ < std::min(start, plan_.size()); ++cursor_) sampler_->next();
   indices.clear();
@@ -57,12 +64,12 @@ int64_t SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
       ++cursor_;
     }
   }
-  return plan_.real_samples(batch);
+  return plan_.samples(batch);
 }
 
 BatchSampledOrder::BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
                                      int64_t epoch, int64_t first_batch)
-    : dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
+    : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
   const auto& deal = plan_.deal();
   if (plan_.pads()) {
     sampler_->start(epoch);
@@ -72,19 +79,23 @@ BatchSampledOrder::BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr
   if (first_batch > 0 && first_batch < plan_.batches()) sampler_->seek(first_batch * deal.world_size);
 }
 
-int64_t BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
+StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
   const auto& deal = plan_.deal();
-  int64_t real = 0;
+  StepSamples samples;
   for (int r = 0; r < deal.world_size; ++r) {
     const int64_t global = batch * deal.world_size + r;
     const bool padding = global >= deal.size;
     if (padding && head_.empty()) break;
     auto next = padding ? head_[(global - deal.size) % head_.size()] : sampler_->next();
-    if (!padding) real += static_cast<int64_t>(next.size());
-    if (r == deal.rank) indices = std::move(next);
+    const auto count = static_cast<int64_t>(next.size());
+    if (!padding) samples.real += count;
+    if (r != deal.rank) continue;
+    samples.local = count;
+    samples.local_real = padding ? 0 : count;
+    indices = std::move(next);
   }
   for (const int64_t index : indices) checked(index, dataset_size_);
-  return real;
+  return samples;
 }
 
 }  // namespace muster::data

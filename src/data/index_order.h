@@ -2,6 +2,7 @@
 
 #include "muster/data/sampler.h"
 
+#include "batch_order.h"
 #include "permutation.h"
 #include "shard_plan.h"
 
@@ -12,13 +13,15 @@
 namespace muster::data {
 
 /// The indices of this rank's batches in one pass.
-class IndexOrder {
+class IndexOrder : public BatchOrder {
  public:
-  virtual ~IndexOrder() = default;
-  /// Any thread may fill() any batch at any time; otherwise one thread at a time, batch after batch.
-  virtual bool random_access() const = 0;
-  /// Replaces `indices` by those of this batch. Returns the samples of that step over all ranks, padding not counted.
-  virtual int64_t fill(int64_t batch, std::vector<int64_t>& indices) = 0;
+  explicit IndexOrder(int64_t batches) : batches_(batches) {}
+  bool prepare(int64_t batch, BatchContent& content) final;
+  /// Replaces `indices` by those of this batch.
+  virtual StepSamples fill(int64_t batch, std::vector<int64_t>& indices) = 0;
+
+ private:
+  int64_t batches_;
 };
 
 /// 0, 1, 2, ... or a permutation of it.
@@ -26,7 +29,7 @@ class ComputedOrder : public IndexOrder {
  public:
   ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed, int64_t epoch);
   bool random_access() const override { return true; }
-  int64_t fill(int64_t batch, std::vector<int64_t>& indices) override;
+  StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 
  private:
   Permutation permutation_;
@@ -40,7 +43,7 @@ class SampledOrder : public IndexOrder {
  public:
   SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch, int64_t first_batch);
   bool random_access() const override { return false; }
-  int64_t fill(int64_t batch, std::vector<int64_t>& indices) override;
+  StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 
  private:
   int64_t cursor_ = 0;
@@ -57,7 +60,7 @@ class BatchSampledOrder : public IndexOrder {
   BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size, int64_t epoch,
                     int64_t first_batch);
   bool random_access() const override { return false; }
-  int64_t fill(int64_t batch, std::vector<int64_t>& indices) override;
+  StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 
  private:
   int64_t dataset_size_;

@@ -1,12 +1,18 @@
 #include "muster/data/loader_state.h"
 
+#include "dispatched_pass.h"
+#include "index_order.h"
+#include "mix.h"
 #include "pass.h"
+#include "rank_agreement.h"
+#include "stream_order.h"
 
 #include "muster/base/error.h"
 #include "muster/device/device.h"
 
 #include <ATen/Context.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -15,6 +21,7 @@ namespace {
 
 Deal deal_of(const DataLoaderOptions& options, const ShardSpec& shard, int64_t size) {
   return {.batch_size = options.batch_size,
+          .dispatch = shard.world_size > 1 && shard.dispatch_batches.value_or(options.dispatch_batches),
           .drop_last = options.drop_last,
           .even = shard.even_batches.value_or(options.even_batches),
           .rank = shard.rank,
@@ -26,6 +33,17 @@ Deal deal_of(const DataLoaderOptions& options, const ShardSpec& shard, int64_t s
 uint64_t seed_of(const DataLoaderOptions& options, const ShardSpec& shard) {
   if (options.seed) return *options.seed;
   return shard.seed ? *shard.seed : at::globalContext().defaultGenerator(at::kCPU).current_seed();
+}
+
+void check_stream(const DataLoaderOptions& options, const ShardSpec& shard, bool is_stream, bool has_order) {
+  const bool dispatch = shard.dispatch_batches.value_or(options.dispatch_batches);
+  if (is_stream && (options.shuffle || has_order))
+    throw ConfigError("MU107", "a loader of a stream has a sampler or shuffle = true, but a stream has no indices; shuffle inside the stream");
+  if (dispatch && !is_stream)
+    throw ConfigError("MU107", "a loader of a data set with indices has dispatch_batches = true; only streams are dispatched, any other "
+                               "data set is read where it is needed, so leave dispatch_batches out");
+  if (dispatch && shard.world_size > 1 && !shard.group)
+    throw ConfigError("MU107", "dispatch_batches needs the group of ranks that rank 0 reads for; prepare the loader, or give ShardSpec a group");
 }
 
 void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sampler) {
@@ -49,15 +67,31 @@ struct LoaderState::Parts {
   ShardSpec shard;
 
   BatchSampler* batch_sampler() const { return sampler ? sampler->batch_sampler().get() : nullptr; }
-  int64_t stream_size() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
-  ShardPlan plan() const { return ShardPlan(deal_of(options, shard, stream_size())); }
+  const char* order_name() const {
+    if (sampler) return batch_sampler() ? "batch sampler" : "sampler";
+    return streams() ? "stream" : options.shuffle ? "shuffled" : "sequential";
+  }
+  bool streams() const { return maker->stream() != nullptr; }
+  /// Samples in a pass; -1 if nobody knows.
+  int64_t samples() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
+  ShardPlan plan() const { return ShardPlan(deal_of(options, shard, std::max<int64_t>(0, samples()))); }
   BatchShardPlan batch_plan() const { return BatchShardPlan(deal_of(options, shard, batch_sampler()->size())); }
+  bool sized() const { return batch_sampler() || samples() >= 0; }
   int64_t batches() const { return batch_sampler() ? batch_plan().batches() : plan().batches(); }
-  std::shared_ptr<IndexOrder> order() const;
+  /// What a position is counted in, over all ranks, and how many of it a step and a pass have.
+  int64_t step() const { return batch_sampler() ? shard.world_size : plan().step_size(); }
+  int64_t total() const { return batch_sampler() ? batch_sampler()->size() : samples(); }
+  EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, shard.rank) : seed, progress->epoch}; }
+  std::shared_ptr<BatchOrder> order() const;
 };
 
-std::shared_ptr<IndexOrder> LoaderState::Parts::order() const {
+std::shared_ptr<BatchOrder> LoaderState::Parts::order() const {
   const int64_t epoch = progress->epoch, first = progress->next_start;
+  if (streams()) {
+    const auto deal = deal_of(options, shard, 0);
+    return std::make_shared<StreamOrder>(
+        maker, StreamOrder::Settings{.deal = deal, .first_step = first, .random = random(), .state = progress->next_state});
+  }
   if (batch_sampler())
     return std::make_shared<BatchSampledOrder>(batch_plan(), sampler->batch_sampler(), maker->size(), epoch, first);
   if (sampler) return std::make_shared<SampledOrder>(plan(), sampler->sampler(), maker->size(), epoch, first);
@@ -73,6 +107,7 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   parts_->seed = seed_of(options, shard);
   parts_->shard = shard;
   check(options, parts_->sampler && parts_->sampler->sampler(), parts_->batch_sampler());
+  check_stream(options, shard, parts_->streams(), parts_->sampler.has_value());
   parts_->batches();
 }
 
@@ -80,64 +115,127 @@ LoaderState::~LoaderState() = default;
 
 std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) const {
   auto state = std::make_shared<LoaderState>(parts_->maker, parts_->sampler, parts_->options, shard);
-  state->parts_->progress->epoch = epoch();
-  state->parts_->progress->next_start = parts_->progress->next_start;
-  state->parts_->progress->position = position();
+  if (shard.group && shard.world_size > 1) {
+    const std::string ranks_must_share = state->describe_order() + ", " + std::to_string(epoch());
+    state->parts_->seed = agree(*shard.group, ranks_must_share, state->parts_->seed);
+  }
+  const auto& from = *parts_->progress;
+  state->load_position({.dataset = from.next_state,
+                        .epoch = from.epoch,
+                        .samples = from.next_start * parts_->step(),
+                        .seed = state->parts_->seed});
   return state;
 }
 
 std::unique_ptr<Pass> LoaderState::begin_pass() {
   auto& p = *parts_;
   if (p.progress->running) p.progress->running->end();
-  RunningPass::Plan plan{.makers = {},
-                         .options = p.options,
-                         .order = p.order(),
-                         .pinned = p.options.pin_memory && device::uses_pinned_memory(p.shard.device),
-                         .random = EpochRandom(p.seed, p.progress->epoch),
-                         .shard = p.shard,
-                         .size = p.batches()};
+  if (p.shard.group && p.shard.world_size > 1) synchronize_generators(*p.shard.group, p.shard.device, p.shard.synced_generators);
+  PassPlan plan{.makers = {},
+                .options = p.options,
+                .order = p.order(),
+                .pinned = p.options.pin_memory && device::uses_pinned_memory(p.shard.device),
+                .random = p.random(),
+                .shard = p.shard};
   if (p.options.workers == 0) plan.makers.push_back(p.maker);
   for (int i = 0; i < p.options.workers; ++i) plan.makers.push_back(p.maker->for_worker());
+  if (deal_of(p.options, p.shard, 0).dispatch) return std::make_unique<DispatchedPass>(std::move(plan), p.progress);
   return std::make_unique<RunningPass>(std::move(plan), p.progress);
 }
 
 int64_t LoaderState::batch_size() const { return parts_->batch_sampler() ? 0 : parts_->plan().local_batch_size(); }
-int64_t LoaderState::dataset_size() const { return parts_->maker->size(); }
 bool LoaderState::end_of_dataloader() const { return parts_->progress->last; }
 int64_t LoaderState::epoch() const { return parts_->progress->epoch; }
 const DataLoaderOptions& LoaderState::options() const { return parts_->options; }
 int64_t LoaderState::position() const { return parts_->progress->position; }
-int64_t LoaderState::real_samples() const { return parts_->progress->real_samples; }
+const StepSamples& LoaderState::samples() const { return parts_->progress->samples; }
 void LoaderState::set_epoch(int64_t epoch) { parts_->progress->epoch = epoch; }
 const ShardSpec& LoaderState::shard() const { return parts_->shard; }
-int64_t LoaderState::size() const { return parts_->batches(); }
 int64_t LoaderState::total_batch_size() const { return parts_->batch_sampler() ? 0 : parts_->plan().step_size(); }
 
 int64_t LoaderState::remainder() const {
-  if (parts_->options.drop_last || parts_->batch_sampler()) return -1;
-  return parts_->stream_size() % total_batch_size();
+  if (parts_->options.drop_last || parts_->batch_sampler() || !parts_->sized()) return -1;
+  return parts_->samples() % total_batch_size();
 }
 
 void LoaderState::seek(int64_t batch) {
-  if (batch < 0 || batch > size())
-    throw UsageError("MU108", "cannot seek to batch " + std::to_string(batch) + ": this rank's pass has " + std::to_string(size()) +
-                                  " batches");
-  parts_->progress->next_start = batch;
-  if (!parts_->progress->running) parts_->progress->position = batch;
+  const auto batches = known_size();
+  if (batch < 0 || (batches && batch > *batches))
+    throw UsageError("MU108", "cannot seek to batch " + std::to_string(batch) + ": this rank's pass has " +
+                                  (batches ? std::to_string(*batches) : "an unknown number of") + " batches");
+  auto& progress = *parts_->progress;
+  progress.next_start = batch;
+  progress.next_state.clear();
+  if (progress.running) return;
+  progress.position = batch;
+  progress.state.clear();
+}
+
+std::optional<int64_t> LoaderState::known_size() const {
+  return parts_->sized() ? std::optional(parts_->batches()) : std::nullopt;
+}
+
+int64_t LoaderState::size() const {
+  if (const auto size = known_size()) return *size;
+  throw UsageError("MU113", "the length of a loader was asked for, but its stream does not say how many samples it has; give the stream "
+                            "a member size(), or ask known_size()");
+}
+
+int64_t LoaderState::dataset_size() const {
+  if (parts_->maker->size() >= 0) return parts_->maker->size();
+  throw UsageError("MU113", "the size of a loader's data set was asked for, but its stream does not say how many samples it has; give the "
+                            "stream a member size()");
+}
+
+LoaderPosition LoaderState::save_position() const {
+  const auto& p = *parts_;
+  return {.dataset = p.streams() ? p.progress->state : p.maker->state(),
+          .epoch = epoch(),
+          .samples = position() * p.step(),
+          .seed = p.seed};
+}
+
+void LoaderState::load_position(const LoaderPosition& saved) {
+  auto& p = *parts_;
+  const bool whole = p.sized() && saved.samples >= p.total();
+  if (saved.samples < 0 || (!whole && saved.samples % p.step() != 0))
+    throw UsageError("MU114", "a loader's saved position is sample " + std::to_string(saved.samples) + " of the pass, but its steps have " +
+                                  std::to_string(p.step()) + " samples now, so no step begins there; resume with a world size and batch "
+                                  "size whose product divides it");
+  seek(whole ? size() : saved.samples / p.step());
+  p.seed = saved.seed;
+  p.progress->epoch = saved.epoch;
+  if (p.streams()) {
+    p.progress->next_state = saved.dataset;
+    if (!p.progress->running) p.progress->state = saved.dataset;
+  } else if (!saved.dataset.empty()) {
+    p.maker->load_state(saved.dataset);
+  }
+}
+
+/// What all ranks must do alike.
+std::string LoaderState::describe_order() const {
+  const auto& p = *parts_;
+  const auto& o = p.options;
+  const auto deal = deal_of(o, p.shard, 0);
+  return std::string(p.order_name()) + ", samples " + std::to_string(p.total()) + ", batch_size " + std::to_string(o.batch_size) +
+         (deal.drop_last ? ", drop_last" : "") + (deal.even ? ", even_batches" : "") + (deal.split ? ", split_batches" : "") +
+         (deal.dispatch ? ", dispatch_batches" : "") + (o.seed ? ", seed " + std::to_string(*o.seed) : "");
 }
 
 std::string LoaderState::describe() const {
   const auto& p = *parts_;
   const auto& o = p.options;
-  std::string text = p.batch_sampler() ? "batch sampler" : p.sampler ? "sampler" : o.shuffle ? "shuffled, seed " + std::to_string(p.seed) : "sequential";
-  text += ", " + std::to_string(dataset_size()) + " samples";
-  if (!p.batch_sampler())
-    text += ", batch " + std::to_string(batch_size()) + " x " + std::to_string(p.shard.world_size) + (p.shard.world_size == 1 ? " rank" : " ranks");
-  text += ", " + std::to_string(size()) + " batches";
-  const bool pads = p.batch_sampler() ? p.batch_plan().pads() : p.shard.world_size > 1 && p.plan().batches() * total_batch_size() > p.stream_size();
+  auto counted = [](int64_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
+  std::string text = p.order_name();
+  if (!p.sampler && o.shuffle) text += ", seed " + std::to_string(p.seed);
+  text += p.maker->size() < 0 ? ", unknown length" : ", " + std::to_string(p.maker->size()) + " samples";
+  if (!p.batch_sampler()) text += ", batch " + std::to_string(batch_size()) + " x " + counted(p.shard.world_size, "rank");
+  if (p.sized()) text += ", " + std::to_string(size()) + " batches";
+  const bool pads = p.batch_sampler() ? p.batch_plan().pads() : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
   text += o.drop_last ? ", incomplete step dropped" : pads ? ", last step padded" : "";
-  return text + ", " + (o.workers == 0 ? "made by the caller" : std::to_string(o.workers) + (o.workers == 1 ? " worker" : " workers")) +
-         ", to " + p.shard.device.str();
+  if (deal_of(o, p.shard, 0).dispatch) text += ", read by rank 0";
+  return text + ", " + (o.workers == 0 ? "made by the caller" : counted(o.workers, "worker")) + ", to " + p.shard.device.str();
 }
 
 }  // namespace muster::data

@@ -1,8 +1,8 @@
 #include "pass.h"
 
-#include "muster/base/error.h"
+#include "dataset_scope.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
+#include "muster/base/error.h"
 
 #include <algorithm>
 #include <string>
@@ -25,32 +25,62 @@ void drop_shared_tensors(BatchBox& box) {
 
 }  // namespace
 
-RunningPass::RunningPass(Plan plan, std::shared_ptr<Progress> progress)
-    : mover_(plan.shard.device, plan.shard.non_blocking), plan_(std::move(plan)), position_(progress->next_start),
-      progress_(std::move(progress)) {
-  if (plan_.options.workers > 0 && position_ < plan_.size) {
-    const WorkerQueue::Settings settings{.capacity = std::max<int64_t>(1, plan_.options.prefetch) * plan_.options.workers,
-                                         .first = position_,
-                                         .last = plan_.size,
-                                         .pinned = plan_.pinned,
-                                         .random = plan_.random,
-                                         .timeout = plan_.options.timeout};
-    workers_ = std::make_unique<WorkerQueue>(settings, plan_.order, plan_.makers);
-  }
+OpenPass::OpenPass(std::shared_ptr<Progress> progress)
+    : epoch_(progress->epoch), position_(progress->next_start), progress_(std::move(progress)) {
   progress_->running = this;
-  progress_->next_start = 0;
   progress_->position = position_;
+  progress_->state = progress_->next_state;
+  progress_->next_start = 0;
+  progress_->next_state.clear();
 }
 
-RunningPass::~RunningPass() { end(); }
-
-void RunningPass::end() noexcept {
+void OpenPass::end() noexcept {
   ended_ = true;
-  workers_.reset();
+  stop();
   if (progress_->running != this) return;
   progress_->running = nullptr;
   progress_->last = false;
 }
+
+void OpenPass::require_open() const {
+  if (ended_)
+    throw UsageError("MU106", "this pass over a loader is over: another one was begun while it ran, or it failed. Give a loop inside a "
+                              "loop over the same data a loader of its own");
+}
+
+void OpenPass::hand_out(const MadeBatch& made) {
+  ++position_;
+  progress_->position = position_;
+  progress_->samples = made.samples;
+  progress_->last = made.last;
+  progress_->state = made.state;
+}
+
+BatchBox* OpenPass::finish() {
+  if (finished_) return nullptr;
+  finished_ = true;
+  stop();
+  progress_->last = false;
+  progress_->position = 0;
+  progress_->state.clear();
+  if (progress_->epoch == epoch_) ++progress_->epoch;
+  return nullptr;
+}
+
+RunningPass::RunningPass(PassPlan plan, std::shared_ptr<Progress> progress)
+    : OpenPass(std::move(progress)), mover_(plan.shard.device, plan.shard.non_blocking), plan_(std::move(plan)) {
+  if (plan_.options.workers == 0) return;
+  const WorkerQueue::Settings settings{.capacity = std::max<int64_t>(1, plan_.options.prefetch) * plan_.options.workers,
+                                       .first = position(),
+                                       .pinned = plan_.pinned,
+                                       .random = plan_.random,
+                                       .timeout = plan_.options.timeout};
+  workers_ = std::make_unique<WorkerQueue>(settings, plan_.order, plan_.makers);
+}
+
+RunningPass::~RunningPass() { end(); }
+
+void RunningPass::stop() noexcept { workers_.reset(); }
 
 void RunningPass::release() {
   if (!current_.box) return;
@@ -63,48 +93,29 @@ void RunningPass::release() {
   else spare_ = std::move(current_.box);
 }
 
-MadeBatch RunningPass::fetch() {
+std::optional<MadeBatch> RunningPass::fetch() {
   if (workers_) return workers_->take();
-  MadeBatch made{.box = std::move(spare_), .real_samples = plan_.order->fill(position_, indices_)};
-  if (!made.box) made.box = plan_.makers.front()->new_box();
-  // Data needs no gradients: below autograd a small operator costs a fifth less.
-  const at::AutoDispatchBelowADInplaceOrView no_gradients;
-  plan_.makers.front()->make({.indices = indices_, .pinned = plan_.pinned, .random = plan_.random}, *made.box);
+  const DatasetScope scope;
+  if (!plan_.order->prepare(position(), content_)) return std::nullopt;
+  MadeBatch made{.box = std::move(spare_), .last = false, .samples = {}, .state = {}};
+  make_batch(*plan_.makers.front(), content_, plan_.random, plan_.pinned, made);
   return made;
 }
 
-BatchBox* RunningPass::hand_out(MadeBatch made) {
-  current_ = std::move(made);
-  ++position_;
-  progress_->position = position_;
-  progress_->real_samples = current_.real_samples;
-  progress_->last = position_ == plan_.size;
-  return current_.box.get();
-}
-
-BatchBox* RunningPass::finish() {
-  if (finished_) return nullptr;
-  finished_ = true;
-  workers_.reset();
-  progress_->last = false;
-  progress_->position = 0;
-  if (progress_->epoch == plan_.random.epoch()) ++progress_->epoch;
-  return nullptr;
-}
-
 BatchBox* RunningPass::next() {
-  if (ended_)
-    throw UsageError("MU106", "this pass over a loader is over: another one was begun while it ran, or it failed. Give a loop inside a "
-                              "loop over the same data a loader of its own");
+  require_open();
   release();
-  if (position_ >= plan_.size) return finish();
+  if (plan_.options.workers > 0 && !workers_) return finish();
   try {
-    auto made = ahead_ ? std::move(*ahead_) : fetch();
-    if (!ahead_) mover_.start(*made.box);
+    auto made = ahead_ ? std::move(ahead_) : fetch();
+    if (!made) return finish();
+    if (!ahead_) mover_.start(*made->box);
     ahead_.reset();
-    mover_.finish(*made.box);
+    mover_.finish(*made->box);
     if (mover_.active() && workers_ && (ahead_ = workers_->try_take())) mover_.start(*ahead_->box);
-    return hand_out(std::move(made));
+    current_ = std::move(*made);
+    hand_out(current_);
+    return current_.box.get();
   } catch (...) {
     end();
     throw;

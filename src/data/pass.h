@@ -2,63 +2,83 @@
 
 #include "muster/data/loader_state.h"
 
+#include "batch_order.h"
 #include "device_mover.h"
-#include "index_order.h"
 #include "worker_queue.h"
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace muster::data {
 
-class RunningPass;
+class OpenPass;
 
 /// Where a loader stands, as its user sees it.
 struct Progress {
   int64_t epoch = 0;
   bool last = false;            ///< the batch in hand is the last one
   int64_t next_start = 0;       ///< where the next pass begins
+  std::string next_state;       ///< of a stateful stream there; empty if it is to be found by skipping
   int64_t position = 0;
-  int64_t real_samples = 0;
-  RunningPass* running = nullptr;
+  OpenPass* running = nullptr;
+  StepSamples samples;          ///< of the batch in hand or the last one
+  std::string state;            ///< of a stateful stream at `position`
 };
 
-/// A pass over the batches [progress.next_start, size).
-class RunningPass : public Pass {
+/// What all passes have in common: they keep their loader's progress.
+class OpenPass : public Pass {
  public:
-  struct Plan {
-    std::vector<std::shared_ptr<BatchMaker>> makers;  ///< one per worker; a single one with no workers
-    DataLoaderOptions options;
-    std::shared_ptr<IndexOrder> order;
-    bool pinned = false;
-    EpochRandom random;
-    ShardSpec shard;
-    int64_t size = 0;
-  };
-  RunningPass(Plan plan, std::shared_ptr<Progress> progress);
-  ~RunningPass() override;
-
-  BatchBox* next() override;
-  /// Another pass begins: ends the threads; next() is refused from now on.
+  explicit OpenPass(std::shared_ptr<Progress> progress);
+  /// Another pass begins: next() is refused from now on.
   void end() noexcept;
 
- private:
-  MadeBatch fetch();
-  BatchBox* hand_out(MadeBatch made);
+ protected:
+  /// Ends threads and lets go of data.
+  virtual void stop() noexcept = 0;
+  /// Throws: UsageError (MU106) if the pass has ended.
+  void require_open() const;
+  void hand_out(const MadeBatch& made);
   BatchBox* finish();
-  void release();
+  int64_t position() const { return position_; }
 
-  std::optional<MadeBatch> ahead_;
-  MadeBatch current_;
+ private:
   bool ended_ = false;
+  int64_t epoch_;
   bool finished_ = false;
-  std::vector<int64_t> indices_;
-  DeviceMover mover_;
-  Plan plan_;
   int64_t position_;
   std::shared_ptr<Progress> progress_;
+};
+
+/// What a pass is made from.
+struct PassPlan {
+  std::vector<std::shared_ptr<BatchMaker>> makers;  ///< one per worker; a single one with no workers
+  DataLoaderOptions options;
+  std::shared_ptr<BatchOrder> order;
+  bool pinned = false;
+  EpochRandom random;
+  ShardSpec shard;
+};
+
+/// A pass over the batches of this rank from progress.next_start on.
+class RunningPass : public OpenPass {
+ public:
+  RunningPass(PassPlan plan, std::shared_ptr<Progress> progress);
+  ~RunningPass() override;
+  BatchBox* next() override;
+
+ private:
+  std::optional<MadeBatch> fetch();
+  void release();
+  void stop() noexcept override;
+
+  std::optional<MadeBatch> ahead_;
+  BatchContent content_;
+  MadeBatch current_;
+  DeviceMover mover_;
+  PassPlan plan_;
   std::unique_ptr<BatchBox> spare_;
   std::unique_ptr<WorkerQueue> workers_;
 };

@@ -2,6 +2,8 @@
 
 #include "mix.h"
 
+#include "muster/hook/random_scope.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 
 namespace muster {
@@ -19,5 +21,10 @@ uint64_t SampleRandom::below(uint64_t bound) {
 }
 
 at::Generator SampleRandom::generator() { return at::make_generator<at::CPUGeneratorImpl>((*this)()); }
+
+void EpochRandom::seed_operators(int64_t index) const noexcept {
+  // Not a number that the sample's SampleRandom gives, so that the two do not repeat each other.
+  if (auto* scope = hook::RandomScope::current()) scope->seed(~at(index)());
+}
 
 }  // namespace muster

@@ -40,16 +40,27 @@ int64_t ShardPlan::batches() const {
   const int64_t rest = deal_.size % step_size();
   if (deal_.drop_last || rest == 0) return steps;
   if (deal_.even) return steps + 1;
-  return steps + (rest > deal_.rank * local_batch_size() ? 1 : 0);
+  return steps + (rest > deal_.rank * piece_size(steps) ? 1 : 0);
+}
+
+/// Samples that a rank gets of this step unless they run out.
+int64_t ShardPlan::piece_size(int64_t batch) const {
+  const int64_t left = deal_.size - batch * step_size();
+  return deal_.dispatch && left < step_size() ? ceil_div(left, deal_.world_size) : local_batch_size();
 }
 
 Positions ShardPlan::positions(int64_t batch) const {
-  const int64_t start = batch * step_size() + deal_.rank * local_batch_size();
-  if (deal_.even) return {local_batch_size(), start};
-  return {std::min(local_batch_size(), deal_.size - start), start};
+  const int64_t piece = piece_size(batch);
+  const int64_t start = batch * step_size() + deal_.rank * piece;
+  return {deal_.even ? piece : std::min(piece, deal_.size - start), start};
 }
 
-int64_t ShardPlan::real_samples(int64_t batch) const { return std::min(step_size(), deal_.size - batch * step_size()); }
+StepSamples ShardPlan::samples(int64_t batch) const {
+  const auto [count, start] = positions(batch);
+  return {.local = count,
+          .local_real = std::clamp<int64_t>(deal_.size - start, 0, count),
+          .real = std::min(step_size(), deal_.size - batch * step_size())};
+}
 
 int64_t ShardPlan::padding() const {
   if (batches() == 0) return 0;

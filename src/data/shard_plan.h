@@ -1,5 +1,7 @@
 #pragma once
 
+#include "muster/data/loader_state.h"
+
 #include <cstdint>
 
 namespace muster::data {
@@ -7,6 +9,7 @@ namespace muster::data {
 /// How a job's samples are dealt to ranks.
 struct Deal {
   int64_t batch_size = 1;
+  bool dispatch = false;  ///< an incomplete last step is cut into one piece per rank, of equal size but for padding
   bool drop_last = false;
   bool even = true;
   int rank = 0;
@@ -21,7 +24,8 @@ struct Positions {
   int64_t start = 0;
 };
 
-/// Which positions of the pass each batch of a rank holds: Accelerate's BatchSamplerShard in closed form.
+/// Which positions of the pass each batch of a rank holds: Accelerate's BatchSamplerShard and, with dispatch, its DataLoaderDispatcher
+/// in closed form.
 /// A world of one never pads.
 class ShardPlan {
  public:
@@ -30,17 +34,20 @@ class ShardPlan {
   /// Batches of this rank.
   int64_t batches() const;
   Positions positions(int64_t batch) const;
-  /// Samples of all ranks in that step, padding not counted.
-  int64_t real_samples(int64_t batch) const;
+  StepSamples samples(int64_t batch) const;
   /// Samples of a full batch of this rank.
   int64_t local_batch_size() const;
   /// Samples of a full step of all ranks.
   int64_t step_size() const;
   int64_t size() const { return deal_.size; }
+  /// Incomplete last steps are filled up.
+  bool pads() const { return deal_.even && !deal_.drop_last; }
   /// Positions beyond size() that this rank's batches reach.
   int64_t padding() const;
 
  private:
+  int64_t piece_size(int64_t batch) const;
+
   Deal deal_;
 };
 

@@ -1,14 +1,15 @@
 #include "worker_queue.h"
 
+#include "dataset_scope.h"
 #include "worker_threads.h"
 
 #include "muster/base/error.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
+#include <limits>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -16,6 +17,15 @@
 namespace muster::data {
 namespace {
 constexpr auto kLongestEnd = std::chrono::seconds(30);
+}
+
+bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned, MadeBatch& made) {
+  if (!made.box) made.box = maker.new_box();
+  made.last = content.last;
+  made.samples = content.samples;
+  made.state = content.state;
+  return maker.make({.indices = content.indices, .pinned = pinned, .random = random, .records = content.records.get(), .stop = content.stop},
+                    *made.box);
 }
 
 // Threads hold it too, so one that could not be joined in time never touches freed memory of ours.
@@ -26,23 +36,26 @@ struct WorkerQueue::Shared {
     bool ready = false;
   };
 
-  Shared(const Settings& s, std::shared_ptr<IndexOrder> o)
-      : settings(s), last(s.last), order(std::move(o)), slots(s.capacity), taken(s.first), ticket(s.first) {}
+  Shared(const Settings& s, std::shared_ptr<BatchOrder> o)
+      : settings(s), order(std::move(o)), slots(s.capacity), taken(s.first), ticket(s.first) {}
 
   Slot& slot(int64_t batch) { return slots[batch % slots.size()]; }
   bool may_start() const { return stop || ticket >= last || ticket < taken + static_cast<int64_t>(slots.size()); }
   void run(BatchMaker& maker);
-  Slot make(BatchMaker& maker, int64_t batch, std::vector<int64_t>& indices, std::unique_ptr<BatchBox> box);
+  bool run_one(BatchMaker& maker);
+  bool take_ticket(int64_t& batch, std::unique_ptr<BatchBox>& box);
   void put(int64_t batch, Slot made);
+  void end_before(int64_t batch);
   MadeBatch take_ready(std::unique_lock<std::mutex>& lock);
 
   const Settings settings;
-  int64_t last;
-  std::shared_ptr<IndexOrder> order;
+  int64_t last = std::numeric_limits<int64_t>::max();  // no batch from here on
+  std::shared_ptr<BatchOrder> order;
   std::mutex mutex;
-  std::condition_variable ready;    // the batch to be taken next is there
+  std::condition_variable ready;    // the batch to be taken next is there, or never will be
   std::condition_variable room;     // there is room for another batch
   std::condition_variable left;     // a thread has ended
+  std::mutex turn;                  // held while a batch is prepared, where that goes in order
   std::vector<std::unique_ptr<BatchBox>> spare;
   std::vector<Slot> slots;
   std::atomic<bool> stop{false};
@@ -53,25 +66,6 @@ struct WorkerQueue::Shared {
   bool waiting_for_batch = false;
 };
 
-WorkerQueue::Shared::Slot WorkerQueue::Shared::make(BatchMaker& maker, int64_t batch, std::vector<int64_t>& indices,
-                                                    std::unique_ptr<BatchBox> box) {
-  Slot made{.batch = {}, .error = nullptr, .ready = true};
-  try {
-    if (order->random_access()) made.batch.real_samples = order->fill(batch, indices);
-    if (!box) box = maker.new_box();
-    // Data needs no gradients: below autograd a small operator costs a fifth less.
-    const at::AutoDispatchBelowADInplaceOrView no_gradients;
-    maker.make({.indices = indices, .pinned = settings.pinned, .random = settings.random, .stop = &stop}, *box);
-    if (settings.pinned) box->visit([](at::Tensor& t) {
-      if (t.defined() && t.is_cpu()) t = t.pin_memory();
-    });
-    made.batch.box = std::move(box);
-  } catch (...) {
-    made.error = std::current_exception();
-  }
-  return made;
-}
-
 void WorkerQueue::Shared::put(int64_t batch, Slot made) {
   const std::lock_guard lock(mutex);
   if (made.error) last = std::min(last, batch + 1);
@@ -79,41 +73,60 @@ void WorkerQueue::Shared::put(int64_t batch, Slot made) {
   if (waiting_for_batch && batch == taken) ready.notify_one();
 }
 
+void WorkerQueue::Shared::end_before(int64_t batch) {
+  const std::lock_guard lock(mutex);
+  last = std::min(last, batch);
+  if (waiting_for_batch) ready.notify_one();
+  room.notify_all();
+}
+
+/// Waits for room for one more batch. False if there is nothing left to do.
+bool WorkerQueue::Shared::take_ticket(int64_t& batch, std::unique_ptr<BatchBox>& box) {
+  std::unique_lock lock(mutex);
+  ++waiting_for_room;
+  room.wait(lock, [this] { return may_start(); });
+  --waiting_for_room;
+  if (stop || ticket >= last) return false;
+  batch = ticket++;
+  if (!spare.empty()) {
+    box = std::move(spare.back());
+    spare.pop_back();
+  }
+  return true;
+}
+
+bool WorkerQueue::Shared::run_one(BatchMaker& maker) {
+  Slot made{.batch = {}, .error = nullptr, .ready = true};
+  BatchContent content;
+  content.stop = &stop;
+  std::unique_lock in_order(turn, std::defer_lock);
+  if (!order->random_access()) in_order.lock();
+  int64_t batch = 0;
+  if (!take_ticket(batch, made.batch.box)) return false;
+  try {
+    const DatasetScope scope;
+    if (!order->prepare(batch, content)) {
+      end_before(batch);
+      return false;
+    }
+    if (in_order) in_order.unlock();
+    make_batch(maker, content, settings.random, settings.pinned, made.batch);
+    if (settings.pinned) made.batch.box->visit([](at::Tensor& t) {
+      if (t.defined() && t.is_cpu()) t = t.pin_memory();
+    });
+  } catch (...) {
+    made.error = std::current_exception();
+  }
+  put(batch, std::move(made));
+  return true;
+}
+
 void WorkerQueue::Shared::run(BatchMaker& maker) {
-  std::vector<int64_t> indices;
-  for (;;) {
-    std::unique_lock lock(mutex);
-    ++waiting_for_room;
-    room.wait(lock, [this] { return may_start(); });
-    --waiting_for_room;
-    if (stop || ticket >= last) return;
-    const int64_t batch = ticket++;
-    std::unique_ptr<BatchBox> box;
-    if (!spare.empty()) {
-      box = std::move(spare.back());
-      spare.pop_back();
-    }
-    Slot failed;
-    int64_t real = 0;
-    if (!order->random_access()) {
-      try {
-        real = order->fill(batch, indices);
-      } catch (...) {
-        failed = {.batch = {}, .error = std::current_exception(), .ready = true};
-      }
-    }
-    lock.unlock();
-    if (!failed.error) {
-      auto made = make(maker, batch, indices, std::move(box));
-      if (!order->random_access()) made.batch.real_samples = real;
-      put(batch, std::move(made));
-    } else {
-      put(batch, std::move(failed));
-    }
+  while (run_one(maker)) {
   }
 }
 
-WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<IndexOrder> order,
+WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> order,
                          std::vector<std::shared_ptr<BatchMaker>> makers)
     : shared_(std::make_shared<Shared>(settings, std::move(order))) {
   try {
@@ -165,15 +178,16 @@ MadeBatch WorkerQueue::Shared::take_ready(std::unique_lock<std::mutex>&) {
   return std::move(next.batch);
 }
 
-MadeBatch WorkerQueue::take() {
+std::optional<MadeBatch> WorkerQueue::take() {
   auto& s = *shared_;
   std::unique_lock lock(s.mutex);
   s.waiting_for_batch = true;
-  const bool came = s.ready.wait_for(lock, s.settings.timeout, [&s] { return s.slot(s.taken).ready; });
+  const bool came = s.ready.wait_for(lock, s.settings.timeout, [&s] { return s.slot(s.taken).ready || s.taken >= s.last; });
   s.waiting_for_batch = false;
   if (!came)
     throw Error("MU105", "no worker made batch " + std::to_string(s.taken) + " within " + std::to_string(s.settings.timeout.count()) +
                              " ms; the data set may hang, or options.timeout may be too short");
+  if (s.taken >= s.last) return std::nullopt;
   return s.take_ready(lock);
 }
 

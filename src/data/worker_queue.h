@@ -2,7 +2,7 @@
 
 #include "muster/data/batch_maker.h"
 
-#include "index_order.h"
+#include "batch_order.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -11,37 +11,42 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace muster::data {
 
-/// A batch and how many samples its step has over all ranks.
+/// A batch and how many samples it and its step have.
 struct MadeBatch {
   std::unique_ptr<BatchBox> box;
-  int64_t real_samples = 0;
+  bool last = false;
+  StepSamples samples;
+  std::string state;  ///< of a stateful stream once the batch was read
 };
 
-/// The batches [first, last) of a pass, made by threads and handed out in order. At most `capacity` batches wait.
+/// Makes one batch in the calling thread. False if `content.stop` was seen.
+bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned, MadeBatch& made);
+
+/// The batches of a pass from `first` on, made by threads and handed out in order. At most `capacity` batches wait.
 /// Thread safety: take(), try_take(), recycle() and the destructor by one thread.
 class WorkerQueue {
  public:
   struct Settings {
     int64_t capacity = 2;
     int64_t first = 0;
-    int64_t last = 0;
     bool pinned = false;
     EpochRandom random;
     std::chrono::milliseconds timeout;
   };
   /// One thread per maker. Throws: Error (MU110) if a thread cannot be started.
-  WorkerQueue(const Settings& settings, std::shared_ptr<IndexOrder> order, std::vector<std::shared_ptr<BatchMaker>> makers);
+  WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> order, std::vector<std::shared_ptr<BatchMaker>> makers);
   /// Ends the threads: at once between samples. A thread that stays in the dataset's code for 30 s is left to itself.
   ~WorkerQueue();
   WorkerQueue(const WorkerQueue&) = delete;
 
-  /// The next batch. Throws: what its making threw; Error (MU105) if it does not come in time.
-  MadeBatch take();
+  /// The next batch; none at the end. Throws: what its making threw; Error (MU105) if it does not come in time.
+  std::optional<MadeBatch> take();
   /// The next batch if it is ready and did not fail.
   std::optional<MadeBatch> try_take();
   /// Gives a box back whose memory nobody uses any more.

@@ -40,14 +40,14 @@ CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors) {
   }
 }
 
-void CoalescedBroadcast::run(const dist::Communicator& group) const {
+void CoalescedBroadcast::run(const dist::Communicator& group, int root) const {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   for (const auto& message : messages_) {
-    if (group.rank() == 0)
+    if (group.rank() == root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.places[i].copy_(message.tensors[i]);
-    group.broadcast(message.bytes, 0);
-    if (group.rank() != 0)
+    group.broadcast(message.bytes, root);
+    if (group.rank() != root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.tensors[i].copy_(message.places[i]);
   }
 }

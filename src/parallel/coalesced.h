@@ -8,14 +8,14 @@
 
 namespace muster::parallel {
 
-/// Gives many small tensors the values of rank 0 in one message per device.
+/// Gives many small tensors the values of one rank in one message per device.
 /// Values change under autograd's eye: versions stay, so that graphs that have saved a buffer can still run backward.
 class CoalescedBroadcast {
  public:
   explicit CoalescedBroadcast(std::vector<at::Tensor> tensors);
   bool empty() const { return messages_.empty(); }
   /// Collective.
-  void run(const dist::Communicator& group) const;
+  void run(const dist::Communicator& group, int root = 0) const;
 
  private:
   struct Message {

@@ -4,6 +4,7 @@
 #include "muster/hook/gradient_hooks.h"
 #include "parallel/agreement.h"
 #include "parallel/coalesced.h"
+#include "parallel/join_session.h"
 #include "parallel/reduction_round.h"
 #include "parallel/replica.h"
 
@@ -33,7 +34,7 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 
 }  // namespace
 
-class Reducer::Impl {
+class Reducer::Impl final : public Joinable {
  public:
   Impl(torch::nn::Module& module, dist::Communicator group, DdpOptions options)
       : module_(module),
@@ -57,10 +58,26 @@ class Reducer::Impl {
     return buffers;
   }
 
-  void share_values() const {
-    for (const auto& values : replica_.values()) group_.broadcast(values, 0);
-    CoalescedBroadcast(tensors_of(frozen_)).run(group_);
-    buffers_.run(group_);
+  void share_values(int root = 0) const {
+    for (const auto& values : replica_.values()) group_.broadcast(values, root);
+    CoalescedBroadcast(tensors_of(frozen_)).run(group_, root);
+    buffers_.run(group_, root);
+  }
+
+  void set_session(JoinSession* session, int64_t model) override {
+    session_ = session;
+    number_ = model;
+    round_.set_session(session, model);
+  }
+
+  void shadow(JoinEvent event, int root, double divisor) override {
+    if (event == JoinEvent::buffers) buffers_.run(group_, root);
+    else round_.shadow(divisor);
+  }
+
+  void share_values_of(int root) override {
+    share_values(root);
+    buffers_changed_ = false;
   }
 
   ReplicaParameter* find(const at::Tensor& parameter) {
@@ -87,7 +104,8 @@ class Reducer::Impl {
     require_unmoved();
     const bool training = module_.is_training() && at::GradMode::is_enabled();
     if (options_.broadcast_buffers && buffers_changed_ && round_.sync() && !buffers_.empty()) {
-      buffers_.run(group_);
+      const int root = session_ ? session_->tell(JoinEvent::buffers, number_).root : 0;
+      buffers_.run(group_, root);
       buffers_changed_ = false;
     }
     buffers_changed_ = buffers_changed_ || training;
@@ -117,6 +135,8 @@ class Reducer::Impl {
   Replica replica_;
   ReductionRound round_;
   std::unordered_map<c10::TensorImpl*, size_t> index_;
+  JoinSession* session_ = nullptr;
+  int64_t number_ = -1;            // in the session
   int depth_ = 0;
   bool buffers_changed_ = false;   // by a training forward since the last broadcast
 };
@@ -163,6 +183,7 @@ std::vector<std::pair<std::string, at::Tensor>> Reducer::full_state(bool main_on
   if (main_only && impl_->group_.rank() != 0) return {};
   return local_state(impl_->module_);
 }
+Joinable* Reducer::joinable() { return impl_.get(); }
 std::string Reducer::describe() const { return impl_->describe(); }
 
 }  // namespace muster::parallel

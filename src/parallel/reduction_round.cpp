@@ -55,6 +55,43 @@ ReductionRound::ReductionRound(Replica& replica, const dist::Communicator& group
   }
 }
 
+void ReductionRound::set_session(JoinSession* session, int64_t model) noexcept {
+  session_ = session;
+  number_ = model;
+  if (!session) divide_by(group_.size());
+}
+
+void ReductionRound::divide_by(double ranks) { scale_ = number(1.0 / ranks); }
+
+void ReductionRound::shadow(double divisor) {
+  const std::lock_guard lock(mutex_);
+  if (active_) drain();
+  divide_by(divisor);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& parameter = replica_.parameters()[i];
+    states_[i].fired = false;
+    auto& gradient = parameter.tensor.mutable_grad();
+    // What was communicated before must not count again.
+    if (gradient.defined() && gradient.is_alias_of(parameter.gradient)) gradient.reset();
+    fill(i);
+  }
+  active_ = shadow_ = true;
+  broken_ = seen_gradient_ = seen_scoped_ = false;
+  try {
+    std::fill(pending_.begin(), pending_.end(), 0);
+    start_full_buckets();
+    for (auto& work : works_) work.wait();
+    works_.clear();
+    active_ = false;
+    conclude();
+  } catch (...) {
+    if (active_) drain();
+    shadow_ = false;
+    throw;
+  }
+  shadow_ = false;
+}
+
 void ReductionRound::before_backward() {
   const std::lock_guard lock(mutex_);
   if (active_) drain();
@@ -98,6 +135,7 @@ void ReductionRound::on_gradient(size_t i) {
 
 void ReductionRound::begin() {
   if (active_) drain();
+  if (session_) divide_by(session_->divisor(session_->tell(JoinEvent::gradients, number_).active));
   active_ = true;
   broken_ = seen_gradient_ = seen_scoped_ = false;
   backward_ = hook::current_backward();
@@ -151,8 +189,8 @@ void ReductionRound::write_flags() {
     const auto& parameter = replica_.parameters()[static_cast<size_t>(i)];
     const bool used = parameter.tensor.unsafeGetTensorImpl()->grad().defined();
     flags[i] = used;
-    flags[count + i] = !used && parameter.tensor.requires_grad();
-    if (learned_ && states_[static_cast<size_t>(i)].fired != states_[static_cast<size_t>(i)].expected) broken_ = true;
+    flags[count + i] = !used && !shadow_ && parameter.tensor.requires_grad();
+    if (learned_ && !shadow_ && states_[static_cast<size_t>(i)].fired != states_[static_cast<size_t>(i)].expected) broken_ = true;
   }
   flags[2 * count] = options_.static_graph && broken_;
   at::NoGradGuard no_grad;
@@ -201,7 +239,7 @@ void ReductionRound::conclude() {
       parameter.tensor.mutable_grad() = parameter.gradient;
   }
   report(used, unused, values[2 * count]);
-  if (options_.static_graph && !learned_) {
+  if (options_.static_graph && !learned_ && !shadow_) {
     for (auto& state : states_) state.expected = state.fired;
     learned_ = true;
   }

@@ -3,6 +3,7 @@
 #include "muster/dist/communicator.h"
 #include "muster/hook/gradient_hooks.h"
 #include "muster/parallel/options.h"
+#include "parallel/join_session.h"
 #include "parallel/replica.h"
 
 #include <cstdint>
@@ -29,6 +30,11 @@ class ReductionRound {
   ReductionRound(Replica& replica, const dist::Communicator& group, const DdpOptions& options);
   ReductionRound(const ReductionRound&) = delete;
 
+  /// Tells other ranks of each round before it communicates; nullptr: no more.
+  void set_session(JoinSession* session, int64_t model) noexcept;
+  /// A round of this rank without a backward: what it has not communicated yet, or zeros.
+  void shadow(double divisor);
+
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
   /// A forward scope has closed: graphs that are alive came through it.
@@ -47,6 +53,7 @@ class ReductionRound {
   void on_gradient(size_t i);
   void begin();
   void drain() noexcept;
+  void divide_by(double ranks);
   void store(size_t i);
   void start_full_buckets();
   void write_flags();
@@ -66,6 +73,9 @@ class ReductionRound {
   std::vector<int64_t> pending_;      // per bucket: expected gradients that have not come
   std::vector<dist::Work> works_;     // of the buckets that were started
   std::mutex mutex_;
+  JoinSession* session_ = nullptr;
+  int64_t number_ = -1;               // in the session
+  bool shadow_ = false;               // this round has no backward here
   int64_t backward_ = -1;             // whose round this is
   bool active_ = false;
   bool sync_ = true;

@@ -22,14 +22,16 @@ const std::vector<json>& cases(const std::string& list) {
 
 struct Part {
   Batches batches;
-  std::vector<int64_t> real;
+  std::vector<int64_t> local_real, real;
 };
 
 Part run_part(DataLoader<at::Tensor> loader) {
   Part part;
   for (auto& batch : loader) {
     part.batches.push_back(list(batch));
+    part.local_real.push_back(loader.local_real_samples());
     part.real.push_back(loader.real_samples());
+    EXPECT_EQ(loader.local_samples(), batch.size(0));
     EXPECT_EQ(loader.end_of_dataloader(), loader.position() == loader.size());
   }
   EXPECT_EQ(static_cast<int64_t>(part.batches.size()), loader.size());
@@ -48,6 +50,9 @@ void expect_gathered(const json& c, const std::vector<Part>& parts) {
   for (std::size_t step = 0; step < parts.front().batches.size(); ++step) {
     gathered.emplace_back();
     for (const auto& part : parts) gathered.back().insert(gathered.back().end(), part.batches[step].begin(), part.batches[step].end());
+    int64_t local_real = 0;
+    for (const auto& part : parts) local_real += part.local_real[step];
+    EXPECT_EQ(local_real, parts.front().real[step]);
     ASSERT_LE(parts.front().real[step], static_cast<int64_t>(gathered.back().size()));
     gathered.back().resize(parts.front().real[step]);
   }
@@ -157,9 +162,15 @@ TEST(Sharding, RealSamplesOfBatchSamplersLeaveOutPadding) {
   const auto data = numbers(6);
   for (int rank = 0; rank < 2; ++rank) {
     auto loader = DataLoader(data, ListedBatches({{0, 1, 2}, {3, 4}, {5}})).distributed({.rank = rank, .world_size = 2});
-    std::vector<int64_t> real;
-    for (auto& batch : loader) real.push_back((void(batch), loader.real_samples()));
+    std::vector<int64_t> local, local_real, real;
+    for (auto& batch : loader) {
+      local.push_back((void(batch), loader.local_samples()));
+      local_real.push_back(loader.local_real_samples());
+      real.push_back(loader.real_samples());
+    }
     EXPECT_EQ(real, (std::vector<int64_t>{5, 1}));
+    EXPECT_EQ(local, rank == 0 ? (std::vector<int64_t>{3, 1}) : (std::vector<int64_t>{2, 3}));
+    EXPECT_EQ(local_real, rank == 0 ? (std::vector<int64_t>{3, 1}) : (std::vector<int64_t>{2, 0}));
   }
 }
 

@@ -1,3 +1,4 @@
+#include "data/index_order.h"
 #include "data/worker_queue.h"
 #include "data/worker_threads.h"
 
@@ -169,7 +170,7 @@ TEST(WorkerQueue, AWaitForABatchHasATimeOut) {
   Gated::Gate gate;
   const auto maker = std::make_shared<DatasetBatchMaker<Gated, at::Tensor>>(std::make_shared<Gated>(Gated{&gate}));
   const auto order = std::make_shared<ComputedOrder>(ShardPlan({.size = 4}), false, 0, 0);
-  WorkerQueue queue({.first = 0, .last = 4, .random = EpochRandom(0, 0), .timeout = std::chrono::milliseconds(20)}, order, {maker});
+  WorkerQueue queue({.first = 0, .random = EpochRandom(0, 0), .timeout = std::chrono::milliseconds(20)}, order, {maker});
   try {
     (void)queue.take();
     ADD_FAILURE() << "no time-out";
@@ -181,7 +182,7 @@ TEST(WorkerQueue, AWaitForABatchHasATimeOut) {
     gate.open = true;
   }
   gate.changed.notify_all();
-  EXPECT_NE(queue.take().box, nullptr);
+  EXPECT_NE(queue.take()->box, nullptr);
 }
 
 struct AskingThreads {

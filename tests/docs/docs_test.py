@@ -76,12 +76,24 @@ def links_lead_somewhere(root):
                 yield f"{path.relative_to(root)}: the link to {target} leads nowhere"
 
 
-RULES = [found_something, every_error_has_a_page, every_page_has_its_error, pages_have_their_form, every_error_is_provoked, links_lead_somewhere]
+def quoted_code_is_run(root):
+    """A page beside a program of the same name quotes it: the program is what the tests compile and run."""
+    for program in (root / "docs").rglob("*.cpp"):
+        code = program.read_text()
+        for block in re.findall(r"^```cpp\n(.*?)^```", program.with_suffix(".md").read_text(), re.MULTILINE | re.DOTALL):
+            if block not in code:
+                yield f"{program.with_suffix('.md').relative_to(root)}: the block that begins '{block.splitlines()[0].strip()}' is not in {program.name}"
+
+
+RULES = [found_something, every_error_has_a_page, every_page_has_its_error, pages_have_their_form, every_error_is_provoked, links_lead_somewhere,
+         quoted_code_is_run]
 
 GOOD = {
     "src/base/a.cpp": 'void f() { throw Error("MU001", "x"); }  // "MU009"\n',
     "docs/errors/MU001.md": "# MU001 A title\n\n## Cause\nThis.\n\n## Remedy\nThat.\n",
     "tests/base/a_test.cpp": 'EXPECT_EQ(id, "MU001");\n',
+    "docs/howto/page.cpp": "int main() {\n  return 0;\n}\n",
+    "docs/howto/page.md": "# Page\n```cpp\n  return 0;\n```\n",
     "README.md": "`[&](auto& x)`, [page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n",
 }
 BROKEN = {
@@ -93,6 +105,7 @@ BROKEN = {
                             {"docs/errors/MU001.md": "# MU001 A title\n\n## Cause\nThis.\n"}],
     every_error_is_provoked: [{"tests/base/a_test.cpp": "MU002\n"}],
     links_lead_somewhere: [{"README.md": "`[&](auto& x)` and [`page`](docs/none.md)\n"}],
+    quoted_code_is_run: [{"docs/howto/page.md": "```cpp\n  return 1;\n```\n"}],
 }
 
 

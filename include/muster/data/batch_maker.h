@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace muster::data {
@@ -19,10 +20,17 @@ class BatchBox {
  public:
   virtual ~BatchBox() = default;
   virtual void visit(const std::function<void(at::Tensor&)>& f) = 0;
+  /// The batch as bytes for another rank, and back. Throws: UsageError (MU111, MU112).
+  virtual at::Tensor pack() const { refuse_sending(); }
+  virtual void unpack(const at::Tensor&) { refuse_sending(); }
+
+ protected:
+  /// Throws: UsageError (MU112), always.
+  [[noreturn]] static void refuse_sending();
 };
 
 template <class Batch>
-class BatchBoxOf final : public BatchBox {
+class BatchBoxOf : public BatchBox {
  public:
   void visit(const std::function<void(at::Tensor&)>& f) override {
     if (batch) tree::visit(*batch, f);
@@ -30,11 +38,35 @@ class BatchBoxOf final : public BatchBox {
   std::optional<Batch> batch;
 };
 
+/// Samples that were read from a stream and not yet transformed, their type erased.
+class Records {
+ public:
+  virtual ~Records() = default;
+  virtual int64_t size() const = 0;
+  /// Appends a copy of sample i of `from`, which has the same type.
+  virtual void append(const Records& from, int64_t i) = 0;
+};
+
+/// Reads a stream, its type erased. Thread safety: one thread at a time.
+class StreamReader {
+ public:
+  virtual ~StreamReader() = default;
+  virtual std::unique_ptr<Records> new_records() const = 0;
+  /// The number of samples in a pass, if the stream says so.
+  virtual std::optional<int64_t> size() const = 0;
+  virtual void start(int64_t epoch) = 0;
+  /// Appends the next sample; false at the end.
+  virtual bool read(Records& to) = 0;
+  /// Leaves out up to n samples; returns how many there were.
+  virtual int64_t skip(int64_t n) = 0;
+};
+
 /// What a batch is to be made of.
 struct BatchRequest {
-  Indices indices;
+  Indices indices;  ///< of samples; in a stream: their places in the pass
   bool pinned = false;
   EpochRandom random;
+  const Records* records = nullptr;         ///< what was read from a stream, one for each index
   const std::atomic<bool>* stop = nullptr;  ///< looked at between samples
 };
 
@@ -49,6 +81,11 @@ class BatchMaker {
   /// A maker for one more thread: shares a dataset that is read through const members, copies any other.
   /// Throws: UsageError (MU103) if it must not be shared and cannot be copied.
   virtual std::shared_ptr<BatchMaker> for_worker() = 0;
+  /// The reader of a stream; nullptr for a map-style dataset.
+  virtual std::shared_ptr<StreamReader> stream() const { return nullptr; }
+  /// Where a stateful dataset stands; empty for any other.
+  virtual std::string state() const { return {}; }
+  virtual void load_state(const std::string&) {}
 };
 
 /// Wraps the exception in flight. Throws: DatasetError, always.
@@ -71,6 +108,13 @@ consteval bool shareable() {
   else return false;
 }
 
+/// An empty batch for such samples.
+template <class Batch, class Sample>
+void emplace_like(std::optional<Batch>& batch, const Sample& sample) {
+  if constexpr (std::is_default_constructible_v<Batch>) batch.emplace();
+  else batch.emplace(sample);
+}
+
 template <class D, class Batch>
 class DatasetBatchMaker final : public BatchMaker {
  public:
@@ -85,6 +129,7 @@ class DatasetBatchMaker final : public BatchMaker {
       return make_by_sample(request, batch);
     } else {
       try {
+        request.random.seed_operators(request.indices.empty() ? 0 : request.indices.front());
         make_whole(request, batch);
       } catch (...) {
         throw_dataset_error(request.indices.empty() ? 0 : request.indices.front(), true);
@@ -99,6 +144,14 @@ class DatasetBatchMaker final : public BatchMaker {
     else refuse_sharing();
   }
 
+  std::string state() const override {
+    if constexpr (requires(D& d, const std::string& s) { d.load_state(s), std::string(d.state()); }) return dataset_->state();
+    else return {};
+  }
+  void load_state(const std::string& saved) override {
+    if constexpr (requires { dataset_->load_state(saved); }) dataset_->load_state(saved);
+  }
+
  private:
   using Access = std::conditional_t<shareable<D, Batch>(), const D, D>;
 
@@ -108,21 +161,16 @@ class DatasetBatchMaker final : public BatchMaker {
       const int64_t index = request.indices[place.index];
       if (request.stop && request.stop->load(std::memory_order_relaxed)) return false;
       try {
+        request.random.seed_operators(index);
         decltype(auto) sample = sample_of(static_cast<Access&>(*dataset_), index, request.random);
         using Sample = std::remove_cvref_t<decltype(sample)>;
-        if (!batch) emplace_like<Sample>(batch, sample);
+        if (!batch) emplace_like(batch, sample);
         tree::collate_into<Sample>(*batch, sample, place);
       } catch (...) {
         throw_dataset_error(index, false);
       }
     }
     return true;
-  }
-
-  template <class Sample>
-  static void emplace_like(std::optional<Batch>& batch, const Sample& sample) {
-    if constexpr (std::is_default_constructible_v<Batch>) batch.emplace();
-    else batch.emplace(sample);
   }
 
   void make_whole(const BatchRequest& request, std::optional<Batch>& batch) {

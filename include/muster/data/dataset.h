@@ -81,6 +81,9 @@ concept sample_dataset = random_sample_dataset<D> || (sized_dataset<D> && requir
 template <class D>
 concept list_dataset = std::ranges::random_access_range<D> && sized_dataset<D> && requires(D& d) { d[size_t{}]; };
 
+template <class D>
+concept map_dataset = in_place_dataset<D> || batch_dataset<D> || sample_dataset<D> || list_dataset<D>;
+
 /// One sample of a dataset that makes them one by one.
 template <class D>
   requires(sample_dataset<D> || list_dataset<D>)
@@ -104,7 +107,7 @@ consteval Giving giving() {
     return Giving::in_place;
   } else if constexpr (batch_dataset<D>) {
     using Made = decltype(detail::call_get_batch(std::declval<D&>(), Indices()));
-    static_assert(!detail::is_optional<Made>, "muster::DataLoader takes map-style datasets: this one is a stream without indices");
+    static_assert(!detail::is_optional<Made>, "muster::DataLoader takes streams of samples: this one gives whole batches and has no indices");
     if constexpr (!detail::is_vector<Made>) return Giving::batch;
     else if constexpr (sample_dataset<D>) return Giving::sample;
     else return Giving::sample_list;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/data/loader_state.h"
+#include "muster/data/stream_maker.h"
 
 #include <cstddef>
 #include <iterator>
@@ -11,17 +12,19 @@
 
 namespace muster {
 
+using data::LoaderPosition;
 using data::ShardSpec;
 
-/// This rank's batches of a map-style dataset, as a range: `for (auto& [image, label] : loader)`.
+/// This rank's batches of a map-style dataset or a stream, as a range: `for (auto& [image, label] : loader)`.
 ///
 /// A copy is a handle to the same loader. Named datasets are borrowed and must outlive the loader; temporaries and shared_ptrs are
-/// kept. See data/dataset.h for what counts as a dataset. A dataset that is read through const members is shared by all workers and
+/// kept. See data/dataset.h and data/stream.h for what counts as a dataset. A dataset that is read through const members is shared by all workers and
 /// must allow that; of any other each worker has a copy, as in torch::data.
 /// A batch belongs to the loader until the iterator moves on; then its memory is used again unless somebody still holds one of its
 /// tensors.
 /// The order and the content of batches depend on (seed, epoch, position) alone: never on workers, and the shuffle never on the
-/// world size. A pass that ran to its end advances the epoch; a broken-off pass does not, so the next begin() runs it again from its
+/// world size. Random operators of LibTorch in a dataset draw numbers that depend on (seed, epoch, sample), not the default generator's.
+/// A pass that ran to its end advances the epoch; a broken-off pass does not, so the next begin() runs it again from its
 /// start, unless seek() says otherwise.
 /// Thread safety: one thread at a time; one pass at a time.
 template <class Batch>
@@ -59,11 +62,15 @@ class DataLoader {
   std::default_sentinel_t end() const noexcept { return {}; }
 
   /// The same data as this rank's part of a job: a loader of its own, at the same epoch and position.
-  /// Throws: ConfigError (MU107) if split_batches cannot cut the batch size.
+  /// Collective: where shard.group is set; rank 0's seed then counts.
+  /// Throws: ConfigError (MU107) if split_batches cannot cut the batch size, (MU115) if ranks' loaders differ.
   DataLoader distributed(const ShardSpec& shard) const { return DataLoader(state_->distributed(shard)); }
 
-  /// Batches of a whole pass on this rank, exactly.
+  /// Batches of a whole pass on this rank, exactly. Throws: UsageError (MU113) for a stream of unknown length.
   int64_t size() const { return state_->size(); }
+  /// The same, or nothing for a stream of unknown length.
+  std::optional<int64_t> known_size() const { return state_->known_size(); }
+  /// Throws: UsageError (MU113) for a stream of unknown length.
   int64_t dataset_size() const { return state_->dataset_size(); }
   /// Samples in a full batch of this rank; 0 with a batch sampler.
   int64_t batch_size() const { return state_->batch_size(); }
@@ -78,25 +85,41 @@ class DataLoader {
   /// The next pass begins at this batch: in constant time with built-in samplers; a user's sampler seeks or steps; data is not read.
   /// Throws: UsageError (MU108) for a batch beyond size().
   void seek(int64_t batch) { state_->seek(batch); }
+  /// Where the loader stands: after the batch in hand.
+  LoaderPosition save_position() const { return state_->save_position(); }
+  /// The next pass goes on there, whatever the number of workers; a stream that is not stateful is read and left out up to there.
+  /// Throws: UsageError (MU114) if no step of this world size begins there.
+  void load_position(const LoaderPosition& saved) { state_->load_position(saved); }
 
   /// The batch in the user's hands is the last one of this rank.
   bool end_of_dataloader() const { return state_->end_of_dataloader(); }
   /// dataset_size() modulo total_batch_size(): samples in an incomplete last step; -1 if it is dropped or unknown.
   int64_t remainder() const { return state_->remainder(); }
+  /// Samples of this rank's batch in hand, repeated ones included.
+  int64_t local_samples() const { return state_->samples().local; }
+  /// Samples of this rank's batch in hand, padding not counted; padding comes last.
+  int64_t local_real_samples() const { return state_->samples().local_real; }
   /// Samples of the step in hand over all ranks, padding not counted; padding comes last in rank order.
-  int64_t real_samples() const { return state_->real_samples(); }
+  int64_t real_samples() const { return state_->samples().real; }
 
   const DataLoaderOptions& options() const { return state_->options(); }
   const ShardSpec& shard() const { return state_->shard(); }
   /// One line: order, sizes, workers, place in the job.
   std::string describe() const { return state_->describe(); }
+  /// What the copies of this loader share.
+  const std::shared_ptr<data::LoaderState>& state() const noexcept { return state_; }
 
  private:
   explicit DataLoader(std::shared_ptr<data::LoaderState> state) : state_(std::move(state)) {}
   template <class D>
   DataLoader(std::shared_ptr<D> dataset, std::optional<data::AnySampler> sampler, const DataLoaderOptions& options)
-      : state_(std::make_shared<data::LoaderState>(std::make_shared<data::DatasetBatchMaker<D, Batch>>(std::move(dataset)),
-                                                   std::move(sampler), options)) {}
+      : state_(std::make_shared<data::LoaderState>(maker_of(std::move(dataset)), std::move(sampler), options)) {}
+
+  template <class D>
+  static std::shared_ptr<data::BatchMaker> maker_of(std::shared_ptr<D> dataset) {
+    if constexpr (data::map_dataset<D>) return std::make_shared<data::DatasetBatchMaker<D, Batch>>(std::move(dataset));
+    else return std::make_shared<data::StreamBatchMaker<D, Batch>>(std::move(dataset));
+  }
 
   template <class D>
   static auto keep(D&& dataset) {
@@ -147,6 +170,14 @@ DataLoader(std::shared_ptr<D>, data::AnySampler, DataLoaderOptions = {}) -> Data
 template <class F>
   requires data::dataset_function<F>
 DataLoader(F, int64_t, DataLoaderOptions = {}) -> DataLoader<batch_of_t<data::Function<F>>>;
+
+/// The loader, to begin at this batch in its next pass only: in constant time, or as fast as a stream skips.
+/// Throws: UsageError (MU108) for a batch beyond its end.
+template <class Batch>
+DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {
+  loader.seek(batches);
+  return loader;
+}
 
 template <class T>
 inline constexpr bool is_data_loader = false;

@@ -3,6 +3,7 @@
 #include "muster/data/batch_maker.h"
 #include "muster/data/options.h"
 #include "muster/data/sampler.h"
+#include "muster/dist/communicator.h"
 
 #include <c10/core/Device.h>
 
@@ -16,12 +17,31 @@ namespace muster::data {
 /// What a rank's place in the job makes of a loader.
 struct ShardSpec {
   at::Device device = at::kCPU;             ///< batches are moved there ahead of use
+  std::optional<bool> dispatch_batches = {};  ///< unset: as the loader's options say
   std::optional<bool> even_batches = {};    ///< unset: as the loader's options say
+  std::optional<dist::Communicator> group = {};  ///< of these ranks; needed to dispatch, to agree and to keep generators in step
   bool non_blocking = true;                 ///< copies from pinned memory overlap with computing
   int rank = 0;
   std::optional<uint64_t> seed = {};        ///< used where the options name none; the same on all ranks
   std::optional<bool> split_batches = {};   ///< unset: as the loader's options say
+  SyncedGenerators synced_generators = {};
   int world_size = 1;
+};
+
+/// What the batch in hand and its step hold. A sample is real unless it repeats another one to fill up the step.
+struct StepSamples {
+  int64_t local = 0;       ///< in this rank's batch
+  int64_t local_real = 0;  ///< real ones in this rank's batch; they come first in it
+  int64_t real = 0;        ///< real ones in the batches of all ranks; they come first in rank order
+};
+
+/// Where a loader stands: small and exact, and the same for any world size and number of workers.
+struct LoaderPosition {
+  std::string dataset;    ///< the state of a stateful dataset
+  int64_t epoch = 0;
+  int64_t samples = 0;    ///< of the pass that all ranks together have been handed; batches with a batch sampler
+  uint64_t seed = 0;
+  friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
 };
 
 /// One run over this rank's batches. Ending it ends its threads.
@@ -42,18 +62,22 @@ class LoaderState {
               const ShardSpec& shard = {});
   ~LoaderState();
 
+  /// Collective: where shard.group is set.
   std::shared_ptr<LoaderState> distributed(const ShardSpec& shard) const;
   std::unique_ptr<Pass> begin_pass();
 
   int64_t batch_size() const;
   int64_t dataset_size() const;
+  std::optional<int64_t> known_size() const;
   std::string describe() const;
   bool end_of_dataloader() const;
+  void load_position(const LoaderPosition& saved);
+  LoaderPosition save_position() const;
   int64_t epoch() const;
   const DataLoaderOptions& options() const;
   int64_t position() const;
-  int64_t real_samples() const;
   int64_t remainder() const;
+  const StepSamples& samples() const;
   void seek(int64_t batch);
   void set_epoch(int64_t epoch);
   const ShardSpec& shard() const;
@@ -61,6 +85,8 @@ class LoaderState {
   int64_t total_batch_size() const;
 
  private:
+  std::string describe_order() const;
+
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

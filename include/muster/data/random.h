@@ -9,7 +9,8 @@ namespace muster {
 
 /// The random numbers of one sample in one epoch: the same whichever worker or rank makes it, in whatever order.
 /// Counter-based (SplitMix64 over a key mixed from seed, epoch and index; Steele, Lea, Flood 2014). Works as the generator of
-/// <random>'s distributions; for LibTorch's operators give them generator(), never the process's default generator.
+/// <random>'s distributions; LibTorch's operators take generator();
+/// those that are given none draw numbers of the sample's own too, not the default generator's.
 class SampleRandom {
  public:
   using result_type = uint64_t;
@@ -34,6 +35,8 @@ class EpochRandom {
  public:
   EpochRandom(uint64_t seed, int64_t epoch) : epoch_(epoch), seed_(seed) {}
   SampleRandom at(int64_t index) const { return {seed_, epoch_, index}; }
+  /// Random operators of LibTorch that a dataset runs on this thread belong to this sample from here on.
+  void seed_operators(int64_t index) const noexcept;
   int64_t epoch() const noexcept { return epoch_; }
 
  private:

@@ -71,6 +71,33 @@ class RandomSampler : public Sampler {
   int64_t size_;
 };
 
+/// Indices drawn in proportion to weights, from (seed, epoch) alone.
+/// With replacement each position is drawn for itself, so any of them costs the same. Without, no index comes twice and the order
+/// is that of drawing one after the other from what is left, found as a race of exponential clocks (Efraimidis and Spirakis 2006).
+class WeightedRandomSampler : public Sampler {
+ public:
+  /// `count` indices per pass. Weights need no certain sum; an index of weight 0 never comes.
+  /// Throws: ConfigError (MU116) for weights that are negative, not finite or all 0, or too few for `count` without replacement.
+  WeightedRandomSampler(std::vector<double> weights, int64_t count, uint64_t seed, bool replacement = true);
+  int64_t size() const override { return count_; }
+  void start(int64_t epoch) override;
+  int64_t next() override;
+  void seek(int64_t position) override { position_ = position; }
+
+ private:
+  double uniform(int64_t position) const;
+  void race();
+
+  int64_t count_;
+  int64_t epoch_ = 0;
+  std::vector<int64_t> order_;   // without replacement: of `raced_`
+  int64_t position_ = 0;
+  std::optional<int64_t> raced_;
+  bool replacement_;
+  uint64_t seed_;
+  std::vector<double> weights_;  // with replacement: their running sums
+};
+
 namespace data {
 /// Any sampler, as a value or in a shared_ptr.
 class AnySampler {

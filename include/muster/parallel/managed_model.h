@@ -12,6 +12,8 @@
 
 namespace muster::parallel {
 
+class Joinable;
+
 /// One module under a way to train: what a strategy makes of it. The reducer (replicated) and the sharded model are the
 /// two implementations; a module alone in the world has a third, trivial one.
 /// Thread safety: calls come from one thread; hooks of autograd may run on another while backward runs.
@@ -39,6 +41,9 @@ class ManagedModel : public optim::FlatSource {
   /// Names, in the module's order, with whole values on every rank that asked for them.
   /// Collective: where parameters are sharded. `main_only`: other ranks get an empty list.
   virtual std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) = 0;
+
+  /// For join_uneven_inputs(); nullptr if this rank cannot take part in what others communicate without a batch of its own.
+  virtual Joinable* joinable() { return nullptr; }
 
   /// One line for plan(): "ddp: 2 ranks, 3 buckets of at most 25 MiB, ...".
   virtual std::string describe() const = 0;

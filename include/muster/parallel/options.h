@@ -18,4 +18,10 @@ struct DdpOptions {
   bool static_graph = false;
 };
 
+/// How ranks with unequally many batches train together.
+struct JoinOptions {
+  /// Sums of gradients are divided by the world size all along; off: by the number of ranks that have a batch.
+  bool divide_by_initial_world_size = true;
+};
+
 }  // namespace muster::parallel

@@ -1,0 +1,121 @@
+#pragma once
+
+#include "muster/data/loader.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <iterator>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+namespace muster {
+
+/// When a pass over several loaders at once ends.
+enum class CombineMode {
+  min_size,        ///< with the shortest
+  max_size_cycle,  ///< with the longest; the others begin again, in their next epoch
+};
+
+namespace data {
+/// A pass over some loaders that was broken off because others ended is over for them too.
+template <class Batch>
+void end_pass(DataLoader<Batch>& loader, typename DataLoader<Batch>::iterator& at, int64_t epoch) {
+  at = {};
+  if (loader.epoch() == epoch) loader.set_epoch(epoch + 1);
+}
+}  // namespace data
+
+/// Several loaders side by side, as a range of tuples of references to their batches: `for (auto [a, b] : combine(mode, x, y))`.
+/// It holds handles: positions, epochs and samples in hand are asked of the loaders. A pass that ran out advances every epoch.
+/// Thread safety: one thread at a time; one pass at a time.
+template <class... Batch>
+class CombinedLoaders {
+ public:
+  class iterator;
+  CombinedLoaders(CombineMode mode, DataLoader<Batch>... loaders) : loaders_(std::move(loaders)...), mode_(mode) {}
+
+  iterator begin() const { return iterator(loaders_, mode_); }
+  std::default_sentinel_t end() const noexcept { return {}; }
+  /// Steps of a whole pass. Throws: UsageError (MU113) with a stream of unknown length.
+  int64_t size() const {
+    const auto sizes = std::apply([](const auto&... l) { return std::array{l.size()...}; }, loaders_);
+    const auto [least, most] = std::ranges::minmax(sizes);
+    return mode_ == CombineMode::min_size || least == 0 ? least : most;
+  }
+
+ private:
+  std::tuple<DataLoader<Batch>...> loaders_;
+  CombineMode mode_;
+};
+
+template <class... Batch>
+class CombinedLoaders<Batch...>::iterator {
+ public:
+  using value_type = std::tuple<Batch&...>;
+  using difference_type = std::ptrdiff_t;
+  using iterator_concept = std::input_iterator_tag;
+
+  iterator(std::tuple<DataLoader<Batch>...> loaders, CombineMode mode) : loaders_(std::move(loaders)), mode_(mode) {
+    each([&](auto i) { start<i>(); });
+    // A loader without batches has nothing to begin again with.
+    if (some_ended()) finish();
+  }
+  iterator(iterator&&) noexcept = default;
+  iterator& operator=(iterator&&) noexcept = default;
+
+  value_type operator*() const {
+    return std::apply([](auto&... at) { return value_type(*at...); }, at_);
+  }
+  iterator& operator++() {
+    each([&](auto i) { ++std::get<i>(at_); });
+    each([&](auto i) { was_through_[i] = was_through_[i] || ended<i>(); });
+    const bool all = std::ranges::all_of(was_through_, [](bool through) { return through; });
+    if (mode_ == CombineMode::min_size ? some_ended() : all) return finish(), *this;
+    each([&](auto i) {
+      if (ended<i>()) start<i>();
+    });
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  friend bool operator==(const iterator& it, std::default_sentinel_t) { return it.done_; }
+
+ private:
+  template <class F>
+  void each(F&& f) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) { (f(std::integral_constant<std::size_t, I>()), ...); }(std::index_sequence_for<Batch...>());
+  }
+  template <std::size_t I>
+  void start() {
+    epochs_[I] = std::get<I>(loaders_).epoch();
+    std::get<I>(at_) = std::get<I>(loaders_).begin();
+  }
+  template <std::size_t I>
+  bool ended() const {
+    return std::get<I>(at_) == std::default_sentinel;
+  }
+  bool some_ended() {
+    bool some = false;
+    each([&](auto i) { some = some || ended<i>(); });
+    return some;
+  }
+  void finish() {
+    done_ = true;
+    each([&](auto i) { data::end_pass(std::get<i>(loaders_), std::get<i>(at_), epochs_[i]); });
+  }
+
+  std::tuple<typename DataLoader<Batch>::iterator...> at_;
+  bool done_ = false;
+  std::array<int64_t, sizeof...(Batch)> epochs_{};
+  std::tuple<DataLoader<Batch>...> loaders_;
+  CombineMode mode_;
+  std::array<bool, sizeof...(Batch)> was_through_{};
+};
+
+template <class... Batch>
+CombinedLoaders<Batch...> combine(CombineMode mode, DataLoader<Batch>... loaders) {
+  return {mode, std::move(loaders)...};
+}
+
+}  // namespace muster

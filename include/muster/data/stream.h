@@ -1,0 +1,170 @@
+#pragma once
+
+#include "muster/data/dataset.h"
+#include "muster/tree/collate.h"
+#include "muster/tree/pack.h"
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// What counts as a stream, samples without indices, in the order in which it is tried:
+///   std::optional<Raw> next()                              nothing at the end of the pass
+///   a function from an epoch to a range of Raw             called for every pass
+///   void reset(); std::optional<std::vector<Raw>> get_batch(size_t)   a stateful dataset of torch::data
+/// A stream may also have, and then should:
+///   void start(int64_t epoch)                              a pass begins at its first sample; without it, passes go on where the last ended
+///   size()                                                 samples in a pass, as a number or std::optional of one
+///   int64_t skip(int64_t n)                                leaves out n samples without making them; returns how many there were
+///   std::string state() const; void load_state(const std::string&)   where it stands; loading comes after start()
+///   Sample transform(const Raw& [, SampleRandom&]) const   what workers do with what was read, many at a time; leaves Raw as it is
+/// The members that read are called by one thread at a time and in order, whatever the number of workers. Raw can be copied.
+namespace muster::data {
+
+namespace detail {
+template <class T>
+struct Held {};
+template <class T>
+struct Held<std::optional<T>> {
+  using type = T;
+};
+template <class T>
+struct HeldList {};
+template <class T, class A>
+struct HeldList<std::optional<std::vector<T, A>>> {
+  using type = T;
+};
+}  // namespace detail
+
+template <class S>
+concept pulled_stream = requires(S& s) { typename detail::Held<decltype(s.next())>::type; };
+
+template <class S>
+concept range_stream = !pulled_stream<S> && !sized_dataset<S> && requires(S& s) {
+  { s(int64_t{}) } -> std::ranges::input_range;
+};
+
+template <class S>
+concept reset_stream = !pulled_stream<S> && !range_stream<S> && requires(S& s) {
+  s.reset();
+  typename detail::HeldList<decltype(s.get_batch(size_t{}))>::type;
+};
+
+template <class S>
+concept stream_dataset = pulled_stream<S> || range_stream<S> || reset_stream<S>;
+
+/// A stream or a map-style dataset that knows where it stands.
+template <class S>
+concept stateful_dataset = requires(S& s, const std::string& saved) {
+  { s.state() } -> std::convertible_to<std::string>;
+  s.load_state(saved);
+};
+
+/// The passes over a stream, whatever its kind.
+template <stream_dataset S>
+class StreamCursor {
+ public:
+  explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
+  void start(int64_t epoch) {
+    if constexpr (requires { stream_->start(epoch); }) stream_->start(epoch);
+  }
+  auto next() { return stream_->next(); }
+
+ private:
+  std::shared_ptr<S> stream_;
+};
+
+template <range_stream S>
+class StreamCursor<S> {
+ public:
+  explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
+  void start(int64_t epoch) { run_ = std::make_unique<Run>(*stream_, epoch); }
+  auto next() {
+    std::optional<std::ranges::range_value_t<Range>> raw;
+    if (!run_ || run_->at == std::ranges::end(run_->range)) return raw;
+    raw.emplace(*run_->at);
+    ++run_->at;
+    return raw;
+  }
+
+ private:
+  using Range = std::invoke_result_t<S&, int64_t>;
+  struct Run {
+    Run(S& stream, int64_t epoch) : range(stream(epoch)), at(std::ranges::begin(range)) {}
+    Range range;
+    std::ranges::iterator_t<Range> at;
+  };
+  std::unique_ptr<Run> run_;
+  std::shared_ptr<S> stream_;
+};
+
+template <reset_stream S>
+class StreamCursor<S> {
+ public:
+  explicit StreamCursor(std::shared_ptr<S> stream) : stream_(std::move(stream)) {}
+  void start(int64_t) { stream_->reset(); }
+  auto next() {
+    using Raw = typename detail::HeldList<decltype(stream_->get_batch(size_t{}))>::type;
+    auto some = stream_->get_batch(size_t{1});
+    return some && !some->empty() ? std::optional<Raw>(std::move(some->front())) : std::nullopt;
+  }
+
+ private:
+  std::shared_ptr<S> stream_;
+};
+
+/// What a stream's reading gives.
+template <class S>
+using raw_of_t = typename decltype(std::declval<StreamCursor<S>&>().next())::value_type;
+
+/// What becomes of one raw sample.
+template <class S>
+decltype(auto) transformed(const S& stream, const raw_of_t<S>& raw, SampleRandom& random) {
+  if constexpr (requires { stream.transform(raw, random); }) return stream.transform(raw, random);
+  else if constexpr (requires { stream.transform(raw); }) return stream.transform(raw);
+  else return (raw);
+}
+
+template <class D>
+  requires(stream_dataset<D> && !map_dataset<D>)
+struct BatchOf<D> {
+  using type = tree::collated_t<decltype(transformed(std::declval<const D&>(), std::declval<const raw_of_t<D>&>(),
+                                                     std::declval<SampleRandom&>()))>;
+};
+
+/// A stream whose samples go through `f`, by workers where there are some: see map_stream().
+template <class S, class F>
+class MappedStream {
+ public:
+  MappedStream(std::shared_ptr<S> stream, F f) : cursor_(stream), f_(std::move(f)), stream_(std::move(stream)) {}
+  void start(int64_t epoch) { cursor_.start(epoch); }
+  auto next() { return cursor_.next(); }
+  auto size() const requires requires(const S& s) { s.size(); } { return stream_->size(); }
+  int64_t skip(int64_t n) requires requires(S& s) { s.skip(n); } { return stream_->skip(n); }
+  std::string state() const requires stateful_dataset<S> { return stream_->state(); }
+  void load_state(const std::string& saved) requires stateful_dataset<S> { stream_->load_state(saved); }
+  auto transform(const raw_of_t<S>& raw) const requires std::invocable<const F&, const raw_of_t<S>&> { return f_(raw); }
+  auto transform(const raw_of_t<S>& raw, SampleRandom& random) const
+    requires std::invocable<const F&, const raw_of_t<S>&, SampleRandom&> { return f_(raw, random); }
+
+ private:
+  StreamCursor<S> cursor_;
+  F f_;
+  std::shared_ptr<S> stream_;
+};
+
+}  // namespace muster::data
+
+namespace muster {
+/// The stream with a transform f(raw [, SampleRandom&]) in place of its own.
+template <data::stream_dataset S, class F>
+data::MappedStream<S, F> map_stream(S stream, F f) {
+  return {std::make_shared<S>(std::move(stream)), std::move(f)};
+}
+}  // namespace muster

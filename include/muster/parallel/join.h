@@ -1,0 +1,25 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/parallel/options.h"
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace muster::parallel {
+
+/// Runs `f`, a loop over batches of which ranks may have unequally many. A rank whose `f` has returned takes part in what the others
+/// still communicate for these models, with zeros for gradients, until all have returned. Then every rank gets the parameters and
+/// buffers of the last rank that had a batch, and `then` is called with that rank, on all ranks, for what else follows the parameters
+/// (states of optimizers); not if all had equally many. Only what the models themselves communicate is matched: in `f`, call no other
+/// collective. On every backend.
+/// Throws: UsageError (MU117) for a model that cannot wait for others; (MU118), on all ranks, if ranks run different models at the same
+/// time; (MU119) if another rank's `f` threw; and what `f` throws.
+/// Collective: every rank of the group, with the same models.
+void join_uneven_inputs(const dist::Communicator& group, const std::vector<std::shared_ptr<ManagedModel>>& models,
+                        const std::function<void()>& f, const JoinOptions& options = {},
+                        const std::function<void(int last_rank)>& then = nullptr);
+
+}  // namespace muster::parallel

@@ -1,0 +1,112 @@
+#include "dispatched_pass.h"
+
+#include "muster/base/error.h"
+#include "muster/data/dataset_error.h"
+#include "muster/tree/pack.h"
+
+#include <exception>
+#include <utility>
+
+namespace muster::data {
+namespace {
+
+/// What a rank is sent for one step: a batch, or that there is none, or why.
+struct Parcel {
+  at::Tensor batch;
+  std::string failure;
+  int64_t failed_index = -1;
+  bool last = true;      ///< of this rank's batches
+  int64_t local = 0;
+  int64_t local_real = 0;
+  bool over = true;      ///< no rank gets anything after this
+  int64_t real = 0;
+};
+
+Parcel parcel_of(const BatchBox* box, const Progress& read) {
+  if (!box) return {};
+  const auto& samples = read.samples;
+  return {.batch = samples.local > 0 ? box->pack() : at::Tensor(),
+          .failure = {},
+          .failed_index = -1,
+          .last = read.last,
+          .local = samples.local,
+          .local_real = samples.local_real,
+          .over = false,
+          .real = samples.real};
+}
+
+Parcel failure_of(const std::exception& error) {
+  const auto* cause = dynamic_cast<const DatasetError*>(&error);
+  return {.batch = {}, .failure = error.what(), .failed_index = cause ? cause->index() : -1};
+}
+
+}  // namespace
+
+DispatchedPass::DispatchedPass(PassPlan plan, std::shared_ptr<Progress> progress)
+    : OpenPass(progress), group_(*plan.shard.group), maker_(plan.makers.front()), mover_(plan.shard.device, plan.shard.non_blocking) {
+  if (group_.rank() != 0) return;
+  read_ = std::make_shared<Progress>();
+  read_->epoch = progress->epoch;
+  read_->next_start = position() * group_.size();
+  plan.shard.device = at::kCPU;
+  plan.pinned = false;
+  reading_ = std::make_unique<RunningPass>(std::move(plan), read_);
+}
+
+DispatchedPass::~DispatchedPass() { end(); }
+
+void DispatchedPass::stop() noexcept { reading_.reset(); }
+
+BatchBox* DispatchedPass::next() {
+  require_open();
+  if (over_) return finish();
+  try {
+    auto* box = group_.rank() == 0 ? read_and_send() : receive();
+    over_ = over_ || !box;
+    if (!box) return finish();
+    mover_.start(*box);
+    mover_.finish(*box);
+    return box;
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+BatchBox* DispatchedPass::read_and_send() {
+  std::vector<Parcel> parcels(group_.size());
+  BatchBox* own = nullptr;
+  std::exception_ptr failed;
+  try {
+    for (int rank = 1; rank < group_.size(); ++rank) parcels[rank] = parcel_of(reading_->next(), *read_);
+    own = reading_->next();
+    over_ = !own || read_->last;
+    for (auto& parcel : parcels) parcel.over = over_;
+  } catch (const std::exception& error) {
+    failed = std::current_exception();
+    for (auto& parcel : parcels) parcel = failure_of(error);
+  }
+  std::vector<at::Tensor> parts;
+  for (const auto& parcel : parcels) parts.push_back(tree::pack(parcel));
+  group_.scatter(parts, 0);
+  if (failed) std::rethrow_exception(failed);
+  if (!own) return nullptr;
+  hand_out({.box = nullptr, .last = read_->last, .samples = read_->samples, .state = read_->state});
+  return own;
+}
+
+BatchBox* DispatchedPass::receive() {
+  const auto parcel = tree::unpack<Parcel>(group_.scatter({}, 0));
+  if (!parcel.failure.empty()) throw DatasetError(parcel.failed_index, "rank 0, which reads for all ranks, failed: " + parcel.failure);
+  over_ = parcel.over;
+  if (!parcel.batch.defined()) return nullptr;
+  if (!box_) box_ = maker_->new_box();
+  box_->unpack(parcel.batch);
+  hand_out({.box = nullptr,
+            .last = parcel.last,
+            .samples = {.local = parcel.local, .local_real = parcel.local_real, .real = parcel.real},
+            .state = {}});
+  return box_.get();
+}
+
+}  // namespace muster::data

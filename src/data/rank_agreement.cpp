@@ -1,0 +1,36 @@
+#include "rank_agreement.h"
+
+#include "muster/base/error.h"
+
+#include <ATen/Context.h>
+
+#include <mutex>
+
+namespace muster::data {
+namespace {
+
+void synchronize(const dist::Communicator& group, at::Generator generator) {
+  const std::scoped_lock lock(generator.mutex());
+  const auto state = generator.get_state().clone();
+  group.broadcast(state, 0);
+  generator.set_state(state);
+}
+
+}  // namespace
+
+uint64_t agree(const dist::Communicator& group, const std::string& said, uint64_t seed) {
+  const auto all = group.all_gather_bytes(std::to_string(seed) + ":" + said);
+  auto text = [&](size_t rank) { return all[rank].substr(all[rank].find(':') + 1); };
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (text(rank) != text(0))
+      throw ConfigError("MU115", "ranks prepare different loaders: rank 0 has " + text(0) + "; rank " + std::to_string(rank) + " has " +
+                                     text(rank) + ". Give all ranks the same data set and options, and prepare loaders in the same order");
+  return std::stoull(all.front());
+}
+
+void synchronize_generators(const dist::Communicator& group, c10::Device device, const SyncedGenerators& which) {
+  if (which.cpu) synchronize(group, at::globalContext().defaultGenerator(at::kCPU));
+  if (which.device && !device.is_cpu()) synchronize(group, at::globalContext().defaultGenerator(device));
+}
+
+}  // namespace muster::data

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "muster/data/batch_maker.h"
+
+#include "batch_order.h"
+#include "shard_plan.h"
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace muster::data {
+
+/// The samples of a stream, dealt as ShardPlan says though the end comes unforeseen: reading is one step ahead, and where the last
+/// step may have to be filled up, the first samples are kept.
+/// Every rank reads the stream and leaves out what is others'. With Deal::dispatch this rank reads for all: batch `step * world + i`
+/// is rank i + 1's part of the step, and its own comes last.
+class StreamOrder : public BatchOrder {
+ public:
+  struct Settings {
+    Deal deal;                ///< its size is not used
+    int64_t first_step = 0;
+    EpochRandom random;
+    std::string state;        ///< of a stateful stream at the first step
+  };
+  StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings);
+  bool random_access() const override { return false; }
+  bool prepare(int64_t batch, BatchContent& content) override;
+
+ private:
+  struct Step {
+    std::unique_ptr<Records> kept;  ///< what this rank needs of it
+    int64_t number = 0;
+    int64_t real = 0;
+    std::string state;
+  };
+  ShardPlan plan(int rank, const Step& step) const;
+  bool has_part(int rank, const Step& step) const;
+  bool start(const std::atomic<bool>* stop);
+  void read_step(int64_t number, const std::atomic<bool>* stop);
+  bool read_one(Records& to);
+  bool skip_to(int64_t position, const std::atomic<bool>* stop);
+  void take_part(int rank, BatchContent& content) const;
+
+  bool ended_ = false;
+  std::exception_ptr failed_;          // reading ahead
+  int64_t from_, to_;                  // what of a step this rank keeps
+  std::unique_ptr<Records> head_;      // what padding repeats
+  int64_t head_size_ = 0;
+  std::shared_ptr<BatchMaker> maker_;
+  std::optional<Step> next_, now_;
+  int64_t position_ = 0;               // samples read or left out
+  std::shared_ptr<StreamReader> reader_;
+  Settings settings_;
+  bool started_ = false;
+  int64_t step_size_;
+};
+
+}  // namespace muster::data

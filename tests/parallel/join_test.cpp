@@ -1,0 +1,158 @@
+#include "muster/parallel/join.h"
+
+#include "muster/base/error.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/gtest.h"
+#include "muster/testing/thrown.h"
+#include "muster/testing/world.h"
+#include "parallel/reducer_models.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace muster::parallel {
+namespace {
+
+using dist::Communicator;
+namespace lib = torch::optim;
+namespace models = muster::parallel::testing;
+using Lengths = std::vector<int>;
+
+lib::SGDOptions sgd() { return lib::SGDOptions(0.1).momentum(0.9); }
+
+/// What is left on this rank when ranks have `lengths` batches.
+std::vector<at::Tensor> train_joined(const Communicator& group, models::Kind kind, const Lengths& lengths, JoinOptions options, int* last = nullptr) {
+  at::set_num_threads(1);
+  const auto net = models::make_net(kind, at::kDouble, 40);
+  const auto reducer = std::make_shared<Reducer>(*net, group, DdpOptions{.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
+  lib::SGD inner(net->parameters(), sgd());
+  optim::FusedOptimizer optimizer(inner, {reducer.get()});
+  auto loop = [&] {
+    for (int step = 0; step < lengths[group.rank()]; ++step) {
+      models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  };
+  join_uneven_inputs(group, {reducer}, loop, options, [&](int rank) {
+    if (last) *last = rank;
+  });
+  return models::values(*net);
+}
+
+/// One process that computes every rank's part of each step.
+std::vector<at::Tensor> train_alone(const Lengths& lengths, bool by_world_size) {
+  const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
+  lib::SGD optimizer(net->parameters(), sgd());
+  for (int step = 0; step < std::ranges::max(lengths); ++step) {
+    at::Tensor loss = torch::zeros({}, torch::kDouble);
+    double active = 0;
+    for (int rank = 0; rank < static_cast<int>(lengths.size()); ++rank)
+      if (step < lengths[rank]) {
+        loss = loss + models::loss_of(net->forward(models::draw_part(*net, 4, step, rank, at::kDouble)));
+        ++active;
+      }
+    (loss / (by_world_size ? static_cast<double>(lengths.size()) : active)).backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  return models::values(*net);
+}
+
+void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(muster::testing::difference(found[i], expected[i], 1e-12, 1e-12), "");
+}
+
+class Join : public ::testing::TestWithParam<Lengths> {};
+
+TEST_P(Join, TrainsAsOneProcessThatSeesEveryBatch) {
+  const auto& lengths = GetParam();
+  for (const bool by_world_size : {true, false}) {
+    const auto expected = train_alone(lengths, by_world_size);
+    std::vector<int> last(lengths.size(), -1);
+    muster::testing::run_threads(static_cast<int>(lengths.size()), 0, [&](Communicator group) {
+      expect_close(train_joined(group, models::Kind::mlp, lengths, {.divide_by_initial_world_size = by_world_size}, &last[group.rank()]), expected);
+    });
+    const bool even = std::ranges::min(lengths) == std::ranges::max(lengths);
+    const int longest = static_cast<int>(std::ranges::max_element(lengths) - lengths.begin());
+    EXPECT_EQ(last, std::vector<int>(lengths.size(), even ? -1 : longest));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, Join, ::testing::Values(Lengths{5, 3}, Lengths{3, 5}, Lengths{1, 4, 2}, Lengths{0, 2}, Lengths{2, 2}, Lengths{0, 0}));
+
+TEST(JoinUnevenInputs, BuffersComeFromARankThatHasABatch) {
+  std::vector<std::vector<at::Tensor>> found(3);
+  muster::testing::run_threads(3, 0, [&](Communicator group) { found[group.rank()] = train_joined(group, models::Kind::cnn, {1, 4, 2}, {}); });
+  for (int rank = 1; rank < 3; ++rank) expect_close(found[rank], found[0]);
+}
+
+TEST(JoinUnevenInputs, WorksBetweenProcesses) {
+  muster::testing::expect_processes(2, [](Communicator group) {
+    expect_close(train_joined(group, models::Kind::mlp, {5, 3}, {}), train_alone({5, 3}, true));
+  });
+}
+
+TEST(JoinUnevenInputs, TheReducerIsAsBeforeAfterwards) {
+  muster::testing::run_threads(2, 0, [](Communicator group) {
+    const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    const auto reducer = std::make_shared<Reducer>(*net, group);
+    auto step = [&] {
+      models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+    };
+    step();
+    const auto expected = models::gradients(*net);
+    net->zero_grad();
+    join_uneven_inputs(group, {reducer}, [&] {
+      for (int i = 0; i <= group.rank(); ++i) step();
+    }, {.divide_by_initial_world_size = false});
+    net->zero_grad();
+    step();
+    expect_close(models::gradients(*net), expected);
+  });
+}
+
+TEST(JoinUnevenInputs, AFailureReachesTheRanksThatGoOn) {
+  muster::testing::run_threads(2, 0, [](Communicator group) {
+    const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    const auto reducer = std::make_shared<Reducer>(*net, group);
+    auto loop = [&] {
+      if (group.rank() == 1) throw std::runtime_error("no more batches, but not well");
+      models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, 0, 0, at::kDouble))));
+    };
+    if (group.rank() == 1) EXPECT_THROW(join_uneven_inputs(group, {reducer}, loop), std::runtime_error);
+    else EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {reducer}, loop); }), "MU119");
+  });
+}
+
+TEST(JoinUnevenInputs, RanksThatTrainDifferentModelsAreAnError) {
+  muster::testing::run_threads(2, 0, [](Communicator group) {
+    const auto one = models::make_net(models::Kind::mlp, at::kDouble, 40), two = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    const std::vector<std::shared_ptr<ManagedModel>> both{std::make_shared<Reducer>(*one, group), std::make_shared<Reducer>(*two, group)};
+    auto& net = group.rank() == 0 ? *one : *two;
+    auto& model = *both[group.rank()];
+    EXPECT_EQ(muster::testing::thrown_id([&] {
+      join_uneven_inputs(group, both, [&] {
+        models::backward(model, models::loss_of(models::run(model, net, models::draw_part(net, 4, 0, 0, at::kDouble))));
+      });
+    }), "MU118");
+  });
+}
+
+TEST(JoinUnevenInputs, ModelsThatCannotWaitAreRefused) {
+  muster::testing::run_threads(2, 0, [](Communicator group) {
+    const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    const auto single = std::make_shared<Single>(*net);
+    EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {single}, [] {}); }), "MU117");
+  });
+  int ran = 0;
+  join_uneven_inputs(Communicator(), {}, [&] { ++ran; });
+  EXPECT_EQ(ran, 1);
+}
+
+}  // namespace
+}  // namespace muster::parallel
