@@ -90,6 +90,7 @@ void ReductionRound::shadow(double divisor) {
     throw;
   }
   shadow_ = false;
+  divide_by(group_.size());
 }
 
 void ReductionRound::before_backward() {
