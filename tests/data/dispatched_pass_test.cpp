@@ -60,7 +60,7 @@ TEST_P(DispatcherCase, IsDealtAsTheReferenceDoes) {
   for (int rank = 0; rank < world; ++rank) {
     EXPECT_EQ(seen[rank].batches, without_empty_batches(c.at("ranks")[rank].get<Batches>(), samples, rank)) << "rank " << rank;
     EXPECT_EQ(seen[rank].real, seen[0].real);
-    if (!c.at("remainder").is_null()) EXPECT_EQ(seen[rank].real.back(), c.at("remainder").get<int64_t>());
+    if (!c.at("remainder").is_null()) { EXPECT_EQ(seen[rank].real.back(), c.at("remainder").get<int64_t>()); }
   }
 }
 
