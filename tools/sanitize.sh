@@ -10,7 +10,6 @@ status=0
 if [ "$which" != tsan ]; then
   BUILD=$build-asan CMAKE_ARGS="-DCMAKE_BUILD_TYPE=Sanitize -DMUSTER_SANITIZE=address,undefined -DMUSTER_BUILD_EXAMPLES=OFF" tools/build.sh
   ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=0:alloc_dealloc_mismatch=0:strict_init_order=1" \
-  LSAN_OPTIONS="suppressions=$PWD/tools/suppressions/leak.txt:print_suppressions=0" \
   UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1" \
     python3 tools/run_tests.py "$build-asan" --without sources || status=1
 fi

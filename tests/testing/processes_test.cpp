@@ -31,6 +31,13 @@ TEST(Processes, RanksMeetAndReportHowTheyEnd) {
   EXPECT_EQ(results[2].signal, SIGKILL);
 }
 
+// Long enough for a rank to start and end; a sanitizer makes starting slow.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kLateSeconds = 20;
+#else
+constexpr double kLateSeconds = 3;
+#endif
+
 TEST(Processes, FailedAssertionsFailTheRankAndLateRanksAreKilled) {
   auto results = run_processes(2, [](const Cluster& cluster) {
     if (cluster.rank == 0) {
@@ -38,7 +45,7 @@ TEST(Processes, FailedAssertionsFailTheRankAndLateRanksAreKilled) {
     }
     if (cluster.rank == 1) ::pause();
     return ::testing::Test::HasFailure() ? 1 : 0;
-  }, {.arguments = {"--gtest_filter=Processes.FailedAssertionsFailTheRankAndLateRanksAreKilled"}, .timeout_seconds = 3});
+  }, {.arguments = {"--gtest_filter=Processes.FailedAssertionsFailTheRankAndLateRanksAreKilled"}, .timeout_seconds = kLateSeconds});
   EXPECT_EQ(results[0].exit_code, 1);
   EXPECT_TRUE(results[1].timed_out);
 }
