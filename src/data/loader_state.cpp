@@ -9,6 +9,7 @@
 
 #include "muster/base/error.h"
 #include "muster/device/device.h"
+#include "muster/hook/random_scope.h"
 
 #include <ATen/Context.h>
 
@@ -109,6 +110,8 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   check(options, parts_->sampler && parts_->sampler->sampler(), parts_->batch_sampler());
   check_stream(options, shard, parts_->streams(), parts_->sampler.has_value());
   parts_->batches();
+  // Once per process it takes some 20 ms, which the first batch is not to wait for.
+  hook::install_random_key();
 }
 
 LoaderState::~LoaderState() = default;
