@@ -15,22 +15,47 @@ class Accelerator final : private Runtime {
  public:
   explicit Accelerator(const AcceleratorOptions& options = {}) : Runtime(runtime::accelerate(options)) {}
 
+  using Runtime::accumulate;
   using Runtime::autocast;
   using Runtime::backward;
+  using Runtime::broadcast;
+  using Runtime::broadcast_object;
+  using Runtime::catch_signals;
+  using Runtime::check_trigger;
   using Runtime::clip_grad_norm_;
   using Runtime::clip_grad_value_;
+  using Runtime::collector;
   using Runtime::device;
   using Runtime::epochs;
+  using Runtime::find_executable_batch_size;
+  using Runtime::free_memory;
   using Runtime::gather;
+  using Runtime::gather_for_metrics;
+  using Runtime::gather_object;
+  using Runtime::gradient_accumulation_steps;
+  using Runtime::local_main_process_first;
+  using Runtime::logger;
   using Runtime::main_process_first;
   using Runtime::no_sync;
+  using Runtime::on_last_process;
+  using Runtime::on_local_main_process;
+  using Runtime::on_local_process;
+  using Runtime::on_main_process;
+  using Runtime::on_process;
+  using Runtime::optimizer_step_was_skipped;
   using Runtime::pad_across_processes;
   using Runtime::plan;
   using Runtime::prepare;
   using Runtime::print;
   using Runtime::reduce;
   using Runtime::save_model;
+  using Runtime::set_gradient_accumulation_steps;
   using Runtime::set_seed;
+  using Runtime::set_trigger;
+  using Runtime::signal_received;
+  using Runtime::split_between_processes;
+  using Runtime::sync_gradients;
+  using Runtime::unscale_gradients;
   using Runtime::unwrap_model;
 
   int num_processes() const { return world_size(); }

@@ -21,14 +21,30 @@ class Fabric final : private Runtime {
   using Runtime::backward;
   using Runtime::barrier;
   using Runtime::broadcast;
+  using Runtime::broadcast_object;
+  using Runtime::call;
+  using Runtime::catch_signals;
+  using Runtime::check_trigger;
+  using Runtime::collector;
   using Runtime::device;
+  using Runtime::find_executable_batch_size;
+  using Runtime::free_memory;
+  using Runtime::gather_for_metrics;
+  using Runtime::gather_object;
   using Runtime::launch;
   using Runtime::local_rank;
+  using Runtime::logger;
   using Runtime::no_backward_sync;
   using Runtime::node_rank;
+  using Runtime::on_main_process;
+  using Runtime::optimizer_step_was_skipped;
   using Runtime::plan;
   using Runtime::print;
   using Runtime::save_model;
+  using Runtime::set_trigger;
+  using Runtime::signal_received;
+  using Runtime::split_between_processes;
+  using Runtime::unscale_gradients;
   using Runtime::world_size;
 
   /// The module's handle, or a tuple of it and the optimizers' handles. Collective.
@@ -53,6 +69,9 @@ class Fabric final : private Runtime {
   /// Runs `f` on rank 0 first, then on the others. Collective.
   template <class F>
   auto rank_zero_first(F&& f) const { return main_process_first(std::forward<F>(f)); }
+  /// As above, with the first rank of each node.
+  template <class F>
+  auto local_rank_zero_first(F&& f) const { return local_main_process_first(std::forward<F>(f)); }
   void seed_everything(uint64_t seed) { set_seed(seed); }
 
   int global_rank() const { return rank(); }

@@ -60,6 +60,7 @@ void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sa
 }  // namespace
 
 struct LoaderState::Parts {
+  std::chrono::steady_clock::time_point began;
   std::shared_ptr<BatchMaker> maker;
   DataLoaderOptions options;
   std::shared_ptr<Progress> progress = std::make_shared<Progress>();
@@ -133,6 +134,7 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
 std::unique_ptr<Pass> LoaderState::begin_pass() {
   auto& p = *parts_;
   if (p.progress->running) p.progress->running->end();
+  p.began = std::chrono::steady_clock::now();
   if (p.shard.group && p.shard.world_size > 1) synchronize_generators(*p.shard.group, p.shard.device, p.shard.synced_generators);
   PassPlan plan{.makers = {},
                 .options = p.options,
@@ -147,6 +149,8 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
 }
 
 int64_t LoaderState::batch_size() const { return parts_->batch_sampler() ? 0 : parts_->plan().local_batch_size(); }
+std::chrono::steady_clock::time_point LoaderState::began() const { return parts_->began; }
+bool LoaderState::running() const { return parts_->progress->running != nullptr; }
 bool LoaderState::end_of_dataloader() const { return parts_->progress->last; }
 int64_t LoaderState::epoch() const { return parts_->progress->epoch; }
 const DataLoaderOptions& LoaderState::options() const { return parts_->options; }

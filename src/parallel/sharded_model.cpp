@@ -278,6 +278,11 @@ void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters, 
   }
 }
 
+void ShardedModel::scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
+  for (const auto& parameter : parameters)
+    if (const auto* place = state_->place(parameter)) state_->units[place->first]->scale_gradient(place->second, factor);
+}
+
 std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool main_only) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> whole;
   for (const auto& unit : state_->units) {

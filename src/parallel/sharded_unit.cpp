@@ -165,6 +165,15 @@ void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
   }
 }
 
+void ShardedUnit::scale_gradient(size_t i, double factor) {
+  at::NoGradGuard no_grad;
+  for (int rank = 0; waits_[i] && rank < group_.size(); ++rank) {
+    int64_t start = 0;
+    waiting_part(i, rank, start).mul_(factor);
+  }
+  if (counted_[i]) pieces_[i].gradient.mul_(factor);
+}
+
 void ShardedUnit::show_stand_ins() {
   for (size_t i = 0; i < size(); ++i)
     if (waits_[i] || counted_[i]) parameter(i).tensor.mutable_grad() = stand_ins_[i];

@@ -52,6 +52,8 @@ class ShardedUnit {
   /// Whether the parameter's gradient counts in a step.
   bool counted(size_t i) const { return counted_[i]; }
   void zero_gradient(size_t i, bool set_to_none);
+  /// What is counted and what waits.
+  void scale_gradient(size_t i, double factor);
   /// Puts a stand-in where the user looks for a gradient, and takes it away. The latter takes a stand-in that is gone
   /// already for a wish to forget the gradient.
   void show_stand_ins();

@@ -1,5 +1,6 @@
 #include "muster/runtime/options.h"
 
+#include "muster/base/error.h"
 #include "muster/runtime/presets.h"
 
 namespace muster {
@@ -12,19 +13,40 @@ Devices::Devices(std::initializer_list<int> indices) : text_() {
 
 namespace runtime {
 
+namespace {
+
+GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
+  auto chosen = options.gradient_accumulation;
+  if (options.gradient_accumulation_steps == 1) return chosen;
+  if (chosen.num_steps != 1 && chosen.num_steps != options.gradient_accumulation_steps)
+    throw ConfigError("MU181", "gradient_accumulation_steps is " + std::to_string(options.gradient_accumulation_steps) +
+                                   " and gradient_accumulation.num_steps " + std::to_string(chosen.num_steps) + "; give one of them");
+  chosen.num_steps = options.gradient_accumulation_steps;
+  return chosen;
+}
+
+}  // namespace
+
 RuntimeOptions accelerate(const AcceleratorOptions& options) {
   return {.accelerator = options.cpu ? "cpu" : "auto",
           .deterministic = options.deterministic,
           .even_batches = options.even_batches,
+          .fp32_modules = options.fp32_modules,
+          .grad_scaler = options.grad_scaler,
+          .gradient_accumulation = accumulation_of(options),
           .precision = options.mixed_precision,
           .split_batches = options.split_batches,
+          .step_scheduler_with_optimizer = options.step_scheduler_with_optimizer,
           .strategy = options.strategy,
           .timeout_seconds = options.timeout_seconds};
 }
 
 RuntimeOptions fabric(const FabricOptions& options) {
   return {.accelerator = options.accelerator,
+          .callbacks = options.callbacks,
           .devices = options.devices,
+          .fp32_modules = options.fp32_modules,
+          .grad_scaler = options.grad_scaler,
           .num_nodes = options.num_nodes,
           .precision = options.precision,
           .strategy = options.strategy,

@@ -27,7 +27,11 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> schedule
                        plateau->step(mean.item<double>());
                      },
                      scheduler);
-  return Scheduler([scheduler, keep = found->lock()] { scheduler->step(); }, nullptr, scheduler);
+  return Scheduler(
+      [scheduler, keep = found->lock(), turns = scheduler_turns({*found})] {
+        for (int left = turns(); left > 0; --left) scheduler->step();
+      },
+      nullptr, scheduler);
 }
 
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> scheduler) {

@@ -1,5 +1,7 @@
 #include "parts.h"
 
+#include "gradients.h"
+
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -8,9 +10,11 @@
 #include "muster/device/device.h"
 #include "muster/device/host_memory.h"
 #include "muster/dist/rendezvous.h"
+#include "muster/hook/half_lstm.h"
 #include "muster/launcher/devices.h"
 #include "muster/launcher/launch.h"
 #include "muster/optim/norm.h"
+#include "muster/runtime/process_control.h"
 #include "muster/runtime/values.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -22,7 +26,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
+#include <unordered_set>
 
 namespace muster::runtime {
 namespace {
@@ -88,7 +92,44 @@ void Parts::connect() {
   meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   group_ = dist::connect(cluster_, meeting);
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size);
+  accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
+  settle_precision();
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
+}
+
+void Parts::settle_precision() {
+  const auto precision = options_.precision;
+  precision::require_supported(precision, device_);
+  if (precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled) precision::GradScaler check(options_.grad_scaler);
+  if (!device_.is_cpu() || precision::compute_dtype(precision) != at::kHalf) return;
+  const bool mixed = precision::is_mixed(precision);
+  if (mixed) hook::run_half_lstm_in_float();
+  const std::string note = formatted("precision: {} on a CPU emulates float16, which is slow{}; {} computes natively there", precision.name(),
+                                     mixed ? ", and runs LSTM in float32" : "", mixed ? "bf16-mixed" : "bf16-true");
+  notes_.push_back(note);
+  if (cluster_.is_main()) log::warning(note);
+}
+
+std::shared_ptr<Accumulation> Parts::next_micro_batch() {
+  require_launched();
+  accumulation_->begin(loaders_.micro_batch(cluster_.world_size));
+  return accumulation_;
+}
+
+void Parts::use_group(const dist::Communicator& group) {
+  group_ = group;
+  accumulation_->use_group(group);
+}
+
+void Parts::forget_freed() {
+  std::erase_if(optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
+  if (accumulation_) accumulation_->reset();
+  empty_device_cache();
+}
+
+const std::shared_ptr<Accumulation>& Parts::accumulation() const {
+  require_launched();
+  return accumulation_;
 }
 
 void Parts::share_cores() {
@@ -115,12 +156,13 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
   if (!module) throw UsageError("MU173", "prepare was given an empty module holder; make the module first");
   if (auto known = registry_->find(*module)) return known;
   const precision::PrecisionPolicy policy(options_.precision);
-  policy.convert_module(*module);
+  policy.convert_module(*module, options_.fp32_modules);
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type()});
   registry_->add(model);
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
+  call_each(options_.callbacks, &Callback::on_after_setup, *module);
   return model;
 }
 
@@ -128,51 +170,15 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
   require_launched();
   for (const auto& entry : optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
-  auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), registry_, group_);
+  OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .group = group_, .registry = registry_, .scaling = {}};
+  if (scales_losses()) setting.scaling = options_.grad_scaler;
+  if (!options_.callbacks.empty())
+    setting.after_step = [callbacks = options_.callbacks](Optimizer& handle) {
+      call_each(callbacks, &Callback::on_after_optimizer_step, handle);
+    };
+  auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
   optimizers_.push_back(prepared);
   return Optimizer(std::move(prepared));
-}
-
-namespace {
-
-/// LibTorch tells nobody which optimizer a scheduler steps, but shows its heirs the optimizer's rates.
-struct SchedulerRates : torch::optim::LRScheduler {
-  static std::vector<double> of(const torch::optim::LRScheduler& scheduler) {
-    return (scheduler.*(&SchedulerRates::get_current_lrs))();
-  }
-};
-
-/// Whether a change of the optimizer's rate is seen by the scheduler.
-bool steps(const torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& optimizer) {
-  auto& options = optimizer.param_groups().at(0).options();
-  const double before = options.get_lr();
-  options.set_lr(before + 1);
-  const auto seen = SchedulerRates::of(scheduler);
-  options.set_lr(before);
-  return !seen.empty() && seen[0] == before + 1;
-}
-
-}  // namespace
-
-Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
-  require_launched();
-  const bool known = std::any_of(optimizers_.begin(), optimizers_.end(), [&](const auto& entry) {
-    const auto prepared = entry.lock();
-    return prepared && steps(*scheduler, prepared->inner());
-  });
-  if (!known)
-    throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
-                              "from under its scheduler) and prepare both");
-  return Scheduler([scheduler] { scheduler->step(); }, nullptr);
-}
-
-Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
-  require_launched();
-  return Scheduler(nullptr, [scheduler, group = group_](double metric) {
-    const auto mean = at::scalar_tensor(metric, at::kDouble);
-    group.all_reduce(mean, dist::ReduceOp::mean);
-    scheduler->step(static_cast<float>(mean.item<double>()));
-  });
 }
 
 data::ShardSpec Parts::prepare_loader(const DataLoaderOptions& options) {
@@ -187,72 +193,87 @@ data::ShardSpec Parts::prepare_loader(const DataLoaderOptions& options) {
           .world_size = cluster_.world_size};
 }
 
+bool Parts::scales_losses() const {
+  return options_.precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled;
+}
+
+/// The smallest scale of all optimizers, since one loss may reach the parameters of several.
+double Parts::loss_scale() const {
+  std::optional<double> smallest;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    if (const auto* scaler = optimizer.scaler()) smallest = std::min(smallest.value_or(scaler->scale()), scaler->scale());
+  });
+  return smallest.value_or(1);
+}
+
+void Parts::scale_all_gradients(double factor) const {
+  std::unordered_set<c10::TensorImpl*> seen;
+  std::vector<at::Tensor> parameters;
+  const auto add = [&](const std::vector<at::Tensor>& some) {
+    for (const auto& parameter : some)
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+  };
+  for (const auto& model : registry_->models()) add(model->module->parameters());
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { add(optimizer.parameters()); });
+  scale_gradients(*registry_, parameters, factor);
+}
+
 void Parts::backward(const at::Tensor& loss, bool retain_graph) {
   require_launched();
   const auto models = registry_->models();
-  for_each_optimizer([](optim::FusedOptimizer& optimizer) { optimizer.refuse_own_step(); });
-  for (const auto& model : models) model->managed->before_backward();
-  loss.backward({}, retain_graph);
-  for (const auto& model : models) model->managed->after_backward();
-  for_each_optimizer([](optim::FusedOptimizer& optimizer) { optimizer.note_backward(); });
-}
-
-namespace {
-
-/// Calls f(model or nullptr, its parameters) for the parameters of each model, and for those that no model holds.
-template <class F>
-void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, F&& f) {
-  auto rest = parameters;
-  for (const auto& model : registry.models()) {
-    const auto held = std::stable_partition(rest.begin(), rest.end(), [&](const at::Tensor& p) { return !model->managed->find(p); });
-    if (held != rest.end()) f(model->managed.get(), std::vector<at::Tensor>(held, rest.end()));
-    rest.erase(held, rest.end());
+  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
+  double factor = accumulation_->loss_factor([this](double correction) { scale_all_gradients(correction); });
+  if (scales_losses()) {
+    const double scale = loss_scale();
+    for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.follow_scale(scale); });
+    factor *= scale;
   }
-  if (!rest.empty()) f(nullptr, rest);
+  for (const auto& model : models) model->managed->before_backward();
+  (factor == 1 ? loss : loss * factor).backward({}, retain_graph);
+  for (const auto& model : models) model->managed->after_backward();
+  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
 }
-
-at::Tensor power_sum(parallel::ManagedModel* model, const std::vector<at::Tensor>& parameters, double p) {
-  if (model) return model->gradient_power_sum(parameters, p);
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters)
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  return optim::power_sum(gradients, p);
-}
-
-void each_gradient(parallel::ManagedModel* model, const std::vector<at::Tensor>& parameters,
-                   const std::function<void(const at::Tensor&)>& f) {
-  if (model) return model->for_each_gradient(parameters, f);
-  for (const auto& parameter : parameters)
-    if (parameter.grad().defined()) f(parameter.grad());
-}
-
-}  // namespace
 
 double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double p, bool error_if_nonfinite) {
   require_launched();
-  double total = 0;
-  by_model(*registry_, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
-    const auto sum = power_sum(model, part, p).item<double>();
-    total = std::isinf(p) && !std::isnan(sum) ? std::max(total, sum) : total + sum;
-  });
-  const double norm = optim::norm_from_power_sum(total, p);
-  if (error_if_nonfinite && !std::isfinite(norm))
+  if (!accumulation_->sync()) return 0;
+  unscale_gradients(&parameters);
+  const double norm = gradient_norm(*registry_, parameters, p);
+  // Under loss scaling such gradients are expected now and then, and the step will be skipped.
+  if (error_if_nonfinite && !std::isfinite(norm) && !scales_losses())
     throw UsageError("MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
                                      "with error_if_nonfinite off", p, norm));
   torch::NoGradGuard no_grad;
   const double factor = optim::clip_coefficient(norm, max_norm);
-  by_model(*registry_, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
-    each_gradient(model, part, [&](const at::Tensor& gradient) { gradient.mul_(factor); });
-  });
+  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.mul_(factor); });
   return norm;
 }
 
 void Parts::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
   require_launched();
+  if (!accumulation_->sync()) return;
+  unscale_gradients(&parameters);
   torch::NoGradGuard no_grad;
-  by_model(*registry_, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
-    each_gradient(model, part, [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
+  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
+}
+
+void Parts::unscale_gradients(const std::vector<at::Tensor>* of) {
+  require_launched();
+  if (!scales_losses()) return;
+  std::unordered_set<c10::TensorImpl*> asked;
+  if (of)
+    for (const auto& parameter : *of) asked.insert(parameter.unsafeGetTensorImpl());
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    const auto own = optimizer.parameters();
+    const auto concerned = [&](const at::Tensor& parameter) { return asked.contains(parameter.unsafeGetTensorImpl()); };
+    if (!of || std::any_of(own.begin(), own.end(), concerned)) optimizer.unscale();
   });
+}
+
+bool Parts::optimizer_step_was_skipped() const {
+  bool skipped = false;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { skipped = skipped || optimizer.step_was_skipped(); });
+  return skipped;
 }
 
 void Parts::set_seed(uint64_t seed, bool per_rank) {
@@ -260,9 +281,9 @@ void Parts::set_seed(uint64_t seed, bool per_rank) {
   torch::manual_seed(seed + (per_rank ? static_cast<uint64_t>(cluster_.rank) : 0));
 }
 
-void Parts::for_each_optimizer(const std::function<void(optim::FusedOptimizer&)>& f) const {
+void Parts::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {
   for (const auto& entry : optimizers_)
-    if (const auto optimizer = entry.lock()) f(optimizer->fused());
+    if (const auto optimizer = entry.lock()) f(*optimizer);
 }
 
 std::string Parts::plan() const {
@@ -282,12 +303,7 @@ std::shared_ptr<PreparedModel> prepare_model(Parts& parts, std::shared_ptr<torch
 Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return parts.prepare_optimizer(std::move(optimizer));
 }
-Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
-  return parts.prepare_scheduler(std::move(scheduler));
-}
-Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
-  return parts.prepare_scheduler(std::move(scheduler));
-}
 data::ShardSpec prepare_loader(Parts& parts, const DataLoaderOptions& options) { return parts.prepare_loader(options); }
+void keep_loader(Parts& parts, const std::shared_ptr<data::LoaderState>& loader) { parts.keep_loader(loader); }
 
 }  // namespace muster::runtime

@@ -1,10 +1,17 @@
 #pragma once
 
+#include "accumulation.h"
+#include "loaders_in_use.h"
+#include "model_registry.h"
+#include "prepared_optimizer.h"
+
+#include "muster/base/signals.h"
 #include "muster/cluster/cluster.h"
 #include "muster/data/loader.h"
 #include "muster/dist/communicator.h"
-#include "muster/optim/fused.h"
 #include "muster/optim/scheduler.h"
+#include "muster/runtime/callback.h"
+#include "muster/runtime/metrics.h"
 #include "muster/runtime/model.h"
 #include "muster/runtime/optimizer.h"
 #include "muster/runtime/options.h"
@@ -22,42 +29,10 @@
 
 namespace muster::runtime {
 
-/// The models of one runtime, for its optimizers: who holds which parameter. Grows only.
-class ModelRegistry {
- public:
-  void add(const std::shared_ptr<PreparedModel>& model);
-  /// The living models, in the order in which they were prepared.
-  std::vector<std::shared_ptr<PreparedModel>> models() const;
-  std::shared_ptr<PreparedModel> find(const torch::nn::Module& module) const;
-  /// Changes whenever a model is added.
-  int64_t generation() const noexcept { return generation_; }
-
- private:
-  std::vector<std::weak_ptr<PreparedModel>> models_;
-  int64_t generation_ = 0;
-};
-
-/// The state of an Optimizer handle. Which model holds which of its parameters is looked up at the first step,
-/// so that models and optimizers may be prepared in any order.
-class PreparedOptimizer {
- public:
-  PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, std::shared_ptr<ModelRegistry> registry, dist::Communicator group);
-  at::Tensor step(torch::optim::Optimizer::LossClosure closure);
-  void zero_grad(bool set_to_none);
-  optim::FusedOptimizer& fused() { return fused_; }
-  torch::optim::Optimizer& inner() const { return *inner_; }
-  const std::shared_ptr<torch::optim::Optimizer>& owner() const { return inner_; }
-
- private:
-  void bind();
-  void bind_parameter(const at::Tensor& parameter, size_t index);
-
-  std::shared_ptr<torch::optim::Optimizer> inner_;
-  std::shared_ptr<ModelRegistry> registry_;
-  dist::Communicator group_;
-  optim::FusedOptimizer fused_;
-  std::vector<std::shared_ptr<PreparedModel>> models_;
-  int64_t bound_generation_ = -1;
+/// What a rank has to tell the others when they ask.
+struct Flags {
+  std::unique_ptr<SignalWatch> signals;   ///< from catch_signals() on
+  bool trigger = false;
 };
 
 /// The parts that a Runtime owns.
@@ -73,9 +48,14 @@ class Parts {
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
   data::ShardSpec prepare_loader(const DataLoaderOptions& options);
+  /// The next micro-batch begins, of the loader in use.
+  std::shared_ptr<Accumulation> next_micro_batch();
   void backward(const at::Tensor& loss, bool retain_graph);
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double p, bool error_if_nonfinite);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
+  /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all.
+  void unscale_gradients(const std::vector<at::Tensor>* of);
+  bool optimizer_step_was_skipped() const;
   std::string plan() const;
   void set_seed(uint64_t seed, bool per_rank);
 
@@ -83,18 +63,36 @@ class Parts {
   const dist::Communicator& group() const;
   c10::Device device() const noexcept { return device_; }
   Precision precision() const noexcept { return options_.precision; }
+  const std::shared_ptr<Accumulation>& accumulation() const;
   bool launched() const noexcept { return launched_; }
+  Flags& flags() noexcept { return flags_; }
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
+  /// What is prepared from now on communicates in this group, of the same ranks.
+  void use_group(const dist::Communicator& group);
+  /// Handles were emptied.
+  void forget_freed();
+  void keep_loader(const std::shared_ptr<data::LoaderState>& loader) { loaders_.add(loader); }
+  std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
  private:
   void connect();
   void share_cores();
-  void for_each_optimizer(const std::function<void(optim::FusedOptimizer&)>& f) const;
+  void settle_precision();
+  bool scales_losses() const;
+  double loss_scale() const;
+  void scale_all_gradients(double factor) const;
+  /// How many times a scheduler of these optimizers steps when it is asked to.
+  std::function<int()> scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
+  void for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const;
 
   RuntimeOptions options_;
   Cluster cluster_;
   c10::Device device_;
   dist::Communicator group_;
   std::shared_ptr<ModelRegistry> registry_;
+  std::shared_ptr<Accumulation> accumulation_;   // from connect() on
+  LoadersInUse loaders_;
+  Flags flags_;
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::vector<std::weak_ptr<PreparedOptimizer>> optimizers_;
   std::optional<uint64_t> seed_;

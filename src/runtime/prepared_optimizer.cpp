@@ -1,71 +1,113 @@
-#include "parts.h"
+#include "prepared_optimizer.h"
+
+#include "gradients.h"
 
 #include "muster/base/error.h"
+#include "muster/strategy/agreement.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::runtime {
 
-void ModelRegistry::add(const std::shared_ptr<PreparedModel>& model) {
-  models_.push_back(model);
-  ++generation_;
+PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting)
+    : inner_(std::move(inner)), setting_(std::move(setting)), fused_(*inner_) {
+  if (setting_.scaling) scaler_.emplace(*setting_.scaling);
 }
 
-std::vector<std::shared_ptr<PreparedModel>> ModelRegistry::models() const {
-  std::vector<std::shared_ptr<PreparedModel>> alive;
-  for (const auto& entry : models_)
-    if (auto model = entry.lock()) alive.push_back(std::move(model));
-  return alive;
-}
-
-std::shared_ptr<PreparedModel> ModelRegistry::find(const torch::nn::Module& module) const {
-  for (const auto& entry : models_)
-    if (auto model = entry.lock(); model && model->module.get() == &module) return model;
-  return nullptr;
-}
-
-PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, std::shared_ptr<ModelRegistry> registry,
-                                     dist::Communicator group)
-    : inner_(std::move(inner)), registry_(std::move(registry)), group_(std::move(group)), fused_(*inner_) {}
-
-void PreparedOptimizer::bind() {
-  if (bound_generation_ == registry_->generation()) return;
+/// `complete`: no parameter may be left without a model by now.
+void PreparedOptimizer::bind(bool complete) {
+  if (bound_generation_ == setting_.registry->generation()) return;
   size_t index = 0;
   for (const auto& group : inner_->param_groups())
-    for (const auto& parameter : group.params()) bind_parameter(parameter, index++);
-  bound_generation_ = registry_->generation();
+    for (const auto& parameter : group.params()) bind_parameter(parameter, index++, complete);
+  if (complete) bound_generation_ = setting_.registry->generation();
 }
 
-void PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index) {
+void PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool complete) {
   auto holds = [&](const auto& model) { return model->managed->find(parameter) != nullptr; };
   if (std::any_of(models_.begin(), models_.end(), holds)) return;
-  const auto models = registry_->models();
+  const auto models = setting_.registry->models();
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
     models_.push_back(*holder);
     fused_.add_source(*(*holder)->managed);
-  } else if (parameter.requires_grad() && group_.size() > 1) {
+  } else if (complete && parameter.requires_grad() && setting_.group.size() > 1) {
     throw ConfigError("MU178", "parameter " + std::to_string(index) + " of a prepared optimizer belongs to no prepared module, so "
                                "its gradient would differ from rank to rank; prepare the module that owns it");
   }
 }
 
-at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
-  bind();
-  if (!closure || group_.size() == 1) return fused_.step(std::move(closure));
+std::vector<at::Tensor> PreparedOptimizer::parameters() const {
+  std::vector<at::Tensor> all;
+  for (const auto& group : inner_->param_groups()) all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
+void PreparedOptimizer::before_backward() {
+  bind(/*complete=*/false);
+  fused_.refuse_own_step();
+}
+
+void PreparedOptimizer::follow_scale(double scale) {
+  if (!scaler_) return;
+  if (gradient_scale_ != scale) scale_gradients(*setting_.registry, parameters(), scale / gradient_scale_);
+  loss_scale_ = gradient_scale_ = scale;
+  unscaled_ = false;
+}
+
+void PreparedOptimizer::unscale() {
+  if (!scaler_ || unscaled_) return;
+  std::vector<at::Tensor> gradients;
+  for_each_gradient(*setting_.registry, parameters(), [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  scaler_->unscale(gradients, gradient_scale_);
+  gradient_scale_ = 1;
+  unscaled_ = true;
+}
+
+bool PreparedOptimizer::gradients_are_finite() {
+  unscale();
+  bool found = scaler_->found_inf();
+  // Gradients that ranks hold whole are the same everywhere, and so is what they show.
+  if (setting_.group.size() > 1 && any_sharded(*setting_.registry, parameters())) found = strategy::any_rank(setting_.group, found);
+  scaler_->update(found, loss_scale_);
+  return !found;
+}
+
+at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closure) {
+  if (!closure || setting_.group.size() == 1) return fused_.step(std::move(closure));
   return fused_.step([&] {
     auto loss = closure();
     auto mean = loss.detach().clone();
-    group_.all_reduce(mean, dist::ReduceOp::mean);
+    setting_.group.all_reduce(mean, dist::ReduceOp::mean);
     return mean;
   });
 }
 
+at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
+  if (!setting_.accumulation->sync()) return {};
+  bind(/*complete=*/true);
+  if (closure && scaler_)
+    throw UsageError("MU146", "an optimizer that calls back for gradients cannot work with the loss scaling of '16-mixed', which may skip "
+                              "a step: choose 'bf16-mixed', or an optimizer without a closure");
+  skipped_ = scaler_ && !gradients_are_finite();
+  if (skipped_) return {};
+  auto loss = update(std::move(closure));
+  if (setting_.after_step) {
+    Optimizer handle(shared_from_this());
+    setting_.after_step(handle);
+  }
+  return loss;
+}
+
 void PreparedOptimizer::zero_grad(bool set_to_none) {
-  bind();
+  if (!setting_.accumulation->sync()) return;
+  bind(/*complete=*/true);
   fused_.zero_grad(set_to_none);
+  gradient_scale_ = 1;
+  unscaled_ = false;
 }
 
 }  // namespace muster::runtime
@@ -75,18 +117,22 @@ namespace muster {
 Optimizer::Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared) : prepared_(std::move(prepared)) {}
 at::Tensor Optimizer::step(torch::optim::Optimizer::LossClosure closure) { return prepared_->step(std::move(closure)); }
 void Optimizer::zero_grad(bool set_to_none) { prepared_->zero_grad(set_to_none); }
+bool Optimizer::step_was_skipped() const { return prepared_->step_was_skipped(); }
+
+std::optional<GradScalerState> Optimizer::scaler_state() const {
+  const auto* scaler = prepared_->scaler();
+  return scaler ? std::optional(scaler->state()) : std::nullopt;
+}
+
+void Optimizer::load_scaler_state(const GradScalerState& state) {
+  auto* scaler = prepared_->scaler();
+  if (!scaler)
+    throw ConfigError("MU147", "the state of a loss scale was given to an optimizer without one: only '16-mixed' scales losses");
+  scaler->load_state(state);
+}
+
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() { return inner().param_groups(); }
 torch::optim::Optimizer* Optimizer::operator->() const { return &prepared_->inner(); }
 torch::optim::Optimizer& Optimizer::inner() const { return prepared_->inner(); }
-
-void Scheduler::step() const {
-  if (!step_) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
-  step_();
-}
-
-void Scheduler::step(double metric) const {
-  if (!step_by_metric_) throw UsageError("MU180", "this scheduler watches no metric; call step() without one");
-  step_by_metric_(metric);
-}
 
 }  // namespace muster

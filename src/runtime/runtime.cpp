@@ -5,28 +5,27 @@
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 
-#include <cstdio>
-
 namespace muster {
 
-Runtime::Runtime(const RuntimeOptions& options) : parts_(std::make_shared<runtime::Parts>(options)) {}
+Runtime::Runtime(const RuntimeOptions& options) : Gathering(std::make_shared<runtime::Parts>(options)) {}
 Runtime::~Runtime() = default;
 Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;
 
-void Runtime::launch() { parts_->launch(); }
-int Runtime::rank() const { return parts_->cluster().rank; }
-int Runtime::local_rank() const { return parts_->cluster().local_rank; }
-int Runtime::node_rank() const { return parts_->cluster().node_rank; }
-int Runtime::world_size() const { return parts_->cluster().world_size; }
-c10::Device Runtime::device() const { return parts_->device(); }
-const dist::Communicator& Runtime::group() const { return parts_->group(); }
-
 void Runtime::backward(const at::Tensor& loss, BackwardOptions options) { parts_->backward(loss, options.retain_graph); }
 
-precision::AutocastScope Runtime::autocast() const {
-  return precision::AutocastScope(parts_->precision(), parts_->device().type());
+std::shared_ptr<runtime::Accumulation> Runtime::next_micro_batch() { return parts_->next_micro_batch(); }
+bool Runtime::sync_gradients() const { return parts_->accumulation()->sync(); }
+int Runtime::gradient_accumulation_steps() const { return parts_->accumulation()->num_steps(); }
+void Runtime::set_gradient_accumulation_steps(int steps) { parts_->accumulation()->set_num_steps(steps); }
+
+precision::AutocastScope Runtime::autocast(AutocastOptions options) const {
+  return precision::AutocastScope(parts_->precision(), parts_->device().type(), options);
 }
+
+void Runtime::unscale_gradients() { parts_->unscale_gradients(nullptr); }
+void Runtime::unscale_gradients(const Optimizer& optimizer) { optimizer.prepared()->unscale(); }
+bool Runtime::optimizer_step_was_skipped() const { return parts_->optimizer_step_was_skipped(); }
 
 double Runtime::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
   return parts_->clip_grad_norm(parameters, max_norm, options.norm_type, options.error_if_nonfinite);
@@ -47,14 +46,11 @@ double Runtime::clip_gradients_of(const Optimizer& optimizer, const ClipGradient
   return 0;
 }
 
-void Runtime::barrier() const { group().barrier(); }
 void Runtime::set_seed(uint64_t seed, bool per_rank) { parts_->set_seed(seed, per_rank); }
 std::string Runtime::plan() const { return parts_->plan(); }
 
-void Runtime::print_line(const std::string& line) {
-  std::fputs((line + "\n").c_str(), stdout);
-  std::fflush(stdout);
-}
+void Runtime::forget_freed() { parts_->forget_freed(); }
+const std::vector<std::shared_ptr<Callback>>& Runtime::callbacks() const { return parts_->callbacks(); }
 
 void Runtime::write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder,
                           const SaveWeightsOptions& options) const {

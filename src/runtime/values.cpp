@@ -76,12 +76,4 @@ at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor,
   return options.pad_first ? at::cat({padding, tensor}, dim) : at::cat({tensor, padding}, dim);
 }
 
-void tell_outcome(const dist::Communicator& group, const std::string& failure) { group.broadcast_bytes(failure, 0); }
-
-void hear_outcome(const dist::Communicator& group) {
-  const auto failure = group.broadcast_bytes({}, 0);
-  if (!failure.empty())
-    throw UsageError("MU176", "rank 0 failed in a block that it runs before the other ranks: " + failure);
-}
-
 }  // namespace muster::runtime

@@ -1,6 +1,7 @@
 #include "muster/precision/policy.h"
 
 #include "muster/base/error.h"
+#include "muster/testing/thrown.h"
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
@@ -16,6 +17,8 @@ TEST(Precision, KnowsTheWordsOfBothOriginals) {
   EXPECT_EQ(Precision::parse("bf16"), Precision("bf16-mixed"));
   EXPECT_EQ(Precision::parse("64").name(), "64-true");
   EXPECT_EQ(Precision("bf16-true").name(), "bf16-true");
+  EXPECT_EQ(Precision::parse("fp16").name(), "16-mixed");
+  EXPECT_EQ(Precision("16-true").name(), "16-true");
 }
 
 TEST(Precision, ListsTheKnownNamesForAnUnknownOne) {
@@ -42,6 +45,37 @@ TEST(AutocastScope, NestsAndRestores) {
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
   AutocastScope off("32-true", at::kCPU);
   EXPECT_EQ(layer(torch::ones({1, 2})).scalar_type(), torch::kFloat);
+}
+
+TEST(AutocastScope, IsSwitchedOffInside) {
+  torch::nn::Linear layer(2, 2);
+  const auto x = torch::ones({1, 2});
+  const AutocastScope outer("16-mixed", at::kCPU);
+  EXPECT_EQ(layer(x).scalar_type(), torch::kHalf);
+  {
+    const AutocastScope off("16-mixed", at::kCPU, {.enabled = false});
+    EXPECT_EQ(layer(x).scalar_type(), torch::kFloat);
+    const AutocastScope again("bf16-mixed", at::kCPU);
+    EXPECT_EQ(layer(x).scalar_type(), torch::kBFloat16);
+  }
+  EXPECT_EQ(layer(x).scalar_type(), torch::kHalf);
+  EXPECT_EQ(in_fp32([&](torch::Tensor t) { return layer(t); }, x.to(torch::kHalf)).scalar_type(), torch::kFloat);
+}
+
+TEST(PrecisionPolicy, KeepsNamedModulesInFloat32) {
+  const auto make = [] {
+    return torch::nn::ModuleList(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2), torch::nn::ModuleList(torch::nn::Linear(2, 1)));
+  };
+  auto net = make();
+  const auto* handle = net[0]->parameters()[0].unsafeGetTensorImpl();
+  PrecisionPolicy("16-true").convert_module(*net, {"1", "2"});
+  EXPECT_EQ(net[0]->parameters()[0].scalar_type(), torch::kHalf);
+  EXPECT_EQ(net[0]->parameters()[0].unsafeGetTensorImpl(), handle);
+  EXPECT_EQ(net[1]->buffers()[0].scalar_type(), torch::kFloat);
+  EXPECT_EQ(net[2]->parameters()[0].scalar_type(), torch::kFloat);   // below a named one
+  const auto text = testing::thrown([&] { PrecisionPolicy("16-true").convert_module(*make(), {"norm"}); });
+  EXPECT_TRUE(text.starts_with("MU148")) << text;
+  EXPECT_NE(text.find("2.0"), std::string::npos) << text;
 }
 
 TEST(PrecisionPolicy, ConvertsModulesInputsAndOutputs) {

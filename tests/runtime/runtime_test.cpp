@@ -5,12 +5,11 @@
 #include "muster/checkpoint/weights.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
-#include "muster/testing/world.h"
+#include "runtime/ranks.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -23,6 +22,7 @@ namespace muster {
 namespace {
 
 namespace F = torch::nn::functional;
+using testing::as_ranks;
 
 struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return b(torch::tanh(a(x))); }
@@ -40,30 +40,6 @@ Pairs pairs(int64_t count) {
     result.emplace_back(x, x.sum().sin().view({1}));
   }
   return result;
-}
-
-/// Makes this process a rank as mpirun would, so that a runtime finds the others by itself.
-void act_as_started_by_mpirun(const Cluster& cluster) {
-  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
-  set("OMPI_COMM_WORLD_RANK", std::to_string(cluster.rank));
-  set("OMPI_COMM_WORLD_SIZE", std::to_string(cluster.world_size));
-  set("OMPI_COMM_WORLD_LOCAL_RANK", std::to_string(cluster.rank));
-  set("OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(cluster.world_size));
-  set("PMIX_NAMESPACE", "test" + std::to_string(getppid()) + "-" + std::to_string(cluster.world_size));
-}
-
-/// Runs `body` as each of `size` ranks; every rank must end well.
-void as_ranks(int size, const std::function<void()>& body, const std::string& label = {}) {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  testing::ProcessWorldOptions options;
-  options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
-  options.label = label;
-  const auto results = testing::run_processes(size, [&](const Cluster& cluster) {
-    act_as_started_by_mpirun(cluster);
-    body();
-    return ::testing::Test::HasFailure() ? 1 : 0;
-  }, options);
-  for (size_t rank = 0; rank < results.size(); ++rank) EXPECT_TRUE(results[rank].ok()) << "rank " << rank << ":\n" << results[rank].output;
 }
 
 /// Parameters after training with the door, with a batch of 12 over all ranks.

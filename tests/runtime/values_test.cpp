@@ -1,3 +1,4 @@
+#include "muster/runtime/process_control.h"
 #include "muster/runtime/values.h"
 
 #include "muster/base/error.h"

@@ -7,6 +7,7 @@
 
 #include <c10/core/Device.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -66,6 +67,8 @@ class LoaderState {
   std::shared_ptr<LoaderState> distributed(const ShardSpec& shard) const;
   std::unique_ptr<Pass> begin_pass();
 
+  /// When the running or the last pass began.
+  std::chrono::steady_clock::time_point began() const;
   int64_t batch_size() const;
   int64_t dataset_size() const;
   std::optional<int64_t> known_size() const;
@@ -77,6 +80,8 @@ class LoaderState {
   const DataLoaderOptions& options() const;
   int64_t position() const;
   int64_t remainder() const;
+  /// A pass has begun and neither come to its end nor been broken off.
+  bool running() const;
   const StepSamples& samples() const;
   void seek(int64_t batch);
   void set_epoch(int64_t epoch);

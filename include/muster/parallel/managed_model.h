@@ -37,6 +37,12 @@ class ManagedModel : public optim::FlatSource {
   virtual at::Tensor gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) = 0;
   /// Multiplies (or clamps) gradients in place where they live.
   virtual void for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) = 0;
+  /// Multiplies all that this rank has gathered of these gradients, also what waits for communication.
+  virtual void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
+    for_each_gradient(parameters, [factor](const at::Tensor& gradient) { at::Tensor(gradient).mul_(factor); });
+  }
+  /// Ranks hold different parts of the gradients. Otherwise they hold the same ones, to the bit.
+  virtual bool sharded() const { return false; }
 
   /// Names, in the module's order, with whole values on every rank that asked for them.
   /// Collective: where parameters are sharded. `main_only`: other ranks get an empty list.

@@ -60,6 +60,8 @@ class ShardedModel final : public ManagedModel {
   /// Collective.
   at::Tensor gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) override;
+  void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override;
+  bool sharded() const override { return true; }
 
   /// Collective. Unit by unit, so that no more than one unit is gathered beside the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;

@@ -1,10 +1,28 @@
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace muster {
 
-enum class PrecisionKind { f32_true, f64_true, bf16_true, bf16_mixed };
+enum class PrecisionKind { f32_true, f64_true, bf16_true, bf16_mixed, f16_true, f16_mixed };
+
+/// Dynamic loss scaling under "16-mixed": losses are multiplied by a scale before backward, so that small gradients survive
+/// in float16, and gradients are divided by it before the step.
+struct GradScalerOptions {
+  double backoff_factor = 0.5;     ///< the scale is multiplied by this after gradients that are not finite
+  bool enabled = true;             ///< off: losses are not scaled, and every step counts
+  double growth_factor = 2.0;      ///< and by this after growth_interval steps in a row with finite gradients
+  int64_t growth_interval = 2000;
+  double init_scale = 65536.0;
+};
+
+/// A loss scale as it stands, to be saved and loaded.
+struct GradScalerState {
+  int64_t growth_tracker = 0;      ///< steps in a row with finite gradients
+  double scale = 1.0;
+  friend bool operator==(const GradScalerState&, const GradScalerState&) = default;
+};
 
 namespace precision {
 /// A precision's own name, and the name it has elsewhere.
@@ -16,9 +34,11 @@ struct PrecisionName {
 inline constexpr PrecisionName kPrecisionNames[] = {
     {"32-true", PrecisionKind::f32_true},      {"64-true", PrecisionKind::f64_true},
     {"bf16-true", PrecisionKind::bf16_true},   {"bf16-mixed", PrecisionKind::bf16_mixed},
+    {"16-true", PrecisionKind::f16_true},      {"16-mixed", PrecisionKind::f16_mixed},
     {"no", PrecisionKind::f32_true},           {"32", PrecisionKind::f32_true},
     {"fp32", PrecisionKind::f32_true},         {"64", PrecisionKind::f64_true},
-    {"bf16", PrecisionKind::bf16_mixed},
+    {"bf16", PrecisionKind::bf16_mixed},       {"fp16", PrecisionKind::f16_mixed},
+    {"16", PrecisionKind::f16_mixed},
 };
 
 [[noreturn]] void unknown_precision(std::string_view name);
@@ -30,8 +50,9 @@ constexpr PrecisionKind kind_named(std::string_view name) {
 }
 }  // namespace precision
 
-/// The dtypes of parameters and of computation, by name: "32-true" (also "no"), "64-true", "bf16-true",
-/// "bf16-mixed" (also "bf16": parameters stay float32, forward runs under autocast).
+/// The dtypes of parameters and of computation, by name: "32-true" (also "no"), "64-true", "bf16-true", "16-true",
+/// "bf16-mixed" (also "bf16") and "16-mixed" (also "fp16"): parameters stay float32, forward runs under autocast, and
+/// "16-mixed" scales losses.
 /// A literal is checked by the compiler; strings known only at run time go through parse().
 class Precision {
  public:

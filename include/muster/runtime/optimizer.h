@@ -1,9 +1,12 @@
 #pragma once
 
+#include "muster/precision/options.h"
+
 #include <torch/optim/optimizer.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,11 +25,21 @@ class Optimizer {
  public:
   explicit Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared);
 
-  /// One update. With a closure (LBFGS), the loss it returns is averaged over ranks, so that all ranks search alike.
+  /// One update; nothing while an accumulation window goes on. Under "16-mixed" gradients are unscaled first, and the update
+  /// is skipped, on all ranks alike, where some are not finite. With a closure (LBFGS), the loss it returns is averaged over
+  /// ranks, so that all ranks search alike.
   /// Collective: with a closure, and where the strategy shards parameters.
+  /// Throws: UsageError (MU146) for a closure under "16-mixed".
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
-  /// Forgets gradients: undefined by default, or zeros in place.
+  /// Forgets gradients: undefined by default, or zeros in place. Nothing while an accumulation window goes on.
   void zero_grad(bool set_to_none = true);
+  /// The last step() updated nothing, because gradients were infinite or not a number.
+  bool step_was_skipped() const;
+
+  /// The loss scale; nothing but under "16-mixed".
+  std::optional<GradScalerState> scaler_state() const;
+  /// Throws: ConfigError (MU147) where losses are not scaled, or for a state that is none.
+  void load_scaler_state(const GradScalerState& state);
 
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
   /// The user's optimizer, for its options and its state.
@@ -38,7 +51,8 @@ class Optimizer {
   std::shared_ptr<runtime::PreparedOptimizer> prepared_;
 };
 
-/// A prepared learning-rate scheduler of LibTorch: step it once per optimizer step, whatever the world size.
+/// A prepared learning-rate scheduler of LibTorch. Call step() as often as the optimizer's: it steps once per update that was
+/// made, whatever the world size; neither inside an accumulation window nor after a skipped update.
 class Scheduler {
  public:
   /// What step() and step(metric) do; one of the two is empty.

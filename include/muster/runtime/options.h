@@ -5,12 +5,15 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace muster {
+
+class Callback;
 
 /// How many processes, or which devices: 2, {0, 2}, "auto", "0,2", "-1".
 class Devices {
@@ -27,6 +30,26 @@ class Devices {
   std::string text_ = "auto";
 };
 
+/// What the gradients of a window of micro-batches on all ranks are put together to.
+enum class GradientWeighting {
+  fixed,   ///< each micro-batch counts 1/num_steps, and ranks count alike: Accelerate's rule, which gives short windows too little
+  mean,    ///< the mean over all samples of the window: every loss is a mean over its micro-batch's samples
+  sum,     ///< the sum: every loss is a sum over samples
+};
+
+/// How gradients are accumulated over several micro-batches.
+struct GradientAccumulationOptions {
+  /// Schedules are written in micro-batches: a scheduler steps as many times per update as the window held.
+  bool adjust_scheduler = false;
+  /// Micro-batches in a window.
+  int num_steps = 1;
+  /// Communicate gradients with every micro-batch: saves memory where parameters are sharded.
+  bool sync_each_batch = false;
+  /// The last batch of a loader ends the window.
+  bool sync_with_dataloader = true;
+  GradientWeighting weighting = GradientWeighting::mean;
+};
+
 /// Options of muster::Accelerator, with Accelerate's words and defaults.
 struct AcceleratorOptions {
   /// Stay on the CPU even where there is an accelerator.
@@ -35,9 +58,17 @@ struct AcceleratorOptions {
   bool deterministic = false;
   /// Every rank gets the same number of equal batches: the first samples are repeated to fill the last ones.
   bool even_batches = true;
+  /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
+  std::vector<std::string> fp32_modules = {};
+  GradScalerOptions grad_scaler = {};
+  GradientAccumulationOptions gradient_accumulation = {};
+  /// Short for gradient_accumulation.num_steps; give one of the two.
+  int gradient_accumulation_steps = 1;
   Precision mixed_precision = "no";
   /// A loader's batch_size is the whole job's, cut into one piece per rank, instead of each rank's.
   bool split_batches = false;
+  /// Off: a scheduler's step() always steps, whatever the optimizer does.
+  bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";
   /// The longest that a rank waits for the others, in seconds.
   int64_t timeout_seconds = 600;
@@ -47,23 +78,54 @@ struct AcceleratorOptions {
 struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
+  /// Told of the program's course, and reached by call().
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
   Devices devices = {};
+  /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
+  std::vector<std::string> fp32_modules = {};
+  GradScalerOptions grad_scaler = {};
   int num_nodes = 1;
   Precision precision = "32-true";
   Strategy strategy = "auto";
   int64_t timeout_seconds = 600;
 };
 
+/// How backward runs.
+struct BackwardOptions {
+  /// Keep the graph for another backward.
+  bool retain_graph = false;
+};
+
+/// How gradients are clipped by norm.
+struct ClipOptions {
+  /// A norm that is infinite or not a number throws (MU175) instead of spoiling the parameters.
+  bool error_if_nonfinite = false;
+  double norm_type = 2.0;
+};
+
+/// How Fabric clips: exactly one of the two bounds.
+struct ClipGradientsOptions {
+  std::optional<double> clip_val = {};
+  bool error_if_nonfinite = true;
+  std::optional<double> max_norm = {};
+  double norm_type = 2.0;
+};
+
 /// Options of the runtime behind both doors; a door's preset fills them.
 struct RuntimeOptions {
   std::string accelerator = "auto";
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
   bool deterministic = false;
   /// Empty: as many as the launcher says. Otherwise launch() brings them up.
   std::optional<Devices> devices = {};
   bool even_batches = true;
+  std::vector<std::string> fp32_modules = {};
+  GradScalerOptions grad_scaler = {};
+  GradientAccumulationOptions gradient_accumulation = {};
   int num_nodes = 1;
   Precision precision = "32-true";
   bool split_batches = false;
+  bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";
   int64_t timeout_seconds = 600;
 };

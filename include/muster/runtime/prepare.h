@@ -28,6 +28,7 @@ Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> s
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
 data::ShardSpec prepare_loader(Parts& parts, const DataLoaderOptions& options);
+void keep_loader(Parts& parts, const std::shared_ptr<data::LoaderState>& loader);
 
 template <class H>
 concept ModuleHolder = requires(H h) {
@@ -87,7 +88,9 @@ auto prepare_one(Parts& parts, T&& object) {
   } else if constexpr (PlateauScheduler<T>) {
     return prepare_scheduler(parts, hold(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
-    return object.distributed(prepare_loader(parts, object.options()));
+    auto loader = object.distributed(prepare_loader(parts, object.options()));
+    keep_loader(parts, loader.state());
+    return loader;
   } else {
     static_assert(Loader<T>,
                   "prepare takes modules, optimizers, schedulers and muster::DataLoader; a torch::data loader hides its "

@@ -39,6 +39,11 @@ concept map_like = requires { typename std::remove_cvref_t<T>::mapped_type; } &&
 template <class T>
 concept list_like = std::ranges::range<T> && !map_like<T> && !plain_leaf<T>;
 
+/// A list of leaves that hold no tensor and can be joined, such as the names of a batch's samples.
+template <class T>
+concept plain_list = list_like<T> && plain_leaf<std::ranges::range_value_t<T>> &&
+                     requires(std::remove_cvref_t<T>& t, std::ranges::range_value_t<T> e) { t.push_back(e); };
+
 /// The class has the one-line opt-in.
 template <class T>
 concept listed = requires(std::remove_cvref_t<T>& t) { tensors_of(t); };
@@ -65,7 +70,7 @@ concept target_less_example = !std::is_aggregate_v<std::remove_cvref_t<T>> && !e
                               };
 
 /// Calls f(at::Tensor&) on every tensor of the value, in the order of declaration; undefined tensors included.
-/// A const value hands out const at::Tensor&.
+/// A const value hands out const at::Tensor&. An f that also takes the lists of plain_list gets them whole.
 /// Requires: a type as described on top of this file; any other is refused by the compiler.
 template <class T, class F>
 void visit(T& value, F&& f) {
@@ -86,7 +91,9 @@ void visit(T& value, F&& f) {
   } else if constexpr (map_like<V>) {
     for (auto& entry : value) tree::visit(entry.second, f);
   } else if constexpr (list_like<V>) {
-    for (auto& element : value) tree::visit(element, f);
+    if constexpr (plain_list<V> && std::invocable<F&, T&>) f(value);
+    else if constexpr (!plain_list<V>)
+      for (auto& element : value) tree::visit(element, f);
   } else if constexpr (tuple_like<V>) {
     std::apply([&](auto&... part) { (tree::visit(part, f), ...); }, value);
   } else if constexpr (example_like<V>) {

@@ -1,0 +1,53 @@
+#pragma once
+
+#include "muster/base/format.h"
+#include "muster/base/log.h"
+#include "muster/dist/communicator.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace muster {
+
+/// Writes lines to the diagnostic log: by itself on the main rank only, so that a line appears once for all ranks.
+///   log.info("epoch {}", epoch);   log.everywhere().warning("rank is slow");   log.in_order().info("{} samples", seen);
+/// What is below the log's level is not even formatted. Thread safety: one thread at a time.
+class Logger {
+ public:
+  Logger(std::string name, dist::Communicator group) : name_(std::move(name)), group_(std::move(group)) {}
+
+  /// The same on every rank.
+  Logger everywhere() const { return with(Where::every); }
+  /// The same on every rank, one after another. Collective: every line.
+  Logger in_order() const { return with(Where::in_order); }
+
+  template <class... A>
+  void debug(std::string_view text, const A&... values) const { line(log::Level::debug, text, values...); }
+  template <class... A>
+  void info(std::string_view text, const A&... values) const { line(log::Level::info, text, values...); }
+  template <class... A>
+  void warning(std::string_view text, const A&... values) const { line(log::Level::warning, text, values...); }
+  template <class... A>
+  void error(std::string_view text, const A&... values) const { line(log::Level::error, text, values...); }
+
+ private:
+  enum class Where { main, every, in_order };
+  Logger with(Where where) const {
+    Logger other = *this;
+    other.where_ = where;
+    return other;
+  }
+  template <class... A>
+  void line(log::Level level, std::string_view text, const A&... values) const {
+    const bool wanted = log::level() <= level && (where_ != Where::main || group_.rank() == 0);
+    write(level, wanted, wanted ? formatted(text, values...) : std::string());
+  }
+  void write(log::Level level, bool wanted, const std::string& text) const;
+
+  std::string name_;
+  dist::Communicator group_;
+  Where where_ = Where::main;
+};
+
+}  // namespace muster

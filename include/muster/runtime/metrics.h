@@ -1,0 +1,172 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "muster/runtime/objects.h"
+#include "muster/tree/visit.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace muster::runtime {
+
+/// The rows of the batch in hand, for values that have one per sample.
+struct StepRows {
+  bool equal = true;       ///< every rank has as many
+  int64_t local = 0;       ///< on this rank
+  int64_t local_real = 0;  ///< on this rank, those that repeat no other
+  int64_t real = 0;        ///< over all ranks, without repeated ones, which come last in rank order
+};
+
+/// A tensor with step.local rows is per sample: repeated ones are cut off. Any other is gathered as it is.
+at::Tensor gather_rows(const dist::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step);
+/// The first rows of a tensor that is per sample; any other as it is, with a dimension at least.
+at::Tensor real_rows(const at::Tensor& tensor, const std::optional<StepRows>& step);
+
+/// What visits the leaves of a value that stands for one batch, and gathers them in place.
+struct MetricsGatherer {
+  const dist::Communicator& group;
+  const std::optional<StepRows>& step;
+  void operator()(at::Tensor& tensor) const { tensor = gather_rows(group, tensor, step); }
+  template <tree::plain_list L>
+  void operator()(L& list) const {
+    const bool per_sample = step && std::ssize(list) == step->local;
+    list = gather_object(group, list);
+    if (per_sample && std::ssize(list) > step->real) list.resize(static_cast<size_t>(step->real));
+  }
+};
+
+template <class... T>
+auto gather_for_metrics(const dist::Communicator& group, const std::optional<StepRows>& step, const T&... values) {
+  static_assert(sizeof...(T) > 0, "gather_for_metrics takes at least one value");
+  const auto one = [&](auto value) {
+    tree::visit(value, MetricsGatherer{group, step});
+    return value;
+  };
+  if constexpr (sizeof...(T) == 1) return one(values...);
+  else return std::tuple<T...>{one(values)...};
+}
+
+/// Joins leaf after leaf of several values of one structure, into the first.
+template <class T>
+class Joiner {
+ public:
+  explicit Joiner(std::vector<T>& values) : values_(values) {}
+  void operator()(at::Tensor& tensor) {
+    std::vector<at::Tensor> parts;
+    for (auto* part : leaves(tensor)) parts.push_back(*part);
+    tensor = join(parts);
+    ++leaf_;
+  }
+  template <tree::plain_list L>
+  void operator()(L& list) {
+    for (auto* part : leaves(list))
+      if (part != &list) list.insert(list.end(), part->begin(), part->end());
+    ++leaf_;
+  }
+
+ private:
+  static at::Tensor join(const std::vector<at::Tensor>& parts);
+
+  template <class L>
+  std::vector<L*> leaves(L&) {
+    std::vector<L*> found;
+    for (auto& value : values_) {
+      int at = 0;
+      tree::visit(value, Pointer<L>{at, leaf_, found});
+    }
+    return found;
+  }
+  template <class L>
+  struct Pointer {
+    int& at;
+    int wanted;
+    std::vector<L*>& found;
+    void operator()(at::Tensor& tensor) const { take(tensor); }
+    template <tree::plain_list O>
+    void operator()(O& list) const { take(list); }
+    template <class O>
+    void take(O& leaf) const {
+      if constexpr (std::is_same_v<O, L>)
+        if (at == wanted) found.push_back(&leaf);
+      ++at;
+    }
+  };
+
+  std::vector<T>& values_;
+  int leaf_ = 0;
+};
+
+at::Tensor join_rows(const std::vector<at::Tensor>& parts);
+template <class T>
+at::Tensor Joiner<T>::join(const std::vector<at::Tensor>& parts) { return join_rows(parts); }
+
+}  // namespace muster::runtime
+
+namespace muster {
+
+/// Collects values of an epoch on every rank and gathers them once: each sample counts once, in the order of the data, also
+/// where ranks have different numbers of batches.
+/// Thread safety: one thread at a time.
+template <class... T>
+class MetricsCollector {
+ public:
+  MetricsCollector(dist::Communicator group, std::function<std::optional<runtime::StepRows>()> step)
+      : group_(std::move(group)), step_(std::move(step)) {}
+
+  /// The values of the batch in hand: tensors and lists with one row per sample, in any nesting. Not collective.
+  void add(const T&... values) {
+    std::tuple<T...> row{values...};
+    const auto step = step_();
+    tree::visit(row, Keep{step});
+    rows_.push_back(std::move(row));
+  }
+
+  /// All that was added on all ranks since the last call, on the CPU, joined along the first dimension; one value comes back bare.
+  /// Collective.
+  auto gathered() {
+    auto all = in_order(runtime::gather_object<std::vector<std::tuple<T...>>>(group_, std::exchange(rows_, {})));
+    std::tuple<T...> result = all.empty() ? std::tuple<T...>() : all.front();
+    if (!all.empty()) {
+      runtime::Joiner<std::tuple<T...>> joiner(all);
+      tree::visit(all.front(), joiner);
+      result = std::move(all.front());
+    }
+    if constexpr (sizeof...(T) == 1) return std::get<0>(std::move(result));
+    else return result;
+  }
+
+ private:
+  struct Keep {
+    const std::optional<runtime::StepRows>& step;
+    void operator()(at::Tensor& tensor) const { tensor = runtime::real_rows(tensor, step); }
+    template <tree::plain_list L>
+    void operator()(L& list) const {
+      if (step && std::ssize(list) == step->local) list.resize(static_cast<size_t>(step->local_real));
+    }
+  };
+
+  /// Step after step, rank after rank.
+  static std::vector<std::tuple<T...>> in_order(std::vector<std::vector<std::tuple<T...>>> by_rank) {
+    std::vector<std::tuple<T...>> all;
+    bool more = true;
+    for (size_t step = 0; std::exchange(more, false); ++step)
+      for (auto& rank : by_rank)
+        if (step < rank.size()) {
+          all.push_back(std::move(rank[step]));
+          more = true;
+        }
+    return all;
+  }
+
+  dist::Communicator group_;
+  std::function<std::optional<runtime::StepRows>()> step_;
+  std::vector<std::tuple<T...>> rows_;
+};
+
+}  // namespace muster

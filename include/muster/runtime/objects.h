@@ -1,0 +1,43 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "muster/tree/pack.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+/// Values that are sent as bytes: texts, numbers, and structures of them and of tensors; see tree/pack.h.
+namespace muster::runtime {
+
+/// The packed value of rank `source`; read there only. Collective.
+at::Tensor broadcast_packed(const dist::Communicator& group, const at::Tensor& packed, int source);
+
+/// The value of rank `source`. Collective.
+template <class T>
+T broadcast_object(const dist::Communicator& group, const T& value, int source) {
+  if (group.size() == 1) return value;
+  const bool here = group.rank() == source;
+  const auto packed = broadcast_packed(group, here ? tree::pack(value) : at::Tensor(), source);
+  return here ? value : tree::unpack<T>(packed);
+}
+
+/// The values of all ranks, in rank order. Collective.
+template <class T>
+std::vector<T> gather_object(const dist::Communicator& group, const T& value) {
+  std::vector<T> all;
+  for (const auto& packed : group.all_gather_uneven(tree::pack(value))) all.push_back(tree::unpack<T>(packed));
+  return all;
+}
+
+/// Of a list, its elements, joined in rank order; lists may have any lengths. Collective.
+template <class T>
+std::vector<T> gather_object(const dist::Communicator& group, const std::vector<T>& values) {
+  std::vector<T> all;
+  for (const auto& packed : group.all_gather_uneven(tree::pack(values)))
+    for (auto&& element : tree::unpack<std::vector<T>>(packed)) all.push_back(std::move(element));
+  return all;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,140 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+
+#include <concepts>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace muster {
+
+/// How a batch size that fits into memory is looked for.
+struct BatchSizeOptions {
+  /// The next size to try; unset: nine tenths.
+  std::function<int64_t(int64_t)> reduce_batch_size = {};
+  int64_t starting_batch_size = 128;
+};
+
+namespace runtime {
+
+/// A function that some ranks run; on the others its call does nothing. What it returns comes back as an optional.
+template <class Here, class F>
+class OnSomeRanks {
+ public:
+  OnSomeRanks(Here here, F f) : here_(std::move(here)), f_(std::move(f)) {}
+  template <class... A>
+  auto operator()(A&&... arguments) {
+    using R = std::invoke_result_t<F&, A...>;
+    if constexpr (std::is_void_v<R>) {
+      if (here_()) f_(std::forward<A>(arguments)...);
+    } else {
+      return here_() ? std::optional<R>(f_(std::forward<A>(arguments)...)) : std::nullopt;
+    }
+  }
+
+ private:
+  Here here_;
+  F f_;
+};
+
+/// The failure of a call, as text; empty if it returned. The exception goes on in `failed`.
+template <class F>
+std::string outcome_of(F&& f, std::exception_ptr& failed) {
+  try {
+    f();
+    return {};
+  } catch (const std::exception& error) {
+    failed = std::current_exception();
+    return error.what();
+  } catch (...) {
+    failed = std::current_exception();
+    return "an exception that is no std::exception";
+  }
+}
+
+/// Every rank tells how its turn went: the message of an exception, or nothing.
+/// Throws: UsageError (MU176), on ranks that did not fail themselves, with the message of the first rank that did. Collective.
+void share_outcome(const dist::Communicator& group, const std::string& failure);
+
+/// Runs f where `first` holds, then on the other ranks; an exception of the former reaches all. Collective.
+template <class F>
+auto first_here(const dist::Communicator& group, bool first, F&& f) {
+  using R = std::invoke_result_t<F&>;
+  std::exception_ptr failed;
+  if (!first) {
+    share_outcome(group, {});
+    return f();
+  }
+  const auto settle = [&](const std::string& failure) {
+    if (!failed) return share_outcome(group, failure);
+    try {
+      share_outcome(group, failure);
+    } catch (...) {   // the others' failure, or a lost group: one's own comes first
+    }
+    std::rethrow_exception(failed);
+  };
+  if constexpr (std::is_void_v<R>) {
+    settle(outcome_of(f, failed));
+  } else {
+    std::optional<R> result;
+    settle(outcome_of([&] { result.emplace(f()); }, failed));
+    return R(std::move(*result));
+  }
+}
+
+/// Whether it says that memory ran out, on a CPU or an accelerator.
+bool is_out_of_memory(const std::exception_ptr& error);
+/// Gives cached memory of accelerators back.
+void empty_device_cache();
+
+/// How one try of a batch size went, over all ranks.
+enum class Trial { fits, too_large, failed };
+
+/// Settles a try. `error`: of this rank's try, if any. Throws: what this rank's try threw, if it was no lack of memory;
+/// UsageError (MU176) if another rank's did. Collective.
+Trial settle_trial(const dist::Communicator& group, const std::exception_ptr& error);
+/// Throws: UsageError (MU185) when nothing is left to try.
+int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options);
+
+/// Opens a group for one try, and closes it: what waits in it on other ranks then ends.
+struct TrialGroup {
+  std::function<void()> open, abandon, close;
+};
+
+template <class F>
+auto find_executable_batch_size(const dist::Communicator& group, const TrialGroup& trial, F&& f, const BatchSizeOptions& options) {
+  using R = std::invoke_result_t<F&, int64_t>;
+  int64_t size = options.starting_batch_size;
+  if (size < 1) size = smaller_batch_size(1, {[](int64_t) { return int64_t{0}; }, 0});
+  for (;; size = smaller_batch_size(size, options)) {
+    std::exception_ptr error;
+    std::conditional_t<std::is_void_v<R>, std::monostate, std::optional<R>> result;
+    trial.open();
+    try {
+      if constexpr (std::is_void_v<R>) f(size);
+      else result.emplace(f(size));
+    } catch (...) {
+      error = std::current_exception();
+      trial.abandon();
+    }
+    trial.close();
+    const auto outcome = settle_trial(group, error);
+    error = nullptr;   // an exception may hold what filled the memory
+    if (outcome == Trial::fits) {
+      if constexpr (std::is_void_v<R>) return size;
+      else return std::make_pair(size, std::move(*result));
+    }
+    if constexpr (!std::is_void_v<R>) result.reset();
+    empty_device_cache();
+  }
+}
+
+}  // namespace runtime
+}  // namespace muster

@@ -1,0 +1,81 @@
+#include "muster/base/signals.h"
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <mutex>
+
+namespace muster {
+namespace {
+
+constexpr int kSignals = 65;
+
+// A signal comes to the process, and its handler gets no argument: what it leaves has to lie where it can find it.
+struct Post {
+  std::atomic<uint32_t> arrivals{0};
+  std::atomic<void (*)(int)> before{nullptr};
+  struct sigaction replaced = {};
+  int watches = 0;
+};
+
+std::array<Post, kSignals>& posts() {
+  static std::array<Post, kSignals> all;
+  return all;
+}
+
+std::mutex& posts_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+void note_signal(int signal) {
+  auto& post = posts()[static_cast<size_t>(signal)];
+  post.arrivals.fetch_add(1, std::memory_order_relaxed);
+  if (auto* before = post.before.load(std::memory_order_relaxed)) before(signal);
+}
+
+uint32_t arrivals(int signal) { return posts()[static_cast<size_t>(signal)].arrivals.load(std::memory_order_relaxed); }
+
+}  // namespace
+
+SignalWatch::SignalWatch(std::vector<int> signals) {
+  const std::lock_guard lock(posts_mutex());
+  for (const int signal : signals) {
+    if (signal < 1 || signal >= kSignals) continue;
+    auto& post = posts()[static_cast<size_t>(signal)];
+    if (post.watches++ == 0) {
+      struct sigaction action = {};
+      action.sa_handler = note_signal;
+      action.sa_flags = SA_RESTART;
+      sigaction(signal, nullptr, &post.replaced);
+      const bool function = !(post.replaced.sa_flags & SA_SIGINFO) && post.replaced.sa_handler != SIG_DFL && post.replaced.sa_handler != SIG_IGN;
+      post.before = function ? post.replaced.sa_handler : nullptr;
+      sigaction(signal, &action, nullptr);
+    }
+    watched_.push_back({signal, arrivals(signal)});
+  }
+}
+
+SignalWatch::~SignalWatch() {
+  const std::lock_guard lock(posts_mutex());
+  for (const auto& watched : watched_) {
+    auto& post = posts()[static_cast<size_t>(watched.signal)];
+    if (--post.watches > 0) continue;
+    sigaction(watched.signal, &post.replaced, nullptr);
+    post.before = nullptr;
+  }
+}
+
+int SignalWatch::received() const noexcept {
+  for (const auto& watched : watched_)
+    if (arrivals(watched.signal) != watched.seen) return watched.signal;
+  return 0;
+}
+
+void SignalWatch::forget() noexcept {
+  for (auto& watched : watched_) watched.seen = arrivals(watched.signal);
+}
+
+}  // namespace muster

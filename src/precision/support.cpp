@@ -1,0 +1,43 @@
+#include "muster/precision/policy.h"
+
+#include "muster/base/error.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include <exception>
+
+namespace muster::precision {
+namespace {
+
+bool computes(at::ScalarType dtype, at::Device device) {
+  try {
+    const at::NoGradGuard no_grad;
+    const auto ones = at::ones({2, 2}, at::TensorOptions().dtype(dtype).device(device));
+    return at::mm(ones, ones).to(at::kCPU, at::kDouble)[0][0].item<double>() == 2.0;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> supported_precisions(at::Device device) {
+  std::vector<std::string> names;
+  for (const auto& known : kPrecisionNames) {
+    const auto precision = Precision::parse(known.name);
+    if (precision.name() == known.name && computes(compute_dtype(precision), device)) names.emplace_back(known.name);
+  }
+  return names;
+}
+
+void require_supported(Precision precision, at::Device device) {
+  if (computes(compute_dtype(precision), device)) return;
+  std::string known;
+  for (const auto& name : supported_precisions(device)) known += (known.empty() ? "" : ", ") + name;
+  throw ConfigError("MU145", "the device " + device.str() + " does not compute in precision '" + std::string(precision.name()) + "'; it does in " +
+                                 (known.empty() ? "none" : known));
+}
+
+}  // namespace muster::precision

@@ -1,0 +1,110 @@
+#include "accumulation.h"
+
+#include "muster/base/error.h"
+#include "muster/runtime/accumulation.h"
+#include "muster/strategy/agreement.h"
+
+#include <string>
+#include <utility>
+
+namespace muster::runtime {
+namespace {
+
+double summed(const dist::Communicator& group, double mine) {
+  strategy::Agreement agreement(group);
+  agreement.ask(mine, dist::ReduceOp::sum);
+  agreement.settle();
+  return agreement.answer(0);
+}
+
+}  // namespace
+
+Accumulation::Accumulation(const GradientAccumulationOptions& options, dist::Communicator group)
+    : options_(options), group_(std::move(group)) {
+  set_num_steps(options.num_steps);
+}
+
+void Accumulation::set_num_steps(int steps) {
+  if (steps < 1)
+    throw ConfigError("MU181", "gradients cannot be accumulated over " + std::to_string(steps) + " micro-batches; give at least 1");
+  options_.num_steps = steps;
+}
+
+void Accumulation::begin(const MicroBatch& batch) {
+  if (std::exchange(fresh_, false)) {
+    own_ = known_ = full_ = 0;
+    micro_batches_ = 0;
+    known_by_all_ = true;
+  }
+  if (options_.sync_with_dataloader && batch.last) {
+    counter_ = 0;
+    sync_ = true;
+  } else {
+    sync_ = ++counter_ % options_.num_steps == 0;
+  }
+  fresh_ = sync_;
+  ++micro_batches_;
+  batch_ = batch;
+  count_ = static_cast<double>(batch.local);
+  if (batch.full == 0 || batch.total == 0) known_by_all_ = false;
+  correction_ = 1;
+  counted_ = false;
+  inside_ = true;
+}
+
+void Accumulation::weigh(double count) {
+  if (counted_)
+    throw UsageError("MU182", "a micro-batch was given its count after a loss of it went backward; call count() at once after accumulate()");
+  count_ = count;
+  known_by_all_ = false;
+}
+
+/// The number for which this window's losses are weighted, the same on every rank.
+double Accumulation::full_window() {
+  if (known_by_all_) return static_cast<double>(batch_.full) * options_.num_steps;
+  if (agreed_ == 0) agreed_ = summed(group_, count_) * options_.num_steps;
+  return agreed_;
+}
+
+double Accumulation::mean_factor(const std::function<void(double)>& rescale) {
+  if (!std::exchange(counted_, true)) {
+    own_ += count_;
+    known_ += static_cast<double>(batch_.total);
+    if (full_ == 0) full_ = full_window();
+    if (sync_) {
+      const double actual = known_by_all_ ? known_ : summed(group_, own_);
+      if (!known_by_all_ && actual > 0) agreed_ = actual;
+      correction_ = actual > 0 ? full_ / actual : 1;
+      if (correction_ != 1 && micro_batches_ > 1) rescale(correction_);
+    }
+  }
+  return count_ * group_.size() / full_ * correction_;
+}
+
+double Accumulation::loss_factor(const std::function<void(double)>& rescale) {
+  switch (options_.weighting) {
+    case GradientWeighting::fixed: return 1.0 / options_.num_steps;
+    case GradientWeighting::sum: return inside_ ? group_.size() : 1;
+    case GradientWeighting::mean: break;
+  }
+  return inside_ ? mean_factor(rescale) : 1;
+}
+
+void Accumulation::reset() noexcept {
+  counter_ = 0;
+  fresh_ = sync_ = true;
+  inside_ = false;
+}
+
+}  // namespace muster::runtime
+
+namespace muster {
+
+AccumulationScope::AccumulationScope(std::shared_ptr<runtime::Accumulation> accumulation,
+                                     std::vector<std::shared_ptr<parallel::ManagedModel>> models)
+    : accumulation_(std::move(accumulation)), quiet_(std::move(models), !accumulation_->communicates()) {}
+AccumulationScope::~AccumulationScope() { accumulation_->end(); }
+void AccumulationScope::count(double samples) { accumulation_->weigh(samples); }
+bool AccumulationScope::sync_gradients() const { return accumulation_->sync(); }
+
+}  // namespace muster

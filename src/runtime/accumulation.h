@@ -1,0 +1,73 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "muster/runtime/options.h"
+
+#include <cstdint>
+#include <functional>
+
+namespace muster::runtime {
+
+/// What a loader in use knows of the step in hand; without one, every rank's micro-batch counts 1.
+struct MicroBatch {
+  int64_t full = 0;     ///< samples of all ranks in a full step; 0 where steps vary
+  bool last = false;    ///< it ends its loader
+  int64_t local = 1;    ///< samples of this rank, repeated ones included
+  int64_t total = 0;    ///< the same over all ranks; 0 where nobody knows
+};
+
+/// Which micro-batches end a window, and what each counts for in it. Thread safety: one thread at a time.
+///
+/// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its samples and N the samples of a full window
+/// over all ranks, so that the mean over ranks of the sums of gradients is sum(n_i g_i) / N, and a full window of equal
+/// batches costs nothing. A window that turns out to hold another number of samples is corrected before its last backward.
+class Accumulation {
+ public:
+  /// Throws: ConfigError (MU181) for less than one step.
+  Accumulation(const GradientAccumulationOptions& options, dist::Communicator group);
+
+  /// A micro-batch begins.
+  void begin(const MicroBatch& batch);
+  /// It ends; no loss is weighted until the next one begins.
+  void end() noexcept { inside_ = false; }
+  /// The micro-batch counts for this many, in place of its samples. Throws: UsageError (MU182) once a loss of it went backward.
+  void weigh(double count);
+  /// The optimizer steps with this micro-batch. True before the first one.
+  bool sync() const noexcept { return sync_; }
+  bool communicates() const noexcept { return sync_ || options_.sync_each_batch; }
+  /// What a loss is multiplied by. `rescale` may be called first, to multiply all gradients so far.
+  /// Collective: at the end of a window in which weigh() was called, or whose batches vary.
+  double loss_factor(const std::function<void(double)>& rescale);
+
+  int num_steps() const noexcept { return options_.num_steps; }
+  /// Throws: ConfigError (MU181) for less than one step.
+  void set_num_steps(int steps);
+  /// Steps that a scheduler takes at the end of this window.
+  int scheduler_steps() const noexcept { return options_.adjust_scheduler ? micro_batches_ : 1; }
+  void use_group(const dist::Communicator& group) { group_ = group; }
+  /// Back to the start of a window.
+  void reset() noexcept;
+
+ private:
+  double mean_factor(const std::function<void(double)>& rescale);
+  double full_window();
+
+  GradientAccumulationOptions options_;
+  dist::Communicator group_;
+  MicroBatch batch_;
+  double count_ = 1;             // of this micro-batch
+  double own_ = 0;               // counts of the window on this rank
+  double known_ = 0;             // and over all ranks, as far as loaders know
+  double full_ = 0;              // the number that this window's losses are weighted for
+  double correction_ = 1;        // of this micro-batch's losses
+  double agreed_ = 0;            // the last number that ranks had to agree on
+  int64_t counter_ = 0;
+  int micro_batches_ = 1;        // of the window
+  bool inside_ = false;
+  bool sync_ = true;
+  bool fresh_ = true;            // the next micro-batch begins a window
+  bool known_by_all_ = true;     // in this window
+  bool counted_ = false;         // this micro-batch is counted
+};
+
+}  // namespace muster::runtime

@@ -1,0 +1,70 @@
+#include "gradients.h"
+
+#include "muster/optim/norm.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace muster::runtime {
+namespace {
+
+/// Calls f(model or nullptr, its parameters) for the parameters of each model, and for those that no model holds.
+template <class F>
+void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, F&& f) {
+  auto rest = parameters;
+  for (const auto& model : registry.models()) {
+    const auto held = std::stable_partition(rest.begin(), rest.end(), [&](const at::Tensor& p) { return !model->managed->find(p); });
+    if (held != rest.end()) f(model->managed.get(), std::vector<at::Tensor>(held, rest.end()));
+    rest.erase(held, rest.end());
+  }
+  if (!rest.empty()) f(nullptr, rest);
+}
+
+double power_sum(parallel::ManagedModel* model, const std::vector<at::Tensor>& parameters, double p) {
+  if (model) return model->gradient_power_sum(parameters, p).item<double>();
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters)
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  return optim::power_sum(gradients, p).item<double>();
+}
+
+}  // namespace
+
+void for_each_gradient(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters,
+                       const std::function<void(const at::Tensor&)>& f) {
+  by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
+    if (model) return model->for_each_gradient(part, f);
+    for (const auto& parameter : part)
+      if (parameter.grad().defined()) f(parameter.grad());
+  });
+}
+
+void scale_gradients(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, double factor) {
+  const at::NoGradGuard no_grad;
+  by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
+    if (model) return model->scale_gradients(part, factor);
+    for (const auto& parameter : part)
+      if (parameter.grad().defined()) parameter.grad().mul_(factor);
+  });
+}
+
+double gradient_norm(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, double p) {
+  double total = 0;
+  by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>& part) {
+    const double sum = power_sum(model, part, p);
+    total = std::isinf(p) && !std::isnan(sum) ? std::max(total, sum) : total + sum;
+  });
+  return optim::norm_from_power_sum(total, p);
+}
+
+bool any_sharded(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters) {
+  bool sharded = false;
+  by_model(registry, parameters, [&](parallel::ManagedModel* model, const std::vector<at::Tensor>&) {
+    sharded = sharded || (model && model->sharded());
+  });
+  return sharded;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,47 @@
+#include "loaders_in_use.h"
+
+#include <algorithm>
+
+namespace muster::runtime {
+namespace {
+
+/// Every rank's batch has as many samples.
+bool is_equal(const data::LoaderState& loader) {
+  const auto& options = loader.options();
+  const bool even = loader.shard().even_batches.value_or(options.even_batches) || loader.shard().dispatch_batches.value_or(options.dispatch_batches);
+  return loader.total_batch_size() > 0 && (even || options.drop_last || loader.shard().world_size == 1);
+}
+
+}  // namespace
+
+void LoadersInUse::add(const std::shared_ptr<data::LoaderState>& loader) {
+  std::erase_if(loaders_, [](const auto& entry) { return entry.expired(); });
+  loaders_.push_back(loader);
+}
+
+std::shared_ptr<data::LoaderState> LoadersInUse::innermost() const {
+  std::shared_ptr<data::LoaderState> latest;
+  for (const auto& entry : loaders_)
+    if (auto loader = entry.lock(); loader && loader->running() && (!latest || loader->began() > latest->began())) latest = std::move(loader);
+  return latest;
+}
+
+MicroBatch LoadersInUse::micro_batch(int world_size) const {
+  const auto loader = innermost();
+  if (!loader) return {.full = world_size, .total = world_size};
+  const auto samples = loader->samples();
+  MicroBatch batch{.full = loader->total_batch_size(), .last = loader->end_of_dataloader(), .local = std::max<int64_t>(1, samples.local)};
+  // Nobody but its owner knows the size of a batch that a batch sampler made.
+  if (batch.full > 0) batch.total = is_equal(*loader) ? world_size * samples.local : samples.real;
+  return batch;
+}
+
+std::optional<StepRows> LoadersInUse::rows() const {
+  const auto loader = innermost();
+  if (!loader) return std::nullopt;
+  const auto samples = loader->samples();
+  if (samples.local == 0) return std::nullopt;
+  return StepRows{.equal = is_equal(*loader), .local = samples.local, .local_real = samples.local_real, .real = samples.real};
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "accumulation.h"
+
+#include "muster/data/loader_state.h"
+#include "muster/runtime/metrics.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace muster::runtime {
+
+/// The loaders of one runtime: which of them is being iterated, the innermost one of nested loops.
+class LoadersInUse {
+ public:
+  void add(const std::shared_ptr<data::LoaderState>& loader);
+  /// Of the step in hand.
+  MicroBatch micro_batch(int world_size) const;
+  std::optional<StepRows> rows() const;
+
+ private:
+  std::shared_ptr<data::LoaderState> innermost() const;
+  std::vector<std::weak_ptr<data::LoaderState>> loaders_;
+};
+
+}  // namespace muster::runtime

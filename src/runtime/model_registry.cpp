@@ -1,0 +1,23 @@
+#include "model_registry.h"
+
+namespace muster::runtime {
+
+void ModelRegistry::add(const std::shared_ptr<PreparedModel>& model) {
+  models_.push_back(model);
+  ++generation_;
+}
+
+std::vector<std::shared_ptr<PreparedModel>> ModelRegistry::models() const {
+  std::vector<std::shared_ptr<PreparedModel>> alive;
+  for (const auto& entry : models_)
+    if (auto model = entry.lock()) alive.push_back(std::move(model));
+  return alive;
+}
+
+std::shared_ptr<PreparedModel> ModelRegistry::find(const torch::nn::Module& module) const {
+  for (const auto& entry : models_)
+    if (auto model = entry.lock(); model && model->module.get() == &module) return model;
+  return nullptr;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,71 @@
+#pragma once
+
+#include "accumulation.h"
+#include "model_registry.h"
+
+#include "muster/dist/communicator.h"
+#include "muster/optim/fused.h"
+#include "muster/precision/grad_scaler.h"
+#include "muster/runtime/optimizer.h"
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace muster::runtime {
+
+/// What the optimizers of one runtime have in common.
+struct OptimizerSetting {
+  std::shared_ptr<const Accumulation> accumulation;
+  std::function<void(Optimizer&)> after_step;
+  dist::Communicator group;
+  std::shared_ptr<ModelRegistry> registry;
+  std::optional<GradScalerOptions> scaling;   ///< losses are scaled
+};
+
+/// The state of an Optimizer handle. Which model holds which of its parameters is looked up at the first step,
+/// so that models and optimizers may be prepared in any order.
+class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer> {
+ public:
+  PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting);
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure);
+  void zero_grad(bool set_to_none);
+  /// A backward begins, or has ended.
+  void before_backward();
+  void after_backward() { fused_.note_backward(); }
+  bool step_was_skipped() const noexcept { return skipped_; }
+
+  /// The scaler; nullptr where losses are not scaled.
+  precision::GradScaler* scaler() noexcept { return scaler_ ? &*scaler_ : nullptr; }
+  /// A loss is about to be scaled by this: gradients that are there from a loss scaled otherwise follow.
+  void follow_scale(double scale);
+  /// Divides gradients by the scale they were made with, once.
+  void unscale();
+
+  torch::optim::Optimizer& inner() const { return *inner_; }
+  const std::shared_ptr<torch::optim::Optimizer>& owner() const { return inner_; }
+  std::vector<at::Tensor> parameters() const;
+
+ private:
+  void bind(bool complete);
+  void bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
+  bool gradients_are_finite();
+  at::Tensor update(torch::optim::Optimizer::LossClosure closure);
+
+  std::shared_ptr<torch::optim::Optimizer> inner_;
+  OptimizerSetting setting_;
+  optim::FusedOptimizer fused_;
+  std::vector<std::shared_ptr<PreparedModel>> models_;
+  int64_t bound_generation_ = -1;
+  std::optional<precision::GradScaler> scaler_;
+  double loss_scale_ = 1;        // what the last backward scaled by
+  double gradient_scale_ = 1;    // what the gradients are too large by
+  bool skipped_ = false;
+  bool unscaled_ = false;
+};
+
+}  // namespace muster::runtime

@@ -1,0 +1,90 @@
+#include "parts.h"
+
+#include "muster/base/error.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::runtime {
+namespace {
+
+/// LibTorch tells nobody which optimizer a scheduler steps, but shows its heirs the optimizer's rates.
+struct SchedulerRates : torch::optim::LRScheduler {
+  static std::vector<double> of(const torch::optim::LRScheduler& scheduler) {
+    return (scheduler.*(&SchedulerRates::get_current_lrs))();
+  }
+};
+
+/// Whether a change of the optimizer's rate is seen by the scheduler.
+bool steps(const torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& optimizer) {
+  auto& options = optimizer.param_groups().at(0).options();
+  const double before = options.get_lr();
+  options.set_lr(before + 1);
+  const auto seen = SchedulerRates::of(scheduler);
+  options.set_lr(before);
+  return !seen.empty() && seen[0] == before + 1;
+}
+
+bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
+  const auto optimizer = entry.lock();
+  return optimizer && optimizer->step_was_skipped();
+}
+
+}  // namespace
+
+std::function<int()> Parts::scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
+  if (!options_.step_scheduler_with_optimizer) return [] { return 1; };
+  return [optimizers = std::move(optimizers), accumulation = accumulation_] {
+    if (!accumulation->sync() || std::any_of(optimizers.begin(), optimizers.end(), skipped)) return 0;
+    return accumulation->scheduler_steps();
+  };
+}
+
+Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
+  require_launched();
+  std::vector<std::weak_ptr<PreparedOptimizer>> linked;
+  for (const auto& entry : optimizers_)
+    if (const auto prepared = entry.lock(); prepared && steps(*scheduler, prepared->inner())) linked.push_back(entry);
+  if (linked.empty())
+    throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
+                              "from under its scheduler) and prepare both");
+  return Scheduler(
+      [scheduler, turns = scheduler_turns(std::move(linked))] {
+        for (int left = turns(); left > 0; --left) scheduler->step();
+      },
+      nullptr);
+}
+
+Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
+  require_launched();
+  return Scheduler(nullptr, [scheduler, group = group_](double metric) {
+    const auto mean = at::scalar_tensor(metric, at::kDouble);
+    group.all_reduce(mean, dist::ReduceOp::mean);
+    scheduler->step(static_cast<float>(mean.item<double>()));
+  });
+}
+
+Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
+  return parts.prepare_scheduler(std::move(scheduler));
+}
+Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
+  return parts.prepare_scheduler(std::move(scheduler));
+}
+
+}  // namespace muster::runtime
+
+namespace muster {
+
+void Scheduler::step() const {
+  if (!step_) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
+  step_();
+}
+
+void Scheduler::step(double metric) const {
+  if (!step_by_metric_) throw UsageError("MU180", "this scheduler watches no metric; call step() without one");
+  step_by_metric_(metric);
+}
+
+}  // namespace muster

@@ -1,0 +1,95 @@
+#include "muster/runtime/process_control.h"
+
+#include "muster/base/error.h"
+#include "muster/runtime/logger.h"
+#include "muster/strategy/agreement.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/util/Exception.h>
+
+#include <new>
+#include <string>
+#include <string_view>
+
+namespace muster {
+
+void Logger::write(log::Level level, bool wanted, const std::string& text) const {
+  const auto one = [&] {
+    if (wanted) log::write(level, "[" + name_ + "] " + text);
+  };
+  if (where_ != Where::in_order) return one();
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (rank == group_.rank()) one();
+    group_.barrier();
+  }
+}
+
+namespace runtime {
+
+void share_outcome(const dist::Communicator& group, const std::string& failure) {
+  const auto all = group.all_gather_bytes(failure);
+  if (!failure.empty()) return;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].empty())
+      throw UsageError("MU176", "rank " + std::to_string(rank) + " failed in a block that it runs before other ranks, or together with them: " +
+                                    all[rank]);
+}
+
+bool is_out_of_memory(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::OutOfMemoryError&) {
+    return true;
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (const std::exception& other) {
+    const std::string_view text = other.what();
+    for (const char* sign : {"out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED"})
+      if (text.find(sign) != std::string_view::npos) return true;
+  } catch (...) {
+  }
+  return false;
+}
+
+void empty_device_cache() {
+  if (at::accelerator::deviceCount() > 0) at::accelerator::emptyCache();
+}
+
+Trial settle_trial(const dist::Communicator& group, const std::exception_ptr& error) {
+  // A rank that lost the others because they left the try is no cause of its own.
+  bool lost = false, memory = false;
+  if (error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const CommError&) {
+      lost = true;
+    } catch (...) {
+      memory = is_out_of_memory(error);
+    }
+  }
+  strategy::Agreement agreement(group);
+  const auto full = agreement.ask(memory, dist::ReduceOp::max), failed = agreement.ask(error && !memory && !lost, dist::ReduceOp::max),
+             left = agreement.ask(lost, dist::ReduceOp::max);
+  agreement.settle();
+  if (agreement.answer(failed) > 0) {
+    if (error) std::rethrow_exception(error);
+    throw UsageError("MU176", "another rank failed while a batch size was tried, for another reason than memory; look at its output");
+  }
+  if (agreement.answer(full) > 0) return Trial::too_large;
+  if (agreement.answer(left) > 0) {
+    if (error) std::rethrow_exception(error);
+    throw UsageError("MU176", "another rank lost this one while a batch size was tried; look at its output");
+  }
+  return Trial::fits;
+}
+
+int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options) {
+  const auto next = options.reduce_batch_size ? options.reduce_batch_size(size) : size * 9 / 10;
+  if (next < 1) throw UsageError("MU185", "no batch size fits into memory, not even 1");
+  if (next >= size)
+    throw UsageError("MU185", "reduce_batch_size made " + std::to_string(next) + " of " + std::to_string(size) + "; it must return less");
+  return next;
+}
+
+}  // namespace runtime
+}  // namespace muster

@@ -1,0 +1,76 @@
+#include "muster/runtime/processes.h"
+
+#include "parts.h"
+
+#include "muster/runtime/gathering.h"
+#include "muster/strategy/agreement.h"
+
+#include <csignal>
+#include <cstdio>
+#include <numeric>
+#include <vector>
+
+namespace muster::runtime {
+
+void Processes::launch() { parts_->launch(); }
+int Processes::rank() const { return parts_->cluster().rank; }
+int Processes::local_rank() const { return parts_->cluster().local_rank; }
+int Processes::node_rank() const { return parts_->cluster().node_rank; }
+int Processes::world_size() const { return parts_->cluster().world_size; }
+c10::Device Processes::device() const { return parts_->device(); }
+const dist::Communicator& Processes::group() const { return parts_->group(); }
+void Processes::barrier() const { group().barrier(); }
+
+bool Processes::is_turn(const Parts& parts, const Turn& turn) {
+  const auto& cluster = parts.cluster();
+  if (cluster.world_size == 1) return true;
+  switch (turn.kind) {
+    case Turn::Kind::main: return cluster.rank == 0;
+    case Turn::Kind::local_main: return cluster.local_rank == 0;
+    case Turn::Kind::last: return cluster.rank == cluster.world_size - 1;
+    case Turn::Kind::rank: return cluster.rank == turn.index;
+    case Turn::Kind::local_rank: return cluster.local_rank == turn.index;
+  }
+  return false;
+}
+
+void Processes::print_line(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void Processes::set_trigger() { parts_->flags().trigger = true; }
+
+bool Processes::check_trigger() {
+  const bool any = strategy::any_rank(group(), parts_->flags().trigger);
+  if (any) parts_->flags().trigger = false;
+  return any;
+}
+
+void Processes::catch_signals() {
+  auto& watch = parts_->flags().signals;
+  if (!watch) watch = std::make_unique<SignalWatch>(std::vector<int>{SIGTERM, SIGUSR1});
+}
+
+int Processes::signal_received() {
+  auto& flags = parts_->flags();
+  strategy::Agreement agreement(group());
+  agreement.ask(flags.signals ? flags.signals->received() : 0, dist::ReduceOp::max);
+  agreement.settle();
+  return static_cast<int>(agreement.answer(0));
+}
+
+TrialGroup Processes::trial_group() {
+  if (world_size() == 1) return {[] {}, [] {}, [] {}};
+  const auto whole = group();
+  std::vector<int> ranks(static_cast<size_t>(whole.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  // What a try leaves behind on a rank that ran out of memory must not end the group of the program.
+  return {[parts = parts_, whole, ranks] { parts->use_group(whole.subgroup(ranks)); },
+          [parts = parts_] { parts->group().abort("another rank gave up this batch size"); },
+          [parts = parts_, whole] { parts->use_group(whole); }};
+}
+
+std::optional<StepRows> Gathering::step_rows(const Parts& parts) { return parts.step_rows(); }
+
+}  // namespace muster::runtime

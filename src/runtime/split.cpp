@@ -1,0 +1,34 @@
+#include "muster/runtime/split.h"
+
+#include "muster/base/error.h"
+
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <string>
+
+namespace muster::runtime {
+
+SplitPart split_part(int64_t length, int rank, int world, const SplitOptions& options) {
+  const int64_t each = length / world, more = length % world;
+  SplitPart part{rank * each + std::min<int64_t>(rank, more), each + (rank < more), 0};
+  if (options.apply_padding && length > 0) part.repeated = each + (more > 0) - part.count;
+  return part;
+}
+
+at::Tensor split_tensor(const at::Tensor& tensor, const SplitPart& part) {
+  const auto own = tensor.narrow(0, part.begin, part.count);
+  if (part.repeated == 0) return own;
+  auto shape = tensor.sizes().vec();
+  shape[0] = part.repeated;
+  return at::cat({own, tensor.narrow(0, tensor.size(0) - 1, 1).expand(shape)});
+}
+
+void meet_length(std::optional<int64_t>& met, int64_t length) {
+  if (met && *met != length)
+    throw UsageError("MU184", "split_between_processes was given lists of " + std::to_string(*met) + " and of " + std::to_string(length) +
+                                  " elements; what is split together must be equally long");
+  met = length;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,41 @@
+#include "muster/strategy/agreement.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::strategy {
+
+std::size_t Agreement::ask(double mine, dist::ReduceOp op) {
+  mine_.push_back(mine);
+  ops_.push_back(op);
+  return mine_.size() - 1;
+}
+
+void Agreement::settle() {
+  answers_ = mine_;
+  if (group_.size() == 1) return;
+  const auto all = group_.all_gather(at::tensor(mine_, at::kDouble));
+  const auto count = mine_.size();
+  const auto* values = all.const_data_ptr<double>();
+  for (std::size_t i = 0; i < count; ++i) {
+    double result = values[i];
+    for (int rank = 1; rank < group_.size(); ++rank) {
+      const double other = values[static_cast<std::size_t>(rank) * count + i];
+      if (ops_[i] == dist::ReduceOp::max) result = std::max(result, other);
+      else if (ops_[i] == dist::ReduceOp::min) result = std::min(result, other);
+      else result += other;
+    }
+    answers_[i] = result;
+  }
+}
+
+bool any_rank(const dist::Communicator& group, bool mine) {
+  Agreement agreement(group);
+  agreement.ask(mine, dist::ReduceOp::max);
+  agreement.settle();
+  return agreement.answer(0) > 0;
+}
+
+}  // namespace muster::strategy
