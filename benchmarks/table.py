@@ -53,6 +53,16 @@ def ddp_cases(programs):
                    {"muster": Contender([str(programs / "ddp_bench"), model]), "pytorch-ddp": Contender(peer("ddp_peer", model))}, ranks=2)
 
 
+def hooks_cases(programs):
+    """Hooks change gradients a little, so losses agree only roughly."""
+    for model in ("gpt-9m", "wide-mlp"):
+        for what, unit in (("bytes", "MB/step"), ("time", "ms/step")):
+            program = lambda hook: Contender([str(programs / "hooks_bench"), model, hook], f"{model} {what}")
+            for hook in ("bf16", "powersgd"):
+                yield Case("hooks", f"{model} {hook} {what}", unit, {f"muster {hook}": program(hook), "no hook": program("none")},
+                           ranks=2, tolerance=0.02)
+
+
 def launch_cases(programs):
     binaries = pathlib.Path(sys.executable).parent
     program = lambda name: str(HERE / "peers" / f"{name}.py")
@@ -104,5 +114,5 @@ def compile_cases(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases, compile_cases)
+    groups = (step_cases, ddp_cases, hooks_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

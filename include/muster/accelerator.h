@@ -33,6 +33,7 @@ class Accelerator final : private Runtime {
   using Runtime::gather_for_metrics;
   using Runtime::gather_object;
   using Runtime::gradient_accumulation_steps;
+  using Runtime::group;
   using Runtime::local_main_process_first;
   using Runtime::logger;
   using Runtime::main_process_first;

@@ -31,6 +31,7 @@ class Fabric final : private Runtime {
   using Runtime::free_memory;
   using Runtime::gather_for_metrics;
   using Runtime::gather_object;
+  using Runtime::group;
   using Runtime::launch;
   using Runtime::local_rank;
   using Runtime::logger;

@@ -1,5 +1,6 @@
 #include "muster/hook/key_fallback.h"
 
+#include "hook/takeover.h"
 #include "muster/base/error.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -122,6 +123,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   const auto use = use_of(schema);
   // By its schema `contiguous` is as much a view as `t` is. The operators it is made of, seen here in turn, tell whether it copies.
   if (use.view) return op.redispatchBoxed(below, stack);
+  if (use.needs_data && run_takeover(schema.name(), schema.arguments().size(), *stack)) return;
 
   Touches touches;
   if (use.needs_data) {

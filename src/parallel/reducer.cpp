@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/hook/gradient_hooks.h"
+#include "muster/parallel/comm_hook.h"
 #include "parallel/agreement.h"
 #include "parallel/coalesced.h"
 #include "parallel/join_session.h"
@@ -123,6 +124,8 @@ class Reducer::Impl final : public Joinable {
     text << " in " << replica_.buckets().size() << " buckets of at most " << options_.bucket_cap_mb << " MiB";
     if (options_.broadcast_buffers && !buffers_.empty()) text << ", buffers from rank 0";
     if (options_.find_unused_parameters) text << ", parameters may be unused";
+    if (options_.custom_hook || options_.comm_hook != "none")
+      text << ", communicated by the hook " << (options_.custom_hook ? options_.custom_hook->name() : options_.comm_hook);
     if (options_.static_graph) text << ", the same parameters in every step";
     return text.str();
   }

@@ -9,6 +9,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::parallel {
 namespace {
@@ -43,7 +44,9 @@ ReductionRound::ReductionRound(Replica& replica, const dist::Communicator& group
       scale_(number(1.0 / group.size())),
       graphs_(leaves_of(replica)),
       states_(replica.parameters().size()),
-      pending_(replica.buckets().size()) {
+      pending_(replica.buckets().size()),
+      comm_hook_(chosen_comm_hook(options)) {
+  if (comm_hook_) lay_hook_buckets();
   const auto& parameters = replica.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     hooks_.emplace_back(parameters[i].tensor, [this, i](const at::Tensor&) { on_gradient(i); });
@@ -80,8 +83,7 @@ void ReductionRound::shadow(double divisor) {
   try {
     std::fill(pending_.begin(), pending_.end(), 0);
     start_full_buckets();
-    for (auto& work : works_) work.wait();
-    works_.clear();
+    end_buckets();
     active_ = false;
     conclude();
   } catch (...) {
@@ -126,7 +128,7 @@ void ReductionRound::on_gradient(size_t i) {
   seen_scoped_ = seen_scoped_ || graphs_.noted(i);
   if (!sync_) return;
   auto& state = states_[i];
-  const bool started = works_.size() > parameter.bucket;
+  const bool started = finishes_.size() > parameter.bucket;
   if (state.fired || !state.expected || started) broken_ = true;
   if (state.fired || started) return;
   state.fired = true;
@@ -153,11 +155,10 @@ void ReductionRound::begin() {
 
 /// After a backward that threw: what was started is waited for, within the group's time-out, and forgotten.
 void ReductionRound::drain() noexcept {
-  for (auto& work : works_) try {
-      work.wait();
+  for (auto& finish : std::exchange(finishes_, {})) try {
+      if (finish) finish();
     } catch (...) {   // the group is unusable then, and its next operation says so
     }
-  works_.clear();
   active_ = false;
 }
 
@@ -174,10 +175,50 @@ void ReductionRound::store(size_t i) {
 
 void ReductionRound::start_full_buckets() {
   const auto& buckets = replica_.buckets();
-  while (works_.size() < buckets.size() && pending_[works_.size()] == 0) {
-    if (works_.size() + 1 == buckets.size()) write_flags();
-    works_.push_back(group_.start_all_reduce(buckets[works_.size()], dist::ReduceOp::sum));
+  while (finishes_.size() < buckets.size() && pending_[finishes_.size()] == 0) {
+    if (finishes_.size() + 1 == buckets.size()) write_flags();
+    start_bucket(finishes_.size());
   }
+}
+
+void ReductionRound::start_bucket(size_t bucket) {
+  if (!comm_hook_) {
+    finishes_.push_back([work = group_.start_all_reduce(replica_.buckets()[bucket], dist::ReduceOp::sum)]() mutable { work.wait(); });
+    return;
+  }
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], group_));
+  if (hook_buckets_[bucket].last) flag_work_ = group_.start_all_reduce(replica_.flags(), dist::ReduceOp::sum);
+}
+
+/// Gradients as they lie in the buckets: one that has two dimensions or more as a matrix whose rows go along the dimension that
+/// is outermost in memory.
+void ReductionRound::lay_hook_buckets() {
+  const auto& layout = replica_.layout();
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    const auto& span = layout.buckets[b];
+    GradientBucket bucket{b, b + 1 == layout.buckets.size(), replica_.buckets()[b].narrow(0, 0, span.length), {}, {}};
+    for (const auto i : span.items) {
+      const auto& gradient = replica_.parameters()[i].gradient;
+      const auto place = bucket.flat.narrow(0, layout.offsets[i] - span.begin, gradient.numel());
+      if (gradient.dim() < 2 || gradient.numel() == 0) {
+        bucket.rest.push_back(place);
+      } else {
+        const auto outer = std::max_element(gradient.strides().begin(), gradient.strides().end()) - gradient.strides().begin();
+        bucket.matrices.push_back(place.view({gradient.size(outer), -1}));
+      }
+    }
+    hook_buckets_.push_back(std::move(bucket));
+  }
+}
+
+void ReductionRound::end_buckets() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  for (auto& finish : finishes_) std::exchange(finish, nullptr)();
+  flag_work_.wait();
+  finishes_.clear();
 }
 
 /// Per parameter: 1 where this rank has a gradient; then: 1 where it should have one and has none; then: something else
@@ -205,12 +246,11 @@ void ReductionRound::finish() {
   try {
     fill_the_rest();
     start_full_buckets();
-    for (auto& work : works_) work.wait();
+    end_buckets();
   } catch (...) {
     drain();
     throw;
   }
-  works_.clear();
   active_ = false;
   conclude();
 }

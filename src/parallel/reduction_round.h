@@ -2,12 +2,14 @@
 
 #include "muster/dist/communicator.h"
 #include "muster/hook/gradient_hooks.h"
+#include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
 #include "parallel/join_session.h"
 #include "parallel/replica.h"
 
 #include <cstdint>
 #include <mutex>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,7 @@ namespace muster::parallel {
 /// A round begins with the first gradient of a backward and ends in autograd's final callback. Buckets start in their fixed
 /// order, each as soon as it and those before it are full; what is still open at the end (unused parameters) is filled
 /// with zeros, or with what was accumulated before, and started then. The last bucket carries flags, so that all ranks
-/// learn which parameters had gradients where, without a message of their own.
+/// learn which parameters had gradients where, without a message of their own. Under a CommHook they have one.
 ///
 /// Thread safety: hooks may come from several threads.
 class ReductionRound {
@@ -56,6 +58,9 @@ class ReductionRound {
   void divide_by(double ranks);
   void store(size_t i);
   void start_full_buckets();
+  void start_bucket(size_t bucket);
+  void lay_hook_buckets();
+  void end_buckets();
   void write_flags();
   void finish();
   void fill(size_t i);
@@ -71,7 +76,10 @@ class ReductionRound {
   hook::GraphUse graphs_;
   std::vector<State> states_;
   std::vector<int64_t> pending_;      // per bucket: expected gradients that have not come
-  std::vector<dist::Work> works_;     // of the buckets that were started
+  std::shared_ptr<CommHook> comm_hook_;         // nullptr: all_reduce
+  std::vector<GradientBucket> hook_buckets_;    // what it sees
+  std::vector<CommHook::Finish> finishes_;      // of the buckets that were started, in this order
+  dist::Work flag_work_;                        // under a hook
   std::mutex mutex_;
   JoinSession* session_ = nullptr;
   int64_t number_ = -1;               // in the session

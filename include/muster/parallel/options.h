@@ -2,7 +2,29 @@
 
 #include "muster/parallel/sharded_options.h"
 
+#include <cstdint>
+#include <memory>
+#include <string>
+
 namespace muster::parallel {
+
+class CommHook;
+
+/// Options of PowerSGD; see comm_hook.h.
+struct PowerSgdOptions {
+  /// A gradient is compressed if that makes it smaller by more than this factor.
+  double min_compression_rate = 2;
+  /// Columns of the two factors: more follow the gradient better and cost more bytes.
+  int64_t rank = 1;
+  /// Of the first factors; the same on every rank.
+  uint64_t seed = 0;
+  /// Backwards before this one communicate whole gradients.
+  int64_t start_iteration = 1000;
+  /// What compression leaves out is added to the next gradient.
+  bool use_error_feedback = true;
+  /// Each factorization starts from the one before.
+  bool warm_start = true;
+};
 
 /// Options of replicated training.
 struct DdpOptions {
@@ -10,10 +32,16 @@ struct DdpOptions {
   bool broadcast_buffers = true;
   /// Gradients are communicated in buckets of about this many MiB.
   double bucket_cap_mb = 25;
+  /// How gradients are communicated: "none" (as they are), "fp16", "bf16" or "powersgd".
+  std::string comm_hook = "none";
+  /// A way of your own to communicate them, for one model; comm_hook stays "none" then. See comm_hook.h.
+  std::shared_ptr<CommHook> custom_hook = {};
   /// Parameters may get no gradient in a step. Off: such a step is an error that names them.
   bool find_unused_parameters = false;
   /// The first bucket to be ready is smaller, so that communication starts early; MiB.
   double first_bucket_mb = 1;
+  /// With comm_hook "powersgd".
+  PowerSgdOptions power_sgd = {};
   /// The same parameters get gradients in every step; those without are found in the first.
   bool static_graph = false;
 };

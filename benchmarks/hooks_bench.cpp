@@ -1,0 +1,59 @@
+// Steps of the reducer under a communication hook, one process per rank. Arguments: gpt-9m or wide-mlp, and the hook's name.
+// Cases: "MODEL bytes" (what one rank hands over per step) and "MODEL time".
+#include "models.h"
+#include "protocol.h"
+
+#include "muster/cluster/cluster.h"
+#include "muster/dist/rendezvous.h"
+#include "muster/optim/fused.h"
+#include "muster/parallel/reducer.h"
+
+#include <atomic>
+
+namespace {
+
+template <class Net>
+int run(const std::string& name, const std::string& hook, int steps, int warm_up) {
+  const auto group = muster::dist::connect(muster::read_cluster());
+  torch::manual_seed(0);
+  Net net;
+  muster::parallel::DdpOptions options;
+  options.comm_hook = hook;
+  options.power_sgd.start_iteration = warm_up;
+  muster::parallel::Reducer reducer(*net, group, options);
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-5));
+  muster::optim::FusedOptimizer optimizer(adamw, {&reducer});
+  std::atomic<int64_t> bytes = 0;
+  group.observe([&bytes](const muster::dist::OperationEvent& event) { bytes += event.bytes; });
+  const auto batch = bench::make_input(name, group.rank());
+  const auto step = [&] {
+    optimizer.zero_grad();
+    reducer.enter_forward();
+    auto loss = net(batch);
+    reducer.leave_forward();
+    reducer.before_backward();
+    loss.backward();
+    reducer.after_backward();
+    optimizer.step();
+    return loss;
+  };
+  for (int i = 0; i < warm_up; ++i) step();
+  return bench::serve([&](const std::string& asked) -> bench::Measured {
+    group.barrier();
+    bytes = 0;
+    torch::Tensor loss;
+    const double seconds = bench::seconds([&] {
+      for (int i = 0; i < steps; ++i) loss = step();
+    });
+    const bool time = asked.ends_with("time");
+    return {.value = time ? seconds / steps * 1e3 : static_cast<double>(bytes) / steps / 1e6, .check = loss.item<double>()};
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  const std::string name = argc > 1 ? argv[1] : "gpt-9m", hook = argc > 2 ? argv[2] : "none";
+  return name == "gpt-9m" ? run<bench::GPT>(name, hook, 3, 2) : run<bench::Wide>(name, hook, 10, 5);
+}

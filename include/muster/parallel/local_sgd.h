@@ -1,0 +1,62 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/managed_model.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace muster {
+
+/// Options of LocalSGD.
+struct LocalSgdOptions {
+  /// Off: ordinary training; step() does nothing.
+  bool enabled = true;
+  /// Optimizer steps from one averaging to the next.
+  int64_t local_sgd_steps = 8;
+};
+
+/// Training in which ranks update their parameters alone and average them every few optimizer steps (Stich 2019), instead of
+/// averaging gradients in every step. While it lives, gradients stay local.
+/// Optimizer states stay local too, and so do buffers.
+/// Thread safety: one thread at a time.
+class LocalSGD {
+ public:
+  /// Requires: module and model outlive this object.
+  /// Throws: ConfigError (MU159) for less than one step, or a model whose parameters are sharded.
+  LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group, LocalSgdOptions options = {});
+  /// Of a prepared model: LocalSGD local(accelerator.group(), model, {.local_sgd_steps = 8}).
+  template <class Model>
+  LocalSGD(dist::Communicator group, const Model& model, LocalSgdOptions options = {})
+      : LocalSGD(*model, *model.prepared()->managed, std::move(group), options) {}
+  LocalSGD(const LocalSGD&) = delete;
+  LocalSGD& operator=(const LocalSGD&) = delete;
+  /// Gradients are communicated again. Averages nothing: call finish() before.
+  ~LocalSGD();
+
+  /// To be called after each optimizer step. Collective: every local_sgd_steps-th time.
+  void step();
+  /// Averages what was not averaged yet, so that all ranks end with equal parameters. Collective.
+  void finish();
+  /// Steps since the last averaging.
+  int64_t pending() const noexcept { return pending_; }
+
+ private:
+  void average();
+
+  parallel::ManagedModel& model_;
+  dist::Communicator group_;
+  LocalSgdOptions options_;
+  std::vector<at::Tensor> values_;
+  int64_t pending_ = 0;
+  bool synced_before_;
+};
+
+}  // namespace muster

@@ -1,0 +1,77 @@
+#include "muster/hook/operator_takeover.h"
+
+#include "hook/takeover.h"
+#include "muster/hook/key_fallback.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+namespace muster::hook {
+namespace {
+
+/// Stands as the storage's allocator, where every view finds it; owned by the storage's memory, so it lives as long.
+class TakeoverRelay final : public c10::Allocator {
+ public:
+  TakeoverRelay(std::shared_ptr<OperatorTakeover> takeover, c10::Allocator* under)
+      : takeover_(std::move(takeover)), under_(under) {}
+  const std::shared_ptr<OperatorTakeover>& takeover() const noexcept { return takeover_; }
+  at::DataPtr allocate(size_t bytes) override { return under_->allocate(bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { under_->copy_data(to, from, bytes); }
+
+ private:
+  std::shared_ptr<OperatorTakeover> takeover_;
+  c10::Allocator* under_;
+};
+
+struct KeptMemory {
+  at::DataPtr memory;
+  std::shared_ptr<TakeoverRelay> relay;
+};
+
+const TakeoverRelay* takeover_relay(const at::Tensor& tensor) {
+  if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
+  return dynamic_cast<const TakeoverRelay*>(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
+}
+
+}  // namespace
+
+void mark_for_takeover(const at::Tensor& tensor, std::shared_ptr<OperatorTakeover> takeover) {
+  at::NoGradGuard no_grad;
+  set_key(tensor, false);
+  const auto copy = tensor.detach().clone();
+  auto* under = copy.storage().unsafeGetStorageImpl()->allocator();
+  auto relay = std::make_shared<TakeoverRelay>(std::move(takeover), under);
+  auto memory = under->allocate(copy.nbytes());
+  auto* kept = new KeptMemory{std::move(memory), relay};
+  at::DataPtr owned(kept->memory.get(), kept, [](void* p) { delete static_cast<KeptMemory*>(p); }, copy.device());
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(copy.nbytes()), std::move(owned), relay.get(),
+                             /*resizable=*/false);
+  const auto moved = at::empty({0}, copy.options()).set_(storage, 0, copy.sizes(), copy.strides());
+  moved.copy_(copy);
+  at::Tensor handle = tensor;
+  handle.set_data(moved);
+  set_key(tensor, true);
+}
+
+std::shared_ptr<OperatorTakeover> takeover_of(const at::Tensor& tensor) {
+  const auto* relay = takeover_relay(tensor);
+  return relay ? relay->takeover() : nullptr;
+}
+
+bool run_takeover(const std::string& op, size_t arguments, torch::jit::Stack& stack) {
+  for (const auto& value : torch::jit::last(stack, arguments)) {
+    if (!value.isTensor()) continue;
+    const auto takeover = takeover_of(value.toTensor());
+    if (!takeover) continue;
+    c10::impl::ExcludeDispatchKeyGuard unseen(kFallbackKey);
+    if (takeover->run(op, arguments, stack)) return true;
+  }
+  return false;
+}
+
+}  // namespace muster::hook

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <cstddef>
+#include <string>
+
+namespace muster::hook {
+
+/// Lets the marks among an operator's arguments run it; false if none did.
+bool run_takeover(const std::string& op, size_t arguments, torch::jit::Stack& stack);
+
+}  // namespace muster::hook

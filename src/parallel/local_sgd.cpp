@@ -1,0 +1,66 @@
+#include "muster/parallel/local_sgd.h"
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/parallel/sharded_model.h"
+#include "parallel/local.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace muster {
+
+LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group, LocalSgdOptions options)
+    : model_(model), group_(std::move(group)), options_(options), synced_before_(model.gradient_sync()) {
+  if (options_.local_sgd_steps < 1)
+    throw ConfigError("MU159", formatted("local_sgd_steps is {}; parameters can be averaged after 1 optimizer step or more",
+                                         options_.local_sgd_steps));
+  if (dynamic_cast<parallel::ShardedModel*>(&model))
+    throw ConfigError("MU159", "local SGD needs whole parameters on every rank, and this model's are sharded; use strategy ddp");
+  for (const auto& [name, parameter] : parallel::distinct_parameters(module)) {
+    if (!parameter.requires_grad()) continue;
+    const auto* piece = model.find(parameter);
+    values_.push_back(piece ? piece->value : parameter.detach().view(-1));
+  }
+  if (options_.enabled) model_.set_gradient_sync(false);
+}
+
+LocalSGD::~LocalSGD() {
+  if (options_.enabled) model_.set_gradient_sync(synced_before_);
+}
+
+void LocalSGD::step() {
+  if (options_.enabled && ++pending_ == options_.local_sgd_steps) average();
+}
+
+void LocalSGD::finish() {
+  if (pending_ > 0) average();
+}
+
+/// One message per dtype and device.
+void LocalSGD::average() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  auto rest = values_;
+  while (!rest.empty()) {
+    const auto first = rest.front();
+    const auto others = std::stable_partition(rest.begin(), rest.end(), [&](const at::Tensor& value) {
+      return value.scalar_type() == first.scalar_type() && value.device() == first.device();
+    });
+    const auto together = at::cat(std::vector<at::Tensor>(rest.begin(), others));
+    group_.all_reduce(together, dist::ReduceOp::mean);
+    int64_t at = 0;
+    for (auto it = rest.begin(); it != others; ++it) {
+      it->copy_(together.narrow(0, at, it->numel()));
+      at += it->numel();
+    }
+    rest.erase(rest.begin(), others);
+  }
+  pending_ = 0;
+}
+
+}  // namespace muster

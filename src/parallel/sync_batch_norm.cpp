@@ -1,0 +1,183 @@
+#include "muster/parallel/sync_batch_norm.h"
+
+#include "muster/base/error.h"
+#include "muster/hook/key_fallback.h"
+#include "muster/hook/operator_takeover.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace muster {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// All dimensions but that of the channels.
+std::vector<int64_t> sample_dims(const at::Tensor& input) {
+  std::vector<int64_t> dims{0};
+  for (int64_t d = 2; d < input.dim(); ++d) dims.push_back(d);
+  return dims;
+}
+
+/// A value per channel, shaped to go with the input.
+at::Tensor along_channels(const at::Tensor& values, const at::Tensor& input) {
+  std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
+  shape[1] = -1;
+  return values.view(shape);
+}
+
+struct Statistics {
+  at::Tensor mean, variance;   // biased
+  double count = 0;
+};
+
+/// Means and squares round them on each rank, merged as Chan, Golub and LeVeque do: no difference of large sums.
+Statistics all_ranks(const dist::Communicator& group, const at::Tensor& input) {
+  const auto channels = input.size(1), count = channels == 0 ? 0 : input.numel() / channels;
+  auto own = at::zeros({2 * channels + 1}, input.options());
+  if (count > 0) {
+    const auto dims = sample_dims(input);
+    own.narrow(0, 0, channels).copy_(input.mean(dims));
+    own.narrow(0, channels, channels).copy_(input.var(dims, /*unbiased=*/false));
+    own[2 * channels].fill_(static_cast<double>(count));
+  }
+  const auto all = group.all_gather(own);
+  const auto counts = all.select(1, 2 * channels).unsqueeze(1), means = all.narrow(1, 0, channels);
+  Statistics merged;
+  merged.count = counts.sum().item<double>();
+  const auto shares = counts / merged.count;
+  merged.mean = (means * shares).sum(0);
+  merged.variance = ((all.narrow(1, channels, channels) + (means - merged.mean).square()) * shares).sum(0);
+  return merged;
+}
+
+/// Keeps the group alive until backward has run.
+struct GroupHolder final : torch::CustomClassHolder {
+  explicit GroupHolder(dist::Communicator g) : group(std::move(g)) {}
+  dist::Communicator group;
+};
+
+at::ScalarType wide(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+void update_running(const at::Tensor& running, const at::Tensor& now, double momentum) {
+  if (running.defined()) running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
+}
+
+class SyncNorm final : public torch::autograd::Function<SyncNorm> {
+ public:
+  // What may be missing is optional: LibTorch asks every Tensor for its device.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>& given_weight,
+                            const std::optional<at::Tensor>& given_bias, const at::Tensor* running_mean,
+                            const at::Tensor* running_var, double momentum, double eps, const dist::Communicator* group) {
+    const auto weight = given_weight.value_or(at::Tensor()), bias = given_bias.value_or(at::Tensor());
+    const auto x = input.to(wide(input.scalar_type()));
+    const auto now = all_ranks(*group, x);
+    update_running(*running_mean, now.mean, momentum);
+    update_running(*running_var, now.variance * (now.count / std::max(now.count - 1, 1.0)), momentum);
+    const auto scale = (now.variance + eps).rsqrt();
+    context->save_for_backward({input, weight, now.mean, scale});
+    context->saved_data["count"] = now.count;
+    context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(*group));
+    context->saved_data["bias"] = bias.defined() ? c10::IValue(bias.scalar_type()) : c10::IValue();
+    auto out = (x - along_channels(now.mean, x)) * along_channels(scale, x);
+    if (weight.defined()) out = out * along_channels(weight.to(x.scalar_type()), x);
+    if (bias.defined()) out = out + along_channels(bias.to(x.scalar_type()), x);
+    return out.to(input.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &scale = saved[3];
+    const double count = context->saved_data["count"].toDouble();
+    const auto holder = c10::static_intrusive_pointer_cast<GroupHolder>(context->saved_data["group"].toCapsule());
+    const auto x = input.to(mean.scalar_type()), dy = gradients[0].to(mean.scalar_type());
+    const auto dims = sample_dims(x);
+    const auto normal = (x - along_channels(mean, x)) * along_channels(scale, x);
+    const auto sum_dy = dy.sum(dims), sum_dy_normal = (dy * normal).sum(dims);
+    const auto all = at::cat({sum_dy, sum_dy_normal});
+    holder->group.all_reduce(all);
+    const auto channels = mean.numel();
+    auto dx = dy - along_channels(all.narrow(0, 0, channels) / count, x) -
+              normal * along_channels(all.narrow(0, channels, channels) / count, x);
+    dx = dx * along_channels(weight.defined() ? scale * weight.to(scale.scalar_type()) : scale, x);
+    const auto& bias = context->saved_data["bias"];
+    const auto none = at::Tensor();
+    return {dx.to(input.scalar_type()),
+            weight.defined() ? sum_dy_normal.to(weight.scalar_type()) : none,
+            bias.isNone() ? none : sum_dy.to(bias.toScalarType()), none, none, none, none, none};
+  }
+};
+
+/// Stands in for aten::batch_norm where its running mean is marked.
+class NormTakeover final : public hook::OperatorTakeover {
+ public:
+  explicit NormTakeover(dist::Communicator group) : group_(std::move(group)) {}
+
+  bool run(std::string_view op, size_t arguments, torch::jit::Stack& stack) override {
+    constexpr size_t kInput = 0, kWeight = 1, kBias = 2, kMean = 3, kVariance = 4, kTraining = 5, kMomentum = 6, kEps = 7;
+    if (op != "aten::batch_norm") return false;
+    const auto all = torch::jit::last(stack, arguments);
+    if (!all[kTraining].toBool()) return false;
+    const auto tensor = [&](size_t i) { return all[i].isTensor() ? all[i].toTensor() : at::Tensor(); };
+    auto out = sync_batch_norm(group_, tensor(kInput), tensor(kWeight), tensor(kBias), tensor(kMean), tensor(kVariance),
+                               all[kMomentum].toDouble(), all[kEps].toDouble());
+    torch::jit::drop(stack, arguments);
+    torch::jit::push(stack, std::move(out));
+    return true;
+  }
+
+ private:
+  dist::Communicator group_;
+};
+
+template <class Norm>
+bool mark_norm(torch::nn::Module& module, const std::string& name, const std::shared_ptr<NormTakeover>& takeover) {
+  auto* norm = dynamic_cast<Norm*>(&module);
+  if (!norm) return false;
+  if (!norm->running_mean.defined())
+    throw ConfigError("MU165", "the batch normalization '" + name + "' tracks no running statistics, by which it would be found "
+                               "again; call muster::sync_batch_norm in its place");
+  hook::mark_for_takeover(norm->running_mean, takeover);
+  return true;
+}
+
+/// By children, since a module that is a plain value cannot list itself.
+int64_t convert_norms(torch::nn::Module& module, const std::string& name, const std::shared_ptr<NormTakeover>& takeover) {
+  int64_t converted = mark_norm<torch::nn::BatchNorm1dImpl>(module, name, takeover) ||
+                      mark_norm<torch::nn::BatchNorm2dImpl>(module, name, takeover) ||
+                      mark_norm<torch::nn::BatchNorm3dImpl>(module, name, takeover);
+  for (const auto& child : module.named_children())
+    converted += convert_norms(*child.value(), name.empty() ? child.key() : name + "." + child.key(), takeover);
+  return converted;
+}
+
+}  // namespace
+
+at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                           const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, double eps) {
+  const auto optional = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
+  return SyncNorm::apply(input, optional(weight), optional(bias), &running_mean, &running_var, momentum, eps, &group);
+}
+
+int64_t convert_sync_batchnorm(torch::nn::Module& module, const dist::Communicator& group) {
+  if (group.size() == 1) return 0;
+  hook::install_key_fallback();
+  // A group of its own: gradients of other layers may be on their way while these are summed.
+  std::vector<int> ranks(static_cast<size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto takeover = std::make_shared<NormTakeover>(group.subgroup(ranks));
+  return convert_norms(module, "", takeover);
+}
+
+}  // namespace muster

@@ -1,0 +1,58 @@
+#include "muster/hook/operator_takeover.h"
+
+#include "muster/hook/key_fallback.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+
+namespace muster::hook {
+namespace {
+
+/// Multiplies by three where it was asked to add.
+struct Tripling final : OperatorTakeover {
+  bool run(std::string_view op, size_t arguments, torch::jit::Stack& stack) override {
+    seen += std::string(op) + " ";
+    if (op != "aten::add") return false;
+    auto result = torch::jit::last(stack, arguments)[0].toTensor() * 3;
+    torch::jit::drop(stack, arguments);
+    torch::jit::push(stack, std::move(result));
+    return true;
+  }
+  std::string seen;
+};
+
+TEST(OperatorTakeover, RunsInPlaceOfTheOperator) {
+  install_key_fallback();
+  const auto takeover = std::make_shared<Tripling>();
+  auto marked = torch::arange(4).to(torch::kFloat);
+  const auto handle = marked;
+  mark_for_takeover(marked, takeover);
+  EXPECT_EQ(takeover_of(handle), takeover);
+  const auto other = torch::ones({4}).requires_grad_();
+  const auto sum = other + marked;                     // its result comes from the takeover, with a graph
+  EXPECT_TRUE(torch::equal(sum, torch::full({4}, 3.0)));
+  sum.sum().backward();
+  EXPECT_TRUE(torch::equal(other.grad(), torch::full({4}, 3.0)));
+  EXPECT_TRUE(torch::equal(marked * 2, torch::tensor({0.0f, 2.0f, 4.0f, 6.0f})));   // left to LibTorch
+  EXPECT_TRUE(torch::equal(marked.view({2, 2}) + 1, torch::tensor({{0.0f, 3.0f}, {6.0f, 9.0f}})));   // views carry the mark
+  EXPECT_NE(takeover->seen.find("aten::mul"), std::string::npos);
+}
+
+TEST(OperatorTakeover, ValuesAndWritesStay) {
+  install_key_fallback();
+  auto marked = torch::arange(4).to(torch::kFloat);
+  mark_for_takeover(marked, std::make_shared<Tripling>());
+  mark_for_takeover(marked, std::make_shared<Tripling>());
+  marked.mul_(2);
+  EXPECT_TRUE(torch::equal(marked.clone(), torch::tensor({0.0f, 2.0f, 4.0f, 6.0f})));
+  const auto ordinary = torch::ones({4});
+  EXPECT_EQ(takeover_of(ordinary), nullptr);
+  EXPECT_TRUE(torch::equal(ordinary + ordinary, torch::full({4}, 2.0)));
+  marked.set_data(torch::ones({4}));   // elsewhere: the mark has ended
+  EXPECT_EQ(takeover_of(marked), nullptr);
+}
+
+}  // namespace
+}  // namespace muster::hook

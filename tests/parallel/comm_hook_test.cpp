@@ -1,0 +1,218 @@
+#include "muster/parallel/comm_hook.h"
+
+#include "muster/parallel/reducer.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "muster/testing/world.h"
+#include "parallel/power_sgd.h"
+#include "parallel/reducer_models.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+
+namespace muster::parallel {
+namespace {
+
+using namespace muster::parallel::testing;
+using dist::Communicator;
+
+/// Bytes that one rank hands over in backward.
+struct WireBytes {
+  std::atomic<int64_t> bytes = 0;
+  explicit WireBytes(const Communicator& group) {
+    group.observe([this](const dist::OperationEvent& event) { bytes += event.bytes; });
+  }
+};
+
+struct Wide final : Net {
+  explicit Wide() {
+    first = register_module("first", torch::nn::Linear(64, 96));
+    second = register_module("second", torch::nn::Linear(96, 40));
+  }
+  at::Tensor forward(at::Tensor x) override { return second(torch::tanh(first(x))); }
+  at::Tensor draw_input(int64_t batch, at::Generator random) const override { return torch::randn({batch, 64}, random); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+
+std::shared_ptr<Wide> make_wide(at::ScalarType dtype) {
+  auto net = std::make_shared<Wide>();
+  draw_parameters(*net, 3);
+  net->to(dtype);
+  return net;
+}
+
+/// Gradients of the net on one part of the batch of a step, alone.
+std::vector<at::Tensor> gradients_alone(const std::shared_ptr<Wide>& net, int step, int rank, at::ScalarType dtype) {
+  net->zero_grad();
+  loss_of(net->forward(draw_part(*net, 4, step, rank, dtype))).backward();
+  return gradients(*net);
+}
+
+void step_of(Reducer& reducer, Wide& net, int step, int rank, at::ScalarType dtype) {
+  net.zero_grad();
+  backward(reducer, loss_of(run(reducer, net, draw_part(net, 4, step, rank, dtype))));
+}
+
+TEST(CommHook, CastsHalveTheBytesAndKeepTheGradient) {
+  for (const std::string name : {"none", "fp16", "bf16"})
+    muster::testing::run_threads(2, 0, [&](Communicator group) {
+      const auto net = make_wide(at::kFloat), alone = make_wide(at::kFloat);
+      Reducer reducer(*net, group, {.bucket_cap_mb = 0.01, .comm_hook = name});
+      WireBytes wire(group);
+      step_of(reducer, *net, 0, group.rank(), at::kFloat);
+      const auto first = gradients_alone(alone, 0, 0, at::kFloat), second = gradients_alone(alone, 0, 1, at::kFloat);
+      double worst = 0;
+      for (size_t i = 0; i < first.size(); ++i)
+        worst = std::max(worst, ((first[i] + second[i]) / 2 - net->parameters()[i].grad()).abs().max().item<double>());
+      const int64_t whole = 4 * (64 * 96 + 128 + 96 * 40 + 64), flags = 9 * 4;
+      if (name == "none") {
+        EXPECT_LT(worst, 1e-7);
+        EXPECT_NEAR(static_cast<double>(wire.bytes), static_cast<double>(whole), 300);
+      } else {
+        EXPECT_EQ(wire.bytes, whole / 2 + flags) << name;
+        EXPECT_GT(worst, 0.0) << name;
+        EXPECT_LT(worst, name == "fp16" ? 1e-4 : 1e-3) << name;
+      }
+      EXPECT_EQ(reducer.describe().find("hook " + name) != std::string::npos, name != "none") << reducer.describe();
+    });
+}
+
+/// PowerSGD of one matrix on all ranks, written down plainly.
+struct PlainPowerSgd {
+  at::Tensor q;
+  std::vector<at::Tensor> errors;
+  static at::Tensor orthogonal(const at::Tensor& matrix) {
+    auto done = matrix.clone();
+    for (int64_t i = 0; i < done.size(1); ++i) {
+      auto column = done.select(1, i).clone();
+      for (int64_t j = 0; j < i; ++j) column -= done.select(1, j) * done.select(1, j).dot(column);
+      done.select(1, i).copy_(column / column.norm());
+    }
+    return done;
+  }
+  at::Tensor mean(std::vector<at::Tensor> gradients, bool feedback) {
+    const auto ranks = static_cast<double>(gradients.size());
+    if (errors.empty()) errors.assign(gradients.size(), torch::zeros_like(gradients[0]));
+    for (size_t r = 0; r < gradients.size() && feedback; ++r) gradients[r] = gradients[r] + errors[r];
+    q = orthogonal(q);
+    auto p = torch::zeros({gradients[0].size(0), q.size(1)}, torch::kDouble), next = torch::zeros_like(q);
+    for (const auto& gradient : gradients) p += gradient.matmul(q) / ranks;
+    p = orthogonal(p);
+    for (const auto& gradient : gradients) next += gradient.t().matmul(p) / ranks;
+    q = next;
+    const auto result = p.matmul(q.t());
+    for (size_t r = 0; r < gradients.size(); ++r) errors[r] = gradients[r] - result;
+    return result;
+  }
+};
+
+TEST(CommHook, PowerSgdIsThatOfThePaper) {
+  for (const bool feedback : {true, false})
+    for (const bool warm : {true, false})
+      muster::testing::run_threads(3, 0, [&](Communicator group) {
+        const PowerSgdOptions options{.rank = 2, .seed = 5, .start_iteration = 2, .use_error_feedback = feedback, .warm_start = warm};
+        const auto net = make_wide(at::kDouble), alone = make_wide(at::kDouble);
+        Reducer reducer(*net, group, {.comm_hook = "powersgd", .first_bucket_mb = 25, .power_sgd = options});
+        PlainPowerSgd plain[2];
+        for (int step = 0; step < 7; ++step) {
+          step_of(reducer, *net, step, group.rank(), at::kDouble);
+          std::vector<std::vector<at::Tensor>> each;
+          for (int rank = 0; rank < 3; ++rank) each.push_back(gradients_alone(alone, step, rank, at::kDouble));
+          for (size_t i = 0; i < 4; ++i) {
+            auto expected = (each[0][i] + each[1][i] + each[2][i]) / 3;
+            if (i % 2 == 0 && step >= 2) {   // the weights; buckets hold them from the last to the first
+              auto& own = plain[i / 2];
+              const auto sizes = each[0][i].sizes();
+              if (step == 2 || !warm)
+                own.q = first_factor(sizes[1], 2, factor_seed(5, step, 0, 1 - i / 2), torch::kDouble);
+              expected = own.mean({each[0][i], each[1][i], each[2][i]}, feedback);
+            }
+            EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), expected, 1e-8, 1e-10), "") << i << ", step " << step;
+          }
+        }
+      });
+}
+
+TEST(CommHook, PowerSgdSendsFewBytes) {
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    const auto net = make_wide(at::kFloat);
+    Reducer reducer(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 0}});
+    WireBytes wire(group);
+    step_of(reducer, *net, 0, group.rank(), at::kFloat);
+    EXPECT_EQ(wire.bytes, 4 * (64 + 96 + 96 + 40 + 96 + 40 + 9));   // both factors of both weights, the biases, the flags
+  });
+}
+
+TEST(CommHook, PowerSgdTrains) {
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    const auto net = make_wide(at::kFloat);
+    Reducer reducer(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 5}});
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    optim::FusedOptimizer optimizer(sgd, {&reducer});
+    const auto input = draw_part(*net, 16, 0, group.rank(), at::kFloat), target = torch::sin(input.narrow(1, 0, 40));
+    double first = 0, last = 0;
+    for (int step = 0; step < 120; ++step) {
+      const auto loss = torch::mse_loss(run(reducer, *net, input), target);
+      backward(reducer, loss);
+      optimizer.step();
+      optimizer.zero_grad();
+      (step == 0 ? first : last) = loss.item<double>();
+    }
+    EXPECT_LT(last, 0.5 * first);
+    const auto all = group.all_gather(net->first->weight.detach());
+    EXPECT_TRUE(torch::equal(all[0], all[1]));
+  });
+}
+
+TEST(CommHook, TakesTheUsersOwn) {
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    const auto net = make_wide(at::kDouble), alone = make_wide(at::kDouble);
+    size_t buckets = 0;
+    const auto hook = make_comm_hook([&](const GradientBucket& bucket, const Communicator& ranks) -> CommHook::Finish {
+      ++buckets;
+      return [flat = bucket.flat, work = ranks.start_all_reduce(bucket.flat)]() mutable {
+        work.wait();
+        flat.mul_(2);
+      };
+    });
+    Reducer reducer(*net, group, {.bucket_cap_mb = 0.01, .custom_hook = hook, .first_bucket_mb = 0.01});
+    step_of(reducer, *net, 0, group.rank(), at::kDouble);
+    const auto first = gradients_alone(alone, 0, 0, at::kDouble), second = gradients_alone(alone, 0, 1, at::kDouble);
+    for (size_t i = 0; i < 4; ++i)
+      EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), first[i] + second[i], 1e-12, 1e-14), "");
+    EXPECT_GT(buckets, 1u);
+  });
+}
+
+TEST(CommHook, AFailedHookLeavesTheReducerUsable) {
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    const auto net = make_wide(at::kDouble);
+    bool fail = true;
+    const auto hook = make_comm_hook([&](const GradientBucket& bucket, const Communicator& ranks) -> CommHook::Finish {
+      return [&fail, work = ranks.start_all_reduce(bucket.flat)]() mutable {
+        work.wait();
+        if (std::exchange(fail, false)) throw UsageError("MU151", "a failure of the test's own");
+      };
+    });
+    Reducer reducer(*net, group, {.custom_hook = hook});
+    EXPECT_EQ(muster::testing::thrown_id([&] { step_of(reducer, *net, 0, group.rank(), at::kDouble); }), "MU151");
+    step_of(reducer, *net, 1, group.rank(), at::kDouble);
+    const auto all = group.all_gather(net->first->weight.grad());
+    EXPECT_TRUE(torch::equal(all[0], all[1]));
+  });
+}
+
+TEST(CommHook, RefusesWhatItDoesNotKnow) {
+  const auto message = muster::testing::thrown([] { chosen_comm_hook({.comm_hook = "fp8"}); });
+  EXPECT_EQ(message.substr(0, 5), "MU157");
+  EXPECT_NE(message.find("none, fp16, bf16, powersgd"), std::string::npos);
+  EXPECT_EQ(muster::testing::thrown_id([] { chosen_comm_hook({.comm_hook = "fp16", .custom_hook = make_cast_hook(at::kHalf)}); }), "MU157");
+  EXPECT_EQ(chosen_comm_hook({}), nullptr);
+  for (const auto& bad : {PowerSgdOptions{.min_compression_rate = 0}, PowerSgdOptions{.rank = 0}, PowerSgdOptions{.start_iteration = -1}})
+    EXPECT_EQ(muster::testing::thrown_id([&] { make_power_sgd_hook(bad); }), "MU158");
+}
+
+}  // namespace
+}  // namespace muster::parallel

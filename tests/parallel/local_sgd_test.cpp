@@ -1,0 +1,79 @@
+#include "muster/parallel/local_sgd.h"
+
+#include "muster/parallel/reducer.h"
+#include "muster/parallel/sharded_model.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "muster/testing/world.h"
+#include "parallel/reducer_models.h"
+
+#include <gtest/gtest.h>
+
+namespace muster::parallel {
+namespace {
+
+using namespace muster::parallel::testing;
+
+TEST(LocalSgd, AveragesParametersEveryFewSteps) {
+  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3);
+    std::shared_ptr<Net> alone[2] = {make_net(Kind::mlp, at::kDouble, 3), make_net(Kind::mlp, at::kDouble, 3)};
+    Reducer reducer(*net, group);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    optim::FusedOptimizer optimizer(sgd, {&reducer});
+    LocalSGD local(*net, reducer, group, {.local_sgd_steps = 3});
+    for (int step = 0; step < 7; ++step) {
+      backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, step, group.rank(), at::kDouble))));
+      optimizer.step();
+      optimizer.zero_grad();
+      local.step();
+      if (step == 6) local.finish();
+      torch::NoGradGuard no_grad;
+      for (int rank = 0; rank < 2; ++rank) {
+        torch::AutoGradMode on(true);
+        alone[rank]->zero_grad();
+        loss_of(alone[rank]->forward(draw_part(*net, 4, step, rank, at::kDouble))).backward();
+        torch::NoGradGuard off;
+        for (auto& parameter : alone[rank]->parameters()) parameter -= 0.1 * parameter.grad();
+      }
+      if (step % 3 == 2 || step == 6)
+        for (size_t i = 0; i < net->parameters().size(); ++i) {
+          const auto mean = (alone[0]->parameters()[i] + alone[1]->parameters()[i]) / 2;
+          for (auto& one : alone) one->parameters()[i].copy_(mean);
+        }
+      for (size_t i = 0; i < net->parameters().size(); ++i)
+        EXPECT_EQ(muster::testing::difference(net->parameters()[i].detach(), alone[group.rank()]->parameters()[i].detach(), 1e-12, 1e-13), "")
+            << "step " << step;
+      EXPECT_EQ(local.pending(), step == 6 ? 0 : (step + 1) % 3);
+    }
+  });
+}
+
+TEST(LocalSgd, GradientsAreCommunicatedAgainAfterwards) {
+  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    {
+      LocalSGD local(*net, reducer, group);
+      EXPECT_FALSE(reducer.gradient_sync());
+    }
+    EXPECT_TRUE(reducer.gradient_sync());
+    LocalSGD off(*net, reducer, group, {.enabled = false});
+    EXPECT_TRUE(reducer.gradient_sync());
+    off.step();
+    EXPECT_EQ(off.pending(), 0);
+  });
+}
+
+TEST(LocalSgd, RefusesWhatCannotWork) {
+  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3), sharded = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    EXPECT_EQ(muster::testing::thrown_id([&] { LocalSGD(*net, reducer, group, {.local_sgd_steps = 0}); }), "MU159");
+    ShardedModel model(*sharded, group);
+    EXPECT_EQ(muster::testing::thrown_id([&] { LocalSGD(*sharded, model, group); }), "MU159");
+  });
+}
+
+}  // namespace
+}  // namespace muster::parallel
