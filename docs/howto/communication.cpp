@@ -47,12 +47,14 @@ bool trains(muster::Accelerator& accelerator, bool local) {
 int main() {
   muster::Accelerator compressed({.strategy = muster::DDP{.comm_hook = "powersgd", .power_sgd = {.rank = 2, .start_iteration = 10}}});
   const bool good = trains(compressed, false) && trains(compressed, true);
-  auto doubled = muster::parallel::make_comm_hook(
+  auto hook = muster::parallel::make_comm_hook(
       [](const muster::parallel::GradientBucket& bucket, const muster::dist::Communicator& group) -> muster::parallel::CommHook::Finish {
         auto work = group.start_all_reduce(bucket.flat);
         return [work]() mutable { work.wait(); };
       });
-  const muster::DDP own{.custom_hook = doubled};
-  std::printf("%s\n", good && own.custom_hook ? "trained" : "did not train");
-  return good ? 0 : 1;
+  const muster::DDP own{.custom_hook = hook};
+  muster::Accelerator other({.strategy = own});
+  const bool all = good && trains(other, false);
+  other.print("{} passed, {} failed, 0 skipped", static_cast<int>(all), static_cast<int>(!all));
+  return all ? 0 : 1;
 }

@@ -53,5 +53,7 @@ int main() {
 
   std::printf("loss %.4f to %.4f, averaged %.4f, rate %.1e\n", first, last, averaged, resumed.get_last_lr()[0]);
   const bool finite = std::isfinite(net->parameters()[0].sum().item<double>());
-  return last < first && averaged < first && finite && resumed.get_last_lr() == scheduler.inner()->get_last_lr() ? 0 : 1;
+  const bool good = last < first && averaged < first && finite && resumed.get_last_lr() == scheduler.inner()->get_last_lr();
+  std::printf("%d passed, %d failed, 0 skipped\n", good, !good);
+  return good ? 0 : 1;
 }
