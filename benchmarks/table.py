@@ -63,6 +63,12 @@ def hooks_cases(programs):
                            ranks=2, tolerance=0.02)
 
 
+def accumulate_cases(programs):
+    for model in ("gpt-9m", "wide-mlp"):
+        yield Case("accumulate", model, "ms/window", {"muster": Contender([str(programs / "accumulate_bench"), model]),
+                                                      "pytorch-ddp": Contender(peer("accumulate_peer", model))}, ranks=2)
+
+
 def launch_cases(programs):
     binaries = pathlib.Path(sys.executable).parent
     program = lambda name: str(HERE / "peers" / f"{name}.py")
@@ -114,5 +120,5 @@ def compile_cases(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, hooks_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases, compile_cases)
+    groups = (step_cases, ddp_cases, hooks_cases, accumulate_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases, compile_cases)
     return [case for group in groups for case in group(programs)]
