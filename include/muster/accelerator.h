@@ -48,6 +48,7 @@ class Accelerator final : private Runtime {
   using Runtime::plan;
   using Runtime::prepare;
   using Runtime::print;
+  using Runtime::profile;
   using Runtime::reduce;
   using Runtime::save_model;
   using Runtime::set_gradient_accumulation_steps;

@@ -41,6 +41,7 @@ class Fabric final : private Runtime {
   using Runtime::optimizer_step_was_skipped;
   using Runtime::plan;
   using Runtime::print;
+  using Runtime::profile;
   using Runtime::save_model;
   using Runtime::set_trigger;
   using Runtime::signal_received;

@@ -131,6 +131,24 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
   return state;
 }
 
+namespace {
+
+/// Tells a trace how long batches were waited for.
+class TracedPass final : public Pass {
+ public:
+  TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace) : pass_(std::move(pass)), trace_(std::move(trace)) {}
+  BatchBox* next() override {
+    TraceScope waiting(*trace_, "waiting for data");
+    return pass_->next();
+  }
+
+ private:
+  std::unique_ptr<Pass> pass_;
+  std::shared_ptr<Trace> trace_;
+};
+
+}  // namespace
+
 std::unique_ptr<Pass> LoaderState::begin_pass() {
   auto& p = *parts_;
   if (p.progress->running) p.progress->running->end();
@@ -144,8 +162,10 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
                 .shard = p.shard};
   if (p.options.workers == 0) plan.makers.push_back(p.maker);
   for (int i = 0; i < p.options.workers; ++i) plan.makers.push_back(p.maker->for_worker());
-  if (deal_of(p.options, p.shard, 0).dispatch) return std::make_unique<DispatchedPass>(std::move(plan), p.progress);
-  return std::make_unique<RunningPass>(std::move(plan), p.progress);
+  std::unique_ptr<Pass> pass;
+  if (deal_of(p.options, p.shard, 0).dispatch) pass = std::make_unique<DispatchedPass>(std::move(plan), p.progress);
+  else pass = std::make_unique<RunningPass>(std::move(plan), p.progress);
+  return p.shard.trace ? std::make_unique<TracedPass>(std::move(pass), p.shard.trace) : std::move(pass);
 }
 
 int64_t LoaderState::batch_size() const { return parts_->batch_sampler() ? 0 : parts_->plan().local_batch_size(); }

@@ -91,10 +91,18 @@ void Parts::connect() {
   GroupOptions meeting;
   meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   group_ = dist::connect(cluster_, meeting);
+  observe_collectives();
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
   settle_precision();
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
+}
+
+void Parts::observe_collectives() {
+  if (cluster_.world_size == 1) return;
+  group_.observe([trace = trace_](const dist::OperationEvent& event) {
+    if (trace->on()) trace->add({std::string(event.operation), "collectives", event.start, event.end, event.bytes});
+  });
 }
 
 void Parts::settle_precision() {
@@ -159,7 +167,7 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
   policy.convert_module(*module, options_.fp32_modules);
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
-  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type()});
+  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
   registry_->add(model);
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
   call_each(options_.callbacks, &Callback::on_after_setup, *module);
@@ -170,7 +178,7 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
   require_launched();
   for (const auto& entry : optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
-  OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .group = group_, .registry = registry_, .scaling = {}};
+  OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .group = group_, .registry = registry_, .scaling = {}, .trace = trace_};
   if (scales_losses()) setting.scaling = options_.grad_scaler;
   if (!options_.callbacks.empty())
     setting.after_step = [callbacks = options_.callbacks](Optimizer& handle) {
@@ -187,9 +195,11 @@ data::ShardSpec Parts::prepare_loader(const DataLoaderOptions& options) {
   if (!options.seed) seed = broadcast(group_, seed, 0);
   return {.device = device_,
           .even_batches = options.even_batches && options_.even_batches,
+          .group = cluster_.world_size > 1 ? std::optional(group_) : std::nullopt,
           .rank = cluster_.rank,
           .seed = seed,
           .split_batches = options.split_batches || options_.split_batches,
+          .trace = trace_,
           .world_size = cluster_.world_size};
 }
 
@@ -220,6 +230,7 @@ void Parts::scale_all_gradients(double factor) const {
 
 void Parts::backward(const at::Tensor& loss, bool retain_graph) {
   require_launched();
+  TraceScope span(*trace_, "backward");
   const auto models = registry_->models();
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
   double factor = accumulation_->loss_factor([this](double correction) { scale_all_gradients(correction); });

@@ -6,6 +6,7 @@
 #include "prepared_optimizer.h"
 
 #include "muster/base/signals.h"
+#include "muster/base/trace.h"
 #include "muster/cluster/cluster.h"
 #include "muster/data/loader.h"
 #include "muster/dist/communicator.h"
@@ -66,6 +67,7 @@ class Parts {
   const std::shared_ptr<Accumulation>& accumulation() const;
   bool launched() const noexcept { return launched_; }
   Flags& flags() noexcept { return flags_; }
+  const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
   /// What is prepared from now on communicates in this group, of the same ranks.
   void use_group(const dist::Communicator& group);
@@ -77,6 +79,7 @@ class Parts {
  private:
   void connect();
   void share_cores();
+  void observe_collectives();
   void settle_precision();
   bool scales_losses() const;
   double loss_scale() const;
@@ -90,6 +93,7 @@ class Parts {
   c10::Device device_;
   dist::Communicator group_;
   std::shared_ptr<ModelRegistry> registry_;
+  std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
   std::shared_ptr<Accumulation> accumulation_;   // from connect() on
   LoadersInUse loaders_;
   Flags flags_;

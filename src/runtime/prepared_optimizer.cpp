@@ -88,6 +88,7 @@ at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closur
 
 at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!setting_.accumulation->sync()) return {};
+  TraceScope span(*setting_.trace, "optimizer step");
   bind(/*complete=*/true);
   if (closure && scaler_)
     throw UsageError("MU146", "an optimizer that calls back for gradients cannot work with the loss scaling of '16-mixed', which may skip "

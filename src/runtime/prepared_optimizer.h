@@ -3,6 +3,7 @@
 #include "accumulation.h"
 #include "model_registry.h"
 
+#include "muster/base/trace.h"
 #include "muster/dist/communicator.h"
 #include "muster/optim/fused.h"
 #include "muster/precision/grad_scaler.h"
@@ -25,6 +26,7 @@ struct OptimizerSetting {
   dist::Communicator group;
   std::shared_ptr<ModelRegistry> registry;
   std::optional<GradScalerOptions> scaling;   ///< losses are scaled
+  std::shared_ptr<Trace> trace;
 };
 
 /// The state of an Optimizer handle. Which model holds which of its parameters is looked up at the first step,

@@ -47,6 +47,7 @@ double Runtime::clip_gradients_of(const Optimizer& optimizer, const ClipGradient
 }
 
 void Runtime::set_seed(uint64_t seed, bool per_rank) { parts_->set_seed(seed, per_rank); }
+const std::shared_ptr<Trace>& Runtime::trace() const { return parts_->trace(); }
 std::string Runtime::plan() const { return parts_->plan(); }
 
 void Runtime::forget_freed() { parts_->forget_freed(); }

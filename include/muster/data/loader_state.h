@@ -1,5 +1,6 @@
 #pragma once
 
+#include "muster/base/trace.h"
 #include "muster/data/batch_maker.h"
 #include "muster/data/options.h"
 #include "muster/data/sampler.h"
@@ -26,6 +27,7 @@ struct ShardSpec {
   std::optional<uint64_t> seed = {};        ///< used where the options name none; the same on all ranks
   std::optional<bool> split_batches = {};   ///< unset: as the loader's options say
   SyncedGenerators synced_generators = {};
+  std::shared_ptr<Trace> trace = {};        ///< is told of waits for batches
   int world_size = 1;
 };
 

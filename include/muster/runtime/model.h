@@ -1,5 +1,6 @@
 #pragma once
 
+#include "muster/base/trace.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/precision/policy.h"
 #include "muster/tree/visit.h"
@@ -26,12 +27,13 @@ struct PreparedModel {
   std::shared_ptr<parallel::ManagedModel> managed;
   precision::PrecisionPolicy policy;
   c10::DeviceType device;
+  std::shared_ptr<Trace> trace;
 };
 
 /// Open while a forward of the model runs: autocast on, buffers in step, parameters in place.
 class [[nodiscard]] ForwardScope {
  public:
-  explicit ForwardScope(PreparedModel& model) : model_(model), cast_(model.policy.precision(), model.device) {
+  explicit ForwardScope(PreparedModel& model) : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
     model_.managed->enter_forward();
   }
   ForwardScope(const ForwardScope&) = delete;
@@ -40,6 +42,7 @@ class [[nodiscard]] ForwardScope {
 
  private:
   PreparedModel& model_;
+  TraceScope span_;
   precision::AutocastScope cast_;
 };
 

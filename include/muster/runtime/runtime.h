@@ -9,6 +9,7 @@
 #include "muster/runtime/optimizer.h"
 #include "muster/runtime/options.h"
 #include "muster/runtime/prepare.h"
+#include "muster/runtime/profile.h"
 
 #include <c10/core/Device.h>
 
@@ -121,12 +122,21 @@ class Runtime : public runtime::Gathering {
     runtime::call_each(callbacks(), member, std::forward<A>(arguments)...);
   }
 
+  /// Runs `f` and writes what all ranks did meanwhile as one trace, for chrome://tracing. Collective.
+  template <class F>
+  void profile(F&& f, const ProfileOptions& options = {}) const {
+    runtime::Profile recording(trace(), group(), options);
+    std::forward<F>(f)();
+    recording.write();
+  }
+
   /// Every decision taken and its reason, one line each.
   std::string plan() const;
 
  private:
   std::shared_ptr<runtime::Accumulation> next_micro_batch();
   void forget_freed();
+  const std::shared_ptr<Trace>& trace() const;
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   void write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder, const SaveWeightsOptions& options) const;
 };

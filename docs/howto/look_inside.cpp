@@ -1,0 +1,39 @@
+#include <torch/torch.h>
+#include <muster/accelerator.h>
+#include <muster/base/throughput.h>
+
+#include <chrono>
+#include <filesystem>
+
+namespace F = torch::nn::functional;
+
+int main() {
+  muster::Accelerator accelerator;
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(8, 64), torch::nn::ReLU(), torch::nn::Linear(64, 1));
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> data;
+  for (int i = 0; i < 256; ++i) data.emplace_back(torch::randn(8), torch::randn(1));
+  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3),
+                                                         muster::DataLoader(data, {.batch_size = 16, .workers = 1}));
+  const auto train = [&] {
+    for (auto& [x, y] : batches) {
+      accelerator.backward(F::mse_loss(model(x), y));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  };
+  const auto folder = std::filesystem::temp_directory_path();
+  const std::string trace = (folder / ("muster-trace-" + std::to_string(accelerator.num_processes()) + ".json")).string();
+
+  accelerator.profile([&] { train(); }, {.path = trace});
+
+  muster::Throughput throughput({.world_size = accelerator.num_processes()});
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t pass = 1; pass <= 2; ++pass) {
+    train();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    throughput.update({.batches = pass * batches.size(), .samples = pass * batches.size() * 16, .seconds = seconds.count()});
+  }
+  accelerator.print("{:.0f} samples a second on this rank", throughput.compute().at("device/samples_per_sec"));
+  std::filesystem::remove(trace);
+}
