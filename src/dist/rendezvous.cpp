@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "dist/gloo_transport.h"
 #include "dist/group.h"
@@ -25,6 +27,15 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+/// The launcher hands its socket over once, and holds the port itself: the server that took the socket serves later groups of
+/// this process, too, so it lives as long as the process.
+void keep(StorePtr server) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<StorePtr>;
+  std::lock_guard lock(mutex);
+  kept.push_back(std::move(server));
+}
+
 StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(cluster.main_port);
@@ -36,7 +47,9 @@ StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeou
     options.masterListenFd = cluster.store_listen_fd;
     ::unsetenv(cluster::kStoreFd);
   }
-  return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
+  StorePtr store = c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
+  if (options.masterListenFd) keep(store);
+  return store;
 }
 
 /// Removes the file when the last rank has left it. FileStore's own removal sometimes fails if ranks leave together.

@@ -110,6 +110,14 @@ TEST(Rendezvous, TakesOverASocketAndConnectsTwice) {
   });
 }
 
+TEST(Rendezvous, AGroupMayFollowOneThatIsGoneThoughTheLauncherHoldsThePort) {
+  Listener listener;
+  const int launchers = ::dup(listener.fd);
+  two_ranks(tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), sum_is_two);
+  two_ranks(tcp_cluster(0, 2, listener.port), tcp_cluster(1, 2, listener.port), sum_is_two);
+  ::close(launchers);
+}
+
 TEST(Rendezvous, JoinsAStoreThatSomebodyElseRuns) {
   Listener listener;
   c10d::TCPStoreOptions options;
