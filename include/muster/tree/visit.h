@@ -91,9 +91,11 @@ void visit(T& value, F&& f) {
   } else if constexpr (map_like<V>) {
     for (auto& entry : value) tree::visit(entry.second, f);
   } else if constexpr (list_like<V>) {
-    if constexpr (plain_list<V> && std::invocable<F&, T&>) f(value);
-    else if constexpr (!plain_list<V>)
+    if constexpr (plain_list<V>) {
+      if constexpr (std::invocable<F&, T&>) f(value);
+    } else {
       for (auto& element : value) tree::visit(element, f);
+    }
   } else if constexpr (tuple_like<V>) {
     std::apply([&](auto&... part) { (tree::visit(part, f), ...); }, value);
   } else if constexpr (example_like<V>) {
