@@ -1,0 +1,109 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace muster {
+
+/// What everything saves itself as: nothing, a truth value, a number, text, a tensor, a list of states, or named states.
+/// A value; copies share the memory of tensors. Text may hold any bytes.
+/// Thread safety: as a std::vector.
+class State {
+ public:
+  using List = std::vector<State>;
+  /// Named states in the order in which they were added. Names differ.
+  using Map = std::vector<std::pair<std::string, State>>;
+  enum class Kind : std::uint8_t { none, boolean, integer, number, text, tensor, list, map };
+
+  State() = default;
+  State(bool value) : value_(value) {}                                                     // NOLINT(google-explicit-constructor)
+  /// An unsigned number keeps its bits: read it as unsigned again.
+  template <std::integral T>
+    requires(!std::same_as<T, bool>)
+  State(T value) : value_(static_cast<std::int64_t>(value)) {}                             // NOLINT(google-explicit-constructor)
+  template <std::floating_point T>
+  State(T value) : value_(static_cast<double>(value)) {}                                   // NOLINT(google-explicit-constructor)
+  State(std::string value) : value_(std::move(value)) {}                                   // NOLINT(google-explicit-constructor)
+  State(std::string_view value) : value_(std::string(value)) {}                            // NOLINT(google-explicit-constructor)
+  State(const char* value) : value_(std::string(value)) {}                                 // NOLINT(google-explicit-constructor)
+  State(at::Tensor value) : value_(std::move(value)) {}                                    // NOLINT(google-explicit-constructor)
+  State(List value) : value_(std::move(value)) {}                                          // NOLINT(google-explicit-constructor)
+  /// Throws: CheckpointError (MU209) for a name that comes twice.
+  State(Map value);                                                                        // NOLINT(google-explicit-constructor)
+
+  Kind kind() const noexcept { return static_cast<Kind>(value_.index()); }
+  bool empty() const noexcept { return kind() == Kind::none; }
+
+  // What it holds. Throws: CheckpointError (MU208) if that is something else. number() takes an integer too.
+  bool boolean() const;
+  std::int64_t integer() const;
+  double number() const;
+  const std::string& text() const;
+  const at::Tensor& tensor() const;
+  const List& list() const;
+  List& list();
+  const Map& map() const;
+  Map& map();
+
+  /// As the type asked for: bool, any integer, any floating type, std::string or at::Tensor.
+  /// Throws: as above; MU208 for an integer that does not fit in a type of fewer than 64 bits.
+  template <class T>
+  T as() const {
+    if constexpr (std::same_as<T, bool>) return boolean();
+    else if constexpr (std::integral<T>) return static_cast<T>(fitting(sizeof(T) == sizeof(std::int64_t) || std::in_range<T>(integer())));
+    else if constexpr (std::floating_point<T>) return static_cast<T>(number());
+    else if constexpr (std::same_as<T, std::string>) return text();
+    else return tensor();
+  }
+
+  /// The named state. Throws: CheckpointError (MU209) with the names there are; MU208 if this is no map.
+  const State& at(std::string_view name) const;
+  State& at(std::string_view name);
+  /// The same, or nullptr if there is none or this is no map.
+  const State* find(std::string_view name) const noexcept;
+  /// Adds a named state or replaces it. A state that holds nothing becomes a map. Returns the new one.
+  State& set(std::string_view name, State value);
+
+ private:
+  template <class T>
+  const T& get(Kind wanted) const;
+  std::int64_t fitting(bool fits) const;
+
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, at::Tensor, List, Map> value_;
+};
+
+/// The kind in words: "a tensor", "named states".
+std::string_view name_of(State::Kind kind);
+
+/// Same kinds, names, order and values; tensors of the same dtype and shape with the same bits.
+bool identical(const State& a, const State& b);
+
+/// Calls f(path, tensor) for all tensors, depth first; the path joins names and list positions by "/".
+template <class F>
+void for_each_tensor(const State& state, F&& f, const std::string& path = {}) {
+  const auto below = [&path](const std::string& name) { return path.empty() ? name : path + "/" + name; };
+  if (state.kind() == State::Kind::tensor) {
+    f(path, state.tensor());
+  } else if (state.kind() == State::Kind::map) {
+    for (const auto& [name, part] : state.map()) for_each_tensor(part, f, below(name));
+  } else if (state.kind() == State::Kind::list) {
+    for (std::size_t i = 0; i < state.list().size(); ++i) for_each_tensor(state.list()[i], f, below(std::to_string(i)));
+  }
+}
+
+/// A class that saves itself: save_state() returns a State, load_state(state) puts it back or throws and changes nothing.
+template <class T>
+concept Stateful = requires(T& object, const T& constant, const State& state) {
+  { constant.save_state() } -> std::convertible_to<State>;
+  object.load_state(state);
+};
+
+}  // namespace muster
