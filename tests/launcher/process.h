@@ -7,6 +7,9 @@
 
 namespace muster::launcher::testing {
 
+/// Whether a Setup::terminal can be had here: a container may have none.
+bool has_terminals();
+
 /// A process started by a test, its output read through pipes. Every wait is bounded.
 /// The destructor kills it.
 class Process {
