@@ -49,6 +49,10 @@ class FusedOptimizer::Impl {
     refresh_slots();
     watch_.note(slots_, rule_ == Rule::sgd || rule_ == Rule::own);
   }
+  void note_load() {
+    watch_.forget();
+    follow_states();
+  }
   void refuse_own_step();
 
   lib::Optimizer& inner() const { return *inner_; }
@@ -176,6 +180,7 @@ void FusedOptimizer::Impl::follow_states() {
   if (rule_ == Rule::own) return;
   for (auto& slot : slots_) {
     slot.state = find_state(inner_->state(), slot);
+    slot.step = 0;
     if (!slot.state) continue;
     const auto* step = state_step(rule_, *slot.state);
     slot.step = step ? *step : 1;
@@ -288,6 +293,7 @@ void FusedOptimizer::add_source(FlatSource& source) { impl_->add_source(source);
 at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { return impl_->step(closure); }
 void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
 void FusedOptimizer::note_backward() { impl_->note_backward(); }
+void FusedOptimizer::note_load() { impl_->note_load(); }
 void FusedOptimizer::refuse_own_step() { impl_->refuse_own_step(); }
 bool FusedOptimizer::fused() const noexcept { return impl_->rule() != Rule::own; }
 std::string FusedOptimizer::describe() const {

@@ -26,7 +26,7 @@ struct Slot {
   int64_t step = 0;                     ///< updates so far
   torch::optim::OptimizerParamState* state = nullptr;
   std::array<at::Tensor, kMaxStates> states;            ///< 1-D, padded
-  std::array<c10::TensorImpl*, kMaxStates> shown{};     ///< the views of them that `state` holds
+  std::array<at::Tensor, kMaxStates> shown;             ///< the views of them that `state` holds; kept, so that no other can lie there
   at::Tensor relaid;                    ///< this step's gradient in the parameter's layout, where it came in another
 
   const at::Tensor& gradient() const { return relaid.defined() ? relaid : impl->grad(); }
@@ -51,7 +51,7 @@ inline torch::optim::OptimizerParamState* find_state(const StateMap& states, con
 /// did, so its address alone says nothing.)
 inline bool shows_ours(Rule rule, torch::optim::OptimizerParamState* found, const Slot& slot) {
   if (found != slot.state) return false;
-  return !found || !slot.shown[0] || state_tensor(rule, *found, 0).unsafeGetTensorImpl() == slot.shown[0];
+  return !found || !slot.shown[0].defined() || state_tensor(rule, *found, 0).is_same(slot.shown[0]);
 }
 
 /// Gives every active slot its state in flat memory: new, or taken over from LibTorch's state object.

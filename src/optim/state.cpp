@@ -50,7 +50,7 @@ void allocate(std::vector<Slot*> slots, size_t k) {
 /// Lets LibTorch's state object show our memory, with what it held before.
 void take_over(Rule rule, const lib::OptimizerOptions& options, Slot& slot, size_t k) {
   auto& shown = state_tensor(rule, *slot.state, k);
-  if (shown.defined() && shown.unsafeGetTensorImpl() == slot.shown[k]) return;
+  if (shown.defined() && shown.is_same(slot.shown[k])) return;
   const auto& flat = slot.states[k];
   const auto view = slot.whole ? shaped_alias(flat, 0, slot.parameter) : flat_alias(flat, 0, flat.numel());
   if (!shown.defined() || (!slot.whole && slot.step == 0)) {
@@ -63,7 +63,7 @@ void take_over(Rule rule, const lib::OptimizerOptions& options, Slot& slot, size
                                   "part: prepare the optimizer before its first step");
   }
   shown = view;
-  slot.shown[k] = view.unsafeGetTensorImpl();
+  slot.shown[k] = view;
 }
 
 lib::OptimizerParamState* find_or_make(Rule rule, StateMap& states, Slot& slot) {

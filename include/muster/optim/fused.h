@@ -45,6 +45,9 @@ class FusedOptimizer {
   /// To be called at the end of each backward: what refuse_own_step() compares with.
   void note_backward();
 
+  /// Parameters or inner.state() were replaced on purpose, as by loading a checkpoint: the next call accepts them.
+  void note_load();
+
   /// Throws: UsageError (MU133) if inner.step() was called by anyone but this object since the last call here.
   /// Seen by the state's step count, by all parameters' versions, or, for SGD on a CPU, by their values.
   void refuse_own_step();

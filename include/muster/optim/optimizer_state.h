@@ -1,0 +1,29 @@
+#pragma once
+
+#include "muster/tree/state.h"
+
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+
+namespace muster {
+
+/// The options and the state of an optimizer, in the layout and with the names of Python's Optimizer.state_dict():
+/// {"state": {"0": {"step": 3, "exp_avg": tensor, ...}, ...}, "param_groups": [{"lr": 0.1, ..., "params": [0, 1]}]}.
+/// Parameters are numbered over all groups; those that were never updated have no entry in "state". Counts are integers, which
+/// Python takes as well as its own float tensors. Options that only Python has stand at its defaults. Tensors share memory.
+/// Knows SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS and what derives from them; any other class by what its own
+/// save(OutputArchive&) writes, as {"class": name, "archive": bytes}.
+/// Throws: CheckpointError (MU132) for a class that writes nothing.
+State state_dict(const torch::optim::Optimizer& optimizer);
+
+/// Takes options and state of such an optimizer, saved here or by Python. Tensors are copied, to the dtype, device and, where the
+/// shape is the parameter's, the strides of the parameter; parameters without an entry lose their state.
+/// Throws: CheckpointError (MU131, MU132, MU208, MU209) if the state is none for this optimizer; nothing is changed then.
+void load_state_dict(torch::optim::Optimizer& optimizer, const State& state);
+/// The same in two steps: checks everything now and changes nothing; the function that comes back puts it in place, once, and
+/// then fails for lack of memory only (and where a class of one's own throws in load()).
+/// Requires: the optimizer outlives the function.
+std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state);
+
+}  // namespace muster

@@ -1,0 +1,245 @@
+#include "muster/optim/optimizer_state.h"
+
+#include "muster/base/error.h"
+#include "optim/optimizer_fields.h"
+#include "optim/rule.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/serialize.h>
+
+#include <concepts>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace muster {
+namespace {
+
+namespace lib = torch::optim;
+
+State written(const at::Tensor& value) { return value.defined() ? State(value) : State(); }
+State written(const optim::PythonOnly& value) { return value.value ? State(*value.value) : State(); }
+template <class T>
+  requires std::is_arithmetic_v<T>
+State written(const T& value) { return value; }
+State written(const std::tuple<double, double>& value) { return State::List{std::get<0>(value), std::get<1>(value)}; }
+template <class T>
+State written(const std::optional<T>& value);
+State written(const std::string& value) { return value; }
+template <class L>
+State list_of(const L& tensors) {
+  State::List list;
+  for (const auto& tensor : tensors) list.push_back(written(tensor));
+  return list;
+}
+State written(const std::deque<at::Tensor>& value) { return list_of(value); }
+State written(const std::vector<at::Tensor>& value) { return list_of(value); }
+template <class T>
+State written(const std::optional<T>& value) { return value ? written(*value) : State(); }
+
+struct Writer {
+  State::Map& to;
+  template <class T>
+  void operator()(const char* name, const T& value) const {
+    auto state = written(value);
+    // Python leaves out what it does not keep.
+    if constexpr (std::same_as<T, at::Tensor>)
+      if (state.empty()) return;
+    to.emplace_back(name, std::move(state));
+  }
+};
+
+/// A number that Python may keep in a tensor.
+double read_number(const State& from) {
+  return from.kind() == State::Kind::tensor ? from.tensor().item<double>() : from.number();
+}
+
+at::Tensor read_tensor(const State& from) {
+  if (from.empty()) return {};
+  return from.kind() == State::Kind::tensor ? from.tensor() : at::scalar_tensor(read_number(from), at::kDouble);
+}
+
+/// Sets the fields of an options or state object from the named states. Tensors are those of the state.
+class Reader {
+ public:
+  explicit Reader(const State& from) : from_(from) {}
+
+  void operator()(const char* name, at::Tensor& value) const {
+    const auto* found = from_.find(name);
+    value = found ? read_tensor(*found) : at::Tensor();
+  }
+  void operator()(const char*, const optim::PythonOnly&) const {}
+  void operator()(const char* name, double& value) const { value = read_number(from_.at(name)); }
+  void operator()(const char* name, bool& value) const { value = from_.at(name).boolean(); }
+  void operator()(const char* name, int64_t& value) const {
+    const auto& found = from_.at(name);
+    value = found.kind() == State::Kind::integer ? found.integer() : static_cast<int64_t>(read_number(found));
+  }
+  void operator()(const char* name, std::tuple<double, double>& value) const {
+    const auto& list = from_.at(name).list();
+    if (list.size() != 2) throw CheckpointError("MU131", "an optimizer's saved \"" + std::string(name) + "\" are not two numbers");
+    value = {read_number(list[0]), read_number(list[1])};
+  }
+  void operator()(const char* name, std::string& value) const { value = from_.at(name).text(); }
+  void operator()(const char* name, std::deque<at::Tensor>& value) const { fill(from_.at(name), value); }
+  void operator()(const char* name, std::vector<at::Tensor>& value) const { fill(from_.at(name), value); }
+  template <class T>
+  void operator()(const char* name, std::optional<T>& value) const {
+    value.reset();
+    if (const auto* found = from_.find(name); !found || found->empty()) return;
+    (*this)(name, value.emplace());
+  }
+
+ private:
+  template <class L>
+  static void fill(const State& from, L& list) {
+    list.clear();
+    for (const auto& entry : from.list()) list.push_back(read_tensor(entry));
+  }
+
+  const State& from_;
+};
+
+/// Replaces the tensors of a state object by copies of the optimizer's own.
+struct Placer {
+  const at::Tensor& parameter;
+
+  void operator()(const char*, at::Tensor& value) const {
+    if (!value.defined()) return;
+    const auto options = parameter.options().requires_grad(false);
+    // As the parameter lies, where it has its shape.
+    const auto own = value.sizes() == parameter.sizes() ? at::empty_like(parameter, options) : at::empty(value.sizes(), options);
+    value = own.copy_(value);
+  }
+  template <class L>
+    requires requires(L& list) { list.push_back(at::Tensor()); }
+  void operator()(const char* name, L& list) const {
+    for (auto& value : list) (*this)(name, value);
+  }
+  void operator()(const char* name, std::optional<std::vector<at::Tensor>>& list) const {
+    if (list) (*this)(name, *list);
+  }
+  template <class T>
+  void operator()(const char*, const T&) const {}
+};
+
+lib::Optimizer& mutable_of(const lib::Optimizer& optimizer) { return const_cast<lib::Optimizer&>(optimizer); }
+
+bool is_known(const lib::Optimizer& optimizer) {
+  for (auto& group : mutable_of(optimizer).param_groups())
+    if (!optim::with_known_class(group.options(), [](auto&, auto) {})) return false;
+  return true;
+}
+
+std::string archive_of(const lib::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream text;
+  archive.save_to(text);
+  torch::serialize::InputArchive back;
+  std::istringstream again(text.str());
+  back.load_from(again);
+  if (back.keys().empty())
+    throw CheckpointError("MU132", "the optimizer class " + optim::class_name(optimizer) +
+                                       " does not save itself: override save(OutputArchive&) and load(InputArchive&) in it");
+  return text.str();
+}
+
+std::function<void()> prepare_archive(lib::Optimizer& optimizer, const State& state) {
+  const auto name = optim::class_name(optimizer);
+  if (!state.find("archive") || state.at("class").text() != name)
+    throw CheckpointError("MU132", "an optimizer of class " + name + " was given the saved state of " +
+                                       (state.find("class") ? "one of class " + state.at("class").text() : "another class"));
+  auto archive = std::make_shared<torch::serialize::InputArchive>();
+  std::istringstream text(state.at("archive").text());
+  archive->load_from(text);
+  return [&optimizer, archive] { optimizer.load(*archive); };
+}
+
+State entry_of(lib::OptimizerOptions& options, lib::OptimizerParamState& kept) {
+  State::Map entry;
+  optim::with_known_class(options, [&]<class S>(auto&, std::type_identity<S>) { optim::each_state(dynamic_cast<S&>(kept), Writer{entry}); });
+  return entry;
+}
+
+void require_fit(bool fits, const std::string& what) {
+  if (!fits) throw CheckpointError("MU131", "a saved optimizer state does not fit: " + what + "; build the optimizer as when it was saved");
+}
+
+/// What a load is about to put in place.
+struct Loaded {
+  std::vector<std::unique_ptr<lib::OptimizerOptions>> options;
+  std::vector<std::function<void()>> states;
+};
+
+void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const State& states, Loaded& loaded) {
+  const auto& group = optimizer.param_groups()[g];
+  const auto& numbers = saved.at("params").list();
+  require_fit(numbers.size() == group.params().size(), "it has a group of " + std::to_string(numbers.size()) + " parameters where the optimizer has " +
+                                                           std::to_string(group.params().size()));
+  loaded.options.push_back(group.options().clone());
+  optim::with_known_class(*loaded.options.back(), [&]<class S>(auto& options, std::type_identity<S>) {
+    optim::each_option(options, Reader(saved));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const auto* entry = states.find(std::to_string(numbers[i].integer()));
+      if (!entry || entry->map().empty()) continue;
+      auto made = std::make_shared<S>();
+      optim::each_state(*made, Reader(*entry));
+      loaded.states.emplace_back([&optimizer, made, parameter = group.params()[i]] {
+        optim::each_state(*made, Placer{parameter});
+        optimizer.state()[parameter.unsafeGetTensorImpl()] = std::make_unique<S>(std::move(*made));
+      });
+    }
+  });
+}
+
+}  // namespace
+
+State state_dict(const lib::Optimizer& optimizer) {
+  if (!is_known(optimizer)) return State::Map{{"class", optim::class_name(optimizer)}, {"archive", archive_of(optimizer)}};
+  State::Map states;
+  State::List groups;
+  int64_t number = 0;
+  for (auto& group : mutable_of(optimizer).param_groups()) {
+    State::Map saved;
+    State::List numbers;
+    optim::with_known_class(group.options(), [&](auto& options, auto) { optim::each_option(options, Writer{saved}); });
+    for (const auto& parameter : group.params()) {
+      const auto kept = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (kept != optimizer.state().end()) states.emplace_back(std::to_string(number), entry_of(group.options(), *kept->second));
+      numbers.emplace_back(number++);
+    }
+    saved.emplace_back("params", std::move(numbers));
+    groups.emplace_back(std::move(saved));
+  }
+  return State::Map{{"state", std::move(states)}, {"param_groups", std::move(groups)}};
+}
+
+std::function<void()> prepare_load(lib::Optimizer& optimizer, const State& state) {
+  if (!is_known(optimizer)) return prepare_archive(optimizer, state);
+  const auto& groups = state.at("param_groups").list();
+  require_fit(groups.size() == optimizer.param_groups().size(), "it has " + std::to_string(groups.size()) + " parameter groups and the optimizer " +
+                                                                    std::to_string(optimizer.param_groups().size()));
+  auto loaded = std::make_shared<Loaded>();
+  for (size_t g = 0; g < groups.size(); ++g) read_group(optimizer, g, groups[g], state.at("state"), *loaded);
+  return [&optimizer, loaded] {
+    const at::NoGradGuard no_grad;
+    for (size_t g = 0; g < loaded->options.size(); ++g) optimizer.param_groups()[g].set_options(std::move(loaded->options[g]));
+    optimizer.state().clear();
+    for (const auto& put : loaded->states) put();
+  };
+}
+
+void load_state_dict(lib::Optimizer& optimizer, const State& state) { prepare_load(optimizer, state)(); }
+
+}  // namespace muster
