@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace muster::format {
+
+class InputFile;
+
+/// Bytes that can be read at any place: a file, or memory.
+struct ByteSource {
+  std::string name;  ///< For messages.
+  std::uint64_t size = 0;
+  /// Fills `to` with `bytes` bytes at `offset`. Requires: they lie within the size.
+  std::function<void(std::uint64_t offset, void* to, std::size_t bytes)> read;
+
+  /// A part as text. Requires: it lies within the size.
+  std::string text(std::uint64_t offset, std::uint64_t bytes) const;
+};
+
+/// The file stays open as long as the source. Reading throws CheckpointError MU200.
+ByteSource source_of(std::shared_ptr<const InputFile> file);
+/// Requires: the bytes outlive the source.
+ByteSource source_of(std::string_view bytes, std::string name);
+
+}  // namespace muster::format
