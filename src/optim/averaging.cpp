@@ -118,6 +118,18 @@ void AveragedModel::load_state_dict(const std::vector<std::pair<std::string, at:
   n_averaged_ = count;
 }
 
+State AveragedModel::save_state() const {
+  State::Map state;
+  for (auto& [name, tensor] : state_dict()) state.emplace_back(name, std::move(tensor));
+  return state;
+}
+
+void AveragedModel::load_state(const State& state) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& [name, tensor] : state.map()) tensors.emplace_back(name, tensor.tensor());
+  load_state_dict(tensors);
+}
+
 namespace {
 
 template <class Norm>

@@ -50,6 +50,8 @@ class PowerSgdHook final : public CommHook {
   explicit PowerSgdHook(const PowerSgdOptions& options) : options_(options) {}
   Finish start(const GradientBucket& bucket, const dist::Communicator& group) override;
   std::string_view name() const override { return "powersgd"; }
+  State save_state() const override;
+  void load_state(const State& state) override;
 
  private:
   struct Pair {
@@ -60,6 +62,7 @@ class PowerSgdHook final : public CommHook {
     std::vector<at::Tensor> whole;   // what travels as it is
     at::Tensor flat_p, flat_q, flat_whole, error, before;
     bool started = false;
+    bool laid_out = false;
   };
   BucketState& state_of(const GradientBucket& bucket);
   void lay_out(BucketState& state, const GradientBucket& bucket) const;
@@ -76,11 +79,42 @@ class PowerSgdHook final : public CommHook {
 PowerSgdHook::BucketState& PowerSgdHook::state_of(const GradientBucket& bucket) {
   while (states_.size() <= bucket.index) states_.emplace_back();
   auto& state = states_[bucket.index];
-  if (!state) {
-    state = std::make_unique<BucketState>();
-    lay_out(*state, bucket);
-  }
+  if (!state) state = std::make_unique<BucketState>();
+  if (std::exchange(state->laid_out, true)) return *state;
+  const auto loaded = std::exchange(state->flat_q, {}), error = state->error;
+  lay_out(*state, bucket);
+  const bool fits = loaded.defined() && loaded.sizes() == state->flat_q.sizes() && (!error.defined() || error.sizes() == bucket.flat.sizes());
+  if (fits) state->flat_q.copy_(loaded);
+  state->started = fits && state->started;
+  if (!fits) state->error.reset();
+  else if (error.defined()) state->error = error.to(bucket.flat.options());
   return *state;
+}
+
+State PowerSgdHook::save_state() const {
+  State::List buckets;
+  for (const auto& state : states_)
+    buckets.push_back(!state ? State()
+                             : State::Map{{"started", state->started},
+                                          {"q", state->flat_q.defined() ? State(state->flat_q) : State()},
+                                          {"error", state->error.defined() ? State(state->error) : State()}});
+  return State::Map{{"iteration", iteration_}, {"buckets", std::move(buckets)}};
+}
+
+/// Buckets of the new process are laid out when they first start, and take what was loaded for them then.
+void PowerSgdHook::load_state(const State& state) {
+  std::vector<std::unique_ptr<BucketState>> states;
+  const auto tensor = [](const State& from) { return from.empty() ? at::Tensor() : from.tensor().clone(); };
+  for (const auto& saved : state.at("buckets").list()) {
+    auto& made = states.emplace_back();
+    if (saved.empty()) continue;
+    made = std::make_unique<BucketState>();
+    made->started = saved.at("started").boolean();
+    made->flat_q = tensor(saved.at("q"));
+    made->error = tensor(saved.at("error"));
+  }
+  iteration_ = state.at("iteration").integer();
+  states_ = std::move(states);
 }
 
 void PowerSgdHook::lay_out(BucketState& state, const GradientBucket& bucket) const {

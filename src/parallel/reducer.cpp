@@ -186,6 +186,10 @@ std::vector<std::pair<std::string, at::Tensor>> Reducer::full_state(bool main_on
   if (main_only && impl_->group_.rank() != 0) return {};
   return local_state(impl_->module_);
 }
+State Reducer::save_communication() const { return impl_->round_.comm_hook() ? impl_->round_.comm_hook()->save_state() : State(); }
+void Reducer::load_communication(const State& state) {
+  if (impl_->round_.comm_hook() && !state.empty()) impl_->round_.comm_hook()->load_state(state);
+}
 Joinable* Reducer::joinable() { return impl_.get(); }
 std::string Reducer::describe() const { return impl_->describe(); }
 

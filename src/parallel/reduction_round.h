@@ -39,6 +39,8 @@ class ReductionRound {
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
+  /// nullptr: gradients are summed as they are.
+  CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
   /// A forward scope has closed: graphs that are alive came through it.
   void note_forward() noexcept { graphs_.note(); }
   /// Ends what a backward that threw has left behind.

@@ -95,6 +95,19 @@ State& State::set(std::string_view name, State value) {
   return map().emplace_back(std::string(name), std::move(value)).second;
 }
 
+State clone(const State& state) {
+  if (state.kind() == State::Kind::tensor) return state.tensor().defined() ? State(state.tensor().detach().clone()) : state;
+  if (state.kind() == State::Kind::list) {
+    State::List list;
+    for (const auto& part : state.list()) list.push_back(clone(part));
+    return list;
+  }
+  if (state.kind() != State::Kind::map) return state;
+  State::Map map;
+  for (const auto& [name, part] : state.map()) map.emplace_back(name, clone(part));
+  return map;
+}
+
 bool identical(const State& a, const State& b) {
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {

@@ -135,6 +135,24 @@ TEST(CommHook, PowerSgdIsThatOfThePaper) {
       });
 }
 
+TEST(CommHook, PowerSgdGoesOnAfterALoad) {
+  const auto last_gradients = [](const Communicator& group, int from, const State& loaded, State& saved) {
+    const auto net = make_wide(at::kFloat);
+    Reducer reducer(*net, group, {.bucket_cap_mb = 0.01, .comm_hook = "powersgd", .power_sgd = {.start_iteration = 1}});
+    if (!loaded.empty()) reducer.load_communication(loaded);
+    for (int step = from; step < 6; ++step) {
+      if (step == 3) saved = clone(reducer.save_communication());
+      step_of(reducer, *net, step, group.rank(), at::kFloat);
+    }
+    return gradients(*net);
+  };
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    State saved, unused;
+    const auto whole = last_gradients(group, 0, {}, saved), resumed = last_gradients(group, 3, saved, unused);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(at::equal(whole[i], resumed[i])) << i;
+  });
+}
+
 TEST(CommHook, PowerSgdSendsFewBytes) {
   muster::testing::run_threads(2, 0, [&](Communicator group) {
     const auto net = make_wide(at::kFloat);

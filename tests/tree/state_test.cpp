@@ -72,6 +72,14 @@ TEST(StateTest, IdenticalMeansToTheBit) {
   EXPECT_TRUE(identical(State(at::arange(6).view({2, 3}).t()), State(at::arange(6).view({2, 3}).t().contiguous())));
 }
 
+TEST(StateTest, ACloneHasItsOwnMemory) {
+  const auto state = small_state();
+  const auto copy = clone(state);
+  EXPECT_TRUE(identical(state, copy));
+  copy.at("weight").tensor().fill_(7);
+  EXPECT_FALSE(identical(state, copy));
+}
+
 TEST(StateTest, TensorsAreFoundWithTheirPaths) {
   State state = State::Map{{"a", State::List{at::zeros(1), 3, at::ones(1)}}, {"b", State::Map{{"c", at::zeros(2)}}}};
   std::vector<std::string> paths;

@@ -2,6 +2,7 @@
 
 #include "muster/optim/flat_source.h"
 #include "muster/optim/options.h"
+#include "muster/tree/state.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -53,6 +54,9 @@ class AveragedModel {
   std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
   /// Throws: UsageError (MU142) if a name is missing or has another shape; nothing is changed then.
   void load_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& state);
+  /// The same for register_for_checkpointing().
+  State save_state() const;
+  void load_state(const State& state);
 
  private:
   friend class AveragedScope;

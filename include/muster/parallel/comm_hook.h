@@ -2,6 +2,7 @@
 
 #include "muster/dist/communicator.h"
 #include "muster/parallel/options.h"
+#include "muster/tree/state.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -34,6 +35,11 @@ class CommHook {
   virtual Finish start(const GradientBucket& bucket, const dist::Communicator& group) = 0;
   /// For plan(): "bf16".
   virtual std::string_view name() const = 0;
+
+  /// What this rank's hook carries from one backward to the next, such as errors that it will make up for; nothing by default.
+  virtual State save_state() const { return {}; }
+  /// Takes it back. Throws: CheckpointError (MU208, MU209) if it is none of such a hook; nothing is changed then.
+  virtual void load_state(const State&) {}
 };
 
 /// A hook from a function with the arguments and the result of CommHook::start.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/optim/flat_source.h"
+#include "muster/tree/state.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -47,6 +48,10 @@ class ManagedModel : public optim::FlatSource {
   /// Names, in the module's order, with whole values on every rank that asked for them.
   /// Collective: where parameters are sharded. `main_only`: other ranks get an empty list.
   virtual std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) = 0;
+
+  /// What communication of gradients carries on this rank from one backward to the next: a communication hook's state.
+  virtual State save_communication() const { return {}; }
+  virtual void load_communication(const State&) {}
 
   /// For join_uneven_inputs(); nullptr if this rank cannot take part in what others communicate without a batch of its own.
   virtual Joinable* joinable() { return nullptr; }

@@ -56,6 +56,8 @@ class Reducer final : public ManagedModel {
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override;
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
+  State save_communication() const override;
+  void load_communication(const State& state) override;
   Joinable* joinable() override;
   std::string describe() const override;
 

@@ -86,6 +86,9 @@ std::string_view name_of(State::Kind kind);
 /// Same kinds, names, order and values; tensors of the same dtype and shape with the same bits.
 bool identical(const State& a, const State& b);
 
+/// A copy with tensors of its own.
+State clone(const State& state);
+
 /// Calls f(path, tensor) for all tensors, depth first; the path joins names and list positions by "/".
 template <class F>
 void for_each_tensor(const State& state, F&& f, const std::string& path = {}) {
