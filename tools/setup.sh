@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
-needed=(g++ cmake ninja-build python3-venv libspdlog-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libgtest-dev libgmock-dev)
+needed=(g++ cmake ninja-build python3-venv libspdlog-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libgtest-dev libgmock-dev libxxhash-dev)
 # Without these the build is slower, or a picture or a test is left out and says so.
 wished=(ccache mold gnuplot-nox openmpi-bin)
 

@@ -1,12 +1,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
-#include <unordered_map>
 
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
@@ -27,27 +24,6 @@ std::string list_of(const std::vector<std::string>& words) {
   for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + words[i];
   return words.size() > kShown ? text + " and " + std::to_string(words.size() - kShown) + " more" : text;
 }
-
-/// Maps each file once; the tensors made from it share the mapping.
-class Mappings {
- public:
-  at::Tensor tensor(const StoredTensor& stored) {
-    const auto options = at::TensorOptions().dtype(stored.type);
-    if (stored.entry.bytes == 0) return at::empty(stored.shape, options);
-    auto& mapping = of_file_[stored.file.get()];
-    if (!mapping) mapping = std::make_shared<format::MappedFile>(*stored.file, format::MappedFile::Access::copy_on_write);
-    std::byte* place = mapping->data() + stored.entry.offset;
-    if (reinterpret_cast<std::uintptr_t>(place) % c10::elementSize(stored.type) == 0)
-      return at::from_blob(
-          place, stored.shape, [keep = mapping](void*) mutable { keep.reset(); }, options);
-    at::Tensor copy = at::empty(stored.shape, options);
-    std::memcpy(copy.mutable_data_ptr(), place, stored.entry.bytes);
-    return copy;
-  }
-
- private:
-  std::unordered_map<const format::InputFile*, std::shared_ptr<format::MappedFile>> of_file_;
-};
 
 /// What goes where, decided before anything is written.
 struct Matches {
@@ -150,7 +126,7 @@ const at::Tensor& LoadedWeights::at(const std::string& name) const {
 LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions& options) {
   const WeightSource source = checkpoint::open_weights(path);
   LoadedWeights loaded{.metadata = source.metadata, .tensors = {}};
-  Mappings mappings;
+  checkpoint::Mappings mappings;
   std::vector<Transfer> transfers;
   for (const auto& [name, stored] : source.tensors) {
     checkpoint::check_booleans(stored);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <system_error>
 
+#include "checkpoint/dense.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "muster/base/error.h"
@@ -15,14 +16,8 @@ namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
+using checkpoint::dense;
 using checkpoint::spec_of;
-
-/// The tensor's values in one run of CPU memory: the tensor itself where it is that already.
-at::Tensor dense(const at::Tensor& tensor) {
-  at::Tensor values = tensor.detach();
-  if (values.scalar_type() == at::ScalarType::Float4_e2m1fn_x2) values = values.view(at::kByte);
-  return values.cpu().resolve_conj().resolve_neg().contiguous();
-}
 
 /// Hands tensors to a file in few large calls, and holds on to copies only until they are written.
 class TensorStream {

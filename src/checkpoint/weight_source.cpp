@@ -1,8 +1,11 @@
 #include "checkpoint/weight_source.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "checkpoint/element_types.h"
 #include "muster/base/error.h"
@@ -68,19 +71,39 @@ WeightSource open_weights(const std::filesystem::path& path) {
 }
 
 void read_all(const std::vector<Transfer>& transfers) {
+  std::vector<Range> ranges;
+  for (const auto& [from, to] : transfers) ranges.push_back({from->file, from->entry.offset, to, from->entry.bytes});
+  read_all(ranges);
+}
+
+void read_all(const std::vector<Range>& ranges) {
   std::map<const format::InputFile*, std::unique_ptr<format::MappedFile>> mappings;
   std::vector<Piece> pieces;
-  for (const auto& [from, to] : transfers) {
-    auto& mapping = mappings[from->file.get()];
-    if (!mapping && from->entry.bytes >= kBytesWorthMapping)
-      mapping = std::make_unique<format::MappedFile>(*from->file, format::MappedFile::Access::read);
-    for (std::uint64_t done = 0; done < from->entry.bytes; done += kBytesPerCall)
-      pieces.push_back({from->file.get(), mapping.get(), from->entry.offset + done, static_cast<char*>(to) + done,
-                        static_cast<std::size_t>(std::min(kBytesPerCall, from->entry.bytes - done))});
+  for (const Range& range : ranges) {
+    auto& mapping = mappings[range.file.get()];
+    if (!mapping && range.bytes >= kBytesWorthMapping)
+      mapping = std::make_unique<format::MappedFile>(*range.file, format::MappedFile::Access::read);
+    for (std::uint64_t done = 0; done < range.bytes; done += kBytesPerCall)
+      pieces.push_back({range.file.get(), mapping.get(), range.offset + done, static_cast<char*>(range.to) + done,
+                        static_cast<std::size_t>(std::min(kBytesPerCall, range.bytes - done))});
   }
   at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) read_piece(pieces[static_cast<std::size_t>(i)]);
   });
+}
+
+at::Tensor Mappings::tensor(const StoredTensor& stored) {
+  const auto options = at::TensorOptions().dtype(stored.type);
+  if (stored.entry.bytes == 0) return at::empty(stored.shape, options);
+  auto& mapping = of_file_[stored.file.get()];
+  if (!mapping) mapping = std::make_shared<format::MappedFile>(*stored.file, format::MappedFile::Access::copy_on_write);
+  std::byte* place = mapping->data() + stored.entry.offset;
+  if (reinterpret_cast<std::uintptr_t>(place) % c10::elementSize(stored.type) == 0)
+    return at::from_blob(
+        place, stored.shape, [keep = mapping](void*) mutable { keep.reset(); }, options);
+  at::Tensor copy = at::empty(stored.shape, options);
+  std::memcpy(copy.mutable_data_ptr(), place, stored.entry.bytes);
+  return copy;
 }
 
 void check_booleans(const StoredTensor& tensor) {

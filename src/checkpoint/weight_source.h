@@ -40,6 +40,27 @@ struct Transfer {
 /// Throws: CheckpointError MU200.
 void read_all(const std::vector<Transfer>& transfers);
 
+/// A run of bytes in a file and the memory that takes it.
+struct Range {
+  std::shared_ptr<format::InputFile> file;
+  std::uint64_t offset;
+  void* to;
+  std::uint64_t bytes;
+};
+
+/// The same for any runs of bytes.
+void read_all(const std::vector<Range>& ranges);
+
+/// Makes tensors of mapped files, copied page by page where they are written to. Each file is mapped once; the tensors made
+/// from it share the mapping and keep it. Tensors that do not lie aligned to their elements are copied.
+class Mappings {
+ public:
+  at::Tensor tensor(const StoredTensor& stored);
+
+ private:
+  std::map<const format::InputFile*, std::shared_ptr<format::MappedFile>> of_file_;
+};
+
 /// A bool of LibTorch must be 0 or 1.
 /// Throws: CheckpointError MU201 if a tensor of booleans holds another byte.
 void check_booleans(const StoredTensor& tensor);

@@ -56,7 +56,7 @@ std::vector<std::size_t> data_order(std::span<const TensorSpec> tensors) {
 
 }  // namespace
 
-FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file) {
+FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file, std::uint64_t head_alignment) {
   check_names(tensors, file);
   FilePlan plan;
   plan.order = data_order(tensors);
@@ -71,7 +71,7 @@ FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata
   }
   if (json.size() > 1) json.pop_back();
   json += '}';
-  json.resize((json.size() + 7) / 8 * 8, ' ');
+  json.resize((kLengthBytes + json.size() + head_alignment - 1) / head_alignment * head_alignment - kLengthBytes, ' ');
   const std::uint64_t length = json.size();
   if (length > kMaxHeaderBytes)
     refuse_to_write(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes) +

@@ -23,9 +23,17 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 }  // namespace
 
-InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
-  // Without O_NONBLOCK a pipe under that name would block here until somebody writes to it.
-  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+// Without O_NONBLOCK a pipe under that name would block here until somebody writes to it.
+constexpr int kOpenToRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) { take(::open(path_.c_str(), kOpenToRead)); }
+
+InputFile::InputFile(int folder, std::filesystem::path path) : path_(std::move(path)) {
+  take(::openat(folder, path_.filename().c_str(), kOpenToRead));
+}
+
+void InputFile::take(int descriptor) {
+  descriptor_ = descriptor;
   if (descriptor_ < 0) refuse_path(path_, "cannot be opened for reading (" + reason(errno) + ")");
   struct stat status {};
   if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
@@ -35,6 +43,13 @@ InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
   ::close(descriptor_);
   refuse_path(path_, S_ISDIR(status.st_mode) ? "is a folder; name a file in it" : "is no regular file");
 }
+
+OpenFolder::OpenFolder(std::filesystem::path path) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor_ < 0) refuse_path(path_, "cannot be opened as a folder (" + reason(errno) + ")");
+}
+
+OpenFolder::~OpenFolder() { ::close(descriptor_); }
 
 InputFile::~InputFile() { ::close(descriptor_); }
 

@@ -18,8 +18,8 @@ std::string names_in(const State::Map& map) {
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
   if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
-  const auto x = a.detach().to(at::kCPU).contiguous();
-  const auto y = b.detach().to(at::kCPU).contiguous();
+  const auto x = a.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
+  const auto y = b.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -28,6 +29,25 @@ struct LoadFileOptions {
 /// How tensors are read into given ones.
 struct LoadIntoOptions {
   bool strict = true;  ///< A name that only one side has is an error.
+};
+
+/// How a checkpoint is written.
+struct WriteCheckpointOptions {
+  Durability durability = Durability::full;
+  bool numbered = false;  ///< The folder given holds checkpoints that are numbered; the new one follows the highest.
+  int total_limit = 0;    ///< If numbered: how many to keep. The lowest are removed once the new one is complete; 0 keeps all.
+};
+
+/// How much of a checkpoint is checked when it is opened.
+enum class CheckpointCheck : std::uint8_t {
+  everything,  ///< All bytes of all files, so that nothing can fail afterwards but the medium.
+  as_read,     ///< All names, sizes and indexes; blocks of values when they are read. For ranks that each read a part.
+};
+
+/// How a checkpoint is read.
+struct ReadCheckpointOptions {
+  CheckpointCheck check = CheckpointCheck::everything;
+  bool map = true;  ///< Share the kernel's memory of the files, copied page by page where it is written to.
 };
 
 }  // namespace muster

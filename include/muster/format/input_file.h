@@ -15,6 +15,8 @@ class InputFile {
  public:
   /// Throws: CheckpointError MU200 if there is no such file, it may not be read, or it is not a regular file.
   explicit InputFile(std::filesystem::path path);
+  /// The same, where the folder is an open one: `path` stands for it in messages, and its last part is looked for there.
+  InputFile(int folder, std::filesystem::path path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
@@ -32,8 +34,27 @@ class InputFile {
   std::string read_text(std::uint64_t limit) const;
 
  private:
+  void take(int descriptor);
+
   std::filesystem::path path_;
   std::uint64_t size_ = 0;
+  int descriptor_ = -1;
+};
+
+/// A folder that stays the one it was when it was opened, whatever takes its name.
+class OpenFolder {
+ public:
+  /// Throws: CheckpointError MU200.
+  explicit OpenFolder(std::filesystem::path path);
+  ~OpenFolder();
+  OpenFolder(const OpenFolder&) = delete;
+  OpenFolder& operator=(const OpenFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  int descriptor() const { return descriptor_; }
+
+ private:
+  std::filesystem::path path_;
   int descriptor_ = -1;
 };
 

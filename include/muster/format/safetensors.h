@@ -102,8 +102,9 @@ struct FilePlan {
 
 /// Plans a file: larger element types first, then by name, header padded to a multiple of 8, so that every tensor
 /// lies aligned to its elements. The bytes are those that the original implementation writes.
+/// `head_alignment`, a power of two from 8 on, pads the header further, so that the data begin at a multiple of it.
 /// Throws: CheckpointError MU203 for a name that is doubled, reserved or not UTF-8, an impossible shape,
 /// or a header that would be too long.
-FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file);
+FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file, std::uint64_t head_alignment = 8);
 
 }  // namespace muster::format

@@ -1,0 +1,135 @@
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "checkpoint/publish_together.h"
+#include "checkpoint/rank_parts.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/checkpoint/checkpoint.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The same ranks with a sequence of operations of their own, so that the writer's do not mix with the training's.
+dist::Communicator apart(const dist::Communicator& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return group.size() > 1 ? group.subgroup(ranks) : dist::Communicator();
+}
+
+[[noreturn]] void raise_later(const std::exception_ptr& failure, const fs::path& folder) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(error.id(), "the save to " + folder.string() + " that was started earlier failed: " +
+                                          std::string(error.what()).substr(error.id().size() + 2));
+  }
+}
+
+}  // namespace
+
+class CheckpointWriter::Worker {
+ public:
+  Worker(const dist::Communicator& group, const WriteCheckpointOptions& options) : rank_(group.rank()), group_(apart(group)), options_(options) {}
+
+  ~Worker() {
+    if (!thread_.joinable()) return;
+    {
+      std::unique_lock lock(mutex_);
+      if (!ended_.wait_for(lock, group_.timeout(), [&] { return !busy_; })) {
+        gives_up_ = true;
+        group_.abort("the writer of checkpoints ended before its save was done");
+      }
+    }
+    thread_.join();
+    if (failure_) log_failure();
+  }
+
+  void start(const CheckpointContents& contents, const fs::path& folder) {
+    wait();
+    folder_ = folder;
+    unplanned_ = nullptr;
+    try {
+      parts_ = checkpoint::plan_rank(contents, rank_, folder);
+      buffer_.take(parts_);
+    } catch (...) {
+      unplanned_ = std::current_exception();  // the other ranks have started: they hear of it from our thread
+    }
+    busy_ = true;
+    thread_ = std::thread([this] { run(); });
+  }
+
+  fs::path wait() {
+    if (thread_.joinable()) thread_.join();
+    if (failure_) raise_later(std::exchange(failure_, nullptr), folder_);
+    return path_;
+  }
+
+  bool busy() const {
+    const std::lock_guard lock(mutex_);
+    return busy_;
+  }
+
+ private:
+  void run() {
+    const log::ThreadRank rank(rank_);
+    fs::path path;
+    std::exception_ptr failure;
+    try {
+      path = checkpoint::publish_together(
+          folder_, group_, options_, [&](const fs::path& part, const std::string& id) { return write(part, id); }, parts_.parts);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    if (!failure) path_ = path;
+    failure_ = failure;
+    busy_ = false;
+    ended_.notify_all();
+  }
+
+  format::FileMark write(const fs::path& part, const std::string& id) {
+    if (unplanned_) std::rethrow_exception(unplanned_);
+    return checkpoint::write_rank(parts_, &buffer_, part, rank_, id, options_.durability, [&] {
+      const std::lock_guard lock(mutex_);
+      return !gives_up_;
+    });
+  }
+
+  void log_failure() const {
+    try {
+      raise_later(failure_, folder_);
+    } catch (const std::exception& error) {
+      log::error(error.what());
+    }
+  }
+
+  int rank_;
+  dist::Communicator group_;
+  WriteCheckpointOptions options_;
+  fs::path folder_, path_;
+  checkpoint::RankParts parts_;
+  checkpoint::HostBuffer buffer_;
+  std::exception_ptr unplanned_, failure_;
+  bool busy_ = false, gives_up_ = false;
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  std::thread thread_;
+};
+
+CheckpointWriter::CheckpointWriter(const dist::Communicator& group, const WriteCheckpointOptions& options)
+    : worker_(std::make_unique<Worker>(group, options)) {}
+CheckpointWriter::~CheckpointWriter() = default;
+
+void CheckpointWriter::start(const CheckpointContents& contents, const fs::path& folder) { worker_->start(contents, folder); }
+fs::path CheckpointWriter::wait() { return worker_->wait(); }
+bool CheckpointWriter::busy() const { return worker_->busy(); }
+
+}  // namespace muster

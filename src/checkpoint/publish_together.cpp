@@ -1,0 +1,144 @@
+#include "checkpoint/publish_together.h"
+
+#include <array>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "checkpoint/numbered_folder.h"
+#include "muster/base/error.h"
+#include "muster/format/atomic_file.h"
+#include "muster/format/atomic_folder.h"
+#include "muster/format/checksum.h"
+#include "muster/format/json.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using format::Json;
+
+/// What went wrong on a rank, as it travels to the others.
+struct Failure {
+  std::string id;
+  std::string message;
+};
+
+/// What `action` throws, if it throws; a CommError goes on its way.
+template <class Action>
+std::optional<Failure> failure_of(Action&& action) {
+  try {
+    action();
+    return std::nullopt;
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error& error) {
+    return Failure{error.id(), std::string(error.what()).substr(error.id().size() + 2)};
+  } catch (const std::exception& error) {
+    return Failure{"MU202", std::string("nothing was saved: ") + error.what()};
+  }
+}
+
+Json json_of(const std::optional<Failure>& failure) {
+  return failure ? Json(Json::Map{{"id", failure->id}, {"message", format::is_utf8(failure->message) ? failure->message : "(no text)"}}) : Json();
+}
+
+std::optional<Failure> failure_in(const Json& message) {
+  const Json* failure = message.find("failure");
+  if (!failure || failure->is_null()) return std::nullopt;
+  return Failure{*failure->find("id")->get<std::string>(), *failure->find("message")->get<std::string>()};
+}
+
+[[noreturn]] void raise(const Failure& failure) { throw CheckpointError(failure.id, failure.message); }
+
+Json parse_message(const std::string& text) { return format::parse_json(text, "a message between ranks", "MU210"); }
+
+/// Rank 0's say, on all ranks: throws there what it says has failed.
+Json hear_rank_0(const dist::Communicator& group, const Json& said) {
+  const Json heard = parse_message(group.broadcast_bytes(group.rank() == 0 ? format::to_text(said) : std::string()));
+  if (const auto failure = failure_in(heard)) raise(*failure);
+  return heard;
+}
+
+Json json_of(const format::SlicePart& part) {
+  Json::List shape;
+  for (const std::int64_t size : part.shape) shape.emplace_back(size);
+  return Json::List{part.name, part.dtype, std::move(shape), part.begin, part.count};
+}
+
+format::SlicePart part_of(const Json& json, int rank) {
+  const auto& fields = *json.get<Json::List>();
+  format::SlicePart part{.name = *fields[0].get<std::string>(), .dtype = *fields[1].get<std::string>(), .shape = {}, .begin = *fields[3].get<std::int64_t>(),
+                         .count = *fields[4].get<std::int64_t>(), .rank = rank};
+  for (const Json& size : *fields[2].get<Json::List>()) part.shape.push_back(*size.get<std::int64_t>());
+  return part;
+}
+
+Json report_of(const std::optional<Failure>& failure, const format::FileMark& mark, const std::vector<format::SlicePart>& parts) {
+  Json::List slices;
+  if (!failure)
+    for (const format::SlicePart& part : parts) slices.push_back(json_of(part));
+  return Json::Map{{"failure", json_of(failure)},
+                   {"bytes", static_cast<std::int64_t>(mark.bytes)},
+                   {"checksum", format::to_hex(mark.checksum)},
+                   {"slices", std::move(slices)}};
+}
+
+/// What rank 0 alone knows and holds.
+struct Draft {
+  std::optional<NumberedFolder> numbered;
+  std::unique_ptr<format::AtomicFolder> folder;
+  std::string id;
+
+  void open(const fs::path& path, const WriteCheckpointOptions& options) {
+    fs::path target = path;
+    if (options.numbered) target = numbered.emplace(path).next();
+    folder = std::make_unique<format::AtomicFolder>(target, options.durability, format::is_checkpoint_file_name);
+    std::random_device device;
+    id = format::to_hex(std::uint64_t{device()} << 32 | device());
+  }
+
+  void publish(const std::vector<Json>& reports, const WriteCheckpointOptions& options) {
+    format::Manifest manifest{.id = id, .indexes = {}};
+    std::vector<format::SlicePart> parts;
+    for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+      if (auto failure = failure_in(reports[rank])) raise({failure->id, (reports.size() > 1 ? "rank " + std::to_string(rank) + ": " : "") + failure->message});
+      manifest.indexes.push_back({static_cast<std::uint64_t>(*reports[rank].find("bytes")->get<std::int64_t>()),
+                                  *format::from_hex(*reports[rank].find("checksum")->get<std::string>())});
+      for (const Json& part : *reports[rank].find("slices")->get<Json::List>()) parts.push_back(part_of(part, static_cast<int>(rank)));
+    }
+    format::check_slices(std::move(parts), folder->path().string());
+    format::AtomicFile file(folder->part() / format::kManifestName, options.durability == Durability::none ? Durability::none : Durability::file);
+    const std::string text = format::to_text(manifest);
+    file.write(std::array{std::string_view(text)});
+    file.publish();
+    folder->publish();
+    if (numbered) numbered->keep_highest(options.total_limit);
+  }
+};
+
+}  // namespace
+
+fs::path publish_together(const fs::path& folder, const dist::Communicator& group, const WriteCheckpointOptions& options, const WriteRank& write_rank,
+                          const std::vector<format::SlicePart>& parts) {
+  Draft draft;
+  const bool leads = group.rank() == 0;
+  std::optional<Failure> failure;
+  if (leads) failure = failure_of([&] { draft.open(folder, options); });
+  const Json start = hear_rank_0(group, leads && !failure ? Json(Json::Map{{"part", draft.folder->part().string()}, {"path", draft.folder->path().string()}, {"id", draft.id}})
+                                                          : Json(Json::Map{{"failure", json_of(failure)}}));
+  format::FileMark mark;
+  failure = failure_of([&] { mark = write_rank(*start.find("part")->get<std::string>(), *start.find("id")->get<std::string>()); });
+  const auto texts = group.gather_bytes(format::to_text(report_of(failure, mark, parts)));
+  if (leads) failure = failure_of([&] {
+      std::vector<Json> reports;
+      for (const std::string& text : texts) reports.push_back(parse_message(text));
+      draft.publish(reports, options);
+    });
+  hear_rank_0(group, Json(Json::Map{{"failure", json_of(failure)}}));
+  return *start.find("path")->get<std::string>();
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,178 @@
+#include "checkpoint/rank_parts.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+#include "checkpoint/dense.h"
+#include "checkpoint/element_types.h"
+#include "checkpoint/state_json.h"
+#include "checkpoint/tied_tensors.h"
+#include "format/stream_copy.h"
+#include "muster/base/error.h"
+#include "muster/device/device.h"
+#include "muster/format/block_file.h"
+
+namespace muster::checkpoint {
+namespace {
+
+/// So that tensors lie aligned for vectors and pages in a mapped file.
+constexpr std::uint64_t kHeadAlignment = 64;
+
+/// Gives each tensor of a state a name in the rank's file; those that share their memory get one.
+class TensorNames {
+ public:
+  explicit TensorNames(NamedTensors& tensors) : tensors_(tensors) {}
+
+  std::string operator()(const std::string& path, const at::Tensor& tensor) {
+    const void* place = tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr;
+    const auto [first, last] = kept_at_.equal_range(place);
+    for (auto kept = first; place && kept != last; ++kept)
+      if (are_tied(tensors_[kept->second].second, tensor)) return tensors_[kept->second].first;
+    if (place) kept_at_.emplace(place, tensors_.size());
+    tensors_.emplace_back(path, tensor);
+    return path;
+  }
+
+ private:
+  NamedTensors& tensors_;
+  std::unordered_multimap<const void*, std::size_t> kept_at_;
+};
+
+void add_slices(RankParts& result, const std::vector<Slice>& slices, int rank, const std::string& folder) {
+  for (const Slice& slice : slices) {
+    const std::string name = "slice/" + escaped(slice.name, true) + "@" + std::to_string(slice.begin);
+    const format::TensorSpec spec = spec_of(slice.name, slice.values, folder);
+    result.parts.push_back({slice.name, std::string(format::name_of(spec.type)), slice.shape, slice.begin, slice.values.numel(), rank});
+    const bool is_whole_empty = std::find(slice.shape.begin(), slice.shape.end(), 0) != slice.shape.end();
+    if (slice.values.numel() == 0 && !is_whole_empty) continue;
+    if (spec.type == format::ElementType::f4)
+      throw CheckpointError("MU203", folder + " was not written: tensor '" + slice.name + "' has pairs of 4-bit elements, which cannot be sliced; view it as bytes");
+    if (!format::is_utf8(slice.name)) throw CheckpointError("MU203", folder + " was not written: the name of a sliced tensor is not UTF-8");
+    result.slices.push_back({slice.name, slice.shape, slice.begin, name});
+    result.tensors.emplace_back(name, slice.values.detach().reshape({-1}));
+  }
+}
+
+std::vector<format::TensorSpec> specs_of(const NamedTensors& tensors, const std::string& folder) {
+  std::vector<format::TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor, folder));
+  return specs;
+}
+
+constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;
+
+struct Copy {
+  const at::Tensor* from;
+  char* to;
+  std::size_t offset, bytes;
+};
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+/// Large tensors in the CPU's memory are copied past its caches, in pieces, on the threads of LibTorch's operators.
+void copy_all(const std::vector<Copy>& copies) {
+  at::parallel_for(0, static_cast<int64_t>(copies.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Copy& copy = copies[static_cast<std::size_t>(i)];
+      format::stream_copy(copy.to, static_cast<const char*>(copy.from->const_data_ptr()) + copy.offset, copy.bytes);
+    }
+  });
+}
+
+/// Values of other layouts and devices, by LibTorch's own copy.
+void copy_values(const at::Tensor& tensor, char* to) {
+  const at::NoGradGuard no_grad;
+  at::Tensor values = tensor.detach();
+  if (values.scalar_type() == at::ScalarType::Float4_e2m1fn_x2) values = values.view(at::kByte);
+  at::from_blob(to, values.sizes(), values.options().device(at::kCPU)).copy_(values);
+}
+
+/// Holds on to copies only until they are written.
+template <class Append>
+void append_tensors(const RankParts& parts, format::BlockFile& file, Append&& append) {
+  std::vector<at::Tensor> owners;
+  std::size_t held = 0;
+  for (const std::size_t i : parts.plan.order) {
+    const at::Tensor& values = owners.emplace_back(dense(parts.tensors[i].second));
+    append({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
+    held += values.nbytes();
+    if (held < kBytesHeld && owners.size() < kTensorsHeld) continue;
+    file.flush();
+    owners.clear();
+    held = 0;
+  }
+  file.flush();
+}
+
+}  // namespace
+
+RankParts plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder) {
+  RankParts result;
+  TensorNames names(result.tensors);
+  const StoreTensor store = [&](const std::string& path, const at::Tensor& tensor) { return names(path, tensor); };
+  result.own = json_of(contents.own, store, "own");
+  if (rank == 0) result.shared = json_of(contents.shared, store, "shared");
+  add_slices(result, contents.slices, rank, folder.string());
+  result.plan = format::plan_file(specs_of(result.tensors, folder.string()), {}, folder.string(), kHeadAlignment);
+  return result;
+}
+
+void HostBuffer::take(RankParts& parts) {
+  constexpr std::size_t kBytesPerCopy = std::size_t{8} << 20;
+  filled_ = parts.plan.file_bytes - parts.plan.head.size();
+  const auto pinned = std::any_of(parts.tensors.begin(), parts.tensors.end(), [](const auto& entry) {
+    return device::uses_pinned_memory(entry.second.device());
+  });
+  if (!memory_.defined() || memory_.nbytes() < filled_ || (pinned && !memory_.is_pinned()))
+    memory_ = at::empty({static_cast<int64_t>(filled_)}, at::TensorOptions(at::kByte).pinned_memory(pinned));
+  char* place = filled_ > 0 ? static_cast<char*>(memory_.mutable_data_ptr()) : nullptr;
+  std::vector<Copy> copies;
+  for (const std::size_t i : parts.plan.order) {
+    const at::Tensor& tensor = parts.tensors[i].second;
+    const std::size_t bytes = tensor.nbytes();
+    if (bytes > 0 && !is_plain(tensor)) copy_values(tensor, place);
+    for (std::size_t done = 0; is_plain(tensor) && done < bytes; done += kBytesPerCopy)
+      copies.push_back({&tensor, place + done, done, std::min(kBytesPerCopy, bytes - done)});
+    place += bytes;
+  }
+  copy_all(copies);
+  parts.tensors.clear();
+}
+
+std::string_view HostBuffer::bytes() const {
+  return filled_ > 0 ? std::string_view(static_cast<const char*>(memory_.const_data_ptr()), filled_) : std::string_view();
+}
+
+format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder, int rank, const std::string& id,
+                     Durability durability, const std::function<bool()>& go_on) {
+  constexpr std::size_t kBytesPerQuestion = std::size_t{8} << 20;
+  const Durability of_files = durability == Durability::none ? Durability::none : Durability::file;
+  const auto data_path = folder / format::rank_file_name(rank);
+  format::BlockFile file(data_path, of_files, parts.plan.file_bytes);
+  const auto append = [&](std::string_view bytes) {
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kBytesPerQuestion))) {
+      if (!go_on()) throw CheckpointError("MU202", data_path.string() + " was not written: its writer was ended meanwhile");
+      file.append(bytes.substr(0, kBytesPerQuestion));
+    }
+  };
+  append(parts.plan.head);
+  if (taken) append(taken->bytes());
+  else append_tensors(parts, file, append);
+  format::RankIndex index{.id = id, .rank = rank, .file_bytes = parts.plan.file_bytes, .block_bytes = format::kBlockBytes,
+                          .checksums = file.publish(), .slices = parts.slices, .own = parts.own, .shared = parts.shared};
+  const std::string text = format::to_text(index);
+  format::AtomicFile index_file(folder / format::rank_index_name(rank), of_files);
+  index_file.write(std::array{std::string_view(text)});
+  index_file.publish();
+  return {text.size(), format::checksum_of(text)};
+}
+
+}  // namespace muster::checkpoint

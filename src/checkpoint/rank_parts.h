@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/format/json.h"
+#include "muster/format/manifest.h"
+#include "muster/format/safetensors.h"
+
+namespace muster::checkpoint {
+
+/// What one rank writes, planned without the others.
+struct RankParts {
+  NamedTensors tensors;                     ///< By the names in the rank's file; empty once they are copied elsewhere.
+  format::FilePlan plan;                    ///< Of that file.
+  std::vector<format::SliceEntry> slices;
+  std::vector<format::SlicePart> parts;     ///< The slices again, as far as completeness asks.
+  format::Json own, shared;
+};
+
+/// Throws: CheckpointError MU203 for a tensor or a state that the format cannot hold, MU214 for a slice that comes twice.
+RankParts plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder);
+
+/// Copies the tensors' bytes, in the order of the file, to memory that is kept from save to save.
+class HostBuffer {
+ public:
+  /// Afterwards the tensors of `parts` are let go. Throws: CheckpointError MU202 if there is no memory.
+  void take(RankParts& parts);
+  /// What take() copied: all of the file behind its head.
+  std::string_view bytes() const;
+
+ private:
+  at::Tensor memory_;
+  std::size_t filled_ = 0;
+};
+
+/// Writes a rank's two files into a folder. `taken` holds the tensors' bytes if `parts` no longer has the tensors.
+/// Returns the mark of its index. `go_on` is asked now and then; false ends the writing by an error.
+/// Throws: CheckpointError MU202.
+format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder, int rank, const std::string& id,
+                     Durability durability, const std::function<bool()>& go_on);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,170 @@
+#include "checkpoint/rank_source.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "checkpoint/element_types.h"
+#include "muster/base/error.h"
+#include "muster/format/checksum.h"
+
+namespace muster::checkpoint {
+namespace {
+
+/// What is read for a checksum stays in the processor's cache.
+constexpr std::size_t kBytesPerCheck = std::size_t{256} << 10;
+
+/// The same error, as one of a file of a checkpoint.
+template <class Action>
+auto as_file_of_checkpoint(Action&& action) {
+  try {
+    return action();
+  } catch (const CheckpointError& error) {
+    if (error.id() != "MU200") throw;
+    throw CheckpointError("MU213", std::string(error.what()).substr(error.id().size() + 2) +
+                                       "; the checkpoint is not whole: copy it again as a whole, or load an older one");
+  }
+}
+
+}  // namespace
+
+RankSource::RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank)
+    : folder_(std::move(folder)), data_name_(format::rank_file_name(rank)) {
+  read_index(manifest, rank);
+  is_checked_ = std::make_unique<std::atomic<bool>[]>(index_.checksums.size());
+  read_head();
+}
+
+void RankSource::refuse(const std::string& name, const std::string& what) const {
+  throw CheckpointError("MU213", (folder_->path() / name).string() + " " + what +
+                                     ": it is torn, was edited, or belongs to another checkpoint; nothing was loaded. Copy the checkpoint again "
+                                     "as a whole, or load an older one");
+}
+
+void RankSource::read_index(const format::Manifest& manifest, int rank) {
+  const std::string name = format::rank_index_name(rank);
+  const format::FileMark& mark = manifest.indexes[static_cast<std::size_t>(rank)];
+  const std::string text = as_file_of_checkpoint([&] {
+    const format::InputFile file(folder_->descriptor(), folder_->path() / name);
+    if (file.size() != mark.bytes) refuse(name, "has " + std::to_string(file.size()) + " bytes, not the " + std::to_string(mark.bytes) + " that were saved");
+    return file.read_text(mark.bytes);
+  });
+  if (format::checksum_of(text) != mark.checksum) refuse(name, "has not the bytes that were saved");
+  index_ = format::parse_rank_index(text, (folder_->path() / name).string());
+  if (index_.id != manifest.id || index_.rank != rank) refuse(name, "is not of this save or not of rank " + std::to_string(rank));
+}
+
+std::shared_ptr<format::InputFile> RankSource::open() const {
+  return as_file_of_checkpoint([&] {
+    auto file = std::make_shared<format::InputFile>(folder_->descriptor(), folder_->path() / data_name_);
+    if (file->size() != index_.file_bytes)
+      refuse(data_name_, "has " + std::to_string(file->size()) + " bytes, not the " + std::to_string(index_.file_bytes) + " that were saved");
+    return file;
+  });
+}
+
+void RankSource::read_head() {
+  const auto file = open();
+  if (!index_.checksums.empty()) check(0, std::min<std::uint64_t>(index_.file_bytes, format::kLengthBytes));
+  std::string start(std::min<std::uint64_t>(file->size(), format::kLengthBytes), '\0');
+  file->read_at(0, start.data(), start.size());
+  check(0, format::kLengthBytes + format::header_length(start, file->size(), file->path().string()));
+  for (format::TensorEntry& entry : format::read_header(*file).tensors) {
+    shape_of(entry, file->path().string());
+    std::string name = entry.name;
+    entries_.emplace(std::move(name), std::move(entry));
+  }
+}
+
+const format::TensorEntry& RankSource::entry(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) refuse(data_name_, "has no tensor '" + name + "', which its index names");
+  return found->second;
+}
+
+StoredTensor RankSource::stored(const std::string& name) const {
+  const format::TensorEntry& found = entry(name);
+  const auto file = open();
+  return {found, file, shape_of(found, file->path().string()), *scalar_type(found.type)};
+}
+
+std::uint64_t RankSource::block_length(std::size_t block) const {
+  return std::min(index_.block_bytes, index_.file_bytes - block * index_.block_bytes);
+}
+
+void RankSource::compare(std::size_t block, std::uint64_t checksum) const {
+  if (checksum == index_.checksums[block]) {
+    is_checked_[block] = true;
+    return;
+  }
+  const std::uint64_t begin = block * index_.block_bytes, end = begin + block_length(block);
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_)
+    if (entry.offset < end && entry.offset + entry.bytes > begin) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  std::string list;
+  for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 3); ++i) list += (i ? ", '" : " '") + names[i] + "'";
+  if (names.size() > 3) list += " and " + std::to_string(names.size() - 3) + " more";
+  refuse(data_name_, "has not the bytes that were saved between byte " + std::to_string(begin) + " and " + std::to_string(end) +
+                         (list.empty() ? "" : ", in tensor" + list));
+}
+
+void RankSource::check_block(const format::InputFile& file, std::size_t block, std::vector<char>& scratch) const {
+  if (is_checked_[block]) return;
+  scratch.resize(kBytesPerCheck);
+  format::Checksum checksum;
+  const std::uint64_t begin = block * index_.block_bytes, length = block_length(block);
+  for (std::uint64_t done = 0; done < length; done += kBytesPerCheck) {
+    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kBytesPerCheck, length - done));
+    file.read_at(begin + done, scratch.data(), bytes);
+    checksum.update(scratch.data(), bytes);
+  }
+  compare(block, checksum.value());
+}
+
+void RankSource::check() const { check(0, index_.file_bytes); }
+
+void RankSource::check(std::uint64_t offset, std::uint64_t bytes) const {
+  if (bytes == 0) return;
+  const auto first = static_cast<int64_t>(offset / index_.block_bytes);
+  const auto last = static_cast<int64_t>((std::min(offset + bytes, index_.file_bytes) - 1) / index_.block_bytes);
+  const auto file = open();
+  at::parallel_for(first, last + 1, 1, [&](int64_t begin, int64_t end) {
+    std::vector<char> scratch;
+    for (int64_t block = begin; block < end; ++block) check_block(*file, static_cast<std::size_t>(block), scratch);
+  });
+}
+
+std::uint64_t RankSource::read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
+  const auto file = open();
+  std::vector<Range> ranges;
+  std::vector<char> scratch;
+  std::uint64_t taken = 0;
+  auto* place = static_cast<char*>(to);
+  while (bytes > 0) {
+    const auto block = static_cast<std::size_t>(offset / index_.block_bytes);
+    const std::uint64_t begin = block * index_.block_bytes, length = block_length(block);
+    const std::uint64_t wanted = std::min(bytes, begin + length - offset);
+    if (is_checked_[block]) {
+      if (ranges.empty() || ranges.back().offset + ranges.back().bytes != offset) ranges.push_back({file, offset, place, 0});
+      ranges.back().bytes += wanted;
+      taken += wanted;
+    } else {
+      const bool whole = wanted == length;
+      if (!whole) scratch.resize(length);
+      char* target = whole ? place : scratch.data();
+      file->read_at(begin, target, static_cast<std::size_t>(length));
+      compare(block, format::checksum_of({target, static_cast<std::size_t>(length)}));
+      if (!whole) std::memcpy(place, scratch.data() + (offset - begin), wanted);
+      taken += length;
+    }
+    offset += wanted;
+    place += wanted;
+    bytes -= wanted;
+  }
+  read_all(ranges);
+  return taken;
+}
+
+}  // namespace muster::checkpoint

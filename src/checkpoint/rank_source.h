@@ -1,0 +1,54 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "checkpoint/weight_source.h"
+#include "muster/format/input_file.h"
+#include "muster/format/manifest.h"
+#include "muster/format/safetensors.h"
+
+namespace muster::checkpoint {
+
+/// One rank's files in a checkpoint, checked. Thread safety: all functions from any thread.
+class RankSource {
+ public:
+  /// Reads the index and the head of the tensors' file, and checks both.
+  /// Throws: CheckpointError MU213, MU201, MU207.
+  RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank);
+
+  const format::RankIndex& index() const { return index_; }
+  /// Throws: CheckpointError MU213 if the file has no such tensor.
+  StoredTensor stored(const std::string& name) const;
+  /// The same without opening the file.
+  const format::TensorEntry& entry(const std::string& name) const;
+
+  /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 that names the tensors in a damaged one.
+  void check() const;
+  void check(std::uint64_t offset, std::uint64_t bytes) const;
+
+  /// Fills `to` with these bytes of the tensors' file, checking each block that is not checked yet.
+  /// Returns how many bytes were taken from the file. Throws: CheckpointError MU213, MU200.
+  std::uint64_t read(std::uint64_t offset, void* to, std::uint64_t bytes) const;
+
+ private:
+  std::shared_ptr<format::InputFile> open() const;
+  void read_index(const format::Manifest& manifest, int rank);
+  void read_head();
+  std::uint64_t block_length(std::size_t block) const;
+  void check_block(const format::InputFile& file, std::size_t block, std::vector<char>& scratch) const;
+  void compare(std::size_t block, std::uint64_t checksum) const;
+  [[noreturn]] void refuse(const std::string& name, const std::string& what) const;
+
+  std::shared_ptr<format::OpenFolder> folder_;
+  std::string data_name_;
+  format::RankIndex index_;
+  std::unordered_map<std::string, format::TensorEntry> entries_;
+  std::unique_ptr<std::atomic<bool>[]> is_checked_;  ///< By block.
+};
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,212 @@
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <system_error>
+
+#include "checkpoint/element_types.h"
+#include "checkpoint/rank_source.h"
+#include "checkpoint/state_json.h"
+#include "muster/base/error.h"
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/format/atomic_folder.h"
+#include "muster/format/manifest.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::RankSource;
+
+constexpr std::uint64_t kMaxManifestBytes = 1'000'000'000;
+
+/// A run of elements in a rank's file.
+struct StoredRun {
+  std::int64_t begin, end;
+  const RankSource* source;
+  std::uint64_t offset;
+};
+
+/// A sliced tensor and where its elements lie, in order and without gaps.
+struct StoredRuns {
+  std::vector<StoredRun> runs;
+  const SlicedTensor* tensor = nullptr;
+};
+
+format::Manifest read_manifest(const format::OpenFolder& folder) {
+  const fs::path path = folder.path() / format::kManifestName;
+  try {
+    const format::InputFile file(folder.descriptor(), path);
+    return format::parse_manifest(file.read_text(kMaxManifestBytes), path.string());
+  } catch (const CheckpointError& error) {
+    if (error.id() != "MU200") throw;
+    throw CheckpointError("MU210", std::string(error.what()).substr(error.id().size() + 2) + "; " + folder.path().string() +
+                                       " is no complete checkpoint: name a folder that was saved as one");
+  }
+}
+
+std::shared_ptr<format::OpenFolder> open_folder(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path folder = format::find_folder(path);
+  if (!fs::exists(folder, ignored)) throw CheckpointError("MU210", "there is no checkpoint at " + path.string() + "; check the path");
+  return std::make_shared<format::OpenFolder>(folder);
+}
+
+void check_booleans(const at::Tensor& values, const std::string& name, const fs::path& path) {
+  if (values.scalar_type() != at::kBool) return;
+  const auto* bytes = static_cast<const unsigned char*>(values.const_data_ptr());
+  if (std::any_of(bytes, bytes + values.numel(), [](unsigned char byte) { return byte > 1; }))
+    throw CheckpointError("MU213", path.string() + ": tensor '" + name + "' is BOOL and has a byte other than 0 and 1");
+}
+
+}  // namespace
+
+class Checkpoint::Files {
+ public:
+  Files(const fs::path& path, const ReadCheckpointOptions& options) : options_(options) {
+    folder_ = open_folder(path);
+    const format::Manifest manifest = read_manifest(*folder_);
+    const auto ranks = static_cast<int>(manifest.indexes.size());
+    for (int rank = 0; rank < ranks; ++rank) sources_.push_back(std::make_unique<RankSource>(folder_, manifest, rank));
+    if (options.check == CheckpointCheck::everything)
+      for (const auto& source : sources_) source->check();
+    collect_slices();
+    for (int rank = 0; rank < ranks; ++rank) check_state(rank);
+  }
+
+  const fs::path& path() const { return folder_->path(); }
+  int world_size() const { return static_cast<int>(sources_.size()); }
+  const std::vector<SlicedTensor>& sliced() const { return sliced_; }
+
+  State state(int rank, bool own) const {
+    if (rank < 0 || rank >= world_size())
+      throw CheckpointError("MU215", path().string() + " was saved by " + std::to_string(world_size()) + " ranks, there is no rank " + std::to_string(rank));
+    const RankSource& source = *sources_[static_cast<std::size_t>(rank)];
+    checkpoint::Mappings mappings;
+    std::map<std::string, at::Tensor> made;  // tensors that shared their memory do so again
+    std::shared_ptr<format::InputFile> file;
+    const auto find = [&](const std::string& name) {
+      auto& tensor = made[name];
+      if (!tensor.defined()) tensor = load(source, name, file, mappings);
+      return tensor;
+    };
+    return checkpoint::state_of(own ? source.index().own : source.index().shared, find, path().string());
+  }
+
+  const StoredRuns& find(std::string_view name) const {
+    const auto found = runs_.find(name);
+    if (found != runs_.end()) return found->second;
+    std::string known;
+    for (const SlicedTensor& tensor : sliced_) known += (known.empty() ? "" : ", ") + tensor.name;
+    throw CheckpointError("MU215", path().string() + " has no sliced tensor '" + std::string(name) + "'; it has: " + (known.empty() ? "none" : known));
+  }
+
+  void read(std::string_view name, std::int64_t begin, const at::Tensor& to) {
+    const StoredRuns& stored = find(name);
+    const std::int64_t end = begin + to.numel();
+    const auto refuse = [&](const std::string& what) { throw CheckpointError("MU215", path().string() + ": sliced tensor '" + std::string(name) + "' " + what); };
+    if (begin < 0 || end > stored.tensor->numel())
+      refuse("has " + std::to_string(stored.tensor->numel()) + " elements; " + std::to_string(begin) + " to " + std::to_string(end) + " were asked for");
+    if (to.scalar_type() != stored.tensor->dtype) refuse(std::string("has dtype ") + c10::toString(stored.tensor->dtype) + ", it was to be read as " + c10::toString(to.scalar_type()));
+    if (!to.device().is_cpu() || !to.is_contiguous()) refuse("can only be read into a contiguous tensor on the CPU");
+    if (to.numel() == 0) return;
+    auto* place = static_cast<char*>(to.mutable_data_ptr());
+    const auto bytes_each = static_cast<std::int64_t>(to.element_size());
+    auto run = std::upper_bound(stored.runs.begin(), stored.runs.end(), begin, [](std::int64_t at, const StoredRun& next) { return at < next.end; });
+    for (; begin < end; ++run) {
+      const std::int64_t count = std::min(end, run->end) - begin;
+      bytes_read_ += run->source->read(run->offset + static_cast<std::uint64_t>((begin - run->begin) * bytes_each), place,
+                                       static_cast<std::uint64_t>(count * bytes_each));
+      place += count * bytes_each;
+      begin += count;
+    }
+    check_booleans(to, std::string(name), path());
+    if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
+  }
+
+  std::uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  at::Tensor load(const RankSource& source, const std::string& name, std::shared_ptr<format::InputFile>& file, checkpoint::Mappings& mappings) const {
+    checkpoint::StoredTensor stored = source.stored(name);
+    if (file) stored.file = file;
+    file = stored.file;
+    source.check(stored.entry.offset, stored.entry.bytes);
+    checkpoint::check_booleans(stored);
+    if (options_.map) return mappings.tensor(stored);
+    at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
+    checkpoint::read_all({checkpoint::Transfer{&stored, tensor.mutable_data_ptr()}});
+    return tensor;
+  }
+
+  /// What the indexes say of slices must fit the tensors there, and each tensor must be there exactly once.
+  void collect_slices() {
+    std::vector<format::SlicePart> parts;
+    std::map<std::string, SlicedTensor, std::less<>> tensors;
+    for (const auto& source : sources_)
+      for (const format::SliceEntry& slice : source->index().slices) {
+        const format::TensorEntry& entry = source->entry(slice.tensor);
+        const auto shape = checkpoint::shape_of(entry, path().string());
+        if (shape.size() != 1) throw CheckpointError("MU213", path().string() + ": the slice of '" + slice.name + "' is no tensor of one dimension; the file was edited");
+        const auto type = *checkpoint::scalar_type(entry.type);
+        parts.push_back({slice.name, std::string(format::name_of(entry.type)), slice.shape, slice.begin, shape[0], source->index().rank});
+        tensors.try_emplace(slice.name, SlicedTensor{slice.name, slice.shape, type});
+        if (shape[0] > 0) runs_[slice.name].runs.push_back({slice.begin, slice.begin + shape[0], source.get(), entry.offset});
+      }
+    format::check_slices(std::move(parts), path().string());
+    for (auto& [name, tensor] : tensors) sliced_.push_back(std::move(tensor));
+    for (const SlicedTensor& tensor : sliced_) {
+      StoredRuns& stored = runs_[tensor.name];
+      std::sort(stored.runs.begin(), stored.runs.end(), [](const StoredRun& a, const StoredRun& b) { return a.begin < b.begin; });
+      stored.tensor = &tensor;
+    }
+  }
+
+  /// Finds what is wrong with a state before anything is handed out.
+  void check_state(int rank) const {
+    const RankSource& source = *sources_[static_cast<std::size_t>(rank)];
+    const auto only_look = [&](const std::string& name) {
+      source.entry(name);
+      return at::Tensor();
+    };
+    checkpoint::state_of(source.index().own, only_look, path().string());
+    checkpoint::state_of(source.index().shared, only_look, path().string());
+  }
+
+  ReadCheckpointOptions options_;
+  std::shared_ptr<format::OpenFolder> folder_;
+  std::vector<std::unique_ptr<RankSource>> sources_;
+  std::vector<SlicedTensor> sliced_;
+  std::map<std::string, StoredRuns, std::less<>> runs_;
+  std::atomic<std::uint64_t> bytes_read_{0};
+};
+
+std::int64_t SlicedTensor::numel() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+Checkpoint::Checkpoint(const fs::path& folder, const ReadCheckpointOptions& options) : files_(std::make_shared<Files>(folder, options)) {}
+
+const fs::path& Checkpoint::path() const { return files_->path(); }
+int Checkpoint::world_size() const { return files_->world_size(); }
+State Checkpoint::shared() const { return files_->state(0, false); }
+State Checkpoint::own(int rank) const { return files_->state(rank, true); }
+const std::vector<SlicedTensor>& Checkpoint::sliced() const { return files_->sliced(); }
+const SlicedTensor& Checkpoint::sliced(std::string_view name) const { return *files_->find(name).tensor; }
+void Checkpoint::read(std::string_view name, std::int64_t begin, const at::Tensor& to) const { files_->read(name, begin, to); }
+std::uint64_t Checkpoint::bytes_read() const { return files_->bytes_read(); }
+
+at::Tensor Checkpoint::read(std::string_view name, std::int64_t begin, std::int64_t end) const {
+  const SlicedTensor& tensor = sliced(name);
+  if (begin < 0 || end < begin || end > tensor.numel())
+    throw CheckpointError("MU215", path().string() + ": sliced tensor '" + tensor.name + "' has " + std::to_string(tensor.numel()) + " elements; " +
+                                       std::to_string(begin) + " to " + std::to_string(end) + " were asked for");
+  at::Tensor values = at::empty({end - begin}, at::TensorOptions().dtype(tensor.dtype));
+  read(name, begin, values);
+  return values;
+}
+
+}  // namespace muster

@@ -1,0 +1,168 @@
+#include "checkpoint/state_json.h"
+
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/format/checksum.h"
+
+namespace muster::checkpoint {
+namespace {
+
+using format::Json;
+constexpr int kMaxStateDepth = 64;
+constexpr std::string_view kDigits = "0123456789abcdef";
+
+std::string hex_of(std::string_view bytes) {
+  std::string text;
+  for (const char c : bytes) (text += kDigits[static_cast<unsigned char>(c) >> 4]) += kDigits[static_cast<unsigned char>(c) & 15];
+  return text;
+}
+
+std::optional<char> byte_of(std::string_view two_digits) {
+  const auto high = kDigits.find(two_digits[0]), low = kDigits.find(two_digits[1]);
+  if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+  return static_cast<char>(high << 4 | low);
+}
+
+class StateWriter {
+ public:
+  explicit StateWriter(const StoreTensor& store) : store_(store) {}
+
+  Json operator()(const State& state, const std::string& path, int depth) const {
+    if (depth > kMaxStateDepth) throw CheckpointError("MU203", "a state is nested more than " + std::to_string(kMaxStateDepth) + " deep at " + path);
+    switch (state.kind()) {
+      case State::Kind::none: return {};
+      case State::Kind::boolean: return state.boolean();
+      case State::Kind::integer: return state.integer();
+      case State::Kind::number: return number(state.number());
+      case State::Kind::text: return format::is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_of(state.text()));
+      case State::Kind::tensor: return tagged("tensor", state.tensor().defined() ? Json(store_(path, state.tensor())) : Json());
+      case State::Kind::list: return list(state.list(), path, depth);
+      case State::Kind::map: return map(state.map(), path, depth);
+    }
+    return {};
+  }
+
+ private:
+  static Json tagged(const char* tag, Json value) { return Json::Map{{tag, std::move(value)}}; }
+
+  static Json number(double value) {
+    if (std::isfinite(value)) return value;
+    return tagged("number", format::to_hex(std::bit_cast<std::uint64_t>(value)));
+  }
+
+  Json list(const State::List& states, const std::string& path, int depth) const {
+    Json::List result;
+    for (std::size_t i = 0; i < states.size(); ++i) result.push_back((*this)(states[i], path + "/" + std::to_string(i), depth + 1));
+    return result;
+  }
+
+  Json map(const State::Map& states, const std::string& path, int depth) const {
+    Json::Map result;
+    for (const auto& [name, state] : states) result.emplace_back(escaped(name, false), (*this)(state, path + "/" + escaped(name, true), depth + 1));
+    return tagged("map", std::move(result));
+  }
+
+  const StoreTensor& store_;
+};
+
+class StateReader {
+ public:
+  StateReader(const FindTensor& find, std::string_view file) : find_(find), file_(file) {}
+
+  State operator()(const Json& json) const {
+    if (json.is_null()) return {};
+    if (const auto* truth = json.get<bool>()) return *truth;
+    if (const auto* integer = json.get<std::int64_t>()) return *integer;
+    if (const auto* number = json.get<double>()) return *number;
+    if (const auto* text = json.get<std::string>()) return *text;
+    if (const auto* list = json.get<Json::List>()) {
+      State::List states;
+      for (const Json& item : *list) states.push_back((*this)(item));
+      return states;
+    }
+    return tagged(*json.get<Json::Map>());
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw CheckpointError("MU213", std::string(file_) + ": a state in it " + what + "; the file was edited or is none of Muster's");
+  }
+
+  State tagged(const Json::Map& map) const {
+    if (map.size() != 1) refuse("has a table that is not marked by one word");
+    const auto& [tag, value] = map.front();
+    if (tag == "map") return named(value);
+    if (tag == "tensor" && value.is_null()) return at::Tensor();
+    const auto* text = value.get<std::string>();
+    if (tag == "tensor" && text) return find_(*text);
+    if (tag == "bytes" && text) return bytes(*text);
+    if (const auto bits = tag == "number" && text ? format::from_hex(*text) : std::nullopt) return std::bit_cast<double>(*bits);
+    refuse("has a table marked \"" + tag + "\" that cannot be understood");
+  }
+
+  State named(const Json& value) const {
+    const auto* map = value.get<Json::Map>();
+    if (!map) refuse("has a \"map\" that is no table");
+    State::Map states;
+    for (const auto& [name, item] : *map) states.emplace_back(unescaped(name), (*this)(item));
+    try {
+      return states;
+    } catch (const CheckpointError& error) {
+      refuse(error.what());
+    }
+  }
+
+  State bytes(const std::string& digits) const {
+    std::string result;
+    for (std::size_t i = 0; i < digits.size(); i += 2) result += byte_at(digits, i);
+    return result;
+  }
+
+  char byte_at(const std::string& digits, std::size_t place) const {
+    const auto byte = place + 2 <= digits.size() ? byte_of(std::string_view(digits).substr(place, 2)) : std::nullopt;
+    if (!byte) refuse("has bytes that are not hexadecimal");
+    return *byte;
+  }
+
+  std::string unescaped(const std::string& name) const {
+    std::string result;
+    for (std::size_t i = 0; i < name.size(); ++i) {
+      if (name[i] != '%') {
+        result += name[i];
+        continue;
+      }
+      result += byte_at(name, i + 1);
+      i += 2;
+    }
+    return result;
+  }
+
+  const FindTensor& find_;
+  std::string_view file_;
+};
+
+}  // namespace
+
+std::string escaped(std::string_view text, bool in_path) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t length = 1;
+    while (length < 4 && !format::is_utf8(text.substr(i, length))) ++length;
+    const std::string_view character = text.substr(i, length);
+    const bool is_plain = format::is_utf8(character) && character != "%" && !(in_path && character == "/");
+    if (is_plain) result += character;
+    else ((result += '%') += kDigits[static_cast<unsigned char>(text[i]) >> 4]) += kDigits[static_cast<unsigned char>(text[i]) & 15];
+    i += is_plain ? character.size() : 1;
+  }
+  return result;
+}
+
+Json json_of(const State& state, const StoreTensor& store, const std::string& root) { return StateWriter(store)(state, root, 0); }
+
+State state_of(const Json& json, const FindTensor& find, std::string_view file) { return StateReader(find, file)(json); }
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,175 @@
+#include "muster/format/atomic_folder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <random>
+#include <system_error>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/format/atomic_file.h"
+
+namespace muster::format {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kPartEnd = ".partial";
+constexpr std::string_view kFormerEnd = ".former";
+constexpr std::size_t kWordLetters = 8;
+
+[[noreturn]] void refuse_folder(const fs::path& path, const std::string& what, int error) {
+  throw CheckpointError("MU202", path.string() + " was not written: " + what + " (" + std::generic_category().message(error) +
+                                     "); what stood there before is untouched");
+}
+
+std::string random_letters() {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::random_device device;
+  std::string word;
+  for (std::size_t i = 0; i < kWordLetters; ++i) word += kLetters[device() % kLetters.size()];
+  return word;
+}
+
+fs::path beside(const fs::path& path, std::string_view end) {
+  return path.parent_path() / ("." + path.filename().string() + "." + random_letters() + std::string(end));
+}
+
+/// What writers of this name left beside it: `.NAME.XXXXXXXX` and this end.
+std::vector<fs::path> left_beside(const fs::path& path, std::string_view end) {
+  const std::string start = "." + path.filename().string() + ".";
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(path.parent_path(), ignored), last; entry != last; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    if (name.size() != start.size() + kWordLetters + end.size() || !name.starts_with(start) || !name.ends_with(end)) continue;
+    if (name.find('.', start.size()) == start.size() + kWordLetters) found.push_back(entry->path());
+  }
+  return found;
+}
+
+/// An absolute-free, link-free name without a slash at its end, so that what is beside it can be named.
+fs::path settled(fs::path path) {
+  path = path.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  std::error_code ignored;
+  if (fs::is_symlink(path, ignored)) path = fs::weakly_canonical(path, ignored);
+  if (!path.has_filename() || path.filename() == "." || path.filename() == "..") path = fs::weakly_canonical(path, ignored);
+  if (!path.has_parent_path()) path = fs::path(".") / path;
+  if (!path.has_filename() || path == "/") refuse_folder(path, "it has no name of its own", EINVAL);
+  return path;
+}
+
+fs::path with_folders_above(fs::path path) {
+  path = settled(std::move(path));
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) refuse_folder(path, "the folder above it cannot be made", error.value());
+  return path;
+}
+
+void check_replaceable(const fs::path& path, bool (*is_own)(std::string_view)) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return;
+  const auto refuse = [&](const std::string& what) {
+    throw CheckpointError("MU212", path.string() + " is " + what + " and is not replaced by a checkpoint; nothing was saved. Save to another folder, or move that away");
+  };
+  if (!S_ISDIR(status.st_mode)) refuse("a file");
+  std::string others;
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error), end; entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!is_own(name)) others += (others.empty() ? "" : ", ") + name;
+    if (others.size() > 200) break;
+  }
+  if (error) refuse("a folder that cannot be looked into (" + error.message() + ")");
+  if (!others.empty()) refuse("a folder with files of others (" + others + ")");
+}
+
+/// Gives the name back to a former folder that a killed writer had set aside.
+void restore_former(const fs::path& path) {
+  for (const fs::path& former : left_beside(path, kFormerEnd)) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0 && ::rename(former.c_str(), path.c_str()) == 0) continue;
+    remove_folder(former);
+  }
+}
+
+bool exchange(const fs::path& one, const fs::path& other) {
+#ifndef RENAME_EXCHANGE
+  constexpr unsigned RENAME_EXCHANGE = 2;
+#endif
+  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+  refuse_folder(other, "it cannot take its name", errno);
+}
+
+/// Where folders cannot be exchanged. Returns the former.
+fs::path replace_in_two_steps(const fs::path& part, const fs::path& path) {
+  const fs::path former = beside(path, kFormerEnd);
+  if (::rename(path.c_str(), former.c_str()) != 0) refuse_folder(path, "the former one cannot be set aside", errno);
+  if (::rename(part.c_str(), path.c_str()) == 0) return former;
+  const int error = errno;
+  ::rename(former.c_str(), path.c_str());
+  refuse_folder(path, "it cannot take its name", error);
+}
+
+}  // namespace
+
+AtomicFolder::AtomicFolder(const fs::path& path, Durability durability, bool (*is_own)(std::string_view))
+    : path_(with_folders_above(path)), lock_(path_), durability_(durability) {
+  restore_former(path_);
+  for (const fs::path& part : left_beside(path_, kPartEnd)) remove_folder(part);
+  check_replaceable(path_, is_own);
+  do part_ = beside(path_, kPartEnd);
+  while (::mkdir(part_.c_str(), 0777) != 0 && errno == EEXIST);
+  if (!fs::is_directory(part_)) refuse_folder(path_, "no folder can be made beside it", errno);
+}
+
+AtomicFolder::~AtomicFolder() {
+  if (!is_published_) remove_folder(part_);
+}
+
+void AtomicFolder::publish() {
+  if (durability_ != Durability::none) sync_folder(part_);
+  struct stat status {};
+  fs::path former;
+  if (::lstat(path_.c_str(), &status) != 0) {
+    if (::rename(part_.c_str(), path_.c_str()) != 0) refuse_folder(path_, "it cannot take its name", errno);
+  } else {
+    former = exchange(part_, path_) ? part_ : replace_in_two_steps(part_, path_);
+  }
+  is_published_ = true;
+  if (durability_ == Durability::full) sync_folder(path_.parent_path());
+  if (!former.empty()) remove_folder(former);
+}
+
+void remove_folder(const fs::path& path) noexcept {
+  try {
+    fs::path doomed = path;
+    const std::string name = path.filename().string();
+    if (!name.ends_with(kPartEnd) && !name.ends_with(kFormerEnd)) {
+      doomed = beside(path, kPartEnd);
+      if (::rename(path.c_str(), doomed.c_str()) != 0) doomed = path;
+    }
+    std::error_code error;
+    fs::remove_all(doomed, error);
+    if (error) log::warning(doomed.string(), " is no longer needed and could not be removed: ", error.message());
+  } catch (const std::exception& error) {
+    log::warning(error.what());
+  }
+}
+
+fs::path find_folder(const fs::path& path) {
+  const fs::path wanted = settled(path);
+  std::error_code ignored;
+  if (fs::exists(wanted, ignored)) return wanted;
+  const auto former = left_beside(wanted, kFormerEnd);
+  return former.empty() ? wanted : former.front();
+}
+
+}  // namespace muster::format
