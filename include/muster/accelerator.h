@@ -35,6 +35,7 @@ class Accelerator final : private Runtime {
   using Runtime::gradient_accumulation_steps;
   using Runtime::group;
   using Runtime::local_main_process_first;
+  using Runtime::load_state;
   using Runtime::logger;
   using Runtime::main_process_first;
   using Runtime::no_sync;
@@ -50,7 +51,11 @@ class Accelerator final : private Runtime {
   using Runtime::print;
   using Runtime::profile;
   using Runtime::reduce;
+  using Runtime::register_for_checkpointing;
+  using Runtime::register_load_state_pre_hook;
+  using Runtime::register_save_state_pre_hook;
   using Runtime::save_model;
+  using Runtime::save_state;
   using Runtime::set_gradient_accumulation_steps;
   using Runtime::set_seed;
   using Runtime::set_trigger;
@@ -59,6 +64,7 @@ class Accelerator final : private Runtime {
   using Runtime::sync_gradients;
   using Runtime::unscale_gradients;
   using Runtime::unwrap_model;
+  using Runtime::wait_for_save;
 
   int num_processes() const { return world_size(); }
   int process_index() const { return rank(); }

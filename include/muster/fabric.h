@@ -33,6 +33,8 @@ class Fabric final : private Runtime {
   using Runtime::gather_object;
   using Runtime::group;
   using Runtime::launch;
+  using Runtime::load;
+  using Runtime::load_raw;
   using Runtime::local_rank;
   using Runtime::logger;
   using Runtime::no_backward_sync;
@@ -42,6 +44,7 @@ class Fabric final : private Runtime {
   using Runtime::plan;
   using Runtime::print;
   using Runtime::profile;
+  using Runtime::save;
   using Runtime::save_model;
   using Runtime::set_trigger;
   using Runtime::signal_received;

@@ -96,6 +96,34 @@ void Accumulation::reset() noexcept {
   inside_ = false;
 }
 
+State Accumulation::save_state() const {
+  return State::Map{{"num_steps", options_.num_steps}, {"counter", counter_},     {"micro_batches", micro_batches_},
+                    {"open", !fresh_},                 {"own", own_},             {"known", known_},
+                    {"full", full_},                   {"agreed", agreed_},       {"known_by_all", known_by_all_}};
+}
+
+void Accumulation::load_state(const State& state) {
+  const auto steps = state.at("num_steps").as<int>();
+  const auto counter = state.at("counter").integer();
+  const auto micro_batches = state.at("micro_batches").as<int>();
+  const bool open = state.at("open").boolean(), known_by_all = state.at("known_by_all").boolean();
+  const double own = state.at("own").number(), known = state.at("known").number(), full = state.at("full").number(),
+               agreed = state.at("agreed").number();
+  if (open && steps != options_.num_steps)
+    throw CheckpointError("MU240", "the checkpoint was saved inside a window of " + std::to_string(steps) +
+                                       " micro-batches and this program accumulates over " + std::to_string(options_.num_steps) +
+                                       ": resume with the same number, and change it between windows");
+  counter_ = counter;
+  micro_batches_ = micro_batches;
+  fresh_ = sync_ = !open;
+  own_ = own;
+  known_ = known;
+  full_ = full;
+  agreed_ = agreed;
+  known_by_all_ = known_by_all;
+  inside_ = false;
+}
+
 }  // namespace muster::runtime
 
 namespace muster {

@@ -2,6 +2,7 @@
 
 #include "muster/dist/communicator.h"
 #include "muster/runtime/options.h"
+#include "muster/tree/state.h"
 
 #include <cstdint>
 #include <functional>
@@ -47,6 +48,13 @@ class Accumulation {
   void use_group(const dist::Communicator& group) { group_ = group; }
   /// Back to the start of a window.
   void reset() noexcept;
+  /// Micro-batches of an unfinished window so far; 0 between windows.
+  int open_micro_batches() const noexcept { return fresh_ ? 0 : micro_batches_; }
+
+  /// Where the window stands on this rank; the number of its steps included.
+  State save_state() const;
+  /// Throws: CheckpointError (MU208, MU209, MU240 for another number of steps in an open window), and changes nothing then.
+  void load_state(const State& state);
 
  private:
   double mean_factor(const std::function<void(double)>& rescale);

@@ -19,6 +19,13 @@ void LoadersInUse::add(const std::shared_ptr<data::LoaderState>& loader) {
   loaders_.push_back(loader);
 }
 
+std::vector<std::shared_ptr<data::LoaderState>> LoadersInUse::all() const {
+  std::vector<std::shared_ptr<data::LoaderState>> alive;
+  for (const auto& entry : loaders_)
+    if (auto loader = entry.lock()) alive.push_back(std::move(loader));
+  return alive;
+}
+
 std::shared_ptr<data::LoaderState> LoadersInUse::innermost() const {
   std::shared_ptr<data::LoaderState> latest;
   for (const auto& entry : loaders_)

@@ -15,6 +15,8 @@ namespace muster::runtime {
 class LoadersInUse {
  public:
   void add(const std::shared_ptr<data::LoaderState>& loader);
+  /// Those that somebody still holds, in the order in which they were added.
+  std::vector<std::shared_ptr<data::LoaderState>> all() const;
   /// Of the step in hand.
   MicroBatch micro_batch(int world_size) const;
   std::optional<StepRows> rows() const;

@@ -35,6 +35,7 @@ RuntimeOptions accelerate(const AcceleratorOptions& options) {
           .grad_scaler = options.grad_scaler,
           .gradient_accumulation = accumulation_of(options),
           .precision = options.mixed_precision,
+          .project = options.project,
           .split_batches = options.split_batches,
           .step_scheduler_with_optimizer = options.step_scheduler_with_optimizer,
           .strategy = options.strategy,

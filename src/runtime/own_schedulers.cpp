@@ -19,6 +19,7 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> schedule
   if (found == optimizers_.end())
     throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
                               "from under its scheduler) and prepare both");
+  const auto saved = saves_.add(std::make_shared<SavedScheduler>(scheduler));
   if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
     return Scheduler(nullptr,
                      [plateau, group = group_](double metric) {
@@ -26,12 +27,12 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> schedule
                        group.all_reduce(mean, dist::ReduceOp::mean);
                        plateau->step(mean.item<double>());
                      },
-                     scheduler);
+                     saved, scheduler);
   return Scheduler(
       [scheduler, keep = found->lock(), turns = scheduler_turns({*found})] {
         for (int left = turns(); left > 0; --left) scheduler->step();
       },
-      nullptr, scheduler);
+      nullptr, saved, scheduler);
 }
 
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> scheduler) {

@@ -129,6 +129,21 @@ void Parts::use_group(const dist::Communicator& group) {
   accumulation_->use_group(group);
 }
 
+JobParts Parts::job() {
+  require_launched();
+  JobParts job{.accumulation = accumulation_,
+               .device = device_,
+               .group = group_,
+               .loaders = loaders_.all(),
+               .models = registry_->models(),
+               .objects = saves_.objects,
+               .optimizers = {},
+               .schedulers = saves_.schedulers()};
+  for (const auto& entry : optimizers_)
+    if (auto optimizer = entry.lock()) job.optimizers.push_back(std::move(optimizer));
+  return job;
+}
+
 void Parts::forget_freed() {
   std::erase_if(optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
   if (accumulation_) accumulation_->reset();

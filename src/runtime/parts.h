@@ -3,7 +3,9 @@
 #include "accumulation.h"
 #include "loaders_in_use.h"
 #include "model_registry.h"
+#include "job_state.h"
 #include "prepared_optimizer.h"
+#include "saves.h"
 
 #include "muster/base/signals.h"
 #include "muster/base/trace.h"
@@ -73,6 +75,10 @@ class Parts {
   void use_group(const dist::Communicator& group);
   /// Handles were emptied.
   void forget_freed();
+  Saves& saves() noexcept { return saves_; }
+  const ProjectOptions& project() const noexcept { return options_.project; }
+  /// What is alive of all that was prepared and registered.
+  JobParts job();
   void keep_loader(const std::shared_ptr<data::LoaderState>& loader) { loaders_.add(loader); }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
@@ -96,6 +102,7 @@ class Parts {
   std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
   std::shared_ptr<Accumulation> accumulation_;   // from connect() on
   LoadersInUse loaders_;
+  Saves saves_;
   Flags flags_;
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::vector<std::weak_ptr<PreparedOptimizer>> optimizers_;

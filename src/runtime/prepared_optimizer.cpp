@@ -3,6 +3,7 @@
 #include "gradients.h"
 
 #include "muster/base/error.h"
+#include "muster/optim/optimizer_state.h"
 #include "muster/strategy/agreement.h"
 
 #include <torch/types.h>
@@ -109,6 +110,46 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   fused_.zero_grad(set_to_none);
   gradient_scale_ = 1;
   unscaled_ = false;
+}
+
+State PreparedOptimizer::save_state() const {
+  State state = State::Map{{"inner", state_dict(*inner_)}};
+  if (!scaler_) return state;
+  const auto now = scaler_->state();
+  state.set("scaler", State::Map{{"scale", now.scale},
+                                 {"growth_tracker", now.growth_tracker},
+                                 {"gradient_scale", gradient_scale_},
+                                 {"loss_scale", loss_scale_},
+                                 {"skipped", skipped_},
+                                 {"unscaled", unscaled_}});
+  return state;
+}
+
+std::function<void()> PreparedOptimizer::prepare_load(const State& state) {
+  const auto load_inner = muster::prepare_load(*inner_, state.at("inner"));
+  const auto* saved = state.find("scaler");
+  if ((saved != nullptr) != scaler_.has_value())
+    throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +
+                                       " the loss scaling of '16-mixed' and this program runs " + (saved ? "without" : "with") +
+                                       " it: choose the precision it was saved with");
+  if (!saved)
+    return [this, load_inner] {
+      load_inner();
+      fused_.note_load();
+    };
+  precision::GradScaler check(*setting_.scaling);
+  const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(), .scale = saved->at("scale").number()};
+  check.load_state(scaler);
+  return [this, load_inner, scaler, gradient_scale = saved->at("gradient_scale").number(), loss_scale = saved->at("loss_scale").number(),
+          skipped = saved->at("skipped").boolean(), unscaled = saved->at("unscaled").boolean()] {
+    load_inner();
+    fused_.note_load();
+    scaler_->load_state(scaler);
+    gradient_scale_ = gradient_scale;
+    loss_scale_ = loss_scale;
+    unscaled_ = unscaled;
+    skipped_ = skipped;
+  };
 }
 
 }  // namespace muster::runtime

@@ -8,6 +8,7 @@
 #include "muster/optim/fused.h"
 #include "muster/precision/grad_scaler.h"
 #include "muster/runtime/optimizer.h"
+#include "muster/tree/state.h"
 
 #include <torch/optim/optimizer.h>
 
@@ -47,6 +48,11 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void follow_scale(double scale);
   /// Divides gradients by the scale they were made with, once.
   void unscale();
+
+  /// Options and state as state_dict() gives them, the scaler's, and by what waiting gradients are scaled.
+  State save_state() const;
+  /// Checks everything now and changes nothing; the function that comes back loads, and the next step accepts it.
+  std::function<void()> prepare_load(const State& state);
 
   torch::optim::Optimizer& inner() const { return *inner_; }
   const std::shared_ptr<torch::optim::Optimizer>& owner() const { return inner_; }

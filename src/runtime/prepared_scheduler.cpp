@@ -54,16 +54,19 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> sc
       [scheduler, turns = scheduler_turns(std::move(linked))] {
         for (int left = turns(); left > 0; --left) scheduler->step();
       },
-      nullptr);
+      nullptr, saves_.add(std::make_shared<SavedScheduler>(scheduler)));
 }
 
 Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
   require_launched();
-  return Scheduler(nullptr, [scheduler, group = group_](double metric) {
-    const auto mean = at::scalar_tensor(metric, at::kDouble);
-    group.all_reduce(mean, dist::ReduceOp::mean);
-    scheduler->step(static_cast<float>(mean.item<double>()));
-  });
+  return Scheduler(
+      nullptr,
+      [scheduler, group = group_](double metric) {
+        const auto mean = at::scalar_tensor(metric, at::kDouble);
+        group.all_reduce(mean, dist::ReduceOp::mean);
+        scheduler->step(static_cast<float>(mean.item<double>()));
+      },
+      saves_.add(std::make_shared<SavedScheduler>()));
 }
 
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler) {

@@ -7,7 +7,7 @@
 
 namespace muster {
 
-Runtime::Runtime(const RuntimeOptions& options) : Gathering(std::make_shared<runtime::Parts>(options)) {}
+Runtime::Runtime(const RuntimeOptions& options) : Saving(std::make_shared<runtime::Parts>(options)) {}
 Runtime::~Runtime() = default;
 Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;

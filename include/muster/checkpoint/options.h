@@ -36,6 +36,7 @@ struct WriteCheckpointOptions {
   Durability durability = Durability::full;
   bool numbered = false;  ///< The folder given holds checkpoints that are numbered; the new one follows the highest.
   int total_limit = 0;    ///< If numbered: how many to keep. The lowest are removed once the new one is complete; 0 keeps all.
+  friend bool operator==(const WriteCheckpointOptions&, const WriteCheckpointOptions&) = default;
 };
 
 /// How much of a checkpoint is checked when it is opened.

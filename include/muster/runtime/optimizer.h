@@ -15,6 +15,7 @@ namespace muster {
 class LRScheduler;
 namespace runtime {
 class PreparedOptimizer;
+class SavedScheduler;
 }
 
 /// A prepared optimizer: the user's own, stepped where the strategy keeps parameters and gradients.
@@ -56,8 +57,9 @@ class Optimizer {
 class Scheduler {
  public:
   /// What step() and step(metric) do; one of the two is empty.
-  Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric, std::shared_ptr<LRScheduler> inner = nullptr)
-      : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)), inner_(std::move(inner)) {}
+  Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric, std::shared_ptr<const runtime::SavedScheduler> saved,
+            std::shared_ptr<LRScheduler> inner = nullptr)
+      : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)), saved_(std::move(saved)), inner_(std::move(inner)) {}
   /// Throws: UsageError (MU180) for a scheduler that wants a metric.
   void step() const;
   /// For ReduceLROnPlateau, ours or LibTorch's: the metric is averaged over ranks, so that all change their rate alike.
@@ -65,10 +67,13 @@ class Scheduler {
   void step(double metric) const;
   /// The user's scheduler, for its rates and its state; nullptr for one of LibTorch's, which has neither.
   const std::shared_ptr<LRScheduler>& inner() const noexcept { return inner_; }
+  /// What is saved of it.
+  const std::shared_ptr<const runtime::SavedScheduler>& saved() const noexcept { return saved_; }
 
  private:
   std::function<void()> step_;
   std::function<void(double)> step_by_metric_;
+  std::shared_ptr<const runtime::SavedScheduler> saved_;
   std::shared_ptr<LRScheduler> inner_;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "muster/format/options.h"
 #include "muster/precision/options.h"
 #include "muster/strategy/options.h"
 
@@ -50,6 +51,28 @@ struct GradientAccumulationOptions {
   GradientWeighting weighting = GradientWeighting::mean;
 };
 
+/// Where a program keeps its checkpoints.
+struct ProjectOptions {
+  /// save_state() and load_state() without a folder use numbered ones in directory/checkpoints.
+  bool automatic_checkpoint_naming = false;
+  std::string directory = ".";
+  /// Numbered checkpoints to keep; older ones are removed once a new one is complete. 0 keeps all.
+  int total_limit = 0;
+};
+
+/// How the state of a job is saved.
+struct SaveStateOptions {
+  /// Training goes on while the files are written.
+  bool asynchronous = false;
+  Durability durability = Durability::full;
+};
+
+/// How the state of a job is loaded.
+struct LoadStateOptions {
+  /// Weights that only one side has, and things that the checkpoint has beyond the program's, are errors.
+  bool strict = true;
+};
+
 /// Options of muster::Accelerator, with Accelerate's words and defaults.
 struct AcceleratorOptions {
   /// Stay on the CPU even where there is an accelerator.
@@ -65,6 +88,7 @@ struct AcceleratorOptions {
   /// Short for gradient_accumulation.num_steps; give one of the two.
   int gradient_accumulation_steps = 1;
   Precision mixed_precision = "no";
+  ProjectOptions project = {};
   /// A loader's batch_size is the whole job's, cut into one piece per rank, instead of each rank's.
   bool split_batches = false;
   /// Off: a scheduler's step() always steps, whatever the optimizer does.
@@ -124,6 +148,7 @@ struct RuntimeOptions {
   GradientAccumulationOptions gradient_accumulation = {};
   int num_nodes = 1;
   Precision precision = "32-true";
+  ProjectOptions project = {};
   bool split_batches = false;
   bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";

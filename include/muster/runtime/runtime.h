@@ -10,6 +10,7 @@
 #include "muster/runtime/options.h"
 #include "muster/runtime/prepare.h"
 #include "muster/runtime/profile.h"
+#include "muster/runtime/saving.h"
 
 #include <c10/core/Device.h>
 
@@ -28,7 +29,7 @@ namespace muster {
 /// One program on one rank: its group, devices, strategy, precision, and everything it prepared.
 /// The doors Accelerator and Fabric show parts of it under the names their users know and add no logic.
 /// Thread safety: one thread at a time.
-class Runtime : public runtime::Gathering {
+class Runtime : public runtime::Saving {
  public:
   explicit Runtime(const RuntimeOptions& options);
   ~Runtime();
@@ -96,8 +97,8 @@ class Runtime : public runtime::Gathering {
   /// Clips what the optimizer updates, by norm (returned) or by value (returns 0).
   double clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
 
-  /// 0, 1, ... count - 1.
-  static auto epochs(int64_t count) { return std::views::iota(int64_t{0}, count); }
+  /// 0, 1, ... count - 1; after load_state() without those that the checkpoint has behind it.
+  auto epochs(int64_t count) { return std::views::iota(first_epoch(count), count); }
   /// Seeds all generators, alike on every rank, or with the rank added. Loaders prepared later shuffle by it.
   void set_seed(uint64_t seed, bool per_rank = false);
 

@@ -1,0 +1,75 @@
+#pragma once
+
+#include "muster/data/loader.h"
+#include "muster/runtime/atomic_load.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/optimizer.h"
+#include "muster/tree/state.h"
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace muster {
+
+/// What a program saves under a name and takes back: a handle that prepare() returned, an object with save_state() and
+/// load_state(), or a plain value: a number, a text, a State. A variable or object is borrowed: it is read when it is saved and
+/// written to when it is loaded. A temporary can be saved only.
+class SavedItem {
+ public:
+  template <class M>
+  SavedItem(std::string name, const Model<M>& model) : SavedItem(of(std::move(name), model.prepared())) {}
+  SavedItem(std::string name, const Optimizer& optimizer);
+  SavedItem(std::string name, const Scheduler& scheduler);
+  template <class B>
+  SavedItem(std::string name, const DataLoader<B>& loader) : SavedItem(of(std::move(name), loader.state())) {}
+  template <Stateful T>
+  SavedItem(std::string name, T& object)
+      : name_(std::move(name)),
+        save_([&object]() -> State { return object.save_state(); }),
+        load_([&object](const State& state, bool, runtime::AtomicLoad& load) {
+          load.now([&] { object.load_state(state); }, [&object, before = clone(object.save_state())] { object.load_state(before); });
+        }) {}
+  template <class T>
+    requires(std::is_arithmetic_v<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, std::string> ||
+             std::same_as<std::remove_cvref_t<T>, State>)
+  SavedItem(std::string name, T&& value) : name_(std::move(name)) {
+    using V = std::remove_cvref_t<T>;
+    if constexpr (!std::is_lvalue_reference_v<T>) {
+      save_ = [value]() -> State { return value; };
+    } else {
+      save_ = [&value]() -> State { return value; };
+      if constexpr (!std::is_const_v<std::remove_reference_t<T>>)
+        load_ = [&value](const State& state, bool, runtime::AtomicLoad& load) { load.at_end([&value, taken = taken_as<V>(state)] { value = taken; }); };
+    }
+  }
+  SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
+
+  const std::string& name() const noexcept { return name_; }
+  /// Collective: for a model whose parameters are sharded.
+  State save() const { return save_(); }
+  /// Throws: CheckpointError (MU240, MU131, MU208, MU209), UsageError (MU114, MU138) if the state is none of such a thing, and
+  /// what the object's own load_state() throws; `load` is to be undone then.
+  void load(const State& state, bool strict, runtime::AtomicLoad& load) const;
+
+ private:
+  using Load = std::function<void(const State&, bool, runtime::AtomicLoad&)>;
+  SavedItem(std::string name, std::function<State()> save, Load load)
+      : name_(std::move(name)), save_(std::move(save)), load_(std::move(load)) {}
+  static SavedItem of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model);
+  static SavedItem of(std::string name, const std::shared_ptr<data::LoaderState>& loader);
+  template <class V>
+  static V taken_as(const State& state) {
+    if constexpr (std::same_as<V, State>) return state;
+    else return state.as<V>();
+  }
+
+  std::string name_;
+  std::function<State()> save_;
+  Load load_;
+};
+
+}  // namespace muster

@@ -1,0 +1,251 @@
+#include "job_state.h"
+
+#include "model_state.h"
+#include "random_state.h"
+#include "saved_position.h"
+#include "state_digest.h"
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace muster::runtime {
+namespace {
+
+// --- saving
+
+/// The gradients that wait for the end of the window, by optimizer and number of the parameter.
+State waiting_gradients(const JobParts& parts) {
+  State::List all;
+  for (const auto& optimizer : parts.optimizers) {
+    State::Map waiting;
+    const auto parameters = optimizer->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].grad().defined()) waiting.emplace_back(std::to_string(i), parameters[i].grad().detach());
+    all.emplace_back(std::move(waiting));
+  }
+  return all;
+}
+
+/// Where the open window began in the loader that was used last, for those who cannot take up its gradients.
+State window_begin(const JobParts& parts) {
+  const auto open = parts.accumulation->open_micro_batches();
+  State begin = State::Map{{"micro_batches", open}};
+  if (open == 0) return begin;
+  const data::LoaderState* latest = nullptr;
+  for (size_t i = 0; i < parts.loaders.size(); ++i) {
+    const auto& loader = *parts.loaders[i];
+    const auto start = loader.save_position().samples - open * loader.total_batch_size();
+    if (loader.position() == 0 || loader.total_batch_size() == 0 || start < 0 || (latest && latest->began() > loader.began())) continue;
+    latest = &loader;
+    begin.set("loader", i);
+    begin.set("samples", start);
+  }
+  return begin;
+}
+
+/// Puts states that are alike on all ranks into the shared list, and others into the ranks' own; the other list gets nothing
+/// in their place.
+void divide(const dist::Communicator& group, State::List states, const std::string& name, JobState& job) {
+  std::string mine(states.size() * sizeof(std::uint64_t), '\0');
+  for (size_t i = 0; i < states.size(); ++i) {
+    const auto value = digest(states[i]);
+    std::memcpy(mine.data() + i * sizeof value, &value, sizeof value);
+  }
+  const auto all = group.all_gather_bytes(mine);
+  State::List shared, own;
+  for (size_t i = 0; i < states.size(); ++i) {
+    const auto part = [&](const std::string& digests) { return digests.substr(i * sizeof(std::uint64_t), sizeof(std::uint64_t)); };
+    const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& other) { return other.size() == mine.size() && part(other) == part(mine); });
+    shared.push_back(alike ? states[i] : State());
+    own.push_back(alike ? State() : std::move(states[i]));
+  }
+  job.shared.set(name, std::move(shared));
+  job.own.set(name, std::move(own));
+}
+
+void refuse_sharded(const JobParts& parts) {
+  for (const auto& model : parts.models)
+    if (model->managed->sharded())
+      throw CheckpointError("MU243", "the state of model " + model->module->name() + " is cut over the ranks, and save_state and load_state do "
+                                     "not handle that yet: use save_model for the weights, or train under the strategy 'ddp'");
+}
+
+// --- loading
+
+class JobLoader {
+ public:
+  JobLoader(const JobParts& parts, const State& shared, const JobLoad& how, AtomicLoad& load)
+      : parts_(parts), shared_(shared), how_(how), load_(load), rank_(parts.group.rank()), same_world_(how.saved_ranks == parts.group.size()) {
+    own_ = how.own(rank_ < how.saved_ranks ? rank_ : 0);
+  }
+
+  std::vector<std::string> run() {
+    require_counts();
+    for (size_t i = 0; i < parts_.objects.size(); ++i) object(i);
+    for (size_t i = 0; i < parts_.loaders.size(); ++i) loader(i);
+    for (size_t i = 0; i < parts_.schedulers.size(); ++i) scheduler(i);
+    window();
+    for (size_t i = 0; i < parts_.models.size(); ++i) {
+      model(i);
+      communication(i);
+    }
+    for (size_t i = 0; i < parts_.optimizers.size(); ++i) optimizer(i);
+    random();
+    return std::move(notes_);
+  }
+
+ private:
+  void require_counts() const {
+    const auto check = [&](const char* name, size_t count) {
+      const auto saved = shared_.at(name).list().size();
+      if (saved == count || (!how_.strict && saved > count)) return;
+      throw CheckpointError("MU240", formatted("the checkpoint holds {} {} and this program has {}: prepare and register the same ones, in the "
+                                               "same order, before load_state", saved, name, count));
+    };
+    check("models", parts_.models.size());
+    check("optimizers", parts_.optimizers.size());
+    check("schedulers", parts_.schedulers.size());
+    check("loaders", parts_.loaders.size());
+    check("objects", parts_.objects.size());
+  }
+
+  /// What was saved of one of these: alike on all ranks, or this rank's own. Nothing: a hook took it away.
+  State saved(const char* name, size_t i) {
+    if (const auto& shared = shared_.at(name).list()[i]; !shared.empty()) return shared;
+    const auto& own = own_.at(name).list()[i];
+    if (!own.empty() && rank_ >= how_.saved_ranks)
+      notes_.push_back(formatted("{}[{}] was different on every rank; rank {}, which did not exist then, takes that of rank 0", name, i, rank_));
+    return own;
+  }
+
+  void object(size_t i) {
+    const auto state = saved("objects", i);
+    if (!state.empty()) parts_.objects[i].load(state, how_.strict, load_);
+  }
+
+  void loader(size_t i) {
+    const auto state = saved("loaders", i);
+    if (state.empty()) return;
+    auto position = position_from(state);
+    const auto& begin = shared_.at("window");
+    if (!same_world_ && begin.find("loader") && begin.at("loader").as<size_t>() == i) position.samples = begin.at("samples").integer();
+    load_position(parts_.loaders[i], position, load_);
+  }
+
+  void scheduler(size_t i) {
+    const auto state = saved("schedulers", i);
+    if (state.empty()) return;
+    const auto& scheduler = parts_.schedulers[i];
+    load_.now([&] { scheduler->load_state(state); }, [scheduler, before = scheduler->save_state()] { scheduler->load_state(before); });
+  }
+
+  void window() {
+    const auto& begin = shared_.at("window");
+    const auto open = begin.at("micro_batches").as<int>();
+    const auto before = parts_.accumulation->save_state();
+    const auto undo = [accumulation = parts_.accumulation, before] { accumulation->load_state(before); };
+    if (same_world_) {
+      load_.now([&] { parts_.accumulation->load_state(own_.at("accumulation")); }, undo);
+      load_.at_end([gradients = own_.find("gradients") ? own_.at("gradients") : State(), parts = parts_] { put_gradients(parts, gradients); });
+      return;
+    }
+    if (open > 0 && !begin.find("loader"))
+      throw CheckpointError("MU242", formatted("the checkpoint was saved by {} ranks inside a window of gradient accumulation, whose gradients only "
+                                               "{} ranks can take up, and its loader cannot go back to the window's begin: resume with {} ranks",
+                                               how_.saved_ranks, how_.saved_ranks, how_.saved_ranks));
+    if (open > 0)
+      notes_.push_back(formatted("saved by {} ranks inside a window of gradient accumulation: its {} micro-batches will run again, since their "
+                                 "gradients belong to that number of ranks", how_.saved_ranks, open));
+    load_.now([&] { parts_.accumulation->reset(); }, undo);
+    load_.at_end([parts = parts_] { put_gradients(parts, State()); });
+  }
+
+  static void put_gradients(const JobParts& parts, const State& gradients) {
+    const at::NoGradGuard no_grad;
+    for (size_t o = 0; o < parts.optimizers.size(); ++o) {
+      const auto parameters = parts.optimizers[o]->parameters();
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const auto* waiting = gradients.empty() ? nullptr : gradients.list().at(o).find(std::to_string(i));
+        auto& gradient = parameters[i].mutable_grad();
+        gradient = waiting ? at::empty_like(parameters[i]).copy_(waiting->tensor()) : at::Tensor();
+      }
+    }
+  }
+
+  void model(size_t i) {
+    const auto& saved = shared_.at("models").list()[i];
+    if (!saved.empty()) load_.at_end(prepare_weights(*parts_.models[i], saved.at("weights"), how_.strict));
+  }
+
+  /// What a communication hook carries belongs to this rank of this world.
+  void communication(size_t i) {
+    const auto& saved = own_.at("communication").list().at(i);
+    if (!same_world_ || saved.empty()) return;
+    const auto& managed = parts_.models[i]->managed;
+    load_.now([&] { managed->load_communication(saved); }, [managed, before = clone(managed->save_communication())] { managed->load_communication(before); });
+  }
+
+  void optimizer(size_t i) {
+    const auto& saved = shared_.at("optimizers").list()[i];
+    if (!saved.empty()) load_.at_end(parts_.optimizers[i]->prepare_load(saved));
+  }
+
+  void random() {
+    if (rank_ < how_.saved_ranks) {
+      const auto before = random_state(parts_.device);
+      load_.now([&] { set_random_state(own_.at("random"), parts_.device); }, [before, device = parts_.device] { set_random_state(before, device); });
+    }
+    if (!same_world_ && rank_ == 0)
+      notes_.push_back(formatted("saved by {} ranks, resumed by {}: random numbers that each rank draws for itself will differ from those of a run "
+                                 "that was not interrupted", how_.saved_ranks, parts_.group.size()));
+  }
+
+  const JobParts& parts_;
+  const State& shared_;
+  const JobLoad& how_;
+  AtomicLoad& load_;
+  int rank_;
+  bool same_world_;
+  State own_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+JobState save_job(const JobParts& parts) {
+  refuse_sharded(parts);
+  JobState job;
+  State::List models, optimizers, schedulers, loaders, objects;
+  for (const auto& model : parts.models) models.push_back(save_weights_state(*model));
+  for (const auto& optimizer : parts.optimizers) optimizers.push_back(optimizer->save_state());
+  for (const auto& scheduler : parts.schedulers) schedulers.push_back(scheduler->save_state());
+  for (const auto& loader : parts.loaders) loaders.push_back(position_state(*loader));
+  for (const auto& object : parts.objects) objects.push_back(object.save());
+  job.shared.set("models", std::move(models));
+  job.shared.set("optimizers", std::move(optimizers));
+  job.shared.set("window", window_begin(parts));
+  divide(parts.group, std::move(schedulers), "schedulers", job);
+  divide(parts.group, std::move(loaders), "loaders", job);
+  divide(parts.group, std::move(objects), "objects", job);
+  job.own.set("accumulation", parts.accumulation->save_state());
+  if (parts.accumulation->open_micro_batches() > 0) job.own.set("gradients", waiting_gradients(parts));
+  State::List communication;
+  for (const auto& model : parts.models) communication.push_back(model->managed->save_communication());
+  job.own.set("communication", std::move(communication));
+  job.own.set("random", random_state(parts.device));
+  return job;
+}
+
+std::vector<std::string> load_job(const JobParts& parts, const State& shared, const JobLoad& how, AtomicLoad& load) {
+  refuse_sharded(parts);
+  return JobLoader(parts, shared, how, load).run();
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,57 @@
+#pragma once
+
+#include "accumulation.h"
+#include "prepared_optimizer.h"
+#include "saved_scheduler.h"
+
+#include "muster/data/loader_state.h"
+#include "muster/dist/communicator.h"
+#include "muster/runtime/atomic_load.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/saved_item.h"
+#include "muster/tree/state.h"
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster::runtime {
+
+/// All that a job's course depends on, in the order in which it was prepared or registered.
+struct JobParts {
+  std::shared_ptr<Accumulation> accumulation;
+  c10::Device device;
+  dist::Communicator group;
+  std::vector<std::shared_ptr<data::LoaderState>> loaders;
+  std::vector<std::shared_ptr<PreparedModel>> models;
+  std::vector<SavedItem> objects;
+  std::vector<std::shared_ptr<PreparedOptimizer>> optimizers;
+  std::vector<std::shared_ptr<const SavedScheduler>> schedulers;
+};
+
+/// What a checkpoint holds of a job: what is alike on all ranks, and what is this rank's own.
+struct JobState {
+  State shared;
+  State own;
+};
+
+/// Collective. Throws: CheckpointError (MU241, MU243).
+JobState save_job(const JobParts& parts);
+
+/// How a job is taken back.
+struct JobLoad {
+  int saved_ranks = 1;                     ///< ranks that saved
+  std::function<State(int rank)> own;      ///< the own state of a rank that saved
+  bool strict = true;                      ///< a name or an object that only one side has is an error
+};
+
+/// Checks that `shared` and the own states fit, and loads what can only be loaded whole; models and optimizers follow in
+/// load.commit(). Returns lines on what cannot be kept.
+/// Throws: CheckpointError (MU240, MU242), what parts throw on their states.
+std::vector<std::string> load_job(const JobParts& parts, const State& shared, const JobLoad& how, AtomicLoad& load);
+
+}  // namespace muster::runtime

@@ -1,0 +1,46 @@
+#pragma once
+
+#include "saved_scheduler.h"
+
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/runtime/saved_item.h"
+#include "muster/tree/state.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace muster::runtime {
+
+/// What a runtime keeps for its checkpoints. Thread safety: one thread at a time.
+class Saves {
+ public:
+  using Hook = std::function<void(State&, const std::filesystem::path&)>;
+  using Hooks = std::map<int64_t, Hook>;   ///< in the order of registration
+
+  std::shared_ptr<const SavedScheduler> add(std::shared_ptr<const SavedScheduler> scheduler) {
+    schedulers_.push_back(scheduler);
+    return scheduler;
+  }
+  /// Those that somebody still holds a handle of.
+  std::vector<std::shared_ptr<const SavedScheduler>> schedulers() {
+    std::erase_if(schedulers_, [](const auto& scheduler) { return scheduler.expired(); });
+    std::vector<std::shared_ptr<const SavedScheduler>> alive;
+    for (const auto& scheduler : schedulers_) alive.push_back(scheduler.lock());
+    return alive;
+  }
+
+  std::vector<SavedItem> objects;
+  std::shared_ptr<Hooks> before_save = std::make_shared<Hooks>(), before_load = std::make_shared<Hooks>();
+  std::unique_ptr<CheckpointWriter> writer;   // of the last asynchronous save
+  WriteCheckpointOptions writer_options;
+  int64_t epochs_done = 0;                    // that epochs() has not left out yet
+
+ private:
+  std::vector<std::weak_ptr<const SavedScheduler>> schedulers_;
+};
+
+}  // namespace muster::runtime

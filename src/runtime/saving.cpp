@@ -1,0 +1,174 @@
+#include "muster/runtime/saving.h"
+
+#include "job_state.h"
+#include "model_state.h"
+#include "parts.h"
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/runtime/process_control.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace muster::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+HookHandle add_hook(const std::shared_ptr<Saves::Hooks>& hooks, Saves::Hook hook) {
+  const auto key = hooks->empty() ? 0 : hooks->rbegin()->first + 1;
+  hooks->emplace(key, std::move(hook));
+  return HookHandle([key, weak = std::weak_ptr(hooks)] {
+    if (const auto alive = weak.lock()) alive->erase(key);
+  });
+}
+
+void call_hooks(const Saves::Hooks& hooks, State& state, const fs::path& folder) {
+  const auto copy = hooks;   // a hook may remove itself
+  for (const auto& [_, hook] : copy) hook(state, folder);
+}
+
+/// Where numbered checkpoints go.
+fs::path numbered_folder(const ProjectOptions& project) {
+  if (!project.automatic_checkpoint_naming)
+    throw ConfigError("MU244", "no folder was given for a checkpoint, and none follows from the options: name it, or set "
+                               "project.automatic_checkpoint_naming and project.directory");
+  return fs::path(project.directory) / "checkpoints";
+}
+
+/// Runs f on every rank; all of them throw if one does, after `undo`. Collective.
+template <class F>
+void together(const dist::Communicator& group, AtomicLoad& load, F&& f) {
+  std::exception_ptr failed;
+  const auto failure = outcome_of(f, failed);
+  try {
+    share_outcome(group, failure);
+  } catch (...) {
+    load.undo();
+    if (failed) std::rethrow_exception(failed);
+    throw;
+  }
+  if (!failed) return load.commit();
+  load.undo();
+  std::rethrow_exception(failed);
+}
+
+/// One rank of each node reads every byte to check it; the others check what they read.
+Checkpoint opened(const fs::path& folder, bool check_everything) {
+  return Checkpoint(folder, {.check = check_everything ? CheckpointCheck::everything : CheckpointCheck::as_read});
+}
+
+/// What is left of an item by its filter.
+State filtered(State state, const std::function<bool(const std::string&, const State&)>& keep) {
+  State::Map kept;
+  for (auto& [name, value] : state.map())
+    if (keep(name, value)) kept.emplace_back(name, std::move(value));
+  return kept;
+}
+
+State weights_in(const fs::path& path) {
+  State::Map weights;
+  for (auto& [name, tensor] : load_file(path).tensors) weights.emplace_back(name, std::move(tensor));
+  return weights;
+}
+
+}  // namespace
+
+fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& options) {
+  auto& saves = parts_->saves();
+  wait_for_save();
+  const auto& project = parts_->project();
+  const WriteCheckpointOptions how{.durability = options.durability, .numbered = folder.empty(), .total_limit = project.total_limit};
+  const auto where = folder.empty() ? numbered_folder(project) : folder;
+  auto job = save_job(parts_->job());
+  call_hooks(*saves.before_save, job.shared, where);
+  const CheckpointContents contents{.shared = std::move(job.shared), .own = std::move(job.own)};
+  if (!options.asynchronous) return write_checkpoint(contents, where, group(), how);
+  if (!saves.writer || saves.writer_options != how) {
+    saves.writer = std::make_unique<CheckpointWriter>(group(), how);
+    saves.writer_options = how;
+  }
+  saves.writer->start(contents, where);
+  return where;
+}
+
+fs::path Saving::wait_for_save() { return parts_->saves().writer ? parts_->saves().writer->wait() : fs::path(); }
+
+void Saving::load_state(const fs::path& folder, const LoadStateOptions& options) {
+  auto& saves = parts_->saves();
+  wait_for_save();
+  AtomicLoad load;
+  std::vector<std::string> notes;
+  together(group(), load, [&] {
+    auto where = folder;
+    if (where.empty()) {
+      const auto numbered = numbered_folder(parts_->project());
+      const auto latest = latest_checkpoint(numbered);
+      if (!latest) throw ConfigError("MU244", "there is no checkpoint in " + numbered.string() + " to load; save one first, or name the folder");
+      where = *latest;
+    }
+    const auto checkpoint = opened(where, is_local_main());
+    auto shared = checkpoint.shared();
+    call_hooks(*saves.before_load, shared, where);
+    notes = load_job(parts_->job(), shared,
+                     {.saved_ranks = checkpoint.world_size(), .own = [&](int rank) { return checkpoint.own(rank); }, .strict = options.strict}, load);
+  });
+  const auto loaders = parts_->job().loaders;
+  saves.epochs_done = loaders.empty() ? 0 : loaders.front()->epoch();
+  for (const auto& note : notes) log::warning("load_state: " + note);
+}
+
+HookHandle Saving::register_save_state_pre_hook(Saves::Hook hook) { return add_hook(parts_->saves().before_save, std::move(hook)); }
+HookHandle Saving::register_load_state_pre_hook(Saves::Hook hook) { return add_hook(parts_->saves().before_load, std::move(hook)); }
+void Saving::keep_object(SavedItem object) { parts_->saves().objects.push_back(std::move(object)); }
+
+void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {
+  wait_for_save();
+  for (const auto& [name, _] : filter)
+    if (std::none_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }))
+      throw ConfigError("MU246", "a filter was given for \"" + name + "\", which is not among the things to save");
+  State shared = State::Map{};
+  for (const auto& item : items) {
+    auto state = item.save();
+    if (const auto found = filter.find(item.name()); found != filter.end()) state = filtered(std::move(state), found->second);
+    shared.set(item.name(), std::move(state));
+  }
+  write_checkpoint({.shared = std::move(shared)}, folder, group());
+}
+
+State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, const LoadStateOptions& options) {
+  wait_for_save();
+  AtomicLoad load;
+  State rest = State::Map{};
+  together(group(), load, [&] {
+    const auto shared = opened(folder, is_local_main()).shared();
+    const auto asked = [&](const std::string& name) { return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }); };
+    for (const auto& item : items) {
+      const auto* found = shared.find(item.name());
+      if (found) item.load(*found, options.strict, load);
+      else if (options.strict) shared.at(item.name());   // says what there is
+    }
+    for (const auto& [name, state] : shared.map())
+      if (!asked(name)) rest.set(name, state);
+  });
+  return rest;
+}
+
+void Saving::load_weights(const fs::path& path, const PreparedModel& model, const LoadStateOptions& options) {
+  AtomicLoad load;
+  together(group(), load, [&] { load.at_end(prepare_weights(model, weights_in(path), options.strict)); });
+}
+
+int64_t Saving::first_epoch(int64_t count) {
+  auto& left = parts_->saves().epochs_done;
+  const auto first = std::min(left, std::max<int64_t>(count, 0));
+  left -= first;
+  return first;
+}
+
+}  // namespace muster::runtime

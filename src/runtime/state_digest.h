@@ -1,0 +1,12 @@
+#pragma once
+
+#include "muster/tree/state.h"
+
+#include <cstdint>
+
+namespace muster::runtime {
+
+/// Equal for states that are identical(), and else different but for chance (XXH3, 64 bits).
+std::uint64_t digest(const State& state);
+
+}  // namespace muster::runtime

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+namespace muster::testing {
+
+/// A folder that goes away with its owner.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    auto name = (std::filesystem::temp_directory_path() / "muster-test-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+    owned_ = true;
+  }
+  /// Somebody else's.
+  explicit TemporaryFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::move(other.path_)), owned_(std::exchange(other.owned_, false)) {}
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (owned_) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  bool owned_ = false;
+};
+
+/// One folder for all ranks, owned by rank 0. Collective.
+inline TemporaryFolder shared_folder(const dist::Communicator& group) {
+  if (group.rank() != 0) return TemporaryFolder(group.broadcast_bytes({}));
+  TemporaryFolder folder;
+  group.broadcast_bytes(folder.path().string());
+  return folder;
+}
+
+}  // namespace muster::testing
