@@ -11,6 +11,7 @@ namespace muster::format {
 namespace {
 
 using Made = PythonValue::Kind;
+constexpr std::string_view kByteOrder = "little", kVersionText = "3\n";
 
 bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
@@ -184,6 +185,22 @@ class PickleText {
 
 std::string write_pickle(const PythonFile& content) { return PickleText(content).write(); }
 
+namespace {
+
+/// Bytes of the whole archive.
+std::uint64_t archive_bytes(const std::string& folder, const PythonFile& content, std::uint64_t pickle_bytes) {
+  ZipLayout layout;
+  std::uint64_t bytes = 0;
+  const auto add = [&](const std::string& name, std::uint64_t size) { bytes += layout.begin(folder + name, size, 0).size() + size; };
+  add("data.pkl", pickle_bytes);
+  add("byteorder", kByteOrder.size());
+  for (std::size_t i = 0; i < content.storages.size(); ++i) add("data/" + std::to_string(i), content.storages[i].bytes);
+  add("version", kVersionText.size());
+  return bytes + layout.end().size();
+}
+
+}  // namespace
+
 void write_python_file(AtomicFile& file, const PythonFile& content, std::string_view stem,
                        const std::function<std::string_view(std::size_t)>& bytes_of) {
   ZipLayout layout;
@@ -192,10 +209,12 @@ void write_python_file(AtomicFile& file, const PythonFile& content, std::string_
     const std::string head = layout.begin(folder + name, bytes.size(), crc32(bytes));
     file.write(std::array{std::string_view(head), bytes});
   };
-  add("data.pkl", write_pickle(content));
-  add("byteorder", "little");
+  const std::string pickle = write_pickle(content);
+  file.reserve(archive_bytes(folder, content, pickle.size()));
+  add("data.pkl", pickle);
+  add("byteorder", kByteOrder);
   for (std::size_t i = 0; i < content.storages.size(); ++i) add("data/" + std::to_string(i), bytes_of(i));
-  add("version", "3\n");
+  add("version", kVersionText);
   const std::string end = layout.end();
   file.write(std::array{std::string_view(end)});
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "muster/format/options.h"
@@ -49,6 +50,26 @@ enum class CheckpointCheck : std::uint8_t {
 struct ReadCheckpointOptions {
   CheckpointCheck check = CheckpointCheck::everything;
   bool map = true;  ///< Share the kernel's memory of the files, copied page by page where it is written to.
+};
+
+/// How a file of Python is read.
+struct LoadPythonOptions {
+  bool leave_out = false;  ///< Leave out objects that are not understood, with a warning, instead of failing.
+  bool map = true;         ///< Share the kernel's memory of the file, copied page by page where it is written to.
+  bool verify = false;     ///< Compare the checksums of all tensors, as Python does not. Reads the whole file.
+};
+
+/// How a file of Python is written.
+struct SavePythonOptions {
+  Durability durability = Durability::full;
+  bool integer_keys = true;  ///< Names that all are decimal integers become integers: {"0": ...} is {0: ...} in Python.
+  std::set<std::string> tuples = {"betas", "etas", "step_sizes"};  ///< Lists under these names become tuples.
+};
+
+/// How a state is put into a module.
+struct LoadStateDictOptions {
+  std::string prefix = {};  ///< What the state's names have in front, such as "module."; names without it are unexpected.
+  bool strict = true;  ///< A name that only one side has is an error.
 };
 
 }  // namespace muster

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "muster/checkpoint/options.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/tree/state.h"
+
+namespace muster {
+
+/// A module's parameters and buffers by the names, and in the order, of Python's state_dict of the same module.
+/// The tensors share the module's memory and ask for no gradient.
+/// Collective: none.
+State state_dict(const torch::nn::Module& module);
+
+/// Copies a state into a module's parameters and buffers, which keep dtype and device. Values are converted to the
+/// module's dtype, as Python does. A tensor of the module that shares memory with one that is filled needs no value of
+/// its own. The counts of batch normalizations may be missing if the state has none at all, as in files from before
+/// PyTorch 0.4.1. Returns the names that only one side has: both lists are empty if strict.
+/// Throws: CheckpointError MU228 for names that only one side has, if strict, and always for a shape that differs or a
+/// value that is no tensor; all are listed, and nothing is copied.
+/// Collective: none.
+LoadReport load_state_dict(torch::nn::Module& module, const State& state, const LoadStateDictOptions& options = {});
+
+}  // namespace muster

@@ -1,0 +1,116 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "checkpoint/tied_tensors.h"
+#include "muster/base/error.h"
+#include "muster/checkpoint/state_dict.h"
+
+namespace muster {
+namespace {
+
+constexpr std::string_view kBatchCount = "num_batches_tracked";
+
+std::string joined(const std::vector<std::string>& words) {
+  constexpr std::size_t kShown = 20;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + words[i];
+  return words.size() > kShown ? text + " and " + std::to_string(words.size() - kShown) + " more" : text;
+}
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sizes();
+  return text.str();
+}
+
+/// What goes where, decided before anything is copied.
+struct Fitting {
+  LoadReport report;
+  std::vector<std::string> different;
+  std::vector<std::pair<at::Tensor, at::Tensor>> pairs;  ///< To, from.
+};
+
+void pair_up(Fitting& fitting, const std::string& name, const at::Tensor& to, const State& value) {
+  if (value.kind() != State::Kind::tensor) {
+    fitting.different.push_back("'" + name + "' is " + std::string(name_of(value.kind())));
+    return;
+  }
+  const at::Tensor& from = value.tensor();
+  // Before PyTorch 0.4 a number was a tensor of one element.
+  const bool scalar = to.dim() == 0 && from.dim() == 1 && from.numel() == 1;
+  if (!scalar && from.sizes() != to.sizes()) fitting.different.push_back("'" + name + "' (state: " + shape_text(from) + ", module: " + shape_text(to) + ")");
+  else fitting.pairs.emplace_back(to, scalar ? from.squeeze(0) : from);
+}
+
+Fitting fit(const NamedTensors& weights, const State::Map& state, const std::string& prefix) {
+  std::map<std::string_view, const State*> values;
+  bool counts_batches = false;
+  for (const auto& [name, value] : state) {
+    if (!name.starts_with(prefix)) continue;
+    values[std::string_view(name).substr(prefix.size())] = &value;
+    counts_batches |= name.ends_with(kBatchCount);
+  }
+  Fitting fitting;
+  std::vector<std::pair<std::string, at::Tensor>> without;
+  for (const auto& [name, tensor] : weights) {
+    const auto found = values.find(name);
+    if (found == values.end()) {
+      without.emplace_back(name, tensor);
+      continue;
+    }
+    pair_up(fitting, name, tensor, *found->second);
+    values.erase(found);
+  }
+  for (const auto& [name, tensor] : without) {
+    const bool tied = std::any_of(fitting.pairs.begin(), fitting.pairs.end(), [&](const auto& pair) { return checkpoint::are_tied(pair.first, tensor); });
+    if (!tied && (counts_batches || !name.ends_with(kBatchCount))) fitting.report.missing.push_back(name);
+  }
+  for (const auto& [name, value] : state)
+    if (!name.starts_with(prefix) || values.contains(std::string_view(name).substr(prefix.size()))) fitting.report.unexpected.push_back(name);
+  return fitting;
+}
+
+/// The prefix that all unexpected names have, if they are what is missing but for it.
+std::string prefix_hint(const Fitting& fitting) {
+  if (fitting.report.missing.empty() || fitting.report.unexpected.empty()) return "";
+  const std::string& first = fitting.report.unexpected.front();
+  const std::string& wanted = fitting.report.missing.front();
+  if (first.size() <= wanted.size() || !first.ends_with(wanted)) return "";
+  const std::string prefix = first.substr(0, first.size() - wanted.size());
+  const bool all = std::all_of(fitting.report.unexpected.begin(), fitting.report.unexpected.end(), [&](const auto& name) { return name.starts_with(prefix); });
+  return all ? "; the state's names begin with '" + prefix + "': load with .prefix = \"" + prefix + "\"" : "";
+}
+
+void check_fit(const Fitting& fitting, bool strict) {
+  std::string problems;
+  if (!fitting.different.empty()) problems += "; shapes or kinds differ:" + joined(fitting.different);
+  if (strict && !fitting.report.missing.empty()) problems += "; the state lacks:" + joined(fitting.report.missing);
+  if (strict && !fitting.report.unexpected.empty()) problems += "; only the state has:" + joined(fitting.report.unexpected);
+  if (!problems.empty())
+    throw CheckpointError("MU228", "the state does not fit the module, nothing was loaded" + problems + (strict ? prefix_hint(fitting) : ""));
+}
+
+}  // namespace
+
+State state_dict(const torch::nn::Module& module) {
+  State::Map map;
+  for (const auto& [name, tensor] : weights_of(module)) map.emplace_back(name, tensor.detach());
+  return map;
+}
+
+LoadReport load_state_dict(torch::nn::Module& module, const State& state, const LoadStateDictOptions& options) {
+  const Fitting fitting = fit(weights_of(module), state.map(), options.prefix);
+  check_fit(fitting, options.strict);
+  const at::NoGradGuard no_grad;
+  for (const auto& [to, from] : fitting.pairs) at::Tensor(to).copy_(from);
+  return fitting.report;
+}
+
+}  // namespace muster

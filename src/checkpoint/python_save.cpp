@@ -1,0 +1,171 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "muster/base/error.h"
+#include "muster/checkpoint/python.h"
+#include "muster/format/atomic_file.h"
+#include "muster/format/python_file.h"
+
+namespace muster {
+namespace {
+
+using format::PythonFile;
+using format::PythonTensor;
+using format::PythonValue;
+
+/// A part of a LibTorch storage that goes into the file as one storage.
+struct Stretch {
+  c10::Storage storage;
+  std::uint64_t begin = 0, end = 0;  ///< Bytes.
+};
+
+/// Where a tensor's elements lie in its storage.
+Stretch stretch_of(const at::Tensor& tensor) {
+  const auto width = static_cast<std::uint64_t>(tensor.element_size());
+  std::uint64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += static_cast<std::uint64_t>((tensor.size(i) - 1) * tensor.stride(i));
+  const auto first = static_cast<std::uint64_t>(tensor.storage_offset());
+  return {tensor.storage(), first * width, (first + last + 1) * width};
+}
+
+bool is_decimal(const std::string& text) {
+  const std::size_t sign = text.starts_with('-') ? 1 : 0;
+  const bool digits = text.size() > sign && text.size() <= sign + 18 &&
+                      std::all_of(text.begin() + static_cast<std::ptrdiff_t>(sign), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return digits && (text == "0" || text[sign] != '0');
+}
+
+/// Turns a state into what the file is to hold. Tensors whose memory overlaps share a storage there; others that merely
+/// lie in one allocation, such as the parts of flat memory, have each their own, which holds nothing else.
+class PythonOfState {
+ public:
+  PythonOfState(const std::filesystem::path& path, const SavePythonOptions& options) : path_(path), options_(options) {}
+
+  PythonFile make(const State& state) {
+    content_.value = of(state, "", false);
+    share_memory();
+    return std::move(content_);
+  }
+
+  /// A storage's bytes on the CPU. Valid until the next call.
+  std::string_view bytes_of(std::size_t storage) {
+    const Stretch& stretch = stretches_[storage];
+    const std::uint64_t bytes = stretch.end - stretch.begin;
+    if (bytes == 0) return {};
+    if (stretch.storage.device().is_cpu()) return {static_cast<const char*>(stretch.storage.data()) + stretch.begin, bytes};
+    at::Tensor all = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(stretch.storage.device()));
+    all.set_(stretch.storage, static_cast<int64_t>(stretch.begin), {static_cast<int64_t>(bytes)}, {1});
+    copy_ = all.cpu();
+    return {static_cast<const char*>(copy_.const_data_ptr()), bytes};
+  }
+
+ private:
+  PythonValue of(const State& state, const std::string& place, bool tuple) {
+    PythonValue value;
+    switch (state.kind()) {
+      case State::Kind::none: return value;
+      case State::Kind::boolean:
+        value.kind = PythonValue::Kind::boolean;
+        value.integer = state.boolean();
+        return value;
+      case State::Kind::integer: return PythonValue::of_integer(state.integer());
+      case State::Kind::number:
+        value.kind = PythonValue::Kind::number;
+        value.number = state.number();
+        return value;
+      case State::Kind::text: return PythonValue::of_text(state.text());
+      case State::Kind::tensor: return of_tensor(state.tensor(), place);
+      case State::Kind::list:
+        value.kind = tuple ? PythonValue::Kind::tuple : PythonValue::Kind::list;
+        for (std::size_t i = 0; i < state.list().size(); ++i) value.items.push_back(of(state.list()[i], place + "/" + std::to_string(i), false));
+        return value;
+      case State::Kind::map: return of_map(state, place);
+    }
+    return value;
+  }
+
+  PythonValue of_map(const State& state, const std::string& place) {
+    PythonValue value;
+    value.kind = PythonValue::Kind::map;
+    const auto& map = state.map();
+    const bool integers = options_.integer_keys && std::all_of(map.begin(), map.end(), [](const auto& entry) { return is_decimal(entry.first); });
+    for (const auto& [name, part] : map)
+      value.entries.emplace_back(integers ? PythonValue::of_integer(std::stoll(name)) : PythonValue::of_text(name),
+                                 of(part, place + "/" + name, options_.tuples.contains(name)));
+    return value;
+  }
+
+  PythonValue of_tensor(const at::Tensor& given, const std::string& place) {
+    const auto refuse = [&](const std::string& why) {
+      throw CheckpointError("MU227", path_.string() + " was not written: the tensor '" + (place.empty() ? place : place.substr(1)) + "' " + why);
+    };
+    if (!given.defined()) refuse("is undefined");
+    if (given.is_meta()) refuse("is on the meta device and has no values; give it memory first");
+    if (given.layout() != at::kStrided) refuse("is not dense; call to_dense() on it first");
+    at::Tensor tensor = given.detach().resolve_conj().resolve_neg();
+    if (!tensor.has_storage()) tensor = tensor.cpu();
+    const auto* row = format::find_scalar_type(static_cast<format::ScalarType>(tensor.scalar_type()));
+    if (!row) refuse(std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", which is not written; dequantize it first");
+    PythonTensor view{.storage = 0, .type = row->type, .offset = 0, .shape = tensor.sizes().vec(), .strides = tensor.strides().vec()};
+    Stretch stretch;
+    if (tensor.numel() > 0) stretch = stretch_of(tensor);
+    if (stretch.end > 0 && stretch.end > stretch.storage.nbytes()) refuse("has no memory behind it now");
+    content_.tensors.push_back(std::move(view));
+    places_.push_back(std::move(stretch));
+    return PythonValue::of_tensor(content_.tensors.size() - 1);
+  }
+
+  /// Puts together what overlaps, and numbers the storages in the order in which they come up.
+  void share_memory() {
+    std::vector<std::size_t> order(places_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    const auto key = [&](std::size_t i) { return std::pair(places_[i].storage ? places_[i].storage.unsafeGetStorageImpl() : nullptr, places_[i].begin); };
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
+    std::vector<std::size_t> group_of(places_.size());
+    std::vector<Stretch> groups;
+    for (const std::size_t i : order) {
+      const Stretch& place = places_[i];
+      const bool overlaps = !groups.empty() && place.end > 0 && groups.back().storage && place.storage.is_alias_of(groups.back().storage) &&
+                            place.begin < groups.back().end;
+      if (!overlaps) groups.push_back(place);
+      groups.back().end = std::max(groups.back().end, place.end);
+      group_of[i] = groups.size() - 1;
+    }
+    for (Stretch& group : groups) group.begin -= group.begin % kWidestElement;  // views of other types start at a multiple of it
+    std::map<std::size_t, std::size_t> number_of;
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      const auto [found, fresh] = number_of.emplace(group_of[i], stretches_.size());
+      const Stretch& group = groups[group_of[i]];
+      if (fresh) stretches_.push_back(group);
+      if (fresh) content_.storages.push_back({.key = "", .location = "cpu", .bytes = group.end - group.begin});
+      PythonTensor& tensor = content_.tensors[i];
+      tensor.storage = found->second;
+      if (places_[i].end > 0) tensor.offset = static_cast<std::int64_t>((places_[i].begin - group.begin) / format::row_of(tensor.type).bytes);
+    }
+  }
+
+  static constexpr std::uint64_t kWidestElement = 16;
+  const std::filesystem::path& path_;
+  const SavePythonOptions& options_;
+  PythonFile content_;
+  std::vector<Stretch> places_, stretches_;
+  at::Tensor copy_;
+};
+
+}  // namespace
+
+void save_python(const State& state, const std::filesystem::path& path, const SavePythonOptions& options) {
+  PythonOfState maker(path, options);
+  const PythonFile content = maker.make(state);
+  format::AtomicFile file(path, options.durability);
+  format::write_python_file(file, content, path.stem().string(), [&](std::size_t storage) { return maker.bytes_of(storage); });
+  file.publish();
+}
+
+}  // namespace muster
