@@ -298,6 +298,13 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
   return values;
 }
 
+std::vector<ParameterPart> ShardedModel::parts() {
+  std::vector<ParameterPart> parts;
+  for (const auto& entry : state_->module.named_parameters())
+    if (const auto* place = state_->place(entry.value())) parts.push_back(state_->units[place->first]->part(place->second, entry.key()));
+  return parts;
+}
+
 std::string ShardedModel::describe() const {
   int64_t whole = 0, held = 0;
   for (const auto& unit : state_->units) {

@@ -64,6 +64,14 @@ ShardedUnit::ShardedUnit(UnitPlan plan, dist::Communicator group, const std::wea
   }
 }
 
+ParameterPart ShardedUnit::part(size_t i, std::string name) const {
+  const auto mine = layout_.part(i, group_.rank());
+  const auto& tensor = parameter(i).tensor;
+  const auto start = layout_.chunk() * group_.rank() + mine.begin - layout_.whole(i).begin;
+  const auto length = mine.length == 0 ? 0 : std::clamp<int64_t>(tensor.numel() - start, 0, mine.length);
+  return {std::move(name), tensor, pieces_[i].value.narrow(0, 0, length), length == 0 ? 0 : start, pieces_[i].value.numel()};
+}
+
 std::string ShardedUnit::misplaced() const {
   for (const auto& parameter : plan_.parameters)
     if (!memory_.holds(parameter.tensor)) return parameter.name;

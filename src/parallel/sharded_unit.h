@@ -3,6 +3,7 @@
 #include "muster/dist/communicator.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/optim/flat_source.h"
+#include "muster/parallel/managed_model.h"
 #include "parallel/shard_layout.h"
 #include "parallel/units.h"
 
@@ -27,6 +28,8 @@ class ShardedUnit {
   /// The parameter that this view of the unit's memory, or of its gradients' stand-ins, belongs to.
   const NamedTensor& parameter_of(const at::Tensor& view) const { return plan_.parameters[layout_.at(view.storage_offset())]; }
   const optim::FlatPiece& piece(size_t i) const { return pieces_[i]; }
+  /// What this rank holds of the parameter, under one of its names.
+  ParameterPart part(size_t i, std::string name) const;
   bool trainable(size_t i) const { return trainable_[i]; }
   size_t trainable_count() const noexcept { return trainable_count_; }
   /// The name of a parameter that no longer lies in the unit's memory; empty if all do.

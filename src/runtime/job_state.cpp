@@ -20,6 +20,11 @@ namespace {
 
 // --- saving
 
+/// Gradients that wait are then cut for other ranks already.
+bool sharded(const JobParts& parts) {
+  return std::any_of(parts.models.begin(), parts.models.end(), [](const auto& model) { return model->managed->sharded(); });
+}
+
 /// The gradients that wait for the end of the window, by optimizer and number of the parameter.
 State waiting_gradients(const JobParts& parts) {
   State::List all;
@@ -38,6 +43,7 @@ State window_begin(const JobParts& parts) {
   const auto open = parts.accumulation->open_micro_batches();
   State begin = State::Map{{"micro_batches", open}};
   if (open == 0) return begin;
+  if (sharded(parts)) begin.set("again", true);
   const data::LoaderState* latest = nullptr;
   for (size_t i = 0; i < parts.loaders.size(); ++i) {
     const auto& loader = *parts.loaders[i];
@@ -52,7 +58,7 @@ State window_begin(const JobParts& parts) {
 
 /// Puts states that are alike on all ranks into the shared list, and others into the ranks' own; the other list gets nothing
 /// in their place.
-void divide(const dist::Communicator& group, State::List states, const std::string& name, JobState& job) {
+void divide(const dist::Communicator& group, State::List states, const std::string& name, CheckpointContents& job) {
   std::string mine(states.size() * sizeof(std::uint64_t), '\0');
   for (size_t i = 0; i < states.size(); ++i) {
     const auto value = digest(states[i]);
@@ -70,20 +76,14 @@ void divide(const dist::Communicator& group, State::List states, const std::stri
   job.own.set(name, std::move(own));
 }
 
-void refuse_sharded(const JobParts& parts) {
-  for (const auto& model : parts.models)
-    if (model->managed->sharded())
-      throw CheckpointError("MU243", "the state of model " + model->module->name() + " is cut over the ranks, and save_state and load_state do "
-                                     "not handle that yet: use save_model for the weights, or train under the strategy 'ddp'");
-}
-
 // --- loading
 
 class JobLoader {
  public:
-  JobLoader(const JobParts& parts, const State& shared, const JobLoad& how, AtomicLoad& load)
-      : parts_(parts), shared_(shared), how_(how), load_(load), rank_(parts.group.rank()), same_world_(how.saved_ranks == parts.group.size()) {
-    own_ = how.own(rank_ < how.saved_ranks ? rank_ : 0);
+  JobLoader(const JobParts& parts, const JobLoad& how, AtomicLoad& load)
+      : parts_(parts), shared_(how.shared), how_(how), load_(load), rank_(parts.group.rank()), saved_ranks_(how.checkpoint.world_size()),
+        same_world_(saved_ranks_ == parts.group.size()), again_(!same_world_ || shared_.at("window").find("again")) {
+    own_ = how.checkpoint.own(rank_ < saved_ranks_ ? rank_ : 0);
   }
 
   std::vector<std::string> run() {
@@ -120,14 +120,14 @@ class JobLoader {
   State saved(const char* name, size_t i) {
     if (const auto& shared = shared_.at(name).list()[i]; !shared.empty()) return shared;
     const auto& own = own_.at(name).list()[i];
-    if (!own.empty() && rank_ >= how_.saved_ranks)
+    if (!own.empty() && rank_ >= saved_ranks_)
       notes_.push_back(formatted("{}[{}] was different on every rank; rank {}, which did not exist then, takes that of rank 0", name, i, rank_));
     return own;
   }
 
   void object(size_t i) {
     const auto state = saved("objects", i);
-    if (!state.empty()) parts_.objects[i].load(state, how_.strict, load_);
+    if (!state.empty()) parts_.objects[i].load(state, {&how_.checkpoint, how_.strict}, load_);
   }
 
   void loader(size_t i) {
@@ -135,7 +135,7 @@ class JobLoader {
     if (state.empty()) return;
     auto position = position_from(state);
     const auto& begin = shared_.at("window");
-    if (!same_world_ && begin.find("loader") && begin.at("loader").as<size_t>() == i) position.samples = begin.at("samples").integer();
+    if (again_ && begin.find("loader") && begin.at("loader").as<size_t>() == i) position.samples = begin.at("samples").integer();
     load_position(parts_.loaders[i], position, load_);
   }
 
@@ -151,18 +151,18 @@ class JobLoader {
     const auto open = begin.at("micro_batches").as<int>();
     const auto before = parts_.accumulation->save_state();
     const auto undo = [accumulation = parts_.accumulation, before] { accumulation->load_state(before); };
-    if (same_world_) {
+    if (!again_) {
       load_.now([&] { parts_.accumulation->load_state(own_.at("accumulation")); }, undo);
       load_.at_end([gradients = own_.find("gradients") ? own_.at("gradients") : State(), parts = parts_] { put_gradients(parts, gradients); });
       return;
     }
     if (open > 0 && !begin.find("loader"))
-      throw CheckpointError("MU242", formatted("the checkpoint was saved by {} ranks inside a window of gradient accumulation, whose gradients only "
-                                               "{} ranks can take up, and its loader cannot go back to the window's begin: resume with {} ranks",
-                                               how_.saved_ranks, how_.saved_ranks, how_.saved_ranks));
+      throw CheckpointError("MU242", formatted("the checkpoint was saved by {} ranks inside a window of gradient accumulation, whose gradients cannot be "
+                                               "taken up here, and its loader cannot go back to the window's begin: resume with {} ranks under 'ddp', or "
+                                               "from a checkpoint between windows", saved_ranks_, saved_ranks_));
     if (open > 0)
       notes_.push_back(formatted("saved by {} ranks inside a window of gradient accumulation: its {} micro-batches will run again, since their "
-                                 "gradients belong to that number of ranks", how_.saved_ranks, open));
+                                 "gradients cannot be taken up here", saved_ranks_, open));
     load_.now([&] { parts_.accumulation->reset(); }, undo);
     load_.at_end([parts = parts_] { put_gradients(parts, State()); });
   }
@@ -181,7 +181,7 @@ class JobLoader {
 
   void model(size_t i) {
     const auto& saved = shared_.at("models").list()[i];
-    if (!saved.empty()) load_.at_end(prepare_weights(*parts_.models[i], saved.at("weights"), how_.strict));
+    if (!saved.empty()) load_.at_end(prepare_weights(*parts_.models[i], saved.at("weights"), how_.strict, TensorReader(&how_.checkpoint)));
   }
 
   /// What a communication hook carries belongs to this rank of this world.
@@ -194,17 +194,17 @@ class JobLoader {
 
   void optimizer(size_t i) {
     const auto& saved = shared_.at("optimizers").list()[i];
-    if (!saved.empty()) load_.at_end(parts_.optimizers[i]->prepare_load(saved));
+    if (!saved.empty()) load_.at_end(parts_.optimizers[i]->prepare_load(saved, TensorReader(&how_.checkpoint)));
   }
 
   void random() {
-    if (rank_ < how_.saved_ranks) {
+    if (rank_ < saved_ranks_) {
       const auto before = random_state(parts_.device);
       load_.now([&] { set_random_state(own_.at("random"), parts_.device); }, [before, device = parts_.device] { set_random_state(before, device); });
     }
     if (!same_world_ && rank_ == 0)
       notes_.push_back(formatted("saved by {} ranks, resumed by {}: random numbers that each rank draws for itself will differ from those of a run "
-                                 "that was not interrupted", how_.saved_ranks, parts_.group.size()));
+                                 "that was not interrupted", saved_ranks_, parts_.group.size()));
   }
 
   const JobParts& parts_;
@@ -212,22 +212,26 @@ class JobLoader {
   const JobLoad& how_;
   AtomicLoad& load_;
   int rank_;
+  int saved_ranks_;
   bool same_world_;
+  bool again_;   // an open window begins again
   State own_;
   std::vector<std::string> notes_;
 };
 
 }  // namespace
 
-JobState save_job(const JobParts& parts) {
-  refuse_sharded(parts);
-  JobState job;
+CheckpointContents save_job(const JobParts& parts) {
+  CheckpointContents job;
   State::List models, optimizers, schedulers, loaders, objects;
-  for (const auto& model : parts.models) models.push_back(save_weights_state(*model));
-  for (const auto& optimizer : parts.optimizers) optimizers.push_back(optimizer->save_state());
+  for (const auto& model : parts.models)
+    models.push_back(State::Map{{"class", model->module->name()},
+                                {"weights", save_weights_state(*model, "models/" + std::to_string(models.size()), job.slices)}});
+  for (const auto& optimizer : parts.optimizers)
+    optimizers.push_back(optimizer->save_state("optimizers/" + std::to_string(optimizers.size()), job.slices));
   for (const auto& scheduler : parts.schedulers) schedulers.push_back(scheduler->save_state());
   for (const auto& loader : parts.loaders) loaders.push_back(position_state(*loader));
-  for (const auto& object : parts.objects) objects.push_back(object.save());
+  for (const auto& object : parts.objects) objects.push_back(object.save(job.slices));
   job.shared.set("models", std::move(models));
   job.shared.set("optimizers", std::move(optimizers));
   job.shared.set("window", window_begin(parts));
@@ -235,7 +239,7 @@ JobState save_job(const JobParts& parts) {
   divide(parts.group, std::move(loaders), "loaders", job);
   divide(parts.group, std::move(objects), "objects", job);
   job.own.set("accumulation", parts.accumulation->save_state());
-  if (parts.accumulation->open_micro_batches() > 0) job.own.set("gradients", waiting_gradients(parts));
+  if (parts.accumulation->open_micro_batches() > 0 && !sharded(parts)) job.own.set("gradients", waiting_gradients(parts));
   State::List communication;
   for (const auto& model : parts.models) communication.push_back(model->managed->save_communication());
   job.own.set("communication", std::move(communication));
@@ -243,9 +247,6 @@ JobState save_job(const JobParts& parts) {
   return job;
 }
 
-std::vector<std::string> load_job(const JobParts& parts, const State& shared, const JobLoad& how, AtomicLoad& load) {
-  refuse_sharded(parts);
-  return JobLoader(parts, shared, how, load).run();
-}
+std::vector<std::string> load_job(const JobParts& parts, const JobLoad& how, AtomicLoad& load) { return JobLoader(parts, how, load).run(); }
 
 }  // namespace muster::runtime

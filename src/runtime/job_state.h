@@ -33,25 +33,19 @@ struct JobParts {
   std::vector<std::shared_ptr<const SavedScheduler>> schedulers;
 };
 
-/// What a checkpoint holds of a job: what is alike on all ranks, and what is this rank's own.
-struct JobState {
-  State shared;
-  State own;
-};
-
-/// Collective. Throws: CheckpointError (MU241, MU243).
-JobState save_job(const JobParts& parts);
+/// Collective. Throws: CheckpointError (MU241).
+CheckpointContents save_job(const JobParts& parts);
 
 /// How a job is taken back.
 struct JobLoad {
-  int saved_ranks = 1;                     ///< ranks that saved
-  std::function<State(int rank)> own;      ///< the own state of a rank that saved
-  bool strict = true;                      ///< a name or an object that only one side has is an error
+  const Checkpoint& checkpoint;
+  const State& shared;   ///< the checkpoint's, as hooks left it
+  bool strict = true;    ///< a name or an object that only one side has is an error
 };
 
-/// Checks that `shared` and the own states fit, and loads what can only be loaded whole; models and optimizers follow in
+/// Checks that the states fit, and loads what can only be loaded whole; models and optimizers follow in
 /// load.commit(). Returns lines on what cannot be kept.
 /// Throws: CheckpointError (MU240, MU242), what parts throw on their states.
-std::vector<std::string> load_job(const JobParts& parts, const State& shared, const JobLoad& how, AtomicLoad& load);
+std::vector<std::string> load_job(const JobParts& parts, const JobLoad& how, AtomicLoad& load);
 
 }  // namespace muster::runtime

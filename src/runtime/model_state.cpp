@@ -7,16 +7,17 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 namespace muster::runtime {
 namespace {
 
-std::string described(const at::Tensor& tensor) {
+std::string described(at::ScalarType dtype, at::IntArrayRef sizes) {
   std::string shape;
-  for (const auto size : tensor.sizes()) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
-  return std::string(c10::toString(tensor.scalar_type())) + " [" + shape + "]";
+  for (const auto size : sizes) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
+  return std::string(c10::toString(dtype)) + " [" + shape + "]";
 }
 
 bool has_name(const NamedTensors& tensors, const std::string& name) {
@@ -25,24 +26,41 @@ bool has_name(const NamedTensors& tensors, const std::string& name) {
 
 }  // namespace
 
-State save_weights_state(const PreparedModel& model) {
-  State::Map weights;
-  for (auto& [name, tensor] : model.managed->full_state(/*main_only=*/true)) weights.emplace_back(name, tensor.detach());
-  return State::Map{{"class", model.module->name()}, {"weights", std::move(weights)}};
+State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<Slice>& slices) {
+  State weights = State::Map{};
+  std::unordered_map<const c10::TensorImpl*, State> cut;
+  for (const auto& part : model.managed->parts()) {
+    auto& saved = cut[part.parameter.unsafeGetTensorImpl()];
+    if (saved.empty()) saved = add_slice(path + "/" + part.name, part, part.values, slices);
+    weights.set(part.name, saved);
+  }
+  if (cut.empty()) {
+    State::Map whole;
+    for (auto& [name, tensor] : model.managed->full_state(/*main_only=*/true)) whole.emplace_back(name, tensor.detach());
+    return whole;
+  }
+  for (auto& [name, tensor] : weights_of(*model.module))
+    if (!cut.contains(tensor.unsafeGetTensorImpl())) weights.set(name, tensor.detach());
+  return weights;
 }
 
-std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict) {
+std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict, const TensorReader& reader) {
   std::string wrong;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   const auto own = weights_of(*model.module);
+  PartMap parts;
+  for (auto& part : model.managed->parts()) parts[part.parameter.unsafeGetTensorImpl()] = part;
   for (const auto& [name, tensor] : own) {
     const auto* found = weights.find(name);
+    const auto part = parts.find(tensor.unsafeGetTensorImpl());
     if (!found)
       wrong += strict ? "\n  " + name + " is not in the checkpoint" : "";
-    else if (found->tensor().sizes() != tensor.sizes() || found->tensor().scalar_type() != tensor.scalar_type())
-      wrong += "\n  " + name + ": " + described(found->tensor()) + " in the checkpoint, " + described(tensor) + " here";
-    else
-      copies.emplace_back(tensor, found->tensor());
+    else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != tensor.scalar_type())
+      wrong += "\n  " + name + ": " + described(reader.dtype(*found), reader.sizes(*found)) + " in the checkpoint, " +
+               described(tensor.scalar_type(), tensor.sizes()) + " here";
+    else if (wrong.empty())
+      copies.emplace_back(part == parts.end() ? tensor : part->second.values,
+                          part == parts.end() ? reader.whole(*found) : reader.part(*found, part->second));
   }
   for (const auto& [name, tensor] : weights.map())
     if (strict && !has_name(own, name)) wrong += "\n  " + name + " is not in the model";
@@ -53,6 +71,13 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
     const at::NoGradGuard no_grad;
     for (const auto& [to, from] : copies) at::Tensor(to).copy_(from);
   };
+}
+
+PartMap parts_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {
+  PartMap parts;
+  for (const auto& model : models)
+    for (auto& part : model->managed->parts()) parts[part.parameter.unsafeGetTensorImpl()] = part;
+  return parts;
 }
 
 }  // namespace muster::runtime

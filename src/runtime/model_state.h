@@ -1,18 +1,27 @@
 #pragma once
 
+#include "sliced_state.h"
+
 #include "muster/runtime/model.h"
 #include "muster/tree/state.h"
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace muster::runtime {
 
-/// {"class": ..., "weights": {name: tensor}}; on ranks other than 0 without weights. Collective: where parameters are sharded.
-State save_weights_state(const PreparedModel& model);
+/// The parameters and buffers by name; what is cut over ranks goes to `slices`, under names that begin with `path`.
+/// On ranks other than 0 only the latter counts.
+State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<Slice>& slices);
 
-/// Checks that named tensors fit the model and changes nothing; the function that comes back copies them in.
+/// Checks that named tensors fit the model and reads what has to be read, but changes nothing; the function that comes back copies
+/// them in.
 /// Throws: CheckpointError (MU240) with all that does not fit; names that only one side has are passed over unless `strict`.
-std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict);
+std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict, const TensorReader& reader);
+
+/// What this rank holds of the models' parameters that are cut.
+PartMap parts_of(const std::vector<std::shared_ptr<PreparedModel>>& models);
 
 }  // namespace muster::runtime

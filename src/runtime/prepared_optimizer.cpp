@@ -1,6 +1,7 @@
 #include "prepared_optimizer.h"
 
 #include "gradients.h"
+#include "model_state.h"
 
 #include "muster/base/error.h"
 #include "muster/optim/optimizer_state.h"
@@ -112,8 +113,9 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   unscaled_ = false;
 }
 
-State PreparedOptimizer::save_state() const {
-  State state = State::Map{{"inner", state_dict(*inner_)}};
+State PreparedOptimizer::save_state(const std::string& path, std::vector<Slice>& slices) const {
+  const auto parts = parts_of(setting_.registry->models());
+  State state = State::Map{{"inner", cut_optimizer_state(state_dict(*inner_), parameters(), parts, path, slices)}};
   if (!scaler_) return state;
   const auto now = scaler_->state();
   state.set("scaler", State::Map{{"scale", now.scale},
@@ -125,8 +127,9 @@ State PreparedOptimizer::save_state() const {
   return state;
 }
 
-std::function<void()> PreparedOptimizer::prepare_load(const State& state) {
-  const auto load_inner = muster::prepare_load(*inner_, state.at("inner"));
+std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
+  const auto parts = parts_of(setting_.registry->models());
+  const auto load_inner = muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader));
   const auto* saved = state.find("scaler");
   if ((saved != nullptr) != scaler_.has_value())
     throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +

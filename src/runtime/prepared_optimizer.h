@@ -2,6 +2,7 @@
 
 #include "accumulation.h"
 #include "model_registry.h"
+#include "sliced_state.h"
 
 #include "muster/base/trace.h"
 #include "muster/dist/communicator.h"
@@ -16,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace muster::runtime {
@@ -49,10 +51,11 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Divides gradients by the scale they were made with, once.
   void unscale();
 
-  /// Options and state as state_dict() gives them, the scaler's, and by what waiting gradients are scaled.
-  State save_state() const;
+  /// Options and state as state_dict() gives them, the scaler's, and by what waiting gradients are scaled. What is cut over ranks goes
+  /// to `slices`, under names that begin with `path`.
+  State save_state(const std::string& path, std::vector<Slice>& slices) const;
   /// Checks everything now and changes nothing; the function that comes back loads, and the next step accepts it.
-  std::function<void()> prepare_load(const State& state);
+  std::function<void()> prepare_load(const State& state, const TensorReader& reader);
 
   torch::optim::Optimizer& inner() const { return *inner_; }
   const std::shared_ptr<torch::optim::Optimizer>& owner() const { return inner_; }

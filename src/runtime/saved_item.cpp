@@ -10,30 +10,34 @@
 namespace muster {
 
 SavedItem::SavedItem(std::string name, const Optimizer& optimizer)
-    : SavedItem(std::move(name), [prepared = optimizer.prepared()] { return prepared->save_state(); },
-                [prepared = optimizer.prepared()](const State& state, bool, runtime::AtomicLoad& load) { load.at_end(prepared->prepare_load(state)); }) {}
+    : SavedItem(name, [name, prepared = optimizer.prepared()](auto& slices) { return prepared->save_state(name, slices); },
+                [prepared = optimizer.prepared()](const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) {
+                  load.at_end(prepared->prepare_load(state, runtime::TensorReader(from.checkpoint)));
+                }) {}
 
 SavedItem::SavedItem(std::string name, const Scheduler& scheduler)
-    : SavedItem(std::move(name), [saved = scheduler.saved()] { return saved->save_state(); },
-                [saved = scheduler.saved()](const State& state, bool, runtime::AtomicLoad& load) {
+    : SavedItem(std::move(name), [saved = scheduler.saved()](auto&) { return saved->save_state(); },
+                [saved = scheduler.saved()](const State& state, const auto&, runtime::AtomicLoad& load) {
                   load.now([&] { saved->load_state(state); }, [saved, before = saved->save_state()] { saved->load_state(before); });
                 }) {}
 
 SavedItem SavedItem::of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model) {
-  return {std::move(name), [model] { return runtime::save_weights_state(*model).at("weights"); },
-          [model](const State& state, bool strict, runtime::AtomicLoad& load) { load.at_end(runtime::prepare_weights(*model, state, strict)); }};
+  return {name, [name, model](auto& slices) { return runtime::save_weights_state(*model, name, slices); },
+          [model](const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) {
+            load.at_end(runtime::prepare_weights(*model, state, from.strict, runtime::TensorReader(from.checkpoint)));
+          }};
 }
 
 SavedItem SavedItem::of(std::string name, const std::shared_ptr<data::LoaderState>& loader) {
-  return {std::move(name), [loader] { return runtime::position_state(*loader); },
-          [loader](const State& state, bool, runtime::AtomicLoad& load) { runtime::load_position(loader, runtime::position_from(state), load); }};
+  return {std::move(name), [loader](auto&) { return runtime::position_state(*loader); },
+          [loader](const State& state, const auto&, runtime::AtomicLoad& load) { runtime::load_position(loader, runtime::position_from(state), load); }};
 }
 
-void SavedItem::load(const State& state, bool strict, runtime::AtomicLoad& load) const {
+void SavedItem::load(const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) const {
   if (!load_)
     throw UsageError("MU245", "\"" + name_ + "\" was given as a temporary or a constant, so what the checkpoint holds of it has nowhere to go: "
                               "give a variable");
-  load_(state, strict, load);
+  load_(state, from, load);
 }
 
 }  // namespace muster

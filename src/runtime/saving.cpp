@@ -87,13 +87,12 @@ fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& opti
   const auto where = folder.empty() ? numbered_folder(project) : folder;
   auto job = save_job(parts_->job());
   call_hooks(*saves.before_save, job.shared, where);
-  const CheckpointContents contents{.shared = std::move(job.shared), .own = std::move(job.own)};
-  if (!options.asynchronous) return write_checkpoint(contents, where, group(), how);
+  if (!options.asynchronous) return write_checkpoint(job, where, group(), how);
   if (!saves.writer || saves.writer_options != how) {
     saves.writer = std::make_unique<CheckpointWriter>(group(), how);
     saves.writer_options = how;
   }
-  saves.writer->start(contents, where);
+  saves.writer->start(job, where);
   return where;
 }
 
@@ -115,8 +114,7 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
     const auto checkpoint = opened(where, is_local_main());
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
-    notes = load_job(parts_->job(), shared,
-                     {.saved_ranks = checkpoint.world_size(), .own = [&](int rank) { return checkpoint.own(rank); }, .strict = options.strict}, load);
+    notes = load_job(parts_->job(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict}, load);
   });
   const auto loaders = parts_->job().loaders;
   saves.epochs_done = loaders.empty() ? 0 : loaders.front()->epoch();
@@ -132,13 +130,13 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
   for (const auto& [name, _] : filter)
     if (std::none_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }))
       throw ConfigError("MU246", "a filter was given for \"" + name + "\", which is not among the things to save");
-  State shared = State::Map{};
+  CheckpointContents contents{.shared = State::Map{}};
   for (const auto& item : items) {
-    auto state = item.save();
+    auto state = item.save(contents.slices);
     if (const auto found = filter.find(item.name()); found != filter.end()) state = filtered(std::move(state), found->second);
-    shared.set(item.name(), std::move(state));
+    contents.shared.set(item.name(), std::move(state));
   }
-  write_checkpoint({.shared = std::move(shared)}, folder, group());
+  write_checkpoint(contents, folder, group());
 }
 
 State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, const LoadStateOptions& options) {
@@ -146,11 +144,12 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   AtomicLoad load;
   State rest = State::Map{};
   together(group(), load, [&] {
-    const auto shared = opened(folder, is_local_main()).shared();
+    const auto checkpoint = opened(folder, is_local_main());
+    const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) { return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }); };
     for (const auto& item : items) {
       const auto* found = shared.find(item.name());
-      if (found) item.load(*found, options.strict, load);
+      if (found) item.load(*found, {&checkpoint, options.strict}, load);
       else if (options.strict) shared.at(item.name());   // says what there is
     }
     for (const auto& [name, state] : shared.map())
@@ -161,7 +160,7 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
 
 void Saving::load_weights(const fs::path& path, const PreparedModel& model, const LoadStateOptions& options) {
   AtomicLoad load;
-  together(group(), load, [&] { load.at_end(prepare_weights(model, weights_in(path), options.strict)); });
+  together(group(), load, [&] { load.at_end(prepare_weights(model, weights_in(path), options.strict, TensorReader(nullptr))); });
 }
 
 int64_t Saving::first_epoch(int64_t count) {

@@ -15,6 +15,15 @@ namespace muster::parallel {
 
 class Joinable;
 
+/// The run of a parameter's elements that this rank holds.
+struct ParameterPart {
+  std::string name;       ///< tied parameters come under each of their names
+  at::Tensor parameter;
+  at::Tensor values;      ///< the elements [begin, begin + numel()) in the order in which the parameter lies in memory; 1-D, writable
+  int64_t begin = 0;
+  int64_t padded = 0;     ///< elements that an optimizer's state of this part has
+};
+
 /// One module under a way to train: what a strategy makes of it. The reducer (replicated) and the sharded model are the
 /// two implementations; a module alone in the world has a third, trivial one.
 /// Thread safety: calls come from one thread; hooks of autograd may run on another while backward runs.
@@ -48,6 +57,9 @@ class ManagedModel : public optim::FlatSource {
   /// Names, in the module's order, with whole values on every rank that asked for them.
   /// Collective: where parameters are sharded. `main_only`: other ranks get an empty list.
   virtual std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) = 0;
+
+  /// What this rank holds of parameters that are cut over ranks; nothing where they are whole.
+  virtual std::vector<ParameterPart> parts() { return {}; }
 
   /// What communication of gradients carries on this rank from one backward to the next: a communication hook's state.
   virtual State save_communication() const { return {}; }

@@ -65,6 +65,7 @@ class ShardedModel final : public ManagedModel {
 
   /// Collective. Unit by unit, so that no more than one unit is gathered beside the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
+  std::vector<ParameterPart> parts() override;
   std::string describe() const override;
 
   const optim::FlatPiece* find(const at::Tensor& parameter) const override;

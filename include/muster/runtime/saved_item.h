@@ -1,5 +1,6 @@
 #pragma once
 
+#include "muster/checkpoint/checkpoint.h"
 #include "muster/data/loader.h"
 #include "muster/runtime/atomic_load.h"
 #include "muster/runtime/model.h"
@@ -12,8 +13,17 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace muster {
+
+namespace runtime {
+/// Where a state was read, and how it is taken.
+struct LoadFrom {
+  const Checkpoint* checkpoint = nullptr;   ///< has the tensors that are cut over ranks; borrowed
+  bool strict = true;                       ///< a name that only one side has is an error
+};
+}  // namespace runtime
 
 /// What a program saves under a name and takes back: a handle that prepare() returned, an object with save_state() and
 /// load_state(), or a plain value: a number, a text, a State. A variable or object is borrowed: it is read when it is saved and
@@ -29,8 +39,8 @@ class SavedItem {
   template <Stateful T>
   SavedItem(std::string name, T& object)
       : name_(std::move(name)),
-        save_([&object]() -> State { return object.save_state(); }),
-        load_([&object](const State& state, bool, runtime::AtomicLoad& load) {
+        save_([&object](auto&) -> State { return object.save_state(); }),
+        load_([&object](const State& state, const auto&, runtime::AtomicLoad& load) {
           load.now([&] { object.load_state(state); }, [&object, before = clone(object.save_state())] { object.load_state(before); });
         }) {}
   template <class T>
@@ -39,25 +49,26 @@ class SavedItem {
   SavedItem(std::string name, T&& value) : name_(std::move(name)) {
     using V = std::remove_cvref_t<T>;
     if constexpr (!std::is_lvalue_reference_v<T>) {
-      save_ = [value]() -> State { return value; };
+      save_ = [value](auto&) -> State { return value; };
     } else {
-      save_ = [&value]() -> State { return value; };
+      save_ = [&value](auto&) -> State { return value; };
       if constexpr (!std::is_const_v<std::remove_reference_t<T>>)
-        load_ = [&value](const State& state, bool, runtime::AtomicLoad& load) { load.at_end([&value, taken = taken_as<V>(state)] { value = taken; }); };
+        load_ = [&value](const State& state, const auto&, runtime::AtomicLoad& load) { load.at_end([&value, taken = taken_as<V>(state)] { value = taken; }); };
     }
   }
   SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
 
   const std::string& name() const noexcept { return name_; }
-  /// Collective: for a model whose parameters are sharded.
-  State save() const { return save_(); }
+  /// What is cut over ranks goes to `slices`.
+  State save(std::vector<Slice>& slices) const { return save_(slices); }
   /// Throws: CheckpointError (MU240, MU131, MU208, MU209), UsageError (MU114, MU138) if the state is none of such a thing, and
   /// what the object's own load_state() throws; `load` is to be undone then.
-  void load(const State& state, bool strict, runtime::AtomicLoad& load) const;
+  void load(const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) const;
 
  private:
-  using Load = std::function<void(const State&, bool, runtime::AtomicLoad&)>;
-  SavedItem(std::string name, std::function<State()> save, Load load)
+  using Save = std::function<State(std::vector<Slice>&)>;
+  using Load = std::function<void(const State&, const runtime::LoadFrom&, runtime::AtomicLoad&)>;
+  SavedItem(std::string name, Save save, Load load)
       : name_(std::move(name)), save_(std::move(save)), load_(std::move(load)) {}
   static SavedItem of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model);
   static SavedItem of(std::string name, const std::shared_ptr<data::LoaderState>& loader);
@@ -68,7 +79,7 @@ class SavedItem {
   }
 
   std::string name_;
-  std::function<State()> save_;
+  Save save_;
   Load load_;
 };
 

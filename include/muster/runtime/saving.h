@@ -37,8 +37,8 @@ namespace runtime {
 /// Saves and takes back what a runtime prepared. A checkpoint is a folder that appears complete or not at all; see
 /// docs/formats/checkpoint.md. All ranks must see the same folder.
 /// Collective: all of it but what says otherwise, with the same arguments on every rank.
-/// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216 of files, MU131, MU208, MU209, MU240 of what does not fit, MU243
-/// under a sharded strategy. Where loading fails, everything in memory is as it was before.
+/// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216 of files, MU131, MU208, MU209, MU240 of what does not
+/// fit. Where loading fails, everything in memory is as it was before.
 class Saving : public Gathering {
  public:
   /// Writes all that the job's course depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
