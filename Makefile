@@ -1,6 +1,7 @@
 # Thin: every target is one command; what it does is in tools/.
 #   make demo      build, then train digits on two ranks beside one rank
 #   make test      build and run every test; the last line counts them
+#   make test-full the same, with faults put at many more places
 # Variables:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
 #   TORCH=/path/to/torch      use this LibTorch instead of installing one
@@ -13,7 +14,7 @@ TORCH_INDEX ?=
 PREFIX ?= /usr/local
 export BUILD JOBS TORCH TORCH_INDEX
 
-.PHONY: all setup build demo test sanitize bench tidy format install clean
+.PHONY: all setup build demo test test-full sanitize bench tidy format install clean
 
 all: build
 
@@ -29,6 +30,9 @@ demo: setup
 
 test: build
 	@python3 tools/run_tests.py $(BUILD) $(TEST)
+
+test-full: build
+	@MUSTER_TEST_FULL=1 python3 tools/run_tests.py $(BUILD) $(TEST)
 
 sanitize: setup
 	@tools/sanitize.sh

@@ -112,6 +112,23 @@ def safetensors_cases(programs):
                                                "safetensors": Contender(peer("safetensors_peer", folder))})
 
 
+def checkpoint_cases(programs):
+    """Durability none, unless the case says durable. The loads of ours check every byte, which no peer does, unless they say otherwise."""
+    folder = str(programs.parent / "bench" / "checkpoints")
+    ours = [str(programs / "checkpoint_bench"), folder]
+    python = lambda kind: peer("checkpoint_peer", folder, kind)
+    rivals = {name: Contender(python(kind)) for name, kind in (("safetensors", "safetensors"), ("torch.save", "torch"), ("dcp.save", "dcp"))}
+    for case, raw in (("save", "raw"), ("save durable", "raw durable")):
+        yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "raw write": Contender(ours, raw), **rivals})
+    yield Case("checkpoint", "save by two ranks", "ms", {"muster": Contender(ours), "dcp.save": Contender(python("dcp"))}, ranks=2)
+    yield Case("checkpoint", "async", "ms", {"muster": Contender(ours), "memory copy": Contender(ours, "copy"),
+                                             "dcp.async_save": Contender(python("dcp"), variants=("async plain", "async cached"))})
+    for case in ("load", "load as read"):
+        yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "safetensors": Contender(python("safetensors")),
+                                              "torch.load": Contender(python("torch")), "dcp.load": Contender(python("dcp"))})
+    yield Case("checkpoint", "load four by two", "ms", {"muster": Contender(ours), "dcp.load": Contender(python("dcp"))}, ranks=2)
+
+
 def compile_cases(programs):
     script = [sys.executable, str(HERE / "compile_bench.py"), str(programs.parent)]
     yield Case("compile", "accelerator.h beside torch/torch.h", "s",
@@ -120,5 +137,6 @@ def compile_cases(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, hooks_cases, accumulate_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases, compile_cases)
+    groups = (step_cases, ddp_cases, hooks_cases, accumulate_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases,
+              checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -51,6 +52,26 @@ void make_folder(const fs::path& folder) {
   if (error) throw CheckpointError("MU202", folder.string() + " cannot be made (" + error.message() + "); nothing was saved");
 }
 
+/// The numbers of which a killed writer may have left something: a lock, a part, a former one.
+std::set<std::int64_t> left_in(const fs::path& folder) {
+  std::set<std::int64_t> numbers;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with('.')) continue;
+    if (const auto number = number_in(std::string_view(name).substr(1, name.find('.', 1) - 1))) numbers.insert(*number);
+  }
+  return numbers;
+}
+
+void clear_numbered(const fs::path& folder) {
+  for (const std::int64_t number : left_in(folder)) try {
+      const fs::path path = folder / (std::string(kNumberedName) + std::to_string(number));
+      const format::FolderLock lock(path);
+      format::clear_left(path);
+    } catch (const CheckpointError&) {}  // somebody writes under just that name: it is theirs
+}
+
 }  // namespace
 
 std::map<std::int64_t, fs::path> numbered_in(const fs::path& folder) {
@@ -64,6 +85,7 @@ std::map<std::int64_t, fs::path> numbered_in(const fs::path& folder) {
 NumberedFolder::NumberedFolder(const fs::path& folder) : folder_(folder) {
   make_folder(folder);
   lock_ = std::make_unique<format::FolderLock>(folder / kLockedName);
+  clear_numbered(folder);
 }
 
 fs::path NumberedFolder::next() const {

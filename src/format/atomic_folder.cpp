@@ -90,15 +90,6 @@ void check_replaceable(const fs::path& path, bool (*is_own)(std::string_view)) {
   if (!others.empty()) refuse("a folder with files of others (" + others + ")");
 }
 
-/// Gives the name back to a former folder that a killed writer had set aside.
-void restore_former(const fs::path& path) {
-  for (const fs::path& former : left_beside(path, kFormerEnd)) {
-    struct stat status {};
-    if (::lstat(path.c_str(), &status) != 0 && ::rename(former.c_str(), path.c_str()) == 0) continue;
-    remove_folder(former);
-  }
-}
-
 bool exchange(const fs::path& one, const fs::path& other) {
 #ifndef RENAME_EXCHANGE
   constexpr unsigned RENAME_EXCHANGE = 2;
@@ -122,8 +113,7 @@ fs::path replace_in_two_steps(const fs::path& part, const fs::path& path) {
 
 AtomicFolder::AtomicFolder(const fs::path& path, Durability durability, bool (*is_own)(std::string_view))
     : path_(with_folders_above(path)), lock_(path_), durability_(durability) {
-  restore_former(path_);
-  for (const fs::path& part : left_beside(path_, kPartEnd)) remove_folder(part);
+  clear_left(path_);
   check_replaceable(path_, is_own);
   do part_ = beside(path_, kPartEnd);
   while (::mkdir(part_.c_str(), 0777) != 0 && errno == EEXIST);
@@ -146,6 +136,19 @@ void AtomicFolder::publish() {
   is_published_ = true;
   if (durability_ == Durability::full) sync_folder(path_.parent_path());
   if (!former.empty()) remove_folder(former);
+}
+
+void clear_left(const fs::path& path) noexcept {
+  try {
+    for (const fs::path& former : left_beside(path, kFormerEnd)) {
+      struct stat status {};
+      if (::lstat(path.c_str(), &status) != 0 && ::rename(former.c_str(), path.c_str()) == 0) continue;
+      remove_folder(former);
+    }
+    for (const fs::path& part : left_beside(path, kPartEnd)) remove_folder(part);
+  } catch (const std::exception& error) {
+    log::warning(error.what());
+  }
 }
 
 void remove_folder(const fs::path& path) noexcept {

@@ -33,11 +33,11 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && torch::equal(bytes_of(a), bytes_of(b));
 }
 
-class BothWays : public testing::TestWithParam<bool> {
+class BothWays : public ::testing::TestWithParam<bool> {
  protected:
   LoadedWeights load(const std::filesystem::path& path) { return load_file(path, {.map = GetParam()}); }
 };
-INSTANTIATE_TEST_SUITE_P(LoadFile, BothWays, testing::Bool(), [](const auto& way) { return way.param ? "Mapped" : "Read"; });
+INSTANTIATE_TEST_SUITE_P(LoadFile, BothWays, ::testing::Bool(), [](const auto& way) { return way.param ? "Mapped" : "Read"; });
 
 TEST_P(BothWays, EveryTypeComesBack) {
   ScratchFolder folder;

@@ -58,6 +58,10 @@ class AtomicFolder {
   bool is_published_ = false;
 };
 
+/// Removes what killed writers of that name left beside it, and gives the name back to a former folder that was set aside.
+/// Requires: the caller has the lock of that name. Never throws.
+void clear_left(const std::filesystem::path& path) noexcept;
+
 /// Removes a folder so that its name never stands for half of it. Never throws; what cannot be removed is logged.
 void remove_folder(const std::filesystem::path& path) noexcept;
 
