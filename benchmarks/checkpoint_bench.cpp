@@ -60,7 +60,8 @@ class Bench {
     if (name.starts_with("save")) return save(durable ? Durability::full : Durability::none);
     if (name == "copy") return copy();
     if (name == "async") return start();
-    return load(name.ends_with("as read") ? muster::CheckpointCheck::as_read : muster::CheckpointCheck::everything);
+    if (name.ends_with("unchecked")) return load(muster::CheckpointCheck::layout);
+    return load(group_.size() > 1 ? muster::CheckpointCheck::as_read : muster::CheckpointCheck::everything);
   }
 
  private:

@@ -21,11 +21,14 @@ class RankSource {
   /// Throws: CheckpointError MU213, MU201, MU207.
   RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank);
 
+  /// From now on all blocks count as checked.
+  void trust_values();
+
   const format::RankIndex& index() const { return index_; }
-  /// Throws: CheckpointError MU213 if the file has no such tensor.
-  StoredTensor stored(const std::string& name) const;
-  /// The same without opening the file.
+  /// Throws: CheckpointError MU213 if the tensors' file has no such tensor.
   const format::TensorEntry& entry(const std::string& name) const;
+  /// The tensors' file. Throws: CheckpointError MU213 if it is gone or has another size.
+  std::shared_ptr<format::InputFile> open() const;
 
   /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 that names the tensors in a damaged one.
   void check() const;
@@ -36,7 +39,6 @@ class RankSource {
   std::uint64_t read(std::uint64_t offset, void* to, std::uint64_t bytes) const;
 
  private:
-  std::shared_ptr<format::InputFile> open() const;
   void read_index(const format::Manifest& manifest, int rank);
   void read_head();
   std::uint64_t block_length(std::size_t block) const;

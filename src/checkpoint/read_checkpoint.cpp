@@ -69,8 +69,10 @@ class Checkpoint::Files {
     const format::Manifest manifest = read_manifest(*folder_);
     const auto ranks = static_cast<int>(manifest.indexes.size());
     for (int rank = 0; rank < ranks; ++rank) sources_.push_back(std::make_unique<RankSource>(folder_, manifest, rank));
-    if (options.check == CheckpointCheck::everything)
-      for (const auto& source : sources_) source->check();
+    for (const auto& source : sources_) {
+      if (options.check == CheckpointCheck::everything) source->check();
+      if (options.check == CheckpointCheck::layout) source->trust_values();
+    }
     collect_slices();
     for (int rank = 0; rank < ranks; ++rank) check_state(rank);
   }
@@ -85,7 +87,7 @@ class Checkpoint::Files {
     const RankSource& source = *sources_[static_cast<std::size_t>(rank)];
     checkpoint::Mappings mappings;
     std::map<std::string, at::Tensor> made;  // tensors that shared their memory do so again
-    std::shared_ptr<format::InputFile> file;
+    const auto file = source.open();
     const auto find = [&](const std::string& name) {
       auto& tensor = made[name];
       if (!tensor.defined()) tensor = load(source, name, file, mappings);
@@ -128,11 +130,11 @@ class Checkpoint::Files {
   std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  at::Tensor load(const RankSource& source, const std::string& name, std::shared_ptr<format::InputFile>& file, checkpoint::Mappings& mappings) const {
-    checkpoint::StoredTensor stored = source.stored(name);
-    if (file) stored.file = file;
-    file = stored.file;
-    source.check(stored.entry.offset, stored.entry.bytes);
+  at::Tensor load(const RankSource& source, const std::string& name, const std::shared_ptr<format::InputFile>& file,
+                  checkpoint::Mappings& mappings) const {
+    const format::TensorEntry& entry = source.entry(name);
+    const checkpoint::StoredTensor stored{entry, file, checkpoint::shape_of(entry, path().string()), *checkpoint::scalar_type(entry.type)};
+    source.check(entry.offset, entry.bytes);
     checkpoint::check_booleans(stored);
     if (options_.map) return mappings.tensor(stored);
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));

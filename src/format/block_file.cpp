@@ -6,7 +6,7 @@ namespace muster::format {
 namespace {
 
 /// What is read for a checksum is still in the processor's cache when the kernel copies it.
-constexpr std::size_t kBytesPerWrite = std::size_t{256} << 10;
+constexpr std::size_t kBytesPerWrite = std::size_t{1} << 20;
 constexpr std::size_t kPiecesPerWrite = 1024;
 
 }  // namespace

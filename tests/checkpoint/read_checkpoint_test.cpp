@@ -123,6 +123,8 @@ TEST(ReadCheckpoint, NamesTheTensorThatIsDamaged) {
   const Checkpoint frugal(folder / "x", {.check = CheckpointCheck::as_read});
   EXPECT_TRUE(torch::equal(frugal.read("w", 0, 1'500'000), torch::arange(1'500'000, at::kFloat)));
   expect_error<CheckpointError>("MU213", "rank-00001.safetensors", [&] { (void)frugal.read("w", 0, kElements); });
+  const Checkpoint trusting(folder / "x", {.check = CheckpointCheck::layout});
+  EXPECT_FALSE(torch::equal(trusting.read("w", 0, kElements), torch::arange(kElements, at::kFloat))) << "it was asked to take what is there";
 }
 
 TEST(ReadCheckpoint, RefusesANewerVersion) {

@@ -44,6 +44,7 @@ struct WriteCheckpointOptions {
 enum class CheckpointCheck : std::uint8_t {
   everything,  ///< All bytes of all files, so that nothing can fail afterwards but the medium.
   as_read,     ///< All names, sizes and indexes; blocks of values when they are read. For ranks that each read a part.
+  layout,      ///< All names, sizes and indexes; values are taken as they are. For what was checked a moment ago.
 };
 
 /// How a checkpoint is read.
