@@ -10,6 +10,9 @@ constexpr int kUsage = 2;  // exit code for a wrong call or a wrong setting
 
 constexpr Command kCommands[] = {
     {"run", "start a program on several ranks", run},
+    {"show", "list tensors, shapes, sizes and metadata of a file of weights", show},
+    {"convert", "convert weights between torch files and safetensors", convert},
+    {"consolidate", "make one file of a checkpoint folder", consolidate},
     {"explain", "print cause and remedy of an error, such as MU031", explain},
     {"env", "print versions, devices, threads and what is missing", print_env},
     {"test", "try everything once on this machine", self_test},
@@ -20,7 +23,7 @@ std::string command_list() {
   std::string result;
   for (const auto& command : kCommands) {
     std::string name(command.name);
-    result += "  " + name + std::string(10 - name.size(), ' ') + std::string(command.help) + "\n";
+    result += "  " + name + std::string(13 - name.size(), ' ') + std::string(command.help) + "\n";
   }
   return result;
 }

@@ -16,6 +16,7 @@
 #include "muster/base/log.h"
 #include "muster/cluster/cluster.h"
 #include "muster/launcher/run.h"
+#include "parse.h"
 
 namespace muster::cli {
 namespace {
@@ -39,19 +40,6 @@ int execute(std::string path, std::string argument) {
     throw LaunchError("MU034", log::format("cannot start ", path, ": ", std::generic_category().message(error)));
   if (waitpid(child, &status, 0) < 0) return 1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/// Parses into `app`; true if help was asked for and printed.
-bool parse(CLI::App& app, const Arguments& arguments) {
-  try {
-    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    std::puts(app.help().c_str());
-    return true;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError("MU006", std::string(error.what()) + " (see " + app.get_name() + " --help)");
-  }
-  return false;
 }
 
 }  // namespace

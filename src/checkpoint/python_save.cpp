@@ -34,13 +34,6 @@ Stretch stretch_of(const at::Tensor& tensor) {
   return {tensor.storage(), first * width, (first + last + 1) * width};
 }
 
-bool is_decimal(const std::string& text) {
-  const std::size_t sign = text.starts_with('-') ? 1 : 0;
-  const bool digits = text.size() > sign && text.size() <= sign + 18 &&
-                      std::all_of(text.begin() + static_cast<std::ptrdiff_t>(sign), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-  return digits && (text == "0" || text[sign] != '0');
-}
-
 /// Turns a state into what the file is to hold. Tensors whose memory overlaps share a storage there; others that merely
 /// lie in one allocation, such as the parts of flat memory, have each their own, which holds nothing else.
 class PythonOfState {
@@ -94,7 +87,7 @@ class PythonOfState {
     PythonValue value;
     value.kind = PythonValue::Kind::map;
     const auto& map = state.map();
-    const bool integers = options_.integer_keys && std::all_of(map.begin(), map.end(), [](const auto& entry) { return is_decimal(entry.first); });
+    const bool integers = options_.integer_keys && std::all_of(map.begin(), map.end(), [](const auto& entry) { return format::is_decimal_key(entry.first); });
     for (const auto& [name, part] : map)
       value.entries.emplace_back(integers ? PythonValue::of_integer(std::stoll(name)) : PythonValue::of_text(name),
                                  of(part, place + "/" + name, options_.tuples.contains(name)));

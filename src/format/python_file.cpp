@@ -184,6 +184,12 @@ const PythonValue* PythonValue::find(std::string_view key) const {
   return nullptr;
 }
 
+bool is_decimal_key(std::string_view text) {
+  const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
+  const bool all = !digits.empty() && digits.size() <= 18 && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return all && (text == "0" || digits[0] != '0');
+}
+
 std::int64_t element_count(std::span<const std::int64_t> shape) {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) count *= size;

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "format/little_endian.h"
+#include "muster/format/json.h"
 #include "muster/format/python_file.h"
 #include "muster/format/zip.h"
 
@@ -12,24 +13,6 @@ namespace {
 
 using Made = PythonValue::Kind;
 constexpr std::string_view kByteOrder = "little", kVersionText = "3\n";
-
-bool is_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const std::size_t more = byte < 0x80 ? 0 : byte >= 0xC2 && byte < 0xE0 ? 1 : byte >= 0xE0 && byte < 0xF0 ? 2 : byte >= 0xF0 && byte < 0xF5 ? 3 : 4;
-    if (more == 4 || text.size() - i <= more) return false;
-    std::uint32_t code = more == 0 ? byte : byte & (0x3Fu >> more);
-    for (std::size_t k = 1; k <= more; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xC0) != 0x80) return false;
-      code = code << 6 | (next & 0x3F);
-    }
-    constexpr std::array<std::uint32_t, 4> kLeast{0, 0x80, 0x800, 0x10000};
-    if (code < kLeast[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
-    i += more + 1;
-  }
-  return true;
-}
 
 /// Writes values by the opcodes of protocol 2 that torch.load's own reader knows.
 class PickleText {

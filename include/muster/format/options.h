@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 
 namespace muster {
@@ -28,6 +30,24 @@ class ByteSize {
 
  private:
   std::uint64_t bytes_;
+};
+
+/// What a file of weights is converted to.
+enum class WeightForm : std::uint8_t {
+  torch,        ///< One file of Python's torch.save.
+  safetensors,  ///< One safetensors file.
+  folder,       ///< A folder of safetensors files with an index.
+};
+
+/// How files of weights are converted.
+struct ConvertOptions {
+  Durability durability = Durability::full;
+  bool leave_out = false;                         ///< Leave out objects that are not understood, instead of failing.
+  ByteSize max_shard_size = 10'000'000'000;       ///< Largest file of a folder, but for a tensor that is larger alone.
+  int model = -1;                                 ///< Of a checkpoint with several models: which one's weights to convert.
+  std::string part = {};                          ///< Convert only what stands there: names and list positions, joined by "/".
+  std::string strip = {};                         ///< What to take away from the front of names, such as "module.".
+  std::optional<WeightForm> to = std::nullopt;    ///< By the name of what is written, if nothing is said.
 };
 
 }  // namespace muster

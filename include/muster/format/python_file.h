@@ -66,6 +66,9 @@ struct PythonTensor {
   bool conjugate = false, negative = false;  ///< LibTorch's lazy bits: the values are those of the bytes, conjugated, negated.
 };
 
+/// Whether text is the shortest decimal form of an integer of at most 18 digits: what an integer key of a dictionary becomes.
+bool is_decimal_key(std::string_view text);
+
 /// Number of elements. Requires: a tensor that was read, or one whose shape fits.
 std::int64_t element_count(std::span<const std::int64_t> shape);
 /// Whether the elements lie in row-major order without gaps.

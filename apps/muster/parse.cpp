@@ -1,0 +1,24 @@
+#include "parse.h"
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdio>
+
+#include "muster/base/error.h"
+
+namespace muster::cli {
+
+bool parse(CLI::App& app, const Arguments& arguments) {
+  try {
+    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    std::puts(app.help().c_str());
+    return true;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError("MU006", std::string(error.what()) + " (see " + app.get_name() + " --help)");
+  }
+  return false;
+}
+
+}  // namespace muster::cli

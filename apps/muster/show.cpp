@@ -1,0 +1,133 @@
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "commands.h"
+#include "muster/base/error.h"
+#include "muster/format/json.h"
+#include "muster/format/stored_content.h"
+#include "parse.h"
+
+namespace muster::cli {
+namespace {
+
+using format::Json;
+using format::PythonTensor;
+using format::PythonValue;
+
+std::string shape_of(const PythonTensor& tensor) {
+  std::string text = "[";
+  for (const auto size : tensor.shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+/// What a name may do to a terminal, it does not do here.
+std::string printable(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
+std::string in_units(std::uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+struct Totals {
+  std::size_t tensors = 0;
+  std::uint64_t elements = 0, bytes = 0, stored = 0;
+};
+
+Totals totals_of(const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
+  Totals totals;
+  std::set<std::size_t> storages;
+  for (const auto& [path, value] : leaves) {
+    if (value->kind != PythonValue::Kind::tensor) continue;
+    const auto& tensor = stored.content.tensors[static_cast<std::size_t>(value->integer)];
+    ++totals.tensors;
+    totals.elements += static_cast<std::uint64_t>(format::element_count(tensor.shape));
+    totals.bytes += format::dense_bytes(tensor);
+    if (storages.insert(tensor.storage).second)
+      for (const auto& extent : stored.extents[tensor.storage]) totals.stored += extent.bytes;
+  }
+  return totals;
+}
+
+void print_table(const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
+  std::size_t widest = 4, shapes = 5;
+  const auto tensor_of = [&](const PythonValue& value) -> const PythonTensor& { return stored.content.tensors[static_cast<std::size_t>(value.integer)]; };
+  for (const auto& [path, value] : leaves) {
+    widest = std::max(widest, std::min<std::size_t>(path.size(), 80));
+    if (value->kind == PythonValue::Kind::tensor) shapes = std::max(shapes, shape_of(tensor_of(*value)).size());
+  }
+  for (const auto& [path, value] : leaves)
+    if (value->kind == PythonValue::Kind::tensor) {
+      const auto& tensor = tensor_of(*value);
+      std::printf("  %-*s  %-14s %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(), std::string(row_of(tensor.type).name).c_str(),
+                  static_cast<int>(shapes), shape_of(tensor).c_str(), in_units(format::dense_bytes(tensor)).c_str());
+    }
+  for (const auto& [path, value] : leaves)
+    if (value->kind != PythonValue::Kind::tensor)
+      std::printf("  %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(), printable(format::to_text(*value, 60)).c_str());
+  for (const auto& [name, text] : stored.metadata) std::printf("  metadata %s: %s\n", printable(name).c_str(), printable(text.substr(0, 200)).c_str());
+}
+
+void print_plain(const std::string& path, const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
+  const Totals totals = totals_of(stored, leaves);
+  std::printf("%s: %s\n", path.c_str(), stored.kind.c_str());
+  print_table(stored, leaves);
+  std::printf("%zu tensors, %llu elements, %s", totals.tensors, static_cast<unsigned long long>(totals.elements), in_units(totals.bytes).c_str());
+  if (totals.stored != totals.bytes) std::printf(" (%s stored)", in_units(totals.stored).c_str());
+  std::printf("\n");
+}
+
+std::string valid_text(const std::string& text) { return format::is_utf8(text) ? text : printable("(not UTF-8)"); }
+
+void print_json(const std::string& path, const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
+  const Totals totals = totals_of(stored, leaves);
+  Json::List tensors;
+  Json::Map values, metadata;
+  for (const auto& [place, value] : leaves) {
+    if (value->kind != PythonValue::Kind::tensor) {
+      values.emplace_back(valid_text(place), format::to_text(*value, 200));
+      continue;
+    }
+    const auto& tensor = stored.content.tensors[static_cast<std::size_t>(value->integer)];
+    Json::List shape;
+    for (const auto size : tensor.shape) shape.emplace_back(size);
+    tensors.emplace_back(Json::Map{{"name", valid_text(place)}, {"dtype", std::string(row_of(tensor.type).name)}, {"shape", std::move(shape)},
+                                   {"bytes", static_cast<std::int64_t>(format::dense_bytes(tensor))}});
+  }
+  for (const auto& [name, text] : stored.metadata) metadata.emplace_back(name, text);
+  const Json all = Json::Map{{"path", valid_text(path)}, {"kind", stored.kind}, {"tensors", std::move(tensors)}, {"values", std::move(values)},
+                             {"metadata", std::move(metadata)}, {"elements", static_cast<std::int64_t>(totals.elements)},
+                             {"bytes", static_cast<std::int64_t>(totals.bytes)}, {"stored_bytes", static_cast<std::int64_t>(totals.stored)}};
+  std::puts(format::to_text(all).c_str());
+}
+
+}  // namespace
+
+int show(const Arguments& arguments) {
+  CLI::App app("Lists what a file of weights holds: names, dtypes, shapes, sizes, other values, metadata.\nReads torch files of any form, "
+               "safetensors files, indexes and folders of them, and checkpoint folders; no tensor is read and nothing executed.",
+               "muster show");
+  std::string path;
+  bool json = false;
+  app.add_option("PATH", path, "file or folder")->required();
+  app.add_flag("--json", json, "print one line of JSON");
+  if (parse(app, arguments)) return 0;
+  const auto stored = format::open_content(path);
+  const auto leaves = format::leaves_of(stored.content.value);
+  (json ? print_json : print_plain)(path, stored, leaves);
+  return 0;
+}
+
+}  // namespace muster::cli

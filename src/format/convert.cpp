@@ -1,0 +1,268 @@
+#include "muster/format/convert.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <tuple>
+
+#include "format/job_content.h"
+#include "muster/base/error.h"
+#include "muster/format/stored_content.h"
+#include "muster/format/weight_set.h"
+
+namespace muster::format {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = PythonValue::Kind;
+
+constexpr std::array<std::pair<WeightForm, std::string_view>, 3> kForms{
+    {{WeightForm::torch, "torch"}, {WeightForm::safetensors, "safetensors"}, {WeightForm::folder, "folder"}}};
+
+[[noreturn]] void refuse_conversion(const std::string& reason) { throw CheckpointError("MU229", "nothing was converted: " + reason); }
+
+WeightForm form_of_name(const fs::path& path) {
+  const std::string ending = path.extension().string();
+  if (ending == ".safetensors") return WeightForm::safetensors;
+  for (const char* known : {".pt", ".pth", ".bin", ".ckpt"})
+    if (ending == known) return WeightForm::torch;
+  if (ending.empty() || fs::is_directory(path)) return WeightForm::folder;
+  throw UsageError("MU230", "the name " + path.string() + " does not tell what to write: end it with .safetensors, .pt, .pth, .bin or .ckpt, give a " +
+                                "folder, or say which form to write (torch, safetensors, folder)");
+}
+
+std::string joined_keys(const PythonValue& value) {
+  std::string text;
+  for (const auto& [key, part] : value.entries) {
+    if (text.size() > 400) return text + ", ...";
+    text += (text.empty() ? "" : ", ") + key_name(key);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+/// The value at a place: a whole rest of the place may be a key, since keys may contain "/".
+PythonValue* find_part(PythonValue& value, std::string_view place) {
+  if (place.empty()) return &value;
+  const auto slash = place.find('/');
+  const std::string_view first = place.substr(0, slash), rest = slash == std::string_view::npos ? "" : place.substr(slash + 1);
+  for (auto& [key, part] : value.entries) {
+    const std::string name = key_name(key);
+    if (name == place) return &part;
+    if (name == first)
+      if (PythonValue* found = find_part(part, rest)) return found;
+  }
+  for (std::size_t i = 0; i < value.items.size(); ++i)
+    if (std::to_string(i) == first) return find_part(value.items[i], rest);
+  return nullptr;
+}
+
+/// Removes what is not understood, or refuses it.
+void settle_foreign(PythonValue& value, const std::string& place, bool leave_out, std::vector<std::string>& left_out) {
+  const auto goes = [&](const PythonValue& part, const std::string& here) {
+    if (part.kind != Kind::foreign) return false;
+    if (!leave_out)
+      throw CheckpointError("MU226", "'" + here + "' is an object of '" + part.text + "', which is not understood: " + advice_about(part.text) +
+                                         ", or leave such objects out");
+    left_out.push_back(here);
+    return true;
+  };
+  const auto below = [&](const std::string& name) { return place.empty() ? name : place + "/" + name; };
+  std::erase_if(value.entries, [&](const auto& entry) { return goes(entry.second, below(key_name(entry.first))); });
+  std::erase_if(value.items, [&](const auto& item) { return goes(item, below("?")); });
+  for (auto& [key, part] : value.entries) settle_foreign(part, below(key_name(key)), leave_out, left_out);
+  for (std::size_t i = 0; i < value.items.size(); ++i) settle_foreign(value.items[i], below(std::to_string(i)), leave_out, left_out);
+}
+
+void strip_names(PythonValue& value, const std::string& front) {
+  if (front.empty()) return;
+  for (auto& [key, part] : value.entries)
+    if (key.kind == Kind::text && key.text.starts_with(front)) key.text.erase(0, front.size());
+}
+
+/// The value with only those tensors and storages that it uses, numbered anew.
+class Pruned {
+ public:
+  explicit Pruned(const StoredContent& stored) : stored_(stored) {}
+
+  PythonFile make(const PythonValue& value) {
+    result_.value = value;
+    renumber(result_.value);
+    return std::move(result_);
+  }
+  std::size_t former_storage(std::size_t storage) const { return storages_[storage]; }
+
+ private:
+  void renumber(PythonValue& value) {
+    if (value.kind == Kind::tensor) value.integer = static_cast<std::int64_t>(tensor(static_cast<std::size_t>(value.integer)));
+    for (auto& [key, part] : value.entries) renumber(part);
+    for (auto& item : value.items) renumber(item);
+  }
+
+  std::size_t tensor(std::size_t former) {
+    const auto [found, fresh] = tensor_of_.emplace(former, result_.tensors.size());
+    if (!fresh) return found->second;
+    result_.tensors.push_back(stored_.content.tensors[former]);
+    const std::size_t storage = result_.tensors.back().storage;
+    const auto [place, fresh_storage] = storage_of_.emplace(storage, result_.storages.size());
+    if (fresh_storage) {
+      result_.storages.push_back(stored_.content.storages[storage]);
+      storages_.push_back(storage);
+    }
+    result_.tensors.back().storage = place->second;
+    return found->second;
+  }
+
+  const StoredContent& stored_;
+  PythonFile result_;
+  std::map<std::size_t, std::size_t> tensor_of_, storage_of_;
+  std::vector<std::size_t> storages_;
+};
+
+void write_torch(const StoredContent& stored, const PythonValue& value, const fs::path& to, const ConvertOptions& options, ConvertReport& report) {
+  Pruned pruned(stored);
+  const PythonFile content = pruned.make(value);
+  ContentBytes bytes(stored);
+  AtomicFile file(to, options.durability);
+  write_python_file(file, content, to.stem().string(), [&](std::size_t storage) { return bytes.of_storage(pruned.former_storage(storage)); });
+  file.publish();
+  report.tensors = content.tensors.size();
+  for (const PythonTensor& tensor : content.tensors) report.bytes += dense_bytes(tensor);
+  report.files.push_back(to);
+}
+
+/// A tensor for a safetensors file.
+struct NamedContent {
+  TensorSpec spec;
+  const PythonTensor* tensor;
+  std::uint64_t bytes;
+};
+
+TensorSpec spec_of(const std::string& name, const PythonTensor& tensor) {
+  const ScalarTypeRow& row = row_of(tensor.type);
+  if (!row.element) refuse_conversion("the tensor '" + name + "' has dtype " + std::string(row.name) + ", which safetensors files have not");
+  TensorSpec spec{.name = name, .shape = tensor.shape, .type = *row.element};
+  if (spec.type == ElementType::f4) {
+    if (spec.shape.empty()) refuse_conversion("the tensor '" + name + "' has no dimension to count its pairs of 4-bit elements in");
+    spec.shape.back() *= 2;
+  }
+  return spec;
+}
+
+/// All tensors under names joined by ".", in their order.
+void collect(const StoredContent& stored, const PythonValue& value, const std::string& name, std::vector<NamedContent>& into) {
+  const auto below = [&](const std::string& more) { return name.empty() ? more : name + "." + more; };
+  const bool sequence = value.kind == Kind::list || value.kind == Kind::tuple;
+  if (value.kind == Kind::tensor && !name.empty()) {
+    const PythonTensor& tensor = stored.content.tensors[static_cast<std::size_t>(value.integer)];
+    into.push_back({spec_of(name, tensor), &tensor, dense_bytes(tensor)});
+  } else if (value.kind == Kind::map) {
+    for (const auto& [key, part] : value.entries) collect(stored, part, below(key_name(key)), into);
+  } else if (sequence) {
+    for (std::size_t i = 0; i < value.items.size(); ++i) collect(stored, value.items[i], below(std::to_string(i)), into);
+  } else {
+    refuse_conversion("safetensors files hold named tensors only, and '" + name + "' is " + to_text(value, 60) +
+                      "; name the part to convert, or write a torch file");
+  }
+}
+
+/// Keeps one of each set of tied tensors, the alphabetically first, as save_file does. Returns the others' names with its name.
+Metadata drop_tied_content(std::vector<NamedContent>& tensors) {
+  const auto place = [](const NamedContent& one) {
+    const PythonTensor& tensor = *one.tensor;
+    return std::tuple(tensor.storage, tensor.offset, static_cast<int>(tensor.type), tensor.shape, tensor.strides);
+  };
+  std::map<decltype(place(tensors.front())), std::string> first;
+  for (const NamedContent& one : tensors)
+    if (one.bytes > 0)
+      if (const auto [found, fresh] = first.emplace(place(one), one.spec.name); !fresh) found->second = std::min(found->second, one.spec.name);
+  Metadata dropped;
+  std::erase_if(tensors, [&](const NamedContent& one) {
+    if (one.bytes == 0 || first.at(place(one)) == one.spec.name) return false;
+    dropped[one.spec.name] = first.at(place(one));
+    return true;
+  });
+  return dropped;
+}
+
+std::unique_ptr<AtomicFile> write_weights(const std::vector<NamedContent>& tensors, const Metadata& metadata, const fs::path& path,
+                                          Durability durability, ContentBytes& bytes) {
+  std::vector<TensorSpec> specs;
+  for (const NamedContent& one : tensors) specs.push_back(one.spec);
+  const FilePlan plan = plan_file(specs, metadata, path.string());
+  auto file = std::make_unique<AtomicFile>(path, durability);
+  file->reserve(plan.file_bytes);
+  file->write(std::array{std::string_view(plan.head)});
+  for (const std::size_t i : plan.order) file->write(std::array{bytes.of_tensor(*tensors[i].tensor)});
+  return file;
+}
+
+void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied, Metadata metadata, const fs::path& folder,
+                  const ConvertOptions& options, ContentBytes& bytes, ConvertReport& report) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error || !fs::is_directory(folder)) throw CheckpointError("MU202", folder.string() + " is no folder and cannot be made one (" + error.message() + ")");
+  std::vector<std::uint64_t> sizes;
+  for (const NamedContent& one : tensors) sizes.push_back(one.bytes);
+  const auto shards = split_into_shards(sizes, options.max_shard_size.bytes());
+  WeightIndex index{.file_of = {}, .total_bytes = report.bytes};
+  std::vector<std::unique_ptr<AtomicFile>> files;
+  for (std::size_t shard = 0; shard < shards.size(); ++shard) {
+    const std::string name = shard_name(shard, shards.size());
+    std::vector<NamedContent> inside;
+    for (const std::size_t i : shards[shard]) inside.push_back(tensors[i]), index.file_of[tensors[i].spec.name] = name;
+    Metadata here = metadata;
+    for (const auto& [dropped, kept] : tied)
+      if (const auto found = index.file_of.find(kept); found != index.file_of.end() && found->second == name) here.emplace(dropped, kept);
+    files.push_back(write_weights(inside, here, folder / name, options.durability, bytes));
+    report.files.push_back(folder / name);
+  }
+  publish_weight_set(folder, files, shards.size() > 1 ? std::optional(index) : std::nullopt, options.durability);
+  if (shards.size() > 1) report.files.push_back(folder / kWeightIndexName);
+}
+
+void write_safetensors(const StoredContent& stored, const PythonValue& value, const fs::path& to, const ConvertOptions& options, ConvertReport& report) {
+  std::vector<NamedContent> tensors;
+  collect(stored, value, "", tensors);
+  const Metadata tied = drop_tied_content(tensors);
+  Metadata metadata = stored.metadata;
+  std::erase_if(metadata, [&](const auto& entry) { return stored.content.value.find(entry.second) != nullptr; });  // ties, found again
+  metadata.emplace("format", "pt");
+  report.tensors = tensors.size();
+  for (const NamedContent& one : tensors) report.bytes += one.bytes;
+  ContentBytes bytes(stored);
+  if (report.to == WeightForm::folder) return write_folder(tensors, tied, std::move(metadata), to, options, bytes, report);
+  for (const auto& [dropped, kept] : tied) metadata.emplace(dropped, kept);
+  write_weights(tensors, metadata, to, options.durability, bytes)->publish();
+  report.files.push_back(to);
+}
+
+}  // namespace
+
+std::string_view name_of(WeightForm form) { return kForms.at(static_cast<std::size_t>(form)).second; }
+
+WeightForm weight_form(std::string_view name) {
+  for (const auto& [form, known] : kForms)
+    if (known == name) return form;
+  throw UsageError("MU230", "\"" + std::string(name) + "\" is no form of weights; there are: torch, safetensors, folder");
+}
+
+ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+  ConvertReport report;
+  report.to = options.to ? *options.to : form_of_name(to);
+  StoredContent stored = open_content(from);
+  report.from = stored.kind;
+  if (stored.is_checkpoint && options.part.empty()) stored.content.value = traded_value(stored, report.to, options.model);
+  PythonValue* part = find_part(stored.content.value, options.part);
+  if (!part) refuse_conversion(from.string() + " has no part '" + options.part + "'; it has: " + joined_keys(stored.content.value));
+  PythonValue value = *part;
+  settle_foreign(value, options.part, options.leave_out, report.left_out);
+  strip_names(value, options.strip);
+  if (value.kind == Kind::foreign) refuse_conversion("it is an object of '" + value.text + "'");
+  if (report.to == WeightForm::torch) write_torch(stored, value, to, options, report);
+  else write_safetensors(stored, value, to, options, report);
+  return report;
+}
+
+}  // namespace muster::format

@@ -1,0 +1,147 @@
+#include "muster/format/stored_content.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "format/stored_checkpoint.h"
+#include "muster/base/error.h"
+#include "muster/format/manifest.h"
+#include "muster/format/weight_set.h"
+#include "muster/format/zip.h"
+
+namespace muster::format {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = PythonValue::Kind;
+
+/// Tensors that were dropped for being another one's view are named in the metadata.
+void add_tied(StoredContent& stored) {
+  std::vector<PythonValue::Entry> tied;
+  for (const auto& [name, kept] : stored.metadata) {
+    const PythonValue* tensor = stored.content.value.find(kept);
+    if (tensor && !stored.content.value.find(name)) tied.emplace_back(PythonValue::of_text(name), *tensor);
+  }
+  auto& entries = stored.content.value.entries;
+  entries.insert(entries.end(), tied.begin(), tied.end());
+}
+
+StoredContent open_weight_files(const fs::path& path) {
+  const WeightSet set = find_weight_set(path);
+  StoredContent stored;
+  stored.kind = set.index ? "safetensors files with an index" : "safetensors file";
+  stored.content.value.kind = Kind::map;
+  for (const auto& file : set.files) {
+    const auto input = std::make_shared<const InputFile>(file);
+    const Header header = read_header(*input);
+    stored.metadata.insert(header.metadata.begin(), header.metadata.end());
+    for (const TensorEntry& entry : header.tensors) {
+      if (set.index) {
+        const auto listed = set.index->file_of.find(entry.name);
+        if (listed == set.index->file_of.end() || listed->second != file.filename())
+          throw CheckpointError("MU205", set.index_path.string() + ": tensor '" + entry.name + "' is in " + file.string() +
+                                             ", which the index does not say; the files belong to different saves");
+      }
+      stored.content.value.entries.emplace_back(PythonValue::of_text(entry.name), add_tensor(stored, input, entry));
+    }
+  }
+  if (set.index && set.index->file_of.size() != stored.content.value.entries.size())
+    throw CheckpointError("MU205", set.index_path.string() + ": it lists " + std::to_string(set.index->file_of.size()) + " tensors, its files have " +
+                                       std::to_string(stored.content.value.entries.size()));
+  std::sort(stored.content.value.entries.begin(), stored.content.value.entries.end(),
+            [](const auto& a, const auto& b) { return a.first.text < b.first.text; });
+  add_tied(stored);
+  return stored;
+}
+
+StoredContent open_torch_file(const std::shared_ptr<const InputFile>& input) {
+  StoredContent stored;
+  stored.content = read_python_file(source_of(input));
+  stored.kind = stored.content.form == PythonFile::Form::zip      ? "torch file"
+                : stored.content.form == PythonFile::Form::legacy ? "torch file from before PyTorch 1.6"
+                                                                  : "LibTorch archive";
+  for (const PythonStorage& storage : stored.content.storages) stored.extents.push_back({{input, storage.offset, storage.bytes}});
+  return stored;
+}
+
+bool is_plain(const PythonValue& value) {
+  if (value.kind == Kind::map) return value.entries.empty();
+  if (value.kind == Kind::tensor || value.kind == Kind::foreign) return false;
+  return std::all_of(value.items.begin(), value.items.end(), is_plain);
+}
+
+void add_leaves(const PythonValue& value, const std::string& path, std::vector<ContentLeaf>& leaves) {
+  const auto below = [&](const std::string& name) { return path.empty() ? name : path + "/" + name; };
+  const bool sequence = value.kind == Kind::list || value.kind == Kind::tuple;
+  if (value.kind == Kind::map && !value.entries.empty()) {
+    for (const auto& [key, part] : value.entries) add_leaves(part, below(key_name(key)), leaves);
+  } else if (sequence && !is_plain(value)) {
+    for (std::size_t i = 0; i < value.items.size(); ++i) add_leaves(value.items[i], below(std::to_string(i)), leaves);
+  } else {
+    leaves.push_back({path, &value});
+  }
+}
+
+}  // namespace
+
+PythonValue add_tensor(StoredContent& stored, const std::shared_ptr<const InputFile>& file, const TensorEntry& entry) {
+  const ScalarTypeRow* row = find_scalar_type(entry.type);
+  const bool pairs = entry.type == ElementType::f4;
+  if (!row || (pairs && (entry.shape.empty() || entry.shape.back() % 2 != 0)))
+    throw CheckpointError("MU207", file->path().string() + ": tensor '" + entry.name + "' has dtype " + std::string(name_of(entry.type)) +
+                                       (row ? " in odd number, which LibTorch has not" : ", which LibTorch has not"));
+  PythonTensor tensor{.storage = stored.content.storages.size(), .type = row->type, .offset = 0, .shape = entry.shape, .strides = {}};
+  if (pairs) tensor.shape.back() /= 2;
+  tensor.strides.resize(tensor.shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = tensor.shape.size(); i-- > 0; stride *= std::max<std::int64_t>(tensor.shape[i], 1)) tensor.strides[i] = stride;
+  stored.content.storages.push_back({.key = "", .location = "cpu", .offset = entry.offset, .bytes = entry.bytes});
+  stored.extents.push_back({{file, entry.offset, entry.bytes}});
+  stored.content.tensors.push_back(std::move(tensor));
+  return PythonValue::of_tensor(stored.content.tensors.size() - 1);
+}
+
+StoredContent open_content(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return fs::exists(path / kManifestName, ignored) ? open_checkpoint(path) : open_weight_files(path);
+  if (path.filename() == kManifestName) return open_checkpoint(path.parent_path());
+  if (path.extension() == ".json") return open_weight_files(path);
+  const auto input = std::make_shared<const InputFile>(path);
+  return is_python_file(source_of(input)) ? open_torch_file(input) : open_weight_files(path);
+}
+
+std::string key_name(const PythonValue& key) { return key.kind == Kind::text ? key.text : to_text(key, 80); }
+
+std::vector<ContentLeaf> leaves_of(const PythonValue& value) {
+  std::vector<ContentLeaf> leaves;
+  add_leaves(value, "", leaves);
+  std::sort(leaves.begin(), leaves.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+  return leaves;
+}
+
+std::string to_text(const PythonValue& value, std::size_t limit) {
+  switch (value.kind) {
+    case Kind::none: return "None";
+    case Kind::boolean: return value.integer ? "True" : "False";
+    case Kind::integer: return std::to_string(value.integer);
+    case Kind::number: return to_text(Json(value.number));
+    case Kind::text: return is_utf8(value.text) ? to_text(Json(value.text.substr(0, std::max<std::size_t>(limit, 4)))) : "text";
+    case Kind::bytes: return std::to_string(value.text.size()) + " bytes";
+    case Kind::map: return "{}";
+    case Kind::tensor: return "tensor";
+    case Kind::foreign: return "<" + value.text + ">";
+    case Kind::list:
+    case Kind::tuple: break;
+  }
+  std::string text = value.kind == Kind::list ? "[" : "(";
+  for (std::size_t i = 0; i < value.items.size(); ++i) {
+    if (text.size() > limit) {
+      text += ", ... " + std::to_string(value.items.size()) + " in all";
+      break;
+    }
+    text += (i ? ", " : "") + to_text(value.items[i], limit - text.size());
+  }
+  return text + (value.kind == Kind::list ? "]" : ")");
+}
+
+}  // namespace muster::format

@@ -1,0 +1,117 @@
+#include "muster/format/convert.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "checks.h"
+#include "muster/base/error.h"
+#include "muster/format/stored_content.h"
+#include "python_values.h"
+
+namespace muster::format {
+namespace {
+
+using checks::expect_error;
+using checks::python_file;
+using checks::ScratchFolder;
+
+ConvertOptions quickly(std::string part = {}) { return {.durability = Durability::none, .part = std::move(part)}; }
+
+std::vector<float> values(const StoredContent& stored, const std::string& name) {
+  const PythonValue* value = stored.content.value.find(name);
+  if (!value) return {};
+  ContentBytes reader(stored);
+  const std::string_view bytes = reader.of_tensor(stored.content.tensors[static_cast<std::size_t>(value->integer)]);
+  std::vector<float> result(bytes.size() / sizeof(float));
+  std::memcpy(result.data(), bytes.data(), bytes.size());
+  return result;
+}
+
+TEST(ConvertTest, TorchBecomesSafetensorsWithViewsDenseAndTiesOnce) {
+  ScratchFolder folder;
+  for (const char* name : {"zip.pt", "legacy.pt"}) {
+    const auto report = convert(python_file(name), folder / "x.safetensors", quickly("state_dict"));
+    EXPECT_EQ(report.tensors, 5u);
+    EXPECT_EQ(report.to, WeightForm::safetensors);
+    const StoredContent stored = open_content(folder / "x.safetensors");
+    EXPECT_EQ(values(stored, "transposed"), (std::vector<float>{0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11}));
+    EXPECT_EQ(values(stored, "every_second"), (std::vector<float>{0, 2, 4, 6, 8, 10}));
+    EXPECT_EQ(values(stored, "row"), (std::vector<float>{4, 5, 6, 7}));
+    EXPECT_EQ(values(stored, "again"), values(stored, "tied"));
+    EXPECT_EQ(stored.metadata.at("tied"), "again");
+    EXPECT_EQ(stored.metadata.at("format"), "pt");
+  }
+}
+
+TEST(ConvertTest, SafetensorsAndBackIsTheSameToTheByte) {
+  ScratchFolder folder;
+  convert(python_file("zip.pt"), folder / "a.safetensors", quickly("state_dict"));
+  convert(folder / "a.safetensors", folder / "b.pt", quickly());
+  convert(folder / "b.pt", folder / "c.safetensors", quickly());
+  EXPECT_EQ(checks::read(folder / "a.safetensors"), checks::read(folder / "c.safetensors"));
+  convert(folder / "a.safetensors", folder / "shards", {.durability = Durability::none, .max_shard_size = 60});
+  EXPECT_TRUE(std::filesystem::exists(folder / "shards" / "model.safetensors.index.json"));
+  convert(folder / "shards", folder / "d.safetensors", quickly());
+  EXPECT_EQ(checks::read(folder / "a.safetensors"), checks::read(folder / "d.safetensors"));
+}
+
+TEST(ConvertTest, LegacyBecomesAnArchiveWithTheSameValues) {
+  ScratchFolder folder;
+  convert(python_file("legacy.pt"), folder / "x.pt", quickly());
+  const PythonFile old = read_python_file(checks::source(python_file("legacy.pt"))), made = read_python_file(checks::source(folder / "x.pt"));
+  EXPECT_EQ(checks::described(made.value, made), checks::described(old.value, old));
+  EXPECT_EQ(made.form, PythonFile::Form::zip);
+}
+
+TEST(ConvertTest, OnlyWhatAPartUsesIsWritten) {
+  ScratchFolder folder;
+  convert(python_file("zip.pt"), folder / "x.pt", quickly("optimizer/state/0"));
+  const PythonFile made = read_python_file(checks::source(folder / "x.pt"));
+  EXPECT_EQ(checks::described(made.value, made), "{'step': float32[]/+0@0}");
+  EXPECT_EQ(made.storages.size(), 1u);
+  convert(python_file("cpp_module.pt"), folder / "y.safetensors", {.durability = Durability::none, .strip = "fc."});
+  EXPECT_EQ(values(open_content(folder / "y.safetensors"), "weight").size(), 6u);
+}
+
+TEST(ConvertTest, WhatAFormCannotHoldIsNamed) {
+  ScratchFolder folder;
+  expect_error<CheckpointError>("MU229", "'epoch' is 3", [&] { convert(python_file("zip.pt"), folder / "x.safetensors"); });
+  expect_error<CheckpointError>("MU229", "it has: state_dict, scalar", [&] { convert(python_file("zip.pt"), folder / "x.pt", quickly("model")); });
+  expect_error<CheckpointError>("MU229", "lazily", [&] { convert(python_file("new_dtypes.pt"), folder / "x.safetensors"); });
+  expect_error<CheckpointError>("MU226", "'config' is an object of '__main__.Foreign'", [&] { convert(python_file("foreign.pt"), folder / "x.pt"); });
+  expect_error<UsageError>("MU230", "does not tell what to write", [&] { convert(python_file("zip.pt"), folder / "x.txt"); });
+  expect_error<UsageError>("MU230", "there are: torch, safetensors, folder", [] { weight_form("pickle"); });
+  EXPECT_EQ(checks::entries(folder.path()), 0u);
+}
+
+TEST(ConvertTest, WhatIsNotUnderstoodCanBeLeftOut) {
+  ScratchFolder folder;
+  const auto report = convert(python_file("foreign.pt"), folder / "x.pt", {.durability = Durability::none, .leave_out = true});
+  EXPECT_EQ(report.left_out.size(), 6u);
+  const PythonFile made = read_python_file(checks::source(folder / "x.pt"));
+  EXPECT_EQ(checks::described(made.value, made), "{'model': {'w': float32[2]/1+0@0}}");
+}
+
+TEST(ConvertTest, DamagedStoragesAreFound) {
+  ScratchFolder folder;
+  std::string bytes = checks::read(python_file("zip.pt"));
+  bytes[bytes.find(std::string("\x00\x00\x80\x3f\x00\x00\x00\x40", 8))] ^= 1;
+  checks::write(folder / "x.pt", bytes);
+  expect_error<CheckpointError>("MU225", "checksum", [&] { convert(folder / "x.pt", folder / "y.pt"); });
+}
+
+TEST(StoredContentTest, LeavesAreSortedAndPlainListsAreOne) {
+  const StoredContent stored = open_content(python_file("zip.pt"));
+  EXPECT_EQ(stored.kind, "torch file");
+  std::vector<std::string> places;
+  for (const auto& leaf : leaves_of(stored.content.value)) places.push_back(leaf.path);
+  EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
+  EXPECT_NE(std::find(places.begin(), places.end(), "optimizer/param_groups/0/params"), places.end());
+  EXPECT_NE(std::find(places.begin(), places.end(), "state_dict/row"), places.end());
+  EXPECT_EQ(to_text(*stored.content.value.find("tuple"), 60), "(1, (2, \"x\"), ())");
+  EXPECT_EQ(open_content(python_file("cpp_module.pt")).kind, "LibTorch archive");
+}
+
+}  // namespace
+}  // namespace muster::format
