@@ -1,0 +1,106 @@
+"""docs/howto/python.cpp and the command line against Python: a job begins there, goes on here, and goes on there again, to the same losses.
+
+usage: python_test.py PROGRAM MUSTER
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    from safetensors.torch import load_file
+    from torch import nn
+except ImportError as error:
+    print(f"howto_python: skipped: {error}")
+    print("0 passed, 0 failed, 1 skipped")
+    sys.exit(77)
+
+TOLERANCE = 1e-6
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.body(x))))
+
+
+def wave(rows, columns, shift):
+    return torch.sin(torch.arange(rows * columns, dtype=torch.float64) * 0.37 + shift).view(rows, columns).float()
+
+
+def train(net, optimizer, first, steps):
+    losses = []
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        loss = (net(wave(10, 6, step)) - wave(10, 2, step + 0.5)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def resumed(path):
+    saved = torch.load(path, weights_only=True)
+    net = Net()
+    net.load_state_dict(saved["model"])
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1)
+    optimizer.load_state_dict(saved["optimizer"])
+    return net, optimizer
+
+
+def run(*words):
+    outcome = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120)
+    assert outcome.returncode == 0, f"{words}: {outcome.stderr}"
+    return outcome.stdout
+
+
+def close(found, wanted):
+    assert len(found) == len(wanted) and max(abs(a - b) for a, b in zip(found, wanted)) <= TOLERANCE, f"{found}, not {wanted}"
+
+
+def checks(program, muster, folder):
+    torch.manual_seed(5)
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    train(net, optimizer, 0, 4)
+    torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 4}, folder / "theirs.pt")
+    theirs = train(net, optimizer, 4, 6)
+    ours = [float(word) for word in run(program, folder / "theirs.pt", folder / "ours.pt").split()]
+    yield lambda: close(ours, theirs)
+    yield lambda: close(train(*resumed(folder / "ours.pt"), 7, 3), ours[3:])
+
+    def weights_alone():
+        run(muster, "convert", folder / "ours.pt", folder / "model.safetensors", "--part", "model")
+        found, wanted = load_file(folder / "model.safetensors"), torch.load(folder / "ours.pt", weights_only=True)["model"]
+        assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+    def shown():
+        listing = json.loads(run(muster, "show", "--json", folder / "ours.pt"))
+        names = [tensor["name"] for tensor in listing["tensors"]]
+        assert "model/body.weight" in names and listing["kind"] == "torch file" and listing["values"]["step"] == "7", listing
+
+    yield from (weights_alone, shown)
+
+
+def main():
+    program, muster = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
+    passed = failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for check in checks(program, muster, pathlib.Path(folder)):
+            try:
+                check()
+                passed += 1
+            except Exception as error:
+                print(f"FAILED {check.__name__}: {error}")
+                failed += 1
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
