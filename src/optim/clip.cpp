@@ -40,6 +40,10 @@ optim::ClipDecision optim::decide_clip(double norm, double max_norm, NonFinite n
                                       "such steps out", norm));
 }
 
+std::vector<double> optim::clip_bounds(const PerGroup<double>& max_norm, size_t groups) {
+  return each_group(max_norm, groups, "max_norm");
+}
+
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipNormOptions options) {
   const double norm = norm_of(parameters, options.norm_type);
   apply_clip(parameters, optim::decide_clip(norm, max_norm, options.non_finite));
@@ -48,7 +52,7 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
 
 std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm, ClipNormOptions options) {
   const auto& groups = optimizer.param_groups();
-  const auto bounds = optim::each_group(max_norm, groups.size(), "max_norm");
+  const auto bounds = optim::clip_bounds(max_norm, groups.size());
   std::vector<double> norms;
   std::vector<optim::ClipDecision> decisions;
   for (size_t g = 0; g < groups.size(); ++g) {

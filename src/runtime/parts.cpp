@@ -260,15 +260,19 @@ void Parts::backward(const at::Tensor& loss, bool retain_graph) {
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
 }
 
-double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double p, bool error_if_nonfinite) {
+double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
   require_launched();
   if (!accumulation_->sync()) return 0;
   unscale_gradients(&parameters);
-  const double norm = gradient_norm(*registry_, parameters, p);
+  const double norm = gradient_norm(*registry_, parameters, options.norm_type);
   // Under loss scaling such gradients are expected now and then, and the step will be skipped.
-  if (error_if_nonfinite && !std::isfinite(norm) && !scales_losses())
+  if (options.error_if_nonfinite && !std::isfinite(norm) && !scales_losses())
     throw UsageError("MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
-                                     "with error_if_nonfinite off", p, norm));
+                                     "with error_if_nonfinite off", options.norm_type, norm));
+  if (options.skip_if_nonfinite && !std::isfinite(norm)) {
+    for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.skip_if_holding(parameters); });
+    return norm;
+  }
   torch::NoGradGuard no_grad;
   const double factor = optim::clip_coefficient(norm, max_norm);
   for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.mul_(factor); });

@@ -54,7 +54,7 @@ class Parts {
   /// The next micro-batch begins, of the loader in use.
   std::shared_ptr<Accumulation> next_micro_batch();
   void backward(const at::Tensor& loss, bool retain_graph);
-  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, double p, bool error_if_nonfinite);
+  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
   /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all.
   void unscale_gradients(const std::vector<at::Tensor>* of);

@@ -96,6 +96,7 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
     throw UsageError("MU146", "an optimizer that calls back for gradients cannot work with the loss scaling of '16-mixed', which may skip "
                               "a step: choose 'bf16-mixed', or an optimizer without a closure");
   skipped_ = scaler_ && !gradients_are_finite();
+  skipped_ = std::exchange(skip_next_, false) || skipped_;
   if (skipped_) return {};
   auto loss = update(std::move(closure));
   if (setting_.after_step) {
@@ -103,6 +104,11 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
     setting_.after_step(handle);
   }
   return loss;
+}
+
+void PreparedOptimizer::skip_if_holding(const std::vector<at::Tensor>& asked) {
+  for (const auto& own : parameters())
+    skip_next_ = skip_next_ || std::any_of(asked.begin(), asked.end(), [&](const at::Tensor& one) { return one.is_same(own); });
 }
 
 void PreparedOptimizer::zero_grad(bool set_to_none) {

@@ -43,6 +43,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void before_backward();
   void after_backward() { fused_.note_backward(); }
   bool step_was_skipped() const noexcept { return skipped_; }
+  /// The next step updates nothing, if one of these parameters is the optimizer's.
+  void skip_if_holding(const std::vector<at::Tensor>& parameters);
 
   /// The scaler; nullptr where losses are not scaled.
   precision::GradScaler* scaler() noexcept { return scaler_ ? &*scaler_ : nullptr; }
@@ -75,6 +77,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::optional<precision::GradScaler> scaler_;
   double loss_scale_ = 1;        // what the last backward scaled by
   double gradient_scale_ = 1;    // what the gradients are too large by
+  bool skip_next_ = false;
   bool skipped_ = false;
   bool unscaled_ = false;
 };

@@ -4,6 +4,7 @@
 
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
+#include "muster/optim/clip.h"
 
 namespace muster {
 
@@ -28,7 +29,15 @@ void Runtime::unscale_gradients(const Optimizer& optimizer) { optimizer.prepared
 bool Runtime::optimizer_step_was_skipped() const { return parts_->optimizer_step_was_skipped(); }
 
 double Runtime::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
-  return parts_->clip_grad_norm(parameters, max_norm, options.norm_type, options.error_if_nonfinite);
+  return parts_->clip_grad_norm(parameters, max_norm, options);
+}
+
+std::vector<double> Runtime::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options) {
+  const auto& groups = optimizer.inner().param_groups();
+  const auto bounds = optim::clip_bounds(max_norm, groups.size());
+  std::vector<double> norms;
+  for (size_t g = 0; g < groups.size(); ++g) norms.push_back(clip_grad_norm_(groups[g].params(), bounds[g], options));
+  return norms;
 }
 
 void Runtime::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
@@ -41,7 +50,9 @@ double Runtime::clip_gradients_of(const Optimizer& optimizer, const ClipGradient
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.inner().param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  if (options.max_norm) return clip_grad_norm_(parameters, *options.max_norm, {options.error_if_nonfinite, options.norm_type});
+  if (options.max_norm)
+    return clip_grad_norm_(parameters, *options.max_norm,
+                           {.error_if_nonfinite = options.error_if_nonfinite, .norm_type = options.norm_type});
   clip_grad_value_(parameters, *options.clip_val);
   return 0;
 }

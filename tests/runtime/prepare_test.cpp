@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <functional>
 #include <tuple>
 #include <vector>
@@ -111,6 +112,45 @@ TEST(Prepare, TakesOurSchedulers) {
   EXPECT_EQ(testing::thrown_id([&, s = scheduler] { s.step(1.0); }), "MU180");
   torch::optim::SGD other(net->parameters(), 1.0);
   EXPECT_EQ(testing::thrown_id([&] { accelerator.prepare(ExponentialLR(other, {.gamma = 0.5})); }), "MU174");
+}
+
+TEST(Clip, SkipsWhatIsNotFiniteAndTheScheduleWithIt) {
+  Accelerator accelerator;
+  Fork net;
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, ExponentialLR(sgd, {.gamma = 0.5}));
+  const auto train = [&](double factor) {
+    accelerator.backward(model(torch::ones({2, 4})).sum() * factor);
+    const double norm = accelerator.clip_grad_norm_(model, 1.0, {.skip_if_nonfinite = true});
+    optimizer.step();
+    scheduler.step();
+    optimizer.zero_grad();
+    return norm;
+  };
+  train(1.0);
+  const auto before = net->a->weight.detach().clone();
+  EXPECT_TRUE(std::isnan(train(std::nan(""))));
+  EXPECT_TRUE(torch::equal(net->a->weight, before));
+  EXPECT_TRUE(optimizer.step_was_skipped());
+  EXPECT_EQ(scheduler.inner()->last_epoch(), 1);
+  train(1.0);
+  EXPECT_FALSE(torch::equal(net->a->weight, before));
+  EXPECT_EQ(scheduler.inner()->last_epoch(), 2);
+}
+
+TEST(Clip, ClipsEachGroupByItself) {
+  Accelerator accelerator;
+  Fork net;
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net->a->parameters());
+  groups.emplace_back(net->b->parameters());
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(groups, torch::optim::SGDOptions(0.1)));
+  accelerator.backward(model(torch::ones({2, 4})).sum() * 100);
+  const auto norms = accelerator.clip_grad_norm_(optimizer, {0.5, 1e9}), after = accelerator.clip_grad_norm_(optimizer, 1e9);
+  EXPECT_GT(norms[0], 1.0);
+  EXPECT_NEAR(after[0], 0.5, 1e-5);
+  EXPECT_NEAR(after[1], norms[1], 1e-5);
+  EXPECT_EQ(testing::thrown_id([&, o = optimizer] { accelerator.clip_grad_norm_(o, {1.0, 1.0, 1.0}); }), "MU135");
 }
 
 TEST(Model, RunsAnyEntryInTheForwardScope) {

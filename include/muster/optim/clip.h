@@ -23,6 +23,9 @@ struct ClipDecision {
 /// Throws: UsageError (MU143) for a norm that is infinite or not a number, with NonFinite::error.
 ClipDecision decide_clip(double norm, double max_norm, NonFinite non_finite);
 
+/// One bound for each group. Throws: ConfigError (MU135) for another number than one or `groups`.
+std::vector<double> clip_bounds(const PerGroup<double>& max_norm, size_t groups);
+
 }  // namespace optim
 
 /// Scales the parameters' gradients so that their norm of order norm_type (any above 0, or infinity) is at most max_norm;

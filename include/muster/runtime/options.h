@@ -125,6 +125,8 @@ struct ClipOptions {
   /// A norm that is infinite or not a number throws (MU175) instead of spoiling the parameters.
   bool error_if_nonfinite = false;
   double norm_type = 2.0;
+  /// With such a norm the next step of the optimizers that hold these parameters updates nothing, on all ranks alike.
+  bool skip_if_nonfinite = false;
 };
 
 /// How Fabric clips: exactly one of the two bounds.

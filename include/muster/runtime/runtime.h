@@ -2,6 +2,7 @@
 
 #include "muster/checkpoint/options.h"
 #include "muster/data/loader.h"
+#include "muster/optim/options.h"
 #include "muster/runtime/accumulation.h"
 #include "muster/runtime/callback.h"
 #include "muster/runtime/gathering.h"
@@ -89,6 +90,8 @@ class Runtime : public runtime::Saving {
     return clip_grad_norm_(model.parameters(), max_norm, options);
   }
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options = {});
+  /// The same for each parameter group by itself, with one max_norm or one for each.
+  std::vector<double> clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options = {});
   /// Clamps every gradient element to [-clip_value, clip_value].
   template <class M>
   void clip_grad_value_(const Model<M>& model, double clip_value) { clip_grad_value_(model.parameters(), clip_value); }
