@@ -35,10 +35,10 @@ function(muster_precompile_test target)
   endif()
 endfunction()
 
-# muster_test(NAME [TORCH] [LIBRARIES rooms or libs...] SOURCES files...): one GoogleTest program per room.
+# muster_test(NAME [TORCH] [LIBRARIES rooms or libs...] SOURCES files...): one GoogleTest program per room. It fails if its tests leave something behind.
 function(muster_test name)
   cmake_parse_arguments(TEST "TORCH" "" "LIBRARIES;SOURCES;LABELS" ${ARGN})
-  add_executable(test_${name} ${TEST_SOURCES})
+  add_executable(test_${name} ${TEST_SOURCES} ${PROJECT_SOURCE_DIR}/tests/leftovers/leftovers.cpp)
   target_include_directories(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE
     MUSTER_SOURCE_DIR="${PROJECT_SOURCE_DIR}" MUSTER_BINARY_DIR="${PROJECT_BINARY_DIR}")

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "muster/data/combined.h"
+#include "muster/data/sequenced.h"
 #include "muster/runtime/presets.h"
 #include "muster/runtime/runtime.h"
 
@@ -25,6 +27,7 @@ class Accelerator final : private Runtime {
   using Runtime::clip_grad_norm_;
   using Runtime::clip_grad_value_;
   using Runtime::collector;
+  using Runtime::convert_sync_batchnorm;
   using Runtime::device;
   using Runtime::epochs;
   using Runtime::find_executable_batch_size;
@@ -34,8 +37,10 @@ class Accelerator final : private Runtime {
   using Runtime::gather_object;
   using Runtime::gradient_accumulation_steps;
   using Runtime::group;
-  using Runtime::local_main_process_first;
+  using Runtime::join_uneven_inputs;
   using Runtime::load_state;
+  using Runtime::local_main_process_first;
+  using Runtime::local_sgd;
   using Runtime::logger;
   using Runtime::main_process_first;
   using Runtime::no_sync;
@@ -60,6 +65,7 @@ class Accelerator final : private Runtime {
   using Runtime::set_seed;
   using Runtime::set_trigger;
   using Runtime::signal_received;
+  using Runtime::skip_first_batches;
   using Runtime::split_between_processes;
   using Runtime::sync_gradients;
   using Runtime::unscale_gradients;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "muster/data/combined.h"
+#include "muster/data/sequenced.h"
 #include "muster/runtime/presets.h"
 #include "muster/runtime/runtime.h"
 
@@ -26,16 +28,19 @@ class Fabric final : private Runtime {
   using Runtime::catch_signals;
   using Runtime::check_trigger;
   using Runtime::collector;
+  using Runtime::convert_sync_batchnorm;
   using Runtime::device;
   using Runtime::find_executable_batch_size;
   using Runtime::free_memory;
   using Runtime::gather_for_metrics;
   using Runtime::gather_object;
   using Runtime::group;
+  using Runtime::join_uneven_inputs;
   using Runtime::launch;
   using Runtime::load;
   using Runtime::load_raw;
   using Runtime::local_rank;
+  using Runtime::local_sgd;
   using Runtime::logger;
   using Runtime::no_backward_sync;
   using Runtime::node_rank;
@@ -48,6 +53,7 @@ class Fabric final : private Runtime {
   using Runtime::save_model;
   using Runtime::set_trigger;
   using Runtime::signal_received;
+  using Runtime::skip_first_batches;
   using Runtime::split_between_processes;
   using Runtime::unscale_gradients;
   using Runtime::world_size;

@@ -16,10 +16,8 @@ struct Parcel {
   std::string failure;
   int64_t failed_index = -1;
   bool last = true;      ///< of this rank's batches
-  int64_t local = 0;
-  int64_t local_real = 0;
   bool over = true;      ///< no rank gets anything after this
-  int64_t real = 0;
+  StepSamples samples;
 };
 
 Parcel parcel_of(const BatchBox* box, const Progress& read) {
@@ -29,15 +27,13 @@ Parcel parcel_of(const BatchBox* box, const Progress& read) {
           .failure = {},
           .failed_index = -1,
           .last = read.last,
-          .local = samples.local,
-          .local_real = samples.local_real,
           .over = false,
-          .real = samples.real};
+          .samples = samples};
 }
 
 Parcel failure_of(const std::exception& error) {
   const auto* cause = dynamic_cast<const DatasetError*>(&error);
-  return {.batch = {}, .failure = error.what(), .failed_index = cause ? cause->index() : -1};
+  return {.batch = {}, .failure = error.what(), .failed_index = cause ? cause->index() : -1, .samples = {}};
 }
 
 }  // namespace
@@ -102,10 +98,7 @@ BatchBox* DispatchedPass::receive() {
   if (!parcel.batch.defined()) return nullptr;
   if (!box_) box_ = maker_->new_box();
   box_->unpack(parcel.batch);
-  hand_out({.box = nullptr,
-            .last = parcel.last,
-            .samples = {.local = parcel.local, .local_real = parcel.local_real, .real = parcel.real},
-            .state = {}});
+  hand_out({.box = nullptr, .last = parcel.last, .samples = parcel.samples, .state = {}});
   return box_.get();
 }
 

@@ -88,6 +88,7 @@ StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices
     if (padding && head_.empty()) break;
     auto next = padding ? head_[(global - deal.size) % head_.size()] : sampler_->next();
     const auto count = static_cast<int64_t>(next.size());
+    samples.total += count;
     if (!padding) samples.real += count;
     if (r != deal.rank) continue;
     samples.local = count;
@@ -95,6 +96,8 @@ StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices
     indices = std::move(next);
   }
   for (const int64_t index : indices) checked(index, dataset_size_);
+  if (batch + 1 == plan_.batches() && !deal.drop_last)
+    for (int64_t global = (batch + 1) * deal.world_size; global < deal.size; ++global) samples.rest += static_cast<int64_t>(sampler_->next().size());
   return samples;
 }
 

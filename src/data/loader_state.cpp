@@ -177,7 +177,9 @@ const DataLoaderOptions& LoaderState::options() const { return parts_->options; 
 int64_t LoaderState::position() const { return parts_->progress->position; }
 const StepSamples& LoaderState::samples() const { return parts_->progress->samples; }
 void LoaderState::set_epoch(int64_t epoch) { parts_->progress->epoch = epoch; }
+void LoaderState::set_even_batches(std::optional<bool> even) { parts_->shard.even_batches = even; }
 const ShardSpec& LoaderState::shard() const { return parts_->shard; }
+bool LoaderState::streams() const { return parts_->streams(); }
 int64_t LoaderState::total_batch_size() const { return parts_->batch_sampler() ? 0 : parts_->plan().step_size(); }
 
 int64_t LoaderState::remainder() const {

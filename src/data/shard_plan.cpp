@@ -57,9 +57,13 @@ Positions ShardPlan::positions(int64_t batch) const {
 
 StepSamples ShardPlan::samples(int64_t batch) const {
   const auto [count, start] = positions(batch);
+  const int64_t left = deal_.size - batch * step_size(), real = std::min(step_size(), left);
+  const int64_t rest = deal_.drop_last || batch + 1 < batches() ? 0 : left - real;
   return {.local = count,
           .local_real = std::clamp<int64_t>(deal_.size - start, 0, count),
-          .real = std::min(step_size(), deal_.size - batch * step_size())};
+          .real = real,
+          .rest = rest,
+          .total = deal_.even ? piece_size(batch) * deal_.world_size : real};
 }
 
 int64_t ShardPlan::padding() const {

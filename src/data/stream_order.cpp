@@ -125,9 +125,10 @@ bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
   const int rank = deal.dispatch ? static_cast<int>((batch + 1) % parts) : deal.rank;
   if (!deal.dispatch && !has_part(rank, *now_)) return false;
   take_part(rank, content);
-  content.samples = has_part(rank, *now_) ? plan(rank, *now_).samples(now_->number)
-                                          : StepSamples{.real = plan(0, *now_).samples(now_->number).real};
+  const auto all = plan(0, *now_).samples(now_->number);
+  content.samples = has_part(rank, *now_) ? plan(rank, *now_).samples(now_->number) : StepSamples{.real = all.real, .total = all.total};
   content.last = !failed_ && !(next_ && has_part(rank, *next_));
+  if (content.last && next_) content.samples.rest = next_->real;
   content.state = now_->state;
   return true;
 }

@@ -72,13 +72,17 @@ class Reducer::Impl final : public Joinable {
   }
 
   void shadow(JoinEvent event, int root, double divisor) override {
-    if (event == JoinEvent::buffers) buffers_.run(group_, root);
-    else round_.shadow(divisor);
+    if (event == JoinEvent::buffers) return buffers_.run(group_, root);
+    shadowed_ = true;
+    round_.shadow(divisor);
   }
 
   void share_values_of(int root) override {
     share_values(root);
     buffers_changed_ = false;
+    // Of steps that the others made, and no part of this rank's next one.
+    if (std::exchange(shadowed_, false))
+      for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
   }
 
   ReplicaParameter* find(const at::Tensor& parameter) {
@@ -141,6 +145,7 @@ class Reducer::Impl final : public Joinable {
   JoinSession* session_ = nullptr;
   int64_t number_ = -1;            // in the session
   int depth_ = 0;
+  bool shadowed_ = false;          // others' gradients since the session began
   bool buffers_changed_ = false;   // by a training forward since the last broadcast
 };
 

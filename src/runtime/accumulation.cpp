@@ -36,17 +36,18 @@ void Accumulation::begin(const MicroBatch& batch) {
     micro_batches_ = 0;
     known_by_all_ = true;
   }
-  if (options_.sync_with_dataloader && batch.last) {
+  batch_ = batch;
+  sync_ = ++counter_ % options_.num_steps == 0;
+  const bool last = options_.sync_with_dataloader && batch.last;
+  goes_on_ = joined_ && last && !sync_ && batch.rest > 0;
+  if (last) {
     counter_ = 0;
-    sync_ = true;
-  } else {
-    sync_ = ++counter_ % options_.num_steps == 0;
+    sync_ = !goes_on_;
   }
   fresh_ = sync_;
   ++micro_batches_;
-  batch_ = batch;
   count_ = static_cast<double>(batch.local);
-  if (batch.full == 0 || batch.total == 0) known_by_all_ = false;
+  if (batch.total == 0) known_by_all_ = false;
   correction_ = 1;
   counted_ = false;
   inside_ = true;
@@ -55,13 +56,17 @@ void Accumulation::begin(const MicroBatch& batch) {
 void Accumulation::weigh(double count) {
   if (counted_)
     throw UsageError("MU182", "a micro-batch was given its count after a loss of it went backward; call count() at once after accumulate()");
+  if (joined_)
+    throw UsageError("MU183", "count() was called inside join_uneven_inputs, where ranks without a batch cannot tell theirs; "
+                              "let batches count by their samples there, or make ranks equal with even_batches");
   count_ = count;
   known_by_all_ = false;
 }
 
 /// The number for which this window's losses are weighted, the same on every rank.
 double Accumulation::full_window() {
-  if (known_by_all_) return static_cast<double>(batch_.full) * options_.num_steps;
+  // Batches of varying size have no full step; any number will do that all ranks know.
+  if (known_by_all_) return static_cast<double>(batch_.full > 0 ? batch_.full : batch_.total) * options_.num_steps;
   if (agreed_ == 0) agreed_ = summed(group_, count_) * options_.num_steps;
   return agreed_;
 }
@@ -69,9 +74,10 @@ double Accumulation::full_window() {
 double Accumulation::mean_factor(const std::function<void(double)>& rescale) {
   if (!std::exchange(counted_, true)) {
     own_ += count_;
-    known_ += static_cast<double>(batch_.total);
+    known_ += static_cast<double>(batch_.total + (goes_on_ ? batch_.rest : 0));
     if (full_ == 0) full_ = full_window();
-    if (sync_) {
+    // Gradients that the others have already are corrected by them.
+    if (sync_ || (goes_on_ && !options_.sync_each_batch)) {
       const double actual = known_by_all_ ? known_ : summed(group_, own_);
       if (!known_by_all_ && actual > 0) agreed_ = actual;
       correction_ = actual > 0 ? full_ / actual : 1;
@@ -90,10 +96,15 @@ double Accumulation::loss_factor(const std::function<void(double)>& rescale) {
   return inside_ ? mean_factor(rescale) : 1;
 }
 
+void Accumulation::set_joined(bool joined) noexcept {
+  joined_ = joined;
+  if (!joined && goes_on_) reset();
+}
+
 void Accumulation::reset() noexcept {
   counter_ = 0;
   fresh_ = sync_ = true;
-  inside_ = false;
+  goes_on_ = inside_ = false;
 }
 
 State Accumulation::save_state() const {

@@ -14,7 +14,8 @@ struct MicroBatch {
   int64_t full = 0;     ///< samples of all ranks in a full step; 0 where steps vary
   bool last = false;    ///< it ends its loader
   int64_t local = 1;    ///< samples of this rank, repeated ones included
-  int64_t total = 0;    ///< the same over all ranks; 0 where nobody knows
+  int64_t rest = 0;     ///< of other ranks in later steps, in which this rank has none
+  int64_t total = 0;    ///< as `local`, over all ranks; 0 where nobody knows
 };
 
 /// Which micro-batches end a window, and what each counts for in it. Thread safety: one thread at a time.
@@ -31,13 +32,14 @@ class Accumulation {
   void begin(const MicroBatch& batch);
   /// It ends; no loss is weighted until the next one begins.
   void end() noexcept { inside_ = false; }
-  /// The micro-batch counts for this many, in place of its samples. Throws: UsageError (MU182) once a loss of it went backward.
+  /// The micro-batch counts for this many, in place of its samples.
+  /// Throws: UsageError (MU182) once a loss of it went backward; (MU183) while ranks are joined.
   void weigh(double count);
   /// The optimizer steps with this micro-batch. True before the first one.
   bool sync() const noexcept { return sync_; }
   bool communicates() const noexcept { return sync_ || options_.sync_each_batch; }
   /// What a loss is multiplied by. `rescale` may be called first, to multiply all gradients so far.
-  /// Collective: at the end of a window in which weigh() was called, or whose batches vary.
+  /// Collective: at the end of a window in which weigh() was called.
   double loss_factor(const std::function<void(double)>& rescale);
 
   int num_steps() const noexcept { return options_.num_steps; }
@@ -46,6 +48,9 @@ class Accumulation {
   /// Steps that a scheduler takes at the end of this window.
   int scheduler_steps() const noexcept { return options_.adjust_scheduler ? micro_batches_ : 1; }
   void use_group(const dist::Communicator& group) { group_ = group; }
+  /// Ranks may run out of batches, and nothing is communicated here. A window that other ranks go on with after this rank's last
+  /// batch stays open; its gradients are sent with theirs.
+  void set_joined(bool joined) noexcept;
   /// Back to the start of a window.
   void reset() noexcept;
   /// Micro-batches of an unfinished window so far; 0 between windows.
@@ -71,9 +76,11 @@ class Accumulation {
   double agreed_ = 0;            // the last number that ranks had to agree on
   int64_t counter_ = 0;
   int micro_batches_ = 1;        // of the window
+  bool goes_on_ = false;         // the window, on other ranks only
   bool inside_ = false;
   bool sync_ = true;
   bool fresh_ = true;            // the next micro-batch begins a window
+  bool joined_ = false;
   bool known_by_all_ = true;     // in this window
   bool counted_ = false;         // this micro-batch is counted
 };

@@ -8,7 +8,7 @@ namespace {
 /// Every rank's batch has as many samples.
 bool is_equal(const data::LoaderState& loader) {
   const auto& options = loader.options();
-  const bool even = loader.shard().even_batches.value_or(options.even_batches) || loader.shard().dispatch_batches.value_or(options.dispatch_batches);
+  const bool even = loader.shard().even_batches.value_or(options.even_batches);
   return loader.total_batch_size() > 0 && (even || options.drop_last || loader.shard().world_size == 1);
 }
 
@@ -26,6 +26,16 @@ std::vector<std::shared_ptr<data::LoaderState>> LoadersInUse::all() const {
   return alive;
 }
 
+LoadersInUse::Evenness LoadersInUse::set_even(std::optional<bool> even) const {
+  Evenness before;
+  for (const auto& entry : loaders_)
+    if (auto loader = entry.lock(); loader && even) {
+      before.emplace_back(loader, loader->shard().even_batches);
+      loader->set_even_batches(even);
+    }
+  return before;
+}
+
 std::shared_ptr<data::LoaderState> LoadersInUse::innermost() const {
   std::shared_ptr<data::LoaderState> latest;
   for (const auto& entry : loaders_)
@@ -37,10 +47,11 @@ MicroBatch LoadersInUse::micro_batch(int world_size) const {
   const auto loader = innermost();
   if (!loader) return {.full = world_size, .total = world_size};
   const auto samples = loader->samples();
-  MicroBatch batch{.full = loader->total_batch_size(), .last = loader->end_of_dataloader(), .local = std::max<int64_t>(1, samples.local)};
-  // Nobody but its owner knows the size of a batch that a batch sampler made.
-  if (batch.full > 0) batch.total = is_equal(*loader) ? world_size * samples.local : samples.real;
-  return batch;
+  return {.full = loader->total_batch_size(),
+          .last = loader->end_of_dataloader(),
+          .local = std::max<int64_t>(1, samples.local),
+          .rest = samples.rest,
+          .total = samples.total};
 }
 
 std::optional<StepRows> LoadersInUse::rows() const {

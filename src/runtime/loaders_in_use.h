@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace muster::runtime {
@@ -20,6 +21,10 @@ class LoadersInUse {
   /// Of the step in hand.
   MicroBatch micro_batch(int world_size) const;
   std::optional<StepRows> rows() const;
+  /// What loaders had for even_batches.
+  using Evenness = std::vector<std::pair<std::shared_ptr<data::LoaderState>, std::optional<bool>>>;
+  /// Gives all of them this value, if it is one; returns what they had.
+  Evenness set_even(std::optional<bool> even) const;
 
  private:
   std::shared_ptr<data::LoaderState> innermost() const;

@@ -30,6 +30,7 @@ GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
 RuntimeOptions accelerate(const AcceleratorOptions& options) {
   return {.accelerator = options.cpu ? "cpu" : "auto",
           .deterministic = options.deterministic,
+          .dispatch_batches = options.dispatch_batches,
           .even_batches = options.even_batches,
           .fp32_modules = options.fp32_modules,
           .grad_scaler = options.grad_scaler,
@@ -39,6 +40,7 @@ RuntimeOptions accelerate(const AcceleratorOptions& options) {
           .split_batches = options.split_batches,
           .step_scheduler_with_optimizer = options.step_scheduler_with_optimizer,
           .strategy = options.strategy,
+          .synced_generators = options.synced_generators,
           .timeout_seconds = options.timeout_seconds};
 }
 

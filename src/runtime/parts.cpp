@@ -204,16 +204,19 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
   return Optimizer(std::move(prepared));
 }
 
-data::ShardSpec Parts::prepare_loader(const DataLoaderOptions& options) {
+data::ShardSpec Parts::prepare_loader(const data::LoaderState& loader) {
   require_launched();
+  const auto& options = loader.options();
   uint64_t seed = options.seed.value_or(seed_.value_or(at::detail::getDefaultCPUGenerator().current_seed()));
   if (!options.seed) seed = broadcast(group_, seed, 0);
   return {.device = device_,
+          .dispatch_batches = loader.streams() ? options_.dispatch_batches : std::nullopt,
           .even_batches = options.even_batches && options_.even_batches,
           .group = cluster_.world_size > 1 ? std::optional(group_) : std::nullopt,
           .rank = cluster_.rank,
           .seed = seed,
           .split_batches = options.split_batches || options_.split_batches,
+          .synced_generators = options_.synced_generators,
           .trace = trace_,
           .world_size = cluster_.world_size};
 }
@@ -333,7 +336,7 @@ std::shared_ptr<PreparedModel> prepare_model(Parts& parts, std::shared_ptr<torch
 Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return parts.prepare_optimizer(std::move(optimizer));
 }
-data::ShardSpec prepare_loader(Parts& parts, const DataLoaderOptions& options) { return parts.prepare_loader(options); }
+data::ShardSpec prepare_loader(Parts& parts, const data::LoaderState& loader) { return parts.prepare_loader(loader); }
 void keep_loader(Parts& parts, const std::shared_ptr<data::LoaderState>& loader) { parts.keep_loader(loader); }
 
 }  // namespace muster::runtime

@@ -50,7 +50,7 @@ class Parts {
   Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
-  data::ShardSpec prepare_loader(const DataLoaderOptions& options);
+  data::ShardSpec prepare_loader(const data::LoaderState& loader);
   /// The next micro-batch begins, of the loader in use.
   std::shared_ptr<Accumulation> next_micro_batch();
   void backward(const at::Tensor& loss, bool retain_graph);
@@ -59,6 +59,9 @@ class Parts {
   /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all.
   void unscale_gradients(const std::vector<at::Tensor>* of);
   bool optimizer_step_was_skipped() const;
+  /// Of these models; of all prepared ones if there is none of them.
+  void join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
+                          const UnevenInputsOptions& options);
   std::string plan() const;
   void set_seed(uint64_t seed, bool per_rank);
 
@@ -93,6 +96,8 @@ class Parts {
   /// How many times a scheduler of these optimizers steps when it is asked to.
   std::function<int()> scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
   void for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const;
+  /// Optimizers, loss scales and schedulers get the states they have on this rank.
+  void share_training_states(int rank);
 
   RuntimeOptions options_;
   Cluster cluster_;

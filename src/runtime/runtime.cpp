@@ -61,6 +61,11 @@ void Runtime::set_seed(uint64_t seed, bool per_rank) { parts_->set_seed(seed, pe
 const std::shared_ptr<Trace>& Runtime::trace() const { return parts_->trace(); }
 std::string Runtime::plan() const { return parts_->plan(); }
 
+void Runtime::run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
+                         const UnevenInputsOptions& options) {
+  parts_->join_uneven_inputs(std::move(models), f, options);
+}
+
 void Runtime::forget_freed() { parts_->forget_freed(); }
 const std::vector<std::shared_ptr<Callback>>& Runtime::callbacks() const { return parts_->callbacks(); }
 

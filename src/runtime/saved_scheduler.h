@@ -19,6 +19,8 @@ class SavedScheduler {
   explicit SavedScheduler(std::shared_ptr<muster::LRScheduler> scheduler) : scheduler_(std::move(scheduler)) {}
   explicit SavedScheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) : scheduler_(std::move(scheduler)) {}
 
+  /// It is of the last kind.
+  bool sealed() const noexcept { return scheduler_.index() == 0; }
   /// Throws: CheckpointError (MU241) for one that keeps its state to itself.
   State save_state() const;
   /// Throws: UsageError (MU138), CheckpointError (MU208, MU209) if the state is none of such a scheduler; nothing is changed then.

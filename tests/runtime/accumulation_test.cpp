@@ -297,7 +297,8 @@ TEST(Windows, AnEvaluationInBetweenDisturbsNothing) {
   const auto data = points(3), other = points(1);
   auto [model, batches, eval] = accelerator.prepare(seeded_curve(), DataLoader(data), DataLoader(other));
   std::vector<bool> syncs;
-  for (auto& [x, y] : batches) {
+  for (auto& batch : batches) {
+    EXPECT_EQ(std::get<0>(batch).size(0), 1);
     for (auto& [a, b] : eval) EXPECT_EQ(a.size(0), 1);
     auto window = accelerator.accumulate(model);
     syncs.push_back(window.sync_gradients());

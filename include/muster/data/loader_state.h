@@ -36,6 +36,8 @@ struct StepSamples {
   int64_t local = 0;       ///< in this rank's batch
   int64_t local_real = 0;  ///< real ones in this rank's batch; they come first in it
   int64_t real = 0;        ///< real ones in the batches of all ranks; they come first in rank order
+  int64_t rest = 0;        ///< in steps after this one, all of them without a batch for this rank
+  int64_t total = 0;       ///< in the batches of all ranks
 };
 
 /// Where a loader stands: small and exact, and the same for any world size and number of workers.
@@ -87,8 +89,12 @@ class LoaderState {
   const StepSamples& samples() const;
   void seek(int64_t batch);
   void set_epoch(int64_t epoch);
+  /// From the next pass on, as ShardSpec::even_batches.
+  void set_even_batches(std::optional<bool> even);
   const ShardSpec& shard() const;
   int64_t size() const;
+  /// The data come from a stream.
+  bool streams() const;
   int64_t total_batch_size() const;
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "muster/data/options.h"
 #include "muster/format/options.h"
 #include "muster/precision/options.h"
 #include "muster/strategy/options.h"
@@ -79,6 +80,8 @@ struct AcceleratorOptions {
   bool cpu = false;
   /// Only deterministic kernels; an operator that has none throws.
   bool deterministic = false;
+  /// Streams are read by rank 0 alone, which sends each rank its batches, or by every rank. Unset: as each loader's options say.
+  std::optional<bool> dispatch_batches = {};
   /// Every rank gets the same number of equal batches: the first samples are repeated to fill the last ones.
   bool even_batches = true;
   /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
@@ -94,6 +97,8 @@ struct AcceleratorOptions {
   /// Off: a scheduler's step() always steps, whatever the optimizer does.
   bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";
+  /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's rng_types.
+  SyncedGenerators synced_generators = {};
   /// The longest that a rank waits for the others, in seconds.
   int64_t timeout_seconds = 600;
 };
@@ -137,6 +142,15 @@ struct ClipGradientsOptions {
   double norm_type = 2.0;
 };
 
+/// How ranks with unequally many batches train together.
+struct UnevenInputsOptions {
+  /// Sums of gradients are divided by the number of all ranks all along; off: by that of the ranks that still have a batch. Leave it
+  /// on with accumulate(), which weighs by samples.
+  bool divide_by_initial_world_size = true;
+  /// Whether prepared loaders repeat samples meanwhile to make ranks equal. Unset: as they were prepared.
+  std::optional<bool> even_batches = {};
+};
+
 /// Options of the runtime behind both doors; a door's preset fills them.
 struct RuntimeOptions {
   std::string accelerator = "auto";
@@ -144,6 +158,7 @@ struct RuntimeOptions {
   bool deterministic = false;
   /// Empty: as many as the launcher says. Otherwise launch() brings them up.
   std::optional<Devices> devices = {};
+  std::optional<bool> dispatch_batches = {};
   bool even_batches = true;
   std::vector<std::string> fp32_modules = {};
   GradScalerOptions grad_scaler = {};
@@ -154,6 +169,7 @@ struct RuntimeOptions {
   bool split_batches = false;
   bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";
+  SyncedGenerators synced_generators = {};
   int64_t timeout_seconds = 600;
 };
 

@@ -27,7 +27,7 @@ Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimize
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> scheduler);
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
-data::ShardSpec prepare_loader(Parts& parts, const DataLoaderOptions& options);
+data::ShardSpec prepare_loader(Parts& parts, const data::LoaderState& loader);
 void keep_loader(Parts& parts, const std::shared_ptr<data::LoaderState>& loader);
 
 template <class H>
@@ -88,7 +88,7 @@ auto prepare_one(Parts& parts, T&& object) {
   } else if constexpr (PlateauScheduler<T>) {
     return prepare_scheduler(parts, hold(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
-    auto loader = object.distributed(prepare_loader(parts, object.options()));
+    auto loader = object.distributed(prepare_loader(parts, *object.state()));
     keep_loader(parts, loader.state());
     return loader;
   } else {

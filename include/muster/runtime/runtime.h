@@ -3,6 +3,8 @@
 #include "muster/checkpoint/options.h"
 #include "muster/data/loader.h"
 #include "muster/optim/options.h"
+#include "muster/parallel/local_sgd.h"
+#include "muster/parallel/sync_batch_norm.h"
 #include "muster/runtime/accumulation.h"
 #include "muster/runtime/callback.h"
 #include "muster/runtime/gathering.h"
@@ -16,6 +18,7 @@
 #include <c10/core/Device.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <ranges>
@@ -100,6 +103,30 @@ class Runtime : public runtime::Saving {
   /// Clips what the optimizer updates, by norm (returned) or by value (returns 0).
   double clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
 
+  /// Runs `f`, a loop over batches of which ranks may have unequally many, as without even_batches. A rank whose `f` has returned takes
+  /// part in what the others still communicate, with zeros for gradients, until all have returned; then all go on from the last
+  /// step: parameters, buffers, states of optimizers, loss scales and schedulers (LibTorch's ReduceLROnPlateauScheduler keeps what it counted).
+  /// In `f`, call no other collective; for values, use collector(). Models: those that `f` trains; none: all prepared ones.
+  /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks do different things or one of them throws.
+  /// Collective.
+  template <class... M>
+  void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {}, const Model<M>&... models) {
+    run_joined({models.prepared()->managed...}, f, options);
+  }
+  /// The loader, to begin at this batch in its next pass only; in constant time, or as fast as a stream skips.
+  /// Throws: UsageError (MU108) for a batch beyond its end.
+  template <class Batch>
+  static DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {
+    return muster::skip_first_batches(std::move(loader), batches);
+  }
+
+  /// Training in which ranks average parameters every few steps instead of gradients in every step, as long as it lives.
+  template <class M>
+  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, LocalSgdOptions options = {}) const { return LocalSGD(group(), model, options); }
+  /// Lets every BatchNorm in the model take its statistics in training from all ranks; returns how many there are. Collective.
+  template <class M>
+  int64_t convert_sync_batchnorm(const Model<M>& model) const { return muster::convert_sync_batchnorm(*model, group()); }
+
   /// 0, 1, ... count - 1; after load_state() without those that the checkpoint has behind it.
   auto epochs(int64_t count) { return std::views::iota(first_epoch(count), count); }
   /// Seeds all generators, alike on every rank, or with the rank added. Loaders prepared later shuffle by it.
@@ -140,6 +167,8 @@ class Runtime : public runtime::Saving {
  private:
   std::shared_ptr<runtime::Accumulation> next_micro_batch();
   void forget_freed();
+  void run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
+                  const UnevenInputsOptions& options);
   const std::shared_ptr<Trace>& trace() const;
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   void write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder, const SaveWeightsOptions& options) const;

@@ -1,0 +1,68 @@
+#include "parts.h"
+
+#include "checkpoint/state_json.h"
+#include "muster/format/json.h"
+#include "muster/parallel/join.h"
+#include "muster/runtime/objects.h"
+
+#include <c10/util/ScopeExit.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace muster::runtime {
+namespace {
+
+/// A state as other ranks can be sent it.
+struct SentState {
+  std::string structure;
+  std::vector<at::Tensor> tensors;
+};
+
+SentState sent(const State& state) {
+  SentState result;
+  const auto store = [&](const std::string&, const at::Tensor& tensor) {
+    result.tensors.push_back(tensor);
+    return std::to_string(result.tensors.size() - 1);
+  };
+  result.structure = format::to_text(checkpoint::json_of(state, store, "state"));
+  return result;
+}
+
+State received(const SentState& state) {
+  const auto find = [&](const std::string& name) { return state.tensors.at(std::stoul(name)); };
+  return checkpoint::state_of(format::parse_json(state.structure, "another rank", "MU213"), find, "another rank");
+}
+
+}  // namespace
+
+void Parts::share_training_states(int rank) {
+  const bool own = group_.rank() == rank;
+  const auto follow = [&](const auto& save, const auto& load) {
+    const auto state = broadcast_object(group_, own ? sent(save()) : SentState{}, rank);
+    if (!own) load(received(state));
+  };
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    follow([&] { return optimizer.save_state(); }, [&](const State& state) { optimizer.prepare_load(state)(); });
+  });
+  for (const auto& scheduler : saves_.schedulers())
+    if (!scheduler->sealed()) follow([&] { return scheduler->save_state(); }, [&](const State& state) { scheduler->load_state(state); });
+}
+
+void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
+                               const UnevenInputsOptions& options) {
+  require_launched();
+  if (models.empty())
+    for (const auto& model : registry_->models()) models.push_back(model->managed);
+  const auto before = loaders_.set_even(options.even_batches);
+  accumulation_->set_joined(cluster_.world_size > 1);
+  const auto restore = c10::make_scope_exit([&] {
+    accumulation_->set_joined(false);
+    for (const auto& [loader, even] : before) loader->set_even_batches(even);
+  });
+  parallel::join_uneven_inputs(group_, models, f, {.divide_by_initial_world_size = options.divide_by_initial_world_size},
+                               [this](int last_rank) { share_training_states(last_rank); });
+}
+
+}  // namespace muster::runtime
