@@ -83,7 +83,9 @@ def count_gtest(result, report, code):
     """Counts from GoogleTest's report, or, where the program died before writing one, from its output."""
     try:
         with open(report) as file:
-            cases = [case for suite in json.load(file)["testsuites"] for case in suite["testsuite"]]
+            # GoogleTest 1.12 forgets the comma before what failed outside of all cases, such as what a program leaves behind.
+            suites = json.loads(re.sub(r"^    \}    \{$", "    },{", file.read(), flags=re.MULTILINE))["testsuites"]
+            cases = [case for suite in suites for case in suite["testsuite"]]
     except (OSError, ValueError):
         cases = None
     if cases is None:
@@ -105,7 +107,7 @@ def count_gtest(result, report, code):
             result.reasons.append(f"skipped {name}: disabled")
         elif case.get("failures"):
             result.failed += 1
-            result.reasons.append(f"FAILED {name}")
+            result.reasons.append(f"FAILED {name}" if case["name"] else f"FAILED outside of its cases: {case['failures'][0]['failure'].splitlines()[-1]}")
         else:
             result.passed += 1
     if not cases:

@@ -1,7 +1,6 @@
 #include "muster/dist/rendezvous.h"
 
 #include <stdlib.h>
-#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "dist/gloo_transport.h"
 #include "dist/group.h"
 #include "dist/plugged.h"
+#include "dist/store_file.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/cluster/variables.h"
@@ -52,45 +52,31 @@ StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeou
   return store;
 }
 
-/// Removes the file when the last rank has left it. FileStore's own removal sometimes fails if ranks leave together.
-class FileCleanup {
- public:
-  FileCleanup(StorePtr store, const Cluster& cluster) : store_(std::move(store)), path_(cluster.store_path), world_(cluster.world_size) {}
-  ~FileCleanup() {
-    try {
-      // Another group of the same processes may have met in the file meanwhile.
-      const auto left = store_->add("left", 1);
-      if (left % world_ == 0 && left == store_->add("connected", 0)) ::unlink(path_.c_str());
-    } catch (const std::exception&) {
-      // The file is gone already, or its folder.
-    }
-  }
-  FileCleanup(const FileCleanup&) = delete;
-  FileCleanup& operator=(const FileCleanup&) = delete;
-
- private:
-  StorePtr store_;
-  std::string path_;
-  int world_;
+/// Where ranks meet, and what keeps that place; it must outlive the store.
+struct Meeting {
+  std::shared_ptr<void> keeps;
+  StorePtr store;
 };
 
-/// The keys of the whole file, of every group that met in it.
-StorePtr file_keys(const Cluster& cluster) {
-  return c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", c10::make_intrusive<c10d::FileStore>(cluster.store_path, -1));
+Meeting open_file(const Cluster& cluster, std::chrono::milliseconds timeout) {
+  auto file = std::make_shared<StoreFile>(cluster, timeout.count() / 1000.0);
+  return {file, c10::make_intrusive<c10d::PrefixStore>(std::to_string(file->turn()), file->store())};
 }
 
-StorePtr open_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
+Meeting open_server(const Cluster& cluster, std::chrono::milliseconds timeout) {
+  StorePtr store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", open_tcp_store(cluster, timeout));
+  // A process may connect more than once; the n-th time of each rank belong together.
+  auto turn = store->add(formatted("connects/{}", cluster.rank), 1);
+  return {nullptr, c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store)};
+}
+
+Meeting open_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
   bool is_file = cluster.rendezvous == RendezvousKind::file;
   std::string place = is_file ? cluster.store_path : cluster.main_address + ":" + std::to_string(cluster.main_port);
   try {
-    StorePtr store = is_file ? StorePtr(c10::make_intrusive<c10d::FileStore>(cluster.store_path, -1))
-                             : open_tcp_store(cluster, timeout);
-    store->setTimeout(timeout);
-    store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", store);
-    store->add("connected", 1);
-    // A process may connect more than once; the n-th time of each rank belong together.
-    auto turn = store->add(formatted("connects/{}", cluster.rank), 1);
-    return c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store);
+    auto meeting = is_file ? open_file(cluster, timeout) : open_server(cluster, timeout);
+    meeting.store->setTimeout(timeout);
+    return meeting;
   } catch (const std::exception& failure) {
     throw CommError("MU058", formatted("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
                                     "and is the address right?", cluster.rank, cluster.world_size, place,
@@ -173,10 +159,8 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options, const 
   if (cluster.world_size == 1) return Communicator();
   if (options.backend == "fake") return make_fake(cluster.rank, cluster.world_size);
   auto timeout = milliseconds(options.rendezvous_timeout_seconds);
-  StorePtr store = open_store(cluster, timeout);
+  auto [cleanup, store] = open_store(cluster, timeout);
   meet(cluster, *store, timeout);
-  std::shared_ptr<void> cleanup;
-  if (cluster.rendezvous == RendezvousKind::file) cleanup = std::make_shared<FileCleanup>(file_keys(cluster), cluster);
   if (auto entry = more.find(options.backend); entry != more.end()) return plug_in(entry->second, store, cluster, options, std::move(cleanup));
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);

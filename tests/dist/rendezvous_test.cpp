@@ -60,6 +60,11 @@ Cluster tcp_cluster(int rank, int world, int port, int fd = -1) {
   return cluster;
 }
 
+/// A server that took a socket over stays as long as its process does, and of any server a pipe of libuv's.
+void in_a_process_of_its_own(const std::function<void()>& body) {
+  testing::expect_processes(1, [&](const Communicator&) { body(); });
+}
+
 TEST(Rendezvous, AWorldOfOneMeetsNobody) {
   Cluster alone;
   alone.store_path = "/nowhere/at/all";
@@ -67,14 +72,16 @@ TEST(Rendezvous, AWorldOfOneMeetsNobody) {
 }
 
 TEST(Rendezvous, NamesTheRanksThatAreMissing) {
-  auto path = temporary_file("muster-missing-");
-  Listener listener;
-  for (const Cluster& cluster : {file_cluster(1, 4, path), tcp_cluster(0, 4, listener.port, listener.fd)}) {
-    std::string message = testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 0.3}); });
-    EXPECT_TRUE(message.starts_with("MU057")) << message;
-    EXPECT_NE(message.find(cluster.rank == 1 ? "missing: 0, 2, 3." : "missing: 1, 2, 3."), std::string::npos) << message;
-  }
-  std::filesystem::remove(path);
+  in_a_process_of_its_own([] {
+    auto path = temporary_file("muster-missing-");
+    Listener listener;
+    for (const Cluster& cluster : {file_cluster(1, 4, path), tcp_cluster(0, 4, listener.port, listener.fd)}) {
+      std::string message = testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 0.3}); });
+      EXPECT_TRUE(message.starts_with("MU057")) << message;
+      EXPECT_NE(message.find(cluster.rank == 1 ? "missing: 0, 2, 3." : "missing: 1, 2, 3."), std::string::npos) << message;
+    }
+    EXPECT_FALSE(std::filesystem::exists(path));
+  });
 }
 
 TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
@@ -101,42 +108,62 @@ void sum_is_two(const Communicator& comm) {
 }
 
 TEST(Rendezvous, TakesOverASocketAndConnectsTwice) {
-  Listener listener;
-  two_ranks(tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), [&](const Communicator& comm) {
-    sum_is_two(comm);
-    Communicator second = connect(tcp_cluster(comm.rank(), 2, listener.port), {.rendezvous_timeout_seconds = 30});
-    sum_is_two(second);
-    sum_is_two(comm);
+  in_a_process_of_its_own([] {
+    Listener listener;
+    two_ranks(tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), [&](const Communicator& comm) {
+      sum_is_two(comm);
+      Communicator second = connect(tcp_cluster(comm.rank(), 2, listener.port), {.rendezvous_timeout_seconds = 30});
+      sum_is_two(second);
+      sum_is_two(comm);
+    });
   });
 }
 
 TEST(Rendezvous, AGroupMayFollowOneThatIsGoneThoughTheLauncherHoldsThePort) {
-  Listener listener;
-  const int launchers = ::dup(listener.fd);
-  two_ranks(tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), sum_is_two);
-  two_ranks(tcp_cluster(0, 2, listener.port), tcp_cluster(1, 2, listener.port), sum_is_two);
-  ::close(launchers);
+  in_a_process_of_its_own([] {
+    Listener listener;
+    const int launchers = ::dup(listener.fd);
+    two_ranks(tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), sum_is_two);
+    two_ranks(tcp_cluster(0, 2, listener.port), tcp_cluster(1, 2, listener.port), sum_is_two);
+    ::close(launchers);
+  });
 }
 
 TEST(Rendezvous, JoinsAStoreThatSomebodyElseRuns) {
-  Listener listener;
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(listener.port);
-  options.isServer = true;
-  options.waitWorkers = false;
-  options.masterListenFd = listener.fd;
-  auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  for (std::string restart : {"restart-0/", "restart-1/"}) {
-    Cluster first = tcp_cluster(0, 2, listener.port), second = tcp_cluster(1, 2, listener.port);
-    for (Cluster* cluster : {&first, &second}) cluster->store_is_external = true, cluster->store_prefix = restart;
-    two_ranks(first, second, sum_is_two);
-  }
+  in_a_process_of_its_own([] {
+    Listener listener;
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(listener.port);
+    options.isServer = true;
+    options.waitWorkers = false;
+    options.masterListenFd = listener.fd;
+    auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    for (std::string restart : {"restart-0/", "restart-1/"}) {
+      Cluster first = tcp_cluster(0, 2, listener.port), second = tcp_cluster(1, 2, listener.port);
+      for (Cluster* cluster : {&first, &second}) cluster->store_is_external = true, cluster->store_prefix = restart;
+      two_ranks(first, second, sum_is_two);
+    }
+  });
+}
+
+TEST(Rendezvous, GroupsComeAndGoInOneFileWithoutWaitingForEachOther) {
+  auto path = temporary_file("muster-turns-");
+  std::string failure;
+  const auto rank = [&](int number) {
+    for (int turn = 0; turn < 100; ++turn) sum_is_two(connect(file_cluster(number, 2, path), {.rendezvous_timeout_seconds = 30}));
+  };
+  std::thread peer([&] { failure = testing::thrown([&] { rank(1); }); });
+  EXPECT_EQ(testing::thrown([&] { rank(0); }), "no error");
+  peer.join();
+  EXPECT_EQ(failure, "no error");
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST(Rendezvous, AFileIsGoneAfterwards) {
   auto path = temporary_file("muster-file-");
   two_ranks(file_cluster(0, 2, path), file_cluster(1, 2, path), sum_is_two);
   EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_FALSE(std::filesystem::exists(path.string() + ".lock"));
 }
 
 }  // namespace

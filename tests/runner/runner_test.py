@@ -47,6 +47,13 @@ class Runner(unittest.TestCase):
         self.closes({"a": ("gtest", 20, REPORT, "1", "3")}, 0, "1 passed, 0 failed, 1 skipped", "skipped S.left_out: no second device")
         self.closes({"a": ("gtest", 20, REPORT, "2", "2")}, 1, "1 passed, 1 failed, 0 skipped", "FAILED S.bad")
 
+    def test_a_failure_outside_of_all_cases_counts(self):
+        outside = '{"name": "", "classname": "", "status": "RUN", "result": "COMPLETED", "failures": [{"failure": "x.cpp:1\\nFailed\\nleft a file"}]}'
+        report = REPORT.split("json.dump")[0] + 'suite = json.dumps({"testsuite": cases[:1]}).rstrip("}")\n' + (
+            'open(os.environ["GTEST_OUTPUT"][5:], "w").write("{\\"testsuites\\": [\\n" + suite + "\\n    }    {\\n\\"testsuite\\": [" + '
+            f"{outside!r}" + ' + "]}]}")\nsys.exit(1)')
+        self.closes({"a": ("gtest", 20, report, "1", "2")}, 1, "1 passed, 1 failed, 0 skipped", "FAILED outside of its cases: left a file")
+
     def test_a_program_without_cases_fails(self):
         self.closes({"a": ("gtest", 20, REPORT, "0", "2")}, 1, "0 passed, 1 failed, 0 skipped", "no test case")
 
