@@ -1,7 +1,12 @@
 #include "probe.h"
 
+#include "muster/base/environment.h"
 #include "muster/base/format.h"
 #include "muster/device/device.h"
+#include "muster/device/host_memory.h"
+#include "muster/hook/half_lstm.h"
+#include "muster/hook/key_fallback.h"
+#include "muster/hook/random_scope.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -11,6 +16,7 @@
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace muster::probe {
 namespace {
@@ -32,6 +38,19 @@ std::string those(std::initializer_list<std::pair<const char*, bool>> names, Has
   return found.empty() ? "none" : joined(found);
 }
 
+/// What Muster changes for the whole process, when, and how to keep it out.
+std::vector<std::string> entries() {
+  const auto variables = Environment::of_process();
+  const auto entry = [](const char* name, bool allowed, const char* when, const std::string& variable) {
+    return formatted("{:<14} {}", name, allowed ? std::string(when) + "; kept out by " + variable : "kept out by " + variable);
+  };
+  return {entry("key fallback", hook::key_fallback_allowed(), "from the first sharded model on", std::string(hook::kNoKeyFallbackVariable) + "=1"),
+          entry("random key", hook::random_key_allowed(), "from the first data loader on", std::string(hook::kNoRandomKeyVariable) + "=1"),
+          entry("half LSTM", hook::half_lstm_allowed(), "from the first 16-mixed on a CPU on", std::string(hook::kNoHalfLstmVariable) + "=1"),
+          entry("kept memory", device::may_keep_freed_memory(variables), "from the first runtime on a CPU on",
+                "MUSTER_KEEP_MEMORY=0 or malloc's own variables")};
+}
+
 }  // namespace
 
 void print_environment() {
@@ -43,6 +62,7 @@ void print_environment() {
       {"cuda", at::hasCUDA()}, {"hip", at::hasHIP()}, {"mps", at::hasMPS()}, {"xpu", at::hasXPU()}};
   line("has", those(parts, true));
   line("has not", those(parts, false));
+  for (const auto& entry : entries()) line("process-wide", entry);
   line("backends", "gloo, threads (ranks as threads, for tests), fake (one rank of many)");
 }
 

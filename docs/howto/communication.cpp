@@ -2,8 +2,6 @@
 
 #include <muster/accelerator.h>
 #include <muster/parallel/comm_hook.h>
-#include <muster/parallel/local_sgd.h>
-#include <muster/parallel/sync_batch_norm.h>
 
 #include <cstdio>
 
@@ -24,12 +22,12 @@ TORCH_MODULE(Net);
 bool trains(muster::Accelerator& accelerator, bool local) {
   torch::manual_seed(1);
   Net net;
-  muster::convert_sync_batchnorm(*net, accelerator.group());
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.05));
+  accelerator.convert_sync_batchnorm(model);
   torch::manual_seed(10 + accelerator.process_index());
   const auto x = torch::randn({32, 16}), y = x.sum(1, true).sin();
   double first = 0, last = 0;
-  muster::LocalSGD local_sgd(accelerator.group(), model, {.enabled = local, .local_sgd_steps = 4});
+  auto local_sgd = accelerator.local_sgd(model, {.enabled = local, .local_sgd_steps = 4});
   for (int step = 0; step < 50; ++step) {
     auto loss = torch::mse_loss(model(x), y);
     accelerator.backward(loss);

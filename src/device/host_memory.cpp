@@ -17,9 +17,17 @@ namespace {
 
 }  // namespace
 
+bool may_keep_freed_memory([[maybe_unused]] const Environment& variables) {
+#if defined(__GLIBC__)
+  return variables.find("MUSTER_KEEP_MEMORY") != "0" && !tuned_by_user(variables);
+#else
+  return false;
+#endif
+}
+
 bool keep_freed_memory(const Environment& variables) {
 #if defined(__GLIBC__)
-  if (variables.find("MUSTER_KEEP_MEMORY") == "0" || tuned_by_user(variables)) return false;
+  if (!may_keep_freed_memory(variables)) return false;
   // Large blocks come from the heap, not from mappings of their own, and the heap does not shrink.
   return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_TOP_PAD, 64 << 20) == 1;
 #else

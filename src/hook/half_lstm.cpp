@@ -1,5 +1,7 @@
 #include "muster/hook/half_lstm.h"
 
+#include "muster/base/environment.h"
+
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/lstm.h>
 #include <ATen/ops/lstm_ops.h>
@@ -44,7 +46,13 @@ Result lstm_of_packed(c10::DispatchKeySet keys, const at::Tensor& data, const at
 
 }  // namespace
 
+bool half_lstm_allowed() {
+  const auto value = Environment::of_process().find(kNoHalfLstmVariable);
+  return !value || *value == "0";
+}
+
 void run_half_lstm_in_float() {
+  if (!half_lstm_allowed()) return;
   static torch::Library* const library = [] {
     auto* entered = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastCPU, __FILE__, __LINE__);
     entered->impl("lstm.input", TORCH_FN(lstm_of_sequence));

@@ -25,6 +25,16 @@ def env_names_versions_and_devices(muster):
     assert "nobody" in outcome.stdout.replace("started by", "started"), outcome.stdout
 
 
+def env_lists_what_enters_the_process(muster):
+    entries = {"key fallback": "MUSTER_NO_KEY_FALLBACK=1", "random key": "MUSTER_NO_RANDOM_KEY=1", "half LSTM": "MUSTER_NO_HALF_LSTM=1",
+               "kept memory": "MUSTER_KEEP_MEMORY=0"}
+    for variables in ({}, dict(switch.split("=") for switch in entries.values())):
+        outcome = call(muster, "env", **variables)
+        for name, switch in entries.items():
+            what = r"kept out by" if variables else r"from the first .*; kept out by"
+            assert re.search(rf"^process-wide +{name} +{what} {switch}", outcome.stdout, re.MULTILINE), f"no {name} in\n{outcome.stdout}"
+
+
 def env_names_the_launcher(muster):
     outcome = call(muster, "run", "--devices", "2", "--no-prefix", muster, "env")
     assert outcome.returncode == 0, outcome.stderr
@@ -57,7 +67,7 @@ def a_missing_probe_is_named(muster):
 
 def main(muster):
     passed, failed = 0, []
-    checks = [env_names_versions_and_devices, env_names_the_launcher, lambda m: test_tries_everything(m, 1),
+    checks = [env_names_versions_and_devices, env_lists_what_enters_the_process, env_names_the_launcher, lambda m: test_tries_everything(m, 1),
               lambda m: test_tries_everything(m, 2), lambda m: test_tries_everything(m, 3), test_says_what_fails, a_missing_probe_is_named]
     for check in checks:
         try:

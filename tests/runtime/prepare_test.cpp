@@ -11,6 +11,9 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
+#include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -178,6 +181,43 @@ TEST(Model, ConvertsByThePrecision) {
   EXPECT_EQ(dtypes("bf16-mixed"), std::make_pair(torch::kFloat, torch::kFloat));
   EXPECT_EQ(dtypes("bf16-true"), std::make_pair(torch::kBFloat16, torch::kFloat));
   EXPECT_EQ(dtypes("64-true"), std::make_pair(torch::kDouble, torch::kDouble));
+}
+
+using Several = std::vector<torch::Tensor>;
+struct Settings {
+  int64_t factor = 1;
+};
+
+struct GathererImpl : torch::nn::Module {
+  torch::Tensor forward(const Several& several, std::map<std::string, std::tuple<torch::Tensor, std::optional<torch::Tensor>>> named,
+                        const Settings& settings) {
+    seen = several[0].scalar_type();
+    auto sum = layer(several[0]);
+    for (auto& [name, both] : named) sum = sum + layer(std::get<0>(both)) + layer(std::get<1>(both).value());
+    return sum * settings.factor;
+  }
+  torch::Tensor remember(Several& memory, torch::Tensor x) {
+    memory.push_back(layer(x));
+    return memory.back();
+  }
+  torch::nn::Linear layer{register_module("layer", torch::nn::Linear(4, 2))};
+  torch::ScalarType seen = torch::kInt;
+};
+TORCH_MODULE(Gatherer);
+
+TEST(Model, ConvertsNestedInputs) {
+  Fabric fabric({.precision = "bf16-true"});
+  auto model = fabric.setup(Gatherer());
+  const auto x = torch::ones({1, 4});
+  Several several{x};
+  const auto once = model->layer(x.to(torch::kBFloat16)).to(torch::kFloat);
+  const std::map<std::string, std::tuple<torch::Tensor, std::optional<torch::Tensor>>> named{{"a", {x, x}}};
+  const auto out = model(several, named, Settings{2});
+  EXPECT_EQ(model->seen, torch::kBFloat16);
+  EXPECT_TRUE(torch::allclose(out, 6 * once, 0.02));
+  EXPECT_EQ(several[0].scalar_type(), torch::kFloat);   // the caller's own stays
+  model.run(&GathererImpl::remember, several, x);
+  EXPECT_EQ(several.size(), 2u);                        // what the entry changes is the caller's own
 }
 
 TEST(Training, EqualsThePlainLoop) {

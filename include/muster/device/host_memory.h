@@ -11,6 +11,9 @@ namespace muster::device {
 /// other than glibc. A process-wide setting.
 bool keep_freed_memory(const Environment& variables = Environment::of_process());
 
+/// Whether keep_freed_memory() would do something.
+bool may_keep_freed_memory(const Environment& variables = Environment::of_process());
+
 /// Gives what is free now back to the system.
 void release_freed_memory();
 

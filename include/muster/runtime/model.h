@@ -61,17 +61,24 @@ class Model {
   /// The module's forward. Collective: under strategies that communicate buffers or parameters.
   template <class... A>
   auto operator()(A&&... inputs) const {
-    return run([](M& module, auto&&... x) { return module.forward(std::forward<decltype(x)>(x)...); },
-               std::forward<A>(inputs)...);
+    if constexpr (requires(M& module) { module.forward(converted(std::forward<A>(inputs))...); })
+      return run_forward(converted(std::forward<A>(inputs))...);
+    else
+      return run_forward(input(std::forward<A>(inputs))...);
   }
 
   /// Any other entry of the module: run(&Net::encode, x), or run([](Net& net, Tensor x) { ... }, x).
+  /// Under "-true" precisions floating tensors of the inputs are converted, alone and in tuples, lists, maps and optionals of tensors;
+  /// an input that the entry wants to change (T&) is left as it is, and so is any other class.
   /// Collective: as operator().
   template <class F, class... A>
   auto run(F&& entry, A&&... inputs) const {
     auto outputs = [&] {
       runtime::ForwardScope scope(*prepared_);
-      return std::invoke(std::forward<F>(entry), *module_, input(std::forward<A>(inputs))...);
+      if constexpr (std::invocable<F, M&, decltype(converted(std::forward<A>(inputs)))...>)
+        return std::invoke(std::forward<F>(entry), *module_, converted(std::forward<A>(inputs))...);
+      else
+        return std::invoke(std::forward<F>(entry), *module_, input(std::forward<A>(inputs))...);
     }();
     tree::visit(outputs, [&](at::Tensor& tensor) { prepared_->policy.convert_output(tensor); });
     return outputs;
@@ -84,6 +91,27 @@ class Model {
   const std::shared_ptr<runtime::PreparedModel>& prepared() const { return prepared_; }
 
  private:
+  template <class... A>
+  auto run_forward(A&&... inputs) const {
+    auto outputs = [&] {
+      runtime::ForwardScope scope(*prepared_);
+      return module_->forward(std::forward<A>(inputs)...);
+    }();
+    tree::visit(outputs, [&](at::Tensor& tensor) { prepared_->policy.convert_output(tensor); });
+    return outputs;
+  }
+
+  /// As input(), and a copy with converted tensors of a nesting of nothing but tensors.
+  template <class T>
+  decltype(auto) converted(T&& value) const {
+    if constexpr (!tree::tensor<T> && tree::nests_tensors<T>)
+      return tree::transform(std::remove_cvref_t<T>(std::forward<T>(value)), [&](at::Tensor tensor) {
+        prepared_->policy.convert_input(tensor);
+        return tensor;
+      });
+    else
+      return input(std::forward<T>(value));
+  }
   template <class T>
   decltype(auto) input(T&& value) const {
     if constexpr (std::same_as<std::remove_cvref_t<T>, at::Tensor>) {

@@ -69,6 +69,27 @@ concept target_less_example = !std::is_aggregate_v<std::remove_cvref_t<T>> && !e
                                 t.data;
                               };
 
+namespace detail {
+template <class T>
+struct NestsTensors : std::bool_constant<tensor<T>> {};
+// A view's elements are somebody else's.
+template <list_like T>
+  requires(!std::ranges::view<T> && std::same_as<std::ranges::range_reference_t<T>, std::ranges::range_value_t<T>&>)
+struct NestsTensors<T> : NestsTensors<std::ranges::range_value_t<T>> {};
+template <class T>
+struct NestsTensors<std::optional<T>> : NestsTensors<T> {};
+template <map_like T>
+struct NestsTensors<T> : NestsTensors<typename T::mapped_type> {};
+template <class... T>
+struct NestsTensors<std::tuple<T...>> : std::bool_constant<(sizeof...(T) > 0) && (NestsTensors<T>::value && ...)> {};
+template <class A, class B>
+struct NestsTensors<std::pair<A, B>> : std::bool_constant<NestsTensors<A>::value && NestsTensors<B>::value> {};
+}  // namespace detail
+
+/// Nothing but tensors: one, or tuples, pairs, lists, maps and optionals of such.
+template <class T>
+inline constexpr bool nests_tensors = detail::NestsTensors<std::remove_cvref_t<T>>::value;
+
 /// Calls f(at::Tensor&) on every tensor of the value, in the order of declaration; undefined tensors included.
 /// A const value hands out const at::Tensor&. An f that also takes the lists of plain_list gets them whole.
 /// Requires: a type as described on top of this file; any other is refused by the compiler.
