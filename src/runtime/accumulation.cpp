@@ -76,8 +76,7 @@ double Accumulation::mean_factor(const std::function<void(double)>& rescale) {
     own_ += count_;
     known_ += static_cast<double>(batch_.total + (goes_on_ ? batch_.rest : 0));
     if (full_ == 0) full_ = full_window();
-    // Gradients that the others have already are corrected by them.
-    if (sync_ || (goes_on_ && !options_.sync_each_batch)) {
+    if (sync_ || goes_on_) {
       const double actual = known_by_all_ ? known_ : summed(group_, own_);
       if (!known_by_all_ && actual > 0) agreed_ = actual;
       correction_ = actual > 0 ? full_ / actual : 1;

@@ -37,7 +37,8 @@ class Accumulation {
   void weigh(double count);
   /// The optimizer steps with this micro-batch. True before the first one.
   bool sync() const noexcept { return sync_; }
-  bool communicates() const noexcept { return sync_ || options_.sync_each_batch; }
+  /// Joined ranks do so only where a window ends: a rank without batches has no gradients to add to.
+  bool communicates() const noexcept { return sync_ || (options_.sync_each_batch && !joined_); }
   /// What a loss is multiplied by. `rescale` may be called first, to multiply all gradients so far.
   /// Collective: at the end of a window in which weigh() was called.
   double loss_factor(const std::function<void(double)>& rescale);

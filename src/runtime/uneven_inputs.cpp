@@ -1,5 +1,7 @@
 #include "parts.h"
 
+#include "sliced_state.h"
+
 #include "checkpoint/state_json.h"
 #include "muster/format/json.h"
 #include "muster/parallel/join.h"
@@ -39,15 +41,18 @@ State received(const SentState& state) {
 
 void Parts::share_training_states(int rank) {
   const bool own = group_.rank() == rank;
-  const auto follow = [&](const auto& save, const auto& load) {
-    const auto state = broadcast_object(group_, own ? sent(save()) : SentState{}, rank);
+  const auto follow = [&](const State& mine, const auto& load) {
+    const auto state = broadcast_object(group_, own ? sent(mine) : SentState{}, rank);
     if (!own) load(received(state));
   };
   for_each_optimizer([&](PreparedOptimizer& optimizer) {
-    follow([&] { return optimizer.save_state(); }, [&](const State& state) { optimizer.prepare_load(state)(); });
+    std::vector<Slice> cut;
+    const auto mine = optimizer.save_state("", cut);
+    // One of a model that is cut over ranks was not stepped here.
+    if (cut.empty()) follow(mine, [&](const State& state) { optimizer.prepare_load(state, TensorReader(nullptr))(); });
   });
   for (const auto& scheduler : saves_.schedulers())
-    if (!scheduler->sealed()) follow([&] { return scheduler->save_state(); }, [&](const State& state) { scheduler->load_state(state); });
+    if (!scheduler->sealed()) follow(scheduler->save_state(), [&](const State& state) { scheduler->load_state(state); });
 }
 
 void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
