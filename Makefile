@@ -6,6 +6,7 @@
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
 #   TORCH=/path/to/torch      use this LibTorch instead of installing one
 #   BUILD=build  JOBS=2       where to build, and how many compilers at once
+#   FUZZ_SECONDS=180          how long each reader is fuzzed
 #   TEST=name  BENCH=name     run one test program, or one benchmark
 BUILD ?= build
 JOBS ?=
@@ -14,7 +15,7 @@ TORCH_INDEX ?=
 PREFIX ?= /usr/local
 export BUILD JOBS TORCH TORCH_INDEX
 
-.PHONY: all setup build demo test test-full sanitize bench tidy format install clean
+.PHONY: all setup build demo test test-full sanitize fuzz bench tidy format install clean
 
 all: build
 
@@ -36,6 +37,10 @@ test-full: build
 
 sanitize: setup
 	@tools/sanitize.sh
+
+fuzz: export SETUP_ALSO = clang-16 libclang-rt-16-dev
+fuzz: setup
+	@tools/fuzz.sh $(FUZZ)
 
 bench: setup
 	@tools/bench.sh $(BENCH)
