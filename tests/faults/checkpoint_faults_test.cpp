@@ -371,8 +371,11 @@ TEST_F(CheckpointFaults, OneOfTwoWritersIsRefusedUntilTheOtherEnds) {
     if (::write(ready[1], "r", 1) == 1) ::pause();
     ::_exit(1);
   }
+  ::close(ready[1]);
   char word = 0;
-  ASSERT_EQ(::read(ready[0], &word, 1), 1);
+  const bool holds = ::read(ready[0], &word, 1) == 1;
+  ::close(ready[0]);
+  ASSERT_TRUE(holds);
   expect_well(in_a_child([&] {
                 try {
                   save(scratch / "x", way, 2);
