@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "format/job_content.h"
+#include "format/stored_checkpoint.h"
 #include "muster/base/error.h"
 #include "muster/format/stored_content.h"
 #include "muster/format/weight_set.h"
@@ -252,6 +253,7 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   ConvertReport report;
   report.to = options.to ? *options.to : form_of_name(to);
   StoredContent stored = open_content(from);
+  if (stored.is_checkpoint) check_checkpoint_values(from);
   report.from = stored.kind;
   if (stored.is_checkpoint && options.part.empty()) stored.content.value = traded_value(stored, report.to, options.model);
   PythonValue* part = find_part(stored.content.value, options.part);

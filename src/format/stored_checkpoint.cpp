@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <vector>
 
 #include "muster/base/error.h"
 #include "muster/format/checksum.h"
@@ -17,6 +18,10 @@ constexpr std::uint64_t kMaxIndexText = 1'000'000'000;
 
 [[noreturn]] void refuse_part(const fs::path& file, const std::string& what) {
   throw CheckpointError("MU213", file.string() + " " + what + "; the checkpoint was edited, torn, or put together from two");
+}
+
+Manifest manifest_of(const fs::path& folder) {
+  return parse_manifest(InputFile(folder / kManifestName).read_text(kMaxIndexText), (folder / kManifestName).string());
 }
 
 /// A rank's files, and the values of its states.
@@ -163,7 +168,8 @@ PythonValue sliced_tensors(StoredContent& stored, std::vector<RankContent>& rank
       spread.whole.name = slice.name;
       spread.whole.shape = slice.shape;
       spread.whole.type = entry.type;
-      spread.runs[slice.begin] = {rank.file(), entry.offset, entry.bytes};
+      // Ranks that hold nothing of it say so with a run of no elements, wherever that begins.
+      if (Extent& run = spread.runs[slice.begin]; entry.bytes > 0 || !run.file) run = {rank.file(), entry.offset, entry.bytes};
     }
   check_slices(std::move(parts), folder.string());
   PythonValue made;
@@ -174,8 +180,29 @@ PythonValue sliced_tensors(StoredContent& stored, std::vector<RankContent>& rank
 
 }  // namespace
 
+void check_checkpoint_values(const fs::path& folder) {
+  const Manifest manifest = manifest_of(folder);
+  std::vector<char> piece(1 << 20);
+  for (int rank = 0; rank < static_cast<int>(manifest.indexes.size()); ++rank) {
+    const fs::path index_path = folder / rank_index_name(rank);
+    const RankIndex index = parse_rank_index(InputFile(index_path).read_text(kMaxIndexText), index_path.string());
+    const InputFile file(folder / rank_file_name(rank));
+    if (file.size() != index.file_bytes) refuse_part(file.path(), "has another size than its index knows");
+    Checksum sum;
+    for (std::uint64_t at = 0, block = 0; at < index.file_bytes; ++block, sum.reset()) {
+      const std::uint64_t end = std::min(at + index.block_bytes, index.file_bytes);
+      for (; at < end; at += std::min<std::uint64_t>(piece.size(), end - at)) {
+        const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), end - at));
+        file.read_at(at, piece.data(), bytes);
+        sum.update(piece.data(), bytes);
+      }
+      if (sum.value() != index.checksums[block]) refuse_part(file.path(), "has values that are not those that were saved, before byte " + std::to_string(end));
+    }
+  }
+}
+
 StoredContent open_checkpoint(const fs::path& folder) {
-  const Manifest manifest = parse_manifest(InputFile(folder / kManifestName).read_text(kMaxIndexText), (folder / kManifestName).string());
+  const Manifest manifest = manifest_of(folder);
   StoredContent stored;
   stored.kind = "checkpoint folder of " + std::to_string(manifest.indexes.size()) + (manifest.indexes.size() == 1 ? " rank" : " ranks");
   stored.is_checkpoint = true;
