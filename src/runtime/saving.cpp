@@ -7,7 +7,11 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/python.h"
 #include "muster/checkpoint/weights.h"
+#include "muster/format/byte_source.h"
+#include "muster/format/input_file.h"
+#include "muster/format/python_file.h"
 #include "muster/runtime/process_control.h"
 
 #include <algorithm>
@@ -63,6 +67,8 @@ Checkpoint opened(const fs::path& folder, bool check_everything) {
   return Checkpoint(folder, {.check = check_everything ? CheckpointCheck::everything : CheckpointCheck::as_read});
 }
 
+bool is_torch_file(const fs::path& path) { return format::is_python_file(format::source_of(std::make_shared<const format::InputFile>(path))); }
+
 /// What is left of an item by its filter.
 State filtered(State state, const std::function<bool(const std::string&, const State&)>& keep) {
   State::Map kept;
@@ -72,6 +78,7 @@ State filtered(State state, const std::function<bool(const std::string&, const S
 }
 
 State weights_in(const fs::path& path) {
+  if (fs::is_regular_file(path) && is_torch_file(path)) return load_python(path);
   State::Map weights;
   for (auto& [name, tensor] : load_file(path).tensors) weights.emplace_back(name, std::move(tensor));
   return weights;

@@ -1,4 +1,6 @@
 #include "muster/accelerator.h"
+#include "muster/checkpoint/python.h"
+#include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/fabric.h"
 #include "muster/optim/schedulers.h"
@@ -249,6 +251,10 @@ TEST(Saving, FabricLoadsRawWeights) {
   save_weights(weights_of(*other), folder.path() / "weights");
   fabric.load_raw(folder.path() / "weights", model);
   EXPECT_TRUE(equal(values_of(net), values_of(other)));
+  SavedNet third;
+  save_python(state_dict(*third), folder.path() / "weights.pt");
+  fabric.load_raw(folder.path() / "weights.pt", model);
+  EXPECT_TRUE(equal(values_of(net), values_of(third)));
 }
 
 TEST(Saving, AnotherPrecisionOrOpenWindowIsRefused) {

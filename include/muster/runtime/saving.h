@@ -74,7 +74,7 @@ class Saving : public Gathering {
   /// Takes things back by name and returns what nobody asked for.
   /// Throws: CheckpointError MU209 for a name that the checkpoint has not, if strict.
   State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items = {}, const LoadStateOptions& options = {});
-  /// Weights from a safetensors file or folder, into one model.
+  /// Bare weights by Python's names, from a safetensors file or folder or a file of torch.save, into one model.
   template <class M>
   void load_raw(const std::filesystem::path& path, const Model<M>& model, const LoadStateOptions& options = {}) {
     load_weights(path, *model.prepared(), options);
