@@ -60,7 +60,7 @@ def hooks_cases(programs):
             program = lambda hook: Contender([str(programs / "hooks_bench"), model, hook], f"{model} {what}")
             for hook in ("bf16", "powersgd"):
                 yield Case("hooks", f"{model} {hook} {what}", unit, {f"muster {hook}": program(hook), "no hook": program("none")},
-                           ranks=2, tolerance=0.02 if hook == "bf16" else 0.5)
+                           ranks=2, tolerance=0.02)
 
 
 def accumulate_cases(programs):
