@@ -15,8 +15,7 @@
 #include "muster/runtime/process_control.h"
 
 #include <algorithm>
-#include <exception>
-#include <optional>
+#include <memory>
 #include <utility>
 
 namespace muster::runtime {
@@ -45,21 +44,16 @@ fs::path numbered_folder(const ProjectOptions& project) {
   return fs::path(project.directory) / "checkpoints";
 }
 
-/// Runs f on every rank; all of them throw if one does, after `undo`. Collective.
+/// Runs f on every rank, and what it prepared for the end; all of them throw if one does, and undo. Collective.
 template <class F>
 void together(const dist::Communicator& group, AtomicLoad& load, F&& f) {
-  std::exception_ptr failed;
-  const auto failure = outcome_of(f, failed);
   try {
-    share_outcome(group, failure);
+    first_here(group, /*first=*/true, std::forward<F>(f));
   } catch (...) {
     load.undo();
-    if (failed) std::rethrow_exception(failed);
     throw;
   }
-  if (!failed) return load.commit();
-  load.undo();
-  std::rethrow_exception(failed);
+  load.commit();
 }
 
 /// One rank of each node reads every byte to check it; the others check what they read.

@@ -2,48 +2,21 @@
 
 #include "sliced_state.h"
 
-#include "checkpoint/state_json.h"
-#include "muster/format/json.h"
 #include "muster/parallel/join.h"
 #include "muster/runtime/objects.h"
 
 #include <c10/util/ScopeExit.h>
 
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace muster::runtime {
-namespace {
-
-/// A state as other ranks can be sent it.
-struct SentState {
-  std::string structure;
-  std::vector<at::Tensor> tensors;
-};
-
-SentState sent(const State& state) {
-  SentState result;
-  const auto store = [&](const std::string&, const at::Tensor& tensor) {
-    result.tensors.push_back(tensor);
-    return std::to_string(result.tensors.size() - 1);
-  };
-  result.structure = format::to_text(checkpoint::json_of(state, store, "state"));
-  return result;
-}
-
-State received(const SentState& state) {
-  const auto find = [&](const std::string& name) { return state.tensors.at(std::stoul(name)); };
-  return checkpoint::state_of(format::parse_json(state.structure, "another rank", "MU213"), find, "another rank");
-}
-
-}  // namespace
 
 void Parts::share_training_states(int rank) {
   const bool own = group_.rank() == rank;
   const auto follow = [&](const State& mine, const auto& load) {
-    const auto state = broadcast_object(group_, own ? sent(mine) : SentState{}, rank);
-    if (!own) load(received(state));
+    const auto state = broadcast_object(group_, own ? mine : State(), rank);
+    if (!own) load(state);
   };
   for_each_optimizer([&](PreparedOptimizer& optimizer) {
     std::vector<Slice> cut;

@@ -3,11 +3,10 @@
 usage: convert.py MUSTER
 """
 import json
-import pathlib
 import subprocess
 import sys
-import tempfile
-import traceback
+
+from cases import run_cases
 
 try:
     import torch
@@ -118,21 +117,5 @@ class Cases:
         assert "MU006" in self.run("convert", self.folder / "x.txt", code=2)
 
 
-def main():
-    muster = str(pathlib.Path(sys.argv[1]).resolve())
-    passed = failed = 0
-    for name in [name for name in dir(Cases) if name.startswith("test_")]:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                getattr(Cases(muster, pathlib.Path(folder)), name)()
-                passed += 1
-            except Exception:
-                print(f"FAILED {name}")
-                traceback.print_exc(file=sys.stdout)
-                failed += 1
-    print(f"{passed} passed, {failed} failed, 0 skipped")
-    sys.exit(failed > 0)
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(Cases, sys.argv[1])

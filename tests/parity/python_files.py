@@ -3,11 +3,10 @@
 usage: python_files.py PROGRAM
 """
 import collections
-import pathlib
 import subprocess
 import sys
-import tempfile
-import traceback
+
+from cases import run_cases
 
 try:
     import torch
@@ -187,21 +186,5 @@ for rule in RULES:
     setattr(Cases, f"test_{rule.replace(' ', '_')}_of_ours_continued_by_them", lambda self, rule=rule: self.ours_continued_by_them(rule))
 
 
-def main():
-    program = str(pathlib.Path(sys.argv[1]).resolve())
-    passed = failed = 0
-    for name in [name for name in dir(Cases) if name.startswith("test_")]:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                getattr(Cases(program, pathlib.Path(folder)), name)()
-                passed += 1
-            except Exception:
-                print(f"FAILED {name}")
-                traceback.print_exc(file=sys.stdout)
-                failed += 1
-    print(f"{passed} passed, {failed} failed, 0 skipped")
-    sys.exit(failed > 0)
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(Cases, sys.argv[1])

@@ -7,11 +7,10 @@ PATH is the program of tests/checkpoint/safetensors_program.cpp. Exit code 77 if
 """
 import argparse
 import json
-import pathlib
 import subprocess
 import sys
-import tempfile
-import traceback
+
+from cases import Skip, run_cases
 
 try:
     import torch
@@ -21,10 +20,6 @@ except ImportError as error:
     print("0 passed, 0 failed, 1 skipped")
     print(f"skipped: {error}; install torch and safetensors beside {sys.executable}")
     sys.exit(77)
-
-
-class Skip(Exception):
-    pass
 
 
 def every_dtype():
@@ -160,27 +155,7 @@ class Cases:
             raise AssertionError(f"{name} is taken by the package")
 
 
-def main():
+if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True)
-    program = str(pathlib.Path(parser.parse_args().program).resolve())
-    counts = {"passed": 0, "failed": 0, "skipped": 0}
-    for name in [name for name in dir(Cases) if name.startswith("test_")]:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                getattr(Cases(program, pathlib.Path(folder)), name)()
-                outcome = "passed"
-            except Skip as reason:
-                print(f"skipped {name}: {reason}")
-                outcome = "skipped"
-            except Exception:
-                traceback.print_exc()
-                outcome = "failed"
-        print(f"{name}: {outcome}")
-        counts[outcome] += 1
-    print(", ".join(f"{count} {word}" for word, count in counts.items()))
-    sys.exit(counts["failed"] > 0)
-
-
-if __name__ == "__main__":
-    main()
+    run_cases(Cases, parser.parse_args().program)

@@ -391,7 +391,7 @@ TEST(Saving, ShardedStateGoesToAnyStrategyAndNumberOfRanks) {
     const auto expected = sharded_course("fsdp", 2, {}, sharded, 2);
     EXPECT_TRUE(equal(sharded_course("ddp", 2, {}, whole, 2), expected));
     for (const auto& saved : {sharded, whole})
-      for (const Strategy strategy : {Strategy("fsdp"), Strategy("ddp")})
+      for (const Strategy& strategy : {Strategy("fsdp"), Strategy("ddp")})
         EXPECT_TRUE(equal(sharded_course(strategy, 2, saved, {}, 2), expected)) << saved << ", " << strategy.name();
   });
   testing::as_ranks(3, [&] {

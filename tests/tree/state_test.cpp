@@ -1,4 +1,5 @@
 #include "muster/testing/thrown.h"
+#include "muster/tree/pack.h"
 #include "muster/tree/state.h"
 
 #include <ATen/ATen.h>
@@ -78,6 +79,16 @@ TEST(StateTest, ACloneHasItsOwnMemory) {
   EXPECT_TRUE(identical(state, copy));
   copy.at("weight").tensor().fill_(7);
   EXPECT_FALSE(identical(state, copy));
+}
+
+TEST(StateTest, ComesBackFromBytes) {
+  auto state = small_state();
+  state.set("nothing", State());
+  state.set("undefined", at::Tensor());
+  state.set("nested", State::List{true, State::Map{{"bits", std::nan("")}}, State::List{}});
+  const auto packed = tree::pack(state);
+  EXPECT_TRUE(identical(tree::unpack<State>(packed), state));
+  EXPECT_EQ(thrown_id([&] { tree::unpack<State>(packed.narrow(0, 0, packed.numel() / 2)); }), "MU111");
 }
 
 TEST(StateTest, TensorsAreFoundWithTheirPaths) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -71,6 +72,9 @@ class State {
   const State* find(std::string_view name) const noexcept;
   /// Adds a named state or replaces it. A state that holds nothing becomes a map. Returns the new one.
   State& set(std::string_view name, State value);
+
+  /// A value made of tensors like any other: it can be packed and sent.
+  friend auto tensors_of(State& state) { return std::tie(state.value_); }
 
  private:
   template <class T>
