@@ -197,6 +197,10 @@ void ShardedModel::State::abandon_backward() {
 }
 
 ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator group, ShardedOptions options) {
+  if (options.stage != ShardStage::full || !options.reshard_after_forward || options.limit_gathered_mb != 0 || !options.param_dtype.empty() ||
+      options.predivide_factor != 0 || !options.reduce_dtype.empty())
+    throw ConfigError("MU168", "only fully sharded training with the parameters' own dtypes is there: leave stage, reshard_after_forward, "
+                               "limit_gathered_mb, param_dtype, predivide_factor and reduce_dtype as they are");
   hook::install_key_fallback();
   auto plans = plan_units(module, options.auto_wrap);
   const auto buffers = distinct_buffers(module);

@@ -405,6 +405,17 @@ TEST(ShardedModel, NeedsTheKeyFallback) {   // MU160
   EXPECT_NO_THROW(net(words_of(0, 0)));
 }
 
+TEST(ShardedModel, OptionsThatItCannotKeepAreRefused) {   // MU168
+  auto net = make_net();
+  for (const auto& options : {ShardedOptions{.stage = ShardStage::none}, ShardedOptions{.param_dtype = "bf17"}})
+    try {
+      ShardedModel model(*net, dist::Communicator(), options);
+      ADD_FAILURE() << "no error";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU168");
+    }
+}
+
 TEST(ShardedModel, RanksWithOtherModulesAreToldTheFirstDifference) {   // MU150
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
