@@ -1,4 +1,5 @@
-// Steps of the reducer under a communication hook, one process per rank. Arguments: gpt-9m or wide-mlp, and the hook's name.
+// Steps of the reducer under a communication hook, one process per rank. Arguments: gpt-9m or wide-mlp, the hook's name, and
+// the columns that PowerSGD keeps.
 // Cases: "MODEL bytes" (what one rank hands over per step) and "MODEL time".
 #include "models.h"
 #include "protocol.h"
@@ -13,12 +14,13 @@
 namespace {
 
 template <class Net>
-int run(const std::string& name, const std::string& hook, int steps, int warm_up) {
+int run(const std::string& name, const std::string& hook, int64_t columns, int steps, int warm_up) {
   const auto group = muster::dist::connect(muster::read_cluster());
   torch::manual_seed(0);
   Net net;
   muster::parallel::DdpOptions options;
   options.comm_hook = hook;
+  options.power_sgd.rank = columns;
   options.power_sgd.start_iteration = warm_up;
   muster::parallel::Reducer reducer(*net, group, options);
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-5));
@@ -55,5 +57,6 @@ int run(const std::string& name, const std::string& hook, int steps, int warm_up
 int main(int argc, char** argv) {
   at::set_num_threads(1);
   const std::string name = argc > 1 ? argv[1] : "gpt-9m", hook = argc > 2 ? argv[2] : "none";
-  return name == "gpt-9m" ? run<bench::GPT>(name, hook, 3, 2) : run<bench::Wide>(name, hook, 10, 5);
+  const int64_t columns = argc > 3 ? std::stoll(argv[3]) : 1;
+  return name == "gpt-9m" ? run<bench::GPT>(name, hook, columns, 3, 2) : run<bench::Wide>(name, hook, columns, 10, 5);
 }

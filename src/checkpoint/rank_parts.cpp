@@ -13,10 +13,10 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/tied_tensors.h"
-#include "format/stream_copy.h"
 #include "muster/base/error.h"
 #include "muster/device/device.h"
 #include "muster/format/block_file.h"
+#include "muster/format/stream_copy.h"
 
 namespace muster::checkpoint {
 namespace {

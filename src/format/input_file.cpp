@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "format/stream_copy.h"
+#include "muster/format/stream_copy.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

@@ -1,4 +1,4 @@
-#include "format/stream_copy.h"
+#include "muster/format/stream_copy.h"
 
 #include <cstdint>
 #include <cstring>

@@ -105,6 +105,13 @@ def includes_follow_the_table(tree):
                 yield f"{path}:{line}: {room} may not include {name} (room {other})"
 
 
+def private_headers_stay_inside(tree):
+    for path in tree.files:
+        for line, name, other in tree.includes(path):
+            if other not in (None, "doors", tree.room_of(path)) and not name.startswith("muster/"):
+                yield f"{path}:{line}: {name} is private to room {other}"
+
+
 def options_include_only_base(tree):
     for path in tree.files:
         if path.name == "options.h" and path.parts[0] == "include":
@@ -231,8 +238,8 @@ def functions(text):
             head = index + 1
 
 
-RULES = [found_something, every_room_has_a_row, rows_point_one_way, includes_follow_the_table, options_include_only_base,
-         torch_free_rooms_stay_free, public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
+RULES = [found_something, every_room_has_a_row, rows_point_one_way, includes_follow_the_table, private_headers_stay_inside,
+         options_include_only_base, torch_free_rooms_stay_free, public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
          doors_add_no_logic, names_say_something]
 
 GOOD = {
@@ -268,6 +275,7 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
                                 {"src/tree/a.cpp": '#include "muster/face.h"\n'}, {"src/tree/a.cpp": "#  include <muster/face.h>\n"},
                                 {"include/muster/face.h": '#pragma once\n#include "muster/base/error.h"\n'},
                                 {"apps/muster/main.cpp": '#include "muster/tree/visit.h"\n'}],
+    private_headers_stay_inside: [{"src/tree/a.cpp": '#include "base/inner.h"\n'}, {"apps/muster/main.cpp": '#include "base/inner.h"\n'}],
     options_include_only_base: [{"include/muster/tree/options.h": "#pragma once\n#include <ATen/core/Tensor.h>\n"},
                                 {"include/muster/tree/options.h": '#pragma once\n#include "muster/face.h"\n'}],
     torch_free_rooms_stay_free: [{"src/base/a.cpp": "#include <c10/core/Device.h>\n"}, {"apps/muster/main.cpp": "#include <torch/torch.h>\n"}],
