@@ -5,15 +5,19 @@
 
 Headers of Torch-free rooms and options headers are compiled where LibTorch cannot be found. None may reach torch/torch.h.
 A header is not compiled again while it and all that it includes are as they were: STAMPS holds what was seen.
+What a header reaches of SHARED is compiled once for all, which hides nothing: it would come to the same place anyway.
 """
 import concurrent.futures
 import hashlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
+
+SHARED = ("torch/optim/optimizer.h", "torch/nn/module.h", "ATen/core/Tensor.h")   # the first that a header reaches is used
 
 
 def sight(path, ours):
@@ -27,6 +31,26 @@ def sight(path, ours):
 def includes_of(depfile):
     text = depfile.read_text().split(":", 1)[1].replace("\\\n", " ")
     return [name for name in text.split() if not name.endswith("alone.cpp")]
+
+
+def reached(header, include, seen):
+    """What a header of ours includes, directly or through other headers of ours."""
+    path = include / header
+    for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.MULTILINE) if path.exists() else []:
+        if name not in seen:
+            seen.add(name)
+            reached(name, include, seen)
+    return seen
+
+
+def precompiled(name, flags, folder):
+    """The flags that start a compilation with this header of LibTorch; none where the compiler knows no such thing as GCC's."""
+    if "clang" in flags[0]:
+        return []
+    header = folder / name.replace("/", "-")
+    header.write_text(f"#include <{name}>\n")
+    subprocess.run([*flags, "-std=c++20", "-Wall", "-Wextra", "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
+    return ["-include", str(header), "-fpch-deps"]
 
 
 def compile_alone(header, flags, root, stamp):
@@ -56,14 +80,23 @@ def compile_alone(header, flags, root, stamp):
 
 def check(root, stamps, compiler, torch_free, torch_flags):
     """(name, problem or None, compiled?) of each public header below ROOT."""
-    headers = sorted(path.relative_to(root / "include") for path in (root / "include" / "muster").rglob("*.h"))
-
-    def one(header):
-        light = header.parts[1] in torch_free or header.name == "options.h"
-        stamp = stamps / f"{'-'.join(header.parts)}.json"
-        return (str(header), *compile_alone(header, [compiler] + ([] if light else torch_flags), root, stamp))
-
+    include = root / "include"
+    headers = sorted(path.relative_to(include) for path in (include / "muster").rglob("*.h"))
+    heavy = {}
+    for header in headers:
+        if header.parts[1] not in torch_free and header.name != "options.h":
+            names = reached(header, include, set())
+            heavy[header] = next((name for name in SHARED if name in names), None)
+    stamps.mkdir(parents=True, exist_ok=True)
+    torch = [compiler] + torch_flags
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        used = sorted(set(heavy.values()) - {None})
+        shared = dict(zip(used, pool.map(lambda name: precompiled(name, torch, stamps), used)))
+
+        def one(header):
+            flags = torch + shared.get(heavy[header], []) if header in heavy else [compiler]
+            return (str(header), *compile_alone(header, flags, root, stamps / f"{'-'.join(header.parts)}.json"))
+
         return list(pool.map(one, headers))
 
 
