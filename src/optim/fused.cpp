@@ -54,6 +54,8 @@ class FusedOptimizer::Impl {
     follow_states();
   }
   void refuse_own_step();
+  /// Requires: the optimizer's own step() is needed.
+  void refuse_parts() const;
 
   lib::Optimizer& inner() const { return *inner_; }
   Rule rule() const { return rule_; }
@@ -74,7 +76,7 @@ class FusedOptimizer::Impl {
   std::vector<FlatSource*> sources_;
   Rule rule_;
   std::vector<Slot> slots_;
-  std::vector<size_t> state_counts_;   // per group, as planned
+  std::vector<StateSet> state_sets_;   // per group, as planned
   std::optional<UpdatePlan> plan_;
   OwnStepWatch watch_;
   bool stepping_ = false;
@@ -163,10 +165,11 @@ bool FusedOptimizer::Impl::inspect(Slot& slot) {
 bool FusedOptimizer::Impl::inspect() {
   refresh_slots();
   const auto& groups = inner_->param_groups();
-  state_counts_.resize(groups.size(), kMaxStates + 1);
+  if (state_sets_.size() != groups.size()) plan_.reset();
+  state_sets_.resize(groups.size());
   for (size_t g = 0; g < groups.size(); ++g)
-    if (const auto count = state_count(rule_, groups[g].options()); count != state_counts_[g]) {
-      state_counts_[g] = count;
+    if (const auto states = states_of(rule_, *inner_, groups[g].options()); states != state_sets_[g]) {
+      state_sets_[g] = states;
       plan_.reset();
     }
   bool all = true;
@@ -187,12 +190,17 @@ void FusedOptimizer::Impl::follow_states() {
   }
 }
 
+void FusedOptimizer::Impl::refuse_parts() const {
+  if (std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.whole; })) return;
+  const auto why = rule_ == Rule::own ? class_name(*inner_) + " needs whole parameters, since it " + why_whole(*inner_)
+                                      : class_name(*inner_) + " has to run its own step() for a gradient or state of another dtype, device or layout "
+                                                              "than its parameter's, which needs whole parameters";
+  throw UsageError("MU134", why + "; this rank holds only a part of some: use SGD, Adam, AdamW, Adagrad or RMSprop with dense gradients, or a "
+                                  "strategy that keeps parameters whole (\"ddp\")");
+}
+
 at::Tensor FusedOptimizer::Impl::step_inner(const lib::Optimizer::LossClosure& closure) {
-  for (const auto& slot : slots_)
-    if (!slot.whole)
-      throw UsageError("MU134", class_name(*inner_) + " has to run its own step() here, which needs whole parameters, but "
-                                "this rank holds only a part of some: use SGD, Adam, AdamW or Adagrad with dense gradients, "
-                                "or a strategy that keeps parameters whole (\"ddp\")");
+  refuse_parts();
   auto loss = inner_->step(closure);
   follow_states();
   return loss;
@@ -221,7 +229,7 @@ void FusedOptimizer::Impl::count_step() {
     slot.relaid.reset();
     if (rule_ != Rule::sgd) {
       *state_step(rule_, *slot.state) = ++slot.step;
-    } else if (state_counts_[slot.group] > 0) {
+    } else if (state_sets_[slot.group].any()) {
       first = first || slot.step == 0;
       slot.step = 1;
     }
@@ -294,10 +302,14 @@ at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { re
 void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
 void FusedOptimizer::note_backward() { impl_->note_backward(); }
 void FusedOptimizer::note_load() { impl_->note_load(); }
+void FusedOptimizer::refuse_parts() const {
+  if (!fused()) impl_->refuse_parts();
+}
 void FusedOptimizer::refuse_own_step() { impl_->refuse_own_step(); }
 bool FusedOptimizer::fused() const noexcept { return impl_->rule() != Rule::own; }
 std::string FusedOptimizer::describe() const {
-  return class_name(impl_->inner()) + (fused() ? ", fused" : ", by its own step");
+  const auto* way = impl_->rule() == Rule::elementwise ? ", by its update()" : fused() ? ", fused" : ", by its own step";
+  return class_name(impl_->inner()) + way;
 }
 lib::Optimizer& FusedOptimizer::inner() const noexcept { return impl_->inner(); }
 

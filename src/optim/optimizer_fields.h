@@ -1,5 +1,7 @@
 #pragma once
 
+#include "muster/optim/elementwise.h"
+
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -10,7 +12,7 @@
 #include <optional>
 #include <type_traits>
 
-/// The fields of LibTorch's optimizers, under Python's names and in Python's order.
+/// The fields of LibTorch's optimizers, under Python's names and in Python's order, and those of ElementwiseOptimizer.
 namespace muster::optim {
 
 /// What only Python has: the value it starts with.
@@ -89,6 +91,11 @@ void each_option(torch::optim::LBFGSOptions& o, F&& f) {
 }
 
 template <class F>
+void each_option(ElementwiseOptions& o, F&& f) {
+  for (auto& [name, value] : o.values()) f(name.c_str(), value);
+}
+
+template <class F>
 void each_state(torch::optim::SGDParamState& s, F&& f) { f("momentum_buffer", s.momentum_buffer()); }
 
 template <class S, class F>
@@ -132,6 +139,12 @@ void each_state(torch::optim::LBFGSParamState& s, F&& f) {
   f("al", s.al());
 }
 
+template <class F>
+void each_state(ElementwiseState& s, F&& f) {
+  f("step", s.step);
+  for (auto& [name, tensor] : s.tensors) f(name.c_str(), tensor);
+}
+
 /// Calls f(options as what they are, std::type_identity of the state class). False: another class.
 template <class F>
 bool with_known_class(torch::optim::OptimizerOptions& options, F&& f) {
@@ -146,7 +159,8 @@ bool with_known_class(torch::optim::OptimizerOptions& options, F&& f) {
          attempt(std::type_identity<lib::AdamWOptions>(), std::type_identity<lib::AdamWParamState>()) ||
          attempt(std::type_identity<lib::AdagradOptions>(), std::type_identity<lib::AdagradParamState>()) ||
          attempt(std::type_identity<lib::RMSpropOptions>(), std::type_identity<lib::RMSpropParamState>()) ||
-         attempt(std::type_identity<lib::LBFGSOptions>(), std::type_identity<lib::LBFGSParamState>());
+         attempt(std::type_identity<lib::LBFGSOptions>(), std::type_identity<lib::LBFGSParamState>()) ||
+         attempt(std::type_identity<ElementwiseOptions>(), std::type_identity<ElementwiseState>());
 }
 
 }  // namespace muster::optim

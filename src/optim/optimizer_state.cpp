@@ -172,6 +172,25 @@ State entry_of(lib::OptimizerOptions& options, lib::OptimizerParamState& kept) {
   return entry;
 }
 
+template <class S>
+std::shared_ptr<S> empty_state(const lib::Optimizer& optimizer) {
+  if constexpr (std::same_as<S, ElementwiseState>)
+    if (const auto* own = dynamic_cast<const ElementwiseOptimizer*>(&optimizer)) return std::make_shared<S>(own->state_names());
+  return std::make_shared<S>();
+}
+
+/// Replaces tensors that have the parameter's shape.
+struct Changer {
+  const at::Tensor& parameter;
+  const std::function<at::Tensor(const at::Tensor&)>& f;
+
+  void operator()(const char*, at::Tensor& value) const {
+    if (value.defined() && value.sizes() == parameter.sizes()) value = f(value);
+  }
+  template <class T>
+  void operator()(const char*, const T&) const {}
+};
+
 void require_fit(bool fits, const std::string& what) {
   if (!fits) throw CheckpointError("MU131", "a saved optimizer state does not fit: " + what + "; build the optimizer as when it was saved");
 }
@@ -193,7 +212,7 @@ void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const S
     for (size_t i = 0; i < numbers.size(); ++i) {
       const auto* entry = states.find(std::to_string(numbers[i].integer()));
       if (!entry || entry->map().empty()) continue;
-      auto made = std::make_shared<S>();
+      auto made = empty_state<S>(optimizer);
       optim::each_state(*made, Reader(*entry));
       loaded.states.emplace_back([&optimizer, made, parameter = group.params()[i]] {
         optim::each_state(*made, Placer{parameter});
@@ -238,6 +257,18 @@ std::function<void()> prepare_load(lib::Optimizer& optimizer, const State& state
     optimizer.state().clear();
     for (const auto& put : loaded->states) put();
   };
+}
+
+void change_state(lib::Optimizer& optimizer, const at::Tensor& parameter, const std::function<at::Tensor(const at::Tensor&)>& f) {
+  for (auto& group : optimizer.param_groups())
+    for (const auto& own : group.params()) {
+      const auto kept = own.is_same(parameter) ? optimizer.state().find(own.unsafeGetTensorImpl()) : optimizer.state().end();
+      if (kept == optimizer.state().end()) continue;
+      const at::NoGradGuard no_grad;
+      optim::with_known_class(group.options(), [&]<class S>(auto&, std::type_identity<S>) {
+        optim::each_state(dynamic_cast<S&>(*kept->second), Changer{parameter, f});
+      });
+    }
 }
 
 void load_state_dict(lib::Optimizer& optimizer, const State& state) { prepare_load(optimizer, state)(); }

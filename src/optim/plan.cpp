@@ -60,7 +60,7 @@ UpdatePlan::UpdatePlan(Rule rule, torch::optim::Optimizer& inner, const std::vec
     calls_.back().group = keys[at].group;
     calls_.back().first = keys[at].first;
     calls_.back().step = keys[at].step;
-    add_call(state_count(rule, inner.param_groups()[keys[at].group].options()), slots, members[at]);
+    add_call(states_of(rule, inner, inner.param_groups()[keys[at].group].options()), slots, members[at]);
   }
 }
 
@@ -92,7 +92,7 @@ std::vector<UpdatePlan::Entry> UpdatePlan::entries_of(const std::vector<Slot>& s
   return entries;
 }
 
-void UpdatePlan::add_call(size_t states, const std::vector<Slot>& slots, const std::vector<size_t>& members) {
+void UpdatePlan::add_call(StateSet states, const std::vector<Slot>& slots, const std::vector<size_t>& members) {
   auto& call = calls_.back();
   auto entries = entries_of(slots, members);
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -101,15 +101,16 @@ void UpdatePlan::add_call(size_t states, const std::vector<Slot>& slots, const s
   });
   bool fixed_before = false;
   for (const auto& entry : entries) {
-    std::vector<at::Tensor> state;
-    for (size_t k = 0; k < states; ++k)
-      state.push_back(flat_alias(slots[entry.slot].states[k], entry.state_begin, entry.value.numel()));
+    std::array<at::Tensor, kMaxStates> state;
+    for (size_t k = 0; k < kMaxStates; ++k)
+      if (states[k]) state[k] = flat_alias(slots[entry.slot].states[k], entry.state_begin, entry.value.numel());
     bool merge = fixed_before && !entry.linked && follows(call.values.back(), entry.value) &&
                  follows(call.gradients.back(), entry.gradient);
-    for (size_t k = 0; k < states && merge; ++k) merge = follows(call.states[k].back(), state[k]);
+    for (size_t k = 0; k < kMaxStates && merge; ++k) merge = !states[k] || follows(call.states[k].back(), state[k]);
     append(call.values, entry.value, merge);
     append(call.gradients, entry.gradient, merge);
-    for (size_t k = 0; k < states; ++k) append(call.states[k], state[k], merge);
+    for (size_t k = 0; k < kMaxStates; ++k)
+      if (states[k]) append(call.states[k], state[k], merge);
     if (entry.linked) {
       links_.push_back({entry.slot, calls_.size() - 1, call.values.size() - 1});
       point_at(call.gradients.back(), nothing_, 0);
@@ -149,7 +150,7 @@ void UpdatePlan::run(Rule rule, torch::optim::Optimizer& inner, const std::vecto
   copy_in(slots);
   for (auto& call : calls_) {
     if (call.values.empty()) continue;
-    run_update(rule, inner.param_groups()[call.group].options(), call);
+    run_update(rule, inner, inner.param_groups()[call.group].options(), call);
     ++call.step;
   }
   copy_out(slots);

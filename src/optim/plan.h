@@ -36,7 +36,7 @@ class UpdatePlan {
   };
 
   std::vector<Entry> entries_of(const std::vector<Slot>& slots, const std::vector<size_t>& members);
-  void add_call(size_t states, const std::vector<Slot>& slots, const std::vector<size_t>& members);
+  void add_call(StateSet states, const std::vector<Slot>& slots, const std::vector<size_t>& members);
   void copy_in(const std::vector<Slot>& slots);
   void copy_out(const std::vector<Slot>& slots);
 

@@ -1,5 +1,9 @@
 #include "optim/rule.h"
 
+#include "muster/optim/elementwise.h"
+#include "optim/rmsprop.h"
+
+#include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adagrad.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -8,6 +12,8 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
 #include <typeinfo>
@@ -16,6 +22,9 @@ namespace muster::optim {
 namespace {
 
 namespace lib = torch::optim;
+
+/// The places of RMSprop's states after square_avg.
+constexpr size_t kMomentumBuffer = 1, kGradAvg = 2;
 
 template <class State>
 at::Tensor& moment(lib::OptimizerParamState& state, size_t k) {
@@ -28,6 +37,55 @@ void run_adam(const lib::OptimizerOptions& options, const UpdateCall& call, Kern
   const auto& own = static_cast<const Options&>(options);
   kernel(call.values, call.gradients, call.states[0], call.states[1], call.states[2], call.steps, own.lr(),
          std::get<0>(own.betas()), std::get<1>(own.betas()), own.weight_decay(), own.eps(), own.amsgrad(), false);
+}
+
+template <class T>
+void run_rmsprop_entry(const RmspropNumbers& numbers, const std::array<at::Tensor, 5>& tensors) {
+  constexpr int64_t kGrain = 1 << 15;
+  std::array<T*, 5> data;
+  for (size_t i = 0; i < data.size(); ++i) data[i] = tensors[i].defined() ? tensors[i].mutable_data_ptr<T>() : nullptr;
+  at::parallel_for(0, tensors[0].numel(), kGrain, [&](int64_t begin, int64_t end) {
+    const auto from = [begin](T* start) { return start ? start + begin : nullptr; };
+    update_rmsprop<T>(numbers, from(data[0]), from(data[1]), from(data[2]), from(data[3]), from(data[4]), end - begin);
+  });
+}
+
+/// Where there is no loop of ours: the same operations by LibTorch.
+void run_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at::Tensor, 5>& tensors) {
+  const auto& [value, gradient, square_avg, momentum_buffer, grad_avg] = tensors;
+  const auto g = numbers.weight_decay != 0 ? gradient.add(value, numbers.weight_decay) : gradient;
+  square_avg.mul_(numbers.alpha).addcmul_(g, g, 1 - numbers.alpha);
+  if (grad_avg.defined()) grad_avg.mul_(numbers.alpha).add_(g, 1 - numbers.alpha);
+  const auto scale = (grad_avg.defined() ? square_avg.addcmul(grad_avg, grad_avg, -1) : square_avg.clone()).sqrt_().add_(numbers.eps);
+  if (momentum_buffer.defined())
+    value.add_(momentum_buffer.mul_(numbers.momentum).addcdiv_(g, scale), -numbers.lr);
+  else
+    value.addcdiv_(g, scale, -numbers.lr);
+}
+
+void run_rmsprop(const lib::RMSpropOptions& options, UpdateCall& call) {
+  const RmspropNumbers numbers{.alpha = options.alpha(), .eps = options.eps(), .lr = options.lr(), .momentum = options.momentum(), .weight_decay = options.weight_decay()};
+  for (size_t i = 0; i < call.values.size(); ++i) {
+    std::array<at::Tensor, 5> tensors{call.values[i], call.gradients[i]};
+    for (size_t k = 0; k < 3; ++k)
+      if (!call.states[k].empty()) tensors[2 + k] = call.states[k][i];
+    const bool on_cpu = tensors[0].device().is_cpu();
+    if (on_cpu && tensors[0].scalar_type() == at::kFloat)
+      run_rmsprop_entry<float>(numbers, tensors);
+    else if (on_cpu && tensors[0].scalar_type() == at::kDouble)
+      run_rmsprop_entry<double>(numbers, tensors);
+    else
+      run_rmsprop_by_operators(numbers, tensors);
+  }
+}
+
+void run_elementwise(ElementwiseOptimizer& optimizer, const lib::OptimizerOptions& options, UpdateCall& call) {
+  const auto count = optimizer.state_names().size();
+  for (size_t i = 0; i < call.values.size(); ++i) {
+    ElementwiseUpdate update{call.values[i], call.gradients[i], {}, call.step + 1};
+    for (size_t k = 0; k < count; ++k) update.states.push_back(call.states[k][i]);
+    optimizer.update(static_cast<const ElementwiseOptions&>(options), update);
+  }
 }
 
 void set_step(const UpdateCall& call) {
@@ -47,6 +105,8 @@ Rule rule_of(const lib::Optimizer& optimizer) {
   if (type == typeid(lib::Adam)) return Rule::adam;
   if (type == typeid(lib::SGD)) return Rule::sgd;
   if (type == typeid(lib::Adagrad)) return Rule::adagrad;
+  if (type == typeid(lib::RMSprop)) return Rule::rmsprop;
+  if (dynamic_cast<const ElementwiseOptimizer*>(&optimizer)) return Rule::elementwise;
   return Rule::own;
 }
 
@@ -56,32 +116,53 @@ std::string class_name(const lib::Optimizer& optimizer) {
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
-size_t state_count(Rule rule, const lib::OptimizerOptions& options) {
+StateSet states_of(Rule rule, const lib::Optimizer& optimizer, const lib::OptimizerOptions& options) {
+  constexpr unsigned kOne = 1, kTwo = 3, kThree = 7;
   switch (rule) {
-    case Rule::adamw: return static_cast<const lib::AdamWOptions&>(options).amsgrad() ? 3 : 2;
-    case Rule::adam: return static_cast<const lib::AdamOptions&>(options).amsgrad() ? 3 : 2;
-    case Rule::sgd: return static_cast<const lib::SGDOptions&>(options).momentum() != 0 ? 1 : 0;
-    case Rule::adagrad: return 1;
+    case Rule::adamw: return static_cast<const lib::AdamWOptions&>(options).amsgrad() ? kThree : kTwo;
+    case Rule::adam: return static_cast<const lib::AdamOptions&>(options).amsgrad() ? kThree : kTwo;
+    case Rule::sgd: return static_cast<const lib::SGDOptions&>(options).momentum() != 0 ? kOne : 0;
+    case Rule::adagrad: return kOne;
+    case Rule::rmsprop: {
+      const auto& own = static_cast<const lib::RMSpropOptions&>(options);
+      StateSet states(kOne);
+      states[kMomentumBuffer] = own.momentum() > 0;
+      states[kGradAvg] = own.centered();
+      return states;
+    }
+    case Rule::elementwise: return (1U << static_cast<const ElementwiseOptimizer&>(optimizer).state_names().size()) - 1;
     case Rule::own: break;
   }
-  return 0;
+  return {};
 }
 
-std::unique_ptr<lib::OptimizerParamState> make_state(Rule rule) {
+std::unique_ptr<lib::OptimizerParamState> make_state(Rule rule, const lib::Optimizer& optimizer) {
   switch (rule) {
     case Rule::adamw: return std::make_unique<lib::AdamWParamState>();
     case Rule::adam: return std::make_unique<lib::AdamParamState>();
     case Rule::sgd: return std::make_unique<lib::SGDParamState>();
     case Rule::adagrad: return std::make_unique<lib::AdagradParamState>();
+    case Rule::rmsprop: return std::make_unique<lib::RMSpropParamState>();
+    case Rule::elementwise:
+      return std::make_unique<ElementwiseState>(static_cast<const ElementwiseOptimizer&>(optimizer).state_names());
     case Rule::own: break;
   }
   return nullptr;
 }
 
 at::Tensor& state_tensor(Rule rule, lib::OptimizerParamState& state, size_t k) {
-  if (rule == Rule::adamw) return moment<lib::AdamWParamState>(state, k);
-  if (rule == Rule::adam) return moment<lib::AdamParamState>(state, k);
-  if (rule == Rule::sgd) return static_cast<lib::SGDParamState&>(state).momentum_buffer();
+  switch (rule) {
+    case Rule::adamw: return moment<lib::AdamWParamState>(state, k);
+    case Rule::adam: return moment<lib::AdamParamState>(state, k);
+    case Rule::sgd: return static_cast<lib::SGDParamState&>(state).momentum_buffer();
+    case Rule::elementwise: return static_cast<ElementwiseState&>(state).tensors[k].second;
+    case Rule::rmsprop: {
+      auto& own = static_cast<lib::RMSpropParamState&>(state);
+      return k == kMomentumBuffer ? own.momentum_buffer() : k == kGradAvg ? own.grad_avg() : own.square_avg();
+    }
+    case Rule::adagrad:
+    case Rule::own: break;
+  }
   return static_cast<lib::AdagradParamState&>(state).sum();
 }
 
@@ -89,6 +170,8 @@ int64_t* state_step(Rule rule, lib::OptimizerParamState& state) {
   if (rule == Rule::adamw) return &static_cast<lib::AdamWParamState&>(state).step();
   if (rule == Rule::adam) return &static_cast<lib::AdamParamState&>(state).step();
   if (rule == Rule::adagrad) return &static_cast<lib::AdagradParamState&>(state).step();
+  if (rule == Rule::rmsprop) return &static_cast<lib::RMSpropParamState&>(state).step();
+  if (rule == Rule::elementwise) return &static_cast<ElementwiseState&>(state).step;
   return nullptr;
 }
 
@@ -96,7 +179,7 @@ double initial_value(Rule rule, const lib::OptimizerOptions& options) {
   return rule == Rule::adagrad ? static_cast<const lib::AdagradOptions&>(options).initial_accumulator_value() : 0.0;
 }
 
-void run_update(Rule rule, const lib::OptimizerOptions& options, UpdateCall& call) {
+void run_update(Rule rule, lib::Optimizer& optimizer, const lib::OptimizerOptions& options, UpdateCall& call) {
   switch (rule) {
     case Rule::adamw:
       set_step(call);
@@ -115,8 +198,15 @@ void run_update(Rule rule, const lib::OptimizerOptions& options, UpdateCall& cal
       return at::_fused_sgd_(call.values, call.gradients, call.states[0], own.weight_decay(), own.momentum(), own.lr(),
                              own.dampening(), own.nesterov(), /*maximize=*/false, call.first);
     }
+    case Rule::rmsprop: return run_rmsprop(static_cast<const lib::RMSpropOptions&>(options), call);
+    case Rule::elementwise: return run_elementwise(static_cast<ElementwiseOptimizer&>(optimizer), options, call);
     case Rule::own: break;
   }
+}
+
+std::string why_whole(const lib::Optimizer& optimizer) {
+  if (dynamic_cast<const lib::LBFGS*>(&optimizer)) return "takes dot products of whole gradients";
+  return "has a step() of its own, which may look at more than one element at a time: derive it from muster::ElementwiseOptimizer if it does not";
 }
 
 }  // namespace muster::optim

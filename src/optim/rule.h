@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,26 +12,27 @@
 
 namespace muster::optim {
 
-/// The update rules that have a fused kernel.
-enum class Rule { own, adagrad, adam, adamw, sgd };
+/// The update rules that work on any stretch of elements; `own`: none of them.
+enum class Rule { own, adagrad, adam, adamw, elementwise, rmsprop, sgd };
 
-inline constexpr size_t kMaxStates = 3;
+inline constexpr size_t kMaxStates = 8;
 
-/// By the exact dynamic type: a derived class may have a step() of its own.
+/// By the exact dynamic type, since a derived class may have a step() of its own; ElementwiseOptimizer by what derives from it.
 Rule rule_of(const torch::optim::Optimizer& optimizer);
 std::string class_name(const torch::optim::Optimizer& optimizer);
 
-/// How many state tensors a parameter of a group with these options has.
-size_t state_count(Rule rule, const torch::optim::OptimizerOptions& options);
-/// A state object of LibTorch's class for this rule, not stepped yet.
-std::unique_ptr<torch::optim::OptimizerParamState> make_state(Rule rule);
+/// Which state tensors a parameter of a group with these options has.
+using StateSet = std::bitset<kMaxStates>;
+StateSet states_of(Rule rule, const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options);
+/// A state object of the class for this rule, not stepped yet.
+std::unique_ptr<torch::optim::OptimizerParamState> make_state(Rule rule, const torch::optim::Optimizer& optimizer);
 at::Tensor& state_tensor(Rule rule, torch::optim::OptimizerParamState& state, size_t k);
 /// Updates so far; nullptr for SGD, which does not count them.
 int64_t* state_step(Rule rule, torch::optim::OptimizerParamState& state);
 /// What state k holds before the first update.
 double initial_value(Rule rule, const torch::optim::OptimizerOptions& options);
 
-/// The arguments of one call of a fused kernel: 1-D tensors of equal lengths, entry by entry.
+/// The arguments of one call of an update rule: 1-D tensors of equal lengths, entry by entry.
 struct UpdateCall {
   size_t group = 0;
   bool first = false;            ///< SGD: momentum starts with this gradient
@@ -42,6 +44,9 @@ struct UpdateCall {
 };
 
 /// Requires: gradients off, dispatch below autograd.
-void run_update(Rule rule, const torch::optim::OptimizerOptions& options, UpdateCall& call);
+void run_update(Rule rule, torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options, UpdateCall& call);
+
+/// Why an optimizer with rule `own` needs whole parameters.
+std::string why_whole(const torch::optim::Optimizer& optimizer);
 
 }  // namespace muster::optim

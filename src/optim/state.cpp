@@ -66,19 +66,20 @@ void take_over(Rule rule, const lib::OptimizerOptions& options, Slot& slot, size
   slot.shown[k] = view;
 }
 
-lib::OptimizerParamState* find_or_make(Rule rule, StateMap& states, Slot& slot) {
+lib::OptimizerParamState* find_or_make(Rule rule, lib::Optimizer& inner, Slot& slot) {
+  auto& states = inner.state();
   auto* state = find_state(states, slot);
   if (!state) {
-    auto made = make_state(rule);
+    auto made = make_state(rule, inner);
     state = made.get();
     states[slot.impl] = std::move(made);
   }
   return state;
 }
 
-bool same_dtype(Rule rule, const Slot& slot, size_t count) {
-  for (size_t k = 0; k < count; ++k)
-    if (const auto& shown = state_tensor(rule, *slot.state, k);
+bool same_dtype(Rule rule, const Slot& slot, StateSet states) {
+  for (size_t k = 0; k < kMaxStates; ++k)
+    if (const auto& shown = states[k] ? state_tensor(rule, *slot.state, k) : at::Tensor();
         shown.defined() && shown.scalar_type() != slot.parameter.scalar_type())
       return false;
   return true;
@@ -89,16 +90,16 @@ bool same_dtype(Rule rule, const Slot& slot, size_t count) {
 bool hold_states(Rule rule, lib::Optimizer& inner, std::vector<Slot>& slots) {
   const auto& groups = inner.param_groups();
   for (auto& slot : slots) {
-    const auto count = state_count(rule, groups[slot.group].options());
-    if (!slot.active || count == 0) continue;
-    slot.state = find_or_make(rule, inner.state(), slot);
+    const auto states = states_of(rule, inner, groups[slot.group].options());
+    if (!slot.active || (states.none() && rule != Rule::elementwise)) continue;
+    slot.state = find_or_make(rule, inner, slot);
     const auto* step = state_step(rule, *slot.state);
     slot.step = step ? *step : state_tensor(rule, *slot.state, 0).defined() ? 1 : 0;
-    if (!same_dtype(rule, slot, count)) return false;
+    if (!same_dtype(rule, slot, states)) return false;
   }
   for (size_t k = 0; k < kMaxStates; ++k) {
     const auto wanted = [&](const Slot& slot) {
-      return slot.active && k < state_count(rule, groups[slot.group].options());
+      return slot.active && states_of(rule, inner, groups[slot.group].options())[k];
     };
     std::vector<Slot*> without;
     for (auto& slot : slots)

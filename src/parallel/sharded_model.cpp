@@ -202,7 +202,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator group, 
     throw ConfigError("MU168", "only fully sharded training with the parameters' own dtypes is there: leave stage, reshard_after_forward, "
                                "limit_gathered_mb, param_dtype, predivide_factor and reduce_dtype as they are");
   hook::install_key_fallback();
-  auto plans = plan_units(module, options.auto_wrap);
+  auto plans = plan_units(module, options);
   const auto buffers = distinct_buffers(module);
   require_equal_lines(group, lines_of(plans, buffers));
   state_ = std::make_shared<State>(module, group);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "muster/parallel/sharded_options.h"
 #include "parallel/local.h"
 
 #include <torch/nn/module.h>
@@ -16,10 +17,13 @@ struct UnitPlan {
   std::vector<NamedTensor> parameters;
 };
 
-/// Cuts a module into units. Boundaries are the modules marked by wrap(); without marks, and with `find_blocks`, the
-/// repeated ones: children of one module that have parameters and equal type, in a Sequential or ModuleList, or
-/// anywhere if they have children of their own. A nested unit takes its parameters out of the outer one. What is left, and what two
-/// units share, is the root's, which comes first. Units come in the module's order; none is empty.
-std::vector<UnitPlan> plan_units(const torch::nn::Module& module, bool find_blocks);
+/// Cuts a module into units. Boundaries are the modules marked by wrap() and those that the options' unit_* fields name; without
+/// any of these, and with `auto_wrap`, the repeated ones: children of one module that have parameters and equal type, in a
+/// Sequential or ModuleList, or anywhere if they have children of their own. A nested unit takes its parameters out of the outer
+/// one. A parameter that is met in several units belongs to the innermost unit round all of them. What is left is the root's,
+/// which comes first; parameters of ignored modules, wherever they are met, belong to none. Units come in the module's order;
+/// none is empty.
+/// Throws: ConfigError (MU148) for a name or class that no submodule has, listing those there are.
+std::vector<UnitPlan> plan_units(const torch::nn::Module& module, const ShardedOptions& options);
 
 }  // namespace muster::parallel

@@ -184,6 +184,7 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
   auto managed = strategy_->manage(*module, group_);
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
   registry_->add(model);
+  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.follow_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
   call_each(options_.callbacks, &Callback::on_after_setup, *module);
   return model;
@@ -200,6 +201,7 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
       call_each(callbacks, &Callback::on_after_optimizer_step, handle);
     };
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
+  prepared->follow_models();
   optimizers_.push_back(prepared);
   return Optimizer(std::move(prepared));
 }

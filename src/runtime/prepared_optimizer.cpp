@@ -23,23 +23,35 @@ PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> in
 void PreparedOptimizer::bind(bool complete) {
   if (bound_generation_ == setting_.registry->generation()) return;
   size_t index = 0;
-  for (const auto& group : inner_->param_groups())
-    for (const auto& parameter : group.params()) bind_parameter(parameter, index++, complete);
+  bool found = false;
+  for (const auto& parameter : parameters()) found = bind_parameter(parameter, index++, complete) || found;
+  if (found) fused_.refuse_parts();
   if (complete) bound_generation_ = setting_.registry->generation();
 }
 
-void PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool complete) {
+/// Returns whether a model was met that was not known.
+bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool complete) {
   auto holds = [&](const auto& model) { return model->managed->find(parameter) != nullptr; };
-  if (std::any_of(models_.begin(), models_.end(), holds)) return;
+  if (std::any_of(models_.begin(), models_.end(), holds)) return false;
   const auto models = setting_.registry->models();
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
     models_.push_back(*holder);
+    cut_state(**holder);
     fused_.add_source(*(*holder)->managed);
-  } else if (complete && parameter.requires_grad() && setting_.group.size() > 1) {
+    return true;
+  }
+  if (complete && parameter.requires_grad() && setting_.group.size() > 1) {
     throw ConfigError("MU178", "parameter " + std::to_string(index) + " of a prepared optimizer belongs to no prepared module, so "
                                "its gradient would differ from rank to rank; prepare the module that owns it");
   }
+  return false;
+}
+
+/// State that the optimizer had before its model was cut.
+void PreparedOptimizer::cut_state(const PreparedModel& model) {
+  for (const auto& part : model.managed->parts())
+    change_state(*inner_, part.parameter, [&](const at::Tensor& whole) { return padded_part(whole, part); });
 }
 
 std::vector<at::Tensor> PreparedOptimizer::parameters() const {
@@ -134,6 +146,7 @@ State PreparedOptimizer::save_state(const std::string& path, std::vector<Slice>&
 }
 
 std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
+  follow_models();
   const auto parts = parts_of(setting_.registry->models());
   const auto load_inner = muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader));
   const auto* saved = state.find("scaler");

@@ -39,6 +39,9 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting);
   at::Tensor step(torch::optim::Optimizer::LossClosure closure);
   void zero_grad(bool set_to_none);
+  /// A model was prepared: what it holds of the optimizer's parameters is found, and state that was there is cut as they are.
+  /// Throws: UsageError (MU134) if the optimizer needs parameters whole that are not.
+  void follow_models() { bind(/*complete=*/false); }
   /// A backward begins, or has ended.
   void before_backward();
   void after_backward() { fused_.note_backward(); }
@@ -65,7 +68,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
 
  private:
   void bind(bool complete);
-  void bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
+  bool bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
+  void cut_state(const PreparedModel& model);
   bool gradients_are_finite();
   at::Tensor update(torch::optim::Optimizer::LossClosure closure);
 

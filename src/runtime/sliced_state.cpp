@@ -38,6 +38,16 @@ std::vector<int64_t> order_of(const State& sliced) {
 
 bool is_sliced(const State& saved) { return saved.find("sliced") != nullptr; }
 
+at::Tensor part_of(const at::Tensor& whole, const parallel::ParameterPart& part) {
+  return whole.permute(memory_order(part.parameter)).reshape(-1).narrow(0, part.begin, part.values.numel());
+}
+
+at::Tensor padded(const at::Tensor& mine, const parallel::ParameterPart& part) {
+  const auto result = at::zeros({part.padded}, mine.options());
+  result.narrow(0, 0, mine.numel()).copy_(mine);
+  return result;
+}
+
 /// Calls f(entry, key, part or nullptr, parameter) for what an optimizer keeps of each element of a parameter.
 template <class F>
 void each_elementwise(State& inner, const std::vector<at::Tensor>& parameters, const PartMap& parts, F&& f) {
@@ -79,8 +89,10 @@ at::Tensor TensorReader::part(const State& saved, const parallel::ParameterPart&
   const auto count = part.values.numel();
   if (is_sliced(saved) && order_of(saved) == order)
     return checkpoint_->read(saved.at("sliced").text(), part.begin, part.begin + count);
-  return whole(saved).permute(order).reshape(-1).narrow(0, part.begin, count);
+  return part_of(whole(saved), part);
 }
+
+at::Tensor padded_part(const at::Tensor& whole, const parallel::ParameterPart& part) { return padded(part_of(whole, part), part); }
 
 State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts, const std::string& path,
                           std::vector<Slice>& slices) {
@@ -97,10 +109,7 @@ State joined_optimizer_state(State inner, const std::vector<at::Tensor>& paramet
       value = reader.whole(value);
       return;
     }
-    const auto mine = reader.part(value, *part);
-    const auto padded = at::zeros({part->padded}, mine.options());
-    padded.narrow(0, 0, mine.numel()).copy_(mine);
-    value = padded;
+    value = padded(reader.part(value, *part), *part);
   });
   return inner;
 }

@@ -37,6 +37,9 @@ class TensorReader {
   const Checkpoint* checkpoint_;
 };
 
+/// What belongs to this part of a whole tensor of the parameter's shape: 1-D, in the parameter's memory order, padded with zeros.
+at::Tensor padded_part(const at::Tensor& whole, const parallel::ParameterPart& part);
+
 /// The optimizer's state with its flat parts replaced by what stands for them. `path`: what slices' names begin with.
 State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts, const std::string& path,
                           std::vector<Slice>& slices);

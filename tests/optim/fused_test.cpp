@@ -1,6 +1,8 @@
 #include "muster/optim/fused.h"
 
 #include "muster/base/error.h"
+#include "muster/optim/elementwise.h"
+#include "muster/testing/thrown.h"
 #include "optim/models.h"
 
 #include <gtest/gtest.h>
@@ -24,6 +26,16 @@ struct RuleCase {
   Maker make;
 };
 
+/// An optimizer of one's own: Lion with decoupled weight decay.
+struct Lion : ElementwiseOptimizer {
+  Lion(Groups groups, double lr) : ElementwiseOptimizer(std::move(groups), {{"lr", lr}, {"beta", 0.9}, {"weight_decay", 0.02}}, {"exp_avg"}) {}
+  void update(const ElementwiseOptions& options, const ElementwiseUpdate& u) override {
+    u.value.mul_(1 - options.at("lr") * options.at("weight_decay"));
+    u.value.sub_((u.states[0] * 0.9 + u.gradient * 0.1).sign_(), options.at("lr"));
+    u.states[0].mul_(options.at("beta")).add_(u.gradient, 1 - options.at("beta"));
+  }
+};
+
 std::vector<RuleCase> every_rule() {
   return {
       {"sgd", [](Groups g) { return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).weight_decay(0.02)); }},
@@ -42,6 +54,14 @@ std::vector<RuleCase> every_rule() {
              g, lib::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.02).initial_accumulator_value(0.5));
        }},
       {"rmsprop", [](Groups g) { return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01)); }},
+      {"rmsprop_momentum", [](Groups g) {
+         return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).momentum(0.8).weight_decay(0.02));
+       }},
+      {"rmsprop_centered", [](Groups g) { return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).centered(true).eps(1e-3)); }},
+      {"rmsprop_both", [](Groups g) {
+         return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).centered(true).momentum(0.8).eps(1e-3));
+       }},
+      {"lion", [](Groups g) { return std::make_unique<Lion>(g, 0.01); }},
   };
 }
 
@@ -65,7 +85,7 @@ struct Pair {
 TEST(Fused, EqualsLibTorch) {
   for (const auto& [name, make] : every_rule()) {
     Pair doubles(make, odd_parameters(at::kDouble)), floats(make, odd_parameters(at::kFloat));
-    EXPECT_EQ(doubles.optimizer.fused(), name != "rmsprop");
+    EXPECT_TRUE(doubles.optimizer.fused()) << name;
     for (int i = 0; i < 6; ++i) {
       doubles.step(100 + i);
       floats.step(100 + i);
@@ -237,7 +257,7 @@ class FlatMemory : public FlatSource {
 TEST(Fused, FlatMemoryGivesTheSameBits) {
   for (const auto& [name, make] : every_rule())
     for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-      if (name == "rmsprop" || name == "adam_amsgrad") continue;
+      if (name == "adam_amsgrad") continue;
       const auto parameters = odd_parameters(dtype), others = copies(parameters);
       const auto inner = make({parameters}), other_inner = make({others});
       FlatMemory memory(parameters);
@@ -291,7 +311,7 @@ class HalfMemory : public FlatSource {
   at::Tensor parameter_;
 };
 
-TEST(Fused, PartsOfParametersAreUpdatedOnlyByFusedRules) {
+TEST(Fused, PartsOfParametersAreUpdatedOnlyByElementwiseRules) {
   auto parameter = torch::ones({128}).requires_grad_();
   HalfMemory memory(parameter);
   lib::AdamW adamw({parameter}, lib::AdamWOptions(0.1).weight_decay(0.0));
@@ -300,13 +320,51 @@ TEST(Fused, PartsOfParametersAreUpdatedOnlyByFusedRules) {
   EXPECT_TRUE(torch::allclose(memory.piece_.value, torch::full({64}, 0.9)));
   EXPECT_TRUE(torch::equal(parameter.detach(), torch::ones({128})));
 
-  lib::RMSprop rmsprop({parameter}, lib::RMSpropOptions(0.1));
-  FusedOptimizer refused(rmsprop, {&memory});
-  try {
-    refused.step();
-    FAIL();
-  } catch (const UsageError& error) {
-    EXPECT_EQ(error.id(), "MU134");
+  Lion lion({lib::OptimizerParamGroup({parameter})}, 0.25);
+  FusedOptimizer second(lion, {&memory});
+  const auto before = memory.piece_.value.clone();
+  second.step();
+  EXPECT_TRUE(torch::equal(memory.piece_.value, before * (1 - 0.25 * 0.02) - 0.25));
+  EXPECT_EQ(second.describe(), "Lion, by its update()");
+}
+
+TEST(Fused, WhatNeedsWholeParametersIsRefusedByName) {
+  struct MyAdam : lib::Adam {
+    using lib::Adam::Adam;
+  };
+  auto parameter = torch::ones({128}).requires_grad_();
+  HalfMemory memory(parameter);
+  lib::LBFGS lbfgs({parameter}, lib::LBFGSOptions(0.1));
+  MyAdam derived({parameter}, lib::AdamOptions(0.1));
+  FusedOptimizer first(lbfgs, {&memory}), second(derived, {&memory}), whole(lbfgs);
+  const auto why = muster::testing::thrown([&] { first.refuse_parts(); });
+  EXPECT_EQ(why.rfind("MU134: LBFGS needs whole parameters, since it takes dot products", 0), 0u) << why;
+  EXPECT_EQ(muster::testing::thrown_id([&] { first.step(); }), "MU134");
+  const auto own = muster::testing::thrown([&] { second.refuse_parts(); });
+  EXPECT_NE(own.find("MyAdam"), std::string::npos) << own;
+  EXPECT_NE(own.find("ElementwiseOptimizer"), std::string::npos) << own;
+  whole.refuse_parts();
+}
+
+TEST(Fused, HowElementsAreCutIntoCallsDoesNotMatter) {
+  // RMSprop's loop is ours: its bits must not depend on where an element stands, nor on who steps it.
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    torch::manual_seed(5);
+    const int64_t count = 64 * 1200;   // several threads' worth
+    const auto all = torch::randn({count}, dtype);
+    std::vector<at::Tensor> whole{all.clone().requires_grad_()}, cut;
+    for (const auto& piece : all.split({64, 64 * 7, 64 * 500, 64 * 692})) cut.push_back(piece.clone().requires_grad_());
+    lib::RMSprop one(whole, lib::RMSpropOptions(0.01).centered(true).momentum(0.5)), other(cut, lib::RMSpropOptions(0.01).centered(true).momentum(0.5));
+    FusedOptimizer of_one(one), of_other(other);
+    for (int i = 0; i < 4; ++i) {
+      const auto gradient = torch::randn({count}, dtype);
+      whole[0].mutable_grad() = gradient.clone();
+      const auto parts = gradient.split({64, 64 * 7, 64 * 500, 64 * 692});
+      for (size_t k = 0; k < cut.size(); ++k) cut[k].mutable_grad() = parts[k].clone();
+      of_one.step();
+      of_other.step();
+    }
+    EXPECT_TRUE(torch::equal(whole[0].detach(), torch::cat(cut).detach())) << dtype;
   }
 }
 

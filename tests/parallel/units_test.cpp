@@ -35,12 +35,12 @@ struct Encoder : nn::Module {
 
 TEST(Units, FindsTheLayersOfAnEncoderAndLeavesTheRestToTheRoot) {
   Encoder net;   // a plain value: no shared_ptr owns it
-  auto plans = plan_units(net, true);
+  auto plans = plan_units(net, {});
   EXPECT_EQ(names(plans), (Names{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
   EXPECT_EQ(parameters(plans[0]), (Names{"head.weight", "head.bias"}));
   EXPECT_EQ(plans[1].parameters.size(), 12u);
-  EXPECT_EQ(names(plan_units(net, false)), Names{"root"});
-  EXPECT_EQ(plan_units(net, false)[0].parameters.size(), net.parameters().size());
+  EXPECT_EQ(names(plan_units(net, {.auto_wrap = false})), Names{"root"});
+  EXPECT_EQ(plan_units(net, {.auto_wrap = false})[0].parameters.size(), net.parameters().size());
 }
 
 TEST(Units, FindsRepeatedMembersWithChildrenAndSingleLayersOnlyInContainers) {
@@ -56,7 +56,7 @@ TEST(Units, FindsRepeatedMembersWithChildrenAndSingleLayersOnlyInContainers) {
       register_module("seq", nn::Sequential(nn::Linear(2, 2), nn::ReLU(), nn::Linear(2, 2)));
     }
   };
-  EXPECT_EQ(names(plan_units(Net(), true)), (Names{"root", "a", "b", "seq.0", "seq.2"}));
+  EXPECT_EQ(names(plan_units(Net(), {})), (Names{"root", "a", "b", "seq.0", "seq.2"}));
 }
 
 TEST(Units, MarksWinAndNest) {
@@ -72,7 +72,7 @@ TEST(Units, MarksWinAndNest) {
   EXPECT_TRUE(is_unit(block->b.ptr()));
   EXPECT_FALSE(is_unit(block->a.ptr()));
   nn::Sequential root(wrap(block), nn::Linear(2, 2), nn::Linear(2, 2));
-  auto plans = plan_units(*root, true);
+  auto plans = plan_units(*root, {});
   EXPECT_EQ(names(plans), (Names{"root", "0", "0.b"}));
   EXPECT_EQ(parameters(plans[0]), (Names{"1.weight", "1.bias", "2.weight", "2.bias"}));
   EXPECT_EQ(parameters(plans[1]), (Names{"0.a.weight", "0.a.bias"}));
@@ -85,17 +85,76 @@ TEST(Units, TiedParametersComeOnceAndSharedOnesGoToTheRoot) {
   nn::ModuleList list(a, b);
   // The same tensor under a second name in the other block.
   b->register_parameter("tied", a->weight);
-  auto plans = plan_units(*list, true);
+  auto plans = plan_units(*list, {});
   EXPECT_EQ(names(plans), (Names{"root", "0", "1"}));
   EXPECT_EQ(parameters(plans[0]), (Names{"0.weight"}));
   EXPECT_EQ(parameters(plans[1]), (Names{"0.bias"}));
   EXPECT_EQ(parameters(plans[2]), (Names{"1.weight", "1.bias"}));
 }
 
+/// Two units that share a parameter, in a unit round both.
+struct PairImpl : nn::Module {
+  PairImpl() {
+    a = register_module("a", wrap(nn::Linear(4, 4)));
+    b = register_module("b", wrap(nn::Linear(4, 4)));
+    b->register_parameter("tied", a->weight);
+    own = register_parameter("own", torch::ones({3}));
+  }
+  nn::Linear a{nullptr}, b{nullptr};
+  torch::Tensor own;
+};
+
+TEST(Units, SharedParametersGoToTheInnermostUnitRoundAllTheirPlaces) {
+  nn::Sequential root;
+  root->push_back("first", nn::Linear(2, 2));
+  root->push_back("pair", wrap(std::make_shared<PairImpl>()));
+  const auto plans = plan_units(*root, {});
+  EXPECT_EQ(names(plans), (Names{"root", "pair", "pair.a", "pair.b"}));
+  EXPECT_EQ(parameters(plans[1]), (Names{"pair.own", "pair.a.weight"}));
+  EXPECT_EQ(parameters(plans[2]), (Names{"pair.a.bias"}));
+  EXPECT_EQ(parameters(plans[3]), (Names{"pair.b.weight", "pair.b.bias"}));
+}
+
+TEST(Units, AUnitUsedInTwoPlacesKeepsItsParameters) {
+  struct Twice : nn::Module {
+    Twice() {
+      const auto shared = wrap(nn::Linear(2, 2));
+      for (const char* name : {"left", "right"}) {
+        auto part = std::make_shared<nn::Module>();
+        part->register_module("shared", shared);
+        part->register_module("own", nn::Linear(2, 2));
+        register_module(name, wrap(part));
+      }
+    }
+  };
+  const auto plans = plan_units(Twice(), {});
+  EXPECT_EQ(names(plans), (Names{"left.shared", "left", "right"}));
+  EXPECT_EQ(parameters(plans[0]), (Names{"left.shared.weight", "left.shared.bias"}));
+}
+
+TEST(Units, IgnoredModulesBelongToNone) {
+  Encoder net;
+  const auto plans = plan_units(net, {.ignored_modules = {"encoder\\.layers\\.[12]", "head"}});
+  EXPECT_EQ(names(plans), (Names{"encoder.layers.0"}));
+  // A parameter that an ignored module shares is left alone wherever it is met.
+  nn::Linear a(4, 4), b(4, 4);
+  b->register_parameter("tied", a->weight);
+  EXPECT_EQ(parameters(plan_units(*nn::ModuleList(a, b), {.auto_wrap = false, .ignored_modules = {"1"}})[0]), Names{"0.bias"});
+}
+
+TEST(Units, FrozenParametersStayInTheirUnits) {
+  Encoder net;
+  net.head->weight.set_requires_grad(false);
+  for (auto& parameter : net.encoder->layers[1]->parameters()) parameter.set_requires_grad(false);
+  const auto plans = plan_units(net, {});
+  EXPECT_EQ(names(plans), (Names{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
+  EXPECT_EQ(parameters(plans[0]), (Names{"head.weight", "head.bias"}));
+}
+
 TEST(Units, OneDtypeEach) {
   nn::Sequential net(nn::Linear(2, 2), nn::BatchNorm1d(2));
   net[0]->to(torch::kDouble);
-  auto plans = plan_units(*net, false);
+  auto plans = plan_units(*net, {.auto_wrap = false});
   EXPECT_EQ(names(plans), (Names{"root", "root"}));
 }
 

@@ -12,8 +12,9 @@ namespace muster::optim {
 
 /// Steps a LibTorch optimizer by LibTorch's fused kernels, with the optimizer's own options and its own state objects.
 ///
-/// SGD, Adam, AdamW and Adagrad (these types themselves, not classes derived from them) run fused: one call per group and
-/// per stretch of memory, every element by the kernel's vector body. Anything else, and a step in which a gradient is
+/// SGD, Adam, AdamW, Adagrad and RMSprop (these types themselves, not classes derived from them) run fused: one call per group
+/// and per stretch of memory, every element by the kernel's vector body. What derives from ElementwiseOptimizer runs its
+/// update() the same way. Anything else, and a step in which a gradient is
 /// sparse or a dtype differs, goes through the optimizer's own step(). Both ways share one state, so they may alternate.
 ///
 /// Options are read from inner.param_groups() at each step, so schedulers and direct edits work. inner.state() shows
@@ -52,9 +53,12 @@ class FusedOptimizer {
   /// Seen by the state's step count, by all parameters' versions, or, for SGD on a CPU, by their values.
   void refuse_own_step();
 
-  /// Whether steps go through a fused kernel.
+  /// Throws: UsageError (MU134) if the optimizer needs whole parameters and this rank holds only a part of some.
+  void refuse_parts() const;
+
+  /// Whether steps go through a fused kernel or update().
   bool fused() const noexcept;
-  /// "AdamW, fused" or "LBFGS, by its own step".
+  /// "AdamW, fused", "Lion, by its update()" or "LBFGS, by its own step".
   std::string describe() const;
 
   torch::optim::Optimizer& inner() const noexcept;

@@ -12,7 +12,7 @@ namespace muster {
 /// {"state": {"0": {"step": 3, "exp_avg": tensor, ...}, ...}, "param_groups": [{"lr": 0.1, ..., "params": [0, 1]}]}.
 /// Parameters are numbered over all groups; those that were never updated have no entry in "state". Counts are integers, which
 /// Python takes as well as its own float tensors. Options that only Python has stand at its defaults. Tensors share memory.
-/// Knows SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS and what derives from them; any other class by what its own
+/// Knows SGD, Adam, AdamW, Adagrad, RMSprop, LBFGS and ElementwiseOptimizer and what derives from them; any other class by what its own
 /// save(OutputArchive&) writes, as {"class": name, "archive": bytes}.
 /// Throws: CheckpointError (MU132) for a class that writes nothing.
 State state_dict(const torch::optim::Optimizer& optimizer);
@@ -25,5 +25,8 @@ void load_state_dict(torch::optim::Optimizer& optimizer, const State& state);
 /// then fails for lack of memory only (and where a class of one's own throws in load()).
 /// Requires: the optimizer outlives the function.
 std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state);
+
+/// Puts f(tensor) in the place of each tensor that is kept for this parameter and has its shape. Nothing for an unknown class.
+void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const std::function<at::Tensor(const at::Tensor&)>& f);
 
 }  // namespace muster

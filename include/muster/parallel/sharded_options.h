@@ -1,6 +1,14 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <typeindex>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
 
 namespace muster::parallel {
 
@@ -13,9 +21,14 @@ enum class ShardStage {
 };
 
 /// Options of sharded training.
+///
+/// Boundaries of units are drawn by wrap() and by all the unit_* fields together; a submodule that several of them name is one unit.
 struct ShardedOptions {
-  /// Where nothing is marked by wrap(): make units of the repeated blocks found in the module. Off: one unit in all.
+  /// Where nothing else draws boundaries: make units of the repeated blocks found in the module. Off: one unit in all.
   bool auto_wrap = true;
+  /// Submodules that stay whole on every rank, with all below them: names, or regular expressions that match whole names.
+  /// Their gradients are not communicated, so a prepared optimizer takes their parameters only if they are frozen (MU178).
+  std::vector<std::string> ignored_modules = {};
   /// Units that are needed soon are gathered ahead as long as no more than this is gathered, in MiB. 0: the unit in use and the next.
   double limit_gathered_mb = 0;
   /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64"), while each rank updates its part in the
@@ -29,7 +42,21 @@ struct ShardedOptions {
   /// Stage full: parameters are freed after forward and gathered again in backward, except the root's. Off: they stay until their
   /// gradients have arrived, for less traffic and more memory.
   bool reshard_after_forward = true;
+  /// Parameters are cut over groups of so many ranks and replicated over the groups (HSDP). 0: cut over all ranks; -1: over the ranks
+  /// of each node.
+  int shard_group_size = 0;
   ShardStage stage = ShardStage::full;
+  /// Submodules of these classes are units: "TransformerEncoderLayer", without namespace, with or without "Impl".
+  std::vector<std::string> unit_classes = {};
+  /// From inside out, a submodule that has at least so many elements beside those of units within is a unit; lists and dictionaries
+  /// of modules are none, and what lies within a MultiheadAttention is none. 0: not by size.
+  int64_t unit_min_elements = 0;
+  /// These submodules are units: names, or regular expressions that match whole names.
+  std::vector<std::string> unit_names = {};
+  /// Submodules for which this returns true are units. The same answers on every rank.
+  std::function<bool(const std::string& name, const torch::nn::Module& module)> unit_predicate = {};
+  /// Submodules of exactly these classes are units: typeid(BlockImpl).
+  std::vector<std::type_index> unit_types = {};
 };
 
 }  // namespace muster::parallel

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+/// How a length is cut over ranks, as torch.chunk and FSDP cut rows: rank r of W gets the r-th piece of ceil(length / W), so
+/// the last ones may be shorter or empty.
+namespace muster::shard {
+
+/// A contiguous range.
+struct Chunk {
+  int64_t begin = 0;   ///< at most the whole length
+  int64_t length = 0;
+  friend bool operator==(const Chunk&, const Chunk&) = default;
+};
+
+/// The length of all pieces but the last ones. Requires: length >= 0, world > 0.
+int64_t chunk_size(int64_t length, int world);
+/// Requires: 0 <= rank < world.
+Chunk chunk_of(int64_t length, int world, int rank);
+/// Of every rank, in rank order.
+std::vector<Chunk> chunks_of(int64_t length, int world);
+/// The rank that holds this element. Requires: 0 <= element < length.
+int owner_of(int64_t element, int64_t length, int world);
+
+/// This rank's rows along a tensor dim, which share memory with the tensor; none of them for an empty shard.
+/// Requires: the tensor has that dim.
+at::Tensor chunk_of(const at::Tensor& tensor, int64_t dim, int world, int rank);
+/// The opposite: the pieces of all ranks, in rank order, put together again.
+at::Tensor join_chunks(const std::vector<at::Tensor>& pieces, int64_t dim);
+
+}  // namespace muster::shard

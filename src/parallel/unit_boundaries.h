@@ -1,0 +1,21 @@
+#pragma once
+
+#include "muster/parallel/sharded_options.h"
+
+#include <torch/nn/module.h>
+
+#include <map>
+#include <set>
+#include <string>
+
+namespace muster::parallel {
+
+/// "prefix.name", or the name alone.
+std::string qualified(const std::string& prefix, const std::string& name);
+
+/// The submodules that are units, with their first names; see plan_units().
+std::map<const torch::nn::Module*, std::string> unit_boundaries(const torch::nn::Module& root, const ShardedOptions& options);
+/// Those that the options ignore. Both throw: ConfigError (MU148).
+std::set<const torch::nn::Module*> ignored_modules(const torch::nn::Module& root, const ShardedOptions& options);
+
+}  // namespace muster::parallel
