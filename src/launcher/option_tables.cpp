@@ -15,6 +15,9 @@ const options::Table<RunOptions>& run_option_table() {
                  {.help = "ranks on this node: a count, a list of accelerators such as 0,2, or auto (all accelerators, "
                           "else one rank)",
                   .variable = "MUSTER_DEVICES"}),
+          option("fsdp", &RunOptions::fsdp,
+                 {.help = "options of sharded training for the program, such as unit_classes=Block,stage=gradients",
+                  .variable = cluster::kSharding}),
           option("grace", &RunOptions::grace,
                  {.help = "time between the request to end and the kill after a rank has failed",
                   .unit = "duration",

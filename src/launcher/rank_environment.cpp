@@ -42,6 +42,7 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   if (!job.device_indices.empty()) set(cluster::kDeviceIndex, job.device_indices.at(static_cast<size_t>(local_rank)));
   set_wish(result, cluster::kAccelerator, job.accelerator);
   set_wish(result, cluster::kPrecision, job.precision);
+  set_wish(result, cluster::kSharding, job.sharding);
   set_wish(result, cluster::kStrategy, job.strategy);
   if (job.timeout > 0) set(cluster::kTimeout, job.timeout);
   if (job.threads > 0 || !result.has("OMP_NUM_THREADS"))

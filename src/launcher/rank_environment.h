@@ -20,6 +20,7 @@ struct Job {
   std::string precision;
   int processes = 1;         ///< ranks on this node
   int store_fd = -1;         ///< for rank 0
+  std::string sharding;
   std::string strategy;
   int threads = 0;           ///< OMP_NUM_THREADS; 0: cores / processes unless the variable is set
   int timeout = 0;           ///< seconds; 0: not passed

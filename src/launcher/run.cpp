@@ -33,6 +33,7 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
   job.nodes = options.nodes;
   job.precision = options.precision;
   job.processes = choice.count;
+  job.sharding = options.fsdp;
   job.strategy = options.strategy;
   job.threads = options.threads;
   job.timeout = options.timeout;

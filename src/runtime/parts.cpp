@@ -16,6 +16,7 @@
 #include "muster/optim/norm.h"
 #include "muster/runtime/process_control.h"
 #include "muster/runtime/values.h"
+#include "muster/strategy/resolve.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -51,7 +52,8 @@ RuntimeOptions resolve(RuntimeOptions options, const Environment& environment) {
   const RuntimeOptions defaults;
   const auto by_name = [](const auto& option) { return option.name(); };
   follow_wish(environment, cluster::kPrecision, options.precision, defaults.precision, by_name);
-  follow_wish(environment, cluster::kStrategy, options.strategy, defaults.strategy, by_name);
+  options.strategy = strategy::resolve_strategy(
+      options.strategy, {.name = environment.find(cluster::kStrategy), .sharding = environment.find(cluster::kSharding)}, environment);
   follow_wish(environment, cluster::kAccelerator, options.accelerator, defaults.accelerator, [](const std::string& s) { return s; });
   return options;
 }

@@ -7,15 +7,6 @@
 
 namespace muster {
 
-Strategy::Strategy(std::string_view name) {
-  std::string known;
-  for (auto entry : kNames) {
-    if (entry == name) name_ = entry;
-    known += (known.empty() ? "" : ", ") + std::string(entry);
-  }
-  if (name_.empty()) throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'; the known ones are " + known);
-}
-
 namespace strategy {
 namespace {
 
@@ -48,14 +39,15 @@ class DdpStrategy final : public TrainingStrategy {
 
 class FsdpStrategy final : public TrainingStrategy {
  public:
-  explicit FsdpStrategy(FSDP options) : options_(std::move(options)) {}
-  std::string_view name() const override { return "fsdp"; }
+  FsdpStrategy(std::string_view name, FSDP options) : name_(name), options_(std::move(options)) {}
+  std::string_view name() const override { return name_; }
   std::string reason() const override { return "asked for"; }
   std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator& group) const override {
     return std::make_shared<parallel::ShardedModel>(module, group, options_);
   }
 
  private:
+  std::string_view name_;
   FSDP options_;
 };
 
@@ -70,7 +62,7 @@ Options options_of(const Strategy& wish) {
 std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size) {
   if (world_size == 1)
     return std::make_unique<SingleStrategy>("a world of one needs no communication (asked for: " + std::string(wish.name()) + ")");
-  if (wish.name() == "fsdp") return std::make_unique<FsdpStrategy>(options_of<FSDP>(wish));
+  if (wish.sharding() && wish.sharding()->stage != ShardStage::none) return std::make_unique<FsdpStrategy>(wish.name(), *wish.sharding());
   auto options = options_of<DDP>(wish);
   if (wish.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
   return std::make_unique<DdpStrategy>(options, wish.name() == "auto" ? "auto: more than one rank" : "asked for");

@@ -22,6 +22,7 @@ inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX"; ///< index of
 // Wishes given on the launcher's command line, for the program to follow.
 inline constexpr const char* kAccelerator = "MUSTER_ACCELERATOR";
 inline constexpr const char* kPrecision = "MUSTER_PRECISION";
+inline constexpr const char* kSharding = "MUSTER_FSDP";
 inline constexpr const char* kStrategy = "MUSTER_STRATEGY";
 inline constexpr const char* kTimeout = "MUSTER_TIMEOUT";          ///< seconds a collective or a rendezvous may take
 

@@ -21,6 +21,7 @@ struct LaunchOptions {
 struct RunOptions {
   std::string accelerator;   ///< passed on to the ranks; empty: not passed
   std::string devices = "auto";  ///< a count, a list of indices ("0,2"), or "auto"
+  std::string fsdp;          ///< options of sharded training, passed on to the ranks; empty: not passed
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL
   std::string log_dir;       ///< a file rank_<r>.log per rank in there; empty: none
   std::string main_address;  ///< host of rank 0; needed for several nodes

@@ -14,26 +14,34 @@ namespace muster {
 using DDP = parallel::DdpOptions;
 /// Options of sharded training; see parallel/options.h.
 using FSDP = parallel::ShardedOptions;
+using ShardStage = parallel::ShardStage;
 
-/// A way to train, by name or with options: "auto", "ddp", "ddp_find_unused_parameters_true", "fsdp",
-/// muster::DDP{.bucket_cap_mb = 10}, muster::FSDP{}.
+/// A way to train, by name or with options: "auto", "ddp", "fsdp", muster::DDP{.bucket_cap_mb = 10}, muster::FSDP{.auto_wrap = false}.
+///
+/// "fsdp" and "zero3" shard parameters, gradients and optimizer state, "zero2" the latter two, "zero1" optimizer state; "hsdp" is fsdp over
+/// the ranks of each node. The names that Accelerate, Lightning, PyTorch and DeepSpeed use mean the same here, in either case:
+/// "FULL_SHARD", "deepspeed_stage_2", ...; docs/reference/strategies.md has the table.
 class Strategy {
  public:
-  /// Throws: ConfigError (MU170) for an unknown name, listing the known ones.
+  /// Throws: ConfigError (MU170) for an unknown name, listing the known ones; ConfigError (MU197) for one of the originals' ways that
+  /// is not there, with what to use instead.
   Strategy(const char* name) : Strategy(std::string_view(name)) {}
   Strategy(DDP options) : name_("ddp"), options_(std::move(options)) {}
-  Strategy(FSDP options) : name_("fsdp"), options_(std::move(options)) {}
+  Strategy(FSDP options);
   /// Throws: as the constructor.
   static Strategy parse(std::string_view name) { return Strategy(name); }
 
+  /// One of kNames; for options the one that fits them best.
   std::string_view name() const noexcept { return name_; }
   const std::variant<std::monostate, DDP, FSDP>& options() const noexcept { return options_; }
-  static constexpr std::string_view kNames[] = {"auto", "ddp", "ddp_find_unused_parameters_true", "fsdp"};
+  /// The options if parameters, gradients or state are sharded, else nullptr.
+  const FSDP* sharding() const noexcept { return std::get_if<FSDP>(&options_); }
+  static constexpr std::string_view kNames[] = {"auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "hsdp", "zero1", "zero2", "zero3"};
 
  private:
   explicit Strategy(std::string_view name);
 
-  std::string_view name_;   // one of kNames
+  std::string_view name_;
   std::variant<std::monostate, DDP, FSDP> options_;
 };
 

@@ -1,0 +1,111 @@
+#include "strategy/names.h"
+
+#include "muster/base/error.h"
+#include "muster/strategy/options.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+namespace muster {
+namespace strategy {
+namespace {
+
+constexpr std::string_view kNoOffload = "parameters and states stay on the device; shard them over more ranks by 'fsdp', or over fewer samples by smaller batches";
+constexpr std::string_view kNoModelParallel = "the layers of a model are not cut over ranks; 'fsdp' cuts the memory they need";
+
+/// The one place that knows the originals' names.
+constexpr StrategyAlias kAliases[] = {
+    // Lightning
+    {.name = "ddp_find_unused_parameters_false", .means = "ddp"},
+    {.name = "ddp_fork", .means = "ddp"},
+    {.name = "ddp_notebook", .means = "ddp"},
+    {.name = "ddp_spawn", .means = "ddp"},
+    {.name = "ddp_fully_sharded", .means = "fsdp"},
+    {.name = "ddp_sharded", .means = "zero2"},
+    {.name = "ddp_sharded_find_unused_parameters_false", .means = "zero2"},
+    {.name = "ddp_sharded_spawn", .means = "zero2"},
+    {.name = "deepspeed", .means = "zero2"},
+    {.name = "deepspeed_stage_1", .means = "zero1"},
+    {.name = "deepspeed_stage_1_offload", .instead = kNoOffload},
+    {.name = "deepspeed_stage_2", .means = "zero2"},
+    {.name = "deepspeed_stage_2_offload", .instead = kNoOffload},
+    {.name = "deepspeed_stage_3", .means = "fsdp"},
+    {.name = "deepspeed_stage_3_offload", .instead = kNoOffload},
+    {.name = "deepspeed_stage_3_offload_nvme", .instead = kNoOffload},
+    {.name = "dp", .instead = "one process per device by 'ddp' does the same faster"},
+    {.name = "fsdp_cpu_offload", .instead = kNoOffload},
+    {.name = "fsdp_native", .means = "fsdp"},
+    {.name = "fsdp_native_full_shard_offload", .instead = kNoOffload},
+    {.name = "model_parallel", .instead = kNoModelParallel},
+    // Accelerate
+    {.name = "fsdp2", .means = "fsdp"},
+    {.name = "megatron_lm", .instead = kNoModelParallel},
+    {.name = "multi_cpu", .means = "ddp"},
+    {.name = "multi_gpu", .means = "ddp"},
+    // PyTorch's ShardingStrategy
+    {.name = "full_shard", .means = "fsdp"},
+    {.name = "hybrid_shard", .means = "hsdp"},
+    {.name = "hybrid_shard_zero2", .means = "hsdp", .reshard_after_forward = false},
+    {.name = "_hybrid_shard_zero2", .means = "hsdp", .reshard_after_forward = false},
+    {.name = "no_shard", .means = "ddp"},
+    {.name = "shard_grad_op", .means = "fsdp", .reshard_after_forward = false},
+};
+
+std::string in_small_letters(std::string_view name) {
+  std::string small(name);
+  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return small;
+}
+
+std::string_view fitting_name(const FSDP& options) {
+  switch (options.stage) {
+    case ShardStage::none: return "ddp";
+    case ShardStage::optimizer: return "zero1";
+    case ShardStage::gradients: return "zero2";
+    case ShardStage::full: break;
+  }
+  return options.shard_group_size != 0 ? "hsdp" : "fsdp";
+}
+
+std::string known_names() {
+  std::string known;
+  for (const auto name : Strategy::kNames) known += (known.empty() ? "" : ", ") + std::string(name);
+  known += "; names of the originals are understood, too:";
+  for (const auto& alias : kAliases)
+    if (!alias.means.empty()) known += " " + std::string(alias.name);
+  return known;
+}
+
+}  // namespace
+
+std::span<const StrategyAlias> strategy_aliases() { return kAliases; }
+
+const StrategyAlias* find_alias(std::string_view name) {
+  const auto small = in_small_letters(name);
+  const auto* found = std::find_if(std::begin(kAliases), std::end(kAliases), [&](const StrategyAlias& alias) { return alias.name == small; });
+  return found == std::end(kAliases) ? nullptr : found;
+}
+
+}  // namespace strategy
+
+Strategy::Strategy(FSDP options) : name_(strategy::fitting_name(options)), options_(std::move(options)) {}
+
+Strategy::Strategy(std::string_view name) {
+  const auto* alias = strategy::find_alias(name);
+  if (alias && alias->means.empty())
+    throw ConfigError("MU197", "the strategy '" + std::string(name) + "' is not there: " + std::string(alias->instead));
+  const auto wanted = alias ? std::string(alias->means) : strategy::in_small_letters(name);
+  for (const auto entry : kNames)
+    if (entry == wanted) name_ = entry;
+  if (name_.empty()) throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'; the known ones are " + strategy::known_names());
+  FSDP sharding;
+  sharding.reshard_after_forward = !alias || alias->reshard_after_forward;
+  if (name_ == "zero1") sharding.stage = ShardStage::optimizer;
+  if (name_ == "zero2") sharding.stage = ShardStage::gradients;
+  if (name_ == "hsdp") sharding.shard_group_size = -1;
+  if (name_ == "zero3") name_ = "fsdp";
+  if (name_ == "fsdp" || name_ == "hsdp" || name_.starts_with("zero")) options_ = sharding;
+}
+
+}  // namespace muster
