@@ -62,14 +62,18 @@ std::unique_ptr<torch::optim::OptimizerParamState> ElementwiseState::clone() con
 
 ElementwiseOptimizer::ElementwiseOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, const ElementwiseOptions& defaults,
                                            std::vector<std::string> state_names)
-    : Optimizer(std::move(groups), defaults.clone()), state_names_(std::move(state_names)) {
+    : Optimizer(groups, defaults.clone()), state_names_(std::move(state_names)) {
   defaults.get_lr();
   if (state_names_.size() > kMaxStates || std::set<std::string>(state_names_.begin(), state_names_.end()).size() != state_names_.size())
     throw ConfigError("MU199", "an optimizer of one's own keeps at most " + std::to_string(kMaxStates) +
                                    " tensors per parameter, under different names; this one names " + std::to_string(state_names_.size()));
-  for (const auto& group : param_groups())
-    if (!dynamic_cast<const ElementwiseOptions*>(&group.options()))
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (!groups[g].has_options()) continue;
+    // LibTorch puts its defaults in their place where it does not know the class.
+    param_groups()[g].set_options(groups[g].options().clone());
+    if (!dynamic_cast<const ElementwiseOptions*>(&groups[g].options()))
       throw ConfigError("MU199", "a parameter group of an optimizer of one's own has options of another class; give it muster::ElementwiseOptions");
+  }
 }
 
 at::Tensor ElementwiseOptimizer::step(LossClosure closure) {

@@ -94,7 +94,7 @@ void Parts::connect() {
   meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   group_ = dist::connect(cluster_, meeting);
   observe_collectives();
-  strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size);
+  strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
   settle_precision();
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);

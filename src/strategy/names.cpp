@@ -11,7 +11,7 @@ namespace muster {
 namespace strategy {
 namespace {
 
-constexpr std::string_view kNoOffload = "parameters and states stay on the device; shard them over more ranks by 'fsdp', or over fewer samples by smaller batches";
+constexpr std::string_view kStaysOnDevice = "parameters and states stay on the device; shard them over more ranks by 'fsdp', or over fewer samples by smaller batches";
 constexpr std::string_view kNoModelParallel = "the layers of a model are not cut over ranks; 'fsdp' cuts the memory they need";
 
 /// The one place that knows the originals' names.
@@ -27,16 +27,16 @@ constexpr StrategyAlias kAliases[] = {
     {.name = "ddp_sharded_spawn", .means = "zero2"},
     {.name = "deepspeed", .means = "zero2"},
     {.name = "deepspeed_stage_1", .means = "zero1"},
-    {.name = "deepspeed_stage_1_offload", .instead = kNoOffload},
+    {.name = "deepspeed_stage_1_offload", .instead = kStaysOnDevice},
     {.name = "deepspeed_stage_2", .means = "zero2"},
-    {.name = "deepspeed_stage_2_offload", .instead = kNoOffload},
+    {.name = "deepspeed_stage_2_offload", .instead = kStaysOnDevice},
     {.name = "deepspeed_stage_3", .means = "fsdp"},
-    {.name = "deepspeed_stage_3_offload", .instead = kNoOffload},
-    {.name = "deepspeed_stage_3_offload_nvme", .instead = kNoOffload},
+    {.name = "deepspeed_stage_3_offload", .instead = kStaysOnDevice},
+    {.name = "deepspeed_stage_3_offload_nvme", .instead = kStaysOnDevice},
     {.name = "dp", .instead = "one process per device by 'ddp' does the same faster"},
-    {.name = "fsdp_cpu_offload", .instead = kNoOffload},
+    {.name = "fsdp_cpu_offload", .instead = kStaysOnDevice},
     {.name = "fsdp_native", .means = "fsdp"},
-    {.name = "fsdp_native_full_shard_offload", .instead = kNoOffload},
+    {.name = "fsdp_native_full_shard_offload", .instead = kStaysOnDevice},
     {.name = "model_parallel", .instead = kNoModelParallel},
     // Accelerate
     {.name = "fsdp2", .means = "fsdp"},

@@ -39,17 +39,29 @@ class DdpStrategy final : public TrainingStrategy {
 
 class FsdpStrategy final : public TrainingStrategy {
  public:
-  FsdpStrategy(std::string_view name, FSDP options) : name_(name), options_(std::move(options)) {}
+  FsdpStrategy(std::string_view name, FSDP options, int group_size) : name_(name), options_(std::move(options)), group_size_(group_size) {}
   std::string_view name() const override { return name_; }
   std::string reason() const override { return "asked for"; }
   std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator& group) const override {
+    if (group_size_ != group.size()) throw ConfigError("MU197", "the strategy 'hsdp' is not there: use 'fsdp', which cuts over all ranks");
     return std::make_shared<parallel::ShardedModel>(module, group, options_);
   }
 
  private:
   std::string_view name_;
   FSDP options_;
+  int group_size_;
 };
+
+/// Over how many ranks parameters are cut.
+int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
+  if (options.shard_group_size == 0) return world_size;
+  const int size = options.shard_group_size == -1 ? ranks_per_node : options.shard_group_size;
+  if (size < 1 || world_size % size != 0)
+    throw ConfigError("MU198", "parameters cannot be cut over groups of " + std::to_string(size) + " ranks where there are " + std::to_string(world_size) +
+                                   " in all: choose a shard_group_size that divides these, or -1 for the ranks of each node");
+  return size;
+}
 
 template <class Options>
 Options options_of(const Strategy& wish) {
@@ -59,10 +71,13 @@ Options options_of(const Strategy& wish) {
 
 }  // namespace
 
-std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size) {
+std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size, int ranks_per_node) {
   if (world_size == 1)
     return std::make_unique<SingleStrategy>("a world of one needs no communication (asked for: " + std::string(wish.name()) + ")");
-  if (wish.sharding() && wish.sharding()->stage != ShardStage::none) return std::make_unique<FsdpStrategy>(wish.name(), *wish.sharding());
+  if (wish.sharding() && wish.sharding()->stage != ShardStage::none) {
+    const auto& options = *wish.sharding();
+    return std::make_unique<FsdpStrategy>(wish.name(), options, group_size_of(options, world_size, ranks_per_node));
+  }
   auto options = options_of<DDP>(wish);
   if (wish.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
   return std::make_unique<DdpStrategy>(options, wish.name() == "auto" ? "auto: more than one rank" : "asked for");

@@ -45,7 +45,7 @@ void got_signal(int number) {
 
 int environment(Words) {
   for (auto name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                    "OMP_NUM_THREADS", "MUSTER_STRATEGY", "MUSTER_PRECISION", "MUSTER_ACCELERATOR", "MUSTER_TIMEOUT", "TORCHELASTIC_RUN_ID"})
+                    "OMP_NUM_THREADS", "MUSTER_STRATEGY", "MUSTER_FSDP", "MUSTER_PRECISION", "MUSTER_ACCELERATOR", "MUSTER_TIMEOUT", "TORCHELASTIC_RUN_ID"})
     std::printf("%s=%s\n", name, std::getenv(name) ? std::getenv(name) : "-");
   return 0;
 }

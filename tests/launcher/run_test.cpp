@@ -31,12 +31,12 @@ TEST(Run, EveryRankLearnsWhoItIs) {
 
 TEST(Run, FlagsCountMoreThanVariablesAndVariablesMoreThanTheFile) {
   Folder folder;
-  auto file = folder.write("run.yaml", "run:\n  devices: 2\n  strategy: fsdp\n  precision: 64-true\n", 0644);
+  auto file = folder.write("run.yaml", "run:\n  devices: 2\n  strategy: fsdp\n  precision: 64-true\n  fsdp: [unit_classes=Block, stage=full]\n", 0644);
   Process::Setup setup;
   setup.environment = {"MUSTER_STRATEGY=ddp"};
   Process process(muster_run({"--config", file, "--precision", "32-true", rank_program(), "environment"}), setup);
   ASSERT_EQ(process.wait(), 0) << process.error();
-  for (auto line : {"[1] WORLD_SIZE=2\n", "[1] MUSTER_STRATEGY=ddp\n", "[1] MUSTER_PRECISION=32-true\n"})
+  for (auto line : {"[1] WORLD_SIZE=2\n", "[1] MUSTER_STRATEGY=ddp\n", "[1] MUSTER_FSDP=unit_classes=Block,stage=full\n", "[1] MUSTER_PRECISION=32-true\n"})
     EXPECT_NE(process.out().find(line), std::string::npos) << process.out();
 }
 

@@ -87,6 +87,17 @@ TEST(Elementwise, SchedulersSetItsRate) {
   EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.2);
 }
 
+TEST(Elementwise, GroupsKeepTheirOptions) {
+  auto one = torch::zeros({3}).requires_grad_(), other = torch::zeros({3}).requires_grad_();
+  ParamGroups groups{torch::optim::OptimizerParamGroup({one}), torch::optim::OptimizerParamGroup({other})};
+  groups[1].set_options(std::make_unique<ElementwiseOptions>(ElementwiseOptions{{"lr", 0.5}, {"beta", 0.1}}));
+  Fading optimizer(groups, 0.25);
+  one.mutable_grad() = other.mutable_grad() = torch::ones({3});
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(one.detach(), torch::full({3}, -0.5)));
+  EXPECT_TRUE(torch::equal(other.detach(), torch::full({3}, -1.0)));
+}
+
 TEST(Elementwise, StateGoesThroughADictionary) {
   const auto first = parameters_of_all_layouts(), second = parameters_of_all_layouts();
   Fading one({torch::optim::OptimizerParamGroup(first)}, 0.3), other({torch::optim::OptimizerParamGroup(second)});

@@ -100,6 +100,7 @@ struct PairImpl : nn::Module {
     b->register_parameter("tied", a->weight);
     own = register_parameter("own", torch::ones({3}));
   }
+  torch::Tensor forward(const torch::Tensor& x) { return b(a(x)); }
   nn::Linear a{nullptr}, b{nullptr};
   torch::Tensor own;
 };

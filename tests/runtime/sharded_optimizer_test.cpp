@@ -66,7 +66,7 @@ struct OptimizerCourse {
   Strategy strategy = "ddp";
   bool optimizer_first = false;   ///< prepared before its model
   int alone = 0;                  ///< steps of the optimizer by itself, before anything is prepared
-  std::filesystem::path load, save;
+  std::filesystem::path load = {}, save = {};
 };
 
 at::Tensor course_loss(const at::Tensor& answer) { return answer.pow(2).mean() + answer.sum() * 0.01; }

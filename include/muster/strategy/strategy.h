@@ -27,6 +27,7 @@ class TrainingStrategy {
 };
 
 /// The strategy of this name and these options; "auto" is replicated training, or none in a world of one.
-std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size);
+/// Throws: ConfigError (MU198) if parameters are to be cut over groups that do not divide the world.
+std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size, int ranks_per_node);
 
 }  // namespace muster::strategy

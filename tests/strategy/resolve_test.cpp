@@ -1,0 +1,72 @@
+#include "muster/strategy/resolve.h"
+
+#include "muster/testing/thrown.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace muster::strategy {
+namespace {
+
+using muster::testing::thrown;
+using muster::testing::thrown_id;
+using Texts = std::vector<std::string>;
+
+FSDP resolved(const Strategy& told, const std::string& sharding, const Environment& variables = {}) {
+  return *resolve_strategy(told, {.sharding = sharding}, variables).sharding();
+}
+
+TEST(Resolve, AWishFillsWhatTheProgramLeft) {
+  EXPECT_EQ(resolve_strategy("auto", {}, {}).name(), "auto");
+  EXPECT_EQ(resolve_strategy("auto", {.name = "zero1"}, {}).name(), "zero1");
+  EXPECT_EQ(resolve_strategy("ddp", {.name = "NO_SHARD"}, {}).name(), "ddp");
+  EXPECT_EQ(resolve_strategy("auto", {.sharding = "stage=gradients"}, {}).name(), "zero2");
+  EXPECT_EQ(thrown_id([] { resolve_strategy("ddp", {.name = "fsdp"}, {}); }), "MU171");
+  EXPECT_EQ(thrown_id([] { resolve_strategy("ddp", {.sharding = "stage=full"}, {}); }), "MU171");
+  const auto kept = resolve_strategy(FSDP{.unit_min_elements = 7}, {.name = "fsdp"}, {});
+  EXPECT_EQ(kept.sharding()->unit_min_elements, 7);
+  EXPECT_FALSE(resolve_strategy("fsdp", {.name = "SHARD_GRAD_OP"}, {}).sharding()->reshard_after_forward);
+  EXPECT_EQ(resolve_strategy(FSDP{.shard_group_size = 2}, {.name = "hsdp"}, {}).sharding()->shard_group_size, 2);
+}
+
+TEST(Resolve, OptionsAreNamesAndValues) {
+  const auto options = resolved("fsdp", "unit_classes=Block,Head,unit_min_elements=1000,auto_wrap=false,param_dtype=bf16,limit_gathered_mb=1.5");
+  EXPECT_EQ(options.unit_classes, (Texts{"Block", "Head"}));
+  EXPECT_EQ(options.unit_min_elements, 1000);
+  EXPECT_FALSE(options.auto_wrap);
+  EXPECT_EQ(options.param_dtype, "bf16");
+  EXPECT_EQ(options.limit_gathered_mb, 1.5);
+  EXPECT_EQ(thrown_id([] { resolved("fsdp", "unit_min_elements=many"); }), "MU002");
+  EXPECT_EQ(thrown_id([] { resolved("fsdp", "stage=half"); }), "MU002");
+  EXPECT_EQ(thrown_id([] { resolved("fsdp", "full"); }), "MU196");
+  const auto unknown = thrown([] { resolved("fsdp", "unit_size=3"); });
+  EXPECT_EQ(unknown.substr(0, 5), "MU196");
+  for (const char* known : {"unit_min_elements", "sharding_strategy"}) EXPECT_NE(unknown.find(known), std::string::npos) << unknown;
+}
+
+TEST(Resolve, TheProgramsOwnValuesAreNotContradicted) {
+  const FSDP told{.unit_min_elements = 5};
+  EXPECT_EQ(resolved(told, "unit_min_elements=5").unit_min_elements, 5);
+  const auto message = thrown([&] { resolved(told, "unit_min_elements=6"); });
+  EXPECT_EQ(message.substr(0, 5), "MU171");
+  EXPECT_NE(message.find("unit_min_elements"), std::string::npos) << message;
+}
+
+TEST(Resolve, VariablesOfAccelerateCountLessThanTheLauncher) {
+  const Environment accelerate{{"ACCELERATE_USE_FSDP", "true"}, {"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"},
+                               {"FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP"}, {"FSDP_TRANSFORMER_CLS_TO_WRAP", "GPTBlock,Head"},
+                               {"FSDP_MIN_NUM_PARAMS", "100000000"}, {"FSDP_OFFLOAD_PARAMS", "false"}, {"FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT"},
+                               {"FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE"}, {"FSDP_USE_ORIG_PARAMS", "true"}};
+  const auto strategy = resolve_strategy("auto", {}, accelerate);
+  EXPECT_EQ(strategy.name(), "fsdp");
+  EXPECT_FALSE(strategy.sharding()->reshard_after_forward);
+  EXPECT_EQ(strategy.sharding()->unit_classes, (Texts{"GPTBlock", "Head"}));
+  EXPECT_EQ(strategy.sharding()->unit_min_elements, 0);   // belongs to another policy
+  EXPECT_TRUE(resolved("auto", "reshard_after_forward=true", accelerate).reshard_after_forward);
+  EXPECT_EQ(resolve_strategy("ddp", {}, accelerate).name(), "ddp");
+}
+
+}  // namespace
+}  // namespace muster::strategy

@@ -1,0 +1,87 @@
+#include "strategy/sharded_fields.h"
+
+#include "muster/strategy/resolve.h"
+#include "muster/testing/thrown.h"
+#include "strategy/names.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace muster::strategy {
+namespace {
+
+using muster::testing::thrown_id;
+
+FSDP of_original(const std::string& text) { return *resolve_strategy("fsdp", {.sharding = text}, {}).sharding(); }
+
+TEST(OriginalFields, BecomeOurs) {
+  EXPECT_EQ(of_original("sharding_strategy=FULL_SHARD").stage, ShardStage::full);
+  EXPECT_FALSE(of_original("sharding_strategy=2").reshard_after_forward);
+  EXPECT_EQ(of_original("sharding_strategy=NO_SHARD").stage, ShardStage::none);
+  EXPECT_EQ(of_original("sharding_strategy=hybrid_shard").shard_group_size, -1);
+  EXPECT_FALSE(of_original("reshard_after_forward=false").reshard_after_forward);
+  EXPECT_FALSE(of_original("reshard_after_forward=SHARD_GRAD_OP").reshard_after_forward);
+  EXPECT_FALSE(of_original("auto_wrap_policy=NO_WRAP").auto_wrap);
+  EXPECT_EQ(of_original("auto_wrap_policy=SIZE_BASED_WRAP,min_num_params=20").unit_min_elements, 20);
+  EXPECT_EQ(of_original("auto_wrap_policy=SIZE_BASED_WRAP").unit_min_elements, 100000000);
+  EXPECT_EQ(of_original("min_num_params=20").unit_min_elements, 20);
+  EXPECT_EQ(of_original("transformer_cls_names_to_wrap=Block").unit_classes, std::vector<std::string>{"Block"});
+  EXPECT_EQ(of_original("ignored_modules=head.*").ignored_modules, std::vector<std::string>{"head.*"});
+  EXPECT_EQ(of_original("device_mesh=(2, 4)").shard_group_size, 4);
+  EXPECT_EQ(of_original("mixed_precision_policy=fp16").param_dtype, "f16");
+  EXPECT_EQ(of_original("mixed_precision_policy=bf16").reduce_dtype, "bf16");
+}
+
+TEST(OriginalFields, ThatAreNotThereAreRefusedByName) {
+  for (const char* text : {"cpu_offload=true", "offload_params=true", "activation_checkpointing=true", "activation_checkpointing_offload=1",
+                           "activation_checkpointing_policy=Block", "backward_prefetch=BACKWARD_POST", "state_dict_type=LOCAL_STATE_DICT",
+                           "param_init_fn=f", "process_group=g"})
+    EXPECT_EQ(thrown_id([&] { of_original(text); }), "MU197") << text;
+  for (const char* text : {"cpu_offload=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY", "device_mesh=4", "backward_prefetch=ANY"})
+    EXPECT_EQ(thrown_id([&] { of_original(text); }), "MU002") << text;
+}
+
+TEST(OriginalFields, ThatMakeNoDifferenceHereAreTaken) {
+  for (const char* text : {"cpu_offload=False", "fsdp_version=2", "forward_prefetch=true", "limit_all_gathers=true", "sync_module_states=true",
+                           "use_orig_params=true", "cpu_ram_efficient_loading=true", "state_dict_type=FULL_STATE_DICT", "backward_prefetch=1"}) {
+    const auto options = of_original(text);
+    for (const auto& field : sharded_fields()) EXPECT_EQ(field.write(options), field.write(FSDP{})) << text;
+  }
+}
+
+TEST(ShardedFields, AreAllThatCanBeGivenAsText) {
+  std::vector<std::string> names;
+  for (const auto& field : sharded_option_descriptions()) {
+    EXPECT_FALSE(field.help.empty());
+    names.push_back(field.name);
+  }
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+  std::set<std::string> variables;
+  for (const auto& field : original_sharding_fields()) {
+    EXPECT_FALSE(field.taken_as.empty());
+    if (!field.variable.empty()) {
+      EXPECT_TRUE(variables.insert(field.variable).second && field.variable.starts_with("FSDP_")) << field.variable;
+    }
+  }
+}
+
+TEST(ShardedFields, AndNamesStandInTheReference) {
+  std::ostringstream page;
+  page << std::ifstream(MUSTER_SOURCE_DIR "/docs/reference/strategies.md").rdbuf();
+  const auto expect_row = [&](const std::string& row) { EXPECT_NE(page.str().find(row), std::string::npos) << row; };
+  for (const auto name : Strategy::kNames) expect_row("`" + std::string(name) + "`");
+  for (const auto& alias : strategy_aliases())
+    expect_row("| `" + std::string(alias.name) + "` | " + (alias.means.empty() ? "refused (MU197): " + std::string(alias.instead) : "`" + std::string(alias.means) + "`"));
+  for (const auto& field : sharded_option_descriptions()) expect_row("| `" + field.name + "` | " + field.help + " |");
+  for (const auto& field : original_sharding_fields())
+    expect_row("| `" + field.name + "` | " + (field.variable.empty() ? "–" : "`" + field.variable + "`") + " | " + field.taken_as + " |");
+}
+
+}  // namespace
+}  // namespace muster::strategy

@@ -1,0 +1,25 @@
+#include "muster/strategy/strategy.h"
+
+#include "muster/testing/thrown.h"
+
+#include <gtest/gtest.h>
+
+namespace muster::strategy {
+namespace {
+
+TEST(Strategies, AreMadeByName) {
+  for (const char* name : {"fsdp", "zero1", "zero2", "ddp"}) EXPECT_EQ(make_strategy(name, 4, 2)->name(), name);
+  EXPECT_EQ(make_strategy("auto", 4, 2)->name(), "ddp");
+  EXPECT_EQ(make_strategy(FSDP{.stage = ShardStage::none}, 4, 2)->name(), "ddp");
+  for (const char* name : {"fsdp", "hsdp", "auto"}) EXPECT_EQ(make_strategy(name, 1, 1)->name(), "single");
+}
+
+TEST(Strategies, ShardGroupsMustDivideTheWorld) {
+  EXPECT_EQ(make_strategy("hsdp", 4, 2)->name(), "hsdp");
+  EXPECT_EQ(make_strategy(FSDP{.shard_group_size = 3}, 6, 2)->name(), "hsdp");
+  EXPECT_EQ(muster::testing::thrown_id([] { make_strategy("hsdp", 4, 3); }), "MU198");
+  EXPECT_EQ(muster::testing::thrown_id([] { make_strategy(FSDP{.shard_group_size = -2}, 4, 2); }), "MU198");
+}
+
+}  // namespace
+}  // namespace muster::strategy
