@@ -31,7 +31,7 @@ struct PythonValue {
     tensor,   ///< `integer` is the position among the file's tensors.
     foreign,  ///< An object of a class that is not understood; `text` is the class.
   };
-  using Entry = std::pair<PythonValue, PythonValue>;
+  struct Entry;
 
   Kind kind = Kind::none;
   std::int64_t integer = 0;  ///< Also of a boolean: 0 or 1.
@@ -45,6 +45,11 @@ struct PythonValue {
   static PythonValue of_tensor(std::size_t position);
   /// The value under a text key, or nullptr.
   const PythonValue* find(std::string_view key) const;
+};
+
+/// A key and what stands under it.
+struct PythonValue::Entry {
+  PythonValue first, second;
 };
 
 /// Memory that tensors look at.
