@@ -11,6 +11,7 @@
 #include <string>
 
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/state_dict.h"
 #include "muster/cluster/cluster.h"
 #include "muster/dist/rendezvous.h"
 #include "muster/dist/thread_world.h"
@@ -48,6 +49,10 @@ class Bench {
       own_.push_back(group_.size() > 1 ? rows(tensor, group_.rank(), group_.size()) : tensor);
       empty_.push_back(torch::zeros_like(own_.back()));
     }
+    for (int i = 0; i < kTensors; ++i) {
+      if (i % 4 == 0) empty_module_->register_module(name_of(i).substr(0, name_of(i).find('.')), std::make_shared<torch::nn::Module>());
+      empty_module_->children().back()->register_buffer("w" + std::to_string(i % 4), empty_[static_cast<std::size_t>(i)]);
+    }
   }
   ~Bench() {
     std::error_code ignored;
@@ -56,7 +61,7 @@ class Bench {
 
   bench::Measured run(const std::string& name) {
     const bool durable = name.ends_with("durable");
-    if (name.starts_with("raw")) return raw(durable);
+    if (name.starts_with("raw")) return raw(durable, name.starts_with("raw reserved"));
     if (name.starts_with("save")) return save(durable ? Durability::full : Durability::none);
     if (name == "copy") return copy();
     if (name == "async") return start();
@@ -84,8 +89,7 @@ class Bench {
       for (int i = 0; i < kTensors; ++i) checkpoint.read(name_of(i), kElements * group_.rank() / group_.size(), empty_[static_cast<std::size_t>(i)]);
       return;
     }
-    const State state = checkpoint.shared();
-    for (int i = 0; i < kTensors; ++i) empty_[static_cast<std::size_t>(i)].copy_(state.at(name_of(i)).tensor());
+    muster::load_state_dict(*empty_module_, checkpoint.shared());
   }
 
   bool filled_well() const {
@@ -118,8 +122,8 @@ class Bench {
     return {};
   }
 
-  /// What a save at best costs: the same bytes by write() from one run of memory.
-  bench::Measured raw(bool durable) {
+  /// What a save at best costs: the same bytes by write() from one run of memory, to a file that grows or has its room already.
+  bench::Measured raw(bool durable, bool reserved) {
     fs::create_directories(work_);
     const fs::path path = work_ / "raw";
     if (!flat_.defined()) {
@@ -134,6 +138,7 @@ class Bench {
       seconds = bench::seconds([&] {
         const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
         const auto* bytes = static_cast<const char*>(flat_.const_data_ptr());
+        if (reserved) good = ::fallocate(file, 0, 0, static_cast<off_t>(flat_.nbytes())) == 0;
         for (std::size_t done = 0; done < flat_.nbytes() && good;) {
           const ssize_t count = ::write(file, bytes + done, std::min<std::size_t>(flat_.nbytes() - done, 8 << 20));
           good = count > 0;
@@ -205,6 +210,7 @@ class Bench {
   fs::path work_;
   std::vector<torch::Tensor> tensors_ = make_tensors();
   std::vector<torch::Tensor> own_, empty_, copies_;
+  std::shared_ptr<torch::nn::Module> empty_module_ = std::make_shared<torch::nn::Module>();  ///< Has empty_ as its buffers.
   torch::Tensor flat_;
   std::optional<muster::CheckpointWriter> writer_;
   bool started_ = false;

@@ -123,10 +123,11 @@ def checkpoint_cases(programs):
     python = lambda kind: peer("checkpoint_peer", folder, kind)
     rivals = {name: Contender(python(kind)) for name, kind in (("safetensors", "safetensors"), ("torch.save", "torch"), ("dcp.save", "dcp"))}
     for case, raw in (("save", "raw"), ("save durable", "raw durable")):
-        yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "raw write": Contender(ours, raw), **rivals})
+        yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "raw write": Contender(ours, raw),
+                                              "raw write into reserved room": Contender(ours, raw.replace("raw", "raw reserved")), **rivals})
     yield Case("checkpoint", "save by two ranks", "ms", {"muster": Contender(ours), "dcp.save": Contender(python("dcp"))}, ranks=2)
     yield Case("checkpoint", "async", "ms", {"muster": Contender(ours), "memory copy": Contender(ours, "copy"),
-                                             "dcp.async_save": Contender(python("dcp"), variants=("async plain", "async cached"))})
+                                             "dcp.async_save": Contender(python("dcp"), variants=("async plain", "async cached", "async staged"))})
     for case in ("load", "load unchecked"):
         yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "safetensors": Contender(python("safetensors")),
                                               "torch.load": Contender(python("torch")), "dcp.load": Contender(python("dcp"))})

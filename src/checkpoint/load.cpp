@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/byte_copies.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "checkpoint/weight_source.h"
@@ -76,10 +77,6 @@ void check(const Matches& matches, const std::filesystem::path& path, bool stric
   if (!problems.empty()) throw CheckpointError("MU204", path.string() + " does not fit, nothing was loaded" + problems);
 }
 
-bool takes_bytes(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
-
 at::Tensor as_bytes_if_packed(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::ScalarType::Float4_e2m1fn_x2 ? tensor.view(at::kByte) : tensor;
 }
@@ -100,7 +97,7 @@ void fill(const Matches& matches) {
   std::set<const void*> taken;
   for (const auto& [stored, destination] : matches.pairs) {
     if (destination.numel() == 0) continue;
-    if (!takes_bytes(destination)) {
+    if (!checkpoint::is_plain(destination)) {
       by_copy.emplace_back(stored, destination);
       continue;
     }

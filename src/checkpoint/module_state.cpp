@@ -1,5 +1,4 @@
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -108,8 +107,7 @@ State state_dict(const torch::nn::Module& module) {
 LoadReport load_state_dict(torch::nn::Module& module, const State& state, const LoadStateDictOptions& options) {
   const Fitting fitting = fit(weights_of(module), state.map(), options.prefix);
   check_fit(fitting, options.strict);
-  const at::NoGradGuard no_grad;
-  for (const auto& [to, from] : fitting.pairs) at::Tensor(to).copy_(from);
+  copy_values(fitting.pairs);
   return fitting.report;
 }
 

@@ -1,6 +1,5 @@
 #include "checkpoint/rank_parts.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -9,6 +8,7 @@
 #include <array>
 #include <unordered_map>
 
+#include "checkpoint/byte_copies.h"
 #include "checkpoint/dense.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/state_json.h"
@@ -67,28 +67,8 @@ std::vector<format::TensorSpec> specs_of(const NamedTensors& tensors, const std:
 
 constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;
 
-struct Copy {
-  const at::Tensor* from;
-  char* to;
-  std::size_t offset, bytes;
-};
-
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
-
-/// Large tensors in the CPU's memory are copied past its caches, in pieces, on the threads of LibTorch's operators.
-void copy_all(const std::vector<Copy>& copies) {
-  at::parallel_for(0, static_cast<int64_t>(copies.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Copy& copy = copies[static_cast<std::size_t>(i)];
-      format::stream_copy(copy.to, static_cast<const char*>(copy.from->const_data_ptr()) + copy.offset, copy.bytes);
-    }
-  });
-}
-
 /// Values of other layouts and devices, by LibTorch's own copy.
-void copy_values(const at::Tensor& tensor, char* to) {
+void convert_to(char* to, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   at::Tensor values = tensor.detach();
   if (values.scalar_type() == at::ScalarType::Float4_e2m1fn_x2) values = values.view(at::kByte);
@@ -126,7 +106,6 @@ RankParts plan_rank(const CheckpointContents& contents, int rank, const std::fil
 }
 
 void HostBuffer::take(RankParts& parts) {
-  constexpr std::size_t kBytesPerCopy = std::size_t{8} << 20;
   filled_ = parts.plan.file_bytes - parts.plan.head.size();
   const auto pinned = std::any_of(parts.tensors.begin(), parts.tensors.end(), [](const auto& entry) {
     return device::uses_pinned_memory(entry.second.device());
@@ -134,16 +113,15 @@ void HostBuffer::take(RankParts& parts) {
   if (!memory_.defined() || memory_.nbytes() < filled_ || (pinned && !memory_.is_pinned()))
     memory_ = at::empty({static_cast<int64_t>(filled_)}, at::TensorOptions(at::kByte).pinned_memory(pinned));
   char* place = filled_ > 0 ? static_cast<char*>(memory_.mutable_data_ptr()) : nullptr;
-  std::vector<Copy> copies;
+  std::vector<ByteCopy> copies;
   for (const std::size_t i : parts.plan.order) {
     const at::Tensor& tensor = parts.tensors[i].second;
     const std::size_t bytes = tensor.nbytes();
-    if (bytes > 0 && !is_plain(tensor)) copy_values(tensor, place);
-    for (std::size_t done = 0; is_plain(tensor) && done < bytes; done += kBytesPerCopy)
-      copies.push_back({&tensor, place + done, done, std::min(kBytesPerCopy, bytes - done)});
+    if (bytes > 0 && is_plain(tensor)) copies.push_back({place, static_cast<const char*>(tensor.const_data_ptr()), bytes});
+    else if (bytes > 0) convert_to(place, tensor);
     place += bytes;
   }
-  copy_all(copies);
+  copy_bytes(copies);
   parts.tensors.clear();
 }
 

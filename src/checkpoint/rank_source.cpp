@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "checkpoint/element_types.h"
 #include "muster/base/error.h"
@@ -70,10 +71,14 @@ std::shared_ptr<format::InputFile> RankSource::open() const {
 
 void RankSource::read_head() {
   const auto file = open();
-  if (!index_.checksums.empty()) check(0, std::min<std::uint64_t>(index_.file_bytes, format::kLengthBytes));
   std::string start(std::min<std::uint64_t>(file->size(), format::kLengthBytes), '\0');
-  file->read_at(0, start.data(), start.size());
-  check(0, format::kLengthBytes + format::header_length(start, file->size(), file->path().string()));
+  if (!start.empty()) {
+    mapping_ = std::make_shared<format::MappedFile>(*file, format::MappedFile::Access::copy_on_write);
+    check(*file, *mapping_, 0, start.size());
+    file->read_at(0, start.data(), start.size());
+  }
+  const std::uint64_t head = format::kLengthBytes + format::header_length(start, file->size(), file->path().string());
+  check(*file, *mapping_, 0, head);
   for (format::TensorEntry& entry : format::read_header(*file).tensors) {
     shape_of(entry, file->path().string());
     std::string name = entry.name;
@@ -108,11 +113,23 @@ void RankSource::compare(std::size_t block, std::uint64_t checksum) const {
                          (list.empty() ? "" : ", in tensor" + list));
 }
 
-void RankSource::check_block(const format::InputFile& file, std::size_t block, std::vector<char>& scratch) const {
+std::shared_ptr<format::MappedFile> RankSource::take_mapping(const format::InputFile& file) const {
+  std::unique_lock lock(mutex_);
+  if (mapping_) return std::exchange(mapping_, nullptr);
+  lock.unlock();
+  return std::make_shared<format::MappedFile>(file, format::MappedFile::Access::copy_on_write);
+}
+
+/// What is in memory is looked at where it is, so that it need not be brought in a second time when it is used.
+void RankSource::check_block(const format::InputFile& file, const format::MappedFile& mapping, std::size_t block) const {
   if (is_checked_[block]) return;
-  scratch.resize(kBytesPerCheck);
-  format::Checksum checksum;
   const std::uint64_t begin = block * index_.block_bytes, length = block_length(block);
+  if (mapping.is_resident(file, begin, static_cast<std::size_t>(length))) {
+    compare(block, format::checksum_of({reinterpret_cast<const char*>(mapping.data()) + begin, static_cast<std::size_t>(length)}));
+    return;
+  }
+  std::vector<char> scratch(kBytesPerCheck);
+  format::Checksum checksum;
   for (std::uint64_t done = 0; done < length; done += kBytesPerCheck) {
     const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kBytesPerCheck, length - done));
     file.read_at(begin + done, scratch.data(), bytes);
@@ -121,17 +138,17 @@ void RankSource::check_block(const format::InputFile& file, std::size_t block, s
   compare(block, checksum.value());
 }
 
-void RankSource::check() const { check(0, index_.file_bytes); }
+void RankSource::check() {
+  if (mapping_) check(*open(), *mapping_, 0, index_.file_bytes);
+}
 
-void RankSource::check(std::uint64_t offset, std::uint64_t bytes) const {
+void RankSource::check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset, std::uint64_t bytes) const {
   if (bytes == 0) return;
   const auto first = static_cast<std::ptrdiff_t>(offset / index_.block_bytes);
   const auto last = static_cast<std::ptrdiff_t>((std::min(offset + bytes, index_.file_bytes) - 1) / index_.block_bytes);
   if (std::all_of(&is_checked_[first], &is_checked_[last] + 1, [](const std::atomic<bool>& done) { return done.load(); })) return;
-  const auto file = open();
   at::parallel_for(first, last + 1, 1, [&](int64_t begin, int64_t end) {
-    std::vector<char> scratch;
-    for (int64_t block = begin; block < end; ++block) check_block(*file, static_cast<std::size_t>(block), scratch);
+    for (int64_t block = begin; block < end; ++block) check_block(file, mapping, static_cast<std::size_t>(block));
   });
 }
 

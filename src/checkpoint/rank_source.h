@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,12 +28,16 @@ class RankSource {
   const format::RankIndex& index() const { return index_; }
   /// Throws: CheckpointError MU213 if the tensors' file has no such tensor.
   const format::TensorEntry& entry(const std::string& name) const;
+  /// The tensors' file in memory, for the caller alone, since it may be written to. The first caller gets the memory in which
+  /// check() looked at it, so that its pages need not be brought in a second time.
+  std::shared_ptr<format::MappedFile> take_mapping(const format::InputFile& file) const;
   /// The tensors' file. Throws: CheckpointError MU213 if it is gone or has another size.
   std::shared_ptr<format::InputFile> open() const;
 
-  /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 that names the tensors in a damaged one.
-  void check() const;
-  void check(std::uint64_t offset, std::uint64_t bytes) const;
+  /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 that names the tensors in a damaged one, MU200.
+  void check();
+  /// The same for those of a part of the file, which is there in memory.
+  void check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset, std::uint64_t bytes) const;
 
   /// Fills `to` with these bytes of the tensors' file, checking each block that is not checked yet.
   /// Returns how many bytes were taken from the file. Throws: CheckpointError MU213, MU200.
@@ -42,7 +47,7 @@ class RankSource {
   void read_index(const format::Manifest& manifest, int rank);
   void read_head();
   std::uint64_t block_length(std::size_t block) const;
-  void check_block(const format::InputFile& file, std::size_t block, std::vector<char>& scratch) const;
+  void check_block(const format::InputFile& file, const format::MappedFile& mapping, std::size_t block) const;
   void compare(std::size_t block, std::uint64_t checksum) const;
   [[noreturn]] void refuse(const std::string& name, const std::string& what) const;
 
@@ -51,6 +56,8 @@ class RankSource {
   format::RankIndex index_;
   std::unordered_map<std::string, format::TensorEntry> entries_;
   std::unique_ptr<std::atomic<bool>[]> is_checked_;  ///< By block.
+  mutable std::shared_ptr<format::MappedFile> mapping_;
+  mutable std::mutex mutex_;  ///< Of mapping_.
 };
 
 }  // namespace muster::checkpoint

@@ -85,12 +85,13 @@ class Checkpoint::Files {
     if (rank < 0 || rank >= world_size())
       throw CheckpointError("MU215", path().string() + " was saved by " + std::to_string(world_size()) + " ranks, there is no rank " + std::to_string(rank));
     const RankSource& source = *sources_[static_cast<std::size_t>(rank)];
-    checkpoint::Mappings mappings;
-    std::map<std::string, at::Tensor> made;  // tensors that shared their memory do so again
     const auto file = source.open();
+    const auto mapping = source.take_mapping(*file);
+    checkpoint::Mappings mappings(file, mapping);
+    std::map<std::string, at::Tensor> made;  // tensors that shared their memory do so again
     const auto find = [&](const std::string& name) {
       auto& tensor = made[name];
-      if (!tensor.defined()) tensor = load(source, name, file, mappings);
+      if (!tensor.defined()) tensor = load(source, name, file, *mapping, mappings);
       return tensor;
     };
     return checkpoint::state_of(own ? source.index().own : source.index().shared, find, path().string());
@@ -131,10 +132,10 @@ class Checkpoint::Files {
 
  private:
   at::Tensor load(const RankSource& source, const std::string& name, const std::shared_ptr<format::InputFile>& file,
-                  checkpoint::Mappings& mappings) const {
+                  const format::MappedFile& mapping, checkpoint::Mappings& mappings) const {
     const format::TensorEntry& entry = source.entry(name);
     const checkpoint::StoredTensor stored{entry, file, checkpoint::shape_of(entry, path().string()), *checkpoint::scalar_type(entry.type)};
-    source.check(entry.offset, entry.bytes);
+    source.check(*file, mapping, entry.offset, entry.bytes);
     checkpoint::check_booleans(stored);
     if (options_.map) return mappings.tensor(stored);
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));

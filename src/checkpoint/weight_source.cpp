@@ -29,7 +29,7 @@ struct Piece {
 /// Large pieces are copied from the kernel's memory of the file, past the caches, which is faster than reading them.
 void read_piece(const Piece& piece) {
   const bool mapped = piece.mapping && piece.bytes >= kBytesWorthMapping;
-  if (!mapped || !piece.mapping->copy_to(piece.to, piece.offset, piece.bytes)) piece.file->read_at(piece.offset, piece.to, piece.bytes);
+  if (!mapped || !piece.mapping->copy_to(*piece.file, piece.to, piece.offset, piece.bytes)) piece.file->read_at(piece.offset, piece.to, piece.bytes);
 }
 
 void add_file(WeightSource& source, const std::filesystem::path& path) {

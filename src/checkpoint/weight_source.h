@@ -55,6 +55,10 @@ void read_all(const std::vector<Range>& ranges);
 /// from it share the mapping and keep it. Tensors that do not lie aligned to their elements are copied.
 class Mappings {
  public:
+  Mappings() = default;
+  /// For a file that is mapped already.
+  Mappings(const std::shared_ptr<format::InputFile>& file, std::shared_ptr<format::MappedFile> mapping) { of_file_[file.get()] = std::move(mapping); }
+
   at::Tensor tensor(const StoredTensor& stored);
 
  private:

@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <system_error>
+#include <vector>
 
 #include "muster/format/stream_copy.h"
 #include "muster/base/error.h"
@@ -82,25 +85,29 @@ Header read_header(const InputFile& file) {
   return parse_header(start, file.size(), file.path().string());
 }
 
-MappedFile::MappedFile(const InputFile& file, Access access) : path_(file.path()), size_(file.size()) {
+MappedFile::MappedFile(const InputFile& file, Access access) : size_(file.size()) {
   const int protection = access == Access::read ? PROT_READ : PROT_READ | PROT_WRITE;
   void* place = ::mmap(nullptr, size_, protection, MAP_PRIVATE | MAP_NORESERVE, file.descriptor(), 0);
   if (place == MAP_FAILED) refuse_path(file.path(), "cannot be mapped into memory (" + reason(errno) + ")");
   data_ = static_cast<std::byte*>(place);
 }
 
-bool MappedFile::copy_to(void* to, std::uint64_t offset, std::size_t bytes) const {
-#ifndef MADV_POPULATE_READ
-  constexpr int MADV_POPULATE_READ = 22;
-#endif
+bool MappedFile::is_resident(const InputFile& file, std::uint64_t offset, std::size_t bytes) const {
   const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  const std::uint64_t start = offset / page * page;
-  while (::madvise(data_ + start, offset + bytes - start, MADV_POPULATE_READ) != 0) {
-    if (errno == EINVAL) return false;
-    if (errno != EINTR && errno != EAGAIN)
-      refuse_path(path_,
-             "cannot be read at byte " + std::to_string(offset) + ": the medium failed, or it was shortened (" + reason(errno) + ")");
-  }
+  const std::uint64_t start = offset / page * page, pages = (offset + bytes - start + page - 1) / page;
+  struct stat status {};  // pages beyond a new end may still be there, but must not be touched
+  if (::fstat(file.descriptor(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < offset + bytes) return false;
+  constexpr long kCacheStat = 451;  // Linux 6.5; it counts large pages as one, which mincore does not
+  const std::array<std::uint64_t, 2> range = {start, pages * page};
+  std::array<std::uint64_t, 5> counts = {};
+  if (::syscall(kCacheStat, file.descriptor(), range.data(), counts.data(), 0) == 0) return counts[0] >= pages;
+  std::vector<unsigned char> found(pages);
+  return ::mincore(data_ + start, offset + bytes - start, found.data()) == 0 &&
+         std::all_of(found.begin(), found.end(), [](unsigned char one) { return one & 1; });
+}
+
+bool MappedFile::copy_to(const InputFile& file, void* to, std::uint64_t offset, std::size_t bytes) const {
+  if (!is_resident(file, offset, bytes)) return false;
   stream_copy(to, data_ + offset, bytes);
   return true;
 }

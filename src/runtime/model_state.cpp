@@ -2,9 +2,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
-
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -67,10 +66,7 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   if (!wrong.empty())
     throw CheckpointError("MU240", formatted("the weights of model {} do not fit the checkpoint:{}\nbuild the model with the sizes it was saved "
                                              "with, or pass over names that only one side has with .strict = false", model.module->name(), wrong));
-  return [copies = std::move(copies)] {
-    const at::NoGradGuard no_grad;
-    for (const auto& [to, from] : copies) at::Tensor(to).copy_(from);
-  };
+  return [copies = std::move(copies)] { copy_values(copies); };
 }
 
 PartMap parts_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {

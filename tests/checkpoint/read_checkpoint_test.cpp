@@ -87,6 +87,20 @@ TEST(ReadCheckpoint, StateMayBeChangedAndOutlivesTheFolder) {
   EXPECT_TRUE(torch::equal(other.at("a").tensor(), torch::zeros(1000)));
 }
 
+TEST(ReadCheckpoint, EachStateIsHandedOutWithMemoryOfItsOwn) {
+  ScratchFolder folder;
+  write_checkpoint({.shared = torch::zeros(500'000), .own = torch::zeros(500'000)}, folder / "x", {}, kQuickly);
+  for (const auto check : {CheckpointCheck::everything, CheckpointCheck::as_read, CheckpointCheck::layout}) {
+    const Checkpoint checkpoint(folder / "x", {.check = check});
+    for (int i = 0; i < 3; ++i) {
+      for (const State& state : {checkpoint.shared(), checkpoint.own(0)}) {
+        EXPECT_FALSE(state.tensor().any().item<bool>()) << "it sees what was written to an earlier one";
+        state.tensor().fill_(1);
+      }
+    }
+  }
+}
+
 TEST(ReadCheckpoint, AnOpenOneNeverBecomesAnother) {
   ScratchFolder folder;
   write_slices(folder / "x", 1);

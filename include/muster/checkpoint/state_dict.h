@@ -6,6 +6,11 @@
 
 namespace muster {
 
+/// Copies each pair's second tensor into its first, which keeps dtype and device; in order, if they write the same memory.
+/// Large ones in the CPU's memory go past its caches, on the threads of LibTorch's operators. Not recorded by autograd.
+/// Collective: none.
+void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs);
+
 /// A module's parameters and buffers by the names, and in the order, of Python's state_dict of the same module.
 /// The tensors share the module's memory and ask for no gradient.
 /// Collective: none.

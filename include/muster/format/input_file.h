@@ -78,13 +78,16 @@ class MappedFile {
   std::byte* data() const { return data_; }
   std::uint64_t size() const { return size_; }
 
-  /// Copies a part of the file to `to`, past the processor's caches. Returns false, and does nothing, where the kernel
-  /// cannot bring in pages without the danger of SIGBUS (Linux before 5.14): read the file then. Thread-safe.
-  /// Throws: CheckpointError MU200 if the medium fails or the file has become shorter.
-  bool copy_to(void* to, std::uint64_t offset, std::size_t bytes) const;
+  /// Whether this part of the file is there and in the kernel's memory, as far as it tells: touching it needs no medium then.
+  /// What is not should be read instead, where a failure is an error and not the end of the process. Thread-safe.
+  /// Requires: `file` is the one that is mapped.
+  bool is_resident(const InputFile& file, std::uint64_t offset, std::size_t bytes) const;
+
+  /// Copies a part of the file to `to`, past the processor's caches. Returns false, and does nothing, if it is not resident:
+  /// read the file then. Thread-safe. Requires: `file` is the one that is mapped.
+  bool copy_to(const InputFile& file, void* to, std::uint64_t offset, std::size_t bytes) const;
 
  private:
-  std::filesystem::path path_;
   std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
 };

@@ -1,0 +1,29 @@
+#include "checkpoint/byte_copies.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "muster/format/stream_copy.h"
+
+namespace muster::checkpoint {
+
+void copy_bytes(const std::vector<ByteCopy>& copies) {
+  constexpr std::size_t kBytesPerPiece = std::size_t{8} << 20;
+  std::vector<ByteCopy> pieces;
+  for (const ByteCopy& copy : copies)
+    for (std::size_t done = 0; done < copy.bytes; done += kBytesPerPiece)
+      pieces.push_back({copy.to + done, copy.from + done, std::min(kBytesPerPiece, copy.bytes - done)});
+  at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const ByteCopy& piece = pieces[static_cast<std::size_t>(i)];
+      format::stream_copy(piece.to, piece.from, piece.bytes);
+    }
+  });
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+}  // namespace muster::checkpoint

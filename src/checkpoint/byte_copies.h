@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace muster::checkpoint {
+
+/// Bytes in the CPU's memory and where they go.
+struct ByteCopy {
+  char* to;
+  const char* from;
+  std::size_t bytes;
+};
+
+/// Copies all, past the processor's caches, in large pieces, on the threads of LibTorch's operators.
+/// Requires: no two of them write the same byte.
+void copy_bytes(const std::vector<ByteCopy>& copies);
+
+/// Whether the tensor's values lie in the CPU's memory just as its elements follow each other.
+bool is_plain(const at::Tensor& tensor);
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,46 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "checkpoint/byte_copies.h"
+#include "muster/checkpoint/state_dict.h"
+
+namespace muster {
+namespace {
+
+/// What is smaller may well be in the caches, or be used from there at once.
+constexpr std::size_t kBytesWorthStreaming = std::size_t{256} << 10;
+
+bool takes_bytes(const at::Tensor& to, const at::Tensor& from) {
+  return to.nbytes() >= kBytesWorthStreaming && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && checkpoint::is_plain(to) &&
+         checkpoint::is_plain(from);
+}
+
+/// Whether one of them writes what another one writes, or reads what it writes itself.
+bool overlap(std::vector<checkpoint::ByteCopy> copies) {
+  std::sort(copies.begin(), copies.end(), [](const auto& a, const auto& b) { return a.to < b.to; });
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const auto& [to, from, bytes] = copies[i];
+    if (i + 1 < copies.size() && to + bytes > copies[i + 1].to) return true;
+    if (from < to + bytes && to < from + bytes) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
+  const at::NoGradGuard no_grad;
+  std::vector<checkpoint::ByteCopy> copies;
+  for (const auto& [to, from] : pairs)
+    if (takes_bytes(to, from)) copies.push_back({static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()), to.nbytes()});
+  const bool by_bytes = !overlap(copies);
+  if (by_bytes) checkpoint::copy_bytes(copies);
+  for (const auto& [to, from] : pairs) {
+    if (!by_bytes || !takes_bytes(to, from)) at::Tensor(to).copy_(from);
+    else if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+}  // namespace muster
