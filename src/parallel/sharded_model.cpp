@@ -298,6 +298,8 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
   for (const auto& entry : state_->module.named_parameters())
     if (auto sharded = whole.find(entry.value().unsafeGetTensorImpl()); sharded != whole.end())
       values.emplace_back(entry.key(), sharded->second);
+  for (const auto& entry : state_->module.named_parameters())   // of ignored modules
+    if (!whole.contains(entry.value().unsafeGetTensorImpl())) values.emplace_back(entry.key(), entry.value().detach());
   for (const auto& entry : state_->module.named_buffers()) values.emplace_back(entry.key(), entry.value().detach());
   return values;
 }

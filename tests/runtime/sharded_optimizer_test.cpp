@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -146,6 +147,22 @@ TEST(ShardedOptimizers, AreSavedAndGoOnInAnyStrategy) {
         }
       first.wait_for_everyone();
     }
+  });
+}
+
+TEST(IgnoredModules, StayWholeAndAreSavedWithTheOthers) {
+  testing::as_ranks(2, [] {
+    Accelerator accelerator({.strategy = FSDP{.ignored_modules = {"again"}}});
+    MixedNet net;
+    for (auto& parameter : net->again->parameters()) parameter.requires_grad_(false);
+    auto [model, optimizer] = accelerator.prepare(net, lib::SGD(net->parameters(), 0.1));
+    EXPECT_TRUE(std::isfinite(net->again->weight.sum().item<double>()));   // readable at any time
+    const auto before = net->again->weight.clone();
+    accelerator.backward(course_loss(model(course_inputs(0, accelerator.process_index()))));
+    optimizer.step();
+    EXPECT_TRUE(torch::equal(net->again->weight, before));
+    const auto state = model.prepared()->managed->full_state(false);
+    EXPECT_EQ(state.size(), net->named_parameters().size());
   });
 }
 
