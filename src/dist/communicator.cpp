@@ -135,11 +135,11 @@ std::vector<at::Tensor> Communicator::all_gather_uneven(const at::Tensor& tensor
   return std::move(operation.results);
 }
 
-Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
+Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor& in, std::string_view label) const {
   check_pieces(*group_, out, in, "all_gather_into");
   check_contiguous(out, "start_all_gather_into");
   check_contiguous(in, "start_all_gather_into");
-  return Work(group_->start({.kind = OperationKind::all_gather, .in = in, .out = out}));
+  return Work(group_->start({.kind = OperationKind::all_gather, .in = in, .out = out, .label = std::string(label)}));
 }
 
 void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {
@@ -152,12 +152,13 @@ void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, R
   if (!out.is_contiguous()) out.detach().copy_(result);
 }
 
-Work Communicator::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {
+Work Communicator::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op, std::string_view label) const {
   check_pieces(*group_, in, out, "reduce_scatter");
   check_reduce(in, op, "reduce_scatter");
   check_contiguous(out, "start_reduce_scatter");
   check_contiguous(in, "start_reduce_scatter");
-  return Work(group_->start({.kind = OperationKind::reduce_scatter, .reduce = op, .in = in, .out = out}));
+  return Work(group_->start(
+      {.kind = OperationKind::reduce_scatter, .reduce = op, .in = in, .out = out, .label = std::string(label)}));
 }
 
 void Communicator::broadcast(const at::Tensor& tensor, int root) const {

@@ -19,8 +19,16 @@ int64_t hash(at::IntArrayRef shape) {
   return static_cast<int64_t>(value);
 }
 
+int64_t hash(const std::string& text) {
+  if (text.empty()) return 0;
+  uint64_t value = 1469598103934665603ULL;
+  for (unsigned char c : text) value = (value ^ c) * 1099511628211ULL;
+  return static_cast<int64_t>(value);
+}
+
 std::string describe(const Header& header) {
-  return describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes());
+  const std::string text = describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes());
+  return header.label[0] ? text + " for " + header.label : text;
 }
 
 bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
@@ -30,7 +38,7 @@ bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
 }
 
 bool agree(const Header& a, int a_rank, const Header& b, int b_rank) {
-  if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence) return false;
+  if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence || a.label_hash != b.label_hash) return false;
   if (reduces(a.kind) && a.reduce != b.reduce) return false;
   bool typed = a.scalar_type() != at::ScalarType::Undefined && b.scalar_type() != at::ScalarType::Undefined;
   if (typed && a.dtype != b.dtype) return false;
@@ -47,6 +55,8 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.gives = sent != nullptr;
   header.root = operation.root;
   header.sequence = operation.sequence;
+  header.label_hash = hash(operation.label);
+  operation.label.copy(header.label, kMaxLabel);
   header.bytes = bytes;
   const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
   header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);

@@ -13,6 +13,9 @@ namespace muster::dist {
 /// Tensors of more dimensions are refused; a subgroup names at most so many ranks in its header.
 inline constexpr int kMaxDims = 64;
 
+/// So much of a label is shown to the peers.
+inline constexpr int kMaxLabel = 63;
+
 /// What stands at the start of each frame: the operation that the sender is in, and the shape of what it sends.
 struct Header {
   uint32_t magic = 0;
@@ -25,6 +28,8 @@ struct Header {
   int32_t dims = 0;          ///< how many entries of `shape` count
   int64_t sequence = 0;
   int64_t shape_hash = 0;    ///< of all dims, also those that have no room
+  int64_t label_hash = 0;    ///< 0 if there is no label
+  char label[kMaxLabel + 1] = {};
   uint64_t bytes = 0;        ///< payload from the sender to this receiver; inside the frame if it fits
   int64_t shape[kMaxDims] = {};
 

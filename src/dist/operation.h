@@ -25,6 +25,7 @@ struct Operation {
   at::Tensor out{};                   ///< what is filled; not for send and the uneven operations
   std::vector<at::Tensor> parts{};   ///< scatter, all_to_all: what goes to each rank
   std::vector<int64_t> ranks{};      ///< subgroup
+  std::string label{};               ///< what the values are; may be empty
   std::vector<at::Tensor> results{}; ///< the uneven operations: what came from each rank
   int64_t sequence = 0;              ///< set by the group
 };

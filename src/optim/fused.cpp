@@ -67,6 +67,8 @@ class FusedOptimizer::Impl {
   bool inspect();
   bool inspect(Slot& slot);
   bool settle_gradient(Slot& slot) const;
+  void begin_update();
+  void end_update();
   at::Tensor step_inner(const lib::Optimizer::LossClosure& closure);
   bool step_fused();
   void count_step();
@@ -116,7 +118,7 @@ void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
     if (!slot.piece) continue;
     slot.source = source;
     const auto& value = slot.piece->value;
-    slot.whole = slot.impl->has_storage() && value.numel() >= slot.impl->numel() &&
+    slot.whole = !slot.piece->sharded && slot.impl->has_storage() && value.numel() >= slot.impl->numel() &&
                  (slot.impl->numel() == 0 || slot.address() == Slot::address_of(value.unsafeGetTensorImpl()));
     break;
   }
@@ -216,9 +218,24 @@ bool FusedOptimizer::Impl::step_fused() {
     if (!hold_states(rule_, *inner_, slots_)) return false;
     plan_.emplace(rule_, *inner_, slots_);
   }
+  begin_update();
   plan_->run(rule_, *inner_, slots_);
   count_step();
+  end_update();
   return true;
+}
+
+void FusedOptimizer::Impl::begin_update() {
+  for (auto* source : sources_) source->begin_update();
+}
+
+void FusedOptimizer::Impl::end_update() {
+  for (auto* source : sources_) {
+    std::vector<at::Tensor> updated;
+    for (const auto& slot : slots_)
+      if (slot.active && slot.source == source) updated.push_back(slot.parameter);
+    if (!updated.empty()) source->end_update(updated);
+  }
 }
 
 void FusedOptimizer::Impl::count_step() {

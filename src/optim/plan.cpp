@@ -24,7 +24,7 @@ struct CallKey {
 
 CallKey key_of(Rule rule, const Slot& slot) {
   const bool first = rule == Rule::sgd && slot.step == 0;
-  return {slot.group, slot.step, first, slot.parameter.scalar_type(), slot.parameter.device()};
+  return {slot.group, slot.step, first, slot.dtype(), slot.parameter.device()};
 }
 
 /// Appends `next`, as a longer last tensor where it follows that in memory.
@@ -67,7 +67,7 @@ UpdatePlan::UpdatePlan(Rule rule, torch::optim::Optimizer& inner, const std::vec
 std::vector<UpdatePlan::Entry> UpdatePlan::entries_of(const std::vector<Slot>& slots,
                                                       const std::vector<size_t>& members) {
   const auto& sample = slots[members.front()].parameter;
-  const auto options = at::TensorOptions().dtype(sample.scalar_type()).device(sample.device());
+  const auto options = at::TensorOptions().dtype(slots[members.front()].dtype()).device(sample.device());
   if (!nothing_.defined()) nothing_ = at::empty({0}, options);
   const bool pad = sample.device().is_cpu();
   const auto tails = pad ? static_cast<int64_t>(members.size()) * kFlatPadding : 0;

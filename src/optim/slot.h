@@ -29,6 +29,8 @@ struct Slot {
   std::array<at::Tensor, kMaxStates> shown;             ///< the views of them that `state` holds; kept, so that no other can lie there
   at::Tensor relaid;                    ///< this step's gradient in the parameter's layout, where it came in another
 
+  /// Of what is updated; the parameter itself may be used in another one.
+  at::ScalarType dtype() const { return piece ? piece->value.scalar_type() : parameter.scalar_type(); }
   const at::Tensor& gradient() const { return relaid.defined() ? relaid : impl->grad(); }
   /// Where the parameter lies, also where its memory is gone.
   const void* address() const { return address_of(impl); }

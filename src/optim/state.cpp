@@ -30,10 +30,11 @@ std::vector<Slot*> in_memory_order(std::vector<Slot*> slots) {
 /// One allocation for state k of all these slots of one dtype and device.
 void allocate(std::vector<Slot*> slots, size_t k) {
   while (!slots.empty()) {
-    const auto& first = slots.front()->parameter;
-    const auto options = at::TensorOptions().dtype(first.scalar_type()).device(first.device());
+    const auto dtype = slots.front()->dtype();
+    const auto device = slots.front()->parameter.device();
+    const auto options = at::TensorOptions().dtype(dtype).device(device);
     const auto others = std::stable_partition(slots.begin(), slots.end(), [&](const Slot* slot) {
-      return slot->parameter.scalar_type() == first.scalar_type() && slot->parameter.device() == first.device();
+      return slot->dtype() == dtype && slot->parameter.device() == device;
     });
     int64_t total = 0;
     for (auto it = slots.begin(); it != others; ++it) total += state_size(**it);
@@ -80,7 +81,7 @@ lib::OptimizerParamState* find_or_make(Rule rule, lib::Optimizer& inner, Slot& s
 bool same_dtype(Rule rule, const Slot& slot, StateSet states) {
   for (size_t k = 0; k < kMaxStates; ++k)
     if (const auto& shown = states[k] ? state_tensor(rule, *slot.state, k) : at::Tensor();
-        shown.defined() && shown.scalar_type() != slot.parameter.scalar_type())
+        shown.defined() && shown.scalar_type() != slot.dtype())
       return false;
   return true;
 }

@@ -4,10 +4,11 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace muster::parallel {
 namespace {
@@ -18,8 +19,6 @@ std::vector<int64_t> numels(const UnitPlan& plan) {
   return sizes;
 }
 
-bool is_dense(const at::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
-
 /// The elements in the order in which they lie in memory, for the strides of `like`.
 at::Tensor in_memory_order(const at::Tensor& tensor, const at::Tensor& like) {
   if (tensor.sizes() == like.sizes() && tensor.strides() == like.strides()) return tensor.as_strided({tensor.numel()}, {1});
@@ -28,46 +27,86 @@ at::Tensor in_memory_order(const at::Tensor& tensor, const at::Tensor& like) {
   return ordered.as_strided({ordered.numel()}, {1});
 }
 
-int64_t unit_bytes(const UnitPlan& plan, const ShardLayout& layout) {
-  return layout.total() * plan.parameters.front().tensor.element_size();
+at::ScalarType built_dtype(const UnitPlan& plan) { return plan.parameters.front().tensor.scalar_type(); }
+
+at::ScalarType dtype_of_use(const UnitPlan& plan, const ShardSettings& settings) {
+  return at::isFloatingType(built_dtype(plan)) ? settings.param_dtype.value_or(built_dtype(plan)) : built_dtype(plan);
+}
+
+at::DataPtr pointer_to(const at::Tensor& memory) {
+  return {memory.mutable_data_ptr(), new at::Tensor(memory), [](void* kept) { delete static_cast<at::Tensor*>(kept); }, memory.device()};
 }
 
 }  // namespace
 
-ShardedUnit::ShardedUnit(UnitPlan plan, dist::Communicator group, const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag)
-    : plan_(std::move(plan)), group_(std::move(group)), layout_(numels(plan_), group_.size()),
-      memory_(watcher, tag, "unit '" + plan_.name + "'", unit_bytes(plan_, layout_), plan_.parameters.front().tensor.device()),
-      stand_in_memory_(watcher, ~tag, "the gradients of unit '" + plan_.name + "'", unit_bytes(plan_, layout_),
+ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
+                         const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag)
+    : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers), layout_(numels(plan_), groups.shards.size()),
+      used_dtype_(dtype_of_use(plan_, settings)),
+      memory_(watcher, tag, "unit '" + plan_.name + "'", whole_bytes(), plan_.parameters.front().tensor.device()),
+      stand_in_memory_(watcher, ~tag, "the gradients of unit '" + plan_.name + "'", whole_bytes(),
                        plan_.parameters.front().tensor.device()),
-      trainable_(size()), waits_(size()), counted_(size()) {
+      trainable_(size()) {
   at::NoGradGuard no_grad;
-  const auto options = plan_.parameters.front().tensor.options().requires_grad(false);
-  auto whole = at::zeros({layout_.total()}, options);
+  for (size_t i = 0; i < size(); ++i) {
+    trainable_[i] = parameter(i).tensor.requires_grad();
+    trainable_count_ += parameter(i).tensor.requires_grad();
+    elements_ += parameter(i).tensor.numel();
+  }
+  lay_values();
+  if (trainable_count_ > 0) {
+    const auto reduce = settings.reduce_dtype.value_or(values_.scalar_type());
+    gradients_ = std::make_unique<UnitGradients>(
+        layout_, numels(plan_), groups,
+        UnitGradients::Kind{values_.options(), reduce, settings.stage == ShardStage::optimizer, settings.divisor_before(reduce, groups.size())},
+        buffers);
+  }
+  lay_parameters();
+}
+
+void ShardedUnit::lay_values() {
+  auto whole = at::zeros({layout_.total()}, plan_.parameters.front().tensor.options().requires_grad(false));
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
-    if (!is_dense(tensor)) tensor.set_data(tensor.contiguous());
+    if (!tensor.is_non_overlapping_and_dense()) tensor.set_data(tensor.contiguous());
     whole.narrow(0, layout_.whole(i).begin, tensor.numel()).copy_(in_memory_order(tensor.detach(), tensor));
   }
-  if (group_.size() > 1) group_.broadcast(whole);
-  values_ = whole.narrow(0, layout_.chunk() * group_.rank(), layout_.chunk()).clone();
-  gradients_ = at::zeros_like(values_);
+  if (groups_.replicas.size() > 1) groups_.replicas.broadcast(whole);
+  if (groups_.shards.size() > 1) groups_.shards.broadcast(whole);
+  if (resident()) {
+    whole_ = whole.to(used_dtype_);
+    values_ = used_dtype_ == whole.scalar_type() ? own_part(whole_) : own_part(whole).clone();
+    memory_.fill(pointer_to(whole_));
+    state_ = UnitState::whole;
+  } else {
+    values_ = own_part(whole).clone();
+  }
+}
+
+void ShardedUnit::lay_parameters() {
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
-    const auto mine = layout_.part(i, group_.rank());
-    pieces_.push_back({values_.narrow(0, mine.begin, mine.length), gradients_.narrow(0, mine.begin, mine.length)});
-    trainable_[i] = tensor.requires_grad();
-    trainable_count_ += tensor.requires_grad();
+    const auto mine = layout_.part(i, groups_.shards.rank());
+    pieces_.push_back({values_.narrow(0, mine.begin, mine.length), gradients_ ? gradients_->part(i) : at::empty({0}, values_.options()), true});
     const auto sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
-    stand_ins_.push_back(stand_in_memory_.view(layout_.whole(i).begin, sizes, strides, tensor.scalar_type()));
-    tensor.set_data(memory_.view(layout_.whole(i).begin, sizes, strides, tensor.scalar_type()));
+    stand_ins_.push_back(stand_in_memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
+    tensor.set_data(memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
     tensor.mutable_grad().reset();
   }
 }
 
+at::Tensor ShardedUnit::own_part(const at::Tensor& whole) const {
+  return whole.narrow(0, layout_.chunk() * groups_.shards.rank(), layout_.chunk());
+}
+
+bool ShardedUnit::covers(const ShardedUnit& other) const {
+  return plan_.root || name() == other.name() || other.name().starts_with(name() + ".");
+}
+
 ParameterPart ShardedUnit::part(size_t i, std::string name) const {
-  const auto mine = layout_.part(i, group_.rank());
+  const auto mine = layout_.part(i, groups_.shards.rank());
   const auto& tensor = parameter(i).tensor;
-  const auto start = layout_.chunk() * group_.rank() + mine.begin - layout_.whole(i).begin;
+  const auto start = layout_.chunk() * groups_.shards.rank() + mine.begin - layout_.whole(i).begin;
   const auto length = mine.length == 0 ? 0 : std::clamp<int64_t>(tensor.numel() - start, 0, mine.length);
   return {std::move(name), tensor, pieces_[i].value.narrow(0, 0, length), length == 0 ? 0 : start, pieces_[i].value.numel()};
 }
@@ -78,22 +117,65 @@ std::string ShardedUnit::misplaced() const {
   return {};
 }
 
-void ShardedUnit::gather() {
+std::string ShardedUnit::unfrozen() const {
+  for (size_t i = 0; i < size(); ++i)
+    if (!trainable_[i] && parameter(i).tensor.requires_grad()) return parameter(i).name;
+  return {};
+}
+
+int64_t ShardedUnit::held_bytes() const {
+  const bool apart = !resident() || used_dtype_ != values_.scalar_type();
+  return (resident() ? whole_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) + (gradients_ ? gradients_->held_bytes() : 0);
+}
+
+bool ShardedUnit::meet(UnitEvent event) {
+  const auto move = next_move(resident(), state_, event);
+  if (move.finish) finish_gather();
+  if (move.forget) {
+    work_ = {};
+    buffers_.lose(std::exchange(whole_, at::Tensor()));
+  }
+  if (move.drop) drop();
+  state_ = move.next;
+  if (move.start) start_gather();
+  if (move.use) finish_gather();
+  return move.start;
+}
+
+void ShardedUnit::start_gather() {
   at::NoGradGuard no_grad;
-  auto whole = at::empty({layout_.total()}, values_.options());
-  group_.start_all_gather_into(whole, values_).wait();
-  memory_.fill(whole.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, whole.device())));
+  if (!resident()) whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  auto own = own_part(whole_);
+  const bool converts = used_dtype_ != values_.scalar_type();
+  if (converts) own.copy_(values_);
+  work_ = groups_.shards.start_all_gather_into(whole_, converts || resident() ? own : values_, label());
+}
+
+void ShardedUnit::finish_gather() {
+  try {
+    std::exchange(work_, dist::Work()).wait();
+  } catch (...) {
+    state_ = UnitState::sharded;   // the next touch gathers again, and hears of the failure again
+    if (!resident()) buffers_.lose(std::exchange(whole_, at::Tensor()));
+    throw;
+  }
+  if (!resident()) memory_.fill(pointer_to(whole_));
+}
+
+void ShardedUnit::drop() {
+  memory_.drop();
+  buffers_.give(std::exchange(whole_, at::Tensor()));
 }
 
 std::vector<at::Tensor> ShardedUnit::whole_values(bool main_only) const {
   at::NoGradGuard no_grad;
   at::Tensor whole;
   if (main_only) {
-    auto parts = group_.gather(values_);
-    if (group_.rank() == 0) whole = at::cat(parts);
+    auto parts = groups_.shards.gather(values_);
+    if (groups_.shards.rank() == 0) whole = at::cat(parts);
   } else {
     whole = at::empty({layout_.total()}, values_.options());
-    group_.start_all_gather_into(whole, values_).wait();
+    groups_.shards.start_all_gather_into(whole, values_, label()).wait();
   }
   std::vector<at::Tensor> tensors(size());
   for (size_t i = 0; i < size() && whole.defined(); ++i) {
@@ -103,94 +185,64 @@ std::vector<at::Tensor> ShardedUnit::whole_values(bool main_only) const {
   return tensors;
 }
 
-at::Tensor ShardedUnit::waiting_part(size_t i, int rank, int64_t& start) {
-  const auto part = layout_.part(i, rank);
-  start = layout_.chunk() * rank + part.begin - layout_.whole(i).begin;
-  const auto length = std::clamp<int64_t>(parameter(i).tensor.numel() - start, 0, part.length);
-  return waiting_.select(0, rank).narrow(0, part.begin, length);
+void ShardedUnit::open_values(bool main_only) {
+  at::NoGradGuard no_grad;
+  open_ = true;
+  if (!main_only || resident()) {
+    meet(UnitEvent::touch);
+    return;
+  }
+  meet(UnitEvent::release);
+  const auto parts = groups_.shards.gather(values_);
+  open_ = groups_.shards.rank() == 0;
+  if (!open_) return;
+  whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  for (size_t r = 0; r < parts.size(); ++r) whole_.narrow(0, static_cast<int64_t>(r) * layout_.chunk(), layout_.chunk()).copy_(parts[r]);
+  memory_.fill(pointer_to(whole_));
+  state_ = UnitState::whole;
+}
+
+void ShardedUnit::close_values(bool main_only, bool write_back) {
+  at::NoGradGuard no_grad;
+  if (write_back) {
+    auto written = main_only && !whole_.defined() ? buffers_.take(layout_.total(), values_.options().dtype(used_dtype_)) : whole_;
+    if (main_only && groups_.shards.size() > 1) groups_.shards.broadcast(written);
+    if (groups_.replicas.size() > 1) groups_.replicas.broadcast(written);
+    keep_written(own_part(written));
+    if (!whole_.is_same(written)) buffers_.give(written);
+  }
+  open_ = false;
+  meet(resident() && write_back ? UnitEvent::update : UnitEvent::release);
+}
+
+/// Where the written values are of lower precision, only what was changed counts.
+void ShardedUnit::keep_written(const at::Tensor& written) {
+  if (written.scalar_type() != values_.scalar_type())
+    values_.copy_(at::where(values_.to(written.scalar_type()).eq(written), values_, written.to(values_.scalar_type())));
+  else if (written.const_data_ptr() != values_.const_data_ptr())
+    values_.copy_(written);
 }
 
 void ShardedUnit::take_gradient(size_t i, const at::Tensor& gradient) {
   at::NoGradGuard no_grad;
-  const auto flags = static_cast<int64_t>(size());
-  if (!waiting_.defined()) waiting_ = at::zeros({group_.size(), layout_.chunk() + flags}, values_.options());
-  const auto flat = in_memory_order(gradient.detach(), parameter(i).tensor);
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    int64_t start = 0;
-    auto target = waiting_part(i, rank, start);
-    if (target.numel() == 0) continue;
-    const auto source = flat.narrow(0, start, target.numel());
-    waits_[i] ? target.add_(source) : target.copy_(source);
-  }
-  waiting_.select(1, layout_.chunk() + static_cast<int64_t>(i)).fill_(1);
-  waits_[i] = true;
-}
-
-bool ShardedUnit::waiting() const {
-  return std::any_of(waits_.begin(), waits_.end(), [](char waits) { return waits != 0; });
-}
-
-void ShardedUnit::drop_waiting() {
-  waiting_.reset();
-  std::fill(waits_.begin(), waits_.end(), 0);
-}
-
-void ShardedUnit::clear_waiting(size_t i) {
-  if (!waits_[i]) return;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    int64_t start = 0;
-    waiting_part(i, rank, start).zero_();
-  }
-  waiting_.select(1, layout_.chunk() + static_cast<int64_t>(i)).zero_();
-}
-
-void ShardedUnit::reduce() {
-  at::NoGradGuard no_grad;
-  const auto chunk = layout_.chunk(), flags = static_cast<int64_t>(size());
-  if (!waiting_.defined()) waiting_ = at::zeros({group_.size(), chunk + flags}, values_.options());
-  waiting_.mul_(1.0 / group_.size());
-  auto mine = at::empty({chunk + flags}, values_.options());
-  group_.reduce_scatter(mine, waiting_.view({-1}));
-  drop_waiting();
-  const auto used = mine.narrow(0, chunk, flags).to(at::kCPU, at::kFloat);
-  for (size_t i = 0; i < size(); ++i) {
-    if (used.const_data_ptr<float>()[i] <= 0) continue;
-    const auto part = layout_.part(i, group_.rank());
-    const auto sum = mine.narrow(0, part.begin, part.length);
-    counted_[i] ? pieces_[i].gradient.add_(sum) : pieces_[i].gradient.copy_(sum);
-    counted_[i] = true;
-  }
+  gradients_->take(i, in_memory_order(gradient.detach(), parameter(i).tensor));
 }
 
 void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
-  at::NoGradGuard no_grad;
-  clear_waiting(i);
-  if (set_to_none) {
-    waits_[i] = counted_[i] = false;
-    parameter(i).tensor.mutable_grad().reset();
-  } else {
-    pieces_[i].gradient.zero_();
-  }
-}
-
-void ShardedUnit::scale_gradient(size_t i, double factor) {
-  at::NoGradGuard no_grad;
-  for (int rank = 0; waits_[i] && rank < group_.size(); ++rank) {
-    int64_t start = 0;
-    waiting_part(i, rank, start).mul_(factor);
-  }
-  if (counted_[i]) pieces_[i].gradient.mul_(factor);
+  if (!gradients_) return;
+  gradients_->zero(i, set_to_none);
+  if (set_to_none) parameter(i).tensor.mutable_grad().reset();
 }
 
 void ShardedUnit::show_stand_ins() {
-  for (size_t i = 0; i < size(); ++i)
-    if (waits_[i] || counted_[i]) parameter(i).tensor.mutable_grad() = stand_ins_[i];
+  for (size_t i = 0; gradients_ && i < size(); ++i)
+    if (gradients_->waits(i) || gradients_->counted(i)) parameter(i).tensor.mutable_grad() = stand_ins_[i];
 }
 
 void ShardedUnit::hide_stand_ins() {
-  for (size_t i = 0; i < size(); ++i) {
+  for (size_t i = 0; gradients_ && i < size(); ++i) {
     auto& shown = parameter(i).tensor.mutable_grad();
-    if ((waits_[i] || counted_[i]) && !shown.defined()) zero_gradient(i, /*set_to_none=*/true);
+    if ((gradients_->waits(i) || gradients_->counted(i)) && !shown.defined()) zero_gradient(i, /*set_to_none=*/true);
     shown.reset();
   }
 }

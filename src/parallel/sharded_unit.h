@@ -1,10 +1,13 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/optim/flat_source.h"
 #include "muster/parallel/managed_model.h"
+#include "parallel/flat_buffers.h"
 #include "parallel/shard_layout.h"
+#include "parallel/sharded_settings.h"
+#include "parallel/unit_gradients.h"
+#include "parallel/unit_life.h"
 #include "parallel/units.h"
 
 #include <memory>
@@ -13,16 +16,19 @@
 
 namespace muster::parallel {
 
-/// The parameters of one unit: this rank's part of them, the memory they are gathered into, and their gradients.
+/// The parameters of one unit: this rank's part of them, and the memory of their whole values.
 /// Knows nothing of when; that is the model's affair. Thread safety: the caller's.
 class ShardedUnit {
  public:
-  /// Moves the parameters onto memory that is freed at once; values are those of rank 0. Touches are reported with `tag`.
-  /// Collective.
-  ShardedUnit(UnitPlan plan, dist::Communicator group, const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag);
+  /// Moves the parameters onto the unit's memory; values are those of the main rank. Touches are reported with `tag`.
+  /// Requires: groups, settings and buffers outlive this object. Collective.
+  ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
+              const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag);
 
   const std::string& name() const noexcept { return plan_.name; }
   bool is_root() const noexcept { return plan_.root; }
+  /// Whether both belong to one module, or the other one's module lies within this one's.
+  bool covers(const ShardedUnit& other) const;
   size_t size() const noexcept { return plan_.parameters.size(); }
   const NamedTensor& parameter(size_t i) const { return plan_.parameters[i]; }
   /// The parameter that this view of the unit's memory, or of its gradients' stand-ins, belongs to.
@@ -34,48 +40,71 @@ class ShardedUnit {
   size_t trainable_count() const noexcept { return trainable_count_; }
   /// The name of a parameter that no longer lies in the unit's memory; empty if all do.
   std::string misplaced() const;
+  /// The name of a parameter that has begun to require a gradient; empty if none has.
+  std::string unfrozen() const;
 
-  bool gathered() const { return memory_.filled(); }
-  /// Collective.
-  void gather();
-  void release() { memory_.drop(); }
-  int64_t gathered_bytes() const { return layout_.total() * values_.element_size(); }
-  int64_t held_bytes() const { return values_.nbytes(); }
-  /// Whole values, apart from the unit's own memory; undefined on other ranks than 0 if `main_only`. Collective.
+  bool resident() const noexcept { return settings_.resident(); }
+  UnitState state() const noexcept { return state_; }
+  /// Whether the event starts a gather. Collective then.
+  bool meet(UnitEvent event);
+  /// Of the memory of whole values that is in use now.
+  int64_t live_bytes() const { return state_ == UnitState::sharded && !resident() ? 0 : whole_bytes(); }
+  int64_t whole_bytes() const { return layout_.total() * static_cast<int64_t>(c10::elementSize(used_dtype_)); }
+  /// Of the memory that is always there.
+  int64_t held_bytes() const;
+  /// Of the parameters' own elements, without padding.
+  int64_t elements() const noexcept { return elements_; }
+  int64_t padded_elements() const noexcept { return layout_.total(); }
+
+  /// Whole values, apart from the unit's own memory; undefined on other ranks than 0 of the shards if `main_only`. Collective.
   std::vector<at::Tensor> whole_values(bool main_only) const;
+  /// Gathers whole values in the dtype of use into memory that can be written, on the first rank of the shards only if
+  /// `main_only`. Collective. The unit must be given back by close_values().
+  void open_values(bool main_only);
+  /// Takes back what open_values() gave. With `write_back` this rank's part, or what the first rank has, becomes the value.
+  /// Collective.
+  void close_values(bool main_only, bool write_back);
+  bool values_open() const noexcept { return open_; }
 
-  /// Adds a whole gradient to what waits for reduce().
+  /// Undefined where nothing is trainable.
+  UnitGradients* gradients() noexcept { return gradients_.get(); }
+  const UnitGradients* gradients() const noexcept { return gradients_.get(); }
+  /// Takes a whole gradient that autograd has made.
   void take_gradient(size_t i, const at::Tensor& gradient);
-  /// Something waits.
-  bool waiting() const;
-  /// Forgets what waits.
-  void drop_waiting();
-  /// Scales by 1/size, sums over ranks, adds this rank's part to the pieces' gradients. Collective.
-  void reduce();
-  /// Whether the parameter's gradient counts in a step.
-  bool counted(size_t i) const { return counted_[i]; }
   void zero_gradient(size_t i, bool set_to_none);
-  /// What is counted and what waits.
-  void scale_gradient(size_t i, double factor);
   /// Puts a stand-in where the user looks for a gradient, and takes it away. The latter takes a stand-in that is gone
   /// already for a wish to forget the gradient.
   void show_stand_ins();
   void hide_stand_ins();
 
  private:
-  at::Tensor waiting_part(size_t i, int rank, int64_t& start);
-  void clear_waiting(size_t i);
+  void lay_values();
+  void lay_parameters();
+  void start_gather();
+  void finish_gather();
+  void drop();
+  at::Tensor own_part(const at::Tensor& whole) const;
+  void keep_written(const at::Tensor& written);
+  std::string label() const { return "unit '" + plan_.name + "'"; }
 
   UnitPlan plan_;
-  dist::Communicator group_;
+  const ShardGroups& groups_;
+  const ShardSettings& settings_;
+  FlatBuffers& buffers_;
   ShardLayout layout_;
+  at::ScalarType used_dtype_;       // of whole values
   hook::WatchedStorage memory_, stand_in_memory_;
-  at::Tensor values_, gradients_;
-  at::Tensor waiting_;   // one row per rank: its chunk of gradients, then a flag per parameter that got one
+  at::Tensor values_;               // this rank's part, in the dtype that is updated
+  at::Tensor whole_;                // the memory that memory_ shows, or that is gathered into
+  dist::Work work_;
+  UnitState state_ = UnitState::sharded;
+  bool open_ = false;
+  std::unique_ptr<UnitGradients> gradients_;
   std::vector<optim::FlatPiece> pieces_;
   std::vector<at::Tensor> stand_ins_;
-  std::vector<char> trainable_, waits_, counted_;
+  std::vector<char> trainable_;
   size_t trainable_count_ = 0;
+  int64_t elements_ = 0;
 };
 
 }  // namespace muster::parallel

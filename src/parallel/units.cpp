@@ -61,11 +61,11 @@ std::vector<UnitPlan> plan_units(const Module& module, const ShardedOptions& opt
   claims.collect(module, "", {nullptr});
 
   std::vector<UnitPlan> plans;
-  std::map<std::tuple<const Module*, at::ScalarType, at::DeviceType, int>, size_t> index;
+  std::map<std::tuple<const Module*, at::ScalarType, at::DeviceType, int, bool>, size_t> index;
   for (const auto& claim : claims.all()) {
     const auto& tensor = claim.parameter.tensor;
     const auto* unit = claim.units.back();
-    const auto key = std::tuple(unit, tensor.scalar_type(), tensor.device().type(), int{tensor.device().index()});
+    const auto key = std::tuple(unit, tensor.scalar_type(), tensor.device().type(), int{tensor.device().index()}, tensor.requires_grad());
     auto [place, fresh] = index.emplace(key, plans.size());
     if (fresh) plans.push_back({unit ? boundaries.at(unit) : "root", unit == nullptr, {}});
     plans[place->second].parameters.push_back(claim.parameter);

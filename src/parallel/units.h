@@ -10,7 +10,7 @@
 
 namespace muster::parallel {
 
-/// Parameters that are gathered and freed together: one dtype, one device, each parameter once, in the module's order.
+/// Parameters that are gathered and freed together: one dtype, one device, all trainable or all frozen, each parameter once, in the module's order.
 struct UnitPlan {
   std::string name;   ///< of the module it was made of; "root" for what is in no other unit
   bool root = false;

@@ -66,7 +66,10 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   if (!wrong.empty())
     throw CheckpointError("MU240", formatted("the weights of model {} do not fit the checkpoint:{}\nbuild the model with the sizes it was saved "
                                              "with, or pass over names that only one side has with .strict = false", model.module->name(), wrong));
-  return [copies = std::move(copies)] { copy_values(copies); };
+  return [copies = std::move(copies), managed = model.managed] {
+    copy_values(copies);
+    managed->parts_changed();
+  };
 }
 
 PartMap parts_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {

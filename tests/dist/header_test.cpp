@@ -37,6 +37,16 @@ TEST(Header, TellsDifferentPositions) {
   EXPECT_NE(seen_by(0, mine, 1, theirs).find("operation 3 on rank 0 and 4 on rank 1"), std::string::npos);
 }
 
+TEST(Header, TellsLabelsApartThatAgreeInAllElse) {
+  Operation mine{.kind = OperationKind::all_gather, .in = at::ones({2}), .label = "unit 'a'"}, theirs = mine;
+  EXPECT_EQ(seen_by(0, mine, 1, theirs), "");
+  theirs.label = "unit 'b'";
+  EXPECT_NE(seen_by(0, mine, 1, theirs).find("rank 0 called all_gather of float32 [2] for unit 'a', rank 1 called all_gather of float32 [2] for unit 'b'"),
+            std::string::npos) << seen_by(0, mine, 1, theirs);
+  mine.label = std::string(100, 'x') + "1", theirs.label = std::string(100, 'x') + "2";   // shown in part, compared whole
+  EXPECT_NE(seen_by(0, mine, 1, theirs), "");
+}
+
 TEST(Header, AgreesWhereShapesMayDiffer) {
   Operation mine{.kind = OperationKind::all_gather_uneven, .in = at::ones({2})};
   Operation theirs{.kind = OperationKind::all_gather_uneven, .in = at::ones({3, 3})};

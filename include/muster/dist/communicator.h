@@ -78,11 +78,14 @@ class Communicator {
   /// Shapes may differ in every dimension; one tensor per rank, in rank order.
   std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor) const;
   /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be that piece itself.
-  [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
+  /// `label` says what the values are: ranks must agree in it as in everything else, and errors name it.
+  [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in, std::string_view label = {}) const;
 
-  /// `in` has size() times the elements of `out`; rank r receives the reduction of everybody's r-th piece.
+  /// `in` has size() times the elements of `out`; rank r receives the reduction of everybody's r-th piece. `out` may be this
+  /// rank's piece itself. `label` as above.
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
-  [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
+                                          std::string_view label = {}) const;
 
   /// In place; equal shapes.
   void broadcast(const at::Tensor& tensor, int root = 0) const;

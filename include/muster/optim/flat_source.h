@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace muster::optim {
 
@@ -16,6 +17,7 @@ inline constexpr int64_t kFlatPadding = 64;
 struct FlatPiece {
   at::Tensor value;
   at::Tensor gradient;
+  bool sharded = false;   ///< other ranks update other parts of the parameter
 };
 
 /// Where an optimizer finds the flat memory of parameters. One implementation per way to lay parameters out.
@@ -29,6 +31,10 @@ class FlatSource {
   virtual bool has_gradient(const at::Tensor& parameter) const = 0;
   /// Forgets the gradients of this parameter (undefined, or zero in place).
   virtual void zero_grad(const at::Tensor& parameter, bool set_to_none) = 0;
+  /// Around a step: the pieces of these parameters are about to be written, and have been. The former waits for what still
+  /// reads them; the latter is collective where other ranks need the values.
+  virtual void begin_update() {}
+  virtual void end_update(const std::vector<at::Tensor>& parameters) { static_cast<void>(parameters); }
 };
 
 }  // namespace muster::optim

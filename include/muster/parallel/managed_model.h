@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/optim/flat_source.h"
+#include "muster/parallel/sharded_options.h"
 #include "muster/tree/state.h"
 
 #include <ATen/core/Tensor.h>
@@ -60,6 +61,15 @@ class ManagedModel : public optim::FlatSource {
 
   /// What this rank holds of parameters that are cut over ranks; nothing where they are whole.
   virtual std::vector<ParameterPart> parts() { return {}; }
+  /// To be called when the values of parts() were written. Collective where other ranks need them.
+  virtual void parts_changed() {}
+
+  /// Runs f while the module's parameters hold whole values, outside of forward and backward; where they always do it is
+  /// just called. Collective where parameters are sharded.
+  virtual void summon_full_params(const std::function<void()>& f, const FullParamsOptions& options = {}) {
+    static_cast<void>(options);
+    f();
+  }
 
   /// What communication of gradients carries on this rank from one backward to the next: a communication hook's state.
   virtual State save_communication() const { return {}; }

@@ -15,13 +15,25 @@ class Module;
 
 namespace muster::parallel {
 
-/// A module whose parameters are cut over the ranks, unit by unit (see wrap.h and ShardedOptions::auto_wrap).
+/// A module whose training is cut over the ranks, unit by unit (see wrap.h and ShardedOptions::auto_wrap), by ShardStage.
 ///
-/// Each rank keeps one part of every unit. The first operator of a forward or backward that touches a freed unit gathers
-/// it; it is freed again when another unit is gathered, and the root's at the end of the forward or backward. The module, its
-/// parameters and the user's own handles stay what they were, with names, sizes and versions; only their memory comes
-/// and goes. When a unit's last gradient has arrived, the gradients are scaled by 1/size, summed in rank order, and each rank
-/// keeps the sum for its part.
+/// Each rank updates one part of every unit. The module, its parameters and the user's own handles stay what they were, with
+/// names, sizes and versions; only their memory comes and goes.
+///
+/// Stage full: each rank keeps its part. The first operator of a forward or backward that touches a freed unit gathers it,
+/// and the unit that came next last time is gathered ahead. It is freed when another unit is touched, except round the
+/// units within its module; when its last gradient has arrived; and at the end of the forward, except the root's, which
+/// stays for backward. With reshard_after_forward off it is freed only when its gradients have arrived.
+/// Stages optimizer and gradients: whole parameters stay; a part is a piece of them, and the others' pieces are gathered
+/// when the optimizer has stepped, while the program goes on; the first touch waits.
+///
+/// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward goes on
+/// (stages gradients and full at once, stage optimizer in the units' order), and each rank keeps the sum for its part.
+/// A reduction carries one flag per parameter beside the gradients. In stage optimizer whole gradients keep their memory.
+///
+/// Elements sent per step, where a rank has P elements in units of which the root's are R, all times (size-1)/size:
+/// optimizer and gradients P gathered, P reduced; full 2P - R and P, or P and P without reshard_after_forward. Of k
+/// micro-batches with gradient_sync() off in k-1 of them, full gathers k times as much and reduces once.
 ///
 /// Parts are whole blocks of optim::kFlatPadding elements, so the piece of a parameter (FlatSource) is any stretch of
 /// such blocks of its memory, or empty: then value and gradient have no elements. The state of an optimizer
@@ -29,11 +41,12 @@ namespace muster::parallel {
 ///
 /// A parameter that got a gradient on any rank counts on all; one that got none on any rank has no gradient.
 /// Without gradient_sync() whole gradients stay on each rank and add up (their price: the memory of the parameters).
+/// In the dtype of the reduction they add up, each already scaled.
 /// After backward, grad() of a parameter is a stand-in that throws UsageError (MU167) when it is read, so that a step of
 /// the user's own optimizer handle is no silent nothing. Resetting it (net->zero_grad()) forgets the gradient.
 ///
-/// Touching a parameter outside enter_forward()..leave_forward() and backward throws UsageError (MU161) with the names of
-/// parameter and unit; writing one throws at any time (MU162). A backward that is not surrounded by before_backward() and
+/// Touching a parameter in stage full outside enter_forward()..leave_forward(), backward and summon_full_params() throws
+/// UsageError (MU161) with the names of parameter and unit; writing one throws at any time (MU162). A backward that is not surrounded by before_backward() and
 /// after_backward() works as well. Gradients with a graph (create_graph) and autograd::grad with respect to parameters are
 /// refused (MU153), and sparse gradients (MU154). After a backward that threw, clear the gradients.
 class ShardedModel final : public ManagedModel {
@@ -44,10 +57,15 @@ class ShardedModel final : public ManagedModel {
   /// Throws: UsageError (MU160) where parameters cannot be watched; ConfigError (MU150), on all ranks, if the ranks'
   /// modules differ.
   ShardedModel(torch::nn::Module& module, dist::Communicator group, ShardedOptions options = {});
+  /// Parts are cut over `shards`, and each is held, with equal values, by all ranks of `replicas` (hybrid sharding): gradients
+  /// are reduced over the shards first, then the parts' over the replicas, divided by the product of both sizes.
+  /// Requires: the ranks of each `replicas` group have the same rank in their `shards` groups.
+  ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas, ShardedOptions options);
   /// The module's parameters lose their values; touching them throws UsageError (MU166).
   ~ShardedModel() override;
 
-  /// Throws: UsageError (MU163) if a parameter no longer lies where it was put (Module::to, set_data).
+  /// Throws: UsageError (MU163) if a parameter no longer lies where it was put (Module::to, set_data), (MU156) if a frozen
+  /// one requires a gradient now, (MU169) inside summon_full_params().
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;
@@ -66,18 +84,30 @@ class ShardedModel final : public ManagedModel {
   /// Collective. Unit by unit, so that no more than one unit is gathered beside the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
   std::vector<ParameterPart> parts() override;
+  /// Collective.
+  void parts_changed() override;
+  /// Throws: UsageError (MU169) inside a forward, backward or another such scope; (MU190) out of an operator that writes a
+  /// parameter without writeback; (MU191) on the other ranks, with nothing written, if f failed on one.
+  /// Collective.
+  void summon_full_params(const std::function<void()>& f, const FullParamsOptions& options = {}) override;
   std::string describe() const override;
 
   const optim::FlatPiece* find(const at::Tensor& parameter) const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
+  void begin_update() override;
+  /// Collective.
+  void end_update(const std::vector<at::Tensor>& parameters) override;
 
-  /// What gathering has cost so far.
+  /// What the engine has cost so far on this rank.
   struct Figures {
-    int64_t gathered_bytes = 0;        ///< in memory now
+    int64_t gathered_bytes = 0;        ///< of whole values, in memory now or under way
     int64_t peak_gathered_bytes = 0;
     int64_t gathers = 0;
     int64_t reductions = 0;
+    int64_t held_bytes = 0;            ///< always there: parts, gradients, and what the stage keeps whole
+    int64_t lent_bytes = 0;            ///< beside them now: gathered values and gradients on their way
+    int64_t peak_lent_bytes = 0;
   };
   Figures figures() const;
   /// Names of the units, the root first.

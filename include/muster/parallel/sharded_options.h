@@ -59,4 +59,13 @@ struct ShardedOptions {
   std::vector<std::type_index> unit_types = {};
 };
 
+/// How summon_full_params() shows whole parameters.
+struct FullParamsOptions {
+  /// Only the first rank sees whole values; the others hold on to their parts. Off: all ranks.
+  bool rank0_only = false;
+  /// What is written to parameters becomes their value: with rank0_only what the first rank wrote, otherwise each rank's own
+  /// part of what it wrote. Off: a write is an error.
+  bool writeback = true;
+};
+
 }  // namespace muster::parallel

@@ -1,0 +1,71 @@
+#include "muster/base/error.h"
+#include "parallel/sharded_state.h"
+
+#include <exception>
+
+namespace muster::parallel {
+namespace {
+
+std::string text_of(const std::exception_ptr& error) {
+  if (!error) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& thrown) {
+    return std::string("!") + thrown.what();
+  } catch (...) {
+    return "!an exception of unknown type";
+  }
+}
+
+/// What some other rank threw, with its rank; empty if none did. Collective.
+std::string first_failure(const dist::Communicator& group, const std::string& own) {
+  const auto all = group.all_gather_bytes(own);
+  for (size_t r = 0; r < all.size(); ++r)
+    if (!all[r].empty()) return "rank " + std::to_string(r) + " of group " + group.name() + ": " + all[r].substr(1);
+  return {};
+}
+
+}  // namespace
+
+void ShardedModel::State::open_values(const FullParamsOptions& how) {
+  std::scoped_lock lock(mutex);
+  if (scope_ != FullScope::none || forward_depth_ > 0 || hook::current_backward() >= 0)
+    throw UsageError("MU169", "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: call it between steps");
+  abandon_backward();
+  residency_->release_all(/*keep_roots=*/false);
+  for (auto& unit : units) unit->open_values(how.rank0_only);
+  residency_->recount();
+  scope_ = how.writeback ? FullScope::writes : FullScope::reads;
+}
+
+void ShardedModel::State::close_values(const FullParamsOptions& how, bool write_back) {
+  std::scoped_lock lock(mutex);
+  scope_ = FullScope::none;
+  for (auto& unit : units) unit->close_values(how.rank0_only, write_back);
+  residency_->recount();
+  buffers.trim();
+}
+
+void ShardedModel::State::with_full_values(const std::function<void()>& f, const FullParamsOptions& how) {
+  open_values(how);
+  std::exception_ptr error;
+  try {
+    f();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  std::string failure;
+  try {
+    failure = first_failure(groups.replicas, first_failure(groups.shards, text_of(error)));
+  } catch (...) {
+    close_values(how, /*write_back=*/false);
+    if (error) std::rethrow_exception(error);
+    throw;
+  }
+  close_values(how, how.writeback && failure.empty());
+  if (error) std::rethrow_exception(error);
+  if (!failure.empty())
+    throw UsageError("MU191", "nothing was written back by summon_full_params, since its function failed on another rank: " + failure);
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,110 @@
+#include "parallel/residency.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace muster::parallel {
+namespace {
+
+constexpr size_t kNoUnit = std::numeric_limits<size_t>::max();
+constexpr size_t kFarthest = 64;   // places of the order that are looked at
+
+}  // namespace
+
+Residency::Residency(const Units& units, const ShardSettings& settings)
+    : units_(units), settings_(settings), in_use_(units.size()), latest_(kNoUnit) {
+  recount();
+}
+
+void Residency::recount() {
+  live_ = 0;
+  for (const auto& unit : units_) live_ += unit->live_bytes();
+  peak_ = std::max(peak_, live_);
+}
+
+void Residency::meet(size_t unit, UnitEvent event) {
+  const auto before = units_[unit]->live_bytes();
+  const auto count = [&] {
+    live_ += units_[unit]->live_bytes() - before;
+    peak_ = std::max(peak_, live_);
+  };
+  try {
+    gathers_ += units_[unit]->meet(event);
+  } catch (...) {
+    count();
+    throw;
+  }
+  count();
+}
+
+void Residency::begin(Pass pass) {
+  latest_ = kNoUnit;
+  auto& order = orders_[static_cast<size_t>(pass)];
+  order.begin();
+  if (pass != Pass::backward || settings_.resident()) return;
+  for (const auto u : coming_units(order, kNoUnit)) meet(u, UnitEvent::hint);
+}
+
+void Residency::use(size_t unit, Pass pass, bool keeps) {
+  const bool moved = unit != latest_ && !units_[unit]->resident();
+  if (moved) {
+    latest_ = unit;
+    auto& order = orders_[static_cast<size_t>(pass)];
+    order.came_to(unit);
+    const auto coming = coming_units(order, unit);
+    make_room(unit, coming, keeps);
+    meet(unit, UnitEvent::hint);
+    for (const auto u : coming) meet(u, UnitEvent::hint);
+  }
+  if (units_[unit]->state() != UnitState::whole) meet(unit, UnitEvent::touch);
+  ++in_use_[unit];
+}
+
+/// The units to have beside the current one, as many as the limit allows: without a limit one.
+std::vector<size_t> Residency::coming_units(const GatherOrder& order, size_t current) const {
+  std::vector<size_t> coming;
+  int64_t bytes = current == kNoUnit ? 0 : units_[current]->whole_bytes();
+  for (const auto& unit : units_)
+    if (unit->state() == UnitState::whole && (unit->is_root() || (current != kNoUnit && unit->covers(*units_[current]))) &&
+        (current == kNoUnit || unit != units_[current]))
+      bytes += unit->whole_bytes();
+  for (size_t ahead = 0; ahead < kFarthest; ++ahead) {
+    const auto next = order.coming(ahead);
+    if (!next) break;
+    const auto& unit = *units_[*next];
+    const bool stays = unit.state() == UnitState::whole && (unit.is_root() || (current != kNoUnit && unit.covers(*units_[current])));
+    if (*next == current || stays || std::find(coming.begin(), coming.end(), *next) != coming.end()) continue;
+    bytes += unit.whole_bytes();
+    if (settings_.limit_bytes > 0 ? bytes > settings_.limit_bytes : !coming.empty()) break;
+    coming.push_back(*next);
+  }
+  return coming;
+}
+
+void Residency::make_room(size_t current, const std::vector<size_t>& coming, bool keeps) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const bool whole = units_[u]->state() == UnitState::whole;
+    if (u == current || in_use_[u] > 0 || std::find(coming.begin(), coming.end(), u) != coming.end()) continue;
+    if (whole && (keeps || units_[u]->covers(*units_[current]))) continue;
+    meet(u, UnitEvent::release);
+  }
+}
+
+void Residency::release(size_t unit) {
+  if (in_use_[unit] > 0) return;
+  meet(unit, UnitEvent::release);
+  if (unit == latest_) latest_ = kNoUnit;
+}
+
+void Residency::release_all(bool keep_roots) {
+  for (size_t u = 0; u < units_.size(); ++u)
+    if (!(keep_roots && units_[u]->is_root() && units_[u]->state() == UnitState::whole)) release(u);
+}
+
+void Residency::update(size_t unit) { meet(unit, UnitEvent::update); }
+
+void Residency::settle(size_t unit) {
+  if (units_[unit]->state() == UnitState::gathering) meet(unit, UnitEvent::touch);
+}
+
+}  // namespace muster::parallel

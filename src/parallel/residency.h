@@ -1,0 +1,62 @@
+#pragma once
+
+#include "parallel/gather_order.h"
+#include "parallel/sharded_settings.h"
+#include "parallel/sharded_unit.h"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace muster::parallel {
+
+using Units = std::vector<std::unique_ptr<ShardedUnit>>;
+
+enum class Pass : uint8_t { forward, backward };
+
+/// Which units are whole in this rank's memory: those in use, the one used last, those round it (the root's, and the units
+/// whose modules contain its module), and those that come next by the last pass. The last are a hint that saves waiting;
+/// ranks that run the same program take the same ones.
+/// Thread safety: the caller's.
+class Residency {
+ public:
+  /// Requires: units and settings outlive this object; no unit is added later.
+  Residency(const Units& units, const ShardSettings& settings);
+
+  void begin(Pass pass);
+  void end(Pass pass) { orders_[static_cast<size_t>(pass)].end(); }
+  /// The unit is whole on return, and stays so until leave(). `keeps`: other units stay whole, too.
+  /// Collective, if it was not.
+  void use(size_t unit, Pass pass, bool keeps);
+  void leave(size_t unit) noexcept { --in_use_[unit]; }
+  /// In use until leave(), whatever its state.
+  void hold(size_t unit) { ++in_use_[unit]; }
+  /// Frees the unit unless it is in use, or always there.
+  void release(size_t unit);
+  void release_all(bool keep_roots);
+  /// The parts of the unit have got other values. Collective, if its whole values are always there.
+  void update(size_t unit);
+  /// Waits for the gather that is under way.
+  void settle(size_t unit);
+
+  int64_t live_bytes() const noexcept { return live_; }
+  int64_t peak_bytes() const noexcept { return peak_; }
+  int64_t gathers() const noexcept { return gathers_; }
+  /// Requires: values of units were opened or closed by others.
+  void recount();
+
+ private:
+  void meet(size_t unit, UnitEvent event);
+  std::vector<size_t> coming_units(const GatherOrder& order, size_t current) const;
+  void make_room(size_t current, const std::vector<size_t>& coming, bool keeps);
+
+  const Units& units_;
+  const ShardSettings& settings_;
+  std::array<GatherOrder, 2> orders_;
+  std::vector<int> in_use_;
+  size_t latest_;                  // the unit used last in this pass
+  int64_t live_ = 0, peak_ = 0, gathers_ = 0;
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,200 @@
+#include "parallel/sharded_state.h"
+
+#include "muster/base/error.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/ScopeExit.h>
+
+#include <exception>
+#include <sstream>
+
+namespace muster::parallel {
+namespace {
+
+bool within_backward() { return hook::current_backward() >= 0; }
+
+}  // namespace
+
+ShardedModel::State::~State() {
+  for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
+}
+
+void ShardedModel::State::build(std::vector<UnitPlan> plans) {
+  for (auto& plan : plans)
+    units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, weak_from_this(), static_cast<int64_t>(units.size())));
+  residency_.emplace(units, settings);
+  reductions_.emplace(units, settings);
+  arrived_.resize(units.size());
+  for (size_t u = 0; u < units.size(); ++u)
+    for (size_t i = 0; i < units[u]->size(); ++i) {
+      places[units[u]->parameter(i).tensor.unsafeGetTensorImpl()] = {u, i};
+      if (units[u]->trainable(i)) hook_up(u, i);
+    }
+}
+
+void ShardedModel::State::hook_up(size_t u, size_t i) {
+  const auto& [name, tensor] = units[u]->parameter(i);
+  gradient_hooks_.emplace_back(tensor, [this, u, i](const at::Tensor& leaf) { gradient_arrived(u, i, leaf); });
+  early_hooks_.emplace_back(tensor, tensor.register_hook([weak = weak_from_this()](const at::Tensor&) {
+    if (auto state = weak.lock()) state->gradient_coming();
+  }));
+  capture_hooks_.emplace_back(tensor, [name = name] {
+    throw UsageError("MU153", "autograd::grad with respect to parameter '" + name + "' gives the gradient of one rank's part of the batch: use "
+                              "backward, or differentiate with respect to inputs or activations");
+  });
+}
+
+void ShardedModel::State::refuse(const hook::Touch& touch) const {
+  const bool gradient = touch.tag < 0;
+  const auto& unit = *units[gradient ? ~touch.tag : touch.tag];
+  const auto what = name_of(unit, unit.parameter_of(touch.tensor));
+  const auto op = std::string(touch.op);
+  if (gradient)
+    throw UsageError("MU167", op + " reads the gradient of " + what + ", of which each rank holds only a part: step and clear gradients by the "
+                              "prepared optimizer, and clip them by clip_grad_norm_ of the object that prepared it");
+  if (touch.writes && scope_ == FullScope::reads)
+    throw UsageError("MU190", op + " writes " + what + " in a summon_full_params scope that only reads, so the write would be lost: open the scope "
+                              "with .writeback = true");
+  if (touch.writes)
+    throw UsageError("MU162", op + " writes " + what + ", which is sharded: the write would be lost: step by the prepared optimizer, and change values before "
+                              "the module is prepared, or in summon_full_params with .writeback = true");
+  throw UsageError("MU161", op + " needs " + what + " outside a forward, where its values are sharded: call the prepared model, or model.run(...) "
+                            "for any other function of the module; for the values themselves use save_model or summon_full_params");
+}
+
+/// Whether a scope of full values lets this operator pass.
+bool ShardedModel::State::touched_in_scope(const hook::Touch& touch) const {
+  return touch.tag >= 0 && scope_ != FullScope::none && units[touch.tag]->values_open() && (!touch.writes || scope_ == FullScope::writes);
+}
+
+void ShardedModel::State::before_touch(const hook::Touch& touch) {
+  std::scoped_lock lock(mutex);
+  if (touched_in_scope(touch)) return residency_->hold(touch.tag);
+  const bool backward = within_backward();
+  const bool running = forward_depth_ > 0 || backward;
+  if (touch.tag < 0 || touch.writes || scope_ != FullScope::none || !(running || settings.resident())) refuse(touch);
+  if (backward) note_backward();
+  residency_->use(touch.tag, backward ? Pass::backward : Pass::forward, settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
+}
+
+void ShardedModel::State::after_touch(int64_t tag) noexcept {
+  std::scoped_lock lock(mutex);
+  residency_->leave(tag);
+}
+
+void ShardedModel::State::check_parameters() const {
+  for (const auto& unit : units) {
+    if (const auto name = unit->misplaced(); !name.empty())
+      throw UsageError("MU163", "parameter '" + name + "' of unit '" + unit->name() + "' was given other memory (Module::to, set_data) "
+                                "after its module was prepared; move and convert modules before");
+    if (const auto name = unit->unfrozen(); !name.empty())
+      throw UsageError("MU156", "parameter '" + name + "' of unit '" + unit->name() + "' requires a gradient now, but was frozen when its module was "
+                                "prepared, so nothing would reduce it: prepare with requires_grad on, and freeze later");
+  }
+}
+
+void ShardedModel::State::enter_forward() {
+  if (scope_ != FullScope::none)
+    throw UsageError("MU169", "a forward of the model runs inside summon_full_params, where its parameters do not belong to the engine: leave the scope first");
+  if (forward_depth_ == 0 && !within_backward()) {
+    check_parameters();
+    abandon_backward();
+    if (!settings.keeps_after_forward) residency_->release_all(/*keep_roots=*/false);
+    residency_->begin(Pass::forward);
+    exceptions_ = std::uncaught_exceptions();
+  }
+  ++forward_depth_;
+}
+
+void ShardedModel::State::leave_forward() noexcept {
+  if (--forward_depth_ > 0 || within_backward()) return;
+  const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
+  try {
+    if (!threw) residency_->end(Pass::forward);
+    if (!trains || !settings.keeps_after_forward) residency_->release_all(/*keep_roots=*/trains);
+  } catch (const std::exception&) {
+    // Releasing waits for nothing, so nothing can fail here but memory.
+  }
+  if (!trains) buffers.trim();
+}
+
+/// A backward that was not announced is met at its first touch, or before its first gradient. The same goes for one within another: what the
+/// outer one brings after the inner one's end counts as a further backward.
+void ShardedModel::State::note_backward() {
+  if (in_backward_ && (announced_ || backward_ == hook::current_backward())) return;
+  begin_backward(/*announced=*/false);
+  hook::at_end_of_backward([weak = weak_from_this()] {
+    auto state = weak.lock();
+    if (!state) return;
+    std::scoped_lock lock(state->mutex);
+    state->finish_backward();
+  });
+}
+
+void ShardedModel::State::begin_backward(bool announced) {
+  if (scope_ != FullScope::none)
+    throw UsageError("MU169", "backward runs inside summon_full_params, where parameters do not belong to the engine: leave the scope first");
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (stand_ins_shown_) units[u]->hide_stand_ins();
+    arrived_[u] = 0;
+  }
+  stand_ins_shown_ = false;
+  in_backward_ = true;
+  announced_ = announced;
+  backward_ = hook::current_backward();
+  reductions_->begin();
+  residency_->begin(Pass::backward);
+}
+
+void ShardedModel::State::finish_backward() {
+  if (!in_backward_) return;
+  in_backward_ = false;
+  residency_->end(Pass::backward);
+  residency_->release_all(/*keep_roots=*/false);
+  bool any = false;
+  for (size_t u = 0; u < units.size(); ++u) any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
+  if (any && sync) reductions_->start_rest();
+  reductions_->settle();
+  buffers.trim();
+  for (auto& unit : units) unit->show_stand_ins();
+  stand_ins_shown_ = true;
+}
+
+/// Before a gradient is accumulated: the stand-in must be out of its way.
+void ShardedModel::State::gradient_coming() {
+  std::scoped_lock lock(mutex);
+  note_backward();
+}
+
+void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor& parameter) {
+  std::scoped_lock lock(mutex);
+  auto& unit = *units[u];
+  const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+  if (hook::backward_is_recorded())
+    throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) + ": its gradient is sharded and has no graph");
+  if (gradient.layout() != at::kStrided)
+    throw UsageError("MU154", "the gradient of " + name_of(unit, unit.parameter(i)) + " is sparse, and sharded training takes dense gradients only: build the module with sparse(false)");
+  if (arrived_[u] >= unit.trainable_count()) reductions_->reopen(u);   // a second pass over the unit: what it adds is summed at the end
+  unit.take_gradient(i, gradient);
+  if (++arrived_[u] != unit.trainable_count()) return;
+  if (sync) reductions_->complete(u);
+  residency_->release(u);
+}
+
+void ShardedModel::State::abandon_backward() {
+  if (!in_backward_) return;
+  in_backward_ = false;
+  reductions_->cancel();
+}
+
+void ShardedModel::State::update(const std::vector<bool>& of_units) {
+  for (size_t u = 0; u < units.size(); ++u)
+    if (of_units[u]) residency_->update(u);
+}
+
+void ShardedModel::State::settle_values() {
+  if (!settings.resident()) return;
+  for (size_t u = 0; u < units.size(); ++u) residency_->settle(u);
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,93 @@
+#pragma once
+
+#include "muster/hook/gradient_hooks.h"
+#include "muster/hook/key_fallback.h"
+#include "muster/parallel/sharded_model.h"
+#include "parallel/flat_buffers.h"
+#include "parallel/reductions.h"
+#include "parallel/residency.h"
+#include "parallel/sharded_settings.h"
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace muster::parallel {
+
+/// What hooks and watched storages see. They hold it weakly: it ends with the model.
+class ShardedModel::State final : public hook::StorageWatcher, public std::enable_shared_from_this<State> {
+ public:
+  State(torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
+      : module(module), groups(std::move(groups)), settings(settings) {}
+  ~State() override;
+  /// To be called once, when this is owned. Collective.
+  void build(std::vector<UnitPlan> plans);
+
+  void before_touch(const hook::Touch& touch) override;
+  void after_touch(int64_t tag) noexcept override;
+
+  void enter_forward();
+  void leave_forward() noexcept;
+  void begin_backward(bool announced);
+  void finish_backward();
+  /// Of a backward that did not come to its end.
+  void abandon_backward();
+
+  /// The parts of these units have got other values. Collective, if whole values are always there.
+  void update(const std::vector<bool>& of_units);
+  /// Waits for gathers of what is always there, so that parts may be written.
+  void settle_values();
+  /// Runs f with the whole values of all parameters in memory.
+  void with_full_values(const std::function<void()>& f, const FullParamsOptions& how);
+
+  const std::pair<size_t, size_t>* place(const at::Tensor& parameter) const {
+    auto found = places.find(parameter.unsafeGetTensorImpl());
+    return found == places.end() ? nullptr : &found->second;
+  }
+  std::string describe() const;
+  Figures figures() const;
+
+  mutable std::mutex mutex;
+  torch::nn::Module& module;
+  const ShardGroups groups;
+  const ShardSettings settings;
+  FlatBuffers buffers;
+  Units units;
+  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;
+  bool sync = true;
+
+ private:
+  enum class FullScope { none, reads, writes };
+
+  [[noreturn]] void refuse(const hook::Touch& touch) const;
+  bool touched_in_scope(const hook::Touch& touch) const;
+  void hook_up(size_t unit, size_t i);
+  void gradient_coming();
+  void gradient_arrived(size_t unit, size_t i, const at::Tensor& parameter);
+  void note_backward();
+  void check_parameters() const;
+  void open_values(const FullParamsOptions& how);
+  void close_values(const FullParamsOptions& how, bool write_back);
+  std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) const {
+    return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
+  }
+
+  std::optional<Residency> residency_;
+  std::optional<Reductions> reductions_;
+  std::vector<hook::GradientHook> gradient_hooks_;
+  std::vector<hook::CaptureHook> capture_hooks_;
+  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;
+  std::vector<size_t> arrived_;   // by unit: gradients in this backward
+  int forward_depth_ = 0;
+  int exceptions_ = 0;            // under way when the forward began
+  bool in_backward_ = false;
+  bool announced_ = false;        // this backward began with before_backward()
+  int64_t backward_ = -1;         // otherwise, which one it is
+  bool stand_ins_shown_ = false;
+  FullScope scope_ = FullScope::none;
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,94 @@
+#pragma once
+
+#include "muster/dist/communicator.h"
+#include "parallel/flat_buffers.h"
+#include "parallel/shard_layout.h"
+#include "parallel/sharded_settings.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster::parallel {
+
+/// The gradients of one unit: whole ones that wait for the other ranks', and the sums of what this rank holds.
+///
+/// Whole gradients lie in one row per rank: its chunk, then a flag per parameter that tells whether it got a gradient, so
+/// that one reduction of rows carries both. Where whole gradients stay resident (`keeps_whole`), the sum is this rank's row;
+/// otherwise rows are lent memory, in the dtype of the reduction.
+/// Thread safety: the caller's.
+class UnitGradients {
+ public:
+  struct Kind {
+    at::TensorOptions value;      ///< dtype and device of the parts that are updated
+    at::ScalarType reduce;
+    bool keeps_whole = false;
+    double divisor_before = 1;
+  };
+
+  /// Requires: the layout, the groups and the buffers outlive this object. `numels`: elements of each parameter.
+  UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind, FlatBuffers& buffers);
+
+  /// This rank's part of the gradient of parameter i, the padding included.
+  at::Tensor part(size_t i) const;
+  /// Its gradient counts in a step.
+  bool counted(size_t i) const { return counted_[i]; }
+  /// It has a whole gradient that waits.
+  bool waits(size_t i) const { return waits_[i]; }
+  bool waiting() const;
+
+  /// Adds a whole gradient, 1-D in the order of the parameter's memory, to what waits.
+  void take(size_t i, const at::Tensor& flat);
+  /// Starts to sum what waits over the ranks. Collective, until settle() returned.
+  void start_reduction(const std::string& label);
+  bool under_way() const { return flight_.has_value(); }
+  /// The sum of the shards is there, that over replicas is started.
+  void finish_scatter();
+  /// Adds the sums to the parts.
+  void settle();
+  /// After a failure: waits for what is under way, and forgets it and what waits. Throws nothing.
+  void cancel() noexcept;
+
+  void zero(size_t i, bool set_to_none);
+  /// What is counted and what waits.
+  void scale(size_t i, double factor);
+  /// Of the memory that is always there.
+  int64_t held_bytes() const;
+
+ private:
+  struct Stretch {     // of a parameter, within one row
+    int64_t row, begin, start, length;
+    int64_t padded;    // with what fills the parameter's last block
+  };
+  struct Flight {
+    dist::Work work;
+    at::Tensor rows, sent, got;
+    bool direct = false, scattered = false;
+  };
+
+  int64_t row_length() const;
+  at::Tensor stretch(const at::Tensor& rows, const Stretch& at, int64_t length) const;
+  void begin_collecting();
+  void fill_gaps();
+  std::vector<char> read_flags(const at::Tensor& got) const;
+  void add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used);
+  void add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used);
+
+  const ShardLayout& layout_;
+  const ShardGroups& groups_;
+  Kind kind_;
+  FlatBuffers& buffers_;
+  std::vector<std::vector<Stretch>> stretches_;
+  std::vector<Stretch> gaps_;   // of no parameter
+  at::Tensor scale_;            // 1 / divisor_before, as a number
+  at::Tensor rows_;
+  at::Tensor result_;           // the chunk of this rank, then flags
+  at::Tensor before_;           // what result_ held when its memory was taken for collecting
+  bool collecting_ = false;
+  std::vector<char> waits_, counted_;
+  std::optional<Flight> flight_;
+};
+
+}  // namespace muster::parallel

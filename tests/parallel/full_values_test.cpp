@@ -1,0 +1,117 @@
+#include "muster/base/error.h"
+#include "muster/parallel/single.h"
+#include "parallel/sharded_models.h"
+
+namespace muster::parallel::sharded {
+namespace {
+
+std::string id_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.id();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+std::vector<ShardedOptions> kinds() { return {{}, {.stage = ShardStage::gradients}, {.param_dtype = "bf16"}, {.param_dtype = "bf16", .stage = ShardStage::optimizer}}; }
+
+TEST(FullValues, AreWholeOnEveryRankAndFreedAfter) {
+  for (const auto& options : kinds())
+    on_seeded_ranks(2, [&](dist::Communicator group) {
+      auto net = make_net(), plain = make_net();
+      ShardedModel model(*net, group, options);
+      int calls = 0;
+      model.summon_full_params(
+          [&] {
+            ++calls;
+            auto wanted = plain->parameters(), mine = net->parameters();
+            for (size_t i = 0; i < mine.size(); ++i) EXPECT_TRUE(torch::equal(mine[i].detach().clone(), wanted[i].to(mine[i].scalar_type())));
+          },
+          {.writeback = false});
+      EXPECT_EQ(calls, 1);
+      EXPECT_EQ(model.figures().lent_bytes, 0);
+      if (options.stage == ShardStage::full) {
+        EXPECT_EQ(model.figures().gathered_bytes, 0);
+        EXPECT_EQ(id_of([&] { net->head->weight.norm(); }), "MU161");
+      }
+    });
+}
+
+TEST(FullValues, WritesBackWhatWasWritten) {
+  for (const auto& options : kinds())
+    for (const bool rank0_only : {false, true})
+      on_seeded_ranks(3, [&](dist::Communicator group) {
+        auto net = make_net(), plain = make_net();
+        ShardedModel model(*net, group, options);
+        model.summon_full_params(
+            [&] {
+              if (rank0_only && group.rank() != 0) {
+                if (options.stage == ShardStage::full) {
+                  EXPECT_EQ(id_of([&] { net->head->weight.norm(); }), "MU161");
+                }
+                return;
+              }
+              at::NoGradGuard no_grad;
+              net->head->weight.fill_(0.5);
+              net->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->bias[3] = 7;
+            },
+            {.rank0_only = rank0_only});
+        EXPECT_EQ(model.figures().lent_bytes, 0);
+        at::NoGradGuard no_grad;
+        plain->head->weight.fill_(0.5);
+        plain->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->bias[3] = 7;
+        expect_state(model, plain, true);   // values that were not written keep every bit, in low precision too
+        model.summon_full_params([&] { EXPECT_EQ(net->head->weight.detach().to(at::kFloat).sum().item<float>(), 0.5f * kWords * kWidth); }, {.writeback = false});
+        auto words = words_of(0, group.rank());
+        backward(model, loss_of(forward(model, net, words).to(at::kFloat), words));   // and training goes on
+      });
+}
+
+TEST(FullValues, WritesAndScopesInTheWrongPlaceAreRefused) {   // MU169 MU190
+  for (const auto stage : {ShardStage::full, ShardStage::gradients})
+    on_seeded_ranks(2, [&](dist::Communicator group) {
+      auto net = make_net(), plain = make_net();
+      ShardedModel model(*net, group, {.stage = stage});
+      const auto zero = [&] { nn::init::zeros_(net->head->bias); };
+      EXPECT_EQ(id_of([&] { model.summon_full_params(zero, {.writeback = false}); }), "MU190");
+      EXPECT_EQ(id_of([&] { model.summon_full_params([&] { model.summon_full_params([] {}); }); }), "MU169");
+      EXPECT_EQ(id_of([&] { model.summon_full_params([&] { forward(model, net, words_of(0, 0)); }); }), "MU169");
+      EXPECT_EQ(id_of([&] { model.summon_full_params([&] { model.before_backward(); }); }), "MU169");
+      model.enter_forward();
+      EXPECT_EQ(id_of([&] { model.summon_full_params([] {}); }), "MU169");
+      model.leave_forward();
+      expect_state(model, plain, true);
+      model.summon_full_params(zero);
+      nn::init::zeros_(plain->head->bias);
+      expect_state(model, plain, true);
+    });
+}
+
+TEST(FullValues, AFailureOnOneRankReachesAllAndNothingIsWritten) {   // MU191
+  on_seeded_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net(), plain = make_net();
+    ShardedModel model(*net, group);
+    const auto thrown = id_of([&] {
+      model.summon_full_params([&] {
+        nn::init::zeros_(net->head->bias);
+        if (group.rank() == 1) throw std::runtime_error("the user's own");
+      });
+    });
+    EXPECT_EQ(thrown, group.rank() == 1 ? "the user's own" : "MU191");
+    expect_state(model, plain, true);
+    EXPECT_EQ(model.figures().gathered_bytes, 0);
+  });
+}
+
+TEST(FullValues, AreJustThereWhereNothingIsSharded) {
+  auto net = make_net();
+  Single model(*net);
+  model.summon_full_params([&] { nn::init::zeros_(net->head->bias); });
+  EXPECT_EQ(net->head->bias.abs().sum().item<float>(), 0);
+}
+
+}  // namespace
+}  // namespace muster::parallel::sharded

@@ -1,0 +1,38 @@
+#include "parallel/sharded_settings.h"
+
+#include "muster/base/error.h"
+
+#include <gtest/gtest.h>
+
+namespace muster::parallel {
+namespace {
+
+TEST(ShardedSettings, ReadsOptions) {
+  const auto settings = read_settings({.limit_gathered_mb = 1.5, .param_dtype = "bf16", .reshard_after_forward = false, .stage = ShardStage::gradients});
+  EXPECT_TRUE(settings.keeps_after_forward);
+  EXPECT_EQ(settings.limit_bytes, 3 << 19);
+  EXPECT_EQ(settings.param_dtype, at::kBFloat16);
+  EXPECT_FALSE(settings.reduce_dtype);
+  EXPECT_TRUE(settings.resident());
+  EXPECT_FALSE(read_settings({}).resident());
+}
+
+TEST(ShardedSettings, RefusesWhatCannotBeKept) {   // MU168
+  const auto message = [](const ShardedOptions& options) {
+    try {
+      read_settings(options);
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU168");
+      return std::string(error.what());
+    }
+    return std::string("nothing thrown");
+  };
+  EXPECT_NE(message({.param_dtype = "bf17"}).find("known are f32, float32"), std::string::npos);
+  EXPECT_NE(message({.reduce_dtype = "int8"}).find("reduce_dtype 'int8'"), std::string::npos);
+  EXPECT_NE(message({.limit_gathered_mb = -1}).find("limit_gathered_mb"), std::string::npos);
+  EXPECT_NE(message({.predivide_factor = -2}).find("predivide_factor"), std::string::npos);
+  EXPECT_NE(message({.stage = ShardStage::none}).find("\"ddp\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace muster::parallel

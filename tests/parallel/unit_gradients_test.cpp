@@ -1,0 +1,175 @@
+#include "parallel/unit_gradients.h"
+
+#include "muster/testing/world.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace muster::parallel {
+namespace {
+
+using torch::Tensor;
+
+/// Two parameters of 100 and 70 elements in the gradients of a unit, on this rank.
+struct GradientFixture {
+  ShardGroups groups;
+  ShardLayout layout;
+  FlatBuffers buffers;
+  UnitGradients gradients;
+
+  GradientFixture(dist::Communicator group, bool keeps_whole, at::ScalarType reduce = at::kFloat, double divisor = 0,
+                  dist::Communicator replicas = {})
+      : groups{group, replicas}, layout({100, 70}, group.size()),
+        gradients(layout, {100, 70}, groups, {at::kFloat, reduce, keeps_whole, divisor > 0 ? divisor : group.size() * replicas.size()}, buffers) {}
+
+  void reduce() {
+    gradients.start_reduction("test");
+    gradients.settle();
+  }
+  /// All ranks' parts of parameter i, one after another.
+  Tensor whole(size_t i) {
+    auto parts = groups.shards.all_gather_uneven(gradients.part(i));
+    return torch::cat(parts).narrow(0, 0, i == 0 ? 100 : 70);
+  }
+};
+
+void on_ranks(int world, const std::function<void(dist::Communicator)>& body) { muster::testing::run_threads(world, 5, body); }
+
+Tensor ramp(int64_t numel, int rank) { return torch::arange(numel).to(at::kFloat) + 1000 * rank; }
+
+TEST(UnitGradients, SumsAddAndCount) {
+  for (const bool keeps_whole : {false, true})
+    on_ranks(2, [&](dist::Communicator group) {
+      GradientFixture unit(group, keeps_whole);
+      auto& gradients = unit.gradients;
+      const auto mean = ramp(100, 0) / 2 + ramp(100, 1) / 2;
+      gradients.take(0, ramp(100, group.rank()));
+      EXPECT_TRUE(gradients.waits(0));
+      unit.reduce();
+      EXPECT_TRUE(gradients.counted(0) && !gradients.counted(1) && !gradients.waiting());
+      EXPECT_TRUE(torch::equal(unit.whole(0), mean));
+      gradients.take(0, ramp(100, group.rank()));   // adds to what is there, twice
+      gradients.take(0, ramp(100, group.rank()));
+      if (group.rank() == 1) gradients.take(1, torch::ones({70}));
+      unit.reduce();
+      EXPECT_TRUE(gradients.counted(1)) << "one rank's gradient counts on all";
+      EXPECT_TRUE(torch::equal(unit.whole(0), mean + (mean + mean)));
+      EXPECT_TRUE(torch::equal(unit.whole(1), torch::full({70}, 0.5f)));
+      gradients.take(1, torch::ones({70}));
+      unit.reduce();
+      EXPECT_TRUE(torch::equal(unit.whole(0), 3 * mean)) << "none came";
+      EXPECT_TRUE(torch::equal(unit.whole(1), torch::full({70}, 1.5f)));
+      gradients.zero(0, /*set_to_none=*/true);
+      gradients.zero(1, /*set_to_none=*/false);
+      gradients.take(0, ramp(100, group.rank()));
+      unit.reduce();
+      EXPECT_TRUE(torch::equal(unit.whole(0), mean));
+      EXPECT_TRUE(gradients.counted(1));
+      EXPECT_EQ(unit.whole(1).abs().max().item<float>(), 0);
+      unit.buffers.trim();
+      EXPECT_EQ(unit.buffers.bytes(), 0);
+    });
+}
+
+TEST(UnitGradients, PaddingStaysZero) {
+  for (const bool keeps_whole : {false, true})
+    on_ranks(2, [&](dist::Communicator group) {
+      GradientFixture unit(group, keeps_whole);
+      auto junk = unit.buffers.take(unit.layout.world() * (unit.layout.chunk() + 2), at::kFloat);
+      junk.fill_(NAN);
+      unit.buffers.give(std::move(junk));
+      unit.gradients.take(1, torch::ones({70}));
+      unit.reduce();
+      EXPECT_EQ(unit.gradients.part(0).abs().sum().item<float>(), 0);
+      auto all = torch::cat(group.all_gather_uneven(unit.gradients.part(1)));
+      EXPECT_EQ(all.sum().item<float>(), 70);
+    });
+}
+
+TEST(UnitGradients, ScalingReachesWhatWaitsAndWhatCounts) {
+  for (const bool keeps_whole : {false, true})
+    on_ranks(2, [&](dist::Communicator group) {
+      GradientFixture unit(group, keeps_whole);
+      unit.gradients.take(0, torch::ones({100}));
+      unit.reduce();
+      unit.gradients.take(0, torch::ones({100}));
+      unit.gradients.scale(0, 3);
+      unit.reduce();
+      EXPECT_TRUE(torch::equal(unit.whole(0), torch::full({100}, 6.f)));
+    });
+}
+
+TEST(UnitGradients, CancelForgetsWhatWaitsAndWhatIsUnderWay) {
+  for (const bool keeps_whole : {false, true})
+    on_ranks(2, [&](dist::Communicator group) {
+      GradientFixture unit(group, keeps_whole);
+      unit.gradients.take(0, torch::ones({100}));
+      unit.reduce();
+      unit.gradients.take(1, torch::ones({70}));
+      unit.gradients.start_reduction("test");
+      EXPECT_TRUE(unit.gradients.under_way());
+      unit.gradients.cancel();
+      EXPECT_FALSE(unit.gradients.counted(1));
+      unit.gradients.take(1, torch::ones({70}));
+      unit.gradients.cancel();
+      EXPECT_FALSE(unit.gradients.waiting());
+      EXPECT_TRUE(torch::equal(unit.whole(0), torch::ones({100})));
+      unit.gradients.zero(0, true);
+      unit.gradients.take(1, torch::ones({70}));
+      unit.reduce();
+      EXPECT_TRUE(torch::equal(unit.whole(1), torch::ones({70})));
+    });
+}
+
+TEST(UnitGradients, ReducesInAnotherDtype) {
+  for (const bool keeps_whole : {false, true})
+    on_ranks(2, [&](dist::Communicator group) {
+      GradientFixture unit(group, keeps_whole, at::kBFloat16);
+      const auto mine = ramp(100, group.rank()) / 7;
+      unit.gradients.take(0, mine);
+      unit.reduce();
+      const auto low = [](int rank) { return (ramp(100, rank) / 7).to(at::kBFloat16) / 2; };
+      EXPECT_TRUE(torch::equal(unit.whole(0), (low(0) + low(1)).to(at::kFloat)));
+      unit.gradients.take(0, mine);
+      unit.reduce();
+      EXPECT_TRUE(torch::equal(unit.whole(0), 2 * (low(0) + low(1)).to(at::kFloat)));
+    });
+}
+
+TEST(UnitGradients, Float16DividesBeforeAndAfterSoThatNeitherEndIsLost) {
+  on_ranks(4, [&](dist::Communicator group) {
+    ShardSettings settings;
+    EXPECT_EQ(settings.divisor_before(at::kHalf, 4), 2);
+    EXPECT_EQ(settings.divisor_before(at::kHalf, 16), 4);
+    EXPECT_EQ(settings.divisor_before(at::kHalf, 6), 2);
+    EXPECT_EQ(settings.divisor_before(at::kFloat, 4), 4);
+    GradientFixture unit(group, false, at::kHalf, settings.divisor_before(at::kHalf, 4));
+    unit.gradients.take(0, torch::full({100}, 30000.f));      // the sum of four would be infinite
+    unit.gradients.take(1, torch::full({70}, 1.2e-7f));       // a fourth of it would be zero
+    unit.reduce();
+    EXPECT_NEAR(unit.whole(0)[99].item<float>(), 30000, 16);
+    EXPECT_GT(unit.whole(1)[69].item<float>(), 0.5e-7f);
+  });
+}
+
+TEST(UnitGradients, ReplicasAddTheirParts) {
+  on_ranks(4, [&](dist::Communicator group) {
+    const std::vector<std::vector<int>> rows{{0, 1}, {2, 3}}, columns{{0, 2}, {1, 3}};
+    dist::Communicator shards, replicas;
+    for (int k = 0; k < 2; ++k) {
+      auto row = group.subgroup(rows[k]), column = group.subgroup(columns[k]);
+      if (group.rank() / 2 == k) shards = row;
+      if (group.rank() % 2 == k) replicas = column;
+    }
+    GradientFixture unit(shards, false, at::kFloat, 0, replicas);
+    if (group.rank() == 3) unit.gradients.take(1, torch::full({70}, 8.f));
+    unit.gradients.take(0, torch::full({100}, float(group.rank())));
+    unit.reduce();
+    EXPECT_TRUE(torch::equal(unit.whole(0), torch::full({100}, 1.5f)));
+    EXPECT_TRUE(unit.gradients.counted(1));
+    EXPECT_TRUE(torch::equal(unit.whole(1), torch::full({70}, 2.f)));
+  });
+}
+
+}  // namespace
+}  // namespace muster::parallel
