@@ -63,6 +63,7 @@ void ShardedModel::before_backward() {
 void ShardedModel::after_backward() {
   std::scoped_lock lock(state_->mutex);
   state_->finish_backward();
+  state_->refuse_bypass();
 }
 
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }

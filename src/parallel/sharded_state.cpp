@@ -25,11 +25,16 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   residency_.emplace(units, settings);
   reductions_.emplace(units, settings);
   arrived_.resize(units.size());
-  for (size_t u = 0; u < units.size(); ++u)
+  std::vector<at::Tensor> leaves;
+  for (size_t u = 0; u < units.size(); ++u) {
+    first_leaf_.push_back(leaves.size());
     for (size_t i = 0; i < units[u]->size(); ++i) {
       places[units[u]->parameter(i).tensor.unsafeGetTensorImpl()] = {u, i};
+      leaves.push_back(units[u]->parameter(i).tensor);
       if (units[u]->trainable(i)) hook_up(u, i);
     }
+  }
+  if (settings.resident()) graphs_.emplace(std::move(leaves));
 }
 
 void ShardedModel::State::hook_up(size_t u, size_t i) {
@@ -107,7 +112,9 @@ void ShardedModel::State::enter_forward() {
 }
 
 void ShardedModel::State::leave_forward() noexcept {
-  if (--forward_depth_ > 0 || within_backward()) return;
+  if (--forward_depth_ > 0) return;
+  if (graphs_) graphs_->note();
+  if (within_backward()) return;
   const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
   try {
     if (!threw) residency_->end(Pass::forward);
@@ -138,7 +145,7 @@ void ShardedModel::State::begin_backward(bool announced) {
     if (stand_ins_shown_) units[u]->hide_stand_ins();
     arrived_[u] = 0;
   }
-  stand_ins_shown_ = false;
+  stand_ins_shown_ = seen_gradient_ = seen_scoped_ = false;
   in_backward_ = true;
   announced_ = announced;
   backward_ = hook::current_backward();
@@ -160,6 +167,13 @@ void ShardedModel::State::finish_backward() {
   stand_ins_shown_ = true;
 }
 
+void ShardedModel::State::refuse_bypass() {
+  if (!seen_gradient_ || seen_scoped_) return;
+  seen_gradient_ = false;
+  throw UsageError("MU151", "backward reached parameters of a prepared model whose forward ran outside of the handle that prepare() returned, without "
+                            "autocast and synchronisation: call model(x), or model.run(&Net::other, x) for another entry");
+}
+
 /// Before a gradient is accumulated: the stand-in must be out of its way.
 void ShardedModel::State::gradient_coming() {
   std::scoped_lock lock(mutex);
@@ -174,6 +188,10 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
     throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) + ": its gradient is sharded and has no graph");
   if (gradient.layout() != at::kStrided)
     throw UsageError("MU154", "the gradient of " + name_of(unit, unit.parameter(i)) + " is sparse, and sharded training takes dense gradients only: build the module with sparse(false)");
+  if (graphs_) {
+    seen_gradient_ = true;
+    seen_scoped_ = seen_scoped_ || graphs_->noted(first_leaf_[u] + i);
+  }
   if (arrived_[u] >= unit.trainable_count()) reductions_->reopen(u);   // a second pass over the unit: what it adds is summed at the end
   unit.take_gradient(i, gradient);
   if (++arrived_[u] != unit.trainable_count()) return;

@@ -33,6 +33,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void leave_forward() noexcept;
   void begin_backward(bool announced);
   void finish_backward();
+  /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
+  void refuse_bypass();
   /// Of a backward that did not come to its end.
   void abandon_backward();
 
@@ -80,6 +82,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   std::vector<hook::GradientHook> gradient_hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;
+  std::optional<hook::GraphUse> graphs_;   // of trainable parameters, where operators outside of forwards pass
+  std::vector<size_t> first_leaf_;         // by unit: its first one there
+  bool seen_gradient_ = false, seen_scoped_ = false;
   std::vector<size_t> arrived_;   // by unit: gradients in this backward
   int forward_depth_ = 0;
   int exceptions_ = 0;            // under way when the forward began

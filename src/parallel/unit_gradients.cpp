@@ -128,7 +128,7 @@ void UnitGradients::start_reduction(const std::string& label) {
   } else {
     flight.rows = kind_.keeps_whole ? at::Tensor() : std::exchange(rows_, at::Tensor());
   }
-  const auto& given = flight.sent.defined() ? flight.sent : kind_.keeps_whole ? rows_ : flight.rows;
+  const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_whole ? rows_ : flight.rows;
   std::fill(waits_.begin(), waits_.end(), 0);
   collecting_ = false;
   flight_ = std::move(flight);

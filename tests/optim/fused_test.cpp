@@ -247,12 +247,32 @@ class FlatMemory : public FlatSource {
   }
   bool has_gradient(const at::Tensor& parameter) const override { return parameter.grad().defined(); }
   void zero_grad(const at::Tensor& parameter, bool) override { parameter.mutable_grad().zero_(); }
+  void begin_update() override { events.push_back("begin " + std::to_string(sum())); }
+  void end_update(const std::vector<at::Tensor>& parameters) override {
+    events.push_back("end " + std::to_string(parameters.size()) + " " + std::to_string(sum()));
+  }
+  double sum() const { return values_.sum().item<double>(); }
+  std::vector<std::string> events;
 
  private:
   static int64_t padded(int64_t count) { return (count + kFlatPadding - 1) / kFlatPadding * kFlatPadding; }
   at::Tensor values_, gradients_;
   std::map<void*, FlatPiece> pieces_;
 };
+
+TEST(Fused, TellsTheSourceBeforeAndAfterPiecesAreWritten) {
+  const std::vector<at::Tensor> parameters{torch::ones({3}, torch::requires_grad()), torch::ones({2}, torch::requires_grad())};
+  FlatMemory memory(parameters);
+  parameters[1].mutable_grad().reset();
+  torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0.5));
+  FusedOptimizer optimizer(sgd, {&memory});
+  parameters[0].grad().fill_(2);
+  optimizer.step();
+  EXPECT_EQ(memory.events, (std::vector<std::string>{"begin " + std::to_string(5.0), "end 1 " + std::to_string(2.0)}));
+  parameters[0].mutable_grad().reset();
+  optimizer.step();
+  EXPECT_EQ(memory.events.size(), 3u) << "nothing was updated";
+}
 
 TEST(Fused, FlatMemoryGivesTheSameBits) {
   for (const auto& [name, make] : every_rule())

@@ -60,9 +60,11 @@ TEST(FullValues, WritesBackWhatWasWritten) {
             },
             {.rank0_only = rank0_only});
         EXPECT_EQ(model.figures().lent_bytes, 0);
-        at::NoGradGuard no_grad;
-        plain->head->weight.fill_(0.5);
-        plain->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->bias[3] = 7;
+        {
+          at::NoGradGuard no_grad;
+          plain->head->weight.fill_(0.5);
+          plain->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->bias[3] = 7;
+        }
         expect_state(model, plain, true);   // values that were not written keep every bit, in low precision too
         model.summon_full_params([&] { EXPECT_EQ(net->head->weight.detach().to(at::kFloat).sum().item<float>(), 0.5f * kWords * kWidth); }, {.writeback = false});
         auto words = words_of(0, group.rank());

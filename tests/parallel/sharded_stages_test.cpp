@@ -446,6 +446,21 @@ TEST(ShardedStages, UsesLowPrecisionAndUpdatesInTheDtypeBuilt) {
   }
 }
 
+TEST(ShardedStages, AForwardOutsideItsScopeIsRefusedWhereParametersStay) {   // MU151
+  on_seeded_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    ShardedModel model(*net, group, {.stage = ShardStage::gradients});
+    auto words = words_of(0, group.rank());
+    try {
+      backward(model, loss_of(net(words), words));
+      ADD_FAILURE() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.id(), "MU151");
+    }
+    EXPECT_NO_THROW(backward(model, loss_of(forward(model, net, words), words)));
+  });
+}
+
 TEST(ShardedStages, ResidentParametersCanBeReadAnytimeButNotWritten) {   // MU156
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net(true), plain = make_net(true);

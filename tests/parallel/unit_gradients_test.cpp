@@ -141,7 +141,7 @@ TEST(UnitGradients, Float16DividesBeforeAndAfterSoThatNeitherEndIsLost) {
     ShardSettings settings;
     EXPECT_EQ(settings.divisor_before(at::kHalf, 4), 2);
     EXPECT_EQ(settings.divisor_before(at::kHalf, 16), 4);
-    EXPECT_EQ(settings.divisor_before(at::kHalf, 6), 2);
+    EXPECT_EQ(settings.divisor_before(at::kHalf, 6), 4);
     EXPECT_EQ(settings.divisor_before(at::kFloat, 4), 4);
     GradientFixture unit(group, false, at::kHalf, settings.divisor_before(at::kHalf, 4));
     unit.gradients.take(0, torch::full({100}, 30000.f));      // the sum of four would be infinite

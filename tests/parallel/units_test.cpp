@@ -143,13 +143,14 @@ TEST(Units, IgnoredModulesBelongToNone) {
   EXPECT_EQ(parameters(plan_units(*nn::ModuleList(a, b), {.auto_wrap = false, .ignored_modules = {"1"}})[0]), Names{"0.bias"});
 }
 
-TEST(Units, FrozenParametersStayInTheirUnits) {
+TEST(Units, FrozenParametersLieApartUnderTheirUnitsName) {
   Encoder net;
   net.head->weight.set_requires_grad(false);
   for (auto& parameter : net.encoder->layers[1]->parameters()) parameter.set_requires_grad(false);
   const auto plans = plan_units(net, {});
-  EXPECT_EQ(names(plans), (Names{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
-  EXPECT_EQ(parameters(plans[0]), (Names{"head.weight", "head.bias"}));
+  EXPECT_EQ(names(plans), (Names{"root", "root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
+  EXPECT_EQ(parameters(plans[0]), (Names{"head.weight"}));
+  EXPECT_EQ(parameters(plans[1]), (Names{"head.bias"}));
 }
 
 TEST(Units, OneDtypeEach) {

@@ -69,6 +69,8 @@ class ShardedModel final : public ManagedModel {
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;
+  /// Throws: UsageError (MU151) where whole parameters stay and no gradient came from a forward between enter_forward() and
+  /// leave_forward().
   /// Collective: every rank, if any parameter got a gradient.
   void after_backward() override;
 
