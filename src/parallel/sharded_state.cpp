@@ -128,8 +128,15 @@ void ShardedModel::State::leave_forward() noexcept {
 /// A backward that was not announced is met at its first touch, or before its first gradient. The same goes for one within another: what the
 /// outer one brings after the inner one's end counts as a further backward.
 void ShardedModel::State::note_backward() {
-  if (in_backward_ && (announced_ || backward_ == hook::current_backward())) return;
-  begin_backward(/*announced=*/false);
+  const auto current = hook::current_backward();
+  if (in_backward_ && backward_ == current) return;
+  if (in_backward_ && backward_ >= 0 && thread_ != std::this_thread::get_id())
+    throw UsageError("MU192", "two threads run backward through one sharded model at the same time, so the order of its collectives would be left to chance: "
+                              "run one after the other, or sum the losses");
+  if (!in_backward_ || !announced_) begin_backward(/*announced=*/false);
+  backward_ = current;
+  thread_ = std::this_thread::get_id();
+  if (announced_) return;
   hook::at_end_of_backward([weak = weak_from_this()] {
     auto state = weak.lock();
     if (!state) return;
@@ -148,7 +155,7 @@ void ShardedModel::State::begin_backward(bool announced) {
   stand_ins_shown_ = seen_gradient_ = seen_scoped_ = false;
   in_backward_ = true;
   announced_ = announced;
-  backward_ = hook::current_backward();
+  backward_ = -1;
   reductions_->begin();
   residency_->begin(Pass::backward);
 }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -90,7 +91,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   int exceptions_ = 0;            // under way when the forward began
   bool in_backward_ = false;
   bool announced_ = false;        // this backward began with before_backward()
-  int64_t backward_ = -1;         // otherwise, which one it is
+  int64_t backward_ = -1;         // which one it is; -1 before its first hook
+  std::thread::id thread_;        // that ran its first hook
   bool stand_ins_shown_ = false;
   FullScope scope_ = FullScope::none;
 };

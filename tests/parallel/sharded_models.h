@@ -175,4 +175,14 @@ inline void expect_rank_like(const Reference& reference, dist::Communicator grou
   expect_state(model, reference.net, exact);
 }
 
+/// Every stage, and what changes when memory comes and goes.
+inline std::vector<ShardedOptions> all_stages() {
+  return {{.stage = ShardStage::optimizer}, {.stage = ShardStage::gradients}, {}, {.reshard_after_forward = false}, {.limit_gathered_mb = 64}};
+}
+
+inline std::string name_of(const ShardedOptions& options) {
+  return "stage " + std::to_string(static_cast<int>(options.stage)) + (options.reshard_after_forward ? "" : ", kept") +
+         (options.limit_gathered_mb > 0 ? ", ahead" : "");
+}
+
 }  // namespace muster::parallel::sharded

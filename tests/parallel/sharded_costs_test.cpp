@@ -1,0 +1,174 @@
+#include "parallel/shard_layout.h"
+#include "parallel/sharded_models.h"
+#include "parallel/units.h"
+
+#include <algorithm>
+#include <map>
+
+namespace muster::parallel::sharded {
+namespace {
+
+/// Elements that operations of each kind carried on this rank: what it gives to others.
+struct Traffic {
+  std::mutex mutex;
+  std::map<std::string, int64_t> elements, calls;
+  void watch(const dist::Communicator& group) {
+    group.observe([this, size = group.size()](const dist::OperationEvent& event) {
+      std::scoped_lock lock(mutex);
+      const auto count = event.bytes / static_cast<int64_t>(c10::elementSize(event.dtype));
+      const auto name = std::string(event.operation);
+      elements[name] += name == "reduce_scatter" ? count / size * (size - 1) : count * (size - 1);
+      ++calls[name];
+    });
+  }
+  void clear() {
+    std::scoped_lock lock(mutex);
+    elements.clear();
+    calls.clear();
+  }
+  int64_t of(const std::string& name) {
+    std::scoped_lock lock(mutex);
+    return elements[name];
+  }
+};
+
+/// The elements of one gather of every unit, on one rank.
+struct Elements {
+  int64_t all = 0, root = 0, flags = 0;
+  Elements(const torch::nn::Module& module, int world) {
+    for (const auto& plan : plan_units(module, {})) {
+      std::vector<int64_t> numels;
+      for (const auto& parameter : plan.parameters) numels.push_back(parameter.tensor.numel());
+      const auto chunk = ShardLayout(numels, world).chunk();
+      all += chunk * (world - 1);
+      if (plan.root) root += chunk * (world - 1);
+      flags += static_cast<int64_t>(numels.size()) * (world - 1);
+    }
+  }
+};
+
+TEST(ShardedCosts, SendsTheElementsOfTheTable) {
+  for (const int world : {2, 3})
+    for (const int micro : {1, 3})
+      for (const auto& options : all_stages()) {
+        SCOPED_TRACE(name_of(options) + ", " + std::to_string(world) + " ranks, " + std::to_string(micro) + " micro-batches");
+        on_seeded_ranks(world, [&](dist::Communicator group) {
+          auto net = make_net();
+          const Elements once(*net, world);
+          torch::optim::AdamW adam(net->parameters(), adamw());
+          ShardedModel model(*net, group, options);
+          optim::FusedOptimizer optimizer(adam, {&model});
+          Traffic traffic;
+          traffic.watch(group);
+          const bool full = options.stage == ShardStage::full;
+          for (int s = 0; s < 3; ++s) {
+            traffic.clear();
+            for (int m = 0; m < micro; ++m) {
+              model.set_gradient_sync(m + 1 == micro);
+              auto words = words_of(s, group.rank());
+              backward(model, loss_of(forward(model, net, words), words));
+            }
+            optimizer.step();
+            optimizer.zero_grad();
+            model.parts();   // waits for the gathers after the step
+            const auto gathered = !full ? once.all : micro * (options.reshard_after_forward ? 2 * once.all - once.root : once.all);
+            EXPECT_EQ(traffic.of("all_gather"), gathered) << "step " << s;
+            EXPECT_EQ(traffic.of("reduce_scatter"), once.all + once.flags);
+            EXPECT_EQ(traffic.of("all_reduce") + traffic.of("broadcast"), 0);
+          }
+          for (int m = 0; m < 2; ++m) {   // every micro-batch reduced
+            model.set_gradient_sync(true);
+            auto words = words_of(m, group.rank());
+            backward(model, loss_of(forward(model, net, words), words));
+          }
+          EXPECT_EQ(traffic.of("reduce_scatter"), 3 * (once.all + once.flags));
+        });
+      }
+}
+
+struct WideImpl : nn::Module {
+  WideImpl() {
+    for (int i = 0; i < 6; ++i) layers->push_back(nn::Linear(256, 256));
+    register_module("layers", layers);
+  }
+  Tensor forward(Tensor x) {
+    for (size_t i = 0; i < layers->size(); ++i) x = torch::relu(layers[i]->as<nn::Linear>()->forward(x));
+    return x;
+  }
+  nn::ModuleList layers;
+};
+TORCH_MODULE(Wide);
+
+TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
+  for (const int world : {2, 4})
+    for (const auto& options : all_stages()) {
+      SCOPED_TRACE(name_of(options) + ", " + std::to_string(world) + " ranks");
+      on_seeded_ranks(world, [&](dist::Communicator group) {
+        Wide net;
+        const double all = 6 * (256 * 256 + 256) * 4, unit = all / 6, part = all / world;
+        torch::optim::AdamW adam(net->parameters(), adamw());
+        ShardedModel model(*net, group, options);
+        optim::FusedOptimizer optimizer(adam, {&model});
+        for (int s = 0; s < 2; ++s) {
+          model.enter_forward();
+          auto loss = net(torch::ones({2, 256})).sum();
+          model.leave_forward();
+          backward(model, loss);
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+        const auto figures = model.figures();
+        const double rest = options.stage == ShardStage::optimizer ? all + all : options.stage == ShardStage::gradients ? all + part : part + part;
+        EXPECT_NEAR(double(figures.held_bytes + figures.lent_bytes), rest, rest / 100);
+        const double live = options.stage != ShardStage::full ? 0 : options.reshard_after_forward && options.limit_gathered_mb == 0 ? 2 * unit : all;
+        const double gradients = options.stage == ShardStage::optimizer ? 0 : 2 * unit;
+        EXPECT_LE(double(figures.peak_lent_bytes), live + gradients + 2 * unit);
+        EXPECT_GE(double(figures.peak_lent_bytes), live);
+      });
+    }
+}
+
+TEST(ShardedCosts, GathersTheNextUnitAheadAndMoreUnderALimit) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
+    Wide net;
+    const int64_t unit = (256 * 256 + 256) * 4;
+    struct Watched : torch::autograd::Function<Watched> {
+      static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, int64_t model, int64_t log) {
+        context->saved_data["model"] = model;
+        context->saved_data["log"] = log;
+        note(model, log);
+        return x.clone();
+      }
+      static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+        note(context->saved_data["model"].toInt(), context->saved_data["log"].toInt());
+        return {gradients[0], Tensor(), Tensor()};
+      }
+      static void note(int64_t model, int64_t log) {
+        reinterpret_cast<std::vector<int64_t>*>(log)->push_back(reinterpret_cast<ShardedModel*>(model)->figures().gathered_bytes);
+      }
+    };
+    for (const double limit : {0.0, 3.5 * double(unit) / (1 << 20)}) {
+      ShardedModel model(*net, group, {.limit_gathered_mb = limit});
+      std::vector<int64_t> seen;
+      const auto log = reinterpret_cast<int64_t>(&seen), self = reinterpret_cast<int64_t>(&model);
+      for (int s = 0; s < 2; ++s) {
+        seen.clear();
+        model.enter_forward();
+        auto x = torch::ones({2, 256}, torch::requires_grad());
+        for (size_t i = 0; i < 6; ++i) x = Watched::apply(net->layers[i]->as<nn::Linear>()->forward(x), self, log);
+        model.leave_forward();
+        backward(model, x.sum());
+      }
+      const auto most = limit > 0 ? 3 : 2;
+      EXPECT_EQ(seen[0], most * unit);   // the first layer is in use, the others are on their way
+      EXPECT_EQ(seen[3], std::min(most, 3) * unit);
+      EXPECT_EQ(seen[5], unit);          // nothing comes after the last one
+      EXPECT_LE(model.figures().peak_gathered_bytes, (most + 1) * unit);
+      EXPECT_EQ(model.figures().gathers, 24);   // no hint was in vain
+      break;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace muster::parallel::sharded

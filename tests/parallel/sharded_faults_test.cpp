@@ -1,0 +1,176 @@
+#include "muster/base/error.h"
+#include "muster/dist/thread_world.h"
+#include "parallel/sharded_models.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <functional>
+#include <thread>
+
+namespace muster::parallel::sharded {
+namespace {
+
+TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
+  struct Thrower : torch::autograd::Function<Thrower> {
+    static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+      throw std::runtime_error("user's backward");
+    }
+  };
+  Reference reference(make_net(), 2);
+  reference.train(3);
+  for (const auto& options : all_stages()) {
+    SCOPED_TRACE(name_of(options));
+    on_seeded_ranks(2, [&](dist::Communicator group) {
+      auto net = make_net();
+      ShardedModel model(*net, group, options);
+      torch::optim::AdamW adam(net->parameters(), adamw());
+      optim::FusedOptimizer optimizer(adam, {&model});
+      for (int s = 0; s < 3; ++s) {
+        auto words = words_of(s, group.rank());
+        EXPECT_THROW(
+            {
+              model.enter_forward();
+              struct Leave {
+                ShardedModel& model;
+                ~Leave() { model.leave_forward(); }
+              } leave{model};
+              auto hidden = net->encoder->layers[0]->as<nn::TransformerEncoderLayer>()->forward(net->embed(words));
+              net->head(hidden.narrow(2, 0, 3));   // shapes do not fit
+            },
+            c10::Error);
+        EXPECT_EQ(model.figures().lent_bytes, 0);
+        model.enter_forward();
+        auto hidden = Thrower::apply(net->embed(words));
+        auto bad = loss_of(net->head(net->encoder(hidden)), words);
+        model.leave_forward();
+        EXPECT_THROW(backward(model, bad), std::runtime_error);
+        optimizer.zero_grad();
+        backward(model, loss_of(forward(model, net, words), words));
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      expect_state(model, reference.net, true);
+    });
+  }
+}
+
+/// What each rank threw, by its class, when ranks call layers of a list as they please.
+std::vector<std::string> fates(const ShardedOptions& options, const std::function<std::vector<size_t>(int step, int rank)>& layers) {
+  std::vector<std::string> fates(2);
+  const auto errors = dist::run_thread_world(2, {.seed = 3, .timeout_seconds = 20}, [&](dist::Communicator group) {
+    nn::ModuleList list;
+    for (int i = 0; i < 4; ++i) list->push_back(nn::Linear(8, 8));
+    ShardedModel model(*list, group, options);
+    for (int s = 0; s < 3; ++s) {
+      model.enter_forward();
+      auto x = torch::ones({1, 8});
+      for (const auto i : layers(s, group.rank())) x = list[i]->as<nn::Linear>()->forward(x);
+      model.leave_forward();
+      backward(model, x.sum());
+    }
+  });
+  for (size_t r = 0; r < errors.size(); ++r) {
+    try {
+      if (errors[r]) std::rethrow_exception(errors[r]);
+      fates[r] = "ended well";
+    } catch (const CommError& error) {
+      fates[r] = error.id();
+      EXPECT_NE(std::string(error.what()).find("unit '"), std::string::npos) << error.what();
+    } catch (const std::exception& error) {
+      fates[r] = error.what();
+    }
+  }
+  return fates;
+}
+
+TEST(ShardedFaults, RanksThatTakeDifferentBranchesGetACommErrorOnAll) {
+  const std::vector<std::string> both{"MU050", "MU050"}, well{"ended well", "ended well"};
+  using Layers = std::vector<size_t>;
+  for (const int when : {0, 1, 2}) {   // before there is an order to gather ahead by, and after
+    EXPECT_EQ(fates({}, [&](int s, int rank) { return s == when && rank == 1 ? Layers{1, 0, 2, 3} : Layers{0, 1, 2, 3}; }), both) << when;
+    EXPECT_EQ(fates({}, [&](int s, int rank) { return s == when && rank == 1 ? Layers{0, 2, 3} : Layers{0, 1, 2, 3}; }), both) << when;
+    EXPECT_EQ(fates({.stage = ShardStage::gradients}, [&](int s, int rank) { return s == when && rank == 1 ? Layers{1, 0, 2, 3} : Layers{0, 1, 2, 3}; }), both) << when;
+  }
+  EXPECT_EQ(fates({}, [&](int s, int) { return s == 1 ? Layers{2, 0, 3, 1, 2} : Layers{0, 1, 2, 3}; }), well) << "other orders are fine if all take them";
+  EXPECT_EQ(fates({.stage = ShardStage::optimizer}, [&](int, int rank) { return rank == 1 ? Layers{0, 2} : Layers{3, 1, 2, 0}; }), well)
+      << "where nothing is gathered and reductions have an order of their own";
+}
+
+TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {   // MU192
+  struct Pause : torch::autograd::Function<Pause> {
+    static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, int64_t f) {
+      context->saved_data["f"] = f;
+      return x.clone();
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+      (*reinterpret_cast<std::function<void()>*>(context->saved_data["f"].toInt()))();
+      return {gradients[0], Tensor()};
+    }
+  };
+  for (const bool announced : {false, true}) {
+    auto net = make_net();
+    ShardedModel model(*net, dist::Communicator());
+    auto words = words_of(0, 0);
+    std::string refused;
+    std::function<void()> other;
+    model.enter_forward();
+    auto outer = loss_of(net->head(Pause::apply(net->encoder(net->embed(words)), reinterpret_cast<int64_t>(&other))), words);
+    auto inner = loss_of(net(words), words);
+    model.leave_forward();
+    other = [&] {   // the head's gradients have arrived, the others have not
+      std::thread([&] {
+        try {
+          inner.backward();
+        } catch (const UsageError& error) {
+          refused = error.id();
+        }
+      }).join();
+    };
+    if (announced) model.before_backward();
+    outer.backward();
+    if (announced) model.after_backward();
+    EXPECT_EQ(refused, "MU192");
+    EXPECT_TRUE(model.has_gradient(net->embed->weight));
+  }
+}
+
+TEST(ShardedFaults, RetainedGraphsAndInferenceMode) {
+  for (const auto& options : all_stages())
+    on_seeded_ranks(2, [&](dist::Communicator group) {
+      auto net = make_net(), plain = make_net();
+      ShardedModel model(*net, group, options);
+      auto words = words_of(0, group.rank());
+      {
+        c10::InferenceMode inference;
+        EXPECT_TRUE(torch::equal(forward(model, net, words), plain(words)));
+      }
+      EXPECT_EQ(model.figures().lent_bytes, 0);
+      const auto size = [&] { return model.gradient_power_sum(net->parameters(), 1).item<double>(); };
+      auto loss = loss_of(forward(model, net, words), words);
+      model.before_backward();
+      loss.backward({}, /*retain_graph=*/true);
+      model.after_backward();
+      const auto once = size();
+      backward(model, loss);
+      EXPECT_NEAR(size(), 2 * once, 1e-5 * once);
+    });
+}
+
+TEST(ShardedFaults, AForwardOutsideItsScopeIsRefusedWhereParametersStay) {   // MU151
+  on_seeded_ranks(2, [&](dist::Communicator group) {
+    auto net = make_net();
+    ShardedModel model(*net, group, {.stage = ShardStage::gradients});
+    auto words = words_of(0, group.rank());
+    try {
+      backward(model, loss_of(net(words), words));
+      ADD_FAILURE() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.id(), "MU151");
+    }
+    EXPECT_NO_THROW(backward(model, loss_of(forward(model, net, words), words)));
+  });
+}
+
+}  // namespace
+}  // namespace muster::parallel::sharded
