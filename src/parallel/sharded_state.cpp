@@ -200,7 +200,7 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
     seen_scoped_ = seen_scoped_ || graphs_->noted(first_leaf_[u] + i);
   }
   if (arrived_[u] >= unit.trainable_count()) reductions_->reopen(u);   // a second pass over the unit: what it adds is summed at the end
-  unit.take_gradient(i, gradient);
+  unit.take_gradient(i, gradient, /*last=*/sync);
   if (++arrived_[u] != unit.trainable_count()) return;
   if (sync) reductions_->complete(u);
   residency_->release(u);

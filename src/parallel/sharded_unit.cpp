@@ -223,9 +223,9 @@ void ShardedUnit::keep_written(const at::Tensor& written) {
     values_.copy_(written);
 }
 
-void ShardedUnit::take_gradient(size_t i, const at::Tensor& gradient) {
+void ShardedUnit::take_gradient(size_t i, const at::Tensor& gradient, bool last) {
   at::NoGradGuard no_grad;
-  gradients_->take(i, in_memory_order(gradient.detach(), parameter(i).tensor));
+  gradients_->take(i, in_memory_order(gradient.detach(), parameter(i).tensor), last);
 }
 
 void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {

@@ -69,8 +69,8 @@ class ShardedUnit {
   /// Undefined where nothing is trainable.
   UnitGradients* gradients() noexcept { return gradients_.get(); }
   const UnitGradients* gradients() const noexcept { return gradients_.get(); }
-  /// Takes a whole gradient that autograd has made.
-  void take_gradient(size_t i, const at::Tensor& gradient);
+  /// Takes a whole gradient that autograd has made; see UnitGradients::take().
+  void take_gradient(size_t i, const at::Tensor& gradient, bool last);
   void zero_gradient(size_t i, bool set_to_none);
   /// Puts a stand-in where the user looks for a gradient, and takes it away. The latter takes a stand-in that is gone
   /// already for a wish to forget the gradient.

@@ -35,7 +35,7 @@ void set_zero(const at::Tensor& stretch) {
 UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind,
                              FlatBuffers& buffers)
     : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), stretches_(numels.size()), waits_(numels.size()),
-      counted_(numels.size()) {
+      scaled_(numels.size()), counted_(numels.size()) {
   BelowAutograd guard;
   const auto chunk = layout.chunk();
   int64_t end = 0;
@@ -84,29 +84,41 @@ void UnitGradients::begin_collecting() {
     before_ = result_.clone();
 }
 
-void UnitGradients::take(size_t i, const at::Tensor& flat) {
+/// Gradients of several backwards are summed first and divided then, as where gradients are whole: the bits are the same.
+void UnitGradients::take_stretch(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
+  at::Tensor sum = target;
+  const bool divides = kind_.divisor_before != 1;
+  if (waits_[i] && scaled_[i] && divides) {
+    sum.add_(source.to(sum.scalar_type()).mul(scale_));
+    return;
+  }
+  if (!waits_[i] && last && divides && source.scalar_type() == sum.scalar_type()) {
+    at::mul_out(sum, source, scale_);
+    return;
+  }
+  waits_[i] ? sum.add_(source) : sum.copy_(source);
+  if (last && divides) sum.mul_(scale_);
+}
+
+void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   BelowAutograd guard;
   if (flight_) settle();
   if (!collecting_) begin_collecting();
-  const bool same_dtype = flat.scalar_type() == rows_.scalar_type();
   for (const auto& at : stretches_[i]) {
-    auto target = stretch(rows_, at, at.length);
-    const auto source = flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start);
-    if (waits_[i]) {
-      target.add_(same_dtype && kind_.divisor_before == 1 ? source : source.to(rows_.scalar_type()).mul(scale_));
-    } else {
-      if (kind_.divisor_before == 1 || !same_dtype) target.copy_(source);
-      if (kind_.divisor_before != 1) same_dtype ? at::mul_out(target, source, scale_) : target.mul_(scale_);
-      if (at.padded > at.length) set_zero(stretch(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
-    }
+    take_stretch(stretch(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i, last);
+    if (!waits_[i] && at.padded > at.length) set_zero(stretch(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
   }
+  scaled_[i] = last || (waits_[i] && scaled_[i]);
   waits_[i] = true;
 }
 
 void UnitGradients::fill_gaps() {
   for (size_t i = 0; i < stretches_.size(); ++i)
     for (const auto& at : stretches_[i])
-      if (!waits_[i]) set_zero(stretch(rows_, at, at.padded));
+      if (!waits_[i])
+        set_zero(stretch(rows_, at, at.padded));
+      else if (!scaled_[i] && kind_.divisor_before != 1)
+        stretch(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(stretch(rows_, gap, gap.length));
   auto flags = at::empty({static_cast<int64_t>(waits_.size())}, at::TensorOptions().dtype(at::kFloat));
   std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>());

@@ -39,8 +39,9 @@ class UnitGradients {
   bool waits(size_t i) const { return waits_[i]; }
   bool waiting() const;
 
-  /// Adds a whole gradient, 1-D in the order of the parameter's memory, to what waits.
-  void take(size_t i, const at::Tensor& flat);
+  /// Adds a whole gradient, 1-D in the order of the parameter's memory, to what waits. The last one before a reduction is the
+  /// time to scale the sum, while it passes through the cache; where none is said to be the last, start_reduction() does it.
+  void take(size_t i, const at::Tensor& flat, bool last = true);
   /// Starts to sum what waits over the ranks. Collective, until settle() returned.
   void start_reduction(const std::string& label);
   bool under_way() const { return flight_.has_value(); }
@@ -71,6 +72,7 @@ class UnitGradients {
   int64_t row_length() const;
   at::Tensor stretch(const at::Tensor& rows, const Stretch& at, int64_t length) const;
   void begin_collecting();
+  void take_stretch(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
   void fill_gaps();
   std::vector<char> read_flags(const at::Tensor& got) const;
   void add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used);
@@ -87,7 +89,7 @@ class UnitGradients {
   at::Tensor result_;           // the chunk of this rank, then flags
   at::Tensor before_;           // what result_ held when its memory was taken for collecting
   bool collecting_ = false;
-  std::vector<char> waits_, counted_;
+  std::vector<char> waits_, scaled_, counted_;   // scaled_: what waits was divided already
   std::optional<Flight> flight_;
 };
 

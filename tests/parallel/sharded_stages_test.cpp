@@ -23,6 +23,33 @@ TEST(ShardedStages, ThreeAndFourRanks) {
 }
 TEST(ShardedStages, Alone) { stages_like_reference(1, at::kFloat, 2, 1, true); }
 
+TEST(ShardedStages, SameBitsAsTheReducerOfThreeRanksWithMicroBatches) {
+  for (const auto& options : all_stages()) {
+    SCOPED_TRACE(name_of(options));
+    on_seeded_ranks(3, [&](dist::Communicator group) {
+      auto sharded_net = make_net(), replicated_net = make_net();
+      torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()), replicated_adam(replicated_net->parameters(), adamw());
+      ShardedModel sharded(*sharded_net, group, options);
+      Reducer replicated(*replicated_net, group);
+      optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}), replicated_optimizer(replicated_adam, {&replicated});
+      for (int s = 0; s < 2; ++s) {
+        const auto step = [&](ManagedModel& model, Net& net, optim::FusedOptimizer& optimizer) {
+          for (int m = 0; m < 3; ++m) {
+            model.set_gradient_sync(m == 2);
+            auto words = words_of(3 * s + m, group.rank());
+            backward(model, loss_of(forward(model, net, words), words));
+          }
+          optimizer.step();
+          optimizer.zero_grad();
+        };
+        step(sharded, sharded_net, sharded_optimizer);
+        step(replicated, replicated_net, replicated_optimizer);
+      }
+      expect_state(sharded, replicated_net, true);
+    });
+  }
+}
+
 /// Tied, frozen, used twice, several dtypes, units within units, and a parameter without use.
 struct OddImpl : nn::Module {
   OddImpl() {

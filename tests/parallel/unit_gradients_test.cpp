@@ -71,6 +71,20 @@ TEST(UnitGradients, SumsAddAndCount) {
     });
 }
 
+TEST(UnitGradients, DividesTheSumOfMicroBatches) {
+  for (const bool keeps_whole : {false, true})
+    for (const bool said : {false, true})
+      on_ranks(3, [&](dist::Communicator group) {
+        GradientFixture unit(group, keeps_whole);
+        const auto sum = [](int rank) { return ((ramp(100, rank) * 0.1f + ramp(100, rank)) + 7.f) * (1.0 / 3); };
+        unit.gradients.take(0, ramp(100, group.rank()) * 0.1f, /*last=*/false);
+        unit.gradients.take(0, ramp(100, group.rank()), /*last=*/false);
+        unit.gradients.take(0, torch::full({100}, 7.f), /*last=*/said);
+        unit.reduce();
+        EXPECT_TRUE(torch::equal(unit.whole(0), (sum(0) + sum(1)) + sum(2)));
+      });
+}
+
 TEST(UnitGradients, PaddingStaysZero) {
   for (const bool keeps_whole : {false, true})
     on_ranks(2, [&](dist::Communicator group) {

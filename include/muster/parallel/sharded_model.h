@@ -41,7 +41,7 @@ namespace muster::parallel {
 ///
 /// A parameter that got a gradient on any rank counts on all; one that got none on any rank has no gradient.
 /// Without gradient_sync() whole gradients stay on each rank and add up (their price: the memory of the parameters).
-/// In the dtype of the reduction they add up, each already scaled.
+/// They add up in the dtype of the reduction, and the sum is scaled.
 /// After backward, grad() of a parameter is a stand-in that throws UsageError (MU167) when it is read, so that a step of
 /// the user's own optimizer handle is no silent nothing. Resetting it (net->zero_grad()) forgets the gradient.
 ///
