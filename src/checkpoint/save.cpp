@@ -92,7 +92,7 @@ std::vector<NamedTensors> split(const NamedTensors& tensors, std::uint64_t limit
   return result;
 }
 
-void make_folder(const fs::path& folder) {
+void make_target_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
@@ -111,7 +111,7 @@ void save_file(const NamedTensors& tensors, const fs::path& path, const SaveFile
 }
 
 std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder, const SaveWeightsOptions& options) {
-  make_folder(folder);
+  make_target_folder(folder);
   check_names(tensors, folder);
   const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);
   format::WeightIndex index;

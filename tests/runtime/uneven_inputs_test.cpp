@@ -79,7 +79,7 @@ struct PlaceStream {
 
 enum class Kind { indices, batch_sampler, stream, dispatched };
 
-DataLoader<Place> loader_of(const std::vector<Place>& data, Kind kind) {
+DataLoader<Place> joined_loader(const std::vector<Place>& data, Kind kind) {
   switch (kind) {
     case Kind::batch_sampler: return DataLoader(data, CutBatches(std::ssize(data)), {.even_batches = false});
     case Kind::stream: return DataLoader(PlaceStream{data}, {.batch_size = 4, .even_batches = false});
@@ -115,7 +115,7 @@ std::vector<torch::Tensor> in_one_process(const std::vector<Place>& data, bool v
 std::vector<torch::Tensor> joined(Accelerator& accelerator, const std::vector<Place>& data, Kind kind) {
   auto net = seeded_bump();
   auto sgd = sgd_of(net);
-  auto [model, optimizer, scheduler, batches] = accelerator.prepare(net, sgd, ExponentialLR(sgd, {.gamma = 0.9}), loader_of(data, kind));
+  auto [model, optimizer, scheduler, batches] = accelerator.prepare(net, sgd, ExponentialLR(sgd, {.gamma = 0.9}), joined_loader(data, kind));
   for (int epoch = 0; epoch < 2; ++epoch)
     accelerator.join_uneven_inputs([&, model = model, optimizer = optimizer, scheduler = scheduler, batches = batches]() mutable {
       for (auto& [x, y] : batches) {
