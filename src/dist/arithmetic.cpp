@@ -2,6 +2,7 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
 #include <ATen/ops/mul.h>
@@ -34,10 +35,6 @@ void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms
     if (target.const_data_ptr() != terms[0].const_data_ptr()) at::Tensor(target).copy_(terms[0]);
     return;
   }
-  if (terms.size() == 1) {
-    if (target.const_data_ptr() != terms[0].const_data_ptr()) target.copy_(terms[0]);
-    return;
-  }
   bool adds = op == ReduceOp::sum || op == ReduceOp::mean || op == ReduceOp::product;
   bool is_half = at::isReducedFloatingType(target.scalar_type());
   if (is_half && adds && (terms.size() > 2 || op == ReduceOp::mean)) return reduce_in_float(target, terms, op);
@@ -48,6 +45,10 @@ void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms
     combine(last ? out : partial, i == 1 ? terms[0] : partial, terms[i], op);
   }
   if (op == ReduceOp::mean) out.div_(static_cast<double>(terms.size()));
+}
+
+at::Tensor elements_at(const void* data, int64_t elements, const at::Tensor& like) {
+  return at::from_blob(const_cast<void*>(data), {elements}, at::TensorOptions().dtype(like.scalar_type()));
 }
 
 }  // namespace muster::dist

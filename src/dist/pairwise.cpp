@@ -1,7 +1,6 @@
 #include "dist/pairwise.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,10 +15,6 @@ namespace {
 
 /// Up to this size an all_reduce sends whole tensors: one round instead of two.
 constexpr std::size_t kWholeBytes = 64 * 1024;
-
-at::Tensor view(const void* data, int64_t elements, const at::Tensor& like) {
-  return at::from_blob(const_cast<void*>(data), {elements}, at::TensorOptions().dtype(like.scalar_type()));
-}
 
 at::Tensor empty(const Header& header) {
   return at::empty(header.sizes(), at::TensorOptions().dtype(header.scalar_type()));
@@ -161,7 +156,7 @@ void Pairwise::all_reduce(const Call& call) {
     Leg leg = whole(peer, out);
     leg.into = into + out.nbytes() * peer;
     leg.expected = out.nbytes();
-    terms[peer] = view(leg.into, out.numel(), out);
+    terms[peer] = elements_at(leg.into, out.numel(), out);
     legs.push_back(leg);
   }
   exchange(call, legs);
@@ -194,7 +189,7 @@ void Pairwise::reduce_scatter(const Call& call) {
     Leg leg{.peer = peer, .data = pieces + out.nbytes() * peer, .bytes = out.nbytes()};
     leg.into = into + out.nbytes() * peer;
     leg.expected = out.nbytes();
-    terms[peer] = view(peer == rank() ? leg.data : leg.into, out.numel(), out);
+    terms[peer] = elements_at(peer == rank() ? leg.data : leg.into, out.numel(), out);
     if (peer != rank()) legs.push_back(leg);
   }
   exchange(call, legs);
@@ -226,7 +221,7 @@ void Pairwise::reduce(const Call& call) {
     if (is_root) {
       leg.into = into + out.nbytes() * peer;
       leg.expected = out.nbytes();
-      terms[peer] = view(leg.into, out.numel(), out);
+      terms[peer] = elements_at(leg.into, out.numel(), out);
     }
     legs.push_back(leg);
   }

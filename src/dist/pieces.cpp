@@ -1,5 +1,3 @@
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <deque>
 
@@ -40,10 +38,6 @@ struct Pieces {
 
 std::byte* at_element(const at::Tensor& tensor, int64_t element) {
   return static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr())) + element * tensor.element_size();
-}
-
-at::Tensor piece_view(void* data, int64_t elements, const at::Tensor& like) {
-  return at::from_blob(data, {elements}, at::TensorOptions().dtype(like.scalar_type()));
 }
 
 }  // namespace
@@ -101,11 +95,11 @@ class Pairwise::PieceReduction {
     for (int peer : others_) {
       arrivals_[peer].front()->wait(call_.deadline);
       arrivals_[peer].pop_front();
-      terms_[peer] = piece_view(slot(peer, chunk), range.size(), source_);
+      terms_[peer] = elements_at(slot(peer, chunk), range.size(), source_);
     }
-    terms_[rank_] = piece_view(at_element(source_, range.begin), range.size(), source_);
+    terms_[rank_] = elements_at(at_element(source_, range.begin), range.size(), source_);
     const int64_t target_begin = all_get_it_ ? 0 : pieces_.of_rank(rank_).begin;
-    at::Tensor result = piece_view(at_element(target_, range.begin - target_begin), range.size(), target_);
+    at::Tensor result = elements_at(at_element(target_, range.begin - target_begin), range.size(), target_);
     reduce_terms(result, terms_, rank_, call_.operation.reduce);
     if (!all_get_it_) return;
     for (int peer : others_) sends_.push_back(transport_.send(peer, result.const_data_ptr(), result.nbytes(), 1));

@@ -63,18 +63,18 @@ void Residency::use(size_t unit, Pass pass, bool keeps) {
 /// The units to have beside the current one, as many as the limit allows: without a limit one.
 std::vector<size_t> Residency::coming_units(const GatherOrder& order, size_t current) const {
   std::vector<size_t> coming;
+  const auto stays = [&](size_t u) {
+    const auto& unit = *units_[u];
+    return unit.state() == UnitState::whole && (unit.is_root() || (current != kNoUnit && unit.covers(*units_[current])));
+  };
   int64_t bytes = current == kNoUnit ? 0 : units_[current]->whole_bytes();
-  for (const auto& unit : units_)
-    if (unit->state() == UnitState::whole && (unit->is_root() || (current != kNoUnit && unit->covers(*units_[current]))) &&
-        (current == kNoUnit || unit != units_[current]))
-      bytes += unit->whole_bytes();
+  for (size_t u = 0; u < units_.size(); ++u)
+    if (u != current && stays(u)) bytes += units_[u]->whole_bytes();
   for (size_t ahead = 0; ahead < kFarthest; ++ahead) {
     const auto next = order.coming(ahead);
     if (!next) break;
-    const auto& unit = *units_[*next];
-    const bool stays = unit.state() == UnitState::whole && (unit.is_root() || (current != kNoUnit && unit.covers(*units_[current])));
-    if (*next == current || stays || std::find(coming.begin(), coming.end(), *next) != coming.end()) continue;
-    bytes += unit.whole_bytes();
+    if (*next == current || stays(*next) || std::find(coming.begin(), coming.end(), *next) != coming.end()) continue;
+    bytes += units_[*next]->whole_bytes();
     if (settings_.limit_bytes > 0 ? bytes > settings_.limit_bytes : !coming.empty()) break;
     coming.push_back(*next);
   }

@@ -24,9 +24,7 @@ std::string upper(const std::string& text) {
 
 bool read_switch(const Found& found) {
   bool value = false;
-  auto small = found.text;
-  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (const auto wanted = options::Value<bool>::read(small, value); !wanted.empty())
+  if (const auto wanted = options::Value<bool>::read(in_small_letters(found.text), value); !wanted.empty())
     options::refuse({.name = found.place}, found, wanted);
   return value;
 }

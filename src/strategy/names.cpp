@@ -52,12 +52,6 @@ constexpr StrategyAlias kAliases[] = {
     {.name = "shard_grad_op", .means = "fsdp", .reshard_after_forward = false},
 };
 
-std::string in_small_letters(std::string_view name) {
-  std::string small(name);
-  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return small;
-}
-
 std::string_view fitting_name(const FSDP& options) {
   switch (options.stage) {
     case ShardStage::none: return "ddp";
@@ -78,6 +72,12 @@ std::string known_names() {
 }
 
 }  // namespace
+
+std::string in_small_letters(std::string_view text) {
+  std::string small(text);
+  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return small;
+}
 
 std::span<const StrategyAlias> strategy_aliases() { return kAliases; }
 

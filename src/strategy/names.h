@@ -3,6 +3,7 @@
 #include "muster/parallel/sharded_options.h"
 
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace muster::strategy {
@@ -16,6 +17,7 @@ struct StrategyAlias {
 };
 
 std::span<const StrategyAlias> strategy_aliases();
+std::string in_small_letters(std::string_view text);
 /// nullptr for an unknown name.
 const StrategyAlias* find_alias(std::string_view name);
 

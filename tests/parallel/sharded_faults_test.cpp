@@ -11,12 +11,6 @@ namespace muster::parallel::sharded {
 namespace {
 
 TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
-  struct Thrower : torch::autograd::Function<Thrower> {
-    static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
-      throw std::runtime_error("user's backward");
-    }
-  };
   Reference reference(make_net(), 2);
   reference.train(3);
   for (const auto& options : all_stages()) {
@@ -30,18 +24,14 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
         auto words = words_of(s, group.rank());
         EXPECT_THROW(
             {
-              model.enter_forward();
-              struct Leave {
-                ShardedModel& model;
-                ~Leave() { model.leave_forward(); }
-              } leave{model};
+              const ForwardScope scope(model);
               auto hidden = net->encoder->layers[0]->as<nn::TransformerEncoderLayer>()->forward(net->embed(words));
               net->head(hidden.narrow(2, 0, 3));   // shapes do not fit
             },
             c10::Error);
         EXPECT_EQ(model.figures().lent_bytes, 0);
         model.enter_forward();
-        auto hidden = Thrower::apply(net->embed(words));
+        auto hidden = Throwing::apply(net->embed(words));
         auto bad = loss_of(net->head(net->encoder(hidden)), words);
         model.leave_forward();
         EXPECT_THROW(backward(model, bad), std::runtime_error);

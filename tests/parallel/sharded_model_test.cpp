@@ -282,12 +282,6 @@ TEST(ShardedModel, FullStateOnMainOnlyOrEverywhereWithBuffers) {
 }
 
 TEST(ShardedModel, StaysUsableAfterExceptionsInForwardAndBackward) {
-  struct Throwing : torch::autograd::Function<Throwing> {
-    static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
-      throw std::runtime_error("user's backward");
-    }
-  };
   Reference reference(make_net(), 2);
   reference.train(1);
   on_seeded_ranks(2, [&](dist::Communicator group) {

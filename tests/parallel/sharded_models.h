@@ -9,7 +9,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,12 +67,14 @@ inline Tensor loss_of(const Tensor& logits, const Tensor& words) {
   return nn::functional::cross_entropy(logits.reshape({-1, kWords}), words.reshape({-1}).roll(1));
 }
 
+struct ForwardScope {
+  ManagedModel& model;
+  explicit ForwardScope(ManagedModel& model) : model(model) { model.enter_forward(); }
+  ~ForwardScope() { model.leave_forward(); }
+};
+
 inline Tensor forward(ManagedModel& model, Net& net, const Tensor& words) {
-  struct Scope {
-    ManagedModel& model;
-    explicit Scope(ManagedModel& model) : model(model) { model.enter_forward(); }
-    ~Scope() { model.leave_forward(); }
-  } scope(model);
+  const ForwardScope scope(model);
   return net(words);
 }
 
@@ -79,6 +83,14 @@ inline void backward(ManagedModel& model, const Tensor& loss) {
   loss.backward();
   model.after_backward();
 }
+
+/// What a user's own function may do to backward: apply() it to a tensor on the way.
+struct Throwing : torch::autograd::Function<Throwing> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    throw std::runtime_error("user's backward");
+  }
+};
 
 inline torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(3e-3).weight_decay(0.1); }
 

@@ -1,10 +1,8 @@
 // Sharded training equals the split reference, over the product of jobs, worlds, stages, units and ways to step.
 #include "muster/optim/fused.h"
 #include "muster/optim/norm.h"
-#include "muster/parallel/sharded_model.h"
-#include "muster/testing/gtest.h"
-#include "muster/testing/world.h"
 #include "parallel/sharded_jobs.h"
+#include "parallel/sharded_models.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -163,19 +161,12 @@ class Split {
 };
 
 Tensor micro_batch(const Setting& setting, ShardedModel& model, torch::nn::Module& module, int number, int rank) {
-  struct Scope {
-    ShardedModel& model;
-    explicit Scope(ShardedModel& model) : model(model) { model.enter_forward(); }
-    ~Scope() { model.leave_forward(); }
-  };
   Tensor loss;
   {
-    Scope scope(model);
+    const sharded::ForwardScope scope(model);
     loss = setting.job->loss(module, number, rank);
   }
-  model.before_backward();
-  loss.backward();
-  model.after_backward();
+  sharded::backward(model, loss);
   return loss;
 }
 
@@ -206,8 +197,7 @@ void expect_equal_to_split(const Setting& setting) {
   std::vector<std::vector<std::vector<double>>> losses;
   for (int step = 0; step < setting.steps; ++step) losses.push_back(split.step(step));
   const auto wanted = split.module().named_parameters();
-  muster::testing::run_threads(setting.world, 7, [&](dist::Communicator group) {
-    at::set_num_threads(1);
+  sharded::on_seeded_ranks(setting.world, [&](dist::Communicator group) {
     const auto module = setting.job->make(setting.dtype);
     const auto parameters = distinct_parameters(*module);
     const auto optimizer = make_optimizer(setting, parameters, which_are_vectors(parameters));
