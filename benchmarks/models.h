@@ -54,11 +54,11 @@ struct GPTImpl : torch::nn::Module {
 };
 TORCH_MODULE(GPT);
 
-/// Four layers of 2048 x 2048: 16.8 million parameters and little arithmetic, so communication counts.
+/// Layers of 2048 x 2048: 4.2 million parameters each and little arithmetic, so communication counts.
 struct WideImpl : torch::nn::Module {
-  WideImpl() {
+  explicit WideImpl(int count = 4) {
     layers = register_module("layers", torch::nn::Sequential());
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < count; ++i) {
       layers->push_back(torch::nn::Linear(2048, 2048));
       layers->push_back(torch::nn::ReLU());
     }
@@ -67,6 +67,12 @@ struct WideImpl : torch::nn::Module {
   torch::nn::Sequential layers{nullptr};
 };
 TORCH_MODULE(Wide);
+
+/// Sixteen of them: 67 million parameters.
+struct DeepImpl : WideImpl {
+  DeepImpl() : WideImpl(16) {}
+};
+TORCH_MODULE(Deep);
 
 inline torch::Tensor make_input(const std::string& name, int rank) {
   torch::manual_seed(100 + rank);

@@ -53,6 +53,29 @@ def ddp_cases(programs):
                    {"muster": Contender([str(programs / "ddp_bench"), model]), "pytorch-ddp": Contender(peer("ddp_peer", model))}, ranks=2)
 
 
+def sharded(programs, strategy, model, rival, **variants):
+    ours = Contender([str(programs / "sharded_bench"), strategy, model])
+    return {"muster": ours, rival: Contender(peer("sharded_peer", rival, model), **variants)}
+
+
+def fsdp_cases(programs):
+    for model in ("gpt-9m", "wide-mlp"):
+        yield Case("fsdp", model, "ms/step", sharded(programs, "fsdp", model, "fully_shard"), ranks=2)
+
+
+def zero1_cases(programs):
+    for model in ("gpt-9m", "wide-mlp"):
+        yield Case("zero1", model, "ms/step", sharded(programs, "zero1", model, "ZeroRedundancyOptimizer"), ranks=2)
+
+
+def memory_cases(programs):
+    """The peak of a rank's memory in a step, less what it held before there was a model. One round: it is the same in each."""
+    for strategy, rival in (("ddp", "DistributedDataParallel"), ("zero1", "ZeroRedundancyOptimizer"), ("fsdp", "fully_shard")):
+        contenders = sharded(programs, strategy, "deep-mlp", rival)
+        contenders["formula"] = dataclasses.replace(contenders["muster"], case=f"formula {strategy}")
+        yield Case("memory", f"memory {strategy}", "MiB", contenders, ranks=2, rounds=1)
+
+
 def hooks_cases(programs):
     """Hooks change gradients a little, so losses agree only roughly.
 
@@ -143,6 +166,6 @@ def compile_cases(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, hooks_cases, accumulate_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases,
+    groups = (step_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases,
               checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

@@ -44,11 +44,11 @@ class GPT(nn.Module):
 
 
 class Wide(nn.Module):
-    """Four layers of 2048 x 2048: 16.8 million parameters and little arithmetic, so communication counts."""
+    """Layers of 2048 x 2048: 4.2 million parameters each and little arithmetic, so communication counts."""
 
-    def __init__(self):
+    def __init__(self, count=4):
         super().__init__()
-        self.layers = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(2048, 2048), nn.ReLU())])
+        self.layers = nn.Sequential(*[layer for _ in range(count) for layer in (nn.Linear(2048, 2048), nn.ReLU())])
 
     def forward(self, x):
         return self.layers(x).square().mean()
@@ -56,6 +56,6 @@ class Wide(nn.Module):
 
 def model_and_input(name, rank):
     torch.manual_seed(0)
-    model = GPT() if name == "gpt-9m" else Wide()
+    model = {"gpt-9m": GPT, "wide-mlp": Wide, "deep-mlp": lambda: Wide(16)}[name]()
     torch.manual_seed(100 + rank)
     return model, torch.randint(0, VOCABULARY, (4, CONTEXT + 1)) if name == "gpt-9m" else torch.randn(32, 2048)

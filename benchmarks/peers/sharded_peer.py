@@ -1,0 +1,75 @@
+"""Steps of PyTorch's sharded training at its best, one process per rank. Arguments: fully_shard, ZeroRedundancyOptimizer or
+DistributedDataParallel; a model. Cases: "memory..." gives the peak of a rank's memory in MiB, any other the milliseconds of a step."""
+import sys
+import time
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from models import model_and_input
+from protocol import serve
+
+MIB = 1 << 20
+
+
+def status_bytes(field):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field + ":"))
+
+
+def reset_peak():
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+torch.set_num_threads(1)
+kind, name = sys.argv[1:3]
+steps, warm_up = {"gpt-9m": (3, 2), "wide-mlp": (10, 5), "deep-mlp": (2, 2)}[name]
+distributed.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+before = status_bytes("VmRSS")
+model, batch = model_and_input(name, distributed.get_rank())
+settings = {"lr": 1e-5, "fused": True}
+if kind == "fully_shard":
+    for part in model.blocks if name == "gpt-9m" else model.layers:
+        if any(True for _ in part.parameters()):
+            fully_shard(part, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), **settings)
+else:
+    model = DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=True)
+    if kind == "ZeroRedundancyOptimizer":
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, **settings)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), **settings)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(batch)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+for _ in range(warm_up):
+    step()
+
+
+def measure(case):
+    distributed.barrier()
+    reset_peak()
+    start = time.perf_counter()
+    for _ in range(steps):
+        loss = step()
+    milliseconds = (time.perf_counter() - start) / steps * 1e3
+    value = (status_bytes("VmHWM") - before) / MIB if case.startswith("memory") else milliseconds
+    return value, float(loss.detach())
+
+
+serve(measure)
+distributed.destroy_process_group()
