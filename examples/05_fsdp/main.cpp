@@ -4,17 +4,21 @@
 #include <torch/torch.h>
 #include <muster/base/format.h>
 #include <muster/fabric.h>
+#include <muster/parallel/wrap.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace F = torch::nn::functional;
 
 constexpr int64_t kBytes = 256, kContext = 64, kWidth = 256, kHeads = 4, kBlocks = 6, kEpochs = 3;
 
 // The book in windows of kContext + 1 bytes: each byte is to be guessed from those before it.
-class Book : public torch::data::datasets::Dataset<Book, torch::Tensor> {
+class Book {
  public:
   explicit Book(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
@@ -22,11 +26,11 @@ class Book : public torch::data::datasets::Dataset<Book, torch::Tensor> {
     if (text.size() <= kContext) throw std::runtime_error("there is no book at " + path);
     text_ = torch::tensor(text);
   }
-  torch::Tensor get(size_t index) override {
-    const auto begin = static_cast<int64_t>(index) * kContext;
+  torch::Tensor get(int64_t index) const {
+    const auto begin = index * kContext;
     return text_.slice(0, begin, begin + kContext + 1).to(torch::kLong);
   }
-  torch::optional<size_t> size() const override { return static_cast<size_t>((text_.size(0) - 1) / kContext); }
+  int64_t size() const { return (text_.size(0) - 1) / kContext; }
 
  private:
   torch::Tensor text_;

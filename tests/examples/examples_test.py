@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 source, build = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 python_folder = pathlib.Path(sys.executable).parent
@@ -28,7 +29,7 @@ def skip(name, reason):
 
 
 def run(name, command):
-    """Trains three epochs; the loss must be printed once per epoch and fall."""
+    """Trains three epochs; the loss must be printed once per epoch and fall. Returns what was printed."""
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
@@ -40,6 +41,7 @@ def run(name, command):
     if len(losses) != 3 or losses[2] >= losses[0]:
         return report(name, f"losses {losses}, expected three that fall")
     report(name, None)
+    return done.stdout
 
 
 def launchers(program):
@@ -72,7 +74,41 @@ def check_pair():
     report("the plain program is pure LibTorch", "it names muster" if "muster" in plain else None)
 
 
+def losses_of(folder):
+    return [line.split(",")[1] for line in (folder / "rank0.csv").read_text().splitlines()[1:]]
+
+
+def check_book():
+    """The book under fsdp: every wrapping and precision learns, and at two ranks the losses of each step are those under ddp."""
+    if not shutil.which("bible"):
+        return skip("the book", "Debian's package bible-kjv is not installed")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        with open(folder / "book", "w") as book:
+            subprocess.run(["bible", "-f", "gen1:1-gen50:26"], stdin=subprocess.DEVNULL, stdout=book, check=True)
+        for ranks, strategy, precision, wrapping in (
+                ("2", "ddp", "32-true", "auto"), ("2", "fsdp", "32-true", "auto"), ("2", "fsdp", "32-true", "wrap"),
+                ("2", "fsdp", "bf16-mixed", "auto"), ("2", "fsdp", "16-mixed", "wrap"), ("1", "fsdp", "32-true", "auto")):
+            name = f"{strategy} {precision} {wrapping} {ranks}"
+            run(f"book {name}", [build / "bin/muster", "run", "--devices", ranks, "--threads", "1", build / "examples/fsdp", folder / "book", folder / name,
+                                 strategy, precision, wrapping, "4"])
+        same = [losses_of(folder / f"{name} 2") for name in ("ddp 32-true auto", "fsdp 32-true auto", "fsdp 32-true wrap")]
+        report("the book's losses are alike", None if len(same[0]) == 12 and same[0] == same[1] == same[2] else f"{same}")
+        (folder / "ddp 32-true auto 2").rename(folder / "ddp")
+        (folder / "fsdp 32-true auto 2").rename(folder / "fsdp")
+        draw(folder)
+
+
+def draw(folder):
+    if not shutil.which("gnuplot"):
+        return skip("the book's curves", "gnuplot is not installed")
+    done = subprocess.run(["gnuplot", "-e", f"out='{folder}'", source / "tools/fsdp_curves.gp"], capture_output=True, text=True)
+    drawn = (folder / "fsdp.svg").read_text() if (folder / "fsdp.svg").exists() else ""
+    report("the book's curves", None if not done.returncode and drawn.count("<path") >= 6 and "</svg>" in drawn else done.stderr + drawn[-300:])
+
+
 check_pair()
+check_book()
 run("alone plain", [build / "examples/plain"])
 for example in ("accelerate", "fabric", "transformer"):
     for how, command in launchers(build / "examples" / example):
