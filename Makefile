@@ -1,5 +1,6 @@
 # Thin: every target is one command; what it does is in tools/.
 #   make demo      build, then train digits on two ranks beside one rank
+#   make fsdp      train a book on two ranks, replicated and sharded, and draw loss and memory of both
 #   make test      build and run every test; the last line counts them
 #   make test-full the same, with faults put at many more places
 # Variables:
@@ -15,7 +16,7 @@ TORCH_INDEX ?=
 PREFIX ?= /usr/local
 export BUILD JOBS TORCH TORCH_INDEX
 
-.PHONY: all setup build demo test test-full sanitize fuzz bench tidy format install clean
+.PHONY: all setup build demo fsdp test test-full sanitize fuzz bench tidy format install clean
 
 all: build
 
@@ -28,6 +29,10 @@ build: setup
 demo: setup
 	@tools/build.sh example_demo muster_cli
 	@tools/demo.sh
+
+fsdp: setup
+	@tools/build.sh example_fsdp muster_cli
+	@tools/fsdp.sh
 
 test: build
 	@python3 tools/run_tests.py $(BUILD) $(TEST)

@@ -166,6 +166,6 @@ def compile_cases(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases,
-              checkpoint_cases, compile_cases)
+    groups = (step_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, launch_cases, optim_cases, data_cases,
+              resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

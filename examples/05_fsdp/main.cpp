@@ -1,6 +1,6 @@
 // A transformer learns a book, byte by byte; under "fsdp" no rank holds all of it. Leaves the loss and this rank's memory after
 // every step in FOLDER/rank0.csv and so on.
-//   fsdp TEXT FOLDER [STRATEGY [PRECISION [auto|wrap [STEPS]]]]
+//   fsdp TEXT FOLDER [STRATEGY [PRECISION [auto|wrap [STEPS [WIDTH]]]]]
 #include <torch/torch.h>
 #include <muster/base/format.h>
 #include <muster/fabric.h>
@@ -15,7 +15,7 @@
 
 namespace F = torch::nn::functional;
 
-constexpr int64_t kBytes = 256, kContext = 64, kWidth = 256, kHeads = 4, kBlocks = 6, kEpochs = 3;
+constexpr int64_t kBytes = 256, kContext = 64, kHeads = 4, kBlocks = 6, kEpochs = 3;
 
 // The book in windows of kContext + 1 bytes: each byte is to be guessed from those before it.
 class Book {
@@ -37,26 +37,28 @@ class Book {
 };
 
 struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(int64_t width) : width(width) {}
   torch::Tensor forward(torch::Tensor x) {
     const auto batch = x.size(0), length = x.size(1);
-    auto parts = qkv(norm1(x)).view({batch, length, 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
+    auto parts = qkv(norm1(x)).view({batch, length, 3, kHeads, width / kHeads}).permute({2, 0, 3, 1, 4});
     auto heard = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
-    x = x + out(heard.transpose(1, 2).reshape({batch, length, kWidth}));
+    x = x + out(heard.transpose(1, 2).reshape({batch, length, width}));
     return x + down(torch::gelu(up(norm2(x))));
   }
-  torch::nn::LayerNorm norm1{register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))};
-  torch::nn::Linear qkv{register_module("qkv", torch::nn::Linear(kWidth, 3 * kWidth))};
-  torch::nn::Linear out{register_module("out", torch::nn::Linear(kWidth, kWidth))};
-  torch::nn::LayerNorm norm2{register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))};
-  torch::nn::Linear up{register_module("up", torch::nn::Linear(kWidth, 4 * kWidth))};
-  torch::nn::Linear down{register_module("down", torch::nn::Linear(4 * kWidth, kWidth))};
+  int64_t width;
+  torch::nn::LayerNorm norm1{register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))};
+  torch::nn::Linear qkv{register_module("qkv", torch::nn::Linear(width, 3 * width))};
+  torch::nn::Linear out{register_module("out", torch::nn::Linear(width, width))};
+  torch::nn::LayerNorm norm2{register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))};
+  torch::nn::Linear up{register_module("up", torch::nn::Linear(width, 4 * width))};
+  torch::nn::Linear down{register_module("down", torch::nn::Linear(4 * width, width))};
 };
 TORCH_MODULE(Block);
 
 // The loss of guessing each next byte. Where nothing is wrapped, the repeated blocks become units by themselves.
 struct ReaderImpl : torch::nn::Module {
-  explicit ReaderImpl(bool wrapped) {
-    for (int64_t i = 0; i < kBlocks; ++i) blocks->push_back(wrapped ? muster::wrap(Block()) : Block());
+  ReaderImpl(int64_t width, bool wrapped) : width(width) {
+    for (int64_t i = 0; i < kBlocks; ++i) blocks->push_back(wrapped ? muster::wrap(Block(width)) : Block(width));
   }
   torch::Tensor forward(torch::Tensor text) {
     auto given = text.slice(1, 0, kContext), wanted = text.slice(1, 1);
@@ -64,11 +66,12 @@ struct ReaderImpl : torch::nn::Module {
     for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
     return F::cross_entropy(head(norm(x)).flatten(0, 1), wanted.flatten());
   }
-  torch::nn::Embedding bytes{register_module("bytes", torch::nn::Embedding(kBytes, kWidth))};
-  torch::nn::Embedding places{register_module("places", torch::nn::Embedding(kContext, kWidth))};
+  int64_t width;
+  torch::nn::Embedding bytes{register_module("bytes", torch::nn::Embedding(kBytes, width))};
+  torch::nn::Embedding places{register_module("places", torch::nn::Embedding(kContext, width))};
   torch::nn::ModuleList blocks{register_module("blocks", torch::nn::ModuleList())};
-  torch::nn::LayerNorm norm{register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})))};
-  torch::nn::Linear head{register_module("head", torch::nn::Linear(kWidth, kBytes))};
+  torch::nn::LayerNorm norm{register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))};
+  torch::nn::Linear head{register_module("head", torch::nn::Linear(width, kBytes))};
 };
 TORCH_MODULE(Reader);
 
@@ -88,9 +91,9 @@ void train(const std::vector<std::string>& given) {
   fabric.launch();
   const double before = resident();
   torch::manual_seed(1);
-  Reader net(option(4, "auto") == "wrap");
+  Reader net(std::stoll(option(6, "384")), option(4, "auto") == "wrap");
   auto [model, optimizer] = fabric.setup(net, torch::optim::AdamW(net->parameters(), 1e-3));
-  auto batches = fabric.setup_dataloaders(muster::DataLoader(Book(option(0, "")), {.batch_size = 8, .shuffle = true}));
+  auto batches = fabric.setup_dataloaders(muster::DataLoader(Book(option(0, "")), {.batch_size = 4, .shuffle = true}));
   fabric.print("{}", fabric.plan());
 
   std::filesystem::create_directories(folder);
@@ -115,7 +118,7 @@ void train(const std::vector<std::string>& given) {
 
 int main(int count, char** arguments) {
   if (count < 3) {
-    std::fprintf(stderr, "usage: fsdp TEXT FOLDER [STRATEGY [PRECISION [auto|wrap [STEPS]]]]\n");
+    std::fprintf(stderr, "usage: fsdp TEXT FOLDER [STRATEGY [PRECISION [auto|wrap [STEPS [WIDTH]]]]]\n");
     return 2;
   }
   train({arguments + 1, arguments + count});
