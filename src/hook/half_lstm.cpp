@@ -53,13 +53,12 @@ bool half_lstm_allowed() {
 
 void run_half_lstm_in_float() {
   if (!half_lstm_allowed()) return;
-  static torch::Library* const library = [] {
+  [[gnu::used]] static torch::Library* const library = [] {   // kept where leaks are looked for
     auto* entered = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastCPU, __FILE__, __LINE__);
     entered->impl("lstm.input", TORCH_FN(lstm_of_sequence));
     entered->impl("lstm.data", TORCH_FN(lstm_of_packed));
     return entered;   // never taken back: another thread may be inside
   }();
-  (void)library;
 }
 
 }  // namespace muster::hook

@@ -14,12 +14,10 @@ namespace muster {
 namespace {
 
 double norm_of(const std::vector<at::Tensor>& parameters, double p) {
-  if (!(p > 0))
-    throw ConfigError("MU144", formatted("gradients are to be clipped by a norm of order {}; give one above 0, or infinity", p));
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters)
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  return optim::norm_from_power_sum(optim::power_sum(gradients, p).item<double>(), p);
+  return optim::norm_from_power_sum(optim::power_sum(gradients, p), p);
 }
 
 void apply_clip(const std::vector<at::Tensor>& parameters, const optim::ClipDecision& decision) {

@@ -31,7 +31,7 @@ void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::f
   }
 }
 
-at::Tensor local_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+double local_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   std::vector<at::Tensor> gradients;
   each_local_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
   return optim::power_sum(gradients, p);

@@ -22,7 +22,7 @@ std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module);
 
 /// Each gradient of these parameters once.
 void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f);
-at::Tensor local_power_sum(const std::vector<at::Tensor>& parameters, double p);
+double local_power_sum(const std::vector<at::Tensor>& parameters, double p);
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none);
 /// Parameters and buffers under every name they have.
 std::vector<std::pair<std::string, at::Tensor>> local_state(const torch::nn::Module& module);

@@ -181,7 +181,7 @@ void Reducer::after_backward() { impl_->round_.after_backward(); }
 void Reducer::set_gradient_sync(bool on) { impl_->round_.set_sync(on); }
 bool Reducer::gradient_sync() const { return impl_->round_.sync(); }
 
-at::Tensor Reducer::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+double Reducer::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   return local_power_sum(parameters, p);
 }
 void Reducer::for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {

@@ -69,14 +69,15 @@ void ShardedModel::after_backward() {
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
 bool ShardedModel::gradient_sync() const { return state_->sync; }
 
-at::Tensor ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   std::vector<at::Tensor> gradients;
   for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
-  auto sum = optim::power_sum(gradients, p);
-  if (!state_->units.empty()) sum = sum.to(state_->units.front()->piece(0).value.device());
-  const auto op = !std::isinf(p) ? dist::ReduceOp::sum : p > 0 ? dist::ReduceOp::max : dist::ReduceOp::min;
-  if (state_->groups.shards.size() > 1) state_->groups.shards.all_reduce(sum, op);
-  return sum;
+  auto sum = optim::unrounded_power_sum(gradients, p);
+  if (state_->groups.shards.size() > 1) {
+    if (!state_->units.empty()) sum = sum.to(state_->units.front()->piece(0).value.device());
+    state_->groups.shards.all_reduce(sum, std::isinf(p) ? dist::ReduceOp::max : dist::ReduceOp::sum);
+  }
+  return optim::rounded_power_sum(sum.cpu(), p);
 }
 
 void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {

@@ -80,7 +80,7 @@ void Single::after_backward() { impl_->after_backward(); }
 void Single::set_gradient_sync(bool on) { impl_->sync_ = on; }
 bool Single::gradient_sync() const { return impl_->sync_; }
 
-at::Tensor Single::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+double Single::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   return local_power_sum(parameters, p);
 }
 void Single::for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {

@@ -23,11 +23,11 @@ void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& para
 }
 
 double power_sum(parallel::ManagedModel* model, const std::vector<at::Tensor>& parameters, double p) {
-  if (model) return model->gradient_power_sum(parameters, p).item<double>();
+  if (model) return model->gradient_power_sum(parameters, p);
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters)
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  return optim::power_sum(gradients, p).item<double>();
+  return optim::power_sum(gradients, p);
 }
 
 }  // namespace

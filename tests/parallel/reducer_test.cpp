@@ -530,9 +530,9 @@ TEST(Reducer, NormsStateAndFiles) {
     std::vector<at::Tensor> flat;
     for (const auto& parameter : net->parameters()) flat.push_back(parameter.grad().flatten());
     const auto all = torch::cat(flat);
-    EXPECT_NEAR(reducer.gradient_power_sum(twice, 2.0).item<double>(), all.square().sum().item<double>(), 1e-12);
+    EXPECT_NEAR(reducer.gradient_power_sum(twice, 2.0), all.square().sum().item<double>(), 1e-12);
     reducer.for_each_gradient(twice, [](const at::Tensor& gradient) { gradient.mul_(2.0); });
-    EXPECT_NEAR(reducer.gradient_power_sum(twice, 1.0).item<double>(), 2 * all.abs().sum().item<double>(), 1e-12);
+    EXPECT_NEAR(reducer.gradient_power_sum(twice, 1.0), 2 * all.abs().sum().item<double>(), 1e-12);
     const auto state = reducer.full_state(true);
     EXPECT_EQ(state.size(), group.rank() == 0 ? 9u : 0u);
     EXPECT_EQ(reducer.full_state(false).size(), 9u);

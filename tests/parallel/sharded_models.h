@@ -29,6 +29,17 @@ inline void on_seeded_ranks(int world, const std::function<void(dist::Communicat
   });
 }
 
+/// Of four ranks: this one's pair of shards, and its pair of replicas. Collective.
+inline std::pair<dist::Communicator, dist::Communicator> two_by_two(const dist::Communicator& group) {
+  std::pair<dist::Communicator, dist::Communicator> mine;
+  for (int k = 0; k < 2; ++k) {
+    auto row = group.subgroup({2 * k, 2 * k + 1}), column = group.subgroup({k, k + 2});
+    if (group.rank() / 2 == k) mine.first = row;
+    if (group.rank() % 2 == k) mine.second = column;
+  }
+  return mine;
+}
+
 inline constexpr int64_t kWords = 29, kWidth = 24;
 
 /// A small language model with no trace of sharding in it. Most sizes are no multiples of 64.

@@ -132,12 +132,7 @@ TEST(ShardedStages, HybridShardingLikeOneProcess) {
   for (const auto& options : all_stages()) {
     SCOPED_TRACE(name_of(options));
     on_seeded_ranks(4, [&](dist::Communicator group) {
-      dist::Communicator shards, replicas;
-      for (int k = 0; k < 2; ++k) {
-        auto row = group.subgroup({2 * k, 2 * k + 1}), column = group.subgroup({k, k + 2});
-        if (group.rank() / 2 == k) shards = row;
-        if (group.rank() % 2 == k) replicas = column;
-      }
+      const auto [shards, replicas] = two_by_two(group);
       auto net = make_net(true, at::kDouble, 11 + group.rank());   // the values of rank 0 win
       torch::optim::AdamW adam(net->parameters(), adamw());
       ShardedModel model(*net, shards, replicas, options);
@@ -192,7 +187,7 @@ TEST(ShardedStages, UsesLowPrecisionAndUpdatesInTheDtypeBuilt) {
         EXPECT_EQ(loss.item<double>(), wanted);
         backward(model, loss);
         for (size_t i = 0; i < sums.size(); ++i)
-          EXPECT_EQ(model.gradient_power_sum({net->parameters()[i]}, INFINITY).item<float>(), sums[i].abs().max().item<float>());
+          EXPECT_EQ(model.gradient_power_sum({net->parameters()[i]}, INFINITY), sums[i].abs().max().item<float>());
         optimizer.step();
         optimizer.zero_grad();
         EXPECT_TRUE(optimizer.fused());

@@ -6,11 +6,20 @@
 
 namespace muster::optim {
 
-/// The sum of |x|^p over all elements of these tensors; the largest |x| for p = infinity, the smallest for -infinity, the
-/// number of elements that are not zero for p = 0. Undefined tensors count as empty.
-/// A 0-d tensor on the tensors' device, float64 (float32 on devices without float64); 0 for no elements.
-/// Sums of parts (maxima for infinity) may be added up before norm_from_power_sum().
-at::Tensor power_sum(const std::vector<at::Tensor>& tensors, double p);
+/// The sum of |x|^p over all elements of these tensors; the largest |x| for p = infinity. Undefined tensors count as
+/// empty; 0 for no elements.
+///
+/// On a CPU the sum does not depend on how elements are divided into tensors: blocks of kFlatPadding elements, counted from
+/// the start of a tensor's memory, are summed in float64 in one order each, and blocks are added without rounding. So the
+/// norm has the same bits whether tensors are whole or cut at such blocks over ranks. On other devices a tensor's sum is one
+/// term, in the device's order.
+/// Throws: ConfigError (MU144) unless p > 0.
+double power_sum(const std::vector<at::Tensor>& tensors, double p);
+
+/// A power_sum() that is not rounded, on the CPU, for joining those of several ranks: by a sum over ranks, for p = infinity
+/// by the maximum.
+at::Tensor unrounded_power_sum(const std::vector<at::Tensor>& tensors, double p);
+double rounded_power_sum(const at::Tensor& unrounded, double p);
 
 /// The p-norm that belongs to a power_sum().
 double norm_from_power_sum(double sum, double p);

@@ -44,8 +44,8 @@ class ManagedModel : public optim::FlatSource {
   virtual bool gradient_sync() const = 0;
 
   /// The sum over this rank's distinct gradient elements of |g|^p (the maximum for p = infinity) of these parameters,
-  /// already reduced over ranks where they are sharded. A 0-d float64 tensor or float32 on devices without float64.
-  virtual at::Tensor gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) = 0;
+  /// over all ranks where they are sharded: the same bits however gradients are cut (see optim::power_sum). Throws: ConfigError (MU144) unless p > 0.
+  virtual double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) = 0;
   /// Multiplies (or clamps) gradients in place where they live.
   virtual void for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) = 0;
   /// Multiplies all that this rank has gathered of these gradients, also what waits for communication.

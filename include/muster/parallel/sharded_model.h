@@ -78,7 +78,7 @@ class ShardedModel final : public ManagedModel {
   bool gradient_sync() const override;
 
   /// Collective.
-  at::Tensor gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
+  double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) override;
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override;
   bool sharded() const override { return true; }
