@@ -68,6 +68,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Setting& setting, 
   };
   if (setting.optimizer == "SGD") return build.operator()<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
   if (setting.optimizer == "Adam") return build.operator()<optim::Adam>(optim::AdamOptions(3e-3).weight_decay(0.01));
+  if (setting.optimizer == "RMSprop") return build.operator()<optim::RMSprop>(optim::RMSpropOptions(2e-3).momentum(0.8).weight_decay(0.01));
   if (setting.optimizer == "Adagrad") return build.operator()<optim::Adagrad>(optim::AdagradOptions(0.02).weight_decay(0.01));
   return build.operator()<optim::AdamW>(optim::AdamWOptions(3e-3).weight_decay(0.1));
 }
@@ -221,14 +222,15 @@ void expect_equal_to_split(const Setting& setting) {
 
 std::vector<Layout> layouts() {
   std::vector<Layout> all;
-  for (bool blocks : {false, true})
+  const std::pair<const char*, ShardedOptions> wrappings[] = {
+      {"one unit", {.auto_wrap = false}}, {"units of blocks", {}}, {"a unit per layer", {.unit_min_elements = 1}}};
+  for (const auto& [wrapping, units] : wrappings)
     for (const auto& [name, stage, reshard] : {std::tuple{"optimizer", ShardStage::optimizer, true}, {"gradients", ShardStage::gradients, true},
                                                {"full", ShardStage::full, true}, {"full without reshard", ShardStage::full, false}}) {
-      ShardedOptions options;
-      options.auto_wrap = blocks;
+      auto options = units;
       options.reshard_after_forward = reshard;
       options.stage = stage;
-      all.push_back({std::string(name) + (blocks ? ", units of blocks" : ", one unit"), options});
+      all.push_back({std::string(name) + ", " + wrapping, options});
     }
   return all;
 }
@@ -239,7 +241,7 @@ std::vector<Setting> whole_product(const std::vector<Job>& all_jobs) {
   for (const auto& job : all_jobs)
     for (const auto& layout : layouts())
       for (const int world : {1, 2, 3, 4})
-        for (const char* optimizer : {"SGD", "Adam", "AdamW", "Adagrad"})
+        for (const char* optimizer : {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop"})
           for (const auto dtype : {at::kFloat, at::kDouble})
             for (const auto& [micro, sync_each] : {std::pair{1, true}, {3, false}, {2, true}})
               for (const double clip : {0.0, 2.0, double(INFINITY)})
@@ -258,7 +260,7 @@ std::vector<Setting> sampled(std::vector<Setting> settings, size_t count) {
 
 TEST(ShardedProduct, EqualsTheSplitReference) {
   const auto networks = jobs::networks();
-  const auto settings = sampled(whole_product(networks), 100);
+  const auto settings = sampled(whole_product(networks), 150);
   for (const auto& setting : settings) expect_equal_to_split(setting);
   RecordProperty("settings", static_cast<int>(settings.size()));
 }
