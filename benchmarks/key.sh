@@ -5,17 +5,27 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-build}/benchmarks/key_bench
 command -v valgrind >/dev/null || { echo "valgrind is missing: apt-get install -y valgrind" >&2; exit 77; }
-few=1 many=3
+few=1 many=2
 
 # LibTorch runs under valgrind with these; one thread, so that nothing spins.
 export ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MUSTER_LOG=error
 
-total() {
-  local log; log=$(mktemp)
-  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" >"$log" 2>&1 || { tail -n 20 "$log" >&2; exit 1; }
-  awk '/Collected/ {print $NF}' "$log"
-  rm -f "$log"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+count() {
+  local log=$folder/$1.$2
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" >"$log" 2>&1 || { tail -n 20 "$log" >&2; return 1; }
 }
+runs=()
+for way in plain resident; do
+  for steps in $few $many; do
+    count $way $steps &
+    runs+=($!)
+  done
+done
+for run in "${runs[@]}"; do wait "$run"; done
+
+total() { awk '/Collected/ {print $NF}' "$folder/$1.$2"; }
 per_step() { echo $((($(total "$1" $many) - $(total "$1" $few)) / (many - few))); }
 
 plain=$(per_step plain)

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   const int steps = argc > 2 ? std::stoi(argv[2]) : 1;
   torch::manual_seed(0);
   bench::GPT net;
-  const auto text = bench::make_input("gpt-9m", 0).slice(0, 0, 1);
+  const auto text = bench::make_input("gpt-9m", 0).slice(0, 0, 1).slice(1, 0, 129);
   std::unique_ptr<muster::parallel::ShardedModel> sharded;
   if (way == "resident")
     sharded = std::make_unique<muster::parallel::ShardedModel>(*net, muster::dist::Communicator(),
