@@ -3,6 +3,7 @@
 #   make fsdp      train a book on two ranks, replicated and sharded, and draw loss and memory of both
 #   make test      build and run every test; the last line counts them
 #   make test-full the same, with faults put at many more places
+#   make test-large trains 400 million parameters in less memory than a rank of replicated training needs
 # Variables:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
 #   TORCH=/path/to/torch      use this LibTorch instead of installing one
@@ -16,7 +17,7 @@ TORCH_INDEX ?=
 PREFIX ?= /usr/local
 export BUILD JOBS TORCH TORCH_INDEX
 
-.PHONY: all setup build demo fsdp test test-full sanitize fuzz bench tidy format install clean
+.PHONY: all setup build demo fsdp test test-full test-large sanitize fuzz bench tidy format install clean
 
 all: build
 
@@ -35,10 +36,13 @@ fsdp: setup
 	@tools/fsdp.sh
 
 test: build
-	@python3 tools/run_tests.py $(BUILD) $(TEST)
+	@python3 tools/run_tests.py $(BUILD) $(TEST) --without large
 
 test-full: build
-	@MUSTER_TEST_FULL=1 python3 tools/run_tests.py $(BUILD) $(TEST)
+	@MUSTER_TEST_FULL=1 python3 tools/run_tests.py $(BUILD) $(TEST) --without large
+
+test-large: build
+	@python3 tools/run_tests.py $(BUILD) --label large
 
 sanitize: setup
 	@tools/sanitize.sh

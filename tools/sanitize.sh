@@ -12,7 +12,7 @@ if [ "$which" != tsan ]; then
   # Tests ask for more memory than there is, and expect an error.
   ASAN_OPTIONS="allocator_may_return_null=1:detect_leaks=1:detect_stack_use_after_return=0:alloc_dealloc_mismatch=0:strict_init_order=1" \
   UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1" \
-    python3 tools/run_tests.py "$build-asan" --without sources || status=1
+    python3 tools/run_tests.py "$build-asan" --without sources --without large || status=1
 fi
 
 if [ "$which" != asan ]; then

@@ -65,6 +65,12 @@ int main(int argc, char** argv) {
   accelerator.save_state(folder / "state");    // each rank its part
   accelerator.save_model(model, folder / "model");   // whole weights, tensor by tensor
 
+  // The user's own module, with whole values; what is written is kept, unless .writeback = false forbids it.
+  accelerator.summon_full_params(model, [&] { torch::nn::init::zeros_(net->head->bias); });
+
+  double sum = 1;
+  accelerator.summon_full_params(model, [&] { sum = net->head->bias.abs().sum().item<double>(); }, {.writeback = false});
+  expect("what was written is there", sum == 0);
   expect("it learns", last < first);
   if (accelerator.is_main_process() || failed > 0) std::printf("%d passed, %d failed, 0 skipped\n", passed, failed);
   return failed > 0 ? 1 : 0;

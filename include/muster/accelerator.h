@@ -67,6 +67,7 @@ class Accelerator final : private Runtime {
   using Runtime::signal_received;
   using Runtime::skip_first_batches;
   using Runtime::split_between_processes;
+  using Runtime::summon_full_params;
   using Runtime::sync_gradients;
   using Runtime::unscale_gradients;
   using Runtime::unwrap_model;

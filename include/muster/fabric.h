@@ -55,6 +55,7 @@ class Fabric final : private Runtime {
   using Runtime::signal_received;
   using Runtime::skip_first_batches;
   using Runtime::split_between_processes;
+  using Runtime::summon_full_params;
   using Runtime::unscale_gradients;
   using Runtime::world_size;
 

@@ -195,7 +195,8 @@ void WatchedStorage::fill(at::DataPtr memory) {
   auto* kept = new Kept{std::move(memory), relay_};
   allow_pointers(*storage_);
   storage_->set_data_ptr_noswap(at::DataPtr(address, kept, [](void* p) { delete static_cast<Kept*>(p); }, device));
-  if (!address) forbid_pointers(*storage_, "the values of " + what_ + " are sharded: they are not in memory now");
+  if (!address) forbid_pointers(*storage_, "the values of " + what_ + " are sharded and not in memory now, so torch::save and raw pointers cannot reach them: write weights by save_model, "
+                                          "and read or change them in summon_full_params");
 }
 
 void WatchedStorage::drop() { fill(at::DataPtr(nullptr, storage_->_mutable_data_ptr_no_checks().device())); }

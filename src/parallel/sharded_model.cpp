@@ -10,9 +10,22 @@
 #include <torch/nn/module.h>
 
 #include <cmath>
+#include <numeric>
 
 namespace muster::parallel {
 namespace {
+
+/// Of each rank the stretch of `size` ranks that it is in.
+dist::Communicator neighbours_of(const dist::Communicator& group, int size) {
+  dist::Communicator mine;
+  for (int first = 0; size > 0 && first < group.size(); first += size) {
+    std::vector<int> ranks(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), first);
+    auto made = group.subgroup(ranks);
+    if (group.rank() >= first && group.rank() < first + size) mine = std::move(made);
+  }
+  return mine;
+}
 
 std::vector<std::string> lines_of(const std::vector<UnitPlan>& plans, const std::vector<NamedTensor>& buffers) {
   std::vector<std::string> lines;
@@ -28,18 +41,20 @@ ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator group, 
     : ShardedModel(module, std::move(group), dist::Communicator(), std::move(options)) {}
 
 ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas, ShardedOptions options) {
-  const auto settings = read_settings(options);
+  const auto settings = read_settings(options, shards.size());
   hook::install_key_fallback();
   auto plans = plan_units(module, options);
   const auto buffers = distinct_buffers(module);
   const auto lines = lines_of(plans, buffers);
   require_equal_lines(shards, lines);
   require_equal_lines(replicas, lines);
-  state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas)}, settings);
+  auto neighbours = neighbours_of(shards, settings.kept_over);
+  state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), std::move(neighbours)}, settings);
   state_->build(std::move(plans));
   for (const auto* group : {&state_->groups.replicas, &state_->groups.shards})
     for (const auto& buffer : buffers)
       if (group->size() > 1) group->broadcast(buffer.tensor);
+  state_->convert_buffers(buffers_to_convert(module, options));
 }
 
 ShardedModel::~ShardedModel() = default;
@@ -106,7 +121,7 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
       values.emplace_back(entry.key(), sharded->second);
   for (const auto& entry : state_->module.named_parameters())   // of ignored modules
     if (!whole.contains(entry.value().unsafeGetTensorImpl())) values.emplace_back(entry.key(), entry.value().detach());
-  for (const auto& entry : state_->module.named_buffers()) values.emplace_back(entry.key(), entry.value().detach());
+  for (const auto& entry : state_->module.named_buffers()) values.emplace_back(entry.key(), entry.value().detach().to(stored_dtype(entry.value())));
   return values;
 }
 
@@ -117,6 +132,17 @@ std::vector<ParameterPart> ShardedModel::parts() {
   for (const auto& entry : state_->module.named_parameters())
     if (const auto* place = state_->place(entry.value())) parts.push_back(state_->units[place->first]->part(place->second, entry.key()));
   return parts;
+}
+
+at::ScalarType ShardedModel::stored_dtype(const at::Tensor& tensor) const {
+  if (const auto* place = state_->place(tensor)) return state_->units[place->first]->piece(place->second).value.scalar_type();
+  const auto built = state_->built_dtypes.find(tensor.unsafeGetTensorImpl());
+  return built == state_->built_dtypes.end() ? tensor.scalar_type() : built->second;
+}
+
+precision::ForwardCasts ShardedModel::forward_casts() const {
+  const auto& settings = state_->settings;
+  return {.inputs = settings.cast_forward_inputs ? settings.param_dtype : std::nullopt, .outputs = settings.output_dtype};
 }
 
 void ShardedModel::parts_changed() {

@@ -45,14 +45,16 @@ std::string ShardedModel::State::describe() const {
                     unit->is_root());
   }
   const auto live = settings.keeps_after_forward ? all : std::max(std::min(settings.limit_bytes, all), whole.sum());
+  const auto kept = settings.kept_over > 0 ? all / settings.kept_over : 0;
   std::ostringstream text;
   text << kStageTitles[static_cast<size_t>(settings.stage)] << ": " << groups.size() << " rank" << plural(static_cast<size_t>(groups.size()));
   if (groups.replicas.size() > 1) text << " (" << groups.replicas.size() << " replicas of " << groups.shards.size() << " shards)";
   text << ", " << units.size() << " unit" << plural(units.size()) << " (";
   for (size_t u = 0; u < units.size(); ++u) text << (u ? ", " : "") << units[u]->name();
-  text << "), " << elements << " parameters; each rank holds " << rest << " bytes of values and gradients at rest and " << rest + (coming ? live : 0) + gradients.sum()
+  text << "), " << elements << " parameters; each rank holds " << rest << " bytes of values and gradients at rest and " << rest + (coming ? live + kept : 0) + gradients.sum()
        << " at peak; a step takes " << units.size() * (coming && !settings.keeps_after_forward ? 2 : 1) << " gathers";
   if (coming && !settings.keeps_after_forward) text << " (the root's one less)";
+  if (settings.kept_over > 0) text << ", in backward over " << settings.kept_over << " neighbours,";
   text << " and " << reduced << " reductions";
   return text.str();
 }

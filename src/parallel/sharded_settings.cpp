@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
@@ -40,15 +41,23 @@ double ShardSettings::divisor_before(at::ScalarType dtype, int ranks) const {
   return divisor;
 }
 
-ShardSettings read_settings(const ShardedOptions& options) {
+ShardSettings read_settings(const ShardedOptions& options, int shards) {
   if (options.stage == ShardStage::none)
     throw ConfigError("MU168", "stage none shards nothing, so no sharded model can be made with it; stages are optimizer, gradients and full, and the "
                                "strategy for whole models on every rank is \"ddp\"");
   require_no_less("limit_gathered_mb", options.limit_gathered_mb, 0);
   require_no_less("predivide_factor", options.predivide_factor, 0);
+  const int kept_over = options.reshard_after_forward.ranks();
+  if (kept_over != 0 && (kept_over < 1 || shards % kept_over != 0))
+    throw ConfigError("MU168", "reshard_after_forward is " + std::to_string(std::max(kept_over, 0)) + ", but parameters are cut over " +
+                                   std::to_string(shards) + " ranks: choose a number that divides these, or true or false");
   ShardSettings settings;
   settings.keeps_after_forward = !options.reshard_after_forward;
+  settings.kept_over = kept_over > 1 && kept_over < shards && options.stage == ShardStage::full ? kept_over : 0;
   settings.limit_bytes = static_cast<int64_t>(options.limit_gathered_mb * 1024 * 1024);
+  settings.buffer_dtype = read_dtype("buffer_dtype", options.buffer_dtype);
+  settings.cast_forward_inputs = options.cast_forward_inputs;
+  settings.output_dtype = read_dtype("output_dtype", options.output_dtype);
   settings.param_dtype = read_dtype("param_dtype", options.param_dtype);
   settings.reduce_dtype = read_dtype("reduce_dtype", options.reduce_dtype);
   settings.predivide = options.predivide_factor;

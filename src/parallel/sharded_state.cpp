@@ -37,6 +37,14 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   if (settings.resident()) graphs_.emplace(std::move(leaves));
 }
 
+void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers) {
+  const at::NoGradGuard no_grad;
+  for (auto buffer : buffers) {
+    built_dtypes[buffer.unsafeGetTensorImpl()] = buffer.scalar_type();
+    buffer.set_data(buffer.to(*settings.buffer_dtype));
+  }
+}
+
 void ShardedModel::State::hook_up(size_t u, size_t i) {
   const auto& [name, tensor] = units[u]->parameter(i);
   gradient_hooks_.emplace_back(tensor, [this, u, i](const at::Tensor& leaf) { gradient_arrived(u, i, leaf); });
@@ -64,7 +72,7 @@ void ShardedModel::State::refuse(const hook::Touch& touch) const {
     throw UsageError("MU162", op + " writes " + what + ", which is sharded: the write would be lost: step by the prepared optimizer, and change values before "
                               "the module is prepared, or in summon_full_params with .writeback = true");
   throw UsageError("MU161", op + " needs " + what + " outside a forward, where its values are sharded: call the prepared model, or model.run(...) "
-                            "for any other function of the module; for the values themselves use save_model or summon_full_params");
+                            "for any other function of the module; write weights by save_model, not torch::save, and read or change them in summon_full_params");
 }
 
 /// Whether a scope of full values lets this operator pass.
@@ -79,6 +87,7 @@ void ShardedModel::State::before_touch(const hook::Touch& touch) {
   const bool running = forward_depth_ > 0 || backward;
   if (touch.tag < 0 || touch.writes || scope_ != FullScope::none || !(running || settings.resident())) refuse(touch);
   if (backward) note_backward();
+  units[touch.tag]->leave_shares(!backward && at::GradMode::is_enabled());
   residency_->use(touch.tag, backward ? Pass::backward : Pass::forward, settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
 }
 
@@ -105,6 +114,7 @@ void ShardedModel::State::enter_forward() {
     check_parameters();
     abandon_backward();
     if (!settings.keeps_after_forward) residency_->release_all(/*keep_roots=*/false);
+    forget_shares();
     residency_->begin(Pass::forward);
     exceptions_ = std::uncaught_exceptions();
   }
@@ -165,6 +175,7 @@ void ShardedModel::State::finish_backward() {
   in_backward_ = false;
   residency_->end(Pass::backward);
   residency_->release_all(/*keep_roots=*/false);
+  forget_shares();
   bool any = false;
   for (size_t u = 0; u < units.size(); ++u) any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
   if (any && sync) reductions_->start_rest();
@@ -204,6 +215,10 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
   if (++arrived_[u] != unit.trainable_count()) return;
   if (sync) reductions_->complete(u);
   residency_->release(u);
+}
+
+void ShardedModel::State::forget_shares() {
+  for (auto& unit : units) unit->forget_share();
 }
 
 void ShardedModel::State::abandon_backward() {

@@ -26,6 +26,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   ~State() override;
   /// To be called once, when this is owned. Collective.
   void build(std::vector<UnitPlan> plans);
+  void convert_buffers(const std::vector<at::Tensor>& buffers);
 
   void before_touch(const hook::Touch& touch) override;
   void after_touch(int64_t tag) noexcept override;
@@ -60,6 +61,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   FlatBuffers buffers;
   Units units;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;   // of buffers that were converted
   bool sync = true;
 
  private:
@@ -71,6 +73,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void gradient_coming();
   void gradient_arrived(size_t unit, size_t i, const at::Tensor& parameter);
   void note_backward();
+  void forget_shares();
   void check_parameters() const;
   void open_values(const FullParamsOptions& how);
   void close_values(const FullParamsOptions& how, bool write_back);

@@ -30,7 +30,8 @@ at::Tensor in_memory_order(const at::Tensor& tensor, const at::Tensor& like) {
 at::ScalarType built_dtype(const UnitPlan& plan) { return plan.parameters.front().tensor.scalar_type(); }
 
 at::ScalarType dtype_of_use(const UnitPlan& plan, const ShardSettings& settings) {
-  return at::isFloatingType(built_dtype(plan)) ? settings.param_dtype.value_or(built_dtype(plan)) : built_dtype(plan);
+  const bool casts = at::isFloatingType(built_dtype(plan)) && !plan.keeps_dtype;
+  return casts ? settings.param_dtype.value_or(built_dtype(plan)) : built_dtype(plan);
 }
 
 at::DataPtr pointer_to(const at::Tensor& memory) {
@@ -99,6 +100,13 @@ at::Tensor ShardedUnit::own_part(const at::Tensor& whole) const {
   return whole.narrow(0, layout_.chunk() * groups_.shards.rank(), layout_.chunk());
 }
 
+at::Tensor ShardedUnit::own_share(const at::Tensor& whole) const {
+  const auto length = layout_.total() / groups_.neighbours.size();
+  return whole.narrow(0, length * groups_.neighbours.rank(), length);
+}
+
+void ShardedUnit::forget_share() { buffers_.give(std::exchange(share_, at::Tensor())); }
+
 bool ShardedUnit::covers(const ShardedUnit& other) const {
   return plan_.root || name() == other.name() || other.name().starts_with(name() + ".");
 }
@@ -108,7 +116,7 @@ ParameterPart ShardedUnit::part(size_t i, std::string name) const {
   const auto& tensor = parameter(i).tensor;
   const auto start = layout_.chunk() * groups_.shards.rank() + mine.begin - layout_.whole(i).begin;
   const auto length = mine.length == 0 ? 0 : std::clamp<int64_t>(tensor.numel() - start, 0, mine.length);
-  return {std::move(name), tensor, pieces_[i].value.narrow(0, 0, length), length == 0 ? 0 : start, pieces_[i].value.numel()};
+  return {std::move(name), tensor, pieces_[i].value.narrow(0, 0, length), length == 0 ? 0 : start, pieces_[i].value.numel(), groups_.replicas.rank()};
 }
 
 std::string ShardedUnit::misplaced() const {
@@ -134,8 +142,10 @@ bool ShardedUnit::meet(UnitEvent event) {
   if (move.forget) {
     work_ = {};
     buffers_.lose(std::exchange(whole_, at::Tensor()));
+    if (share_.defined()) buffers_.lose(std::exchange(share_, at::Tensor()));
   }
   if (move.drop) drop();
+  if (event == UnitEvent::update) forget_share();
   state_ = move.next;
   if (move.start) start_gather();
   if (move.use) finish_gather();
@@ -144,7 +154,14 @@ bool ShardedUnit::meet(UnitEvent event) {
 
 void ShardedUnit::start_gather() {
   at::NoGradGuard no_grad;
-  if (!resident()) whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  if (resident())
+    memory_.drop();   // whoever passes the dispatcher by must not read what is half gathered
+  else
+    whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  if (share_.defined()) {
+    work_ = groups_.neighbours.start_all_gather_into(whole_, share_, label());
+    return;
+  }
   auto own = own_part(whole_);
   const bool converts = used_dtype_ != values_.scalar_type();
   if (converts) own.copy_(values_);
@@ -159,10 +176,17 @@ void ShardedUnit::finish_gather() {
     if (!resident()) buffers_.lose(std::exchange(whole_, at::Tensor()));
     throw;
   }
-  if (!resident()) memory_.fill(pointer_to(whole_));
+  forget_share();
+  memory_.fill(pointer_to(whole_));
 }
 
 void ShardedUnit::drop() {
+  if (leaves_share_) {
+    const at::NoGradGuard no_grad;
+    const auto own = own_share(whole_);
+    share_ = buffers_.take(own.numel(), own.options());
+    share_.copy_(own);
+  }
   memory_.drop();
   buffers_.give(std::exchange(whole_, at::Tensor()));
 }
@@ -188,6 +212,8 @@ std::vector<at::Tensor> ShardedUnit::whole_values(bool main_only) const {
 void ShardedUnit::open_values(bool main_only) {
   at::NoGradGuard no_grad;
   open_ = true;
+  leaves_share_ = false;
+  forget_share();
   if (!main_only || resident()) {
     meet(UnitEvent::touch);
     return;

@@ -66,6 +66,11 @@ class ShardedUnit {
   void close_values(bool main_only, bool write_back);
   bool values_open() const noexcept { return open_; }
 
+  /// On: freeing the whole values leaves the neighbours a share each, from which the next gather takes them.
+  void leave_shares(bool on) noexcept { leaves_share_ = on && groups_.neighbours.size() > 1; }
+  /// Must be called where the next gather may belong to another pass.
+  void forget_share();
+
   /// Undefined where nothing is trainable.
   UnitGradients* gradients() noexcept { return gradients_.get(); }
   const UnitGradients* gradients() const noexcept { return gradients_.get(); }
@@ -83,6 +88,7 @@ class ShardedUnit {
   void start_gather();
   void finish_gather();
   void drop();
+  at::Tensor own_share(const at::Tensor& whole) const;
   at::Tensor own_part(const at::Tensor& whole) const;
   void keep_written(const at::Tensor& written);
   std::string label() const { return "unit '" + plan_.name + "'"; }
@@ -96,8 +102,10 @@ class ShardedUnit {
   hook::WatchedStorage memory_, stand_in_memory_;
   at::Tensor values_;               // this rank's part, in the dtype that is updated
   at::Tensor whole_;                // the memory that memory_ shows, or that is gathered into
+  at::Tensor share_;                // of whole values that were freed
   dist::Work work_;
   UnitState state_ = UnitState::sharded;
+  bool leaves_share_ = false;
   bool open_ = false;
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<optim::FlatPiece> pieces_;

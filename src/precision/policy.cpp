@@ -93,12 +93,17 @@ void PrecisionPolicy::convert_module(torch::nn::Module& module, const std::vecto
 }
 
 void PrecisionPolicy::convert_input(at::Tensor& tensor) const {
-  if (!tensor.defined() || !tensor.is_floating_point() || precision_.kind() == PrecisionKind::f32_true) return;
-  if (tensor.scalar_type() != parameter_dtype()) tensor = tensor.to(parameter_dtype());
+  if (!tensor.defined() || !tensor.is_floating_point()) return;
+  if (!casts_.inputs && precision_.kind() == PrecisionKind::f32_true) return;
+  tensor = tensor.to(casts_.inputs.value_or(parameter_dtype()));
 }
 
 void PrecisionPolicy::convert_output(at::Tensor& tensor) const {
   if (!tensor.defined()) return;
+  if (casts_.outputs) {
+    if (tensor.is_floating_point()) tensor = tensor.to(*casts_.outputs);
+    return;
+  }
   const auto dtype = tensor.scalar_type();
   const bool half = dtype == at::kBFloat16 || dtype == at::kHalf;
   if (half && precision_.kind() != PrecisionKind::f32_true) tensor = tensor.to(at::kFloat);

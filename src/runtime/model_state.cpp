@@ -39,7 +39,7 @@ State save_weights_state(const PreparedModel& model, const std::string& path, st
     return whole;
   }
   for (auto& [name, tensor] : weights_of(*model.module))
-    if (!cut.contains(tensor.unsafeGetTensorImpl())) weights.set(name, tensor.detach());
+    if (!cut.contains(tensor.unsafeGetTensorImpl())) weights.set(name, tensor.detach().to(model.managed->stored_dtype(tensor)));
   return weights;
 }
 
@@ -52,11 +52,12 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   for (const auto& [name, tensor] : own) {
     const auto* found = weights.find(name);
     const auto part = parts.find(tensor.unsafeGetTensorImpl());
+    const auto dtype = model.managed->stored_dtype(tensor);
     if (!found)
       wrong += strict ? "\n  " + name + " is not in the checkpoint" : "";
-    else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != tensor.scalar_type())
+    else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != dtype)
       wrong += "\n  " + name + ": " + described(reader.dtype(*found), reader.sizes(*found)) + " in the checkpoint, " +
-               described(tensor.scalar_type(), tensor.sizes()) + " here";
+               described(dtype, tensor.sizes()) + " here";
     else if (wrong.empty())
       copies.emplace_back(part == parts.end() ? tensor : part->second.values,
                           part == parts.end() ? reader.whole(*found) : reader.part(*found, part->second));

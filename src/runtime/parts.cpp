@@ -180,14 +180,15 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
   require_launched();
   if (!module) throw UsageError("MU173", "prepare was given an empty module holder; make the module first");
   if (auto known = registry_->find(*module)) return known;
-  const precision::PrecisionPolicy policy(options_.precision);
-  policy.convert_module(*module, options_.fp32_modules);
+  precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
+  const precision::PrecisionPolicy policy(options_.precision, managed->forward_casts());
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
   registry_->add(model);
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.follow_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
+  if (cluster_.is_main() && model->managed->sharded()) log::info(notes_.back());
   call_each(options_.callbacks, &Callback::on_after_setup, *module);
   return model;
 }

@@ -65,7 +65,8 @@ void each_elementwise(State& inner, const std::vector<at::Tensor>& parameters, c
 
 State add_slice(std::string name, const parallel::ParameterPart& part, const at::Tensor& values, std::vector<Slice>& slices) {
   const auto order = memory_order(part.parameter);
-  slices.push_back({name, permuted(part.parameter.sizes(), order), part.begin, values});
+  const bool mine = part.replica == 0;
+  slices.push_back({name, permuted(part.parameter.sizes(), order), mine ? part.begin : 0, mine ? values : values.narrow(0, 0, 0)});
   return State::Map{{"sliced", std::move(name)}, {"order", State::List(order.begin(), order.end())}};
 }
 

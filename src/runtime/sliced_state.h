@@ -17,7 +17,7 @@ namespace muster::runtime {
 /// What this rank holds of each parameter that is cut.
 using PartMap = std::unordered_map<const c10::TensorImpl*, parallel::ParameterPart>;
 
-/// Adds `values`, which lie as the part does, and returns what stands for them.
+/// Adds `values`, which lie as the part does, unless another rank adds the same, and returns what stands for them.
 State add_slice(std::string name, const parallel::ParameterPart& part, const at::Tensor& values, std::vector<Slice>& slices);
 
 /// Reads what stands for a tensor, cut or whole.

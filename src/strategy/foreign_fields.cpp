@@ -42,6 +42,9 @@ void never(const Found& found, const FieldTexts&, FieldTexts&) { refuse_field(fo
 
 constexpr char kNoOffload[] = "parameters and states stay on the device; shard them over more ranks, or over smaller batches";
 constexpr char kNoActivationCheckpointing[] = "activations are kept for backward; train on smaller batches and accumulate gradients";
+constexpr char kByTheRuntime[] = "it is chosen for the whole program: give timeout_seconds among the options of the object that prepares; the backend follows from the device";
+constexpr char kByModule[] = "what stays whole is said by module: name them in ignored_modules";
+constexpr char kRunsOfElements[] = "each rank holds a run of a unit's elements in the order of memory, whatever their shape";
 constexpr char kInCode[] = "initialise the module before prepare(), on every rank or on rank 0 alone, whose values all ranks take";
 constexpr char kNoProcessGroup[] = "sharded training goes over all ranks of the program; shard_group_size cuts them into groups";
 
@@ -61,7 +64,7 @@ void take_sharding_strategy(const Found& found, const FieldTexts&, FieldTexts& o
 
 void take_reshard(const Found& found, const FieldTexts& others, FieldTexts& ours) {
   if (find_alias(found.text)) return take_sharding_strategy(found, others, ours);
-  ours["reshard_after_forward"] = {read_switch(found) ? "true" : "false", found.place};
+  ours["reshard_after_forward"] = {in_small_letters(found.text), found.place};
 }
 
 void take_wrap_policy(const Found& found, const FieldTexts& others, FieldTexts& ours) {
@@ -98,7 +101,7 @@ void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
 
 void take_mixed_precision(const Found& found, const FieldTexts&, FieldTexts& ours) {
   const auto word = found.text == "fp16" ? "f16" : found.text;
-  ours["param_dtype"] = ours["reduce_dtype"] = {word == "no" ? "" : word, found.place};
+  ours["buffer_dtype"] = ours["param_dtype"] = ours["reduce_dtype"] = {word == "no" ? "" : word, found.place};
 }
 
 /// "(2, 4)": replicate over 2, shard over 4.
@@ -112,6 +115,10 @@ void take_device_mesh(const Found& found, const FieldTexts&, FieldTexts& ours) {
   if (numbers.size() != 2 || numbers[0].empty() || numbers[1].empty())
     options::refuse({.name = "device_mesh"}, found, "two sizes, replicate and shard, such as 2x4,");
   ours["shard_group_size"] = {numbers[1], found.place};
+}
+
+void take_offload_policy(const Found& found, const FieldTexts&, FieldTexts&) {
+  if (const auto word = upper(found.text); word != "NONE" && word != "OFFLOADPOLICY") refuse_field(found, kNoOffload);
 }
 
 void take_prefetch(const Found& found, const FieldTexts&, FieldTexts&) {
@@ -135,20 +142,31 @@ std::span<const ForeignField> foreign_fields() {
       {"cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING", "no effect: each rank reads its own part", no_effect},
       {"device_mesh", "", "(replicate, shard): shard_group_size is the second", take_device_mesh},
       {"forward_prefetch", "FSDP_FORWARD_PREFETCH", "no effect: always so", no_effect},
+      {"device_id", "", "no effect: each rank has one device, which the program or the launcher chooses", no_effect},
       {"fsdp_version", "FSDP_VERSION", "no effect: there is one engine", no_effect},
       {"ignored_modules", "FSDP_IGNORED_MODULES", "ignored_modules", take_ignored},
+      {"ignored_states", "", "refused", never<kByModule>},
       {"limit_all_gathers", "", "no effect: limit_gathered_mb always bounds what is gathered", no_effect},
+      {"mesh", "", "as device_mesh", take_device_mesh},
       {"min_num_params", "FSDP_MIN_NUM_PARAMS", "unit_min_elements, unless auto_wrap_policy says otherwise", take_size},
-      {"mixed_precision_policy", "", "param_dtype and reduce_dtype", take_mixed_precision},
+      {"mixed_precision", "", "as mixed_precision_policy", take_mixed_precision},
+      {"mixed_precision_policy", "", "a dtype: param_dtype, reduce_dtype and buffer_dtype", take_mixed_precision},
+      {"mp_policy", "", "as mixed_precision_policy", take_mixed_precision},
       {"offload_params", "", "refused where true", only_off<kNoOffload>},
+      {"offload_policy", "", "refused unless none", take_offload_policy},
+      {"optim_state_dict_config", "", "no effect: states are always written tensor by tensor", no_effect},
       {"param_init_fn", "", "refused", never<kInCode>},
       {"process_group", "", "refused", never<kNoProcessGroup>},
+      {"process_group_backend", "", "refused", never<kByTheRuntime>},
       {"reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", "the same; also the words of sharding_strategy", take_reshard},
+      {"shard_placement_fn", "", "refused", never<kRunsOfElements>},
       {"sharding_strategy", "FSDP_SHARDING_STRATEGY",
        "FULL_SHARD; SHARD_GRAD_OP: reshard_after_forward=false; NO_SHARD: stage=none; HYBRID_SHARD: shard_group_size=-1; HYBRID_SHARD_ZERO2: both",
        take_sharding_strategy},
+      {"state_dict_config", "", "no effect: states are always written tensor by tensor", no_effect},
       {"state_dict_type", "FSDP_STATE_DICT_TYPE", "no effect: save_state() is sharded and save_model() is full; LOCAL is refused", take_state_dict_type},
       {"sync_module_states", "FSDP_SYNC_MODULE_STATES", "no effect: always so", no_effect},
+      {"timeout", "", "refused", never<kByTheRuntime>},
       {"transformer_cls_names_to_wrap", "FSDP_TRANSFORMER_CLS_TO_WRAP", "unit_classes, unless auto_wrap_policy says otherwise", take_classes},
       {"use_orig_params", "FSDP_USE_ORIG_PARAMS", "no effect: parameters always stay your own", no_effect},
   };

@@ -4,6 +4,7 @@
 #include "muster/parallel/reducer.h"
 #include "muster/parallel/sharded_model.h"
 #include "muster/parallel/single.h"
+#include "muster/shard/device_mesh.h"
 
 namespace muster {
 
@@ -43,8 +44,9 @@ class FsdpStrategy final : public TrainingStrategy {
   std::string_view name() const override { return name_; }
   std::string reason() const override { return "asked for"; }
   std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator& group) const override {
-    if (group_size_ != group.size()) throw ConfigError("MU197", "the strategy 'hsdp' is not there: use 'fsdp', which cuts over all ranks");
-    return std::make_shared<parallel::ShardedModel>(module, group, options_);
+    if (group_size_ == group.size()) return std::make_shared<parallel::ShardedModel>(module, group, options_);
+    const DeviceMesh mesh(group, {{"replicate", 0}, {"shard", group_size_}});
+    return std::make_shared<parallel::ShardedModel>(module, mesh.group("shard"), mesh.group("replicate"), options_);
   }
 
  private:
@@ -63,6 +65,9 @@ int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
   return size;
 }
 
+/// They change what a model computes, so they count on one rank, too.
+bool changes_dtypes(const FSDP& options) { return !options.buffer_dtype.empty() || !options.output_dtype.empty() || !options.param_dtype.empty(); }
+
 template <class Options>
 Options options_of(const Strategy& wish) {
   if (const auto* given = std::get_if<Options>(&wish.options())) return *given;
@@ -72,11 +77,12 @@ Options options_of(const Strategy& wish) {
 }  // namespace
 
 std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size, int ranks_per_node) {
-  if (world_size == 1)
+  const bool shards = wish.sharding() && wish.sharding()->stage != ShardStage::none;
+  if (world_size == 1 && !(shards && changes_dtypes(*wish.sharding())))
     return std::make_unique<SingleStrategy>("a world of one needs no communication (asked for: " + std::string(wish.name()) + ")");
-  if (wish.sharding() && wish.sharding()->stage != ShardStage::none) {
+  if (shards) {
     const auto& options = *wish.sharding();
-    return std::make_unique<FsdpStrategy>(wish.name(), options, group_size_of(options, world_size, ranks_per_node));
+    return std::make_unique<FsdpStrategy>(wish.name(), options, world_size == 1 ? 1 : group_size_of(options, world_size, ranks_per_node));
   }
   auto options = options_of<DDP>(wish);
   if (wish.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;

@@ -160,5 +160,30 @@ TEST(Units, OneDtypeEach) {
   EXPECT_EQ(names(plans), (Names{"root", "root"}));
 }
 
+TEST(Units, NormsWithRunningStatisticsKeepTheirDtype) {
+  struct Convolutions : nn::Module {
+    Convolutions() {
+      register_module("conv", nn::Conv2d(1, 2, 3));
+      register_module("norm", nn::BatchNorm2d(2));
+      register_module("layer_norm", nn::LayerNorm(nn::LayerNormOptions({4})));
+      register_buffer("table", torch::zeros({3}));
+      register_buffer("count", torch::zeros({3}, at::kLong));
+      register_module("ignored", nn::InstanceNorm1d(nn::InstanceNorm1dOptions(2).affine(true)));
+    }
+  };
+  const Convolutions net;
+  const auto plans = plan_units(net, {.param_dtype = "bf16"});
+  ASSERT_EQ(names(plans), (Names{"root", "root"}));
+  EXPECT_EQ(parameters(plans[0]), (Names{"conv.weight", "conv.bias", "layer_norm.weight", "layer_norm.bias"}));
+  EXPECT_FALSE(plans[0].keeps_dtype);
+  EXPECT_EQ(parameters(plans[1]), (Names{"norm.weight", "norm.bias", "ignored.weight", "ignored.bias"}));
+  EXPECT_TRUE(plans[1].keeps_dtype);
+  EXPECT_EQ(plan_units(net, {}).size(), 1u);
+  const auto buffers = buffers_to_convert(net, {.buffer_dtype = "bf16", .ignored_modules = {"ignored"}});
+  ASSERT_EQ(buffers.size(), 1u);
+  EXPECT_EQ(buffers[0].numel(), 3);
+  EXPECT_TRUE(buffers_to_convert(net, {.param_dtype = "bf16"}).empty());
+}
+
 }  // namespace
 }  // namespace muster::parallel

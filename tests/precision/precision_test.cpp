@@ -96,5 +96,21 @@ TEST(PrecisionPolicy, ConvertsModulesInputsAndOutputs) {
   EXPECT_EQ(exact.scalar_type(), torch::kDouble);
 }
 
+TEST(PrecisionPolicy, TakesOtherDtypesForInputsAndOutputs) {
+  const PrecisionPolicy policy("32-true", {.inputs = at::kBFloat16, .outputs = at::kDouble}), plain("32-true");
+  auto input = torch::ones({2}), whole = torch::ones({2}, torch::kLong);
+  plain.convert_input(input);
+  EXPECT_EQ(input.scalar_type(), torch::kFloat);
+  policy.convert_input(input);
+  policy.convert_input(whole);
+  EXPECT_EQ(input.scalar_type(), torch::kBFloat16);
+  plain.convert_output(input);
+  EXPECT_EQ(input.scalar_type(), torch::kBFloat16);
+  policy.convert_output(input);
+  policy.convert_output(whole);
+  EXPECT_EQ(input.scalar_type(), torch::kDouble);
+  EXPECT_EQ(whole.scalar_type(), torch::kLong);
+}
+
 }  // namespace
 }  // namespace muster::precision

@@ -36,20 +36,30 @@ TEST(OriginalFields, BecomeOurs) {
   EXPECT_EQ(of_original("device_mesh=(2, 4)").shard_group_size, 4);
   EXPECT_EQ(of_original("mixed_precision_policy=fp16").param_dtype, "f16");
   EXPECT_EQ(of_original("mixed_precision_policy=bf16").reduce_dtype, "bf16");
+  EXPECT_EQ(of_original("mixed_precision=bf16").buffer_dtype, "bf16");
+  EXPECT_EQ(of_original("mp_policy=no").param_dtype, "");
+  EXPECT_EQ(of_original("mesh=2x2").shard_group_size, 2);
+  EXPECT_EQ(of_original("reshard_after_forward=2").reshard_after_forward, 2);
+  EXPECT_EQ(of_original("reshard_after_forward=True").reshard_after_forward, true);
+  EXPECT_EQ(of_original("buffer_dtype=bf16,cast_forward_inputs=no,output_dtype=f32").output_dtype, "f32");
+  EXPECT_FALSE(of_original("cast_forward_inputs=no").cast_forward_inputs);
 }
 
 TEST(OriginalFields, ThatAreNotThereAreRefusedByName) {
   for (const char* text : {"cpu_offload=true", "offload_params=true", "activation_checkpointing=true", "activation_checkpointing_offload=1",
                            "activation_checkpointing_policy=Block", "backward_prefetch=BACKWARD_POST", "state_dict_type=LOCAL_STATE_DICT",
-                           "param_init_fn=f", "process_group=g"})
+                           "param_init_fn=f", "process_group=g", "process_group_backend=gloo", "timeout=60", "ignored_states=w", "shard_placement_fn=f",
+                           "offload_policy=CPUOffloadPolicy"})
     EXPECT_EQ(thrown_id([&] { of_original(text); }), "MU197") << text;
-  for (const char* text : {"cpu_offload=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY", "device_mesh=4", "backward_prefetch=ANY"})
+  for (const char* text : {"cpu_offload=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY", "device_mesh=4", "backward_prefetch=ANY", "reshard_after_forward=-1",
+                           "reshard_after_forward=some"})
     EXPECT_EQ(thrown_id([&] { of_original(text); }), "MU002") << text;
 }
 
 TEST(OriginalFields, ThatMakeNoDifferenceHereAreTaken) {
   for (const char* text : {"cpu_offload=False", "fsdp_version=2", "forward_prefetch=true", "limit_all_gathers=true", "sync_module_states=true",
-                           "use_orig_params=true", "cpu_ram_efficient_loading=true", "state_dict_type=FULL_STATE_DICT", "backward_prefetch=1"}) {
+                           "use_orig_params=true", "cpu_ram_efficient_loading=true", "state_dict_type=FULL_STATE_DICT", "backward_prefetch=1", "state_dict_config=FullStateDictConfig",
+                           "optim_state_dict_config=FullOptimStateDictConfig", "device_id=0", "offload_policy=none"}) {
     const auto options = of_original(text);
     for (const auto& field : sharded_fields()) EXPECT_EQ(field.write(options), field.write(FSDP{})) << text;
   }

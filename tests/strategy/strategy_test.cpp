@@ -12,6 +12,8 @@ TEST(Strategies, AreMadeByName) {
   EXPECT_EQ(make_strategy("auto", 4, 2)->name(), "ddp");
   EXPECT_EQ(make_strategy(FSDP{.stage = ShardStage::none}, 4, 2)->name(), "ddp");
   for (const char* name : {"fsdp", "hsdp", "auto"}) EXPECT_EQ(make_strategy(name, 1, 1)->name(), "single");
+  EXPECT_EQ(make_strategy(FSDP{.param_dtype = "bf16"}, 1, 1)->name(), "fsdp");   // what is computed does not depend on the ranks
+  EXPECT_EQ(make_strategy(FSDP{.output_dtype = "f32", .shard_group_size = 4}, 1, 1)->name(), "hsdp");
 }
 
 TEST(Strategies, ShardGroupsMustDivideTheWorld) {

@@ -2,6 +2,7 @@
 
 #include "muster/optim/flat_source.h"
 #include "muster/parallel/sharded_options.h"
+#include "muster/precision/policy.h"
 #include "muster/tree/state.h"
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +24,7 @@ struct ParameterPart {
   at::Tensor values;      ///< the elements [begin, begin + numel()) in the order in which the parameter lies in memory; 1-D, writable
   int64_t begin = 0;
   int64_t padded = 0;     ///< elements that an optimizer's state of this part has
+  int replica = 0;        ///< how many ranks before this one hold the same elements
 };
 
 /// One module under a way to train: what a strategy makes of it. The reducer (replicated) and the sharded model are the
@@ -63,6 +65,11 @@ class ManagedModel : public optim::FlatSource {
   virtual std::vector<ParameterPart> parts() { return {}; }
   /// To be called when the values of parts() were written. Collective where other ranks need them.
   virtual void parts_changed() {}
+
+  /// The dtype in which a parameter or buffer of the module is kept and saved, whatever it is used in.
+  virtual at::ScalarType stored_dtype(const at::Tensor& tensor) const { return tensor.scalar_type(); }
+  /// What becomes of the inputs and outputs of forwards.
+  virtual precision::ForwardCasts forward_casts() const { return {}; }
 
   /// Runs f while the module's parameters hold whole values, outside of forward and backward; where they always do it is
   /// just called. Collective where parameters are sharded.

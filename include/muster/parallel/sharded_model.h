@@ -86,6 +86,8 @@ class ShardedModel final : public ManagedModel {
   /// Collective. Unit by unit, so that no more than one unit is gathered beside the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
   std::vector<ParameterPart> parts() override;
+  at::ScalarType stored_dtype(const at::Tensor& tensor) const override;
+  precision::ForwardCasts forward_casts() const override;
   /// Collective.
   void parts_changed() override;
   /// Throws: UsageError (MU169) inside a forward, backward or another such scope; (MU190) out of an operator that writes a

@@ -20,19 +20,41 @@ enum class ShardStage {
   full,        ///< parameters (ZeRO-3, FSDP)
 };
 
+/// What becomes of gathered parameters between forward and backward: true, false, or a number of ranks over which they stay cut.
+class ReshardAfterForward {
+ public:
+  constexpr ReshardAfterForward(bool frees = true) noexcept : ranks_(frees ? 0 : 1) {}
+  /// Requires: no less than 1, which is what false means. Checked where it is used.
+  constexpr ReshardAfterForward(int ranks) noexcept : ranks_(ranks == 0 ? -1 : ranks) {}
+  /// They do not all stay on each rank.
+  constexpr explicit operator bool() const noexcept { return ranks_ != 1; }
+  /// 0: over all that parameters are cut over.
+  constexpr int ranks() const noexcept { return ranks_; }
+  friend constexpr bool operator==(ReshardAfterForward, ReshardAfterForward) = default;
+
+ private:
+  int ranks_;
+};
+
 /// Options of sharded training.
 ///
 /// Boundaries of units are drawn by wrap() and by all the unit_* fields together; a submodule that several of them name is one unit.
 struct ShardedOptions {
   /// Where nothing else draws boundaries: make units of the repeated blocks found in the module. Off: one unit in all.
   bool auto_wrap = true;
+  /// Floating buffers are used in this dtype, and saved in the one the module was built in; the statistics of norms stay. Empty: that one.
+  std::string buffer_dtype = "";
+  /// With param_dtype: floating inputs of the prepared model's forwards are converted into it.
+  bool cast_forward_inputs = true;
   /// Submodules that stay whole on every rank, with all below them: names, or regular expressions that match whole names.
   /// Their gradients are not communicated, so a prepared optimizer takes their parameters only if they are frozen (MU178).
   std::vector<std::string> ignored_modules = {};
   /// Units that are needed soon are gathered ahead as long as no more than this is gathered, in MiB. 0: the unit in use and the next.
   double limit_gathered_mb = 0;
+  /// Floating outputs of the prepared model's forwards are converted into this dtype. Empty: as the precision says.
+  std::string output_dtype = "";
   /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64"), while each rank updates its part in the
-  /// dtype the module was built in. Empty: that one.
+  /// dtype the module was built in. Norms with running statistics (BatchNorm, InstanceNorm) are used in the latter. Empty: all are.
   std::string param_dtype = "";
   /// Gradients are divided by this before they are summed over ranks, and by the rest of the number of ranks after.
   /// 0: by all of it before, except in "f16": by about its root, so that neither end of the range is lost.
@@ -40,8 +62,9 @@ struct ShardedOptions {
   /// Gradients are summed over ranks in this dtype. Empty: the dtype the module was built in.
   std::string reduce_dtype = "";
   /// Stage full: parameters are freed after forward and gathered again in backward, except the root's. Off: they stay until their
-  /// gradients have arrived, for less traffic and more memory.
-  bool reshard_after_forward = true;
+  /// gradients have arrived, for less traffic and more memory. A number that divides the ranks they are cut over: each group of so many
+  /// neighbours keeps them until backward, cut among its ranks, and gathers them from there; choose the ranks of a node.
+  ReshardAfterForward reshard_after_forward = true;
   /// Parameters are cut over groups of so many ranks and replicated over the groups (HSDP). 0: cut over all ranks; -1: over the ranks
   /// of each node.
   int shard_group_size = 0;

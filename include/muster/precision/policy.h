@@ -44,25 +44,32 @@ class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
   std::optional<Before> before_;
 };
 
+/// Dtypes that floating inputs and outputs of a forward are converted into, whatever the precision says. Unset: as it says.
+struct ForwardCasts {
+  std::optional<at::ScalarType> inputs, outputs;
+};
+
 /// What a precision does to a module, its inputs and its outputs. A value; thread-safe.
 class PrecisionPolicy {
  public:
-  explicit PrecisionPolicy(Precision precision) : precision_(precision) {}
+  explicit PrecisionPolicy(Precision precision, ForwardCasts casts = {}) : precision_(precision), casts_(casts) {}
   Precision precision() const noexcept { return precision_; }
 
   /// Casts floating parameters and buffers in place; the user's handles stay valid. Nothing for mixed precision.
   /// Submodules named in `fp32` ("norm", "blocks.3.head") and what is below them stay as they are.
   /// Throws: ConfigError (MU148) for a name that no submodule has, listing those there are.
   void convert_module(torch::nn::Module& module, const std::vector<std::string>& fp32 = {}) const;
-  /// Floating inputs become the dtype of the parameters, except under "32-true"; everything else stays.
+  /// Floating inputs become the dtype of the parameters, except under "32-true", or that of the casts; everything else stays.
   void convert_input(at::Tensor& tensor) const;
-  /// Except under "32-true", bfloat16 and float16 outputs become float32: losses and metrics are computed in it.
+  /// Except under "32-true", bfloat16 and float16 outputs become float32: losses and metrics are computed in it. With a cast all
+  /// floating ones become its dtype.
   void convert_output(at::Tensor& tensor) const;
   /// The dtype of the parameters.
   at::ScalarType parameter_dtype() const noexcept;
 
  private:
   Precision precision_;
+  ForwardCasts casts_;
 };
 
 /// The dtype in which autocast computes; unset where the precision is not mixed.

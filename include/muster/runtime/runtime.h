@@ -17,6 +17,7 @@
 
 #include <c10/core/Device.h>
 
+#include <concepts>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -136,6 +137,13 @@ class Runtime : public runtime::Saving {
   template <class M>
   void save_model(const Model<M>& model, const std::filesystem::path& folder, const SaveWeightsOptions& options = {}) const {
     write_model(*model.prepared(), folder, options);
+  }
+  /// Runs `f` while the module's own parameters hold whole values, to be read or changed, on all ranks or the first; where nothing is
+  /// sharded it is just called. Collective: where parameters are sharded, between forward and backward passes.
+  /// Throws: what `f` throws; as ManagedModel::summon_full_params.
+  template <class M, std::invocable<> F>
+  void summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options = {}) const {
+    model.prepared()->managed->summon_full_params(std::forward<F>(f), options);
   }
   template <class M>
   std::shared_ptr<M> unwrap_model(const Model<M>& model) const { return model.ptr(); }

@@ -15,6 +15,8 @@ using DDP = parallel::DdpOptions;
 /// Options of sharded training; see parallel/options.h.
 using FSDP = parallel::ShardedOptions;
 using ShardStage = parallel::ShardStage;
+/// How whole parameters are shown; see parallel/sharded_options.h.
+using FullParamsOptions = parallel::FullParamsOptions;
 
 /// A way to train, by name or with options: "auto", "ddp", "fsdp", muster::DDP{.bucket_cap_mb = 10}, muster::FSDP{.auto_wrap = false}.
 ///
