@@ -22,7 +22,7 @@ using checkpoint::spec_of;
 /// Hands tensors to a file in few large calls, and holds on to copies only until they are written.
 class TensorStream {
  public:
-  explicit TensorStream(format::AtomicFile& file) : file_(file) {}
+  TensorStream(format::AtomicFile& file, const ValueOf& value_of) : file_(file), value_of_(value_of) {}
 
   void append(std::string_view bytes) {
     pieces_.push_back(bytes);
@@ -31,7 +31,7 @@ class TensorStream {
   }
 
   void append(const at::Tensor& tensor) {
-    owners_.push_back(dense(tensor));
+    owners_.push_back(dense(value_of_ ? value_of_(tensor) : tensor));
     const at::Tensor& values = owners_.back();
     append({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
   }
@@ -48,20 +48,21 @@ class TensorStream {
   static constexpr std::size_t kPiecesPerCall = 1024;
 
   format::AtomicFile& file_;
+  const ValueOf& value_of_;
   std::vector<at::Tensor> owners_;
   std::vector<std::string_view> pieces_;
   std::size_t waiting_ = 0;
 };
 
 std::unique_ptr<format::AtomicFile> write_aside(const NamedTensors& tensors, const fs::path& path, const format::Metadata& metadata,
-                                                Durability durability) {
+                                                Durability durability, const ValueOf& value_of) {
   std::vector<format::TensorSpec> specs;
   specs.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor, path.string()));
   const format::FilePlan plan = format::plan_file(specs, metadata, path.string());
   auto file = std::make_unique<format::AtomicFile>(path, durability);
   file->reserve(plan.file_bytes);
-  TensorStream stream(*file);
+  TensorStream stream(*file, value_of);
   stream.append(plan.head);
   for (const std::size_t i : plan.order) stream.append(tensors[i].second);
   stream.flush();
@@ -107,10 +108,14 @@ void save_file(const NamedTensors& tensors, const fs::path& path, const SaveFile
   const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);
   format::Metadata metadata = options.metadata;
   metadata.insert(untied.kept_name_of.begin(), untied.kept_name_of.end());
-  write_aside(untied.tensors, path, metadata, options.durability)->publish();
+  write_aside(untied.tensors, path, metadata, options.durability, {})->publish();
 }
 
 std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder, const SaveWeightsOptions& options) {
+  return save_weights(tensors, folder, options, {});
+}
+
+std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder, const SaveWeightsOptions& options, const ValueOf& value_of) {
   make_target_folder(folder);
   check_names(tensors, folder);
   const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);
@@ -124,7 +129,7 @@ std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& 
   std::vector<fs::path> paths;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     paths.push_back(folder / format::shard_name(i, shards.size()));
-    files.push_back(write_aside(shards[i], paths.back(), metadata[i], options.durability));
+    files.push_back(write_aside(shards[i], paths.back(), metadata[i], options.durability, value_of));
   }
   format::publish_weight_set(folder, files, shards.size() > 1 ? std::optional(index) : std::nullopt, options.durability);
   return paths;

@@ -1,6 +1,7 @@
 #include "muster/runtime/runtime.h"
 
 #include "parts.h"
+#include "weight_stream.h"
 
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
@@ -71,10 +72,10 @@ const std::vector<std::shared_ptr<Callback>>& Runtime::callbacks() const { retur
 
 void Runtime::write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder,
                           const SaveWeightsOptions& options) const {
-  // Every rank takes part in collecting the values; only the main rank writes, and all learn how it went.
-  const auto state = model.managed->full_state(/*main_only=*/true);
-  runtime::first_here(group(), is_main(), [&] {
-    if (is_main()) save_weights(state, folder, options);
+  runtime::WeightStream stream(model, group());
+  // Only the main rank writes, and all learn how it went.
+  runtime::first_here(group(), /*first=*/true, [&] {
+    stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) { save_weights(tensors, folder, options, value_of); });
   });
 }
 

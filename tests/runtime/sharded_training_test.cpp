@@ -1,4 +1,5 @@
 #include "muster/accelerator.h"
+#include "muster/checkpoint/weights.h"
 #include "muster/fabric.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
@@ -9,9 +10,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,6 +102,11 @@ TEST(HybridSharding, TakesSeveralModelsAndStages) {
     accelerator.backward(small_loss(first(small_inputs(0, accelerator.process_index()))) + second(small_inputs(1, 0)).sum() * 0);
     optimizer.step();
     EXPECT_NE(accelerator.plan().find("2 replicas of 2 shards"), std::string::npos) << accelerator.plan();
+    const auto folder = testing::shared_folder(accelerator.group());
+    accelerator.save_model(first, folder.path());
+    const auto written = load_file(folder.path());
+    for (const auto& [name, tensor] : first.prepared()->managed->full_state(false)) EXPECT_TRUE(torch::equal(written.at(name), tensor)) << name;
+    accelerator.wait_for_everyone();
   });
 }
 
@@ -269,6 +278,55 @@ TEST(FullParameters, AreMissedByLibTorchsOwnSave) {
       for (const auto& [name, tensor] : expected) EXPECT_TRUE(torch::equal(loaded->named_parameters()[name], tensor)) << name;
     }
     first.wait_for_everyone();
+  });
+}
+
+struct SharedWeight : torch::nn::Module {
+  explicit SharedWeight(const at::Tensor& weight) { register_parameter("weight", weight); }
+};
+
+/// Weights that are tied, lie transposed, have no elements, and stay whole.
+struct OddNetImpl : torch::nn::Module {
+  torch::nn::Linear one{register_module("one", torch::nn::Linear(9, 11))},
+      ignored{register_module("ignored", torch::nn::Linear(2, 3))};
+  at::Tensor none = register_parameter("none", torch::zeros({0, 4}));
+  at::Tensor count = register_buffer("count", torch::arange(5));
+  OddNetImpl() {
+    const torch::NoGradGuard no_grad;
+    one->weight.set_data(one->weight.t().contiguous().t());
+    register_module("two", std::make_shared<SharedWeight>(one->weight));
+  }
+};
+TORCH_MODULE(OddNet);
+
+TEST(SavedWeights, AreGatheredTensorByTensor) {
+  testing::as_ranks(2, [] {
+    for (const char* strategy : {"fsdp", "zero1", "ddp"}) {
+      SCOPED_TRACE(strategy);
+      Accelerator accelerator({.strategy = std::string(strategy) == "fsdp" ? Strategy(FSDP{.ignored_modules = {"ignored"}}) : Strategy(strategy)});
+      const auto folder = testing::shared_folder(accelerator.group());
+      OddNet net;
+      const auto model = accelerator.prepare(net);
+      std::atomic<int64_t> most{0};
+      accelerator.group().observe([&](const dist::OperationEvent& event) { most = std::max(most.load(), event.bytes); });
+      accelerator.save_model(model, folder.path(), {.max_shard_size = 450});
+      EXPECT_LT(most, 100 * 4);   // of the largest parameter
+      accelerator.group().observe([](const dist::OperationEvent&) {});
+      const auto written = load_file(folder.path());
+      const auto expected = model.prepared()->managed->full_state(false);
+      EXPECT_EQ(written.tensors.size(), expected.size() - 1);
+      EXPECT_EQ(written.metadata.at("two.weight"), "one.weight");
+      for (const auto& [name, tensor] : expected) {
+        if (name == "two.weight") continue;
+        EXPECT_EQ(testing::difference_in_bits(written.at(name), tensor.contiguous()), "") << name;
+      }
+      const auto file = folder.path() / "file";
+      if (accelerator.is_main_process()) std::ofstream(file) << "no folder";
+      accelerator.wait_for_everyone();
+      const auto thrown = testing::thrown([&] { accelerator.save_model(model, file / "weights"); });
+      EXPECT_NE(thrown.find("MU202"), std::string::npos) << thrown;
+      accelerator.wait_for_everyone();
+    }
   });
 }
 

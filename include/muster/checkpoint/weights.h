@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -69,6 +70,13 @@ LoadReport load_into(const NamedTensors& destinations, const std::filesystem::pa
 /// Collective: none.
 std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder,
                                                 const SaveWeightsOptions& options = {});
+
+/// Puts a tensor's values together when they are written.
+using ValueOf = std::function<at::Tensor(const at::Tensor&)>;
+/// As above, for tensors that need not have values yet: `value_of` is called with one after the other, each that is written once,
+/// and returns one of its shape and dtype. Ties are those of the tensors given.
+std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder, const SaveWeightsOptions& options,
+                                                const ValueOf& value_of);
 
 /// All defined parameters and buffers of a module and its children, by full name, in the order of Python's state_dict:
 /// a module's parameters, its buffers, then its children.

@@ -1,0 +1,83 @@
+#include "weight_stream.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <torch/nn/module.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace muster::runtime {
+namespace {
+
+constexpr int64_t kNoMore = -1;
+
+/// Of this form, with memory of its own but hardly any.
+at::Tensor stand_in(const at::Tensor& like, at::ScalarType dtype) {
+  const auto element = at::empty({1}, at::TensorOptions().dtype(dtype));
+  return like.numel() == 0 ? at::empty(like.sizes(), element.options()) : element.expand(like.sizes());
+}
+
+}  // namespace
+
+WeightStream::WeightStream(const PreparedModel& model, dist::Communicator group) : group_(std::move(group)) {
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> shown;
+  for (auto& part : model.managed->parts()) {
+    const auto* parameter = part.parameter.unsafeGetTensorImpl();
+    if (shown.contains(parameter)) continue;
+    const auto shape = stand_in(part.parameter, part.values.scalar_type());
+    shown[parameter] = shape;
+    if (shape.numel() > 0) part_of_[shape.const_data_ptr()] = parts_.size();
+    parts_.push_back(std::move(part));
+  }
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto cut = shown.find(tensor.unsafeGetTensorImpl());
+    tensors_.emplace_back(name, cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
+  };
+  for (const auto& entry : model.module->named_parameters()) add(entry.key(), entry.value());
+  for (const auto& entry : model.module->named_buffers()) add(entry.key(), entry.value());
+}
+
+/// What the main rank says.
+int64_t WeightStream::agree(int64_t next) const {
+  const auto number = at::tensor(next, at::kLong);
+  group_.broadcast(number);
+  return number.item<int64_t>();
+}
+
+std::vector<at::Tensor> WeightStream::pieces(size_t i) const {
+  const auto& part = parts_[i];
+  return group_.gather(part.replica == 0 ? part.values : part.values.narrow(0, 0, 0));
+}
+
+at::Tensor WeightStream::value_of(const at::Tensor& tensor) const {
+  const auto found = part_of_.find(tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr);
+  if (found == part_of_.end()) return tensor;
+  agree(static_cast<int64_t>(found->second));
+  const auto& parameter = parts_[found->second].parameter;
+  return at::cat(pieces(found->second)).as_strided(parameter.sizes(), parameter.strides());
+}
+
+void WeightStream::hand_over() {
+  for (auto next = agree(kNoMore); next != kNoMore; next = agree(kNoMore)) pieces(static_cast<size_t>(next));
+}
+
+void WeightStream::run(const std::function<void(const NamedTensors&, const ValueOf&)>& write) {
+  if (group_.rank() != 0) return hand_over();
+  try {
+    write(tensors_, [this](const at::Tensor& tensor) { return value_of(tensor); });
+  } catch (...) {
+    const auto failed = std::current_exception();
+    try {
+      agree(kNoMore);
+    } catch (const std::exception&) {
+      // The group is lost; what came first says more.
+    }
+    std::rethrow_exception(failed);
+  }
+  agree(kNoMore);
+}
+
+}  // namespace muster::runtime

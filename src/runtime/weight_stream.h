@@ -1,0 +1,34 @@
+#pragma once
+
+#include "muster/checkpoint/weights.h"
+#include "muster/dist/communicator.h"
+#include "muster/runtime/model.h"
+
+#include <functional>
+#include <unordered_map>
+#include <vector>
+
+namespace muster::runtime {
+
+/// A model's weights for a file that one rank writes: what is cut over ranks is put together one tensor at a time.
+class WeightStream {
+ public:
+  WeightStream(const PreparedModel& model, dist::Communicator group);
+
+  /// Calls `write` on the main rank, with all tensors and what gives their values; meanwhile the other ranks hand over their parts.
+  /// Collective.
+  void run(const std::function<void(const NamedTensors&, const ValueOf&)>& write);
+
+ private:
+  void hand_over();
+  std::vector<at::Tensor> pieces(size_t i) const;
+  at::Tensor value_of(const at::Tensor& tensor) const;
+  int64_t agree(int64_t next) const;
+
+  dist::Communicator group_;
+  NamedTensors tensors_;                                 // with a stand-in for each parameter that is cut
+  std::vector<parallel::ParameterPart> parts_;           // one of each parameter
+  std::unordered_map<const void*, size_t> part_of_;      // by the stand-in's memory
+};
+
+}  // namespace muster::runtime
