@@ -89,7 +89,6 @@ void Parts::launch() {
 void Parts::connect() {
   if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
   share_cores();
-  if (device_.is_cpu()) device::keep_freed_memory();
   GroupOptions meeting;
   meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   group_ = dist::connect(cluster_, meeting);
@@ -183,6 +182,8 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
+  // Not before: what a model that is cut over ranks took when it was built should go back to the system.
+  if (device_.is_cpu()) device::keep_freed_memory();
   const precision::PrecisionPolicy policy(options_.precision, managed->forward_casts());
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
   registry_->add(model);
