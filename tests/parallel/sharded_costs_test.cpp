@@ -160,6 +160,7 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
           model.parts();   // waits for the gathers after the step
           EXPECT_NEAR(double(memory.live()), wanted.rest, wanted.rest / 100) << "step " << s;
           EXPECT_LE(double(memory.peak()), wanted.peak + 2 * unit + activations) << "step " << s;
+          if (s == 0) continue;   // the optimizer has its state from its first step on, and nothing is gathered ahead before
           EXPECT_GE(double(memory.peak()), wanted.peak - 2 * unit) << "step " << s;
           const auto figures = model.figures();
           EXPECT_NEAR(double(figures.held_bytes + figures.lent_bytes) + 2 * all / world, double(memory.live()), wanted.rest / 100);
