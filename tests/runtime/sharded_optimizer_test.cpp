@@ -66,6 +66,7 @@ const std::vector<OptimizerCase>& elementwise_cases() {
 struct OptimizerCourse {
   Strategy strategy = "ddp";
   bool optimizer_first = false;   ///< prepared before its model
+  double clip = 0;                ///< the gradients' norm of that order is kept small
   int alone = 0;                  ///< steps of the optimizer by itself, before anything is prepared
   std::filesystem::path load = {}, save = {};
 };
@@ -95,6 +96,7 @@ std::vector<at::Tensor> train_course(const OptimizerCase& which, const Optimizer
   for (int step = course.load.empty() ? 0 : 2; step < 4; ++step) {
     if (step == 2 && !course.save.empty()) accelerator.save_state(course.save);
     accelerator.backward(course_loss(model(course_inputs(step, accelerator.process_index()))));
+    if (course.clip > 0) { EXPECT_GT(accelerator.clip_grad_norm_(model, 0.01, {.norm_type = course.clip}), 0.01); }
     prepared->step();
     prepared->zero_grad();
   }
@@ -116,6 +118,21 @@ TEST(ShardedOptimizers, EqualWholeOnesToTheBit) {
       const auto whole = train_course(which, {.strategy = "ddp"});
       expect_same_bits(train_course(which, {.strategy = "fsdp"}), whole);
       expect_same_bits(train_course(which, {.strategy = "fsdp", .optimizer_first = true}), whole);
+    }
+  });
+}
+
+TEST(ShardedOptimizers, ClipToTheSameBitsHoweverGradientsAreCut) {
+  testing::as_ranks(2, [] {
+    const Accelerator first;
+    const auto& sgd = elementwise_cases().front();   // a factor shows in its steps
+    for (const double order : {1.0, 2.0, 2.5, double(INFINITY)}) {
+      const auto whole = train_course(sgd, {.strategy = "ddp", .clip = order});
+      for (const Strategy& strategy : {Strategy("zero1"), Strategy("zero2"), Strategy("fsdp"), Strategy(FSDP{.auto_wrap = false}),
+                                       Strategy(FSDP{.reshard_after_forward = false, .unit_min_elements = 1})}) {
+        SCOPED_TRACE(std::to_string(order) + ", " + std::string(strategy.name()));
+        expect_same_bits(train_course(sgd, {.strategy = strategy, .clip = order}), whole);
+      }
     }
   });
 }
