@@ -4,8 +4,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}
 out=${OUT:-out/fsdp}
-steps=${STEPS:-100}
+steps=${STEPS:-30}
 mkdir -p "$out"
+export MUSTER_KEEP_MEMORY=0   # else the picture shows what is kept for the next step, too
 command -v bible >/dev/null || { echo "fsdp: no book; install Debian's package bible-kjv" >&2; exit 77; }
 bible -f 'gen1:1-rev22:21' </dev/null >"$out/book.txt"
 for strategy in ddp fsdp; do
