@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Instructions that watching the parameters of a sharded model adds to a forward and backward of the GPT of 9 million, by callgrind.
-# key.sh [BUILD]: fails above 2%. Two runs a way of different length; the difference is free of start-up. Takes ten minutes on two cores.
+# key.sh [BUILD]: fails above 2%. Two runs a way of different length; the difference is free of start-up. Takes about 19 minutes of one core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-build}/benchmarks/key_bench
