@@ -1,7 +1,6 @@
 #include "parallel/counted_memory.h"
-#include "parallel/shard_layout.h"
+#include "parallel/gathered_elements.h"
 #include "parallel/sharded_models.h"
-#include "parallel/units.h"
 
 #include <algorithm>
 #include <map>
@@ -33,21 +32,6 @@ struct Traffic {
   }
 };
 
-/// The elements of one gather of every unit, on one rank.
-struct Elements {
-  int64_t all = 0, root = 0, flags = 0;
-  Elements(const torch::nn::Module& module, int world) {
-    for (const auto& plan : plan_units(module, {})) {
-      std::vector<int64_t> numels;
-      for (const auto& parameter : plan.parameters) numels.push_back(parameter.tensor.numel());
-      const auto chunk = ShardLayout(numels, world).chunk();
-      all += chunk * (world - 1);
-      if (plan.root) root += chunk * (world - 1);
-      flags += static_cast<int64_t>(numels.size()) * (world - 1);
-    }
-  }
-};
-
 TEST(ShardedCosts, SendsTheElementsOfTheTable) {
   for (const int world : {2, 3})
     for (const int micro : {1, 3})
@@ -55,7 +39,7 @@ TEST(ShardedCosts, SendsTheElementsOfTheTable) {
         SCOPED_TRACE(name_of(options) + ", " + std::to_string(world) + " ranks, " + std::to_string(micro) + " micro-batches");
         on_seeded_ranks(world, [&](dist::Communicator group) {
           auto net = make_net();
-          const Elements once(*net, world);
+          const GatheredElements once(*net, world);
           torch::optim::AdamW adam(net->parameters(), adamw());
           ShardedModel model(*net, group, options);
           optim::FusedOptimizer optimizer(adam, {&model});
@@ -104,7 +88,7 @@ TEST(ShardedCosts, ReplicasExchangeOnlyTheSumsOfTheirParts) {
   on_seeded_ranks(4, [&](dist::Communicator group) {
     const auto [shards, replicas] = two_by_two(group);
     auto net = make_net();
-    const Elements once(*net, 2);
+    const GatheredElements once(*net, 2);
     ShardedModel model(*net, shards, replicas, {});
     Traffic within, across;
     within.watch(shards);

@@ -1,23 +1,11 @@
-#include "parallel/shard_layout.h"
+#include "parallel/gathered_elements.h"
 #include "parallel/sharded_models.h"
-#include "parallel/units.h"
 
 #include <atomic>
 #include <memory>
 
 namespace muster::parallel::sharded {
 namespace {
-
-/// What one gather of all units brings to a rank from others.
-int64_t elements_gathered_once(const torch::nn::Module& module, int world) {
-  int64_t all = 0;
-  for (const auto& plan : plan_units(module, {})) {
-    std::vector<int64_t> numels;
-    for (const auto& parameter : plan.parameters) numels.push_back(parameter.tensor.numel());
-    all += ShardLayout(numels, world).chunk() * (world - 1);
-  }
-  return all;
-}
 
 TEST(ShardedNeighbours, KeepWholeValuesUntilBackward) {
   for (const int micro : {1, 2}) {
@@ -38,7 +26,7 @@ TEST(ShardedNeighbours, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
       optim::FusedOptimizer optimizer(adam, {&model});
       const auto counter = std::make_shared<std::atomic<int64_t>>(0);
       auto& gathered = *counter;
-      const auto once = elements_gathered_once(*net, 4);
+      const auto once = GatheredElements(*net, 4).all;
       group.observe([counter](const dist::OperationEvent& event) {
         if (event.operation == "all_gather") *counter += event.bytes / 4 * 3;
       });

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "parallel/shard_layout.h"
+#include "parallel/units.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace muster::parallel::sharded {
+
+/// The elements that one gather of every unit brings to a rank from others, and the flags of one reduction.
+struct GatheredElements {
+  int64_t all = 0, root = 0, flags = 0;
+  GatheredElements(const torch::nn::Module& module, int world) {
+    for (const auto& plan : plan_units(module, {})) {
+      std::vector<int64_t> numels;
+      for (const auto& parameter : plan.parameters) numels.push_back(parameter.tensor.numel());
+      const auto chunk = ShardLayout(numels, world).chunk();
+      all += chunk * (world - 1);
+      if (plan.root) root += chunk * (world - 1);
+      flags += static_cast<int64_t>(numels.size()) * (world - 1);
+    }
+  }
+};
+
+}  // namespace muster::parallel::sharded
