@@ -39,7 +39,7 @@ test: build
 	@python3 tools/run_tests.py $(BUILD) $(TEST) --without large
 
 test-full: build
-	@MUSTER_TEST_FULL=1 python3 tools/run_tests.py $(BUILD) $(TEST) --without large
+	@MUSTER_TEST_FULL=1 python3 tools/run_tests.py $(BUILD) $(TEST) --without large --patience 8
 
 test-large: build
 	@python3 tools/run_tests.py $(BUILD) --label large

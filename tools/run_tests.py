@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Runs every test that CMake registered and closes with one line: N passed, N failed, N skipped.
 
-    run_tests.py BUILD [NAME...] [--label LABEL] [--without LABEL]
+    run_tests.py BUILD [NAME...] [--label LABEL] [--without LABEL] [--patience FACTOR]
 
 A test labelled gtest counts its cases; one labelled script counts by its own closing line of the same form;
 any other counts as one. Exit code 77 means skipped, with the reason as its last line.
 Tests run one after another: most of them bring up several ranks and keep every core busy.
+The time-out of each is multiplied by the factor.
 """
 import argparse
 import dataclasses
@@ -42,13 +43,13 @@ class Result:
     seconds: float = 0.0
 
 
-def registered(build):
+def registered(build, patience):
     listing = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True)
     if listing.returncode:
         sys.exit(listing.stderr)
     for entry in json.loads(listing.stdout)["tests"]:
         given = {p["name"]: p["value"] for p in entry.get("properties", [])}
-        yield Test(entry["name"], entry.get("command", []), given.get("LABELS", []), float(given.get("TIMEOUT", 600)),
+        yield Test(entry["name"], entry.get("command", []), given.get("LABELS", []), patience * float(given.get("TIMEOUT", 600)),
                    given.get("WORKING_DIRECTORY", build),
                    dict(pair.split("=", 1) for pair in given.get("ENVIRONMENT", [])))
 
@@ -179,8 +180,9 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--label", action="append", default=[])
     parser.add_argument("--without", action="append", default=[])
+    parser.add_argument("--patience", type=float, default=1)
     arguments = parser.parse_args()
-    tests = [test for test in registered(arguments.build)
+    tests = [test for test in registered(arguments.build, arguments.patience)
              if (not arguments.names or test.name in arguments.names) and (not arguments.label or set(arguments.label) & set(test.labels))
              and not set(arguments.without) & set(test.labels)]
     unknown = set(arguments.names) - {test.name for test in tests}

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <regex>
 #include <typeinfo>
 
@@ -161,6 +162,24 @@ void find_repeated(const Module& parent, const std::string& prefix, Boundaries& 
   }
 }
 
+int64_t elements_of(const Module& module) {
+  int64_t elements = 0;
+  for (const auto& parameter : module.parameters()) elements += parameter.numel();
+  return elements;
+}
+
+/// Left to the root, the table of an embedding and the head would wait for each other: the one is used first, the other last.
+void add_large_layers(const std::vector<ModulePlace>& places, Boundaries& units) {
+  std::set<const Module*> within;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const auto& [unit, name] : units) {
+    least = std::min(least, elements_of(*unit));
+    for (const auto& module : unit->modules()) within.insert(module.get());
+  }
+  for (const auto& [name, module] : places)
+    if (module->children().empty() && !within.contains(module.get()) && elements_of(*module) >= least) units.emplace(module.get(), name);
+}
+
 bool has_policy(const ShardedOptions& options) {
   return !options.unit_classes.empty() || options.unit_min_elements > 0 || !options.unit_names.empty() || options.unit_predicate ||
          !options.unit_types.empty();
@@ -179,7 +198,10 @@ std::map<const Module*, std::string> unit_boundaries(const Module& root, const S
   each_named(root, places, "unit_names", options.unit_names, [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });
   add_classes(root, places, options, units);
   if (options.unit_min_elements > 0) BySize(options.unit_min_elements, units).rest(root, "");
-  if (units.empty() && !has_policy(options) && options.auto_wrap) find_repeated(root, "", units);
+  if (units.empty() && !has_policy(options) && options.auto_wrap) {
+    find_repeated(root, "", units);
+    add_large_layers(places, units);
+  }
   return units;
 }
 

@@ -50,7 +50,7 @@ ShardedField field(std::string name, T parallel::ShardedOptions::*member, std::s
 const std::vector<ShardedField>& sharded_fields() {
   using Options = parallel::ShardedOptions;
   static const std::vector<ShardedField> fields{
-      field("auto_wrap", &Options::auto_wrap, "where nothing else draws boundaries, make units of the repeated blocks"),
+      field("auto_wrap", &Options::auto_wrap, "where nothing else draws boundaries, make units of the repeated blocks and of layers as large as one"),
       field("buffer_dtype", &Options::buffer_dtype, "dtype in which floating buffers are used"),
       field("cast_forward_inputs", &Options::cast_forward_inputs, "with param_dtype: floating inputs of the model are converted into it"),
       field("ignored_modules", &Options::ignored_modules, "submodules that stay whole, by name or regular expression"),

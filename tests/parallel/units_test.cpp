@@ -51,12 +51,31 @@ TEST(Units, FindsRepeatedMembersWithChildrenAndSingleLayersOnlyInContainers) {
     Net() {
       register_module("a", std::make_shared<Block>());
       register_module("b", std::make_shared<Block>());
-      register_module("in", nn::Linear(2, 2));
-      register_module("out", nn::Linear(2, 2));
+      register_module("in", nn::Linear(2, 1));
+      register_module("out", nn::Linear(2, 1));
       register_module("seq", nn::Sequential(nn::Linear(2, 2), nn::ReLU(), nn::Linear(2, 2)));
     }
   };
   EXPECT_EQ(names(plan_units(Net(), {})), (Names{"root", "a", "b", "seq.0", "seq.2"}));
+}
+
+TEST(Units, LayersBesideTheBlocksThatAreAsLargeAsOneAreUnitsUnlessTheyShareParameters) {
+  struct Head : nn::Module {
+    explicit Head(at::Tensor weight) { register_parameter("weight", std::move(weight)); }
+  };
+  struct Net : nn::Module {
+    explicit Net(bool tied) {
+      auto table = register_module("table", nn::Embedding(3, 2));
+      register_module("small", nn::Linear(2, 1));
+      register_module("blocks", nn::Sequential(nn::Linear(2, 2), nn::Linear(2, 2)));
+      register_module("head", std::make_shared<Head>(tied ? table->weight : torch::ones({3, 2})));
+    }
+  };
+  EXPECT_EQ(names(plan_units(Net(false), {})), (Names{"root", "table", "blocks.0", "blocks.1", "head"}));
+  const auto tied = plan_units(Net(true), {});
+  EXPECT_EQ(names(tied), (Names{"root", "blocks.0", "blocks.1"}));
+  EXPECT_EQ(parameters(tied[0]), (Names{"table.weight", "small.weight", "small.bias"}));
+  EXPECT_EQ(names(plan_units(Net(false), {.unit_names = {"blocks.0"}})), (Names{"root", "blocks.0"}));
 }
 
 TEST(Units, MarksWinAndNest) {

@@ -40,7 +40,8 @@ class ReshardAfterForward {
 ///
 /// Boundaries of units are drawn by wrap() and by all the unit_* fields together; a submodule that several of them name is one unit.
 struct ShardedOptions {
-  /// Where nothing else draws boundaries: make units of the repeated blocks found in the module. Off: one unit in all.
+  /// Where nothing else draws boundaries: make units of the repeated blocks found in the module, and of layers outside of them that
+  /// hold as many elements as the smallest of these. Off: one unit in all.
   bool auto_wrap = true;
   /// Floating buffers are used in this dtype, and saved in the one the module was built in; the statistics of norms stay. Empty: that one.
   std::string buffer_dtype = "";
