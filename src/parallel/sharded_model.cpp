@@ -1,5 +1,6 @@
 #include "muster/parallel/sharded_model.h"
 
+#include "muster/device/host_memory.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/optim/norm.h"
 #include "parallel/agreement.h"
@@ -55,6 +56,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards,
     for (const auto& buffer : buffers)
       if (group->size() > 1) group->broadcast(buffer.tensor);
   state_->convert_buffers(buffers_to_convert(module, options));
+  device::release_freed_memory();   // where whole parameters were is room between their parts, which little fits into
 }
 
 ShardedModel::~ShardedModel() = default;
