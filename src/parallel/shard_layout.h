@@ -1,17 +1,12 @@
 #pragma once
 
+#include "muster/shard/chunk.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace muster::parallel {
-
-/// A contiguous range of elements.
-struct Span {
-  int64_t begin = 0;
-  int64_t length = 0;
-  friend bool operator==(const Span&, const Span&) = default;
-};
 
 /// Where the parameters of a unit lie in its flat memory, and which part of that each rank holds.
 /// Every parameter starts at a multiple of the padding. Rank r holds the r-th of `world` chunks of equal length, a whole
@@ -24,16 +19,16 @@ class ShardLayout {
   int64_t chunk() const noexcept { return chunk_; }
   int64_t total() const noexcept { return chunk_ * world_; }
   /// The padded range of parameter i in the flat memory.
-  Span whole(size_t i) const { return spans_[i]; }
+  shard::Chunk whole(size_t i) const { return spans_[i]; }
   /// What rank r holds of parameter i, relative to its chunk. Length 0: nothing.
-  Span part(size_t i, int rank) const;
+  shard::Chunk part(size_t i, int rank) const;
   /// The parameter at this element of the flat memory. Requires: there is one.
   size_t at(int64_t element) const;
 
  private:
   int world_;
   int64_t chunk_ = 0;
-  std::vector<Span> spans_;
+  std::vector<shard::Chunk> spans_;
 };
 
 }  // namespace muster::parallel

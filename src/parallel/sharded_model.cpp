@@ -3,6 +3,7 @@
 #include "muster/device/host_memory.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/optim/norm.h"
+#include "muster/shard/device_mesh.h"
 #include "parallel/agreement.h"
 #include "parallel/local.h"
 #include "parallel/sharded_state.h"
@@ -11,22 +12,9 @@
 #include <torch/nn/module.h>
 
 #include <cmath>
-#include <numeric>
 
 namespace muster::parallel {
 namespace {
-
-/// Of each rank the stretch of `size` ranks that it is in.
-dist::Communicator neighbours_of(const dist::Communicator& group, int size) {
-  dist::Communicator mine;
-  for (int first = 0; size > 0 && first < group.size(); first += size) {
-    std::vector<int> ranks(static_cast<size_t>(size));
-    std::iota(ranks.begin(), ranks.end(), first);
-    auto made = group.subgroup(ranks);
-    if (group.rank() >= first && group.rank() < first + size) mine = std::move(made);
-  }
-  return mine;
-}
 
 std::vector<std::string> lines_of(const std::vector<UnitPlan>& plans, const std::vector<NamedTensor>& buffers) {
   std::vector<std::string> lines;
@@ -49,8 +37,9 @@ ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards,
   const auto lines = lines_of(plans, buffers);
   require_equal_lines(shards, lines);
   require_equal_lines(replicas, lines);
-  auto neighbours = neighbours_of(shards, settings.kept_over);
-  state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), std::move(neighbours)}, settings);
+  const auto neighbours =
+      settings.kept_over > 0 ? DeviceMesh(shards, {{"stretch", 0}, {"neighbour", settings.kept_over}}).group("neighbour") : dist::Communicator();
+  state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
   state_->build(std::move(plans));
   for (const auto* group : {&state_->groups.replicas, &state_->groups.shards})
     for (const auto& buffer : buffers)
