@@ -114,6 +114,7 @@ void take_device_mesh(const Found& found, const FieldTexts&, FieldTexts& ours) {
   }
   if (numbers.size() != 2 || numbers[0].empty() || numbers[1].empty())
     options::refuse({.name = "device_mesh"}, found, "two sizes, replicate and shard, such as 2x4,");
+  ours["replicas"] = {numbers[0], found.place};
   ours["shard_group_size"] = {numbers[1], found.place};
 }
 
@@ -140,7 +141,7 @@ std::span<const ForeignField> foreign_fields() {
       {"backward_prefetch", "FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE, which is always so; others are refused", take_prefetch},
       {"cpu_offload", "FSDP_OFFLOAD_PARAMS", "refused where true", only_off<kNoOffload>},
       {"cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING", "no effect: each rank reads its own part", no_effect},
-      {"device_mesh", "", "(replicate, shard): shard_group_size is the second", take_device_mesh},
+      {"device_mesh", "", "(replicate, shard): replicas and shard_group_size", take_device_mesh},
       {"forward_prefetch", "FSDP_FORWARD_PREFETCH", "no effect: always so", no_effect},
       {"device_id", "", "no effect: each rank has one device, which the program or the launcher chooses", no_effect},
       {"fsdp_version", "FSDP_VERSION", "no effect: there is one engine", no_effect},

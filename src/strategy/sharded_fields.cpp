@@ -59,6 +59,7 @@ const std::vector<ShardedField>& sharded_fields() {
       field("param_dtype", &Options::param_dtype, "dtype in which parameters are gathered and used"),
       field("predivide_factor", &Options::predivide_factor, "what gradients are divided by before they are summed"),
       field("reduce_dtype", &Options::reduce_dtype, "dtype in which gradients are summed"),
+      field("replicas", &Options::replicas, "how many shard groups there must be; 0: as many as the ranks make"),
       field("reshard_after_forward", &Options::reshard_after_forward, "free parameters after forward and gather them again in backward; a number: from so many neighbours, which keep them meanwhile"),
       field("shard_group_size", &Options::shard_group_size, "cut over groups of so many ranks; -1: those of a node, 0: all"),
       field("stage", &Options::stage, "what is cut: none, optimizer, gradients or full"),

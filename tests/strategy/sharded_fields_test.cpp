@@ -34,6 +34,7 @@ TEST(OriginalFields, BecomeOurs) {
   EXPECT_EQ(of_original("transformer_cls_names_to_wrap=Block").unit_classes, std::vector<std::string>{"Block"});
   EXPECT_EQ(of_original("ignored_modules=head.*").ignored_modules, std::vector<std::string>{"head.*"});
   EXPECT_EQ(of_original("device_mesh=(2, 4)").shard_group_size, 4);
+  EXPECT_EQ(of_original("device_mesh=(2, 4)").replicas, 2);
   EXPECT_EQ(of_original("mixed_precision_policy=fp16").param_dtype, "f16");
   EXPECT_EQ(of_original("mixed_precision_policy=bf16").reduce_dtype, "bf16");
   EXPECT_EQ(of_original("mixed_precision=bf16").buffer_dtype, "bf16");

@@ -21,6 +21,8 @@ TEST(Strategies, ShardGroupsMustDivideTheWorld) {
   EXPECT_EQ(make_strategy(FSDP{.shard_group_size = 3}, 6, 2)->name(), "hsdp");
   EXPECT_EQ(muster::testing::thrown_id([] { make_strategy("hsdp", 4, 3); }), "MU198");
   EXPECT_EQ(muster::testing::thrown_id([] { make_strategy(FSDP{.shard_group_size = -2}, 4, 2); }), "MU198");
+  EXPECT_EQ(make_strategy(FSDP{.replicas = 3, .shard_group_size = 2}, 6, 2)->name(), "hsdp");
+  EXPECT_EQ(muster::testing::thrown_id([] { make_strategy(FSDP{.replicas = 2, .shard_group_size = 2}, 6, 2); }), "MU198");
 }
 
 }  // namespace

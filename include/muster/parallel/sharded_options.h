@@ -62,6 +62,8 @@ struct ShardedOptions {
   double predivide_factor = 0;
   /// Gradients are summed over ranks in this dtype. Empty: the dtype the module was built in.
   std::string reduce_dtype = "";
+  /// How many groups of shard_group_size ranks there must be: others are refused (MU198). 0: as many as the ranks make.
+  int replicas = 0;
   /// Stage full: parameters are freed after forward and gathered again in backward, except the root's. Off: they stay until their
   /// gradients have arrived, for less traffic and more memory. A number that divides the ranks they are cut over: each group of so many
   /// neighbours keeps them until backward, cut among its ranks, and gathers them from there; choose the ranks of a node.
