@@ -66,7 +66,12 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
 
  private:
   enum class FullScope { none, reads, writes };
+  /// Bytes of values and gradients that a rank holds always, and at most.
+  struct Needs {
+    int64_t rest = 0, peak = 0;
+  };
 
+  Needs needs() const;
   [[noreturn]] void refuse(const hook::Touch& touch) const;
   bool touched_in_scope(const hook::Touch& touch) const;
   void hook_up(size_t unit, size_t i);

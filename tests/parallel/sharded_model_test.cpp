@@ -117,6 +117,17 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
     });
 }
 
+/// A layer has 4160 elements, which are 66 blocks of 64 on two ranks: 8.25 KiB of values on each, as much of gradients and two flags.
+TEST(ShardedModel, SaysInOneLineWhatWasDecided) {
+  on_seeded_ranks(2, [&](dist::Communicator group) {
+    nn::Sequential net;
+    for (int i = 0; i < 12; ++i) net->push_back(nn::Linear(64, 64));
+    EXPECT_EQ(ShardedModel(*net, group).describe(),
+              "fsdp: 2 ranks, 12 units (0, 1, 2, 3, 4, 5, 6, ..., 11), 49920 parameters; each rank holds 198.1 KiB of values and gradients at rest and "
+              "264.1 KiB at peak; a step takes 24 gathers and 12 reductions");
+  });
+}
+
 TEST(ShardedModel, HoldsItsPartAndGathersOneUnitBesideTheRoot) {
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
