@@ -3,30 +3,22 @@
 # key.sh [BUILD]: fails above 2%. Two runs a way of different length; the difference is free of start-up. Takes about 19 minutes of one core.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. benchmarks/callgrind.sh
 program=${1:-build}/benchmarks/key_bench
-command -v valgrind >/dev/null || { echo "valgrind is missing: apt-get install -y valgrind" >&2; exit 77; }
 few=1 many=2
-
-# LibTorch runs under valgrind with these; one thread, so that nothing spins.
-export ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MUSTER_LOG=error
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-count() {
-  local log=$folder/$1.$2
-  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" >"$log" 2>&1 || { tail -n 20 "$log" >&2; return 1; }
-}
 runs=()
 for way in plain resident; do
   for steps in $few $many; do
-    count $way $steps &
+    total "$program" "$way" "$steps" >"$folder/$way.$steps" &
     runs+=($!)
   done
 done
 for run in "${runs[@]}"; do wait "$run"; done
 
-total() { awk '/Collected/ {print $NF}' "$folder/$1.$2"; }
-per_step() { echo $((($(total "$1" $many) - $(total "$1" $few)) / (many - few))); }
+per_step() { echo $((($(<"$folder/$1.$many") - $(<"$folder/$1.$few")) / (many - few))); }
 
 plain=$(per_step plain)
 resident=$(per_step resident)

@@ -50,7 +50,7 @@ def step_cases(programs):
 def ddp_cases(programs):
     for model in ("gpt-9m", "wide-mlp"):
         yield Case("ddp", model, "ms/step",
-                   {"muster": Contender([str(programs / "ddp_bench"), model]), "pytorch-ddp": Contender(peer("ddp_peer", model))}, ranks=2)
+                   {"muster": Contender([str(programs / "ddp_bench"), model]), "pytorch-ddp": Contender(peer("sharded_peer", "DistributedDataParallel", model))}, ranks=2)
 
 
 def sharded(programs, strategy, model, rival, **variants):

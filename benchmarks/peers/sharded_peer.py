@@ -1,4 +1,4 @@
-"""Steps of PyTorch's sharded training at its best, one process per rank. Arguments: fully_shard, ZeroRedundancyOptimizer or
+"""Steps of PyTorch's replicated and sharded training at its best, one process per rank. Arguments: fully_shard, ZeroRedundancyOptimizer or
 DistributedDataParallel; a model. Cases: "memory..." gives the peak of a rank's memory in MiB, any other the milliseconds of a step."""
 import sys
 import time
