@@ -1,14 +1,20 @@
 #pragma once
 
+#include "muster/dist/thread_world.h"
 #include "muster/optim/fused.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/parallel/reducer.h"
 #include "muster/parallel/single.h"
+#include "muster/testing/world.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <string_view>
 #include <vector>
 
 namespace muster::parallel::testing {
@@ -119,5 +125,34 @@ inline std::vector<at::Tensor> gradients(const torch::nn::Module& module) {
     all.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
   return all;
 }
+
+/// As ranks that run freely, and under a seeded scheduler.
+inline void on_ranks(int size, const std::function<void(dist::Communicator)>& body) {
+  for (const uint64_t seed : {0, 11})
+    muster::testing::run_threads(size, seed, [&](dist::Communicator group) {
+      at::set_num_threads(1);
+      body(group);
+    });
+}
+
+/// Operations of a group, counted as they end.
+struct Trace {
+  std::mutex mutex;
+  std::vector<dist::OperationEvent> events;
+  explicit Trace(const dist::Communicator& group) {
+    group.observe([this](const dist::OperationEvent& event) {
+      const std::lock_guard lock(mutex);
+      events.push_back(event);
+      events.back().group = {};
+    });
+  }
+  size_t count(std::string_view operation) {
+    const std::lock_guard lock(mutex);
+    return static_cast<size_t>(
+        std::count_if(events.begin(), events.end(), [&](const auto& event) { return event.operation == operation; }));
+  }
+};
+
+inline at::Tensor input_of(int rank, uint64_t seed = 5) { return torch::randn({3, 4}, generator(seed + static_cast<uint64_t>(rank))); }
 
 }  // namespace muster::parallel::testing

@@ -292,29 +292,6 @@ TEST(ShardedModel, FullStateOnMainOnlyOrEverywhereWithBuffers) {
   });
 }
 
-TEST(ShardedModel, StaysUsableAfterExceptionsInForwardAndBackward) {
-  Reference reference(make_net(), 2);
-  reference.train(1);
-  on_seeded_ranks(2, [&](dist::Communicator group) {
-    auto net = make_net();
-    ShardedModel model(*net, group);
-    torch::optim::AdamW adam(net->parameters(), adamw());
-    optim::FusedOptimizer optimizer(adam, {&model});
-    EXPECT_THROW(forward(model, net, torch::tensor({kWords + 5}).view({1, 1})), c10::Error);
-    EXPECT_EQ(model.figures().gathered_bytes, 0);
-    auto words = words_of(0, group.rank());
-    model.enter_forward();
-    auto hidden = Throwing::apply(net->embed(words));
-    auto bad = loss_of(net->head(net->encoder(hidden)), words);
-    model.leave_forward();
-    EXPECT_THROW(backward(model, bad), std::runtime_error);
-    optimizer.zero_grad();
-    backward(model, loss_of(forward(model, net, words), words));
-    optimizer.step();
-    expect_state(model, reference.net, true);
-  });
-}
-
 TEST(ShardedModel, TwoModelsAtOnceAndForwardsBeforeOneBackward) {
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto one = make_net(), two = make_net(false, at::kFloat, 5), plain_one = make_net(), plain_two = make_net(false, at::kFloat, 5);

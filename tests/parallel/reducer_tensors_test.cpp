@@ -1,0 +1,197 @@
+#include "muster/parallel/reducer.h"
+
+#include "muster/testing/compare.h"
+#include "parallel/reducer_models.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+// Dtypes, tied parameters, buffers, optimizers, norms and files of a replicated model.
+
+namespace muster::parallel {
+namespace {
+
+using namespace muster::parallel::testing;
+using dist::Communicator;
+namespace lib = torch::optim;
+
+TEST(Reducer, TwoModelsAndSeveralDtypes) {
+  on_ranks(2, [](const Communicator& group) {
+    Mlp first, second;
+    draw_parameters(first, 1);
+    draw_parameters(second, 2);
+    second.first->to(at::kBFloat16);
+    second.second->to(at::kDouble);
+    Reducer one(first, group), two(second, group);
+    EXPECT_NE(two.describe().find("in 2 buckets"), std::string::npos) << two.describe();
+    const auto input = draw_part(first, 4, 0, group.rank(), at::kFloat);
+    at::Tensor joint;
+    {
+      ForwardScope both(one), scopes(two);
+      joint = first.forward(input).sum() +
+              second.second(second.first(input.to(at::kBFloat16)).to(at::kDouble)).square().sum().to(at::kFloat);
+    }
+    one.before_backward();
+    two.before_backward();
+    joint.backward();
+    one.after_backward();
+    two.after_backward();
+    for (const auto* net : {&first, &second})
+      for (const auto& parameter : net->parameters()) {
+        auto mine = parameter.grad().clone(), other = mine.clone();
+        EXPECT_EQ(parameter.grad().scalar_type(), parameter.scalar_type());
+        group.broadcast(other, 0);
+        EXPECT_TRUE(torch::equal(mine, other));
+        EXPECT_GT(mine.abs().sum().item<double>(), 0.0);
+      }
+    // One of them alone.
+    backward(two, run(two, *second.first, input.to(at::kBFloat16)).to(at::kDouble).sum() +
+                      second.second->weight.sum() + second.second->bias.sum());
+  });
+}
+
+struct Tied final : torch::nn::Module {
+  Tied() {
+    first = register_parameter("first", torch::zeros({4, 4}));
+    again = register_parameter("again", first);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(first).tanh().matmul(again); }
+  at::Tensor first, again;
+};
+
+TEST(Reducer, TiedParametersCountOnce) {
+  on_ranks(2, [](const Communicator& group) {
+    Tied net, alone;
+    draw_parameters(net, 3);
+    draw_parameters(alone, 3);
+    Reducer reducer(net, group);
+    EXPECT_NE(reducer.describe().find("1 trainable parameters"), std::string::npos) << reducer.describe();
+    backward(reducer, run(reducer, net, input_of(group.rank())).sum());
+    for (int rank = 0; rank < 2; ++rank) (alone.forward(input_of(rank)).sum() / 2).backward();
+    EXPECT_EQ(muster::testing::difference(net.first.grad(), alone.first.grad()), "");
+    EXPECT_TRUE(net.first.is_same(net.again));
+    EXPECT_EQ(reducer.full_state(false).size(), 2u);
+  });
+}
+
+TEST(Reducer, BuffersComeFromRankZeroInOneMessage) {
+  on_ranks(2, [](const Communicator& group) {
+    Cnn net;
+    draw_parameters(net, 3);
+    Reducer reducer(net, group);
+    Trace trace(group);
+    const auto forward = [&] { return run(reducer, net, draw_part(net, 4, 0, group.rank(), at::kFloat)); };
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 0u) << "equal since set-up";
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 1u);
+    reducer.set_gradient_sync(false);
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 1u);
+    reducer.set_gradient_sync(true);
+    net.eval();
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 2u) << "the first evaluation after training";
+    auto mine = net.norm->running_mean.clone(), other = mine.clone();
+    group.broadcast(other, 0);
+    EXPECT_TRUE(torch::equal(mine, other));
+    forward();
+    EXPECT_EQ(trace.count("broadcast"), 3u) << "the one just above; evaluation changes no buffer";
+
+    Cnn local;
+    draw_parameters(local, 3);
+    Reducer without(local, group, {.broadcast_buffers = false});
+    const auto before = trace.count("broadcast");
+    run(without, local, draw_part(local, 4, 0, group.rank(), at::kFloat));
+    run(without, local, draw_part(local, 4, 0, group.rank(), at::kFloat));
+    EXPECT_EQ(trace.count("broadcast"), before);
+  });
+}
+
+TEST(Reducer, OptimizersMayComeBeforeOrAfter) {
+  on_ranks(2, [](const Communicator& group) {
+    std::vector<std::vector<at::Tensor>> results;
+    for (const bool before : {true, false}) {
+      const auto net = make_net(Kind::cnn, at::kFloat, 3);
+      net->parameters()[0].set_data(net->parameters()[0].detach().contiguous(at::MemoryFormat::ChannelsLast));
+      std::unique_ptr<lib::AdamW> adamw;
+      std::unique_ptr<Reducer> reducer;
+      const auto make = [&] { adamw = std::make_unique<lib::AdamW>(net->parameters(), lib::AdamWOptions(0.01)); };
+      if (before) make();
+      reducer = std::make_unique<Reducer>(*net, group);
+      if (!before) make();
+      optim::FusedOptimizer optimizer(*adamw, {reducer.get()});
+      for (int step = 0; step < 3; ++step) {
+        backward(*reducer, loss_of(run(*reducer, *net, draw_part(*net, 4, step, group.rank(), at::kFloat))));
+        optimizer.note_backward();
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      results.push_back(values(*net));
+    }
+    for (size_t i = 0; i < results[0].size(); ++i) EXPECT_TRUE(torch::equal(results[0][i], results[1][i])) << i;
+  });
+}
+
+TEST(Reducer, OtherOptimizersRunTheirOwnStep) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    lib::RMSprop mine(net->parameters(), lib::RMSpropOptions(0.01)), theirs(alone->parameters(), lib::RMSpropOptions(0.01));
+    optim::FusedOptimizer optimizer(mine, {&reducer});
+    for (int step = 0; step < 3; ++step) {
+      backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, step, group.rank(), at::kDouble))));
+      optimizer.step();
+      optimizer.zero_grad();
+      for (int rank = 0; rank < 2; ++rank) (loss_of(alone->forward(draw_part(*net, 4, step, rank, at::kDouble))) / 2).backward();
+      theirs.step();
+      theirs.zero_grad();
+    }
+    const auto a = values(*net), b = values(*alone);
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_EQ(muster::testing::difference(a[i], b[i], 1e-10, 1e-10), "");
+  });
+}
+
+TEST(Reducer, LocalGradientsCanBeStepped) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    lib::SGD mine(net->parameters(), lib::SGDOptions(0.1)), theirs(alone->parameters(), lib::SGDOptions(0.1));
+    optim::FusedOptimizer optimizer(mine, {&reducer});
+    reducer.set_gradient_sync(false);
+    backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+    optimizer.step();
+    loss_of(alone->forward(draw_part(*net, 4, 0, group.rank(), at::kDouble))).backward();
+    theirs.step();
+    for (size_t i = 0; i < net->parameters().size(); ++i)
+      EXPECT_EQ(muster::testing::difference(net->parameters()[i].detach(), alone->parameters()[i].detach(), 1e-12, 1e-12), "");
+  });
+}
+
+TEST(Reducer, NormsStateAndFiles) {
+  on_ranks(2, [](const Communicator& group) {
+    const auto net = make_net(Kind::cnn, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+    auto twice = net->parameters();
+    twice.push_back(twice.front());
+    std::vector<at::Tensor> flat;
+    for (const auto& parameter : net->parameters()) flat.push_back(parameter.grad().flatten());
+    const auto all = torch::cat(flat);
+    EXPECT_NEAR(reducer.gradient_power_sum(twice, 2.0), all.square().sum().item<double>(), 1e-12);
+    reducer.for_each_gradient(twice, [](const at::Tensor& gradient) { gradient.mul_(2.0); });
+    EXPECT_NEAR(reducer.gradient_power_sum(twice, 1.0), 2 * all.abs().sum().item<double>(), 1e-12);
+    const auto state = reducer.full_state(true);
+    EXPECT_EQ(state.size(), group.rank() == 0 ? 9u : 0u);
+    EXPECT_EQ(reducer.full_state(false).size(), 9u);
+    EXPECT_EQ(reducer.full_state(false)[0].first, "convolution.weight");
+    std::stringstream with, without;
+    torch::save(std::static_pointer_cast<Cnn>(net), with);
+    torch::save(std::static_pointer_cast<Cnn>(make_net(Kind::cnn, at::kDouble, 3)), without);
+    EXPECT_LT(with.str().size(), without.str().size() + 100);
+  });
+}
+
+}  // namespace
+}  // namespace muster::parallel
