@@ -15,6 +15,7 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
+#include <string_view>
 
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
@@ -74,6 +75,9 @@ Child start(const std::vector<std::string>& arguments, const std::vector<std::st
     ::dup2(ends[1], 1);
     ::dup2(ends[1], 2);
     ::execve(program.c_str(), argv.data(), envp.data());
+    ::execve("/proc/self/exe", argv.data(), envp.data());   // the file may have been built anew meanwhile
+    constexpr std::string_view kWhy = "this program could not be started again for a rank\n";
+    [[maybe_unused]] const auto written = ::write(2, kWhy.data(), kWhy.size());
     ::_exit(127);
   }
   ::close(ends[1]);
