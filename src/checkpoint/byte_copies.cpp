@@ -3,8 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cstring>
 
-#include "muster/format/stream_copy.h"
 
 namespace muster::checkpoint {
 
@@ -17,7 +17,7 @@ void copy_bytes(const std::vector<ByteCopy>& copies) {
   at::parallel_for(0, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const ByteCopy& piece = pieces[static_cast<std::size_t>(i)];
-      format::stream_copy(piece.to, piece.from, piece.bytes);
+      std::memcpy(piece.to, piece.from, piece.bytes);
     }
   });
 }

@@ -14,7 +14,7 @@ struct ByteCopy {
   std::size_t bytes;
 };
 
-/// Copies all, past the processor's caches, in large pieces, on the threads of LibTorch's operators.
+/// Copies all in large pieces, on the threads of LibTorch's operators.
 /// Requires: no two of them write the same byte.
 void copy_bytes(const std::vector<ByteCopy>& copies);
 

@@ -16,7 +16,6 @@
 #include "muster/base/error.h"
 #include "muster/device/device.h"
 #include "muster/format/block_file.h"
-#include "muster/format/stream_copy.h"
 
 namespace muster::checkpoint {
 namespace {

@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 #include <vector>
 
-#include "muster/format/stream_copy.h"
 #include "muster/base/error.h"
 
 namespace muster::format {
@@ -108,7 +108,7 @@ bool MappedFile::is_resident(const InputFile& file, std::uint64_t offset, std::s
 
 bool MappedFile::copy_to(const InputFile& file, void* to, std::uint64_t offset, std::size_t bytes) const {
   if (!is_resident(file, offset, bytes)) return false;
-  stream_copy(to, data_ + offset, bytes);
+  std::memcpy(to, data_ + offset, bytes);
   return true;
 }
 

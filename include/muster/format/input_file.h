@@ -83,7 +83,7 @@ class MappedFile {
   /// Requires: `file` is the one that is mapped.
   bool is_resident(const InputFile& file, std::uint64_t offset, std::size_t bytes) const;
 
-  /// Copies a part of the file to `to`, past the processor's caches. Returns false, and does nothing, if it is not resident:
+  /// Copies a part of the file to `to`. Returns false, and does nothing, if it is not resident:
   /// read the file then. Thread-safe. Requires: `file` is the one that is mapped.
   bool copy_to(const InputFile& file, void* to, std::uint64_t offset, std::size_t bytes) const;
 
