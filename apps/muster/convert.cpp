@@ -32,7 +32,8 @@ int convert(const Arguments& arguments) {
   app.add_option("TO", to, "file or folder to write")->required();
   app.add_option("--to", form, "form to write, whatever the name says: torch, safetensors or folder");
   app.add_option("--model", options.model, "of a checkpoint folder with several models: which one's weights, from 0");
-  app.add_option("--part", options.part, "convert only what stands there, such as state_dict or optimizer/state (see muster show)");
+  app.add_option("--key,--part", options.part,
+                 "convert only what stands there, such as state_dict or optimizer/state (see muster show) [for safetensors: the only state dict]");
   app.add_option("--strip", options.strip, "take this away from the front of names, such as module.");
   app.add_option("--max-shard-size", size, "largest file of a folder [10GB]");
   app.add_flag("--leave-out", options.leave_out, "leave out objects that are not understood, instead of failing");

@@ -59,6 +59,33 @@ PythonValue* find_part(PythonValue& value, std::string_view place) {
   return nullptr;
 }
 
+/// Named tensors and nothing else, as state_dict() gives them.
+bool is_state_dict(const PythonValue& value) {
+  const auto is_tensor = [](const PythonValue::Entry& entry) { return entry.second.kind == Kind::tensor; };
+  return value.kind == Kind::map && !value.entries.empty() && std::all_of(value.entries.begin(), value.entries.end(), is_tensor);
+}
+
+bool holds_tensors_only(const PythonValue& value) {
+  if (value.kind == Kind::tensor) return true;
+  const bool nested = value.kind == Kind::map || value.kind == Kind::list || value.kind == Kind::tuple;
+  return nested && std::all_of(value.items.begin(), value.items.end(), holds_tensors_only) &&
+         std::all_of(value.entries.begin(), value.entries.end(), [](const auto& entry) { return holds_tensors_only(entry.second); });
+}
+
+/// The weights in what a training script saved, such as {"model": weights, "optimizer": state, "epoch": 3}; empty if the whole value can
+/// be written. What is passed over goes to `left_out`.
+std::string find_weights(const PythonValue& value, const std::string& file, std::vector<std::string>& left_out) {
+  if (holds_tensors_only(value)) return {};
+  std::vector<std::string> found;
+  for (const auto& [key, part] : value.entries) (is_state_dict(part) ? found : left_out).push_back(key_name(key));
+  if (found.size() == 1) return found.front();
+  left_out.clear();
+  if (found.empty()) return {};
+  std::string names;
+  for (const auto& name : found) names += (names.empty() ? "" : ", ") + name;
+  refuse_conversion(file + " has several state dicts: " + names + "; say which one to convert by --key");
+}
+
 /// Removes what is not understood, or refuses it.
 void settle_foreign(PythonValue& value, const std::string& place, bool leave_out, std::vector<std::string>& left_out) {
   const auto goes = [&](const PythonValue& part, const std::string& here) {
@@ -256,10 +283,12 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   if (stored.is_checkpoint) check_checkpoint_values(from);
   report.from = stored.kind;
   if (stored.is_checkpoint && options.part.empty()) stored.content.value = traded_value(stored, report.to, options.model);
-  PythonValue* part = find_part(stored.content.value, options.part);
-  if (!part) refuse_conversion(from.string() + " has no part '" + options.part + "'; it has: " + joined_keys(stored.content.value));
+  const bool may_search = options.part.empty() && report.to != WeightForm::torch && !stored.is_checkpoint;
+  const std::string place = may_search ? find_weights(stored.content.value, from.string(), report.left_out) : options.part;
+  PythonValue* part = find_part(stored.content.value, place);
+  if (!part) refuse_conversion(from.string() + " has no part '" + place + "'; it has: " + joined_keys(stored.content.value));
   PythonValue value = *part;
-  settle_foreign(value, options.part, options.leave_out, report.left_out);
+  settle_foreign(value, place, options.leave_out, report.left_out);
   strip_names(value, options.strip);
   if (value.kind == Kind::foreign) refuse_conversion("it is an object of '" + value.text + "'");
   if (report.to == WeightForm::torch) write_torch(stored, value, to, options, report);

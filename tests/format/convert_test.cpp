@@ -1,5 +1,6 @@
 #include "muster/format/convert.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -74,15 +75,54 @@ TEST(ConvertTest, OnlyWhatAPartUsesIsWritten) {
   EXPECT_EQ(values(open_content(folder / "y.safetensors"), "weight").size(), 6u);
 }
 
+/// A torch file of a map with these entries, whose tensors are numbers of one storage.
+std::filesystem::path saved(std::vector<PythonValue::Entry> entries, const std::filesystem::path& path) {
+  PythonFile content;
+  content.value.kind = PythonValue::Kind::map;
+  for (auto& [name, value] : entries) content.value.entries.push_back({std::move(name), std::move(value)});
+  content.storages.resize(1);
+  content.storages[0].bytes = 8;
+  content.tensors.resize(2);
+  content.tensors[1].offset = 1;
+  static const std::string kBytes(8, '\1');
+  AtomicFile file(path, Durability::none);
+  write_python_file(file, content, "s", [](std::size_t) { return std::string_view(kBytes); });
+  file.publish();
+  return path;
+}
+
+PythonValue::Entry state_dict_of(const char* name, std::size_t tensor) {
+  PythonValue weights;
+  weights.kind = PythonValue::Kind::map;
+  weights.entries.push_back({PythonValue::of_text("w"), PythonValue::of_tensor(tensor)});
+  return {PythonValue::of_text(name), weights};
+}
+
+TEST(ConvertTest, TheOnlyStateDictOfATrainingScriptsFileIsTaken) {
+  ScratchFolder folder;
+  const auto report = convert(python_file("zip.pt"), folder / "x.safetensors", quickly());
+  EXPECT_EQ(report.tensors, 5u);
+  EXPECT_THAT(report.left_out, testing::IsSupersetOf({"optimizer", "epoch"}));
+  convert(python_file("zip.pt"), folder / "y.safetensors", quickly("state_dict"));
+  EXPECT_EQ(checks::read(folder / "x.safetensors"), checks::read(folder / "y.safetensors"));
+}
+
+TEST(ConvertTest, SeveralStateDictsAreNamed) {
+  ScratchFolder folder;
+  const auto file = saved({state_dict_of("model", 0), state_dict_of("ema", 1), {PythonValue::of_text("epoch"), PythonValue::of_integer(3)}}, folder / "s.pt");
+  expect_error<CheckpointError>("MU229", "several state dicts: model, ema; say which one to convert by --key", [&] { convert(file, folder / "x.safetensors"); });
+  EXPECT_EQ(convert(file, folder / "x.safetensors", quickly("ema")).tensors, 1u);
+}
+
 TEST(ConvertTest, WhatAFormCannotHoldIsNamed) {
   ScratchFolder folder;
-  expect_error<CheckpointError>("MU229", "'epoch' is 3", [&] { convert(python_file("zip.pt"), folder / "x.safetensors"); });
+  expect_error<CheckpointError>("MU229", "'step' is 3", [&] { convert(saved({{PythonValue::of_text("step"), PythonValue::of_integer(3)}}, folder / "s.pt"), folder / "x.safetensors"); });
   expect_error<CheckpointError>("MU229", "it has: state_dict, scalar", [&] { convert(python_file("zip.pt"), folder / "x.pt", quickly("model")); });
   expect_error<CheckpointError>("MU229", "lazily", [&] { convert(python_file("new_dtypes.pt"), folder / "x.safetensors"); });
   expect_error<CheckpointError>("MU226", "'config' is an object of '__main__.Foreign'", [&] { convert(python_file("foreign.pt"), folder / "x.pt"); });
   expect_error<UsageError>("MU230", "does not tell what to write", [&] { convert(python_file("zip.pt"), folder / "x.txt"); });
   expect_error<UsageError>("MU230", "there are: torch, safetensors, folder", [] { weight_form("pickle"); });
-  EXPECT_EQ(checks::entries(folder.path()), 0u);
+  EXPECT_EQ(checks::entries(folder.path()), 1u);   // s.pt
 }
 
 TEST(ConvertTest, WhatIsNotUnderstoodCanBeLeftOut) {

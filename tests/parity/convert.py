@@ -93,9 +93,20 @@ class Cases:
     def test_a_part_of_a_checkpoint(self):
         model = torch.nn.Linear(3, 2)
         torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in model.state_dict().items()}}, self.folder / "x.ckpt")
-        assert "MU229" in self.run("convert", self.folder / "x.ckpt", self.folder / "x.safetensors", code=2)
-        self.run("convert", self.folder / "x.ckpt", self.folder / "x.safetensors", "--part", "state_dict", "--strip", "module.")
+        self.run("convert", self.folder / "x.ckpt", self.folder / "x.safetensors", "--key", "state_dict", "--strip", "module.")
         assert_equal(load_file(self.folder / "x.safetensors"), model.state_dict())
+
+    def test_what_a_training_script_saves(self):
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, self.folder / "job.pt")
+        printed = self.run("convert", self.folder / "job.pt", self.folder / "job.safetensors")
+        assert "left out: optimizer" in printed and "left out: epoch" in printed, printed
+        assert_equal(load_file(self.folder / "job.safetensors"), model.state_dict())
+        torch.save({"model": model.state_dict(), "ema": model.state_dict(), "epoch": 3}, self.folder / "two.pt")
+        assert "model, ema" in self.run("convert", self.folder / "two.pt", self.folder / "two.safetensors", code=2)
 
     def test_show(self):
         torch.save({"weights": weights(), "epoch": 3, "name": "x\n"}, self.folder / "x.pt")
