@@ -206,8 +206,8 @@ void Group::tell_observers(const Operation& operation, Clock::time_point asked) 
   for (const auto& observer : *observers) observer(event);
 }
 
-std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks) {
-  Operation operation{.kind = OperationKind::subgroup, .ranks = {ranks.begin(), ranks.end()}};
+std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag& tag) {
+  Operation operation{.kind = OperationKind::subgroup, .tag = tag, .ranks = {ranks.begin(), ranks.end()}};
   run(operation);
   GroupIdentity identity = identity_;
   identity.name += formatted("/{}", subgroups_++);

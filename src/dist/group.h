@@ -46,7 +46,7 @@ class Group {
   void abort(const std::string& cause);
   void observe(Communicator::Observer observer);
   /// The group of these ranks, or null if this rank is none of them.
-  std::shared_ptr<Group> subgroup(const std::vector<int>& ranks);
+  std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const Tag& tag);
 
  private:
   using Clock = std::chrono::steady_clock;

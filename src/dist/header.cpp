@@ -26,9 +26,32 @@ int64_t hash(const std::string& text) {
   return static_cast<int64_t>(value);
 }
 
+/// Labels of a peer are shown in messages, so they must not move the cursor.
+std::string shown_label(const Header& header) {
+  std::string text(header.label, strnlen(header.label, kMaxLabel));
+  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  return text;
+}
+
 std::string describe(const Header& header) {
-  const std::string text = describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes());
-  return header.label[0] ? text + " for " + header.label : text;
+  return dist::describe(describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes()),
+                  {.gradient_step = header.gradient_step, .label = shown_label(header), .leaf = header.leaf, .leaves = header.leaves,
+                   .source = header.source});
+}
+
+/// False if the parts of a header contradict each other, so that nothing in it can be believed.
+bool is_sound(const Header& header) {
+  if (header.kind > OperationKind::receive || header.source > Source::library || header.dims < 0) return false;
+  if (header.dtype < 0 || header.dtype >= static_cast<int>(at::ScalarType::NumOptions)) return false;
+  if (header.leaves < 0 || header.leaf < 0 || (header.leaf > 0 && header.leaf >= header.leaves)) return false;
+  const bool is_list = header.kind == OperationKind::subgroup;
+  if (!is_list && header.dims > kMaxDims) return false;
+  if (!header.gives) return true;
+  if (is_list || header.scalar_type() == at::ScalarType::Undefined) return false;
+  uint64_t bytes = at::elementSize(header.scalar_type());
+  for (int64_t size : header.sizes())
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes)) return false;
+  return bytes == header.bytes;
 }
 
 bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
@@ -37,8 +60,13 @@ bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
   return a.kind == b.kind && (!has_root(a.kind) || a.root == b.root);
 }
 
+bool same_tag(const Header& a, const Header& b) {
+  return a.source == b.source && a.label_hash == b.label_hash && a.leaf == b.leaf && a.leaves == b.leaves &&
+         a.gradient_step == b.gradient_step;
+}
+
 bool agree(const Header& a, int a_rank, const Header& b, int b_rank) {
-  if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence || a.label_hash != b.label_hash) return false;
+  if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence || !same_tag(a, b)) return false;
   if (reduces(a.kind) && a.reduce != b.reduce) return false;
   bool typed = a.scalar_type() != at::ScalarType::Undefined && b.scalar_type() != at::ScalarType::Undefined;
   if (typed && a.dtype != b.dtype) return false;
@@ -55,8 +83,12 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.gives = sent != nullptr;
   header.root = operation.root;
   header.sequence = operation.sequence;
-  header.label_hash = hash(operation.label);
-  operation.label.copy(header.label, kMaxLabel);
+  header.source = operation.tag.source;
+  header.leaf = operation.tag.leaf;
+  header.leaves = operation.tag.leaves;
+  header.gradient_step = operation.tag.gradient_step;
+  header.label_hash = hash(operation.tag.label);
+  operation.tag.label.copy(header.label, kMaxLabel);
   header.bytes = bytes;
   const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
   header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
@@ -101,6 +133,9 @@ void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer
     std::string cause(reinterpret_cast<const char*>(payload(frame)), std::min<std::size_t>(theirs.bytes, kInlineBytes));
     throw TransportFailure{TransportFailure::Kind::aborted, peer, cause};
   }
+  if (!is_sound(theirs))
+    throw CommError("MU050", formatted("rank {} sent rank {} a message of group {} whose parts contradict each other: do all ranks "
+                                    "run the same build?", peer, my_rank, group));
   if (agree(mine, my_rank, theirs, peer)) return;
   auto side = [](int rank, const Header& header) { return formatted("rank {} called {}", rank, describe(header)); };
   std::string first = my_rank < peer ? side(my_rank, mine) : side(peer, theirs);
@@ -108,8 +143,9 @@ void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer
   std::string place = mine.sequence == theirs.sequence
                           ? formatted("operation {}", mine.sequence)
                           : formatted("operation {} on rank {} and {} on rank {}", mine.sequence, my_rank, theirs.sequence, peer);
-  throw CommError("MU050", formatted("{}, {}, {} of group {}. All ranks must call the same operations in the same order, with "
-                                  "equal shapes and dtypes.", first, second, place, group));
+  const char* whose = mine.source == theirs.source ? "" : " One of them is a call of the program, the other one of the library's own.";
+  throw CommError("MU050", formatted("{}, {}, {} of group {}.{} All ranks must call the same operations in the same order, with "
+                                  "equal shapes and dtypes.", first, second, place, group, whose));
 }
 
 }  // namespace muster::dist

@@ -24,12 +24,16 @@ struct Header {
   uint8_t gives = 0;         ///< 1 if the receiver gets the tensor described here; uneven operations only
   int8_t reduce = 0;
   int8_t dtype = 0;
+  Source source = Source::user;
   int32_t root = -1;
   int32_t dims = 0;          ///< how many entries of `shape` count
+  int32_t leaf = 0;
+  int32_t leaves = 1;
+  int64_t gradient_step = -1;
   int64_t sequence = 0;
   int64_t shape_hash = 0;    ///< of all dims, also those that have no room
   int64_t label_hash = 0;    ///< 0 if there is no label
-  char label[kMaxLabel + 1] = {};
+  char label[kMaxLabel + 1] = {};   ///< its beginning, ended by a zero
   uint64_t bytes = 0;        ///< payload from the sender to this receiver; inside the frame if it fits
   int64_t shape[kMaxDims] = {};
 

@@ -114,13 +114,21 @@ std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarTy
   return text;
 }
 
+std::string describe(const std::string& what, const Tag& tag) {
+  std::string text = tag.source == Source::library ? "the library's " + what : what;
+  if (!tag.label.empty()) text += " for " + tag.label;
+  if (tag.leaves != 1) text += formatted(", tensor {} of {} of a value", tag.leaf + int64_t{1}, tag.leaves);
+  if (tag.gradient_step >= 0) text += formatted(" in gradient step {}", tag.gradient_step);
+  return text;
+}
+
 std::string describe(const Operation& operation) {
   const auto& tensor = described_tensor(operation);
   auto dtype = tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined;
   auto shape = operation.kind == OperationKind::subgroup ? at::IntArrayRef(operation.ranks)
                : tensor.defined()                        ? tensor.sizes()
                                                          : at::IntArrayRef();
-  return describe(operation.kind, operation.reduce, operation.root, dtype, shape);
+  return describe(describe(operation.kind, operation.reduce, operation.root, dtype, shape), operation.tag);
 }
 
 }  // namespace muster::dist

@@ -19,13 +19,13 @@ enum class OperationKind : uint8_t {
 /// One operation as a rank asked for it. Tensors are contiguous and in host memory (or on the backend's device).
 struct Operation {
   OperationKind kind = OperationKind::barrier;
+  Tag tag{};
   ReduceOp reduce = ReduceOp::sum;
   int root = -1;                     ///< the root, or the peer of send and receive; -1 if neither
   at::Tensor in{};                   ///< what this rank gives; not for all_reduce, broadcast, reduce, receive
   at::Tensor out{};                   ///< what is filled; not for send and the uneven operations
   std::vector<at::Tensor> parts{};   ///< scatter, all_to_all: what goes to each rank
   std::vector<int64_t> ranks{};      ///< subgroup
-  std::string label{};               ///< what the values are; may be empty
   std::vector<at::Tensor> results{}; ///< the uneven operations: what came from each rank
   int64_t sequence = 0;              ///< set by the group
 };
@@ -47,6 +47,8 @@ int64_t payload_bytes(const Operation& operation);
 
 /// "all_reduce(sum) of float32 [4, 3]".
 std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarType dtype, at::IntArrayRef shape);
+/// "the library's all_reduce(sum) of float32 [4, 3] for gradients of bucket 2 in gradient step 7".
+std::string describe(const std::string& what, const Tag& tag);
 std::string describe(const Operation& operation);
 
 }  // namespace muster::dist

@@ -16,6 +16,16 @@ namespace {
 /// Up to this size an all_reduce sends whole tensors: one round instead of two.
 constexpr std::size_t kWholeBytes = 64 * 1024;
 
+/// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.
+bool must_give(const Operation& operation, int from, int to) {
+  switch (operation.kind) {
+    case OperationKind::all_gather_uneven: case OperationKind::all_gather_bytes: case OperationKind::all_to_all: return true;
+    case OperationKind::gather: case OperationKind::gather_bytes: return to == operation.root;
+    case OperationKind::scatter: case OperationKind::broadcast_bytes: return from == operation.root;
+    default: return false;
+  }
+}
+
 at::Tensor empty(const Header& header) {
   return at::empty(header.sizes(), at::TensorOptions().dtype(header.scalar_type()));
 }
@@ -47,10 +57,7 @@ void Pairwise::ask_why(const Call& call, int peer) {
 }
 
 void Pairwise::dispatch(const Call& call) {
-  auto& operation = call.operation;
-  const auto& in = operation.in;
-  const int root = operation.root;
-  switch (operation.kind) {
+  switch (call.operation.kind) {
     case OperationKind::all_reduce: return all_reduce(call);
     case OperationKind::all_gather: return all_gather(call);
     case OperationKind::reduce_scatter: return reduce_scatter(call);
@@ -59,15 +66,7 @@ void Pairwise::dispatch(const Call& call) {
     case OperationKind::scatter: return scatter(call);
     case OperationKind::send:
     case OperationKind::receive: return point_to_point(call);
-    case OperationKind::barrier:
-    case OperationKind::subgroup: return exchange_uneven(call, [](int) { return nullptr; });
-    case OperationKind::all_gather_uneven:
-    case OperationKind::all_gather_bytes: return exchange_uneven(call, [&](int) { return &in; });
-    case OperationKind::gather:
-    case OperationKind::gather_bytes: return exchange_uneven(call, [&](int to) { return to == root ? &in : nullptr; });
-    case OperationKind::broadcast_bytes:
-      return exchange_uneven(call, [&](int) { return rank() == root ? &in : nullptr; });
-    case OperationKind::all_to_all: return exchange_uneven(call, [&](int to) { return &operation.parts[to]; });
+    default: return exchange_uneven(call);
   }
 }
 
@@ -105,6 +104,18 @@ Frame Pairwise::receive_frame(const Call& call, int peer, const at::Tensor* sent
   return frame;
 }
 
+void Pairwise::check_arrival(const Call& call, const Leg& leg, const Header& header) const {
+  if (leg.expected && header.bytes != *leg.expected)
+    throw CommError("MU050", formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", leg.peer,
+                                    header.bytes, *leg.expected, rank(), describe(call.operation), call.group));
+  if (leg.expected) return;
+  const bool due = must_give(call.operation, leg.peer, rank());
+  if (due != (header.gives != 0) || (!due && header.bytes != 0))
+    throw CommError("MU050", formatted("rank {} sent rank {} {} in {} of group {}: do all ranks run the same build?", leg.peer, rank(),
+                                    due ? "nothing where a tensor is due" : "a tensor where none is due", describe(call.operation),
+                                    call.group));
+}
+
 void Pairwise::exchange(const Call& call, const std::vector<Leg>& legs, const Allocate& allocate) {
   Tickets tickets;
   for (const auto& leg : legs)
@@ -115,9 +126,7 @@ void Pairwise::exchange(const Call& call, const std::vector<Leg>& legs, const Al
   for (const auto& leg : legs) {
     Frame frame = receive_frame(call, leg.peer, leg.sent);
     Header header = read_header(frame);
-    if (leg.expected && header.bytes != *leg.expected)
-      throw CommError("MU050", formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", leg.peer,
-                                      header.bytes, *leg.expected, rank(), describe(call.operation), call.group));
+    check_arrival(call, leg, header);
     void* into = leg.expected ? leg.into : header.gives ? allocate(leg.peer, header) : nullptr;
     if (header.bytes == 0) continue;
     if (header.bytes <= kInlineBytes) std::memcpy(into, payload(frame), header.bytes);
@@ -126,10 +135,14 @@ void Pairwise::exchange(const Call& call, const std::vector<Leg>& legs, const Al
   for (auto& ticket : tickets) ticket->wait(call.deadline);
 }
 
-void Pairwise::exchange_uneven(const Call& call, const std::function<const at::Tensor*(int to)>& gives) {
+void Pairwise::exchange_uneven(const Call& call) {
   auto& operation = call.operation;
   const bool keeps = operation.kind != OperationKind::barrier && operation.kind != OperationKind::subgroup;
   operation.results.assign(keeps ? size() : 0, at::Tensor());
+  auto gives = [&](int to) -> const at::Tensor* {
+    if (!must_give(operation, rank(), to)) return nullptr;
+    return operation.parts.empty() ? &operation.in : &operation.parts[to];
+  };
   std::vector<Leg> legs;
   for (int peer : peers()) {
     const at::Tensor* sent = gives(peer);
@@ -142,7 +155,7 @@ void Pairwise::exchange_uneven(const Call& call, const std::function<const at::T
     operation.results[peer] = empty(header);
     return operation.results[peer].mutable_data_ptr();
   });
-  const at::Tensor* own = keeps ? gives(rank()) : nullptr;
+  const at::Tensor* own = gives(rank());
   if (own) operation.results[rank()] = own->clone();
 }
 

@@ -59,6 +59,8 @@ class Pairwise final : public Collectives {
   void send_frames(const Call& call, const std::vector<Leg>& legs);
   void post_blocks(Tickets& tickets, int peer, void* data, std::size_t bytes, bool sending);
   Frame receive_frame(const Call& call, int peer, const at::Tensor* sent);
+  /// Throws: CommError (MU050) if what the header announces is not what is due from there.
+  void check_arrival(const Call& call, const Leg& leg, const Header& header) const;
 
   void all_reduce(const Call& call);
   void all_gather(const Call& call);
@@ -67,8 +69,8 @@ class Pairwise final : public Collectives {
   void reduce(const Call& call);
   void scatter(const Call& call);
   void point_to_point(const Call& call);
-  /// all_gather_uneven, gather, all_to_all, broadcast_bytes: `gives(r)` is what rank r gets from here, or none.
-  void exchange_uneven(const Call& call, const std::function<const at::Tensor*(int to)>& gives);
+  /// The operations in which shapes may differ, and those without any tensor.
+  void exchange_uneven(const Call& call);
 
   class PieceReduction;
   /// Reduces `source`'s piece of this rank into `target`; with `all_get_it`, every piece of `target` on every rank.

@@ -57,7 +57,7 @@ class Pairwise::PieceReduction {
     for (int peer : others_) legs.push_back({.peer = peer});
     group_.send_frames(call_, legs);
     for (int peer : others_) send_piece(peer);
-    for (int peer : others_) group_.receive_frame(call_, peer, nullptr);
+    for (const auto& leg : legs) group_.check_arrival(call_, leg, read_header(group_.receive_frame(call_, leg.peer, nullptr)));
     for (int64_t chunk = 0; chunk < own_chunks; ++chunk) {
       reduce_chunk(chunk);
       if (chunk + kWindow < own_chunks) post_arrivals(chunk + kWindow);

@@ -144,7 +144,7 @@ void UnitGradients::start_reduction(const std::string& label) {
   std::fill(waits_.begin(), waits_.end(), 0);
   collecting_ = false;
   flight_ = std::move(flight);
-  flight_->work = groups_.shards.start_reduce_scatter(flight_->got, given.view({-1}), dist::ReduceOp::sum, label);
+  flight_->work = groups_.shards.as_library(label).start_reduce_scatter(flight_->got, given.view({-1}));
 }
 
 void UnitGradients::finish_scatter() {

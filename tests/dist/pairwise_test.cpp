@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <optional>
 
 #include "muster/base/error.h"
@@ -57,6 +58,16 @@ const std::vector<Disagreement>& disagreements() {
        "broadcast(root 0)", "broadcast(root 1)"},
       {"other reduction", [](const Communicator& c) { c.all_reduce(zeros({4})); },
        [](const Communicator& c) { c.all_reduce(zeros({4}), ReduceOp::max); }, "all_reduce(sum)", "all_reduce(max)"},
+      {"other source", [](const Communicator& c) { c.as_library("joining").all_gather(zeros({2})); },
+       [](const Communicator& c) { c.all_gather(zeros({2})); }, "the library's all_gather of float32 [2] for joining",
+       "called all_gather of float32 [2]"},
+      {"other purpose", [](const Communicator& c) { c.as_library("joining").barrier(); },
+       [](const Communicator& c) { c.as_library("saving").barrier(); }, "barrier for joining", "barrier for saving"},
+      {"other tensor", [](const Communicator& c) { c.tagged({.leaves = 2}).all_gather(zeros({2})); },
+       [](const Communicator& c) { c.tagged({.leaf = 1, .leaves = 2}).all_gather(zeros({2})); }, "tensor 1 of 2", "tensor 2 of 2"},
+      {"other step", [](const Communicator& c) { c.as_library("gradients", 4).start_all_reduce(zeros({30'000})).wait(); },
+       [](const Communicator& c) { c.as_library("gradients", 5).start_all_reduce(zeros({30'000})).wait(); }, "in gradient step 4",
+       "in gradient step 5"},
       {"other sub-group", [](const Communicator& c) { c.subgroup({0}); }, [](const Communicator& c) { c.subgroup({1}); },
        "subgroup of ranks [0]", "subgroup of ranks [1]"},
   };
@@ -117,6 +128,67 @@ TEST_P(GlooMismatch, MismatchesAreErrorsOnAllProcesses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, GlooMismatch, ::testing::Values(2, 3));
+
+/// The other rank of two, which sends nothing but frames made by hand.
+class LyingTransport final : public Transport {
+ public:
+  explicit LyingTransport(const Frame& frame) : frame_(frame) {}
+  int rank() const noexcept override { return 0; }
+  int size() const noexcept override { return 2; }
+  void send_frame(int, const Frame&, TimePoint) override {}
+  void receive_frame(int, Frame& frame, TimePoint) override { frame = frame_; }
+  Ticket send(int, const void*, std::size_t, int) override { return std::make_unique<Done>(); }
+  Ticket receive(int, void* data, std::size_t bytes, int) override {
+    std::memset(data, 0x5a, bytes);
+    return std::make_unique<Done>();
+  }
+  void abort(const std::string&) noexcept override {}
+  void close() noexcept override {}
+  std::unique_ptr<Transport> split(const std::vector<int>&, const std::string&) override { return nullptr; }
+
+ private:
+  struct Done final : Transfer {
+    void wait(TimePoint) override {}
+  };
+  Frame frame_;
+};
+
+/// Runs `operation` on rank 0 against a rank 1 whose honest frame `theirs`, with payload of `bytes`, is changed by `lie`.
+std::string answer_to(Operation operation, const Operation& theirs, uint64_t bytes, const std::function<void(Header&)>& lie) {
+  const bool gives = theirs.in.defined();
+  Header header = make_header(theirs, gives ? &theirs.in : nullptr, bytes);
+  lie(header);
+  Frame frame{};
+  write_header(frame, header);
+  try {
+    make_pairwise(std::make_unique<LyingTransport>(frame))->run(operation, "world", TimePoint::max());
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Pairwise, WhatAHeaderAnnouncesBoundsWhatIsWritten) {
+  const at::Tensor one = at::ones({1}), many = at::ones({50'000});
+  const Operation gather{.kind = OperationKind::all_gather_uneven, .in = one};
+  const Operation barrier{.kind = OperationKind::barrier};
+  const Operation reduce{.kind = OperationKind::all_reduce, .out = many};
+  const Operation bytes{.kind = OperationKind::all_gather_bytes, .in = at::ones({1}, at::kByte)};
+  Operation cast{.kind = OperationKind::broadcast_bytes, .root = 1}, cast_there = cast;
+  cast_there.in = at::ones({1}, at::kByte);
+  EXPECT_EQ(answer_to(gather, gather, 4, [](Header&) {}), "no error");
+  EXPECT_EQ(answer_to(barrier, barrier, 0, [](Header&) {}), "no error");
+  EXPECT_EQ(answer_to(cast, cast_there, 1, [](Header&) {}), "no error");
+  const std::string contradicts = "parts contradict each other", nothing_due = "a tensor where none is due", due = "nothing where a tensor is due";
+  auto expect = [](const std::string& words, const std::string& message) { EXPECT_NE(message.find(words), std::string::npos) << message; };
+  expect(contradicts, answer_to(gather, gather, 3000, [](Header&) {}));
+  expect(contradicts, answer_to(gather, gather, 1 << 20, [](Header&) {}));
+  expect(contradicts, answer_to(bytes, bytes, 0, [](Header&) {}));
+  expect(due, answer_to(gather, gather, 4, [](Header& h) { h.gives = 0; }));
+  expect(due, answer_to(cast, cast, 0, [](Header&) {}));
+  expect(nothing_due, answer_to(barrier, barrier, 3000, [](Header&) {}));
+  expect("sent 3000 bytes for the 0", answer_to(reduce, reduce, 3000, [](Header&) {}));
+}
 
 TEST(Pairwise, SendsThatMeetSendsAreErrors) {
   auto errors = run_thread_world(2, {.seed = 4}, [](const Communicator& comm) { comm.send(zeros({3}), 1 - comm.rank()); });

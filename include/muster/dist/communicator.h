@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/dist/tag.h"
+
 namespace muster::dist {
 
 enum class ReduceOp { sum, mean, min, max, product };
@@ -50,7 +52,7 @@ class Group;
 /// A group of ranks and the operations on it: a cheap handle to shared state.
 /// Every operation takes float64/32/16, bfloat16, int64/32/16/8, uint8 and bool, empty and non-contiguous tensors;
 /// the start_* forms want contiguous tensors, which they fill in place.
-/// Ranks that disagree in operation, order, shape or dtype all get a CommError that names both sides, before a wrong
+/// Ranks that disagree in operation, order, shape, dtype or tag all get a CommError that names both sides, before a wrong
 /// value can be used. Every wait ends within the time-out of the group.
 /// A sum is taken in rank order on every rank, so results are the same bits everywhere and in every run.
 /// Thread safety: operations may be started from one thread at a time; they run in the order in which they were started.
@@ -67,6 +69,13 @@ class Communicator {
   const std::string& name() const noexcept;
   std::chrono::milliseconds timeout() const noexcept;
 
+  /// What the operations of this handle say they are for: by default, some call of the user's.
+  const Tag& tag() const noexcept { return tag_; }
+  /// The same group, whose operations say `tag`.
+  Communicator tagged(Tag tag) const;
+  /// The same group for a message of the library's own: `label` says what for. What one rank's program calls never meets it.
+  Communicator as_library(std::string label, int64_t gradient_step = -1) const;
+
   // Collective: all of the below, by every rank of the group, in the same order.
 
   /// In place. Throws: ConfigError for the mean of integers or bool.
@@ -78,14 +87,12 @@ class Communicator {
   /// Shapes may differ in every dimension; one tensor per rank, in rank order.
   std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor) const;
   /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be that piece itself.
-  /// `label` says what the values are: ranks must agree in it as in everything else, and errors name it.
-  [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in, std::string_view label = {}) const;
+  [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
 
   /// `in` has size() times the elements of `out`; rank r receives the reduction of everybody's r-th piece. `out` may be this
-  /// rank's piece itself. `label` as above.
+  /// rank's piece itself.
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
-  [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
-                                          std::string_view label = {}) const;
+  [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
 
   /// In place; equal shapes.
   void broadcast(const at::Tensor& tensor, int root = 0) const;
@@ -125,7 +132,10 @@ class Communicator {
   const std::shared_ptr<Group>& group() const noexcept { return group_; }
 
  private:
+  Communicator(std::shared_ptr<Group> group, Tag tag);
+
   std::shared_ptr<Group> group_;
+  Tag tag_;
 };
 
 }  // namespace muster::dist
