@@ -85,8 +85,23 @@ def quoted_code_is_run(root):
                 yield f"{program.with_suffix('.md').relative_to(root)}: the block that begins '{block.splitlines()[0].strip()}' is not in {program.name}"
 
 
+def named_errors_exist(root):
+    """Pages, headers and messages send readers to pages that are there."""
+    pages = {path.stem for path in (root / "docs/errors").glob("*.md")}
+    for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "include").rglob("*.h")]:
+        for name in sorted(set(ID.findall(path.read_text())) - pages):
+            yield f"{path.relative_to(root)}: names {name}, which has no page"
+
+
+def readme_is_compiled(root):
+    """The program that README prints is an example, which the tests compile and run."""
+    blocks = re.findall(r"^```cpp\n(.*?)^```", (root / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    if blocks[:1] != [(root / "examples/readme/main.cpp").read_text()]:
+        yield "README.md: its program is not examples/readme/main.cpp"
+
+
 RULES = [found_something, every_error_has_a_page, every_page_has_its_error, pages_have_their_form, every_error_is_provoked, links_lead_somewhere,
-         quoted_code_is_run]
+         quoted_code_is_run, named_errors_exist, readme_is_compiled]
 
 GOOD = {
     "src/base/a.cpp": 'void f() { throw Error("MU001", "x"); }  // "MU009"\n',
@@ -94,7 +109,8 @@ GOOD = {
     "tests/base/a_test.cpp": 'EXPECT_EQ(id, "MU001");\n',
     "docs/howto/page.cpp": "int main() {\n  return 0;\n}\n",
     "docs/howto/page.md": "# Page\n```cpp\n  return 0;\n```\n",
-    "README.md": "`[&](auto& x)`, [page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n",
+    "README.md": "`[&](auto& x)`, [page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n```cpp\nint main() {}\n```\n",
+    "examples/readme/main.cpp": "int main() {}\n",
 }
 BROKEN = {
     found_something: [{"src/base/a.cpp": "int x;\n"}, {"docs/errors/MU001.md": None}],
@@ -106,6 +122,8 @@ BROKEN = {
     every_error_is_provoked: [{"tests/base/a_test.cpp": "MU002\n"}],
     links_lead_somewhere: [{"README.md": "`[&](auto& x)` and [`page`](docs/none.md)\n"}],
     quoted_code_is_run: [{"docs/howto/page.md": "```cpp\n  return 1;\n```\n"}],
+    named_errors_exist: [{"docs/howto/other.md": "see MU002\n"}, {"include/muster/base/a.h": "/// Throws: MU002\n"}],
+    readme_is_compiled: [{"examples/readme/main.cpp": "int main() { return 1; }\n"}],
 }
 
 

@@ -28,11 +28,11 @@ def skip(name, reason):
     print(f"skipped {name}: {reason}")
 
 
-def run(name, command):
+def run(name, command, folder=None):
     """Trains three epochs; the loss must be printed once per epoch and fall."""
     environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
     except subprocess.TimeoutExpired:
         return report(name, "not done after 120 s")
     losses = [float(x) for x in re.findall(r"epoch \d: loss ([0-9.]+)", done.stdout)]
@@ -113,7 +113,17 @@ def draw(folder):
     report("the book's curves", None if not done.returncode and drawn.count("<path") >= 6 and "</svg>" in drawn else done.stderr + drawn[-300:])
 
 
+def check_readme():
+    """README's program, which leaves its weights where it runs."""
+    program = build / "examples/readme"
+    for how, command in (("alone", [program]), ("muster run 2", [build / "bin/muster", "run", "--devices", "2", program])):
+        with tempfile.TemporaryDirectory() as scratch:
+            run(f"{how} readme", command, scratch)
+            report(f"{how} readme saves", None if list(pathlib.Path(scratch).glob("out/*.safetensors")) else "no weights in out")
+
+
 check_pair()
+check_readme()
 check_book()
 run("alone plain", [build / "examples/plain"])
 for example in ("accelerate", "fabric", "transformer"):

@@ -7,13 +7,13 @@
 namespace muster {
 
 /// What every failure of the library is thrown as.
-/// A message says what happened, where, and what to do. Its id ("MU042") names a page under docs/errors/,
-/// printed by `muster explain MU042`.
+/// A message says what happened, where, and what to do. Its id ("MU151") names a page under docs/errors/,
+/// printed by `muster explain MU151`.
 class Error : public std::runtime_error {
  public:
   Error(std::string_view id, const std::string& message)
       : std::runtime_error(std::string(id) + ": " + message), id_(id) {}
-  /// The id of the error's page, such as "MU042".
+  /// The id of the error's page, such as "MU151".
   const std::string& id() const noexcept { return id_; }
 
  private:
