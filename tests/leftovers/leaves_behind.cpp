@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <signal.h>
 #include <string>
 #include <thread>
@@ -22,7 +23,12 @@ TEST(Leaves, Nothing) {
   const auto name = "/leaves-nothing-" + std::to_string(::getpid());
   ::close(::shm_open(name.c_str(), O_CREAT | O_RDWR, 0600));
   ::shm_unlink(name.c_str());
+  const auto folder = std::filesystem::temp_directory_path() / "leaves-nothing";
+  std::filesystem::create_directory(folder);
+  std::filesystem::remove(folder);
 }
+
+TEST(Leaves, Folder) { EXPECT_TRUE(std::filesystem::create_directory(std::filesystem::temp_directory_path() / "leaves-folder")); }
 
 TEST(Leaves, Thread) {
   std::thread([] {

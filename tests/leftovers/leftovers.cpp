@@ -1,4 +1,5 @@
-// Part of every test program: it fails if its tests leave a thread, a process, an open file or a shared memory segment behind.
+// Part of every test program: it fails if its tests leave a thread, a process, an open file, a shared memory segment or something in
+// the folder for temporary files behind.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -17,6 +19,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -176,6 +179,32 @@ class Leftovers : public ::testing::Environment {
   Found before_;
 };
 
+/// A folder for temporary files that only this program and the ranks it starts use, so that what stays in it is theirs.
+class OwnTemporaryFolder : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    const char* given = std::getenv("TMPDIR");
+    const char* parents = std::getenv(kVariable);
+    if (given && parents && std::string_view(given) == parents) return;   // a rank
+    path_ = std::string(given ? given : "/tmp") + "/mt-XXXXXX";
+    ASSERT_NE(::mkdtemp(path_.data()), nullptr) << path_;
+    ::setenv(kVariable, path_.c_str(), 1);
+    ::setenv("TMPDIR", path_.c_str(), 1);
+  }
+
+  void TearDown() override {
+    if (path_.empty()) return;
+    for (const auto& name : entries(path_)) ADD_FAILURE() << "the tests of this program left " << path_ << "/" << name << " behind";
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  static constexpr const char* kVariable = "MUSTER_TEST_TMPDIR";
+  std::string path_;
+};
+
+[[maybe_unused]] const auto* const kFolder = ::testing::AddGlobalTestEnvironment(new OwnTemporaryFolder);
 [[maybe_unused]] const auto* const kRegistered = ::testing::AddGlobalTestEnvironment(new Leftovers);
 
 }  // namespace

@@ -10,7 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 LEAVES = {"Nothing": None, "Thread": r"the thread 'forgotten'", "Process": r"the process '\S+'", "DeadProcess": r"the process '\S+'",
-          "File": r"the open file /dev/zero", "Segment": r"the shared memory segment /dev/shm/leaves-segment-\d+"}
+          "File": r"the open file /dev/zero", "Folder": r"/\S+/mt-\w+/leaves-folder", "Segment": r"the shared memory segment /dev/shm/leaves-segment-\d+"}
 
 
 def run(program, case):

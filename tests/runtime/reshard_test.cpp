@@ -46,12 +46,6 @@ const std::vector<Leg>& legs() {
   return all;
 }
 
-/// The folder of the test, which its ranks inherit.
-fs::path inherited_folder(const testing::TemporaryFolder& own) {
-  setenv("MUSTER_TEST_FOLDER", own.path().c_str(), /*overwrite=*/0);
-  return getenv("MUSTER_TEST_FOLDER");
-}
-
 /// What a rank reads of a checkpoint to take up its part of model and optimizer.
 template <class Net, class Adam>
 double bytes_of_part(const fs::path& folder, const Net& model, const Adam& optimizer) {
@@ -86,8 +80,8 @@ void run_leg(const Leg& leg, const fs::path& from, const fs::path& to) {
 }
 
 TEST(Resharding, KeepsEveryBitOverWorldsStagesAndWrappings) {
-  const testing::TemporaryFolder own;
-  const auto folder = inherited_folder(own);
+  const testing::InheritedFolder own;
+  const auto& folder = own.path();
   fs::path from;
   for (const auto& leg : legs()) {
     testing::as_ranks(leg.world, [&] { run_leg(leg, from, folder / leg.name); }, leg.name);

@@ -6,6 +6,7 @@
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
+#include "runtime/temporary_folder.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
@@ -57,14 +58,16 @@ std::vector<torch::Tensor> trained(Strategy strategy, Precision precision, int e
       accelerator.backward(F::mse_loss(model(x), y));
       optimizer.step();
     }
-  accelerator.save_model(model, "trained");
+  const auto folder = testing::shared_folder(accelerator.group());
+  accelerator.save_model(model, folder.path());
   std::vector<torch::Tensor> result;
   for (auto& [name, value] : model.prepared()->managed->full_state(false)) result.push_back(value.detach().clone());
   return result;
 }
 
 TEST(Ranks, EqualOneProcessWithTheWholeBatch) {
-  const auto alone = std::filesystem::temp_directory_path() / "muster_big_batch.safetensors";
+  const testing::InheritedFolder folder;
+  const auto alone = folder.path() / "alone.safetensors";
   if (!std::getenv("MUSTER_TEST_RANK")) {
     const auto expected = trained("auto", "no", 3);
     save_file({{"0", expected[0]}, {"1", expected[1]}, {"2", expected[2]}, {"3", expected[3]}}, alone);

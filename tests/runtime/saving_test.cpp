@@ -285,11 +285,8 @@ std::vector<int64_t> seen_by_all(const Accelerator& accelerator, const std::vect
 }
 
 TEST(Saving, AnotherNumberOfRanksGoesOnAtTheSameSample) {
-  const TemporaryFolder folder;
-  const auto saved = folder.path() / "two";
   std::vector<int64_t> everything(24);
   for (int64_t i = 0; i < 24; ++i) everything[static_cast<size_t>(i)] = i;
-  const auto before = folder.path() / "before";
   testing::as_ranks(2, [] {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
     const auto folder = fs::temp_directory_path() / ("muster-test-resize" + std::to_string(getppid()));

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,25 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
   bool owned_ = false;
+};
+
+/// The folder of a test, which the processes that run its ranks find in their environment. Requires: one at a time.
+class InheritedFolder {
+ public:
+  InheritedFolder() {
+    if (const char* given = std::getenv(kVariable)) path_ = given;
+    else ::setenv(kVariable, own_.emplace().path().c_str(), 1), path_ = own_->path();
+  }
+  InheritedFolder(const InheritedFolder&) = delete;
+  ~InheritedFolder() {
+    if (own_) ::unsetenv(kVariable);
+  }
+  const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  static constexpr const char* kVariable = "MUSTER_TEST_FOLDER";
+  std::optional<TemporaryFolder> own_;
+  std::filesystem::path path_;
 };
 
 /// One folder for all ranks, owned by rank 0. Collective.
