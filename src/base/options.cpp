@@ -117,7 +117,7 @@ std::map<std::string, Found> find(const std::vector<Description>& table, const s
 
 void refuse(const Description& option, const Found& found, const std::string& wanted) {
   throw ConfigError("MU002", found.place + ": option '" + option.name + "' is '" + found.text + "', but " + wanted +
-                                 " is wanted" + (option.unit.empty() ? "" : " (" + option.unit + ")"));
+                                 " is wanted" + (option.unit.empty() ? "" : " (" + option.unit + ")") + ": correct it there");
 }
 
 std::string to_markdown(const std::vector<Description>& table) {

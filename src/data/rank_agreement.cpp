@@ -24,7 +24,7 @@ uint64_t agree(const dist::Communicator& group, const std::string& said, uint64_
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (text(rank) != text(0))
       throw ConfigError("MU115", "ranks prepare different loaders: rank 0 has " + text(0) + "; rank " + std::to_string(rank) + " has " +
-                                     text(rank) + ". Give all ranks the same data set and options, and prepare loaders in the same order");
+                                     text(rank) + ": give all ranks the same data set and options, and prepare loaders in the same order on each");
   return std::stoull(all.front());
 }
 

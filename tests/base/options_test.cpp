@@ -85,10 +85,10 @@ TEST(Options, EveryTypeIsReadAndRefused) {
 TEST(Options, ABadValueNamesItsPlaceAndWhatIsWanted) {
   Sources sources;
   sources.file = File::parse("bread:\n  salt: much\n", "b.yaml");
-  EXPECT_EQ(message_of(sources), "MU002: b.yaml line 2: option 'salt' is 'much', but a number is wanted (grams)");
+  EXPECT_EQ(message_of(sources), "MU002: b.yaml line 2: option 'salt' is 'much', but a number is wanted (grams): correct it there");
   sources.file = {};
   sources.variables = {{"BREAD_SLICES", "all"}};
-  EXPECT_EQ(message_of(sources), "MU002: variable BREAD_SLICES: option 'slices' is 'all', but a whole number is wanted");
+  EXPECT_EQ(message_of(sources), "MU002: variable BREAD_SLICES: option 'slices' is 'all', but a whole number is wanted: correct it there");
 }
 
 TEST(Options, AnUnknownKeyListsTheKnownOnes) {

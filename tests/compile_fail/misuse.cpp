@@ -26,6 +26,13 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 4
   // WRONG 4: deleted
   auto second = quiet;
+#elif WRONG == 5
+  // WRONG 5: number_of_fields_and_values_differ
+  accelerator.print("{} of {}", 1);
 #endif
+  accelerator.print("{} of {{}}: {:.2f}, {:{}}", 1, 2.0, 3, 4);
+  accelerator.print("{1} of {0}", 1, 2);
+  accelerator.print("{as it is}");
+  accelerator.print(std::string("{}"), 1);
   (void)batches;
 }

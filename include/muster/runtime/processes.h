@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/base/format.h"
+#include "muster/base/format_text.h"
 #include "muster/dist/communicator.h"
 #include "muster/runtime/logger.h"
 #include "muster/runtime/process_control.h"
@@ -64,8 +65,8 @@ class Processes {
 
   /// A line on the main rank only: print("epoch {}: {:.2f}%", epoch, 100.0 * right / seen).
   template <class... A>
-  void print(std::string_view text, const A&... values) const {
-    if (is_main()) print_line(sizeof...(A) == 0 ? std::string(text) : formatted(text, values...));
+  void print(FormatText<std::type_identity_t<A>...> text, const A&... values) const {
+    if (is_main()) print_line(sizeof...(A) == 0 ? std::string(text.text()) : formatted(text.text(), values...));
   }
   /// Lines for the diagnostic log, once for all ranks.
   Logger logger(std::string name = "muster") const { return Logger(std::move(name), group()); }
