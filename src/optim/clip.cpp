@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/optim/distinct.h"
 #include "muster/optim/norm.h"
 #include "optim/schedule_options.h"
 
@@ -9,10 +10,24 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 namespace muster {
 namespace {
 
+/// Of each group what no group before it has.
+std::vector<std::vector<at::Tensor>> distinct_groups(const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const c10::TensorImpl*> seen;
+  std::vector<std::vector<at::Tensor>> groups;
+  for (const auto& group : optimizer.param_groups()) {
+    auto& own = groups.emplace_back();
+    for (const auto& parameter : group.params())
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) own.push_back(parameter);
+  }
+  return groups;
+}
+
+/// Requires: each parameter once.
 double norm_of(const std::vector<at::Tensor>& parameters, double p) {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : parameters)
@@ -42,23 +57,24 @@ std::vector<double> optim::clip_bounds(const PerGroup<double>& max_norm, size_t 
   return each_group(max_norm, groups, "max_norm");
 }
 
-double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipNormOptions options) {
+double clip_grad_norm_(const std::vector<at::Tensor>& listed, double max_norm, ClipNormOptions options) {
+  const auto parameters = optim::distinct_tensors(listed);
   const double norm = norm_of(parameters, options.norm_type);
   apply_clip(parameters, optim::decide_clip(norm, max_norm, options.non_finite));
   return norm;
 }
 
 std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm, ClipNormOptions options) {
-  const auto& groups = optimizer.param_groups();
+  const auto groups = distinct_groups(optimizer);
   const auto bounds = optim::clip_bounds(max_norm, groups.size());
   std::vector<double> norms;
   std::vector<optim::ClipDecision> decisions;
   for (size_t g = 0; g < groups.size(); ++g) {
-    norms.push_back(norm_of(groups[g].params(), options.norm_type));
+    norms.push_back(norm_of(groups[g], options.norm_type));
     decisions.push_back(optim::decide_clip(norms[g], bounds[g], options.non_finite));
   }
   const bool drop = std::any_of(decisions.begin(), decisions.end(), [](const auto& decision) { return decision.drop; });
-  for (size_t g = 0; g < groups.size(); ++g) apply_clip(groups[g].params(), {decisions[g].factor, drop});
+  for (size_t g = 0; g < groups.size(); ++g) apply_clip(groups[g], {decisions[g].factor, drop});
   return norms;
 }
 

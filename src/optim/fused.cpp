@@ -1,6 +1,7 @@
 #include "muster/optim/fused.h"
 
 #include "muster/base/error.h"
+#include "muster/optim/distinct.h"
 #include "optim/flat.h"
 #include "optim/own_step.h"
 #include "optim/plan.h"
@@ -45,7 +46,7 @@ class FusedOptimizer::Impl {
   at::Tensor step(const lib::Optimizer::LossClosure& closure);
   void zero_grad(bool set_to_none);
   void note_backward() {
-    if (stepping_) return;
+    if (stepping_ || another_steps_) return;
     refresh_slots();
     watch_.note(slots_, rule_ == Rule::sgd || rule_ == Rule::own);
   }
@@ -54,6 +55,15 @@ class FusedOptimizer::Impl {
     follow_states();
   }
   void refuse_own_step();
+  void before_another_step() {
+    refuse_own_step();
+    another_steps_ = true;
+  }
+  void after_another_step() {
+    another_steps_ = false;
+    if (slots_current() && watch_.touched(slots_)) watch_.forget();
+  }
+  int64_t repeated() const { return repeated_; }
   /// Requires: the optimizer's own step() is needed.
   void refuse_parts() const;
 
@@ -81,7 +91,9 @@ class FusedOptimizer::Impl {
   std::vector<StateSet> state_sets_;   // per group, as planned
   std::optional<UpdatePlan> plan_;
   OwnStepWatch watch_;
+  int64_t repeated_ = 0;
   bool stepping_ = false;
+  bool another_steps_ = false;
 };
 
 bool FusedOptimizer::Impl::slots_current() const {
@@ -100,6 +112,7 @@ void FusedOptimizer::Impl::refresh_slots() {
   slots_.clear();
   plan_.reset();
   watch_.forget();
+  repeated_ += remove_repeated(*inner_);
   const auto& groups = inner_->param_groups();
   for (size_t g = 0; g < groups.size(); ++g)
     for (const auto& parameter : groups[g].params()) {
@@ -290,7 +303,7 @@ void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
 }
 
 void FusedOptimizer::Impl::refuse_own_step() {
-  if (stepping_) return;
+  if (stepping_ || another_steps_) return;
   bool stepped = false;
   if (slots_current()) {
     stepped = watch_.moved(slots_);
@@ -323,6 +336,9 @@ void FusedOptimizer::refuse_parts() const {
   if (!fused()) impl_->refuse_parts();
 }
 void FusedOptimizer::refuse_own_step() { impl_->refuse_own_step(); }
+void FusedOptimizer::before_another_step() { impl_->before_another_step(); }
+void FusedOptimizer::after_another_step() { impl_->after_another_step(); }
+int64_t FusedOptimizer::repeated() const noexcept { return impl_->repeated(); }
 bool FusedOptimizer::fused() const noexcept { return impl_->rule() != Rule::own; }
 std::string FusedOptimizer::describe() const {
   const auto* way = impl_->rule() == Rule::elementwise ? ", by its update()" : fused() ? ", fused" : ", by its own step";

@@ -37,14 +37,24 @@ void OwnStepWatch::forget() noexcept {
   samples_.clear();
 }
 
+bool OwnStepWatch::changed(const Slot& slot, const Mark& mark) { return version_of(slot) != mark.version; }
+
+bool OwnStepWatch::changed(const Slot& slot, const Sample& sample) {
+  return std::memcmp(slot.parameter.const_data_ptr(), sample.values.data(), sample.bytes) != 0;
+}
+
 bool OwnStepWatch::moved(const std::vector<Slot>& slots) const {
-  const bool versions = !marks_.empty() && std::all_of(marks_.begin(), marks_.end(), [&](const Mark& mark) {
-    return version_of(slots[mark.slot]) != mark.version;
-  });
-  const bool values = !samples_.empty() && std::all_of(samples_.begin(), samples_.end(), [&](const Sample& sample) {
-    return std::memcmp(slots[sample.slot].parameter.const_data_ptr(), sample.values.data(), sample.bytes) != 0;
-  });
-  return versions || values;
+  const auto all = [&](const auto& notes) {
+    return !notes.empty() && std::all_of(notes.begin(), notes.end(), [&](const auto& note) { return changed(slots[note.slot], note); });
+  };
+  return all(marks_) || all(samples_);
+}
+
+bool OwnStepWatch::touched(const std::vector<Slot>& slots) const {
+  const auto any = [&](const auto& notes) {
+    return std::any_of(notes.begin(), notes.end(), [&](const auto& note) { return changed(slots[note.slot], note); });
+  };
+  return any(marks_) || any(samples_);
 }
 
 }  // namespace muster::optim

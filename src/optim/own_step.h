@@ -16,6 +16,8 @@ class OwnStepWatch {
   void forget() noexcept;
   /// All parameters with gradients have changed since note().
   bool moved(const std::vector<Slot>& slots) const;
+  /// Some of them have.
+  bool touched(const std::vector<Slot>& slots) const;
 
  private:
   static constexpr size_t kSampleBytes = 64;
@@ -28,6 +30,8 @@ class OwnStepWatch {
     size_t bytes;
     std::array<char, kSampleBytes> values;
   };
+  static bool changed(const Slot& slot, const Mark& mark);
+  static bool changed(const Slot& slot, const Sample& sample);
   std::vector<Mark> marks_;
   std::vector<Sample> samples_;
 };

@@ -2,6 +2,7 @@
 
 #include "muster/device/host_memory.h"
 #include "muster/hook/key_fallback.h"
+#include "muster/optim/distinct.h"
 #include "muster/optim/norm.h"
 #include "muster/shard/device_mesh.h"
 #include "parallel/agreement.h"
@@ -87,14 +88,14 @@ double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameter
 }
 
 void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {
-  for (const auto& parameter : parameters) {
+  for (const auto& parameter : optim::distinct_tensors(parameters)) {
     const auto* piece = find(parameter);
     if (piece && piece->gradient.numel() > 0 && has_gradient(parameter)) f(piece->gradient);
   }
 }
 
 void ShardedModel::scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
-  for (const auto& parameter : parameters)
+  for (const auto& parameter : optim::distinct_tensors(parameters))
     if (const auto* place = state_->place(parameter))
       if (auto* gradients = state_->units[place->first]->gradients()) gradients->scale(place->second, factor);
 }

@@ -12,11 +12,11 @@ namespace muster::runtime {
 
 Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
   require_launched();
-  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(), [&](const auto& entry) {
+  const auto found = std::find_if(optimizers_->begin(), optimizers_->end(), [&](const auto& entry) {
     const auto prepared = entry.lock();
     return prepared && &prepared->inner() == &scheduler->optimizer();
   });
-  if (found == optimizers_.end())
+  if (found == optimizers_->end())
     throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
                               "from under its scheduler) and prepare both");
   const auto saved = saves_.add(std::make_shared<SavedScheduler>(scheduler));

@@ -140,13 +140,13 @@ JobParts Parts::job() {
                .objects = saves_.objects,
                .optimizers = {},
                .schedulers = saves_.schedulers()};
-  for (const auto& entry : optimizers_)
+  for (const auto& entry : *optimizers_)
     if (auto optimizer = entry.lock()) job.optimizers.push_back(std::move(optimizer));
   return job;
 }
 
 void Parts::forget_freed() {
-  std::erase_if(optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
+  std::erase_if(*optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
   if (accumulation_) accumulation_->reset();
   empty_device_cache();
 }
@@ -196,9 +196,10 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
 
 Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer) {
   require_launched();
-  for (const auto& entry : optimizers_)
+  for (const auto& entry : *optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
-  OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .group = group_, .registry = registry_, .scaling = {}, .trace = trace_};
+  OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .group = group_, .optimizers = optimizers_,
+                           .registry = registry_, .scaling = {}, .trace = trace_};
   if (scales_losses()) setting.scaling = options_.grad_scaler;
   if (!options_.callbacks.empty())
     setting.after_step = [callbacks = options_.callbacks](Optimizer& handle) {
@@ -206,7 +207,7 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
     };
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
   prepared->follow_models();
-  optimizers_.push_back(prepared);
+  optimizers_->push_back(prepared);
   return Optimizer(std::move(prepared));
 }
 
@@ -321,7 +322,7 @@ void Parts::set_seed(uint64_t seed, bool per_rank) {
 }
 
 void Parts::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {
-  for (const auto& entry : optimizers_)
+  for (const auto& entry : *optimizers_)
     if (const auto optimizer = entry.lock()) f(*optimizer);
 }
 

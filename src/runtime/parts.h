@@ -110,7 +110,7 @@ class Parts {
   Saves saves_;
   Flags flags_;
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
-  std::vector<std::weak_ptr<PreparedOptimizer>> optimizers_;
+  std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<uint64_t> seed_;
   std::vector<std::string> notes_;   // lines of plan() beyond the fixed ones
   bool launched_ = false;

@@ -4,9 +4,11 @@
 #include "model_state.h"
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/optim/optimizer_state.h"
 #include "muster/strategy/agreement.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -17,6 +19,9 @@ namespace muster::runtime {
 PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting)
     : inner_(std::move(inner)), setting_(std::move(setting)), fused_(*inner_) {
   if (setting_.scaling) scaler_.emplace(*setting_.scaling);
+  if (fused_.repeated() > 0 && setting_.group.rank() == 0)
+    log::warning("a prepared optimizer was given ", fused_.repeated(), " tensor(s) again that its groups list before, as parameters() "
+                 "does with tied weights; each is stepped and clipped once");
 }
 
 /// `complete`: no parameter may be left without a model by now.
@@ -90,7 +95,14 @@ bool PreparedOptimizer::gradients_are_finite() {
   return !found;
 }
 
+void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const {
+  for (const auto& entry : *setting_.optimizers)
+    if (const auto other = entry.lock(); other && other.get() != this) f(other->fused_);
+}
+
 at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closure) {
+  const auto after = c10::make_scope_exit([this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
+  for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
   if (!closure || setting_.group.size() == 1) return fused_.step(std::move(closure));
   return fused_.step([&] {
     auto loss = closure();

@@ -22,11 +22,15 @@
 
 namespace muster::runtime {
 
+class PreparedOptimizer;
+using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
+
 /// What the optimizers of one runtime have in common.
 struct OptimizerSetting {
   std::shared_ptr<const Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
   dist::Communicator group;
+  std::shared_ptr<const PreparedOptimizers> optimizers;   ///< all of them
   std::shared_ptr<ModelRegistry> registry;
   std::optional<GradScalerOptions> scaling;   ///< losses are scaled
   std::shared_ptr<Trace> trace;
@@ -72,6 +76,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void cut_state(const PreparedModel& model);
   bool gradients_are_finite();
   at::Tensor update(torch::optim::Optimizer::LossClosure closure);
+  void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;
 
   std::shared_ptr<torch::optim::Optimizer> inner_;
   OptimizerSetting setting_;

@@ -45,7 +45,7 @@ std::function<int()> Parts::scheduler_turns(std::vector<std::weak_ptr<PreparedOp
 Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
   require_launched();
   std::vector<std::weak_ptr<PreparedOptimizer>> linked;
-  for (const auto& entry : optimizers_)
+  for (const auto& entry : *optimizers_)
     if (const auto prepared = entry.lock(); prepared && steps(*scheduler, prepared->inner())) linked.push_back(entry);
   if (linked.empty())
     throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "

@@ -69,6 +69,24 @@ TEST(Clip, DoesWhatItIsToldAboutNonFiniteNorms) {
   EXPECT_TRUE(a[1].grad().isnan().all().item<bool>());
 }
 
+TEST(Clip, ATensorThatIsListedTwiceCountsOnce) {
+  const auto once = with_gradients(1), again = with_gradients(1);
+  auto listed = again;
+  listed.push_back(again[0]);
+  EXPECT_EQ(clip_grad_norm_(listed, 0.5), clip_grad_norm_(once, 0.5));
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(torch::equal(again[i].grad(), once[i].grad())) << i;
+
+  const auto first = with_gradients(2), second = with_gradients(2);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(first);
+  groups.emplace_back(std::vector<at::Tensor>{first[0]});
+  torch::optim::SGD sgd(groups, torch::optim::SGDOptions(0.1));
+  const auto norms = clip_grad_norm_(sgd, 0.5);
+  EXPECT_EQ(norms[0], clip_grad_norm_(second, 0.5));
+  EXPECT_EQ(norms[1], 0.0);
+  EXPECT_TRUE(torch::equal(first[0].grad(), second[0].grad()));
+}
+
 TEST(Clip, ClampsValues) {
   const auto a = with_gradients(1);
   clip_grad_value_(a, 0.25);

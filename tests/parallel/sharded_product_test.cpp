@@ -196,7 +196,7 @@ void expect_equal_to_split(const Setting& setting) {
   const auto wanted = split.module().named_parameters();
   sharded::on_seeded_ranks(setting.world, [&](dist::Communicator group) {
     const auto module = setting.job->make(setting.dtype);
-    const auto parameters = distinct_parameters(*module);
+    const auto parameters = module->parameters();   // as users hand them over: tied ones twice
     const auto optimizer = make_optimizer(setting, parameters, which_are_vectors(parameters));
     ShardedModel model(*module, group, setting.layout.options);
     optim::FusedOptimizer fused(*optimizer, {&model});

@@ -257,6 +257,53 @@ TEST(OwnHandles, SteppingTheUsersOptimizerIsAnError) {
   EXPECT_EQ(testing::thrown_id([&, o = optimizer]() mutable { o.step(); }), "MU133");
 }
 
+/// Two phases of fine-tuning: the optimizer of the first stays where it is.
+TEST(OwnHandles, ASecondPreparedOptimizerOfTheSameParametersIsNoStranger) {
+  const auto train = [](auto make_first, auto make_second) {
+    Accelerator accelerator;
+    Fork net;
+    auto model = accelerator.prepare(net);
+    auto first = accelerator.prepare(make_first(*net));
+    const auto step = [&](Optimizer& optimizer) {
+      accelerator.backward(model(torch::ones({2, 4})).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    step(first);
+    auto second = accelerator.prepare(make_second(*net));
+    for (int i = 0; i < 3; ++i) step(second);
+    step(first);
+    accelerator.backward(model(torch::ones({2, 4})).sum());
+    first.step();   // both by one gradient
+    second.step();
+    first.zero_grad();
+    second.zero_grad();
+    accelerator.backward(model(torch::ones({2, 4})).sum());
+    second.inner().step();   // by somebody else, as before
+    EXPECT_EQ(testing::thrown_id([&] { second.step(); }), "MU133");
+  };
+  namespace optim = torch::optim;
+  const auto adam = [](ForkImpl& net) { return optim::Adam(net.parameters(), optim::AdamOptions(1e-3)); };
+  const auto sgd = [](ForkImpl& net) { return optim::SGD(net.parameters(), optim::SGDOptions(1e-3)); };
+  train(adam, adam);
+  train(sgd, sgd);
+  train(adam, sgd);
+}
+
+TEST(OwnHandles, APreparedLineSearchIsNoStranger) {
+  Accelerator accelerator;
+  Fork net;
+  auto [model, adam, lbfgs] = accelerator.prepare(net, torch::optim::Adam(net->parameters(), 1e-3),
+                                                  torch::optim::LBFGS(net->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(4)));
+  for (int i = 0; i < 2; ++i)
+    lbfgs.step([&, &model = model, &lbfgs = lbfgs] {
+      lbfgs.zero_grad();
+      auto loss = model(torch::ones({2, 4})).square().sum();
+      accelerator.backward(loss);
+      return loss;
+    });
+}
+
 TEST(OwnHandles, TheUsersOptimizerStaysGoodForOptions) {
   Accelerator accelerator;
   Fork net;

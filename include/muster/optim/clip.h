@@ -8,7 +8,7 @@
 #include <vector>
 
 // Clipping of gradients that lie whole in grad(). A prepared model is clipped by its Accelerator or Fabric, which know where
-// the strategy keeps gradients; the arithmetic is the same.
+// the strategy keeps gradients; the arithmetic is the same. A tensor that is listed twice, as LibTorch's parameters() lists tied weights, counts once.
 
 namespace muster {
 

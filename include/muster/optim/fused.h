@@ -17,6 +17,9 @@ namespace muster::optim {
 /// update() the same way. Anything else, and a step in which a gradient is
 /// sparse or a dtype differs, goes through the optimizer's own step(). Both ways share one state, so they may alternate.
 ///
+/// A tensor that is in the groups again (LibTorch's parameters() lists a tied weight twice) is removed from them, when this object
+/// is made and when groups have changed: a step would change it twice.
+///
 /// Options are read from inner.param_groups() at each step, so schedulers and direct edits work. inner.state() shows
 /// LibTorch's state classes; their tensors have the parameter's shape and strides and lie in flat memory. State that was
 /// there at hand-over, or was loaded later, is taken over. Parameters without gradient are skipped and not counted.
@@ -52,6 +55,14 @@ class FusedOptimizer {
   /// Throws: UsageError (MU133) if inner.step() was called by anyone but this object since the last call here.
   /// Seen by the state's step count, by all parameters' versions, or, for SGD on a CPU, by their values.
   void refuse_own_step();
+
+  /// Another optimizer that is no stranger is about to step, perhaps parameters of this one, and has: its changes are no steps of
+  /// inner's. The former throws as refuse_own_step().
+  void before_another_step();
+  void after_another_step();
+
+  /// Entries that were removed from the groups, since they were there before.
+  int64_t repeated() const noexcept;
 
   /// Throws: UsageError (MU134) if the optimizer needs whole parameters and this rank holds only a part of some.
   void refuse_parts() const;
