@@ -19,7 +19,7 @@ int main() {
       net, adam, muster::SequentialLR(adam, {.milestones = {10},
                                              .schedules = {muster::LinearLROptions{.start_factor = 0.1, .total_iters = 10},
                                                            muster::CosineAnnealingLROptions{.T_max = 90}}}));
-  muster::AveragedModel average(*net, {.decay = 0.9});
+  muster::AveragedModel average(model, {.decay = 0.9});
   double first = 0, last = 0;
   for (int step = 0; step < 100; ++step) {
     auto loss = torch::mse_loss(model(x), y);
@@ -32,12 +32,10 @@ int main() {
     (step == 0 ? first : last) = loss.item<double>();
   }
 
-  double averaged = 0;
-  {
-    const auto scope = average.use();
+  const double averaged = average.use([&, &model = model] {
     torch::NoGradGuard no_grad;
-    averaged = torch::mse_loss(model(x), y).item<double>();
-  }
+    return torch::mse_loss(model(x), y).item<double>();
+  });
 
   const muster::SchedulerState saved = scheduler.inner()->state_dict();
   torch::optim::AdamW again(net->parameters(), 1e-2);

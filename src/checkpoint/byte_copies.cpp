@@ -23,7 +23,8 @@ void copy_bytes(const std::vector<ByteCopy>& copies) {
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  constexpr c10::DispatchKeySet kUsual({c10::DispatchKey::CPU, c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutogradCPU});
+  return (tensor.key_set() - kUsual).empty() && tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 }  // namespace muster::checkpoint

@@ -18,7 +18,8 @@ struct ByteCopy {
 /// Requires: no two of them write the same byte.
 void copy_bytes(const std::vector<ByteCopy>& copies);
 
-/// Whether the tensor's values lie in the CPU's memory just as its elements follow each other.
+/// Whether the tensor's values lie in the CPU's memory just as its elements follow each other, and nobody watches its operators (a
+/// sharded model does: its parameters are read and written by operators only, which wait or refuse).
 bool is_plain(const at::Tensor& tensor);
 
 }  // namespace muster::checkpoint

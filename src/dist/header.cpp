@@ -65,6 +65,15 @@ bool same_tag(const Header& a, const Header& b) {
          a.gradient_step == b.gradient_step;
 }
 
+/// Where one rank runs a forward of a model whose parameters are cut over ranks, this is what its user reads first.
+const char* ways_out(const Header& a, const Header& b) {
+  const auto evaluates = [](const Header& one) { return one.source == Source::library && shown_label(one).starts_with("evaluation, unit"); };
+  if (evaluates(a) == evaluates(b)) return "";
+  return " Where parameters are cut over ranks, a forward needs all of them: evaluate on every rank and bring the answers together by "
+         "gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with zero2, where a rank may "
+         "evaluate alone.";
+}
+
 bool agree(const Header& a, int a_rank, const Header& b, int b_rank) {
   if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence || !same_tag(a, b)) return false;
   if (reduces(a.kind) && a.reduce != b.reduce) return false;
@@ -145,7 +154,7 @@ void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer
                           : formatted("operation {} on rank {} and {} on rank {}", mine.sequence, my_rank, theirs.sequence, peer);
   const char* whose = mine.source == theirs.source ? "" : " One of them is a call of the program, the other one of the library's own.";
   throw CommError("MU050", formatted("{}, {}, {} of group {}.{} All ranks must call the same operations in the same order, with "
-                                  "equal shapes and dtypes.", first, second, place, group, whose));
+                                  "equal shapes and dtypes.{}", first, second, place, group, whose, ways_out(mine, theirs)));
 }
 
 }  // namespace muster::dist

@@ -11,6 +11,7 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <unordered_set>
 
@@ -34,17 +35,8 @@ void average_into(const at::Tensor& average, const at::Tensor& live, const Avera
 
 }  // namespace
 
-AveragedScope::AveragedScope(AveragedModel& average) : average_(average) {
-  average_.require_outside("use");
-  if (average_.n_averaged_ == 0)
-    throw UsageError("MU141", "averaged weights were to be used before the first update(); there are none yet");
-  average_.exchange();
-}
-
-AveragedScope::~AveragedScope() { average_.exchange(); }
-
-AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, const optim::FlatSource* source)
-    : options_(options) {
+AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatSource* source)
+    : options_(options), source_(source) {
   if (!(options_.decay >= 0.0 && options_.decay <= 1.0))
     throw ConfigError("MU140", formatted("the decay of an average of weights is {}; it must be between 0 and 1", options_.decay));
   std::unordered_set<c10::TensorImpl*> seen;
@@ -55,14 +47,22 @@ AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options
     entries_.push_back({name, live, at::empty_like(live), averaged});
   };
   at::NoGradGuard no_grad;
-  for (const auto& entry : module.named_parameters()) add(entry.key(), entry.value(), true);
+  for (const auto& entry : module.named_parameters()) {
+    add(entry.key(), entry.value(), true);
+    parameters_.push_back(entry.value());
+  }
   for (const auto& entry : module.named_buffers()) add(entry.key(), entry.value(), options_.use_buffers);
 }
 
 void AveragedModel::require_outside(const char* call) const {
   if (exchanged_)
-    throw UsageError("MU141", formatted("{} was called on an average while its weights are in the module; end the scope that "
-                                        "use() gave first", call));
+    throw UsageError("MU141", formatted("{} was called on an average while its weights are in the module; let the function that "
+                                        "was given to use() return first", call));
+}
+
+void AveragedModel::require_some() const {
+  if (n_averaged_ == 0)
+    throw UsageError("MU141", "averaged weights were to be used before the first update(); there are none yet");
 }
 
 void AveragedModel::update() {
@@ -75,22 +75,44 @@ void AveragedModel::update() {
   ++n_averaged_;
 }
 
+void AveragedModel::write(const std::function<void(Entry&)>& f) {
+  optim::write_parameters(source_, parameters_, [&] {
+    const BelowAutograd scope;
+    for (auto& entry : entries_) f(entry);
+  });
+}
+
 void AveragedModel::exchange() {
-  const BelowAutograd scope;
-  for (auto& [name, live, average, averaged] : entries_) {
-    const auto kept = live.clone();
-    live.copy_(average);
-    average.copy_(kept);
-  }
+  write([](Entry& entry) {
+    const auto kept = entry.live.clone();
+    entry.live.copy_(entry.average);
+    entry.average.copy_(kept);
+  });
   exchanged_ = !exchanged_;
+}
+
+void AveragedModel::lend(const std::function<void()>& f) {
+  require_outside("use");
+  require_some();
+  exchange();
+  std::exception_ptr error;
+  try {
+    f();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  try {
+    exchange();
+  } catch (...) {
+    if (!error) throw;   // what f threw says more
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 void AveragedModel::copy_to_module() {
   require_outside("copy_to_module");
-  if (n_averaged_ == 0)
-    throw UsageError("MU141", "averaged weights were to be used before the first update(); there are none yet");
-  const BelowAutograd scope;
-  for (auto& [name, live, average, averaged] : entries_) live.copy_(average);
+  require_some();
+  write([](Entry& entry) { entry.live.copy_(entry.average); });
 }
 
 std::vector<std::pair<std::string, at::Tensor>> AveragedModel::state_dict() const {

@@ -40,7 +40,8 @@ CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors) {
   }
 }
 
-void CoalescedBroadcast::run(const dist::Communicator& group, int root) const {
+void CoalescedBroadcast::run(const dist::Communicator& ranks, int root) const {
+  const auto group = ranks.as_library("buffers");
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   for (const auto& message : messages_) {

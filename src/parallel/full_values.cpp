@@ -33,6 +33,7 @@ void ShardedModel::State::open_values(const FullParamsOptions& how) {
     throw UsageError("MU169", "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: call it between steps");
   abandon_backward();
   residency_->release_all(/*keep_roots=*/false);
+  name_gathers("summon_full_params");
   for (auto& unit : units) unit->open_values(how.rank0_only);
   residency_->recount();
   scope_ = how.writeback ? FullScope::writes : FullScope::reads;

@@ -9,7 +9,7 @@
 namespace muster::parallel {
 
 /// What a model is about to communicate.
-enum class JoinEvent : int64_t { finished, buffers, gradients, failed };
+enum class JoinEvent : int64_t { finished, gradients, failed };
 
 /// A model whose communication other ranks can take part in without batches of their own.
 class Joinable {

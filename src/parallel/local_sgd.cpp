@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/optim/flat_source.h"
 #include "muster/parallel/sharded_model.h"
 #include "parallel/local.h"
 
@@ -25,6 +26,7 @@ LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dis
     if (!parameter.requires_grad()) continue;
     const auto* piece = model.find(parameter);
     values_.push_back(piece ? piece->value : parameter.detach().view(-1));
+    parameters_.push_back(parameter);
   }
   if (options_.enabled) model_.set_gradient_sync(false);
 }
@@ -37,12 +39,18 @@ void LocalSGD::step() {
   if (options_.enabled && ++pending_ == options_.local_sgd_steps) average();
 }
 
+void LocalSGD::average() {
+  optim::write_parameters(&model_, parameters_, [this] { average_values(); });
+  model_.share_buffers();
+  pending_ = 0;
+}
+
 void LocalSGD::finish() {
   if (pending_ > 0) average();
 }
 
 /// One message per dtype and device.
-void LocalSGD::average() {
+void LocalSGD::average_values() {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   auto rest = values_;
@@ -60,7 +68,6 @@ void LocalSGD::average() {
     }
     rest.erase(rest.begin(), others);
   }
-  pending_ = 0;
 }
 
 }  // namespace muster

@@ -50,6 +50,7 @@ class Reducer::Impl final : public Joinable {
     const auto& parameters = replica_.parameters();
     for (size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].tensor.unsafeGetTensorImpl()] = i;
     share_values();
+    if (options_.broadcast_buffers) round_.at_end([this](int root) { buffers_.run(group_, root); });
   }
 
   /// Before anything is moved or sent, ranks must have built the same model.
@@ -65,21 +66,15 @@ class Reducer::Impl final : public Joinable {
     buffers_.run(group_, root);
   }
 
-  void set_session(JoinSession* session, int64_t model) override {
-    session_ = session;
-    number_ = model;
-    round_.set_session(session, model);
-  }
+  void set_session(JoinSession* session, int64_t model) override { round_.set_session(session, model); }
 
-  void shadow(JoinEvent event, int root, double divisor) override {
-    if (event == JoinEvent::buffers) return buffers_.run(group_, root);
+  void shadow(JoinEvent, int root, double divisor) override {
     shadowed_ = true;
-    round_.shadow(divisor);
+    round_.shadow(root, divisor);
   }
 
   void share_values_of(int root) override {
     share_values(root);
-    buffers_changed_ = false;
     // Of steps that the others made, and no part of this rank's next one.
     if (std::exchange(shadowed_, false))
       for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
@@ -102,18 +97,7 @@ class Reducer::Impl final : public Joinable {
   }
 
   void enter_forward() {
-    if (depth_ > 0) {
-      ++depth_;
-      return;
-    }
-    require_unmoved();
-    const bool training = module_.is_training() && at::GradMode::is_enabled();
-    if (options_.broadcast_buffers && buffers_changed_ && round_.sync() && !buffers_.empty()) {
-      const int root = session_ ? session_->tell(JoinEvent::buffers, number_).root : 0;
-      buffers_.run(group_, root);
-      buffers_changed_ = false;
-    }
-    buffers_changed_ = buffers_changed_ || training;
+    if (depth_ == 0) require_unmoved();
     ++depth_;
   }
 
@@ -142,11 +126,8 @@ class Reducer::Impl final : public Joinable {
   Replica replica_;
   ReductionRound round_;
   std::unordered_map<c10::TensorImpl*, size_t> index_;
-  JoinSession* session_ = nullptr;
-  int64_t number_ = -1;            // in the session
   int depth_ = 0;
   bool shadowed_ = false;          // others' gradients since the session began
-  bool buffers_changed_ = false;   // by a training forward since the last broadcast
 };
 
 Reducer::Reducer(torch::nn::Module& module, dist::Communicator group, DdpOptions options)
@@ -178,6 +159,9 @@ void Reducer::enter_forward() { impl_->enter_forward(); }
 void Reducer::leave_forward() noexcept { impl_->leave_forward(); }
 void Reducer::before_backward() { impl_->round_.before_backward(); }
 void Reducer::after_backward() { impl_->round_.after_backward(); }
+void Reducer::share_buffers() {
+  if (impl_->options_.broadcast_buffers) impl_->buffers_.run(impl_->group_);
+}
 void Reducer::set_gradient_sync(bool on) { impl_->round_.set_sync(on); }
 bool Reducer::gradient_sync() const { return impl_->round_.sync(); }
 

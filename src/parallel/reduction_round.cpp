@@ -61,15 +61,18 @@ ReductionRound::ReductionRound(Replica& replica, const dist::Communicator& group
 void ReductionRound::set_session(JoinSession* session, int64_t model) noexcept {
   session_ = session;
   number_ = model;
-  if (!session) divide_by(group_.size());
+  if (session) return;
+  divide_by(group_.size());
+  root_ = 0;
 }
 
 void ReductionRound::divide_by(double ranks) { scale_ = number(1.0 / ranks); }
 
-void ReductionRound::shadow(double divisor) {
+void ReductionRound::shadow(int root, double divisor) {
   const std::lock_guard lock(mutex_);
   if (active_) drain();
   divide_by(divisor);
+  root_ = root;
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
     states_[i].fired = false;
@@ -138,7 +141,11 @@ void ReductionRound::on_gradient(size_t i) {
 
 void ReductionRound::begin() {
   if (active_) drain();
-  if (session_) divide_by(session_->divisor(session_->tell(JoinEvent::gradients, number_).active));
+  if (session_) {
+    const auto next = session_->tell(JoinEvent::gradients, number_);
+    divide_by(session_->divisor(next.active));
+    root_ = next.root;
+  }
   active_ = true;
   broken_ = seen_gradient_ = seen_scoped_ = false;
   backward_ = hook::current_backward();
@@ -219,6 +226,7 @@ void ReductionRound::end_buckets() {
   for (auto& finish : finishes_) std::exchange(finish, nullptr)();
   flag_work_.wait();
   finishes_.clear();
+  if (at_end_) at_end_(root_);
 }
 
 /// Per parameter: 1 where this rank has a gradient; then: 1 where it should have one and has none; then: something else

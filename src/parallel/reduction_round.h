@@ -8,9 +8,11 @@
 #include "parallel/replica.h"
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace muster::parallel {
@@ -35,7 +37,11 @@ class ReductionRound {
   /// Tells other ranks of each round before it communicates; nullptr: no more.
   void set_session(JoinSession* session, int64_t model) noexcept;
   /// A round of this rank without a backward: what it has not communicated yet, or zeros.
-  void shadow(double divisor);
+  /// `root`: the rank whose buffers count.
+  void shadow(int root, double divisor);
+
+  /// Called on every rank at the end of each round, with the rank whose buffers count.
+  void at_end(std::function<void(int root)> f) { at_end_ = std::move(f); }
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
@@ -85,6 +91,8 @@ class ReductionRound {
   std::mutex mutex_;
   JoinSession* session_ = nullptr;
   int64_t number_ = -1;               // in the session
+  int root_ = 0;                      // of this round
+  std::function<void(int root)> at_end_;
   bool shadow_ = false;               // this round has no backward here
   int64_t backward_ = -1;             // whose round this is
   bool active_ = false;

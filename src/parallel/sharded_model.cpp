@@ -42,10 +42,8 @@ ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards,
       settings.kept_over > 0 ? DeviceMesh(shards, {{"stretch", 0}, {"neighbour", settings.kept_over}}).group("neighbour") : dist::Communicator();
   state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
   state_->build(std::move(plans));
-  for (const auto* group : {&state_->groups.replicas, &state_->groups.shards})
-    for (const auto& buffer : buffers)
-      if (group->size() > 1) group->broadcast(buffer.tensor);
   state_->convert_buffers(buffers_to_convert(module, options));
+  state_->lay_buffers(buffers);
   device::release_freed_memory();   // where whole parameters were is room between their parts, which little fits into
 }
 
@@ -71,6 +69,11 @@ void ShardedModel::after_backward() {
   std::scoped_lock lock(state_->mutex);
   state_->finish_backward();
   state_->refuse_bypass();
+}
+
+void ShardedModel::share_buffers() {
+  std::scoped_lock lock(state_->mutex);
+  state_->share_buffers();
 }
 
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
@@ -135,12 +138,6 @@ at::ScalarType ShardedModel::stored_dtype(const at::Tensor& tensor) const {
 precision::ForwardCasts ShardedModel::forward_casts() const {
   const auto& settings = state_->settings;
   return {.inputs = settings.cast_forward_inputs ? settings.param_dtype : std::nullopt, .outputs = settings.output_dtype};
-}
-
-void ShardedModel::parts_changed() {
-  std::scoped_lock lock(state_->mutex);
-  state_->settle_values();
-  state_->update(std::vector<bool>(state_->units.size(), true));
 }
 
 void ShardedModel::begin_update() {

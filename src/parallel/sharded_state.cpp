@@ -45,6 +45,18 @@ void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers
   }
 }
 
+void ShardedModel::State::lay_buffers(const std::vector<NamedTensor>& buffers) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : buffers) tensors.push_back(tensor);
+  module_buffers_.emplace(std::move(tensors));
+  share_buffers();
+}
+
+void ShardedModel::State::share_buffers() const {
+  for (const auto* group : {&groups.replicas, &groups.shards})
+    if (group->size() > 1) module_buffers_->run(*group);
+}
+
 void ShardedModel::State::hook_up(size_t u, size_t i) {
   const auto& [name, tensor] = units[u]->parameter(i);
   gradient_hooks_.emplace_back(tensor, [this, u, i](const at::Tensor& leaf) { gradient_arrived(u, i, leaf); });
@@ -115,6 +127,7 @@ void ShardedModel::State::enter_forward() {
     abandon_backward();
     if (!settings.keeps_after_forward) residency_->release_all(/*keep_roots=*/false);
     forget_shares();
+    name_gathers(module.is_training() && at::GradMode::is_enabled() ? "training" : "evaluation");
     residency_->begin(Pass::forward);
     exceptions_ = std::uncaught_exceptions();
   }
@@ -167,6 +180,7 @@ void ShardedModel::State::begin_backward(bool announced) {
   announced_ = announced;
   backward_ = -1;
   reductions_->begin();
+  name_gathers("backward");
   residency_->begin(Pass::backward);
 }
 
@@ -180,6 +194,7 @@ void ShardedModel::State::finish_backward() {
   for (size_t u = 0; u < units.size(); ++u) any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
   if (any && sync) reductions_->start_rest();
   reductions_->settle();
+  if (any && sync) share_buffers();
   buffers.trim();
   for (auto& unit : units) unit->show_stand_ins();
   stand_ins_shown_ = true;
@@ -217,6 +232,10 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
   residency_->release(u);
 }
 
+void ShardedModel::State::name_gathers(const char* purpose) {
+  for (auto& unit : units) unit->gather_for(purpose);
+}
+
 void ShardedModel::State::forget_shares() {
   for (auto& unit : units) unit->forget_share();
 }
@@ -228,6 +247,7 @@ void ShardedModel::State::abandon_backward() {
 }
 
 void ShardedModel::State::update(const std::vector<bool>& of_units) {
+  name_gathers("new values");
   for (size_t u = 0; u < units.size(); ++u)
     if (of_units[u]) residency_->update(u);
 }

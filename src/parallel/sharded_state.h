@@ -3,6 +3,7 @@
 #include "muster/hook/gradient_hooks.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/parallel/sharded_model.h"
+#include "parallel/coalesced.h"
 #include "parallel/flat_buffers.h"
 #include "parallel/reductions.h"
 #include "parallel/residency.h"
@@ -27,6 +28,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// To be called once, when this is owned. Collective.
   void build(std::vector<UnitPlan> plans);
   void convert_buffers(const std::vector<at::Tensor>& buffers);
+  /// These are the module's, which get the main rank's values now and by share_buffers(). Collective.
+  void lay_buffers(const std::vector<NamedTensor>& buffers);
+  void share_buffers() const;
 
   void before_touch(const hook::Touch& touch) override;
   void after_touch(int64_t tag) noexcept override;
@@ -79,6 +83,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void gradient_arrived(size_t unit, size_t i, const at::Tensor& parameter);
   void note_backward();
   void forget_shares();
+  /// What errors call the gathers from now on.
+  void name_gathers(const char* purpose);
   void check_parameters() const;
   void open_values(const FullParamsOptions& how);
   void close_values(const FullParamsOptions& how, bool write_back);
@@ -86,6 +92,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
     return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
   }
 
+  std::optional<CoalescedBroadcast> module_buffers_;
   std::optional<Residency> residency_;
   std::optional<Reductions> reductions_;
   std::vector<hook::GradientHook> gradient_hooks_;

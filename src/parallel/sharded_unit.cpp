@@ -159,13 +159,13 @@ void ShardedUnit::start_gather() {
   else
     whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
   if (share_.defined()) {
-    work_ = groups_.neighbours.as_library(label()).start_all_gather_into(whole_, share_);
+    work_ = groups_.neighbours.as_library(label(purpose_)).start_all_gather_into(whole_, share_);
     return;
   }
   auto own = own_part(whole_);
   const bool converts = used_dtype_ != values_.scalar_type();
   if (converts) own.copy_(values_);
-  work_ = groups_.shards.as_library(label()).start_all_gather_into(whole_, converts || resident() ? own : values_);
+  work_ = groups_.shards.as_library(label(purpose_)).start_all_gather_into(whole_, converts || resident() ? own : values_);
 }
 
 void ShardedUnit::finish_gather() {
@@ -199,7 +199,7 @@ std::vector<at::Tensor> ShardedUnit::whole_values(bool main_only) const {
     if (groups_.shards.rank() == 0) whole = at::cat(parts);
   } else {
     whole = at::empty({layout_.total()}, values_.options());
-    groups_.shards.as_library(label()).start_all_gather_into(whole, values_).wait();
+    groups_.shards.as_library(label("full values")).start_all_gather_into(whole, values_).wait();
   }
   std::vector<at::Tensor> tensors(size());
   for (size_t i = 0; i < size() && whole.defined(); ++i) {

@@ -45,6 +45,8 @@ class ShardedUnit {
 
   bool resident() const noexcept { return settings_.resident(); }
   UnitState state() const noexcept { return state_; }
+  /// What gathers from now on are for, in their labels. Requires: text that stays.
+  void gather_for(const char* purpose) noexcept { purpose_ = purpose; }
   /// Whether the event starts a gather. Collective then.
   bool meet(UnitEvent event);
   /// Of the memory of whole values that is in use now.
@@ -91,7 +93,7 @@ class ShardedUnit {
   at::Tensor own_share(const at::Tensor& whole) const;
   at::Tensor own_part(const at::Tensor& whole) const;
   void keep_written(const at::Tensor& written);
-  std::string label() const { return "unit '" + plan_.name + "'"; }
+  std::string label(const char* purpose) const { return std::string(purpose) + ", unit '" + plan_.name + "'"; }
 
   UnitPlan plan_;
   const ShardGroups& groups_;
@@ -105,6 +107,7 @@ class ShardedUnit {
   at::Tensor share_;                // of whole values that were freed
   dist::Work work_;
   UnitState state_ = UnitState::sharded;
+  const char* purpose_ = "new values";
   bool leaves_share_ = false;
   bool open_ = false;
   std::unique_ptr<UnitGradients> gradients_;

@@ -4,6 +4,7 @@
 #include "muster/base/format.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
+#include "muster/optim/flat_source.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -46,6 +47,7 @@ State save_weights_state(const PreparedModel& model, const std::string& path, st
 std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict, const TensorReader& reader) {
   std::string wrong;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  std::vector<at::Tensor> written;
   const auto own = weights_of(*model.module);
   PartMap parts;
   for (auto& part : model.managed->parts()) parts[part.parameter.unsafeGetTensorImpl()] = part;
@@ -58,18 +60,19 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
     else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != dtype)
       wrong += "\n  " + name + ": " + described(reader.dtype(*found), reader.sizes(*found)) + " in the checkpoint, " +
                described(dtype, tensor.sizes()) + " here";
-    else if (wrong.empty())
+    else if (wrong.empty()) {
       copies.emplace_back(part == parts.end() ? tensor : part->second.values,
                           part == parts.end() ? reader.whole(*found) : reader.part(*found, part->second));
+      written.push_back(tensor);
+    }
   }
   for (const auto& [name, tensor] : weights.map())
     if (strict && !has_name(own, name)) wrong += "\n  " + name + " is not in the model";
   if (!wrong.empty())
     throw CheckpointError("MU240", formatted("the weights of model {} do not fit the checkpoint:{}\nbuild the model with the sizes it was saved "
                                              "with, or pass over names that only one side has with .strict = false", model.module->name(), wrong));
-  return [copies = std::move(copies), managed = model.managed] {
-    copy_values(copies);
-    managed->parts_changed();
+  return [copies = std::move(copies), managed = model.managed, written = std::move(written)] {
+    optim::write_parameters(managed.get(), written, [&] { copy_values(copies); });
   };
 }
 

@@ -41,7 +41,7 @@ TEST(Averaging, IsTheMeanOfAllUpdates) {
 TEST(Averaging, ScopeLendsTheWeightsAndGivesThemBack) {
   Normed net;
   AveragedModel average(*net, {.decay = 0.5});
-  EXPECT_EQ(muster::testing::thrown_id([&] { auto scope = average.use(); }), "MU141");
+  EXPECT_EQ(muster::testing::thrown_id([&] { average.use([] {}); }), "MU141");
   for (int n = 0; n < 3; ++n) {
     set_values(*net, n);
     average.update();
@@ -51,16 +51,18 @@ TEST(Averaging, ScopeLendsTheWeightsAndGivesThemBack) {
   EXPECT_FALSE(torch::equal(averaged, trained[0]));
   const auto* memory = net->linear->weight.const_data_ptr();
   try {
-    const auto scope = average.use();
-    EXPECT_TRUE(torch::equal(net->linear->weight, averaged));
-    EXPECT_EQ(net->linear->weight.const_data_ptr(), memory);
-    EXPECT_EQ(muster::testing::thrown_id([&] { average.update(); }), "MU141");
-    EXPECT_EQ(muster::testing::thrown_id([&] { auto another = average.use(); }), "MU141");
-    throw 1;
+    average.use([&] {
+      EXPECT_TRUE(torch::equal(net->linear->weight, averaged));
+      EXPECT_EQ(net->linear->weight.const_data_ptr(), memory);
+      EXPECT_EQ(muster::testing::thrown_id([&] { average.update(); }), "MU141");
+      EXPECT_EQ(muster::testing::thrown_id([&] { average.use([] {}); }), "MU141");
+      throw 1;
+    });
   } catch (int) {
   }
   EXPECT_TRUE(equal_values(values_of(*net), trained));
   EXPECT_TRUE(torch::equal(average.state_dict()[0].second, averaged));
+  EXPECT_TRUE(torch::equal(average.use([&] { return net->linear->weight.detach().clone(); }), averaged));
   average.copy_to_module();
   EXPECT_TRUE(torch::equal(net->linear->weight, averaged));
 }

@@ -82,29 +82,40 @@ TEST(Reducer, BuffersComeFromRankZeroInOneMessage) {
     Reducer reducer(net, group);
     Trace trace(group);
     const auto forward = [&] { return run(reducer, net, draw_part(net, 4, 0, group.rank(), at::kFloat)); };
+    const auto step = [&] { backward(reducer, loss_of(forward())); };
+    const auto is_that_of_rank_zero = [&] {
+      auto other = net.norm->running_mean.clone();
+      group.broadcast(other, 0);
+      return torch::equal(net.norm->running_mean, other);
+    };
     forward();
-    EXPECT_EQ(trace.count("broadcast"), 0u) << "equal since set-up";
     forward();
+    EXPECT_EQ(trace.count("broadcast"), 0u) << "forwards communicate nothing";
+    step();
     EXPECT_EQ(trace.count("broadcast"), 1u);
+    EXPECT_TRUE(is_that_of_rank_zero());
     reducer.set_gradient_sync(false);
-    forward();
-    EXPECT_EQ(trace.count("broadcast"), 1u);
+    step();
+    EXPECT_EQ(trace.count("broadcast"), 2u) << "the one just above";
+    EXPECT_EQ(is_that_of_rank_zero(), group.rank() == 0);
     reducer.set_gradient_sync(true);
+    net.norm->running_mean.add_(group.rank());   // what the user changed counts for rank 0's alone
+    step();
+    EXPECT_TRUE(is_that_of_rank_zero());
+    const auto before_evaluation = trace.count("broadcast");
     net.eval();
     forward();
-    EXPECT_EQ(trace.count("broadcast"), 2u) << "the first evaluation after training";
-    auto mine = net.norm->running_mean.clone(), other = mine.clone();
-    group.broadcast(other, 0);
-    EXPECT_TRUE(torch::equal(mine, other));
-    forward();
-    EXPECT_EQ(trace.count("broadcast"), 3u) << "the one just above; evaluation changes no buffer";
+    EXPECT_EQ(trace.count("broadcast"), before_evaluation);
+    net.norm->running_mean.add_(group.rank());
+    reducer.share_buffers();
+    EXPECT_TRUE(is_that_of_rank_zero());
 
     Cnn local;
     draw_parameters(local, 3);
     Reducer without(local, group, {.broadcast_buffers = false});
     const auto before = trace.count("broadcast");
-    run(without, local, draw_part(local, 4, 0, group.rank(), at::kFloat));
-    run(without, local, draw_part(local, 4, 0, group.rank(), at::kFloat));
+    backward(without, loss_of(run(without, local, draw_part(local, 4, 0, group.rank(), at::kFloat))));
+    without.share_buffers();
     EXPECT_EQ(trace.count("broadcast"), before);
   });
 }

@@ -95,8 +95,8 @@ Tensor padded(const Tensor& tensor, const Tensor& like) {
   return flat;
 }
 
-/// One process computes each rank's part with that rank's own buffers, sums gradients in rank order, and steps copies of
-/// the parameters that are whole vectors. Gives the parameters after each step.
+/// One process computes each rank's part with that rank's own buffers, which become rank 0's when gradients are summed, in rank
+/// order, and steps copies of the parameters that are whole vectors. Gives the parameters after each step.
 class Split {
  public:
   explicit Split(const Setting& setting) : setting_(setting) {
@@ -118,7 +118,10 @@ class Split {
         losses[static_cast<size_t>(m)][rank] = loss.item<double>();
         loss.backward();
       }
-      if (setting_.sync_each || m + 1 == setting_.micro) add_in_rank_order(sums);
+      if (setting_.sync_each || m + 1 == setting_.micro) {
+        add_in_rank_order(sums);
+        share_buffers();
+      }
     }
     at::NoGradGuard no_grad;
     if (setting_.clip > 0) clip(sums);
@@ -130,6 +133,11 @@ class Split {
   const torch::nn::Module& module() const { return *ranks_[0]; }
 
  private:
+  void share_buffers() {
+    const auto first = ranks_[0]->buffers();
+    for (const auto& rank : ranks_)
+      for (size_t i = 0; i < first.size(); ++i) rank->buffers()[i].set_data(first[i].clone());
+  }
   void add_in_rank_order(std::vector<Tensor>& sums) {
     at::NoGradGuard no_grad;
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -193,7 +201,7 @@ void expect_equal_to_split(const Setting& setting) {
   Split split(setting);
   std::vector<std::vector<std::vector<double>>> losses;
   for (int step = 0; step < setting.steps; ++step) losses.push_back(split.step(step));
-  const auto wanted = split.module().named_parameters();
+  const auto wanted = split.module().named_parameters(), buffers = split.module().named_buffers();
   sharded::on_seeded_ranks(setting.world, [&](dist::Communicator group) {
     const auto module = setting.job->make(setting.dtype);
     const auto parameters = module->parameters();   // as users hand them over: tied ones twice
@@ -213,7 +221,9 @@ void expect_equal_to_split(const Setting& setting) {
     }
     size_t compared = 0;
     for (const auto& [name, value] : model.full_state(/*main_only=*/false))
-      if (const auto* parameter = wanted.find(name)) {
+      if (const auto* buffer = buffers.find(name)) {
+        expect_close(value.to(at::kDouble), buffer->to(at::kDouble), tolerance(setting), setting.text() + ": " + name);
+      } else if (const auto* parameter = wanted.find(name)) {
         expect_close(value, *parameter, tolerance(setting), setting.text() + ": " + name);
         ++compared;
       }

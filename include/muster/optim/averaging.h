@@ -9,25 +9,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace muster {
-
-class AveragedModel;
-
-/// While it lives, the module holds the averaged weights and the average holds those of training.
-class [[nodiscard]] AveragedScope {
- public:
-  explicit AveragedScope(AveragedModel& average);
-  AveragedScope(const AveragedScope&) = delete;
-  AveragedScope& operator=(const AveragedScope&) = delete;
-  ~AveragedScope();
-
- private:
-  AveragedModel& average_;
-};
 
 /// A running average of a module's weights, with the numbers of Python's torch.optim.swa_utils.AveragedModel: stochastic
 /// weight averaging (Izmailov et al. 2018) or an exponential moving average. The first update takes the weights as they are.
@@ -35,19 +23,36 @@ class [[nodiscard]] AveragedScope {
 /// Needs as much memory as the weights (sharded: as this rank's part of them). Thread safety: one thread at a time.
 class AveragedModel {
  public:
-  /// Requires: the module outlives this object and stays on its device. `source`: where parameters lie that are not, or not
-  /// whole, in the module; a prepared model's `prepared()->managed` serves.
+  /// Requires: the module outlives this object and stays on its device, and so does the source. `source`: where parameters lie that are
+  /// not, or not whole, in the module; a prepared model's `prepared()->managed` serves.
   /// Throws: ConfigError (MU140) for a decay outside of [0, 1].
-  explicit AveragedModel(torch::nn::Module& module, AveragingOptions options = {}, const optim::FlatSource* source = nullptr);
+  explicit AveragedModel(torch::nn::Module& module, AveragingOptions options = {}, optim::FlatSource* source = nullptr);
+  /// Of a prepared model, under any strategy: AveragedModel average(model, {.decay = 0.99}).
+  template <class Model>
+    requires requires(const Model& model) { model.prepared()->managed; }
+  explicit AveragedModel(const Model& model, AveragingOptions options = {})
+      : AveragedModel(*model, options, model.prepared()->managed.get()) {}
 
-  /// To be called after an optimizer step. Throws: UsageError (MU141) inside a scope.
+  /// To be called after an optimizer step. Throws: UsageError (MU141) inside use().
   void update();
   /// Updates so far.
   int64_t n_averaged() const noexcept { return n_averaged_; }
 
-  /// Evaluate inside it. Do not step an optimizer there. Throws: UsageError (MU141) inside another one, or before an update.
-  AveragedScope use() { return AveragedScope(*this); }
-  /// Gives the module the averaged weights for good.
+  /// Runs f, which evaluates, while the module holds the averaged weights and this object those of training; returns what f returns. Do
+  /// not step an optimizer in f. The weights of training are back afterwards, also if f threw.
+  /// Throws: what f throws; UsageError (MU141) inside another one, or before an update.
+  /// Collective: where parameters are cut over ranks, since the others need this rank's part. f itself may differ from rank to rank.
+  template <class F>
+  std::invoke_result_t<F&> use(F&& f) {
+    if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
+      lend([&] { f(); });
+    } else {
+      std::optional<std::invoke_result_t<F&>> result;
+      lend([&] { result.emplace(f()); });
+      return *std::move(result);
+    }
+  }
+  /// Gives the module the averaged weights for good. Collective: as use().
   void copy_to_module();
 
   /// The averages by the names of parameters and buffers, and the number of updates as "n_averaged". Sharded: flat parts.
@@ -59,17 +64,21 @@ class AveragedModel {
   void load_state(const State& state);
 
  private:
-  friend class AveragedScope;
   struct Entry {
     std::string name;
     at::Tensor live, average;
     bool averaged;   // otherwise the latest value
   };
+  void lend(const std::function<void()>& f);
   void exchange();
+  void write(const std::function<void(Entry&)>& f);
   void require_outside(const char* call) const;
+  void require_some() const;
 
   AveragingOptions options_;
+  optim::FlatSource* source_;
   std::vector<Entry> entries_;
+  std::vector<at::Tensor> parameters_;
   int64_t n_averaged_ = 0;
   bool exchanged_ = false;
 };

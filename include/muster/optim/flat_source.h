@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace muster::optim {
@@ -36,5 +37,9 @@ class FlatSource {
   virtual void begin_update() {}
   virtual void end_update(const std::vector<at::Tensor>& parameters) { static_cast<void>(parameters); }
 };
+
+/// The gate for everything but a step that writes values of parameters, in the pieces of `source`, or where parameters lie for nullptr: waits
+/// for what still reads them, lets `write` write, and hands the values on, also if `write` throws. Collective where other ranks need them.
+void write_parameters(FlatSource* source, const std::vector<at::Tensor>& parameters, const std::function<void()>& write);
 
 }  // namespace muster::optim

@@ -25,7 +25,7 @@ struct LocalSgdOptions {
 
 /// Training in which ranks update their parameters alone and average them every few optimizer steps (Stich 2019), instead of
 /// averaging gradients in every step. While it lives, gradients stay local.
-/// Optimizer states stay local too, and so do buffers.
+/// Optimizer states stay local. Buffers get the values of rank 0 when parameters are averaged.
 /// Thread safety: one thread at a time.
 class LocalSGD {
  public:
@@ -50,11 +50,12 @@ class LocalSGD {
 
  private:
   void average();
+  void average_values();
 
   parallel::ManagedModel& model_;
   dist::Communicator group_;
   LocalSgdOptions options_;
-  std::vector<at::Tensor> values_;
+  std::vector<at::Tensor> parameters_, values_;
   int64_t pending_ = 0;
   bool synced_before_;
 };

@@ -21,7 +21,8 @@ class Joinable;
 struct ParameterPart {
   std::string name;       ///< tied parameters come under each of their names
   at::Tensor parameter;
-  at::Tensor values;      ///< the elements [begin, begin + numel()) in the order in which the parameter lies in memory; 1-D, writable
+  at::Tensor values;      ///< the elements [begin, begin + numel()) in the order in which the parameter lies in memory; 1-D, to be written
+                          ///< in optim::write_parameters() only
   int64_t begin = 0;
   int64_t padded = 0;     ///< elements that an optimizer's state of this part has
   int replica = 0;        ///< how many ranks before this one hold the same elements
@@ -32,14 +33,19 @@ struct ParameterPart {
 /// Thread safety: calls come from one thread; hooks of autograd may run on another while backward runs.
 class ManagedModel : public optim::FlatSource {
  public:
-  /// A forward scope opens or closes on this module. Collective where buffers or parameters are communicated.
+  /// A forward scope opens or closes on this module. Collective where parameters are gathered (ShardStage::full); otherwise a rank may
+  /// run a forward alone.
   virtual void enter_forward() = 0;
   virtual void leave_forward() noexcept = 0;
 
   /// Called around backward by the runtime. after_backward() throws what a hook had to report:
-  /// a forward that bypassed the scope, a parameter that got no gradient, a failed collective.
+  /// a forward that bypassed the scope, a parameter that got no gradient, a failed collective. A backward that communicates gradients
+  /// leaves every rank with the buffers of rank 0.
   virtual void before_backward() = 0;
   virtual void after_backward() = 0;
+
+  /// Buffers get the values of rank 0. Collective.
+  virtual void share_buffers() {}
 
   /// Off: gradients stay local and add up; the next backward with it on communicates the sum.
   virtual void set_gradient_sync(bool on) = 0;
@@ -63,8 +69,6 @@ class ManagedModel : public optim::FlatSource {
 
   /// What this rank holds of parameters that are cut over ranks; nothing where they are whole.
   virtual std::vector<ParameterPart> parts() { return {}; }
-  /// To be called when the values of parts() were written. Collective where other ranks need them.
-  virtual void parts_changed() {}
 
   /// The dtype in which a parameter or buffer of the module is kept and saved, whatever it is used in.
   virtual at::ScalarType stored_dtype(const at::Tensor& tensor) const { return tensor.scalar_type(); }

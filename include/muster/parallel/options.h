@@ -28,7 +28,8 @@ struct PowerSgdOptions {
 
 /// Options of replicated training.
 struct DdpOptions {
-  /// Before each training forward, buffers (running statistics) get the values of rank 0.
+  /// At the end of each backward that communicates gradients, buffers (running statistics) get the values of rank 0. Evaluation
+  /// communicates nothing.
   bool broadcast_buffers = true;
   /// Gradients are communicated in buckets of about this many MiB.
   double bucket_cap_mb = 25;

@@ -18,7 +18,8 @@ namespace muster::parallel {
 /// copy each gradient, times 1/size, into its bucket; buckets are laid out by the model, from the last parameter to the
 /// first, and start their all_reduce in this order as they fill, while backward goes on. When backward ends, every
 /// gradient is the mean over ranks of the gradients that each rank has accumulated: summed in rank order, so the bits are
-/// the same on every rank and in every run.
+/// the same on every rank and in every run. Then buffers (running statistics) get the values of rank 0, so that ranks evaluate alike,
+/// each when it likes; not with broadcast_buffers off.
 ///
 /// Tied parameters count once. Frozen ones (requires_grad off) take no part; one that is frozen later counts as unused
 /// without being an error, one that is unfrozen later is an error (MU156). backward() called directly works as well.
@@ -42,13 +43,12 @@ class Reducer final : public ManagedModel {
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
 
-  /// Broadcasts buffers from rank 0 if a training forward has changed them since, and gradient_sync() is on.
   /// Throws: UsageError (MU156) if a parameter was moved or unfrozen since set-up.
-  /// Collective: where the module has buffers and broadcast_buffers is on.
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;
   void after_backward() override;
+  void share_buffers() override;
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;
 

@@ -40,6 +40,7 @@ namespace muster::parallel {
 /// that steps such pieces has the pieces' shape.
 ///
 /// A parameter that got a gradient on any rank counts on all; one that got none on any rank has no gradient.
+/// When gradients have been reduced, buffers (running statistics) get the values of rank 0.
 /// Without gradient_sync() whole gradients stay on each rank and add up (their price: the memory of the parameters).
 /// They add up in the dtype of the reduction, and the sum is scaled.
 /// After backward, grad() of a parameter is a stand-in that throws UsageError (MU167) when it is read, so that a step of
@@ -66,6 +67,8 @@ class ShardedModel final : public ManagedModel {
 
   /// Throws: UsageError (MU163) if a parameter no longer lies where it was put (Module::to, set_data), (MU156) if a frozen
   /// one requires a gradient now, (MU169) inside summon_full_params().
+  /// In stage full the forward is collective: gathers say whether they are for training or evaluation, and the first that meets anything
+  /// else throws CommError (MU050) on all ranks. In the other stages a rank may run a forward alone.
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;
@@ -73,6 +76,7 @@ class ShardedModel final : public ManagedModel {
   /// leave_forward().
   /// Collective: every rank, if any parameter got a gradient.
   void after_backward() override;
+  void share_buffers() override;
 
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;
@@ -88,8 +92,6 @@ class ShardedModel final : public ManagedModel {
   std::vector<ParameterPart> parts() override;
   at::ScalarType stored_dtype(const at::Tensor& tensor) const override;
   precision::ForwardCasts forward_casts() const override;
-  /// Collective.
-  void parts_changed() override;
   /// Throws: UsageError (MU169) inside a forward, backward or another such scope; (MU190) out of an operator that writes a
   /// parameter without writeback; (MU191) on the other ranks, with nothing written, if f failed on one.
   /// Collective.

@@ -30,7 +30,7 @@ struct PreparedModel {
   std::shared_ptr<Trace> trace;
 };
 
-/// Open while a forward of the model runs: autocast on, buffers in step, parameters in place.
+/// Open while a forward of the model runs: autocast on, parameters in place.
 class [[nodiscard]] ForwardScope {
  public:
   explicit ForwardScope(PreparedModel& model) : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
@@ -58,7 +58,7 @@ class Model {
   Model(std::shared_ptr<M> module, std::shared_ptr<runtime::PreparedModel> prepared)
       : module_(std::move(module)), prepared_(std::move(prepared)) {}
 
-  /// The module's forward. Collective: under strategies that communicate buffers or parameters.
+  /// The module's forward. Collective: under strategies that cut parameters ("fsdp", "zero3", "hsdp").
   template <class... A>
   auto operator()(A&&... inputs) const {
     if constexpr (requires(M& module) { module.forward(converted(std::forward<A>(inputs))...); })
