@@ -42,9 +42,8 @@ AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options
   std::unordered_set<c10::TensorImpl*> seen;
   const auto add = [&](const std::string& name, const at::Tensor& tensor, bool averaged) {
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) return;
-    const auto* piece = source ? source->find(tensor) : nullptr;
-    const auto live = piece ? piece->value : tensor.detach();
-    entries_.push_back({name, live, at::empty_like(live), averaged});
+    entries_.push_back({name, tensor, {}, averaged});
+    entries_.back().average = at::empty_like(live(entries_.back()));
   };
   at::NoGradGuard no_grad;
   for (const auto& entry : module.named_parameters()) {
@@ -52,6 +51,11 @@ AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options
     parameters_.push_back(entry.value());
   }
   for (const auto& entry : module.named_buffers()) add(entry.key(), entry.value(), options_.use_buffers);
+}
+
+at::Tensor AveragedModel::live(const Entry& entry) const {
+  const auto* piece = source_ ? source_->find(entry.tensor) : nullptr;
+  return piece ? piece->value : entry.tensor.detach();
 }
 
 void AveragedModel::require_outside(const char* call) const {
@@ -68,24 +72,24 @@ void AveragedModel::require_some() const {
 void AveragedModel::update() {
   require_outside("update");
   const BelowAutograd scope;
-  for (auto& [name, live, average, averaged] : entries_) {
-    if (n_averaged_ == 0 || !averaged) average.copy_(live);
-    else average_into(average, live, options_, n_averaged_);
+  for (const auto& entry : entries_) {
+    if (n_averaged_ == 0 || !entry.averaged) entry.average.copy_(live(entry));
+    else average_into(entry.average, live(entry).to(entry.average.scalar_type()), options_, n_averaged_);
   }
   ++n_averaged_;
 }
 
-void AveragedModel::write(const std::function<void(Entry&)>& f) {
+void AveragedModel::write(const std::function<void(const Entry&)>& f) {
   optim::write_parameters(source_, parameters_, [&] {
     const BelowAutograd scope;
-    for (auto& entry : entries_) f(entry);
+    for (const auto& entry : entries_) f(entry);
   });
 }
 
 void AveragedModel::exchange() {
-  write([](Entry& entry) {
-    const auto kept = entry.live.clone();
-    entry.live.copy_(entry.average);
+  write([this](const Entry& entry) {
+    const auto now = live(entry), kept = now.clone();
+    now.copy_(entry.average);
     entry.average.copy_(kept);
   });
   exchanged_ = !exchanged_;
@@ -112,7 +116,7 @@ void AveragedModel::lend(const std::function<void()>& f) {
 void AveragedModel::copy_to_module() {
   require_outside("copy_to_module");
   require_some();
-  write([](Entry& entry) { entry.live.copy_(entry.average); });
+  write([this](const Entry& entry) { live(entry).copy_(entry.average); });
 }
 
 std::vector<std::pair<std::string, at::Tensor>> AveragedModel::state_dict() const {

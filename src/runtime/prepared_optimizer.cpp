@@ -121,7 +121,10 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
                               "a step: choose 'bf16-mixed', or an optimizer without a closure");
   skipped_ = scaler_ && !gradients_are_finite();
   skipped_ = std::exchange(skip_next_, false) || skipped_;
-  if (skipped_) return {};
+  if (skipped_) {
+    fused_.note_load();   // from here on, as after any step, parameters may be edited
+    return {};
+  }
   auto loss = update(std::move(closure));
   if (setting_.after_step) {
     Optimizer handle(shared_from_this());

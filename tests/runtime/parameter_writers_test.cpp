@@ -111,6 +111,41 @@ TEST(ParameterWriters, AStochasticAverageIsLentAndTakenBack) {
   expect_same_everywhere([](Course& course) { train_with_average(course, AveragingKind::swa); });
 }
 
+TEST(ParameterWriters, AnAverageMadeBeforePrepareFollowsTheModule) {
+  testing::as_ranks(2, [] {
+    Accelerator accelerator({.strategy = "ddp"});
+    auto net = make();
+    AveragedModel early(*net, {.decay = 0.5});
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    AveragedModel late(model, {.decay = 0.5});
+    for (int step = 0; step < 3; ++step) {
+      accelerator.backward(model(inputs(step, accelerator.process_index())).square().mean());
+      optimizer.step();
+      optimizer.zero_grad();
+      early.update();
+      late.update();
+    }
+    const auto answer = [&, &model = model] {
+      const torch::NoGradGuard no_grad;
+      return model(inputs(50, 0)).detach().clone();
+    };
+    EXPECT_EQ(testing::difference_in_bits(early.use(answer), late.use(answer)), "");
+  });
+}
+
+TEST(ParameterWriters, AnAverageThatDoesNotKnowTheModelIsRefusedWhereItIsCut) {   // MU162
+  testing::as_ranks(2, [] {
+    for (const char* way : {"zero1", "zero2"}) {
+      Course course(way);
+      AveragedModel average(*course.net);
+      course.train(1);
+      average.update();
+      EXPECT_EQ(testing::thrown_id([&] { average.use([] {}); }), "MU162") << way;
+      course.train(1);
+    }
+  });
+}
+
 /// The others give the averages back while the main process still evaluates.
 TEST(ParameterWriters, TheMainProcessEvaluatesAnAverageAlone) {
   expect_same_everywhere([](Course& course) {

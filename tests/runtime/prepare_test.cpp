@@ -141,6 +141,23 @@ TEST(Clip, SkipsWhatIsNotFiniteAndTheScheduleWithIt) {
   EXPECT_EQ(scheduler.inner()->last_epoch(), 2);
 }
 
+TEST(Clip, ParametersMayBeEditedAfterASkippedStep) {
+  Accelerator accelerator;
+  Fork net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1)));
+  auto loss = model(torch::ones({2, 4})).sum();
+  accelerator.backward(loss);
+  net->b->bias.mutable_grad().fill_(std::nan(""));
+  accelerator.clip_grad_norm_(model, 1.0, {.skip_if_nonfinite = true});
+  optimizer.step();
+  EXPECT_TRUE(optimizer.step_was_skipped());
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.clamp_(-0.01, 0.01);
+  }
+  optimizer.zero_grad();
+}
+
 TEST(Clip, ClipsEachGroupByItself) {
   Accelerator accelerator;
   Fork net;

@@ -66,12 +66,15 @@ class AveragedModel {
  private:
   struct Entry {
     std::string name;
-    at::Tensor live, average;
+    at::Tensor tensor;
+    at::Tensor average;
     bool averaged;   // otherwise the latest value
   };
+  /// Looked up each time: memory of parameters moves when their module is prepared.
+  at::Tensor live(const Entry& entry) const;
   void lend(const std::function<void()>& f);
   void exchange();
-  void write(const std::function<void(Entry&)>& f);
+  void write(const std::function<void(const Entry&)>& f);
   void require_outside(const char* call) const;
   void require_some() const;
 
