@@ -2,10 +2,10 @@
 
 #include "muster/accelerator.h"
 #include "muster/base/format.h"
+#include "muster/base/temporary_folder.h"
 #include "muster/checkpoint/weights.h"
 
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -106,8 +106,7 @@ void check_training(Accelerator& accelerator) {
 void check_weights(Accelerator& accelerator) {
   auto net = make_net();
   auto model = accelerator.prepare(net);
-  const auto name = accelerator.main_process_first([] { return std::string("muster-test-") + std::to_string(getppid()); });
-  const auto folder = std::filesystem::temp_directory_path() / name;
+  const std::filesystem::path folder = accelerator.broadcast_object(accelerator.is_main_process() ? new_temporary_folder("muster-test").string() : "");
   accelerator.save_model(model, folder);
   accelerator.wait_for_everyone();
   const auto expected = make_net();

@@ -48,7 +48,7 @@ Cluster read_family(const Environment& variables, const Family& family, const st
   if (job.empty())
     throw ConfigError("MU024", format(family.launcher, " gives no name of the job by which ", cluster.world_size,
                                       " ranks could meet; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
-  meet_in_file(variables, cluster);
+  meet_in_file(cluster);
   return cluster;
 }
 

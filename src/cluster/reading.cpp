@@ -63,14 +63,14 @@ bool read_main_address(const Environment& variables, int default_port, Cluster& 
   return true;
 }
 
-void meet_in_file(const Environment& variables, Cluster& cluster) {
+void meet_in_file(Cluster& cluster) {
   std::string name;
   for (char c : cluster.job) {
     bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.';
     name += plain ? c : '_';
   }
   cluster.rendezvous = RendezvousKind::file;
-  cluster.store_path = variables.find("TMPDIR").value_or("/tmp") + "/muster-" + name + ".store";
+  cluster.store_path = name + ".store";
 }
 
 }  // namespace muster::cluster

@@ -33,8 +33,8 @@ void check_ranks(const Cluster& cluster, const RankNames& names);
 /// Sets rendezvous, main_address and main_port from MASTER_ADDR and MASTER_PORT if the first is set; says whether.
 bool read_main_address(const Environment& variables, int default_port, Cluster& cluster);
 
-/// On one node a file named by the job, under TMPDIR or /tmp.
-void meet_in_file(const Environment& variables, Cluster& cluster);
+/// On one node a file named by the job, in the user's private folder.
+void meet_in_file(Cluster& cluster);
 
 Cluster read_torchrun(const Environment& variables);
 Cluster read_muster(const Environment& variables);

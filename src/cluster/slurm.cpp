@@ -39,7 +39,7 @@ int port_of_job(const Environment& variables) {
 
 void meet(const Environment& variables, Cluster& cluster) {
   if (cluster.world_size == 1 || read_main_address(variables, port_of_job(variables), cluster)) return;
-  if (cluster.nodes == 1 && !cluster.job.empty()) return meet_in_file(variables, cluster);
+  if (cluster.nodes == 1 && !cluster.job.empty()) return meet_in_file(cluster);
   for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
     auto list = variables.find(name);
     if (!list) continue;

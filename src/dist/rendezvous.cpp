@@ -77,6 +77,8 @@ Meeting open_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
     auto meeting = is_file ? open_file(cluster, timeout) : open_server(cluster, timeout);
     meeting.store->setTimeout(timeout);
     return meeting;
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& failure) {
     throw CommError("MU058", formatted("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
                                     "and is the address right?", cluster.rank, cluster.world_size, place,

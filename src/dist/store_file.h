@@ -13,7 +13,7 @@ namespace muster::dist {
 /// The file may be removed by its holder: who waited for it then takes the lock of the new one.
 class FileLock {
  public:
-  /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time.
+  /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time; (MU069) if it is not this user's.
   FileLock(std::filesystem::path path, double timeout_seconds);
   ~FileLock();
   FileLock(const FileLock&) = delete;
@@ -31,7 +31,8 @@ class FileLock {
 /// A file in which ranks meet. It goes with the last of those that came, however many groups met in it.
 class StoreFile {
  public:
-  /// Comes in, to cluster.store_path. Throws: as FileLock, and what the store throws.
+  /// Comes in, to cluster.store_path; a path without a folder lies in private_folder().
+  /// Throws: as FileLock and private_folder(); CommError (MU069) if the file is not this user's; what the store throws.
   StoreFile(const Cluster& cluster, double timeout_seconds);
   /// Leaves; waits for others that come or leave at most some seconds, and then lets the file be.
   /// Requires: nobody else uses store() any more.

@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <random>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/random_word.h"
 
 namespace muster::format {
 namespace {
@@ -24,12 +24,13 @@ constexpr std::string_view kPartSuffix = ".partial";
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
-std::string random_word() {
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
-  std::random_device device;
-  std::string word;
-  for (int i = 0; i < 8; ++i) word += kLetters[device() % kLetters.size()];
-  return word;
+/// Owner, group and mode of `former`. A group that cannot be had gets no more than others do.
+void give_rights(int descriptor, const struct stat& former) {
+  mode_t mode = former.st_mode & 0777;
+  struct stat now {};
+  if (::fstat(descriptor, &now) == 0 && now.st_uid != former.st_uid) [[maybe_unused]] const int owner = ::fchown(descriptor, former.st_uid, static_cast<gid_t>(-1));
+  if (now.st_gid != former.st_gid && ::fchown(descriptor, static_cast<uid_t>(-1), former.st_gid) != 0) mode &= ~070u | (mode << 3 & 070u);
+  ::fchmod(descriptor, mode);
 }
 
 /// A writer holds a lock on its part for as long as it lives, so a part that can be locked has lost its writer.
@@ -60,16 +61,23 @@ AtomicFile::AtomicFile(fs::path path, Durability durability) : path_(std::move(p
 }
 
 void AtomicFile::open_part() {
+  struct stat former {};
+  const bool replaces = ::stat(path_.c_str(), &former) == 0;
   for (;;) {
     part_ = folder_of(path_) / ("." + path_.filename().string() + "." + random_word() + std::string(kPartSuffix));
-    descriptor_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    // What replaces a file that others may not read is never open to them, not even before its first byte.
+    descriptor_ = ::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? 0600 : 0666);
     if (descriptor_ < 0 && errno == EEXIST) continue;
     if (descriptor_ < 0) fail("nothing can be written in its folder", errno);
     ::flock(descriptor_, LOCK_EX | LOCK_NB);
     // Another writer of this name may have taken the part for abandoned before it was locked.
     struct stat status {};
-    if (::fstat(descriptor_, &status) == 0 && status.st_nlink > 0) return;
-    ::close(descriptor_);
+    if (::fstat(descriptor_, &status) != 0 || status.st_nlink == 0) {
+      ::close(descriptor_);
+      continue;
+    }
+    if (replaces) give_rights(descriptor_, former);
+    return;
   }
 }
 

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <random>
 #include <system_error>
 #include <vector>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/random_word.h"
 #include "muster/format/atomic_file.h"
 
 namespace muster::format {
@@ -27,16 +27,8 @@ constexpr std::size_t kWordLetters = 8;
                                      "); what stood there before is untouched");
 }
 
-std::string random_letters() {
-  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
-  std::random_device device;
-  std::string word;
-  for (std::size_t i = 0; i < kWordLetters; ++i) word += kLetters[device() % kLetters.size()];
-  return word;
-}
-
 fs::path beside(const fs::path& path, std::string_view end) {
-  return path.parent_path() / ("." + path.filename().string() + "." + random_letters() + std::string(end));
+  return path.parent_path() / ("." + path.filename().string() + "." + random_word(kWordLetters) + std::string(end));
 }
 
 /// What writers of this name left beside it: `.NAME.XXXXXXXX` and this end.
@@ -115,9 +107,13 @@ AtomicFolder::AtomicFolder(const fs::path& path, Durability durability, bool (*i
     : path_(with_folders_above(path)), lock_(path_), durability_(durability) {
   clear_left(path_);
   check_replaceable(path_, is_own);
+  // What replaces a folder that others may not enter is never open to them.
+  struct stat former {};
+  const bool replaces = ::lstat(path_.c_str(), &former) == 0;
   do part_ = beside(path_, kPartEnd);
-  while (::mkdir(part_.c_str(), 0777) != 0 && errno == EEXIST);
+  while (::mkdir(part_.c_str(), replaces ? 0700 : 0777) != 0 && errno == EEXIST);
   if (!fs::is_directory(part_)) refuse_folder(path_, "no folder can be made beside it", errno);
+  if (replaces) ::chmod(part_.c_str(), (former.st_mode & 0777) | S_IRWXU);
 }
 
 AtomicFolder::~AtomicFolder() {

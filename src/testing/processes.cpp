@@ -20,6 +20,7 @@
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/base/temporary_folder.h"
 #include "muster/testing/world.h"
 
 namespace muster::testing {
@@ -130,11 +131,11 @@ void follow(std::vector<Child>& children, std::vector<RankResult>& results, Cloc
 /// A folder that is gone when its owner is.
 struct Folder {
   Folder() {
-    std::error_code missing;
-    std::string pattern = (std::filesystem::temp_directory_path(missing) / "muster-test-XXXXXX").string();
-    if (missing) throw LaunchError("MU064", formatted("no folder for a test world: TMPDIR: {}", missing.message()));
-    if (!::mkdtemp(pattern.data())) throw LaunchError("MU064", formatted("no folder for a test world: {}", std::strerror(errno)));
-    path = pattern;
+    try {
+      path = new_temporary_folder("muster-test");
+    } catch (const LaunchError& failure) {
+      throw LaunchError("MU064", formatted("no folder for a test world: {}", failure.what()));
+    }
   }
   ~Folder() {
     std::error_code ignored;

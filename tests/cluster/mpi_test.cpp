@@ -16,14 +16,14 @@ const Environment kPmi{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID",
 
 TEST(Mpi, OneNodeMeetsInAFileNamedByTheJob) {
   check_readings({
-      {kOpenMpi, "open_mpi 1/2 local 1/2 node 0/1 file /tmp/muster-1927086081-a89e71251fc7a27a-1a13d9953647c56a.store"},
+      {kOpenMpi, "open_mpi 1/2 local 1/2 node 0/1 file 1927086081-a89e71251fc7a27a-1a13d9953647c56a.store"},
       {with(kOpenMpi, {{"OMPI_MCA_orte_precondition_transports", ""}, {"PMIX_NAMESPACE", "prterun-alpha-12@1"}, {"TMPDIR", "/scratch"}}),
-       "open_mpi 1/2 local 1/2 node 0/1 file /scratch/muster-prterun-alpha-12_1.store"},
+       "open_mpi 1/2 local 1/2 node 0/1 file prterun-alpha-12_1.store"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}),
        "open_mpi 0/1 local 0/1 node 0/1"},
       {{{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "2"}, {"MV2_COMM_WORLD_LOCAL_RANK", "0"}, {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}, {"MPISPAWN_ID", "7"}},
-       "mvapich 0/2 local 0/2 node 0/1 file /tmp/muster-7.store"},
-      {with(kPmi, {{"MPI_LOCALNRANKS", ""}, {"MPI_LOCALRANKID", ""}}), "pmi 3/4 local 3/4 node 0/1 file /tmp/muster-kvs_1_0.store"},
+       "mvapich 0/2 local 0/2 node 0/1 file 7.store"},
+      {with(kPmi, {{"MPI_LOCALNRANKS", ""}, {"MPI_LOCALRANKID", ""}}), "pmi 3/4 local 3/4 node 0/1 file kvs_1_0.store"},
   });
 }
 

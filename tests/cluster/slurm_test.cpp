@@ -30,8 +30,8 @@ TEST(Slurm, AStepIsRead) {
       {with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", ""}, {"SLURM_NTASKS_PER_NODE", "3"}, {"SLURM_STEP_NODELIST", ""}}),
        "slurm 4/6 local 1/3 node 1/2 tcp node07:18456"},
       {with(kSlurm, {{"SLURM_JOB_ID", ""}}), "slurm 4/6 local 1/3 node 1/2 tcp node07:12910"},
-      {kOneNode, "slurm 1/3 local 1/3 node 0/1 file /tmp/muster-123456-0-0.store"},
-      {with(kOneNode, {{"SLURM_RESTART_COUNT", "1"}, {"SLURM_STEP_ID", "3"}}), "slurm 1/3 local 1/3 node 0/1 file /tmp/muster-123456-3-1.store restarts 1"},
+      {kOneNode, "slurm 1/3 local 1/3 node 0/1 file 123456-0-0.store"},
+      {with(kOneNode, {{"SLURM_RESTART_COUNT", "1"}, {"SLURM_STEP_ID", "3"}}), "slurm 1/3 local 1/3 node 0/1 file 123456-3-1.store restarts 1"},
       {with(kOneNode, {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}}),
        "slurm 0/1 local 0/1 node 0/1"},
   });
@@ -48,7 +48,7 @@ TEST(Slurm, ShellsAndBatchScriptsAreNoRanks) {
       {shell, alone},
       {with(shell, {{"SLURM_NTASKS", "4"}, {"SLURM_STEP_NUM_TASKS", "4"}}), alone},
       // salloc names its job "interactive"; srun in it starts ranks all the same.
-      {with(kOneNode, {{"SLURM_JOB_NAME", "interactive"}}), "slurm 1/3 local 1/3 node 0/1 file /tmp/muster-123456-0-0.store"},
+      {with(kOneNode, {{"SLURM_JOB_NAME", "interactive"}}), "slurm 1/3 local 1/3 node 0/1 file 123456-0-0.store"},
   });
   EXPECT_NE(read_cluster(batch).note.find("SLURM_NTASKS is 8"), std::string::npos);
   EXPECT_EQ(read_cluster(shell).note, "");

@@ -2,17 +2,25 @@
 
 #include <ATen/Functions.h>
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
+#include "muster/base/temporary_folder.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 
@@ -157,6 +165,95 @@ TEST(Rendezvous, GroupsComeAndGoInOneFileWithoutWaitingForEachOther) {
   peer.join();
   EXPECT_EQ(failure, "no error");
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+/// A folder for temporary files that is open to all, as /tmp is, and what another user plants there.
+class SharedFolder {
+ public:
+  SharedFolder() {
+    if (const char* variable = std::getenv("TMPDIR")) before_ = variable;
+    ::unsetenv("TMPDIR");  // the test program's own folder lets no other user in
+    folder_ = new_temporary_folder("muster-shared");
+    ::chmod(folder_.c_str(), 01777);
+    ::setenv("TMPDIR", folder_.c_str(), 1);
+  }
+  ~SharedFolder() {
+    if (planter_ > 0) ::kill(planter_, SIGKILL), ::waitpid(planter_, nullptr, 0);
+    before_.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", before_.c_str(), 1);
+    std::filesystem::remove_all(folder_);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+
+  /// Another user links `name` to `target` (or makes it a file, without a target) and holds the lock of its lock file.
+  void plant(const std::string& name, const std::string& target) {
+    int told[2];
+    ASSERT_EQ(::pipe(told), 0);
+    planter_ = ::fork();
+    if (planter_ == 0) {
+      const std::string path = folder_ / name, lock = path + ".lock";
+      const bool changed = ::setuid(65534) == 0;
+      const bool planted = target.empty() ? ::open(path.c_str(), O_CREAT | O_RDWR, 0666) >= 0 : ::symlink(target.c_str(), path.c_str()) == 0;
+      const int held = ::open(lock.c_str(), O_CREAT | O_RDWR, 0666);
+      ::fchmod(held, 0666);
+      const char good = changed && planted && ::flock(held, LOCK_EX) == 0;
+      [[maybe_unused]] const auto written = ::write(told[1], &good, 1);
+      for (;;) ::pause();
+    }
+    char good = 0;
+    EXPECT_EQ(::read(told[0], &good, 1), 1);
+    EXPECT_TRUE(good) << "the other user could not plant " << name;
+    for (int end : told) ::close(end);
+  }
+  std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
+
+ private:
+  std::filesystem::path folder_;
+  std::string before_;
+  pid_t planter_ = -1;
+};
+
+Cluster slurm_cluster(int rank) {
+  Environment variables{{"SLURM_PROCID", std::to_string(rank)}, {"SLURM_LOCALID", std::to_string(rank)}, {"SLURM_NTASKS", "2"}, {"SLURM_NODEID", "0"},
+                        {"SLURM_NNODES", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "77"}, {"TMPDIR", ::getenv("TMPDIR")}};
+  return read_cluster(variables);
+}
+
+TEST(Rendezvous, AJobOnOneNodeIsNotStalledByWhatAnotherUserPlanted) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
+  SharedFolder folder;
+  { std::ofstream(folder / "victim") << "mine"; }
+  folder.plant("muster-77-0-0.store", folder / "victim");
+  std::string failure;
+  const auto rank = [](int number) { sum_is_two(connect(slurm_cluster(number), {.rendezvous_timeout_seconds = 5})); };
+  std::thread peer([&] { failure = testing::thrown([&] { rank(1); }); });
+  EXPECT_EQ(testing::thrown([&] { rank(0); }), "no error");
+  peer.join();
+  EXPECT_EQ(failure, "no error");
+  std::string word;
+  std::ifstream(folder / "victim") >> word;
+  EXPECT_EQ(word, "mine");
+  EXPECT_TRUE(std::filesystem::is_empty(private_folder())) << "a file of the job stays behind";
+}
+
+TEST(Rendezvous, AFileOfAnotherUserIsRefusedAtOnce) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can act as another user";
+  for (const std::string target : {"", "/etc/passwd"}) {
+    SharedFolder folder;
+    folder.plant("meeting", target);
+    std::string message = testing::thrown([&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout_seconds = 60}); });
+    EXPECT_TRUE(message.starts_with("MU069")) << message;
+    EXPECT_NE(message.find(folder / "meeting"), std::string::npos) << message;
+  }
+}
+
+TEST(Rendezvous, ALinkToAFileOfOnesOwnIsRefused) {
+  SharedFolder folder;
+  { std::ofstream(folder / "victim") << "mine"; }
+  std::filesystem::create_symlink(folder / "victim", folder / "meeting");
+  std::string message = testing::thrown([&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout_seconds = 1}); });
+  EXPECT_TRUE(message.starts_with("MU069")) << message;
+  EXPECT_EQ(std::filesystem::file_size(folder / "victim"), 4u);
 }
 
 TEST(Rendezvous, AFileIsGoneAfterwards) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 
@@ -44,6 +46,55 @@ TEST(AtomicFile, WritesMoreThanOneCallTakes) {
   file.write(std::vector<std::string_view>(pieces.begin(), pieces.end()));
   file.publish();
   EXPECT_EQ(checks::read(folder / "x"), whole);
+}
+
+mode_t mode_of(const std::filesystem::path& path) {
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+  return status.st_mode & 0777;
+}
+
+std::filesystem::path part_in(const ScratchFolder& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+    if (entry.path().extension() == ".partial") return entry.path();
+  return {};
+}
+
+TEST(AtomicFile, KeepsTheModeOfWhatItReplaces) {
+  ScratchFolder folder;
+  for (const mode_t mode : {0600u, 0640u, 0444u, 0777u}) {
+    put(folder / "x", "secret");
+    ::chmod((folder / "x").c_str(), mode);
+    {
+      AtomicFile file(folder / "x", Durability::none);
+      EXPECT_EQ(mode_of(part_in(folder)), mode) << "while it is written";
+    }
+    put(folder / "x", "new secret");
+    EXPECT_EQ(mode_of(folder / "x"), mode);
+    EXPECT_EQ(checks::read(folder / "x"), "new secret");
+  }
+}
+
+TEST(AtomicFile, ANewOneHasTheModeOfTheUmask) {
+  ScratchFolder folder;
+  const mode_t before = ::umask(027);
+  put(folder / "x", "new");
+  ::umask(before);
+  EXPECT_EQ(mode_of(folder / "x"), 0640u);
+}
+
+TEST(AtomicFile, KeepsTheOwnerOfWhatRootReplaces) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  ScratchFolder folder;
+  put(folder / "x", "hers");
+  ASSERT_EQ(::chown((folder / "x").c_str(), 65534, 65534), 0);
+  ::chmod((folder / "x").c_str(), 0640);
+  put(folder / "x", "still hers");
+  struct stat status {};
+  ASSERT_EQ(::stat((folder / "x").c_str(), &status), 0);
+  EXPECT_EQ(status.st_uid, 65534u);
+  EXPECT_EQ(status.st_gid, 65534u);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
 }
 
 TEST(AtomicFile, LeavesTheFormerFileIfItIsNotPublished) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +31,19 @@ TEST(AtomicFolder, AppearsWhole) {
     EXPECT_EQ(checks::read(scratch / "a/x/word"), word);
     EXPECT_EQ(checks::entries(scratch / "a"), 1u);
   }
+}
+
+TEST(AtomicFolder, KeepsTheModeOfWhatItReplaces) {
+  ScratchFolder scratch;
+  put_folder(scratch / "x", "former");
+  ::chmod((scratch / "x").c_str(), 0700);
+  AtomicFolder folder(scratch / "x", Durability::none, is_word);
+  struct stat status {};
+  ASSERT_EQ(::stat(folder.part().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u) << "while it is written";
+  folder.publish();
+  ASSERT_EQ(::stat((scratch / "x").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
 }
 
 TEST(AtomicFolder, LeavesTheFormerIfItIsNotPublished) {

@@ -49,7 +49,7 @@ struct Cluster {
   /// A listening socket bound to main_port that rank 0's store server takes over, or -1.
   /// Whoever takes it over owns it, and unsets cluster::kStoreFd so that it is taken only once.
   int store_listen_fd = -1;
-  std::string store_path;       ///< the file for a FileStore; empty unless rendezvous is file
+  std::string store_path;       ///< file for a FileStore, without a folder in private_folder(); empty unless rendezvous is file
   std::string store_prefix;     ///< put before all keys: keeps restarts of a job apart in a store that outlives them
   int world_size = 1;
 

@@ -14,6 +14,7 @@ namespace muster::format {
 /// It is written aside, in the same folder, as `.NAME.XXXXXX.partial`. If the object ends without `publish`,
 /// the part is removed and what stood under the name before is untouched. A process that is killed leaves its part
 /// behind; the next AtomicFile of that name removes parts whose writer is gone.
+/// What replaces a file has that file's mode, and its owner and group where this user may give them; a new one has the umask's.
 /// One thread at a time.
 class AtomicFile {
  public:

@@ -27,7 +27,7 @@ class FolderLock {
 /// A folder that appears under its name complete or not at all, in place of a former one.
 /// It is written aside, in the same folder, as `.NAME.XXXXXXXX.partial`; whoever knows part() may write there. If the object
 /// ends without publish(), the part is removed and what stood under the name before is untouched. What killed writers left is
-/// removed by the next AtomicFolder of that name. One writer at a time has a name; others are refused.
+/// removed by the next AtomicFolder of that name. One writer at a time has a name; others are refused. It has the mode of the former one.
 /// Thread safety: one thread at a time.
 class AtomicFolder {
  public:
