@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
-needed=(g++ cmake ninja-build python3-venv libspdlog-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libgtest-dev libgmock-dev libxxhash-dev)
+needed=(g++ cmake ninja-build python3-venv libspdlog-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libgtest-dev libgmock-dev libssl-dev libxxhash-dev)
 # What one target of the Makefile alone needs.
 read -ra also <<<"${SETUP_ALSO:-}"
 needed+=(${also[@]+"${also[@]}"})

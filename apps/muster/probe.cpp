@@ -15,6 +15,8 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/cluster/cluster.h"
+#include "muster/cluster/listening_socket.h"
+#include "muster/cluster/secret.h"
 #include "muster/launcher/run.h"
 #include "parse.h"
 
@@ -30,6 +32,22 @@ std::optional<std::string> find_probe() {
 }
 
 void line(const char* name, const std::string& value) { std::printf("%-14s %s\n", name, value.c_str()); }
+
+/// Who gets into the job that this process belongs to, or into those that are started from here.
+std::string who_may_join(const Cluster& cluster) {
+  try {
+    if (cluster::read_secret(Environment::of_process()).is_given()) return "ranks with the secret that is given here, and nobody else";
+  } catch (const Error& error) {
+    return error.what();
+  }
+  if (cluster.launcher == LauncherKind::none)
+    return "on one node the ranks that muster run starts, by a secret it makes; on several whoever reaches the store: no secret is given (MUSTER_SECRET)";
+  if (cluster.rendezvous == RendezvousKind::none) return "nobody: a world of one";
+  if (cluster.rendezvous == RendezvousKind::file) return "processes of this user: the ranks meet in a file of its own";
+  const bool stays = cluster::is_loopback(cluster.main_address) && !cluster.store_is_external;
+  return log::format(stays ? "every user of this host" : "whoever reaches it", ", at ", cluster.main_address, " port ", cluster.main_port,
+                     ": no secret is given (MUSTER_SECRET)");
+}
 
 int execute(std::string path, std::string argument) {
   std::fflush(stdout);
@@ -57,6 +75,7 @@ int print_env(const Arguments& arguments) {
   line("started by", cluster.launcher == LauncherKind::none
                          ? "nobody: a program run here has one rank"
                          : log::format(to_string(cluster.launcher), ": rank ", cluster.rank, " of ", cluster.world_size));
+  line("may join", who_may_join(cluster));
   const auto probe = find_probe();
   if (!probe) {
     line("libtorch", log::format("unknown: ", kProbe, " is missing beside muster"));

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <utility>
 
+#include "dist/greeting.h"
 #include "dist/header.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
@@ -110,6 +111,8 @@ auto connecting(const std::string& name, int rank, F make) {
     return make();
   } catch (const TransportFailure& failure) {
     reason = failure.detail;
+  } catch (const CommError&) {
+    throw;  // a peer or a value that was refused
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
@@ -135,7 +138,7 @@ constexpr int kReady = 3;
 class GlooTransport final : public Transport {
  public:
   GlooTransport(GlooSetup setup, Device device, const std::string& name, int rank, int size)
-      : setup_(std::move(setup)), device_(std::move(device)), rank_(rank), size_(size),
+      : setup_(std::move(setup)), device_(std::move(device)), name_(name), rank_(rank), size_(size),
         gloo_(connect_gloo(setup_, device_, name, rank, size)), peers_(size) {
     for (int peer = 0; peer < size; ++peer) {
       if (peer == rank) continue;
@@ -146,14 +149,13 @@ class GlooTransport final : public Transport {
 
   ~GlooTransport() override { close(); }
 
-  /// A first frame to and from everybody: when it is done, nobody needs the store any more to be connected.
+  /// First frames to and from everybody: when they are done, nobody needs the store any more to be connected, and everybody
+  /// has shown that it belongs to the job.
   void greet() {
-    auto deadline = std::chrono::steady_clock::now() + setup_.connect_timeout;
-    Frame frame{};
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_) send_frame(peer, frame, deadline);
-    for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_) receive_frame(peer, frame, deadline);
+    Greeting greeting(setup_.secret, name_, rank_, size_);
+    exchange([&](int) { return greeting.question(); }, [&](int peer, const Frame& frame) { greeting.take_question(peer, frame); });
+    if (greeting.asks())
+      exchange([&](int peer) { return greeting.answer(peer); }, [&](int peer, const Frame& frame) { greeting.check_answer(peer, frame); });
   }
 
   int rank() const noexcept override { return rank_; }
@@ -247,11 +249,26 @@ class GlooTransport final : public Transport {
     if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
   }
 
+  /// A frame to each peer, and one from each.
+  template <class Make, class Take>
+  void exchange(Make make, Take take) {
+    auto deadline = std::chrono::steady_clock::now() + setup_.connect_timeout;
+    Frame frame{};
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) send_frame(peer, make(peer), deadline);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      receive_frame(peer, frame, deadline);
+      take(peer, frame);
+    }
+  }
+
   void wait(const WorkPtr& work, int peer, TimePoint deadline);
   void linger() noexcept;
 
   const GlooSetup setup_;
   const Device device_;
+  const std::string name_;
   const int rank_;
   const int size_;
   c10::intrusive_ptr<ProcessGroupGloo> gloo_;

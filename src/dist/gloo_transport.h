@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dist/transport.h"
+#include "muster/cluster/secret.h"
 
 namespace muster::dist {
 
@@ -17,9 +18,10 @@ struct GlooSetup {
   bool one_node = true;
   std::chrono::milliseconds connect_timeout{};
   c10::intrusive_ptr<c10d::Store> store;
+  cluster::Secret secret;  ///< by which ranks prove themselves; none: whoever is at the other end is taken for the rank
 };
 
-/// A full mesh of connections by ProcessGroupGloo. Throws: CommError (MU058).
+/// A full mesh of connections by ProcessGroupGloo. Throws: CommError (MU058), (MU067) if a peer has not the secret.
 std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size);
 
 /// ProcessGroupGloo itself, as a backend to plug in. Throws: CommError (MU058).

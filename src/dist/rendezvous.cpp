@@ -1,22 +1,21 @@
 #include "muster/dist/rendezvous.h"
 
-#include <stdlib.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <unistd.h>
 
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "dist/gloo_transport.h"
 #include "dist/group.h"
 #include "dist/plugged.h"
+#include "dist/signed_store.h"
 #include "dist/store_file.h"
+#include "dist/store_server.h"
+#include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/secret.h"
 
 namespace muster::dist {
 namespace {
@@ -27,54 +26,37 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-/// The launcher hands its socket over once, and holds the port itself: the server that took the socket serves later groups of
-/// this process, too, so it lives as long as the process.
-void keep(StorePtr server) {
-  static std::mutex mutex;
-  static auto& kept = *new std::vector<StorePtr>;
-  std::lock_guard lock(mutex);
-  kept.push_back(std::move(server));
-}
-
-StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(cluster.main_port);
-  options.isServer = cluster.rank == 0 && !cluster.store_is_external;
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  options.multiTenant = true;  // a second group of this process shares the server
-  if (options.isServer && cluster.store_listen_fd >= 0) {
-    options.masterListenFd = cluster.store_listen_fd;
-    ::unsetenv(cluster::kStoreFd);
-  }
-  StorePtr store = c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
-  if (options.masterListenFd) keep(store);
-  return store;
-}
-
 /// Where ranks meet, and what keeps that place; it must outlive the store.
 struct Meeting {
   std::shared_ptr<void> keeps;
   StorePtr store;
 };
 
-Meeting open_file(const Cluster& cluster, std::chrono::milliseconds timeout) {
-  auto file = std::make_shared<StoreFile>(cluster, timeout.count() / 1000.0);
-  return {file, c10::make_intrusive<c10d::PrefixStore>(std::to_string(file->turn()), file->store())};
+/// The same store, its values signed where the job has a secret.
+StorePtr with_secret(StorePtr store, const cluster::Secret& secret) {
+  if (!secret.is_given()) return store;
+  return c10::make_intrusive<SignedStore>(std::move(store), secret);
 }
 
-Meeting open_server(const Cluster& cluster, std::chrono::milliseconds timeout) {
-  StorePtr store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", open_tcp_store(cluster, timeout));
+Meeting open_file(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+  auto file = std::make_shared<StoreFile>(cluster, timeout.count() / 1000.0);
+  return {file, c10::make_intrusive<c10d::PrefixStore>(std::to_string(file->turn()), with_secret(file->store(), secret))};
+}
+
+Meeting open_server(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+  auto whole = with_secret(open_tcp_store(cluster, timeout), secret);
+  StorePtr store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", std::move(whole));
   // A process may connect more than once; the n-th time of each rank belong together.
   auto turn = store->add(formatted("connects/{}", cluster.rank), 1);
+  if (turn == 1) say_who_may_join(cluster, secret.is_given());
   return {nullptr, c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store)};
 }
 
-Meeting open_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
+Meeting open_store(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
   bool is_file = cluster.rendezvous == RendezvousKind::file;
   std::string place = is_file ? cluster.store_path : cluster.main_address + ":" + std::to_string(cluster.main_port);
   try {
-    auto meeting = is_file ? open_file(cluster, timeout) : open_server(cluster, timeout);
+    auto meeting = is_file ? open_file(cluster, secret, timeout) : open_server(cluster, secret, timeout);
     meeting.store->setTimeout(timeout);
     return meeting;
   } catch (const Error&) {
@@ -111,6 +93,19 @@ void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds 
                                     reason.substr(0, 300)));
   throw CommError("MU057", formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
                                   "address and world size?", cluster.rank, timeout.count() / 1000.0, cluster.world_size, missing));
+}
+
+/// Whoever left the marks must have the job's secret, if there is one, and none if there is none.
+void check_marks(const Cluster& cluster, c10d::Store& store, const cluster::Secret& secret) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
+  std::vector<std::vector<uint8_t>> marks;
+  if (cluster.rendezvous == RendezvousKind::tcp) marks = store.multiGet(keys);
+  else for (const auto& key : keys) marks.push_back(store.get(key));
+  for (int rank = 0; rank < cluster.world_size && !secret.is_given(); ++rank)
+    if (is_signed(marks[rank]))
+      throw CommError("MU067", formatted("rank {} of this job has a secret, but rank {} has none. Give all ranks the same MUSTER_SECRET, or "
+                                      "MUSTER_SECRET_FILE", rank, cluster.rank));
 }
 
 GroupIdentity identity_of(const std::string& backend, const GroupOptions& options) {
@@ -161,12 +156,14 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options, const 
   if (cluster.world_size == 1) return Communicator();
   if (options.backend == "fake") return make_fake(cluster.rank, cluster.world_size);
   auto timeout = milliseconds(options.rendezvous_timeout_seconds);
-  auto [cleanup, store] = open_store(cluster, timeout);
+  const auto secret = cluster::read_secret(Environment::of_process());
+  auto [cleanup, store] = open_store(cluster, secret, timeout);
   meet(cluster, *store, timeout);
+  check_marks(cluster, *store, secret);
   if (auto entry = more.find(options.backend); entry != more.end()) return plug_in(entry->second, store, cluster, options, std::move(cleanup));
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
-  GlooSetup setup{options.interface, cluster.nodes == 1, timeout, store};
+  GlooSetup setup{options.interface, cluster.nodes == 1, timeout, store, secret};
   auto transport = make_gloo_transport(setup, identity.name, cluster.rank, cluster.world_size);
   return Communicator(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));
 }

@@ -12,7 +12,6 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "nodes.h"
-#include "port.h"
 
 namespace muster {
 namespace launcher {
@@ -60,13 +59,14 @@ void check_agreement(const Cluster& cluster, const LaunchOptions& options) {
                                            to_string(cluster.launcher), ") uses ", cluster.nodes));
 }
 
-Job plan_job(const LaunchOptions& options) {
+Job plan_job(const LaunchOptions& options, const Environment& variables) {
   check_nodes({options.main_address, options.main_port, options.node_rank, options.nodes});
   Job job;
   job.cores = count_cores();
   job.node_rank = options.node_rank;
   job.nodes = options.nodes;
   job.processes = std::max(options.processes, 1);
+  job.secret = secret_of_job("", variables, options.nodes);
   job.threads = options.threads;
   place_store(options.main_address, options.main_port, job);
   return job;
@@ -91,7 +91,7 @@ Cluster launch(const LaunchOptions& options) {
     check_agreement(cluster, options);
     return cluster;
   }
-  Job job = plan_job(options);
+  Job job = plan_job(options, before);
   if (job.world_size() == 1) return cluster;
   auto store = open_store(job);
   if (job.processes > 1) {

@@ -29,14 +29,20 @@ void place_store(const std::string& main_address, int main_port, Job& job) {
   job.name = several ? job.main_address + "-" + std::to_string(job.main_port) : new_job_name();
 }
 
-ListeningSocket open_store(Job& job) {
+cluster::Secret secret_of_job(const std::string& file, const Environment& variables, int nodes) {
+  auto given = file.empty() ? cluster::read_secret(variables) : cluster::read_secret_file(file);
+  return given.is_given() || nodes > 1 ? given : cluster::make_secret();
+}
+
+cluster::ListeningSocket open_store(Job& job) {
+  using cluster::ListeningSocket;
   if (job.node_rank != 0) return ListeningSocket();
   // A world of one meets nobody; a program of another kind still finds a free port in its variables.
   if (job.world_size() == 1) {
-    if (job.main_port == 0) job.main_port = ListeningSocket(0, true).port();
+    if (job.main_port == 0) job.main_port = ListeningSocket(0, job.main_address).port();
     return ListeningSocket();
   }
-  ListeningSocket store(job.main_port, job.nodes == 1);
+  ListeningSocket store(job.main_port, cluster::where_to_listen(job.main_address));
   job.main_port = store.port();
   job.store_fd = store.fd();
   return store;

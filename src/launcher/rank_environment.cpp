@@ -3,9 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 
+#include "muster/base/random_word.h"
 #include "muster/cluster/variables.h"
 
 namespace muster::launcher {
@@ -20,7 +19,7 @@ void forget_other_launchers(Environment& result) {
   const Environment before = result;
   for (const auto& [name, value] : before.variables())
     if (name.starts_with("TORCHELASTIC_") || name.starts_with("ROLE_")) result.unset(name);
-  for (auto name : {cluster::kStoreFd, cluster::kDeviceIndex}) result.unset(name);
+  for (auto name : {cluster::kStoreFd, cluster::kDeviceIndex, cluster::kSecret, cluster::kSecretFile}) result.unset(name);
 }
 
 }  // namespace
@@ -39,6 +38,7 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   result.set(cluster::kMainAddress, job.main_address);
   set(cluster::kMainPort, job.main_port);
   if (job.store_fd >= 0 && job.rank_of(local_rank) == 0) set(cluster::kStoreFd, job.store_fd);
+  if (job.secret.is_given()) result.set(cluster::kSecret, job.secret.reveal());
   if (!job.device_indices.empty()) set(cluster::kDeviceIndex, job.device_indices.at(static_cast<size_t>(local_rank)));
   set_wish(result, cluster::kAccelerator, job.accelerator);
   set_wish(result, cluster::kPrecision, job.precision);
@@ -51,11 +51,7 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
 }
 
 std::string new_job_name() {
-  char text[64];
-  auto now = std::chrono::system_clock::now().time_since_epoch();
-  std::snprintf(text, sizeof text, "%d-%llx", static_cast<int>(getpid()),
-                static_cast<unsigned long long>(std::chrono::duration_cast<std::chrono::microseconds>(now).count()));
-  return text;
+  return std::to_string(getpid()) + "-" + random_word(12);
 }
 
 }  // namespace muster::launcher

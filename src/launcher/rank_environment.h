@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "muster/base/environment.h"
+#include "muster/cluster/secret.h"
 
 namespace muster::launcher {
 
@@ -19,6 +20,7 @@ struct Job {
   int nodes = 1;
   std::string precision;
   int processes = 1;         ///< ranks on this node
+  cluster::Secret secret;    ///< none: not passed
   int store_fd = -1;         ///< for rank 0
   std::string sharding;
   std::string strategy;

@@ -11,8 +11,8 @@
 #include "keeper.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/cluster/listening_socket.h"
 #include "nodes.h"
-#include "port.h"
 #include "rank_environment.h"
 #include "watch.h"
 
@@ -33,6 +33,7 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
   job.nodes = options.nodes;
   job.precision = options.precision;
   job.processes = choice.count;
+  job.secret = secret_of_job(options.secret_file, variables, options.nodes);
   job.sharding = options.fsdp;
   job.strategy = options.strategy;
   job.threads = options.threads;
@@ -44,7 +45,7 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
 /// stdin for the ranks: nothing. A terminal would stop ranks that read it, since each is in a process group of its own.
 Descriptor no_input() { return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
-void start_ranks(const Job& job, Program program, const ListeningSocket& store, const RelayedSignals& signals,
+void start_ranks(const Job& job, Program program, const cluster::ListeningSocket& store, const RelayedSignals& signals,
                  const Keeper& keeper, Console& console, std::vector<Child>& children) {
   auto nothing = no_input();
   auto parent = Environment::of_process();
@@ -82,7 +83,7 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   std::vector<Child> children;
   start_ranks(job, program, store, signals, keeper, console, children);
   // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
-  store = ListeningSocket();
+  store = cluster::ListeningSocket();
   return Watch({&children, &console, options.grace, &signals}).run();
 }
 

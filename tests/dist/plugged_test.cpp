@@ -19,7 +19,7 @@ using testing::difference_in_bits;
 /// ProcessGroupGloo itself, by its five stub headers, as a backend that somebody plugs in.
 BackendEntry raw_gloo() {
   return {c10::DeviceType::CPU, [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions&) {
-            return make_raw_gloo({"", true, std::chrono::seconds(30), store}, "raw", rank, size);
+            return make_raw_gloo({"", true, std::chrono::seconds(30), store, {}}, "raw", rank, size);
           }};
 }
 

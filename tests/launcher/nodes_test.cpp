@@ -43,6 +43,24 @@ TEST(Nodes, SeveralNodesMeetWhereTheyWereTold) {
   EXPECT_EQ(store.fd(), -1) << "only the first node listens";
 }
 
+TEST(Nodes, SeveralNodesOnTheLoopbackListenThereAlone) {
+  Job job;
+  job.nodes = 2;
+  place_store("127.0.0.1", 0, job);
+  job.main_port = 0;
+  EXPECT_EQ(cluster::bound_address(open_store(job).fd()), "127.0.0.1");
+}
+
+TEST(Nodes, OneNodeHasASecretAndSeveralTheOneThatTheyWereGiven) {
+  const std::string given(40, 'x');
+  const auto one = secret_of_job("", {}, 1);
+  EXPECT_TRUE(one.is_given());
+  EXPECT_NE(one.reveal(), secret_of_job("", {}, 1).reveal());
+  EXPECT_FALSE(secret_of_job("", {}, 2).is_given());
+  for (int nodes : {1, 2}) EXPECT_EQ(secret_of_job("", {{"MUSTER_SECRET", given}}, nodes).reveal(), given);
+  EXPECT_THROW(secret_of_job("/no/such/file", {{"MUSTER_SECRET", given}}, 2), ConfigError);
+}
+
 TEST(Nodes, AWorldOfOneListensToNobodyButHasAPort) {
   Job job;
   place_store("", 0, job);

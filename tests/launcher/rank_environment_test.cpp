@@ -74,7 +74,16 @@ TEST(RankEnvironment, WishesAndDevicesArePassedAndOtherLaunchersForgotten) {
   EXPECT_FALSE(environment.has("ROLE_RANK"));
 }
 
-TEST(RankEnvironment, JobNamesDiffer) { EXPECT_NE(new_job_name(), ""); }
+TEST(RankEnvironment, TheSecretGoesToEveryRankAndItsFileToNone) {
+  Job job = job_of_two_nodes();
+  const Environment parent{{"MUSTER_SECRET", std::string(32, 'o')}, {"MUSTER_SECRET_FILE", "/f"}};
+  EXPECT_FALSE(rank_environment(parent, job, 0).has("MUSTER_SECRET")) << "another job's secret";
+  job.secret = cluster::Secret(std::string(32, 's'));
+  for (int rank : {0, 2}) EXPECT_EQ(rank_environment(parent, job, rank).find("MUSTER_SECRET"), std::string(32, 's'));
+  EXPECT_FALSE(rank_environment(parent, job, 0).has("MUSTER_SECRET_FILE"));
+}
+
+TEST(RankEnvironment, JobNamesDiffer) { EXPECT_NE(new_job_name(), new_job_name()); }
 
 }  // namespace
 }  // namespace muster::launcher

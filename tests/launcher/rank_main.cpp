@@ -50,6 +50,11 @@ int environment(Words) {
   return 0;
 }
 
+int secret(Words) {
+  std::printf("%s\n", std::getenv("MUSTER_SECRET") ? std::getenv("MUSTER_SECRET") : "-");
+  return 0;
+}
+
 /// lines COUNT: lines in pieces, to both streams in turn.
 int lines(Words words) {
   for (int i = 0; i < std::atoi(words[0]); ++i) {
@@ -145,7 +150,7 @@ int leave(Words words) {
 
 const std::map<std::string, int (*)(Words)> kDeeds = {
     {"environment", environment}, {"lines", lines},       {"write", write_text}, {"fail", fail},   {"family", family},
-    {"handle", handle},           {"ignore", ignore},     {"terminal", terminal}, {"input", input}, {"show", show},
+    {"handle", handle},           {"ignore", ignore},     {"terminal", terminal}, {"input", input}, {"show", show},   {"secret", secret},
     {"show_and_wait", show_and_wait}, {"exits", exits},   {"echo", echo},        {"leave", leave}};
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <memory>
 #include <tuple>
 
-#include "launcher/port.h"
 #include "launcher/process.h"
+#include "muster/cluster/listening_socket.h"
 
 namespace muster::launcher::testing {
 namespace {
@@ -27,6 +27,36 @@ TEST(Run, EveryRankLearnsWhoItIs) {
                       std::string("MUSTER_PRECISION=bf16-mixed"), std::string("MUSTER_ACCELERATOR=cpu"), std::string("MUSTER_TIMEOUT=60")})
       EXPECT_NE(out.find(prefix + line + "\n"), std::string::npos) << prefix << line << " is missing in\n" << out;
   }
+}
+
+TEST(Run, RanksShareASecretThatNoLineTells) {
+  std::vector<std::string> seen;
+  for (int job = 0; job < 2; ++job) {
+    Process::Setup setup;
+    setup.environment = {"MUSTER_LOG=trace"};
+    Process process(muster_run({"--devices", "2", "--no-prefix", rank_program(), "secret"}), setup);
+    ASSERT_EQ(process.wait(), 0) << process.error();
+    const auto first = process.out().substr(0, process.out().find('\n'));
+    EXPECT_EQ(process.out(), first + "\n" + first + "\n") << "the ranks have two secrets";
+    EXPECT_EQ(first.size(), 64u) << first;
+    EXPECT_EQ(process.error().find(first), std::string::npos) << process.error();
+    seen.push_back(first);
+  }
+  EXPECT_NE(seen[0], seen[1]) << "two jobs have one secret";
+}
+
+TEST(Run, TheSecretOfAFileIsHandedOn) {
+  Folder folder;
+  const std::string given(40, 'g');
+  const auto file = folder.write("secret", given + "\n", 0600);
+  Process process(muster_run({"--devices", "2", "--no-prefix", "--secret-file", file, rank_program(), "secret"}));
+  ASSERT_EQ(process.wait(), 0) << process.error();
+  EXPECT_EQ(process.out(), given + "\n" + given + "\n");
+  const auto open_to_all = folder.write("open", given, 0644);
+  Process refused(muster_run({"--devices", "2", "--secret-file", open_to_all, rank_program(), "secret"}));
+  EXPECT_EQ(refused.wait(), 2);
+  EXPECT_NE(refused.error().find("MU068"), std::string::npos) << refused.error();
+  EXPECT_EQ(refused.error().find(given), std::string::npos) << refused.error();
 }
 
 TEST(Run, FlagsCountMoreThanVariablesAndVariablesMoreThanTheFile) {
@@ -50,7 +80,7 @@ TEST(Run, TwoJobsAtOnceHaveTwoPortsAndRankZeroHoldsThem) {
   };
   int one = port(first), two = port(second);
   EXPECT_NE(one, two);
-  for (int taken : {one, two}) EXPECT_ANY_THROW(ListeningSocket(taken, true)) << "nobody listens on port " << taken;
+  for (int taken : {one, two}) EXPECT_ANY_THROW(cluster::ListeningSocket(taken, "127.0.0.1")) << "nobody listens on port " << taken;
   for (auto* process : {&first, &second}) process->signal(SIGINT);
   EXPECT_EQ(first.wait(), 130);
   EXPECT_EQ(second.wait(), 130);
@@ -64,7 +94,7 @@ struct Refusal {
 TEST(Run, RefusesBeforeAnythingStarts) {
   Folder folder;
   auto text = folder.write("text", "no program", 0644);
-  ListeningSocket taken(0, true);
+  cluster::ListeningSocket taken(0, "127.0.0.1");
   const Refusal refusals[] = {
       {{"--devices", "2", folder.path() + "/none"}, "MU031: cannot execute '" + folder.path() + "/none': No such file"},
       {{text}, "MU031: cannot execute '" + text + "': Permission denied"},

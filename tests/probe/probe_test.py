@@ -35,6 +35,21 @@ def env_lists_what_enters_the_process(muster):
             assert re.search(rf"^process-wide +{name} +{what} {switch}", outcome.stdout, re.MULTILINE), f"no {name} in\n{outcome.stdout}"
 
 
+def env_says_who_may_join(muster):
+    secret, place = "0123456789abcdef" * 4, {"MASTER_ADDR": "alpha", "MASTER_PORT": "29400"}
+    of_a_job = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **place}
+    for variables, wanted in (({}, "a secret it makes; on several whoever reaches the store"), (of_a_job, "whoever reaches it, at alpha port 29400: no secret"),
+                              ({**of_a_job, "MASTER_ADDR": "127.0.0.1"}, "every user of this host, at 127.0.0.1"),
+                              ({"MUSTER_SECRET": secret}, "ranks with the secret"), ({"MUSTER_SECRET": "short"}, "MU068"),
+                              ({"MUSTER_SECRET_FILE": "/no/such/file"}, "MU068")):
+        outcome = call(muster, "env", **variables)
+        assert outcome.returncode == 0, outcome.stderr
+        assert re.search(rf"^may join +.*{wanted}", outcome.stdout, re.MULTILINE), outcome.stdout
+        assert secret not in outcome.stdout + outcome.stderr
+    outcome = call(muster, "run", "--devices", "2", muster, "env")
+    assert "ranks with the secret" in outcome.stdout, outcome.stdout
+
+
 def env_names_the_launcher(muster):
     outcome = call(muster, "run", "--devices", "2", "--no-prefix", muster, "env")
     assert outcome.returncode == 0, outcome.stderr
@@ -67,7 +82,7 @@ def a_missing_probe_is_named(muster):
 
 def main(muster):
     passed, failed = 0, []
-    checks = [env_names_versions_and_devices, env_lists_what_enters_the_process, env_names_the_launcher, lambda m: test_tries_everything(m, 1),
+    checks = [env_names_versions_and_devices, env_lists_what_enters_the_process, env_says_who_may_join, env_names_the_launcher, lambda m: test_tries_everything(m, 1),
               lambda m: test_tries_everything(m, 2), lambda m: test_tries_everything(m, 3), test_says_what_fails, a_missing_probe_is_named]
     for check in checks:
         try:

@@ -18,6 +18,8 @@ inline constexpr const char* kMainPort = "MASTER_PORT";
 inline constexpr const char* kJob = "MUSTER_JOB";                  ///< its presence says: started by our launcher
 inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";         ///< rank 0: listening socket for the store
 inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX"; ///< index of this rank's accelerator
+inline constexpr const char* kSecret = "MUSTER_SECRET";            ///< what only the ranks of the job know
+inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";   ///< a file that holds it
 
 // Wishes given on the launcher's command line, for the program to follow.
 inline constexpr const char* kAccelerator = "MUSTER_ACCELERATOR";

@@ -30,6 +30,7 @@ struct RunOptions {
   int nodes = 1;
   std::string precision;     ///< passed on to the ranks; empty: not passed
   bool prefix = true;        ///< "[rank] " before each line of output
+  std::string secret_file;   ///< holds the job's secret, mode 0600; empty: MUSTER_SECRET, or on one node a new one
   std::string strategy;      ///< passed on to the ranks; empty: not passed
   int threads = 0;           ///< OMP_NUM_THREADS of each rank; 0: cores / ranks, unless the variable is set
   int timeout = 0;           ///< seconds a collective may take, passed on to the ranks; 0: not passed

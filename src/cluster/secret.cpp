@@ -1,0 +1,64 @@
+#include "muster/cluster/secret.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/random_word.h"
+#include "muster/cluster/variables.h"
+
+namespace muster::cluster {
+namespace {
+
+constexpr std::size_t kFewest = 32;
+constexpr std::size_t kMadeBytes = 32;
+constexpr const char* kBlanks = " \t\r\n";
+
+[[noreturn]] void refuse_file(const std::filesystem::path& path, const std::string& why) {
+  throw ConfigError("MU068", log::format("the file of the job's secret, ", path.string(), ", ", why));
+}
+
+/// What has room for a secret, and then some. Takes the descriptor.
+std::string read_all(int descriptor) {
+  char bytes[4096];
+  std::string text;
+  for (ssize_t got; text.size() < sizeof bytes && (got = ::read(descriptor, bytes, sizeof bytes)) > 0;) text.append(bytes, static_cast<std::size_t>(got));
+  ::close(descriptor);
+  return text;
+}
+
+}  // namespace
+
+Secret::Secret(const std::string& text) {
+  const auto first = text.find_first_not_of(kBlanks), last = text.find_last_not_of(kBlanks);
+  if (first != std::string::npos) text_ = text.substr(first, last - first + 1);
+  if (text_.size() < kFewest)
+    throw ConfigError("MU068", log::format("the job's secret has ", text_.size(), " characters, but at least ", kFewest,
+                                           " are wanted, that nobody can guess: openssl rand -hex 32 prints some"));
+}
+
+Secret make_secret() { return Secret(random_hex(kMadeBytes)); }
+
+Secret read_secret_file(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) refuse_file(path, log::format("cannot be read: ", std::strerror(errno)));
+  struct stat status {};
+  const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  const bool is_private = (status.st_mode & 077) == 0;
+  if (is_file && is_private) return Secret(read_all(descriptor));
+  ::close(descriptor);
+  refuse_file(path, is_file ? "may be read or written by others; say chmod 600, and take another secret if others had time to read it" : "is no file");
+}
+
+Secret read_secret(const Environment& variables) {
+  if (auto path = variables.find(kSecretFile)) return read_secret_file(*path);
+  auto text = variables.find(kSecret);
+  return text ? Secret(*text) : Secret();
+}
+
+}  // namespace muster::cluster
