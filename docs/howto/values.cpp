@@ -28,6 +28,10 @@ int main() {
   }
   require(seen == 13);                                    // not more, whatever the number of ranks
 
+  const auto confusion = torch::zeros({3, 3});
+  const auto matrices = accelerator.gather_for_metrics(muster::once(confusion));   // three rows of every rank
+  require(matrices.size(0) == 3 * accelerator.num_processes());
+
   auto collected = accelerator.collector<torch::Tensor, torch::Tensor>();
   for (auto& [x, label] : eval) collected.add(model(x).argmax(1), label);
   auto [guesses, truths] = collected.gathered();          // once per epoch, on the CPU

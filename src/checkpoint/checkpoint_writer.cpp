@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 dist::Communicator apart(const dist::Communicator& group) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return group.size() > 1 ? group.subgroup(ranks) : dist::Communicator();
+  return group.size() > 1 ? group.as_library("a checkpoint writer").subgroup(ranks) : dist::Communicator();
 }
 
 [[noreturn]] void raise_later(const std::exception_ptr& failure, const fs::path& folder) {

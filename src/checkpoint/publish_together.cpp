@@ -45,10 +45,22 @@ Json json_of(const std::optional<Failure>& failure) {
   return failure ? Json(Json::Map{{"id", failure->id}, {"message", format::is_utf8(failure->message) ? failure->message : "(no text)"}}) : Json();
 }
 
+/// What another rank sent under this name. Throws: CheckpointError (MU210) if it is not there, or of another kind.
+template <class T>
+const T& field(const Json* value, const char* name) {
+  const T* held = value ? value->get<T>() : nullptr;
+  if (!held) throw CheckpointError("MU210", std::string("a message between ranks has no '") + name + "': do all ranks run the same build?");
+  return *held;
+}
+template <class T>
+const T& field(const Json& message, const char* name) {
+  return field<T>(message.find(name), name);
+}
+
 std::optional<Failure> failure_in(const Json& message) {
   const Json* failure = message.find("failure");
   if (!failure || failure->is_null()) return std::nullopt;
-  return Failure{*failure->find("id")->get<std::string>(), *failure->find("message")->get<std::string>()};
+  return Failure{field<std::string>(*failure, "id"), field<std::string>(*failure, "message")};
 }
 
 [[noreturn]] void raise(const Failure& failure) { throw CheckpointError(failure.id, failure.message); }
@@ -57,7 +69,7 @@ Json parse_message(const std::string& text) { return format::parse_json(text, "a
 
 /// Rank 0's say, on all ranks: throws there what it says has failed.
 Json hear_rank_0(const dist::Communicator& group, const Json& said) {
-  const Json heard = parse_message(group.broadcast_bytes(group.rank() == 0 ? format::to_text(said) : std::string()));
+  const Json heard = parse_message(group.as_library("what rank 0 says of a checkpoint").broadcast_bytes(group.rank() == 0 ? format::to_text(said) : std::string()));
   if (const auto failure = failure_in(heard)) raise(*failure);
   return heard;
 }
@@ -69,10 +81,11 @@ Json json_of(const format::SlicePart& part) {
 }
 
 format::SlicePart part_of(const Json& json, int rank) {
-  const auto& fields = *json.get<Json::List>();
-  format::SlicePart part{.name = *fields[0].get<std::string>(), .dtype = *fields[1].get<std::string>(), .shape = {}, .begin = *fields[3].get<std::int64_t>(),
-                         .count = *fields[4].get<std::int64_t>(), .rank = rank};
-  for (const Json& size : *fields[2].get<Json::List>()) part.shape.push_back(*size.get<std::int64_t>());
+  const auto& fields = field<Json::List>(&json, "slice");
+  const auto at = [&](std::size_t i) { return i < fields.size() ? &fields[i] : nullptr; };
+  format::SlicePart part{.name = field<std::string>(at(0), "name"), .dtype = field<std::string>(at(1), "dtype"), .shape = {},
+                         .begin = field<std::int64_t>(at(3), "begin"), .count = field<std::int64_t>(at(4), "count"), .rank = rank};
+  for (const Json& size : field<Json::List>(at(2), "shape")) part.shape.push_back(field<std::int64_t>(&size, "size"));
   return part;
 }
 
@@ -84,6 +97,12 @@ Json report_of(const std::optional<Failure>& failure, const format::FileMark& ma
                    {"bytes", static_cast<std::int64_t>(mark.bytes)},
                    {"checksum", format::to_hex(mark.checksum)},
                    {"slices", std::move(slices)}};
+}
+
+std::uint64_t checksum_in(const Json& report) {
+  const auto checksum = format::from_hex(field<std::string>(report, "checksum"));
+  if (!checksum) throw CheckpointError("MU210", "a message between ranks has no 'checksum': do all ranks run the same build?");
+  return *checksum;
 }
 
 /// What rank 0 alone knows and holds.
@@ -105,9 +124,8 @@ struct Draft {
     std::vector<format::SlicePart> parts;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       if (auto failure = failure_in(reports[rank])) raise({failure->id, (reports.size() > 1 ? "rank " + std::to_string(rank) + ": " : "") + failure->message});
-      manifest.indexes.push_back({static_cast<std::uint64_t>(*reports[rank].find("bytes")->get<std::int64_t>()),
-                                  *format::from_hex(*reports[rank].find("checksum")->get<std::string>())});
-      for (const Json& part : *reports[rank].find("slices")->get<Json::List>()) parts.push_back(part_of(part, static_cast<int>(rank)));
+      manifest.indexes.push_back({static_cast<std::uint64_t>(field<std::int64_t>(reports[rank], "bytes")), checksum_in(reports[rank])});
+      for (const Json& part : field<Json::List>(reports[rank], "slices")) parts.push_back(part_of(part, static_cast<int>(rank)));
     }
     format::check_slices(std::move(parts), folder->path().string());
     format::AtomicFile file(folder->part() / format::kManifestName, options.durability == Durability::none ? Durability::none : Durability::file);
@@ -130,15 +148,15 @@ fs::path publish_together(const fs::path& folder, const dist::Communicator& grou
   const Json start = hear_rank_0(group, leads && !failure ? Json(Json::Map{{"part", draft.folder->part().string()}, {"path", draft.folder->path().string()}, {"id", draft.id}})
                                                           : Json(Json::Map{{"failure", json_of(failure)}}));
   format::FileMark mark;
-  failure = failure_of([&] { mark = write_rank(*start.find("part")->get<std::string>(), *start.find("id")->get<std::string>()); });
-  const auto texts = group.gather_bytes(format::to_text(report_of(failure, mark, parts)));
+  failure = failure_of([&] { mark = write_rank(field<std::string>(start, "part"), field<std::string>(start, "id")); });
+  const auto texts = group.as_library("reports of a checkpoint's files").gather_bytes(format::to_text(report_of(failure, mark, parts)));
   if (leads) failure = failure_of([&] {
       std::vector<Json> reports;
       for (const std::string& text : texts) reports.push_back(parse_message(text));
       draft.publish(reports, options);
     });
   hear_rank_0(group, Json(Json::Map{{"failure", json_of(failure)}}));
-  return *start.find("path")->get<std::string>();
+  return field<std::string>(start, "path");
 }
 
 }  // namespace muster::checkpoint

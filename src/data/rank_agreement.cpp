@@ -12,14 +12,14 @@ namespace {
 void synchronize(const dist::Communicator& group, at::Generator generator) {
   const std::scoped_lock lock(generator.mutex());
   const auto state = generator.get_state().clone();
-  group.broadcast(state, 0);
+  group.as_library("the state of a generator").broadcast(state, 0);
   generator.set_state(state);
 }
 
 }  // namespace
 
 uint64_t agree(const dist::Communicator& group, const std::string& said, uint64_t seed) {
-  const auto all = group.all_gather_bytes(std::to_string(seed) + ":" + said);
+  const auto all = group.as_library("comparing loaders").all_gather_bytes(std::to_string(seed) + ":" + said);
   auto text = [&](size_t rank) { return all[rank].substr(all[rank].find(':') + 1); };
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (text(rank) != text(0))

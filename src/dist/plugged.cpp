@@ -5,8 +5,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "dist/header.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -24,15 +26,13 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
-/// Shapes that differ travel first, as rows of this many numbers: dtype, count of dimensions, sizes.
-constexpr int64_t kShapeRow = 66;
+/// Shapes that differ travel first, in the headers that frames have elsewhere.
+constexpr int64_t kHeaderRow = sizeof(Header);
 
-at::Tensor shape_row(const at::Tensor& tensor) {
-  at::Tensor row = at::zeros({kShapeRow}, at::TensorOptions().dtype(at::kLong));
-  auto* numbers = row.mutable_data_ptr<int64_t>();
-  numbers[0] = static_cast<int64_t>(tensor.scalar_type());
-  numbers[1] = tensor.dim();
-  std::copy(tensor.sizes().begin(), tensor.sizes().end(), numbers + 2);
+at::Tensor header_row(const Operation& operation, const at::Tensor& sent) {
+  const Header header = make_header(operation, &sent, sent.nbytes());
+  at::Tensor row = at::empty({kHeaderRow}, at::TensorOptions().dtype(at::kByte));
+  std::memcpy(row.mutable_data_ptr(), &header, sizeof header);
   return row;
 }
 
@@ -66,7 +66,9 @@ class Plugged final : public Collectives {
     if (op == ReduceOp::mean) tensor.div_(size());
   }
   at::Tensor all_gathered(at::Tensor in) const;
-  std::vector<at::Tensor> uneven(const at::Tensor& in) const;
+  std::vector<at::Tensor> uneven(const Operation& operation, const at::Tensor& in) const;
+  /// What `from` announced, which fits `mine`. Throws: CommError (MU050).
+  Header announced(const Header& mine, const at::Tensor& row, int from) const;
   at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions().dtype(dtype).device(device_); }
   at::Tensor scattered(const Operation& operation) const;
   void run_uneven(Operation& operation);
@@ -74,6 +76,7 @@ class Plugged final : public Collectives {
   c10::intrusive_ptr<c10d::Backend> backend_;
   c10::DeviceType device_;
   SplitBackend split_;
+  std::string group_;
   TimePoint deadline_;
 };
 
@@ -96,29 +99,33 @@ at::Tensor Plugged::all_gathered(at::Tensor in) const {
   return out;
 }
 
-/// Shapes first, then payloads padded to the largest: no backend takes uneven parts.
-std::vector<at::Tensor> Plugged::uneven(const at::Tensor& in) const {
-  const at::Tensor row = shape_row(in);
-  const auto* numbers = row.const_data_ptr<int64_t>();
-  at::Tensor rows = all_gathered(row.to(device_)).cpu();
-  const auto* all = rows.const_data_ptr<int64_t>();
+Header Plugged::announced(const Header& mine, const at::Tensor& row, int from) const {
+  Frame frame{};
+  std::memcpy(frame.bytes.data(), row.const_data_ptr(), sizeof(Header));
+  check_headers(mine, rank(), frame, from, group_);
+  const Header theirs = read_header(frame);
+  if (!theirs.gives)
+    throw CommError("MU050", formatted("rank {} sent rank {} nothing where a tensor is due in {} of group {}", from, rank(), name_of(mine.kind), group_));
+  return theirs;
+}
+
+/// Headers first, then payloads padded to the largest: no backend takes uneven parts.
+std::vector<at::Tensor> Plugged::uneven(const Operation& operation, const at::Tensor& in) const {
+  const Header mine = make_header(operation, &in, in.nbytes());
+  const at::Tensor rows = all_gathered(header_row(operation, in).to(device_)).cpu().view({size(), kHeaderRow});
+  std::vector<Header> headers;
   int64_t longest = 0;
-  std::vector<std::vector<int64_t>> shapes;
   for (int r = 0; r < size(); ++r) {
-    const int64_t* one = all + r * kShapeRow;
-    if (one[0] != numbers[0])
-      throw CommError("MU050", formatted("rank {} gathers {} and rank {} {}", rank(), name_of(in.scalar_type()), r,
-                                      name_of(static_cast<at::ScalarType>(one[0]))));
-    shapes.emplace_back(one + 2, one + 2 + one[1]);
-    longest = std::max(longest, c10::multiply_integers(shapes.back()));
+    headers.push_back(announced(mine, rows[r], r));
+    longest = std::max(longest, c10::multiply_integers(headers.back().sizes()));
   }
   at::Tensor padded = at::zeros({longest}, in.options());
   padded.narrow(0, 0, in.numel()).copy_(in.view(-1));
   at::Tensor gathered = longest ? all_gathered(padded) : padded;
   std::vector<at::Tensor> results;
   for (int r = 0; r < size(); ++r) {
-    int64_t elements = c10::multiply_integers(shapes[r]);
-    results.push_back(gathered.narrow(0, longest * r, elements).view(shapes[r]).clone());
+    const auto shape = headers[r].sizes();
+    results.push_back(gathered.narrow(0, longest * r, c10::multiply_integers(shape)).view(shape).clone());
   }
   return results;
 }
@@ -126,8 +133,8 @@ std::vector<at::Tensor> Plugged::uneven(const at::Tensor& in) const {
 at::Tensor Plugged::scattered(const Operation& operation) const {
   const bool is_root = rank() == operation.root;
   std::vector<at::Tensor> rows;
-  for (const auto& part : operation.parts) rows.push_back(shape_row(part));
-  std::vector<at::Tensor> shapes{is_root ? at::stack(rows).to(device_) : at::empty({size(), kShapeRow}, options(at::kLong))};
+  for (const auto& part : operation.parts) rows.push_back(header_row(operation, part));
+  std::vector<at::Tensor> shapes{is_root ? at::stack(rows).to(device_) : at::empty({size(), kHeaderRow}, options(at::kByte))};
   c10d::BroadcastOptions how;
   how.rootRank = operation.root;
   wait(backend_->broadcast(shapes, how), operation.root);
@@ -136,10 +143,8 @@ at::Tensor Plugged::scattered(const Operation& operation) const {
     if (to != rank() && part[0].numel() > 0) wait(backend_->send(part, to, 0), to);
   }
   if (is_root) return operation.parts[rank()].clone();
-  const at::Tensor own = shapes[0][rank()].cpu();
-  const auto* numbers = own.const_data_ptr<int64_t>();
-  at::IntArrayRef shape(numbers + 2, static_cast<std::size_t>(numbers[1]));
-  std::vector<at::Tensor> part{at::empty(shape, options(static_cast<at::ScalarType>(numbers[0])))};
+  const Header own = announced(make_header(operation, nullptr, 0), shapes[0][rank()].cpu().contiguous(), operation.root);
+  std::vector<at::Tensor> part{at::empty(own.sizes(), options(own.scalar_type()))};
   if (part[0].numel() > 0) wait(backend_->recv(part, operation.root, 0), operation.root);
   return part[0];
 }
@@ -149,18 +154,18 @@ void Plugged::run_uneven(Operation& operation) {
   auto& results = operation.results;
   switch (operation.kind) {
     case OperationKind::all_gather_uneven:
-    case OperationKind::gather: results = uneven(operation.in); break;
+    case OperationKind::gather: results = uneven(operation, operation.in); break;
     case OperationKind::all_gather_bytes:
     case OperationKind::gather_bytes:
     case OperationKind::broadcast_bytes:
-      results = uneven(bytes(operation.in));
+      results = uneven(operation, bytes(operation.in));
       for (auto& result : results) result = result.cpu();
       break;
     case OperationKind::scatter: results.assign(1, scattered(operation)); break;
     case OperationKind::all_to_all: {
       results.assign(size(), at::Tensor());
       for (int r = 0; r < size(); ++r) {
-        auto to_r = uneven(operation.parts[r]);
+        auto to_r = uneven(operation, operation.parts[r]);
         if (r == rank()) results = std::move(to_r);
       }
       break;
@@ -169,7 +174,8 @@ void Plugged::run_uneven(Operation& operation) {
   }
 }
 
-void Plugged::run(Operation& operation, const std::string&, TimePoint deadline) {
+void Plugged::run(Operation& operation, const std::string& group, TimePoint deadline) {
+  group_ = group;
   deadline_ = deadline;
   std::vector<at::Tensor> tensors{operation.out.defined() ? operation.out : operation.in};
   switch (operation.kind) {

@@ -37,7 +37,7 @@ std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parame
 void require_equal_lines(const dist::Communicator& group, const std::vector<std::string>& lines) {
   std::string text;
   for (const auto& line : lines) text += line + '\n';
-  const auto all = group.all_gather_bytes(text);
+  const auto all = group.as_library("comparing what the ranks have built").all_gather_bytes(text);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
   if (other == all.end()) return;
   const auto first = split(all.front()), second = split(*other);

@@ -44,10 +44,12 @@ void CoalescedBroadcast::run(const dist::Communicator& ranks, int root) const {
   const auto group = ranks.as_library("buffers");
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
+  dist::Tag tag{.label = "buffers and frozen parameters", .leaves = static_cast<int32_t>(messages_.size()), .source = dist::Source::library};
   for (const auto& message : messages_) {
     if (group.rank() == root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.places[i].copy_(message.tensors[i]);
-    group.broadcast(message.bytes, root);
+    group.tagged(tag).broadcast(message.bytes, root);
+    ++tag.leaf;
     if (group.rank() != root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.tensors[i].copy_(message.places[i]);
   }

@@ -19,7 +19,7 @@ std::string text_of(const std::exception_ptr& error) {
 
 /// What some other rank threw, with its rank; empty if none did. Collective.
 std::string first_failure(const dist::Communicator& group, const std::string& own) {
-  const auto all = group.all_gather_bytes(own);
+  const auto all = group.as_library("the end of summon_full_params").all_gather_bytes(own);
   for (size_t r = 0; r < all.size(); ++r)
     if (!all[r].empty()) return "rank " + std::to_string(r) + " of group " + group.name() + ": " + all[r].substr(1);
   return {};

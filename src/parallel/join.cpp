@@ -5,7 +5,9 @@
 
 #include <ATen/ops/tensor.h>
 
+#include <iterator>
 #include <string>
+#include <tuple>
 
 namespace muster::parallel {
 namespace {
@@ -32,6 +34,8 @@ std::vector<Joinable*> joinable(const std::vector<std::shared_ptr<ManagedModel>>
     if (!all.back())
       throw UsageError("MU117", "join_uneven_inputs was given a model that cannot be joined (" + model->describe() +
                                     "): only replicated models can; train with strategy ddp, or let even_batches make ranks equal");
+    if (const auto obstacle = all.back()->obstacle(); !obstacle.empty())
+      throw UsageError("MU117", "join_uneven_inputs was given a model that cannot be joined (" + model->describe() + "), since " + obstacle);
   }
   return all;
 }
@@ -53,12 +57,28 @@ void run_own_part(const std::function<void()>& f, JoinSession& session) {
 
 }  // namespace
 
+void JoinSession::check(int rank, const int64_t* said) {
+  const auto [event, model, models] = std::tie(said[0], said[1], said[2]);
+  if (models != models_) {
+    broken_ = true;
+    throw UsageError("MU118", "join_uneven_inputs was given " + std::to_string(models_) + " models on rank " + std::to_string(group_.rank()) + " and " +
+                                  std::to_string(models) + " on rank " + std::to_string(rank) + "; name the same models on every rank");
+  }
+  const bool speaks = event == static_cast<int64_t>(JoinEvent::gradients);
+  const bool ends = event == static_cast<int64_t>(JoinEvent::finished) || event == static_cast<int64_t>(JoinEvent::failed);
+  if (ends || (speaks && model >= 0 && model < models_)) return;
+  broken_ = true;
+  throw CommError("MU050", "inside join_uneven_inputs, rank " + std::to_string(rank) + " said what no rank says (event " + std::to_string(event) +
+                               ", model " + std::to_string(model) + "): do all ranks run the same build?");
+}
+
 JoinSession::Next JoinSession::tell(JoinEvent event, int64_t model) {
-  const auto all = group_.all_gather(at::tensor({static_cast<int64_t>(event), model}, at::kLong));
+  const auto all = group_.all_gather(at::tensor({static_cast<int64_t>(event), model, models_}, at::kLong));
   const auto* said = all.const_data_ptr<int64_t>();
+  for (int rank = 0; rank < group_.size(); ++rank) check(rank, said + rank * 3);
   Next next;
   int first = -1;
-  for (int rank = 0; rank < group_.size(); ++rank, said += 2) {
+  for (int rank = 0; rank < group_.size(); ++rank, said += 3) {
     const auto of_rank = static_cast<JoinEvent>(said[0]);
     if (of_rank == JoinEvent::failed) next.failed = rank;
     if (of_rank == JoinEvent::finished || of_rank == JoinEvent::failed) continue;
@@ -88,7 +108,7 @@ void join_uneven_inputs(const dist::Communicator& group, const std::vector<std::
                         const std::function<void()>& f, const JoinOptions& options, const std::function<void(int last_rank)>& then) {
   if (group.size() == 1) return f();
   const auto all = joinable(models);
-  JoinSession session(group, options);
+  JoinSession session(group, std::ssize(all), options);
   {
     const OpenSession open(all, session);
     run_own_part(f, session);

@@ -4,6 +4,7 @@
 #include "muster/parallel/options.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace muster::parallel {
@@ -19,6 +20,8 @@ class Joinable {
   virtual void set_session(class JoinSession* session, int64_t model) = 0;
   /// Takes part in what the active ranks have announced; sums of gradients are divided by `divisor`. Collective.
   virtual void shadow(JoinEvent event, int root, double divisor) = 0;
+  /// Why it cannot be joined after all, in words that follow "since"; empty if it can.
+  virtual std::string obstacle() const { return {}; }
   /// Everybody's parameters and buffers become those of the root. Collective.
   virtual void share_values_of(int root) = 0;
 };
@@ -27,7 +30,9 @@ class Joinable {
 /// Thread safety: one thread at a time.
 class JoinSession {
  public:
-  JoinSession(const dist::Communicator& group, const JoinOptions& options) : group_(group), options_(options) {}
+  /// `models` is their number, for which every rank must give the same.
+  JoinSession(const dist::Communicator& group, int64_t models, const JoinOptions& options)
+      : group_(group.as_library("join_uneven_inputs")), models_(models), options_(options) {}
 
   /// What the ranks that are still active do next; `active` is 0 if none is.
   struct Next {
@@ -37,7 +42,7 @@ class JoinSession {
     int root = 0;       ///< the highest active rank
     int failed = -1;    ///< a rank whose loop threw
   };
-  /// Collective. Throws: UsageError (MU118), (MU119).
+  /// Collective. Throws: UsageError (MU118), (MU119); CommError (MU050) for what no rank says.
   Next tell(JoinEvent event, int64_t model);
 
   /// By what the sum of gradients over ranks is divided.
@@ -49,9 +54,13 @@ class JoinSession {
   bool broken() const { return broken_; }
 
  private:
+  /// What one rank said: event, model, number of models.
+  void check(int rank, const int64_t* said);
+
   bool broken_ = false;
   dist::Communicator group_;
   int last_rank_ = 0;
+  int64_t models_;
   JoinOptions options_;
   bool uneven_ = false;
 };

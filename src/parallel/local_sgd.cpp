@@ -60,7 +60,7 @@ void LocalSGD::average_values() {
       return value.scalar_type() == first.scalar_type() && value.device() == first.device();
     });
     const auto together = at::cat(std::vector<at::Tensor>(rest.begin(), others));
-    group_.all_reduce(together, dist::ReduceOp::mean);
+    group_.as_library("averaging weights").all_reduce(together, dist::ReduceOp::mean);
     int64_t at = 0;
     for (auto it = rest.begin(); it != others; ++it) {
       it->copy_(together.narrow(0, at, it->numel()));

@@ -8,6 +8,7 @@
 #include "parallel/join_session.h"
 #include "parallel/reduction_round.h"
 #include "parallel/replica.h"
+#include "parallel/synchronized_norm.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -61,12 +62,18 @@ class Reducer::Impl final : public Joinable {
   }
 
   void share_values(int root = 0) const {
-    for (const auto& values : replica_.values()) group_.broadcast(values, root);
+    for (const auto& values : replica_.values()) group_.as_library("values of parameters").broadcast(values, root);
     CoalescedBroadcast(tensors_of(frozen_)).run(group_, root);
     buffers_.run(group_, root);
   }
 
   void set_session(JoinSession* session, int64_t model) override { round_.set_session(session, model); }
+
+  std::string obstacle() const override {
+    const auto norm = first_synchronized_norm(module_);
+    return norm.empty() ? norm : "the batch normalization '" + norm + "' takes its statistics from all ranks' batches in every forward; keep even_batches "
+                                 "on, or train without convert_sync_batchnorm";
+  }
 
   void shadow(JoinEvent, int root, double divisor) override {
     shadowed_ = true;

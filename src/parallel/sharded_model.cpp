@@ -85,7 +85,7 @@ double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameter
   auto sum = optim::unrounded_power_sum(gradients, p);
   if (state_->groups.shards.size() > 1) {
     if (!state_->units.empty()) sum = sum.to(state_->units.front()->piece(0).value.device());
-    state_->groups.shards.all_reduce(sum, std::isinf(p) ? dist::ReduceOp::max : dist::ReduceOp::sum);
+    state_->groups.shards.as_library("the norm of sharded gradients").all_reduce(sum, std::isinf(p) ? dist::ReduceOp::max : dist::ReduceOp::sum);
   }
   return optim::rounded_power_sum(sum.cpu(), p);
 }

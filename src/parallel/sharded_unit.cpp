@@ -72,8 +72,8 @@ void ShardedUnit::lay_values() {
     if (!tensor.is_non_overlapping_and_dense()) tensor.set_data(tensor.contiguous());
     whole.narrow(0, layout_.whole(i).begin, tensor.numel()).copy_(in_memory_order(tensor.detach(), tensor));
   }
-  if (groups_.replicas.size() > 1) groups_.replicas.broadcast(whole);
-  if (groups_.shards.size() > 1) groups_.shards.broadcast(whole);
+  if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("values")).broadcast(whole);
+  if (groups_.shards.size() > 1) groups_.shards.as_library(label("values")).broadcast(whole);
   if (resident()) {
     whole_ = whole.to(used_dtype_);
     values_ = used_dtype_ == whole.scalar_type() ? own_part(whole_) : own_part(whole).clone();
@@ -195,7 +195,7 @@ std::vector<at::Tensor> ShardedUnit::whole_values(bool main_only) const {
   at::NoGradGuard no_grad;
   at::Tensor whole;
   if (main_only) {
-    auto parts = groups_.shards.gather(values_);
+    auto parts = groups_.shards.as_library(label("values")).gather(values_);
     if (groups_.shards.rank() == 0) whole = at::cat(parts);
   } else {
     whole = at::empty({layout_.total()}, values_.options());
@@ -219,7 +219,7 @@ void ShardedUnit::open_values(bool main_only) {
     return;
   }
   meet(UnitEvent::release);
-  const auto parts = groups_.shards.gather(values_);
+  const auto parts = groups_.shards.as_library(label("values")).gather(values_);
   open_ = groups_.shards.rank() == 0;
   if (!open_) return;
   whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
@@ -232,8 +232,8 @@ void ShardedUnit::close_values(bool main_only, bool write_back) {
   at::NoGradGuard no_grad;
   if (write_back) {
     auto written = main_only && !whole_.defined() ? buffers_.take(layout_.total(), values_.options().dtype(used_dtype_)) : whole_;
-    if (main_only && groups_.shards.size() > 1) groups_.shards.broadcast(written);
-    if (groups_.replicas.size() > 1) groups_.replicas.broadcast(written);
+    if (main_only && groups_.shards.size() > 1) groups_.shards.as_library(label("written values")).broadcast(written);
+    if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("written values")).broadcast(written);
     keep_written(own_part(written));
     if (!whole_.is_same(written)) buffers_.give(written);
   }

@@ -3,6 +3,7 @@
 #include "muster/base/error.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/hook/operator_takeover.h"
+#include "parallel/synchronized_norm.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -52,7 +53,7 @@ Statistics all_ranks(const dist::Communicator& group, const at::Tensor& input) {
     own.narrow(0, channels, channels).copy_(input.var(dims, /*unbiased=*/false));
     own[2 * channels].fill_(static_cast<double>(count));
   }
-  const auto all = group.all_gather(own);
+  const auto all = group.as_library("statistics of a batch normalization").all_gather(own);
   const auto counts = all.select(1, 2 * channels).unsqueeze(1), means = all.narrow(1, 0, channels);
   Statistics merged;
   merged.count = counts.sum().item<double>();
@@ -106,7 +107,7 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
     const auto normal = (x - along_channels(mean, x)) * along_channels(scale, x);
     const auto sum_dy = dy.sum(dims), sum_dy_normal = (dy * normal).sum(dims);
     const auto all = at::cat({sum_dy, sum_dy_normal});
-    holder->group.all_reduce(all);
+    holder->group.as_library("gradients of a batch normalization").all_reduce(all);
     const auto channels = mean.numel();
     auto dx = dy - along_channels(all.narrow(0, 0, channels) / count, x) -
               normal * along_channels(all.narrow(0, channels, channels) / count, x);
@@ -176,8 +177,17 @@ int64_t convert_sync_batchnorm(torch::nn::Module& module, const dist::Communicat
   // A group of its own: gradients of other layers may be on their way while these are summed.
   std::vector<int> ranks(static_cast<size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const auto takeover = std::make_shared<NormTakeover>(group.subgroup(ranks));
+  const auto takeover = std::make_shared<NormTakeover>(group.as_library("converting batch normalizations").subgroup(ranks));
   return convert_norms(module, "", takeover);
+}
+
+std::string parallel::first_synchronized_norm(const torch::nn::Module& module) {
+  for (const auto& buffer : module.named_buffers()) {
+    const auto& tensor = buffer.value();
+    if (!tensor.defined() || !tensor.has_storage() || !std::dynamic_pointer_cast<NormTakeover>(hook::takeover_of(tensor))) continue;
+    return buffer.key().substr(0, buffer.key().rfind('.'));
+  }
+  return {};
 }
 
 }  // namespace muster

@@ -11,7 +11,7 @@ namespace muster::runtime {
 namespace {
 
 double summed(const dist::Communicator& group, double mine) {
-  strategy::Agreement agreement(group);
+  strategy::Agreement agreement(group, "gradient accumulation");
   agreement.ask(mine, dist::ReduceOp::sum);
   agreement.settle();
   return agreement.answer(0);

@@ -64,7 +64,7 @@ void divide(const dist::Communicator& group, State::List states, const std::stri
     const auto value = digest(states[i]);
     std::memcpy(mine.data() + i * sizeof value, &value, sizeof value);
   }
-  const auto all = group.all_gather_bytes(mine);
+  const auto all = group.as_library("comparing the states of " + name).all_gather_bytes(mine);
   State::List shared, own;
   for (size_t i = 0; i < states.size(); ++i) {
     const auto part = [&](const std::string& digests) { return digests.substr(i * sizeof(std::uint64_t), sizeof(std::uint64_t)); };

@@ -24,7 +24,7 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> schedule
     return Scheduler(nullptr,
                      [plateau, group = group_](double metric) {
                        const auto mean = at::scalar_tensor(metric, at::kDouble);
-                       group.all_reduce(mean, dist::ReduceOp::mean);
+                       group.as_library("the metric of a scheduler").all_reduce(mean, dist::ReduceOp::mean);
                        plateau->step(mean.item<double>());
                      },
                      saved, scheduler);

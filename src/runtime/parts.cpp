@@ -215,7 +215,7 @@ data::ShardSpec Parts::prepare_loader(const data::LoaderState& loader) {
   require_launched();
   const auto& options = loader.options();
   uint64_t seed = options.seed.value_or(seed_.value_or(at::detail::getDefaultCPUGenerator().current_seed()));
-  if (!options.seed) seed = broadcast(group_, seed, 0);
+  if (!options.seed) seed = broadcast(group_.as_library("the seed of a loader"), seed, 0);
   return {.device = device_,
           .dispatch_batches = loader.streams() ? options_.dispatch_batches : std::nullopt,
           .even_batches = options.even_batches && options_.even_batches,

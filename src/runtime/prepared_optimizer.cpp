@@ -90,7 +90,7 @@ bool PreparedOptimizer::gradients_are_finite() {
   unscale();
   bool found = scaler_->found_inf();
   // Gradients that ranks hold whole are the same everywhere, and so is what they show.
-  if (setting_.group.size() > 1 && any_sharded(*setting_.registry, parameters())) found = strategy::any_rank(setting_.group, found);
+  if (setting_.group.size() > 1 && any_sharded(*setting_.registry, parameters())) found = strategy::any_rank(setting_.group, "overflows of sharded gradients", found);
   scaler_->update(found, loss_scale_);
   return !found;
 }
@@ -107,7 +107,7 @@ at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closur
   return fused_.step([&] {
     auto loss = closure();
     auto mean = loss.detach().clone();
-    setting_.group.all_reduce(mean, dist::ReduceOp::mean);
+    setting_.group.as_library("the mean loss of a closure").all_reduce(mean, dist::ReduceOp::mean);
     return mean;
   });
 }

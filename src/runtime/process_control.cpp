@@ -20,14 +20,14 @@ void Logger::write(log::Level level, bool wanted, const std::string& text) const
   if (where_ != Where::in_order) return one();
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (rank == group_.rank()) one();
-    group_.barrier();
+    group_.as_library("a log line in rank order").barrier();
   }
 }
 
 namespace runtime {
 
 void share_outcome(const dist::Communicator& group, const std::string& failure) {
-  const auto all = group.all_gather_bytes(failure);
+  const auto all = group.as_library("the outcome of a block that ranks run in turn").all_gather_bytes(failure);
   if (!failure.empty()) return;
   for (size_t rank = 0; rank < all.size(); ++rank)
     if (!all[rank].empty())
@@ -67,7 +67,7 @@ Trial settle_trial(const dist::Communicator& group, const std::exception_ptr& er
       memory = is_out_of_memory(error);
     }
   }
-  strategy::Agreement agreement(group);
+  strategy::Agreement agreement(group, "the outcome of a try of a batch size");
   const auto full = agreement.ask(memory, dist::ReduceOp::max), failed = agreement.ask(error && !memory && !lost, dist::ReduceOp::max),
              left = agreement.ask(lost, dist::ReduceOp::max);
   agreement.settle();

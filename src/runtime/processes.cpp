@@ -42,7 +42,7 @@ void Processes::print_line(const std::string& line) {
 void Processes::set_trigger() { parts_->flags().trigger = true; }
 
 bool Processes::check_trigger() {
-  const bool any = strategy::any_rank(group(), parts_->flags().trigger);
+  const bool any = strategy::any_rank(group(), "check_trigger", parts_->flags().trigger);
   if (any) parts_->flags().trigger = false;
   return any;
 }
@@ -54,7 +54,7 @@ void Processes::catch_signals() {
 
 int Processes::signal_received() {
   auto& flags = parts_->flags();
-  strategy::Agreement agreement(group());
+  strategy::Agreement agreement(group(), "signal_received");
   agreement.ask(flags.signals ? flags.signals->received() : 0, dist::ReduceOp::max);
   agreement.settle();
   return static_cast<int>(agreement.answer(0));
@@ -66,7 +66,7 @@ TrialGroup Processes::trial_group() {
   std::vector<int> ranks(static_cast<size_t>(whole.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   // What a try leaves behind on a rank that ran out of memory must not end the group of the program.
-  return {[parts = parts_, whole, ranks] { parts->use_group(whole.subgroup(ranks)); },
+  return {[parts = parts_, whole, ranks] { parts->use_group(whole.as_library("a try of a batch size").subgroup(ranks)); },
           [parts = parts_] { parts->group().abort("another rank gave up this batch size"); },
           [parts = parts_, whole] { parts->use_group(whole); }};
 }

@@ -1,6 +1,7 @@
 #include "muster/runtime/profile.h"
 
 #include "muster/format/atomic_file.h"
+#include "muster/runtime/process_control.h"
 #include "muster/runtime/values.h"
 
 #include <ATen/record_function.h>
@@ -45,7 +46,7 @@ std::string host_name() {
 
 /// The main rank's machine and the moment, on its clock, at which it began.
 std::pair<std::string, int64_t> main_beginning(const dist::Communicator& group, Trace::Clock::time_point begin) {
-  const auto told = group.broadcast_bytes(std::to_string(Nanoseconds(begin.time_since_epoch()).count()) + " " + host_name());
+  const auto told = group.as_library("the begin of a profile").broadcast_bytes(std::to_string(Nanoseconds(begin.time_since_epoch()).count()) + " " + host_name());
   const auto space = told.find(' ');
   return {told.substr(space + 1), std::stoll(told.substr(0, space))};
 }
@@ -54,7 +55,7 @@ std::pair<std::string, int64_t> main_beginning(const dist::Communicator& group, 
 
 Profile::Profile(std::shared_ptr<Trace> trace, const dist::Communicator& group, const ProfileOptions& options)
     : trace_(std::move(trace)), group_(group), options_(options) {
-  group_.barrier();
+  group_.as_library("the begin of a profile").barrier();
   begin_ = Trace::Clock::now();
   trace_->start();
   Trace* nobody = nullptr;
@@ -76,7 +77,7 @@ void Profile::write() {
   stop();
   const auto [host, main_begin] = main_beginning(group_, begin_);
   const auto origin = host == host_name() ? Trace::Clock::time_point(Nanoseconds(main_begin)) : begin_;
-  const auto parts = group_.gather_bytes(chrome_events(trace_->spans(), group_.rank(), origin));
+  const auto parts = group_.as_library("the spans of a profile").gather_bytes(chrome_events(trace_->spans(), group_.rank(), origin));
   const bool main = group_.rank() == 0;
   first_here(group_, main, [&] {
     if (!main) return;

@@ -15,7 +15,7 @@ namespace muster::runtime {
 void Parts::share_training_states(int rank) {
   const bool own = group_.rank() == rank;
   const auto follow = [&](const State& mine, const auto& load) {
-    const auto state = broadcast_object(group_, own ? mine : State(), rank);
+    const auto state = broadcast_object(group_.as_library("training states after uneven inputs"), own ? mine : State(), rank);
     if (!own) load(state);
   };
   for_each_optimizer([&](PreparedOptimizer& optimizer) {

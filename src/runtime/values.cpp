@@ -1,6 +1,7 @@
 #include "muster/runtime/values.h"
 
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 
 #include <torch/types.h>
 
@@ -35,6 +36,19 @@ std::vector<int64_t> words_of(const std::string& bytes) {
   return words;
 }
 
+/// The same leaf, for what has to be known of it first.
+dist::Communicator labelled(const dist::Communicator& group, const char* label) {
+  auto tag = group.tag();
+  tag.label = label;
+  return group.tagged(std::move(tag));
+}
+
+void require_shape(const std::vector<int64_t>& words, int source) {
+  const bool good = !words.empty() && words[0] >= 0 && words[0] < static_cast<int64_t>(at::ScalarType::Undefined) &&
+                    std::all_of(words.begin() + 1, words.end(), [](int64_t size) { return size >= 0; });
+  if (!good) throw CommError("MU050", formatted("rank {} announced a tensor of no possible shape: do all ranks run the same build?", source));
+}
+
 }  // namespace
 
 at::Tensor gather_tensor(const dist::Communicator& group, const at::Tensor& tensor) {
@@ -54,8 +68,8 @@ at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tens
 
 at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& tensor, int source) {
   const bool here = group.rank() == source;
-  if (here && !tensor.defined()) throw UsageError("MU177", "broadcast of an undefined tensor from rank " + std::to_string(source));
-  const auto words = words_of(group.broadcast_bytes(here ? shape_bytes(tensor) : std::string(), source));
+  const auto words = words_of(labelled(group, "the shape of a tensor").broadcast_bytes(here ? shape_bytes(tensor) : std::string(), source));
+  require_shape(words, source);
   const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(words[0]));
   auto result = here ? tensor.detach().clone(at::MemoryFormat::Contiguous)
                      : at::empty(at::IntArrayRef(words).slice(1), tensor.defined() ? options.device(tensor.device()) : options);
@@ -64,16 +78,19 @@ at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& t
 }
 
 at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor, const PadOptions& options) {
-  if (options.dim >= tensor.dim() || options.dim < -tensor.dim()) return tensor;
-  const auto dim = at::maybe_wrap_dim(options.dim, tensor.dim());
-  auto longest = at::tensor(tensor.size(dim), at::kLong);
-  group.all_reduce(longest, dist::ReduceOp::max);
-  const auto missing = longest.item<int64_t>() - tensor.size(dim);
+  const auto rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
+  if (options.dim >= rows.dim() || options.dim < -rows.dim())
+    throw ConfigError("MU060", formatted("pad_across_processes along dimension {}, which a tensor of shape [{}] does not have", options.dim,
+                                         c10::Join(", ", tensor.sizes())));
+  const auto dim = at::maybe_wrap_dim(options.dim, rows.dim());
+  auto longest = at::tensor(rows.size(dim), at::kLong);
+  labelled(group, "the longest of a dimension").all_reduce(longest, dist::ReduceOp::max);
+  const auto missing = longest.item<int64_t>() - rows.size(dim);
   if (missing == 0) return tensor;
-  auto shape = tensor.sizes().vec();
+  auto shape = rows.sizes().vec();
   shape[dim] = missing;
-  const auto padding = at::full(shape, options.value, tensor.options());
-  return options.pad_first ? at::cat({padding, tensor}, dim) : at::cat({tensor, padding}, dim);
+  const auto padding = at::full(shape, options.value, rows.options());
+  return options.pad_first ? at::cat({padding, rows}, dim) : at::cat({rows, padding}, dim);
 }
 
 }  // namespace muster::runtime

@@ -43,13 +43,13 @@ WeightStream::WeightStream(const PreparedModel& model, dist::Communicator group)
 /// What the main rank says.
 int64_t WeightStream::agree(int64_t next) const {
   const auto number = at::tensor(next, at::kLong);
-  group_.broadcast(number);
+  group_.as_library("which weights come next").broadcast(number);
   return number.item<int64_t>();
 }
 
 std::vector<at::Tensor> WeightStream::pieces(size_t i) const {
-  const auto& part = parts_[i];
-  return group_.gather(part.replica == 0 ? part.values : part.values.narrow(0, 0, 0));
+  const auto& part = parts_.at(i);
+  return group_.as_library("weights number " + std::to_string(i)).gather(part.replica == 0 ? part.values : part.values.narrow(0, 0, 0));
 }
 
 at::Tensor WeightStream::value_of(const at::Tensor& tensor) const {

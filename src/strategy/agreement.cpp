@@ -31,8 +31,8 @@ void Agreement::settle() {
   }
 }
 
-bool any_rank(const dist::Communicator& group, bool mine) {
-  Agreement agreement(group);
+bool any_rank(const dist::Communicator& group, std::string label, bool mine) {
+  Agreement agreement(group, std::move(label));
   agreement.ask(mine, dist::ReduceOp::max);
   agreement.settle();
   return agreement.answer(0) > 0;

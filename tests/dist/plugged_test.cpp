@@ -64,6 +64,13 @@ TEST(Plugged, OneCollectiveOfEachKindThroughAPlainBackend) {
     each_kind(comm);
     Communicator again = comm.subgroup({0, 1});
     each_kind(again);
+    try {
+      again.as_library(cluster.rank == 0 ? "loading" : "saving").all_gather_bytes("x");
+      ADD_FAILURE() << "crossed messages were taken for each other";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.id(), "MU050");
+      EXPECT_NE(std::string(error.what()).find("for loading, rank 1 called the library's all_gather_bytes of uint8 for saving"), std::string::npos) << error.what();
+    }
     return ::testing::Test::HasFailure() ? 1 : 0;
   }, {.arguments = {"--gtest_filter=Plugged.OneCollectiveOfEachKindThroughAPlainBackend"}});
   for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;

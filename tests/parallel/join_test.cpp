@@ -1,10 +1,13 @@
 #include "muster/parallel/join.h"
 
 #include "muster/base/error.h"
+#include "muster/dist/thread_world.h"
+#include "muster/parallel/sync_batch_norm.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
+#include "parallel/join_session.h"
 #include "parallel/reducer_models.h"
 
 #include <gtest/gtest.h>
@@ -43,22 +46,38 @@ std::vector<at::Tensor> train_joined(const Communicator& group, models::Kind kin
   return models::values(*net);
 }
 
-/// One process that computes every rank's part of each step.
-std::vector<at::Tensor> train_alone(const Lengths& lengths, bool by_world_size) {
-  const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
+/// One process that computes every rank's part of each step. After it buffers are those of the highest rank that had a batch.
+std::vector<at::Tensor> train_alone(const Lengths& lengths, bool by_world_size, models::Kind kind = models::Kind::mlp) {
+  at::set_num_threads(1);
+  const auto net = models::make_net(kind, at::kDouble, 40);
   lib::SGD optimizer(net->parameters(), sgd());
+  const auto buffers = net->buffers();
+  const auto read = [&] {
+    std::vector<at::Tensor> all;
+    for (const auto& buffer : buffers) all.push_back(buffer.clone());
+    return all;
+  };
+  const auto write = [&](const std::vector<at::Tensor>& values) {
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(values[i]);
+  };
+  auto common = read();
   for (int step = 0; step < std::ranges::max(lengths); ++step) {
-    at::Tensor loss = torch::zeros({}, torch::kDouble);
-    double active = 0;
-    for (int rank = 0; rank < static_cast<int>(lengths.size()); ++rank)
-      if (step < lengths[rank]) {
-        loss = loss + models::loss_of(net->forward(models::draw_part(*net, 4, step, rank, at::kDouble)));
-        ++active;
-      }
-    (loss / (by_world_size ? static_cast<double>(lengths.size()) : active)).backward();
+    std::vector<std::size_t> active;
+    for (std::size_t rank = 0; rank < lengths.size(); ++rank)
+      if (step < lengths[rank]) active.push_back(rank);
+    std::vector<at::Tensor> after;
+    for (const auto rank : active) {
+      write(common);
+      const auto loss = models::loss_of(net->forward(models::draw_part(*net, 4, step, static_cast<int>(rank), at::kDouble)));
+      (loss / static_cast<double>(by_world_size ? lengths.size() : active.size())).backward();
+      after = read();
+    }
+    common = std::move(after);
     optimizer.step();
     optimizer.zero_grad();
   }
+  write(common);
   return models::values(*net);
 }
 
@@ -86,9 +105,67 @@ TEST_P(Join, TrainsAsOneProcessThatSeesEveryBatch) {
 INSTANTIATE_TEST_SUITE_P(Lengths, Join, ::testing::Values(Lengths{5, 3}, Lengths{3, 5}, Lengths{1, 4, 2}, Lengths{0, 2}, Lengths{2, 2}, Lengths{0, 0}));
 
 TEST(JoinUnevenInputs, BuffersComeFromARankThatHasABatch) {
-  std::vector<std::vector<at::Tensor>> found(3);
-  muster::testing::run_threads(3, 0, [&](Communicator group) { found[group.rank()] = train_joined(group, models::Kind::cnn, {1, 4, 2}, {}); });
-  for (int rank = 1; rank < 3; ++rank) expect_close(found[rank], found[0]);
+  for (const auto& lengths : {Lengths{1, 4, 2}, Lengths{4, 1, 2}, Lengths{1, 2, 4}}) {
+    const auto expected = train_alone(lengths, true, models::Kind::cnn);
+    muster::testing::run_threads(3, 0, [&](Communicator group) { expect_close(train_joined(group, models::Kind::cnn, lengths, {}), expected); });
+  }
+}
+
+/// What each of two ranks throws when rank 0, which has three batches, gathers `mine` in each step, and rank 1 has only one.
+std::vector<std::string> gathers_inside(const at::Tensor& mine) {
+  std::vector<std::string> texts(2);
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    const auto reducer = std::make_shared<Reducer>(*net, group);
+    texts[group.rank()] = muster::testing::thrown([&] {
+      join_uneven_inputs(group, {reducer}, [&] {
+        for (int step = 0; step < (group.rank() == 0 ? 3 : 1); ++step) {
+          models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+          net->zero_grad();
+          EXPECT_TRUE(torch::equal(group.all_gather(mine), torch::stack({mine, mine})));
+        }
+      });
+    });
+  });
+  return texts;
+}
+
+TEST(JoinUnevenInputs, ACollectiveOfTheProgramIsNotTakenForOneOfTheLibrary) {
+  for (const int64_t large : {int64_t{0}, int64_t{1} << 40})
+    for (const int64_t first : {0, 1}) {
+      for (const auto& text : gathers_inside(torch::tensor({first, large}))) {
+        EXPECT_TRUE(text.starts_with("MU050")) << text;
+        EXPECT_NE(text.find("rank 0 called all_gather of int64 [2], rank 1 called the library's all_gather of int64"), std::string::npos) << text;
+        EXPECT_NE(text.find("for join_uneven_inputs"), std::string::npos) << text;
+      }
+    }
+}
+
+TEST(JoinUnevenInputs, WhatNoRankSaysIsNoIndex) {
+  muster::testing::run_threads(2, 0, [](Communicator group) {
+    const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    const auto reducer = std::make_shared<Reducer>(*net, group);
+    if (group.rank() == 0) {
+      group.as_library("join_uneven_inputs").all_gather(torch::tensor({static_cast<int64_t>(JoinEvent::gradients), int64_t{1} << 40, int64_t{1}}));
+      return;
+    }
+    EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {reducer}, [] {}); }), "MU050");
+  });
+}
+
+TEST(JoinUnevenInputs, RanksThatNameOtherModelsAreAnErrorOnBoth) {
+  muster::testing::run_threads(2, 0, [](Communicator group) {
+    const auto one = models::make_net(models::Kind::mlp, at::kDouble, 40), two = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    std::vector<std::shared_ptr<ManagedModel>> named{std::make_shared<Reducer>(*one, group), std::make_shared<Reducer>(*two, group)};
+    auto second = named[1];
+    if (group.rank() == 1) named.pop_back();
+    EXPECT_EQ(muster::testing::thrown_id([&] {
+      join_uneven_inputs(group, named, [&] {
+        if (group.rank() == 0)
+          models::backward(*second, models::loss_of(models::run(*second, *two, models::draw_part(*two, 4, 0, 0, at::kDouble))));
+      });
+    }), "MU118");
+  });
 }
 
 TEST(JoinUnevenInputs, WorksBetweenProcesses) {
@@ -150,6 +227,22 @@ TEST(JoinUnevenInputs, ModelsThatCannotWaitAreRefused) {
     const auto single = std::make_shared<Single>(*net);
     EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {single}, [] {}); }), "MU117");
   });
+  std::vector<std::string> texts(2);
+  dist::run_thread_world(2, {.timeout_seconds = 5}, [&](Communicator group) {
+    const auto net = models::make_net(models::Kind::cnn, at::kDouble, 40);
+    const auto reducer = std::make_shared<Reducer>(*net, group);
+    convert_sync_batchnorm(*net, group);
+    texts[group.rank()] = muster::testing::thrown([&] {
+      join_uneven_inputs(group, {reducer}, [&] {
+        for (int step = 0; step <= group.rank(); ++step)
+          models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+      });
+    });
+  });
+  for (const auto& text : texts) {
+    EXPECT_TRUE(text.starts_with("MU117")) << text;
+    EXPECT_NE(text.find("the batch normalization 'norm' takes its statistics from all ranks"), std::string::npos) << text;
+  }
   int ran = 0;
   join_uneven_inputs(Communicator(), {}, [&] { ++ran; });
   EXPECT_EQ(ran, 1);

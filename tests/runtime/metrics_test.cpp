@@ -1,5 +1,6 @@
 #include "muster/runtime/metrics.h"
 
+#include "muster/base/error.h"
 #include "muster/testing/world.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace muster::runtime {
@@ -30,6 +32,46 @@ TEST(GatherForMetrics, LeavesWhatIsNotPerSample) {
     const auto map = gather_for_metrics(group, last, std::map<std::string, torch::Tensor>{{"x", torch::ones({3})}});
     EXPECT_EQ(map.at("x").size(0), 4);
     EXPECT_EQ(gather_for_metrics(group, std::nullopt, torch::ones({3})).size(0), 6);   // no loader in use
+  });
+}
+
+TEST(GatherForMetrics, WhatStandsForNoBatchComesWhole) {
+  testing::run_threads(2, 0, [](const dist::Communicator& group) {
+    const std::optional<StepRows> last(StepRows{.equal = true, .local = 4, .local_real = group.rank() == 0 ? 4 : 2, .real = 6});
+    const auto confusion = torch::full({4, 4}, group.rank());
+    EXPECT_EQ(gather_for_metrics(group, last, confusion).size(0), 6);   // taken for a batch
+    const torch::Tensor whole = gather_for_metrics(group, last, once(confusion));
+    EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{8, 4}));
+    struct Figures {
+      torch::Tensor guess;
+      Once<std::vector<std::string>> classes;
+    };
+    const auto [guess, figures] = gather_for_metrics(group, last, torch::ones({4}), Figures{torch::ones({4}), once(std::vector<std::string>(4, "x"))});
+    EXPECT_EQ(guess.size(0), 6);
+    EXPECT_EQ(figures.guess.size(0), 6);
+    EXPECT_EQ(figures.classes.value.size(), 8u);
+
+    MetricsCollector<torch::Tensor, Once<torch::Tensor>> collector(group, [&] { return last; });
+    collector.add(torch::ones({4}), once(confusion));
+    const auto [guesses, matrices] = collector.gathered();
+    EXPECT_EQ(guesses.size(0), 6);
+    static_assert(std::is_same_v<std::remove_cvref_t<decltype(matrices)>, torch::Tensor>);
+    EXPECT_EQ(matrices.sizes(), (std::vector<int64_t>{8, 4}));
+  });
+}
+
+TEST(GatherForMetrics, ListsOfUnequalLengthAreAnError) {
+  testing::run_threads(2, 0, [](const dist::Communicator& group) {
+    const std::vector<torch::Tensor> list(static_cast<size_t>(group.rank() + 1), torch::ones({1}));
+    try {
+      gather_for_metrics(group, std::nullopt, list);
+      FAIL() << "lists of 1 and 2 tensors were gathered";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.id(), "MU065");
+    }
+    EXPECT_EQ(gather_for_metrics(group, std::nullopt, torch::full({1}, 100)).sum().item<int64_t>(), 200);
+    const std::vector<std::string> names(static_cast<size_t>(group.rank()), "x");   // a list of texts may have any length
+    EXPECT_EQ(gather_for_metrics(group, std::nullopt, names).size(), 1u);
   });
 }
 

@@ -1,3 +1,4 @@
+#include "muster/runtime/metrics.h"
 #include "muster/runtime/process_control.h"
 #include "muster/runtime/values.h"
 
@@ -9,7 +10,9 @@
 
 #include <atomic>
 #include <map>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 namespace muster::runtime {
 namespace {
@@ -62,6 +65,94 @@ TEST(Values, BroadcastOfNothingIsRefused) {
   } catch (const UsageError& error) {
     EXPECT_EQ(error.id(), "MU177");
   }
+}
+
+/// The id and the text of what `f` throws.
+template <class F>
+std::pair<std::string, std::string> thrown_by(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return {error.id(), error.what()};
+  } catch (const std::exception& error) {
+    return {"", error.what()};
+  }
+  return {"", "nothing was thrown"};
+}
+
+TEST(Values, ListsOfUnequalLengthAreAnErrorEverywhereAndTheNextGatherIsRight) {
+  testing::run_threads(2, 0, [](dist::Communicator group) {
+    const std::vector<torch::Tensor> list(static_cast<size_t>(group.rank() + 1), filled({1}, 2));
+    const auto [id, text] = thrown_by([&] { gather(group, list); });
+    EXPECT_EQ(id, "MU065") << text;
+    EXPECT_NE(text.find("rank 0 has 1 tensor ([0]) and rank 1 has 2 tensors ([0], [1])"), std::string::npos) << text;
+    EXPECT_EQ(gather(group, filled({1}, 100)).sum().item<double>(), 200);
+    EXPECT_EQ(thrown_by([&] { reduce(group, list, "sum"); }).first, "MU065");
+    EXPECT_EQ(thrown_by([&] { broadcast(group, list, 0); }).first, "MU065");
+    EXPECT_EQ(thrown_by([&] { all_gather(group, list); }).first, "MU065");
+    EXPECT_EQ(thrown_by([&] { pad_across_processes(group, list, {}); }).first, "MU065");
+    EXPECT_EQ(gather(group, filled({1}, 100)).sum().item<double>(), 200);
+  });
+}
+
+TEST(Values, AnOptionalThatOneRankHasIsAnErrorEverywhere) {
+  testing::run_threads(3, 0, [](dist::Communicator group) {
+    struct Output {
+      torch::Tensor loss;
+      std::optional<torch::Tensor> hidden;
+    };
+    const Output mine{filled({1}, 2), group.rank() == 1 ? std::optional(filled({1}, 3)) : std::nullopt};
+    const auto [id, text] = thrown_by([&] { gather(group, mine); });
+    EXPECT_EQ(id, "MU065") << text;
+    EXPECT_EQ(gather(group, filled({1}, 100)).sum().item<double>(), 300);
+    const auto [loss, hidden] = gather(group, Output{filled({1}, 2), filled({1}, 3)});
+    EXPECT_EQ(loss.sum().item<double>(), 6);
+    EXPECT_EQ(hidden->sum().item<double>(), 9);
+  });
+}
+
+TEST(Values, MapsOfOtherKeysAreAnErrorEverywhere) {
+  testing::run_threads(2, 0, [](dist::Communicator group) {
+    const std::map<std::string, torch::Tensor> mine{{group.rank() == 0 ? "loss" : "norm", filled({1}, 2)}};
+    const auto [id, text] = thrown_by([&] { reduce(group, mine, "sum"); });
+    EXPECT_EQ(id, "MU065") << text;
+    EXPECT_NE(text.find("[\"loss\"]"), std::string::npos) << text;
+    EXPECT_NE(text.find("[\"norm\"]"), std::string::npos) << text;
+  });
+}
+
+TEST(Values, AnUndefinedTensorIsRefusedByEveryVerb) {
+  testing::run_threads(2, 0, [](dist::Communicator group) {
+    const std::tuple<torch::Tensor, torch::Tensor> mine{filled({1}, 1), torch::Tensor()};
+    const auto refused = [](const auto& f) {
+      const auto [id, text] = thrown_by(f);
+      EXPECT_EQ(id, "MU177") << text;
+      EXPECT_NE(text.find("(1)"), std::string::npos) << text;
+    };
+    refused([&] { gather(group, mine); });
+    refused([&] { all_gather(group, mine); });
+    refused([&] { reduce(group, mine, "sum"); });
+    refused([&] { pad_across_processes(group, mine, {}); });
+    refused([&] { gather_for_metrics(group, std::nullopt, mine); });
+    if (group.rank() == 0) { EXPECT_EQ(thrown_by([&] { gather(group, torch::Tensor()); }).first, "MU177"); }
+    EXPECT_EQ(gather(group, filled({1}, 100)).sum().item<double>(), 200);
+    std::vector<torch::Tensor> list{group.rank() == 0 ? torch::Tensor() : filled({1}, 1)};   // all ranks are told of a list's
+    EXPECT_EQ(thrown_by([&] { gather(group, list); }).first, "MU065");
+    list[0] = torch::Tensor();
+    EXPECT_EQ(thrown_by([&] { gather(group, list); }).first, "MU177");
+  });
+}
+
+TEST(Values, PaddingAlongADimensionThatIsNotThereIsRefused) {
+  testing::run_threads(2, 0, [](dist::Communicator group) {
+    for (int64_t dim : {2, -3}) {
+      const auto [id, text] = thrown_by([&] { pad_across_processes(group, filled({3, 4}, 1), {.dim = dim}); });
+      EXPECT_EQ(id, "MU060") << text;
+      EXPECT_NE(text.find("[3, 4]"), std::string::npos) << text;
+    }
+    EXPECT_EQ(thrown_by([&] { pad_across_processes(group, filled({}, 1), {.dim = 1}); }).first, "MU060");
+    EXPECT_EQ(pad_across_processes(group, filled({3, 4}, 1), {.dim = -1}).size(1), 4);
+  });
 }
 
 TEST(Values, PaddingReachesTheLongest) {

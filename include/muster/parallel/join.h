@@ -16,7 +16,8 @@ namespace muster::parallel {
 /// (states of optimizers); not if all had equally many. Only what the models themselves communicate is matched: in `f`, call no other
 /// collective. On every backend.
 /// Throws: UsageError (MU117) for a model that cannot wait for others; (MU118), on all ranks, if ranks run different models at the same
-/// time; (MU119) if another rank's `f` threw; and what `f` throws.
+/// time, or were given different numbers of them; (MU119) if another rank's `f` threw; CommError (MU050), on all ranks, if `f` calls
+/// another collective while a rank has left; and what `f` throws.
 /// Collective: every rank of the group, with the same models.
 void join_uneven_inputs(const dist::Communicator& group, const std::vector<std::shared_ptr<ManagedModel>>& models,
                         const std::function<void()>& f, const JoinOptions& options = {},

@@ -16,6 +16,8 @@ namespace muster::runtime {
 
 /// Values over ranks. Any nesting of tensors works: tuples, lists, maps, optionals, structs.
 /// Collective: all of it but what says otherwise, on every rank, with values of one structure.
+/// Throws: UsageError (MU065), on every rank, if lists, maps or optionals hold tensors in different places; (MU177) for a tensor
+/// that is undefined, but for broadcast() on the ranks that receive.
 class Gathering : public Processes {
  public:
   /// All ranks' tensors, joined along the first dimension in rank order; a tensor without dimensions counts as one of [1].
@@ -23,7 +25,8 @@ class Gathering : public Processes {
   auto gather(const T&... values) const { return runtime::gather(group(), values...); }
   /// As gather(), for values of the batch in hand: what the loader repeated to fill up its last step is cut off, so that every
   /// sample counts once. That is so for tensors with one row per sample of this rank's batch, and for lists of texts or numbers;
-  /// any other tensor is gathered as it is. Where ranks have different numbers of batches, use collector().
+  /// any other tensor is gathered as it is. What has as many rows by chance, and stands for no batch, is passed as once(value);
+  /// it comes back without the mark. Where ranks have different numbers of batches, use collector().
   template <class... T>
   auto gather_for_metrics(const T&... values) const { return runtime::gather_for_metrics(group(), step_rows(*parts_), values...); }
   /// Collects values of the batches of an epoch, to gather them once at its end: exact for every loader. Not collective.
@@ -40,7 +43,8 @@ class Gathering : public Processes {
   /// The value of rank `source`.
   template <class T>
   T broadcast(const T& value, int source = 0) const { return runtime::broadcast(group(), value, source); }
-  /// Tensors filled up with `value` so that dimension `dim` is as long as on the rank where it is longest.
+  /// Tensors filled up with `value` so that dimension `dim` is as long as on the rank where it is longest. A tensor without
+  /// dimensions counts as one of [1]. Throws: ConfigError (MU060) for a dimension that is not there.
   template <class T>
   T pad_across_processes(const T& value, PadOptions options = {}) const { return runtime::pad_across_processes(group(), value, options); }
 

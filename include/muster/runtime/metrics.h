@@ -1,7 +1,9 @@
 #pragma once
 
 #include "muster/dist/communicator.h"
+#include "muster/runtime/leaf_operations.h"
 #include "muster/runtime/objects.h"
+#include "muster/tree/once.h"
 #include "muster/tree/visit.h"
 
 #include <ATen/core/Tensor.h>
@@ -30,26 +32,48 @@ at::Tensor real_rows(const at::Tensor& tensor, const std::optional<StepRows>& st
 
 /// What visits the leaves of a value that stands for one batch, and gathers them in place.
 struct MetricsGatherer {
-  const dist::Communicator& group;
+  LeafOperations& operations;
   const std::optional<StepRows>& step;
-  void operator()(at::Tensor& tensor) const { tensor = gather_rows(group, tensor, step); }
+  void operator()(at::Tensor& tensor) const { tensor = gather_rows(operations.next(), tensor, step); }
   template <tree::plain_list L>
   void operator()(L& list) const {
     const bool per_sample = step && std::ssize(list) == step->local;
-    list = gather_object(group, list);
+    list = gather_object(operations.next(), list);
     if (per_sample && std::ssize(list) > step->real) list.resize(static_cast<size_t>(step->real));
   }
+  template <class T>
+  void operator()(Once<T>& value) const {
+    const std::optional<StepRows> none;
+    tree::visit(value.value, MetricsGatherer{operations, none});
+  }
 };
+
+/// Without the mark of once().
+template <class T>
+struct Unmarked {
+  using type = T;
+  static T&& of(T& value) { return std::move(value); }
+};
+template <class T>
+struct Unmarked<Once<T>> {
+  using type = T;
+  static T&& of(Once<T>& value) { return std::move(value.value); }
+};
+
+/// One value comes back bare, several as a tuple.
+template <class... T>
+auto unmarked(std::tuple<T...> values) {
+  if constexpr (sizeof...(T) == 1) return typename Unmarked<T...>::type(Unmarked<T...>::of(std::get<0>(values)));
+  else return std::apply([](auto&... value) { return std::tuple<typename Unmarked<T>::type...>(Unmarked<T>::of(value)...); }, values);
+}
 
 template <class... T>
 auto gather_for_metrics(const dist::Communicator& group, const std::optional<StepRows>& step, const T&... values) {
   static_assert(sizeof...(T) > 0, "gather_for_metrics takes at least one value");
-  const auto one = [&](auto value) {
-    tree::visit(value, MetricsGatherer{group, step});
-    return value;
-  };
-  if constexpr (sizeof...(T) == 1) return one(values...);
-  else return std::tuple<T...>{one(values)...};
+  std::tuple<T...> all(values...);
+  LeafOperations operations(group, "gather_for_metrics", tree::leaves_of</*with_lists=*/true>(all), (tree::varies<T> || ...));
+  tree::visit(all, MetricsGatherer{operations, step});
+  return unmarked(std::move(all));
 }
 
 /// Joins leaf after leaf of several values of one structure, into the first.
@@ -119,7 +143,8 @@ class MetricsCollector {
   MetricsCollector(dist::Communicator group, std::function<std::optional<runtime::StepRows>()> step)
       : group_(std::move(group)), step_(std::move(step)) {}
 
-  /// The values of the batch in hand: tensors and lists with one row per sample, in any nesting. Not collective.
+  /// The values of the batch in hand: tensors and lists with one row per sample, in any nesting; of a type Once<V> those that
+  /// stand for no batch, which come back as V. Not collective.
   void add(const T&... values) {
     std::tuple<T...> row{values...};
     const auto step = step_();
@@ -131,14 +156,10 @@ class MetricsCollector {
   /// Collective.
   auto gathered() {
     auto all = in_order(runtime::gather_object<std::vector<std::tuple<T...>>>(group_, std::exchange(rows_, {})));
-    std::tuple<T...> result = all.empty() ? std::tuple<T...>() : all.front();
-    if (!all.empty()) {
-      runtime::Joiner<std::tuple<T...>> joiner(all);
-      tree::visit(all.front(), joiner);
-      result = std::move(all.front());
-    }
-    if constexpr (sizeof...(T) == 1) return std::get<0>(std::move(result));
-    else return result;
+    if (all.empty()) return runtime::unmarked(std::tuple<T...>());
+    runtime::Joiner<std::tuple<T...>> joiner(all);
+    tree::visit(all.front(), joiner);
+    return runtime::unmarked(std::move(all.front()));
   }
 
  private:
@@ -148,6 +169,11 @@ class MetricsCollector {
     template <tree::plain_list L>
     void operator()(L& list) const {
       if (step && std::ssize(list) == step->local) list.resize(static_cast<size_t>(step->local_real));
+    }
+    template <class V>
+    void operator()(Once<V>& value) const {
+      const std::optional<runtime::StepRows> none;
+      tree::visit(value.value, Keep{none});
     }
   };
 

@@ -11,6 +11,8 @@
 /// Values that are sent as bytes: texts, numbers, and structures of them and of tensors; see tree/pack.h.
 namespace muster::runtime {
 
+/// The group, for messages with values as bytes.
+dist::Communicator for_objects(const dist::Communicator& group);
 /// The packed value of rank `source`; read there only. Collective.
 at::Tensor broadcast_packed(const dist::Communicator& group, const at::Tensor& packed, int source);
 
@@ -27,7 +29,7 @@ T broadcast_object(const dist::Communicator& group, const T& value, int source) 
 template <class T>
 std::vector<T> gather_object(const dist::Communicator& group, const T& value) {
   std::vector<T> all;
-  for (const auto& packed : group.all_gather_uneven(tree::pack(value))) all.push_back(tree::unpack<T>(packed));
+  for (const auto& packed : for_objects(group).all_gather_uneven(tree::pack(value))) all.push_back(tree::unpack<T>(packed));
   return all;
 }
 
@@ -35,7 +37,7 @@ std::vector<T> gather_object(const dist::Communicator& group, const T& value) {
 template <class T>
 std::vector<T> gather_object(const dist::Communicator& group, const std::vector<T>& values) {
   std::vector<T> all;
-  for (const auto& packed : group.all_gather_uneven(tree::pack(values)))
+  for (const auto& packed : for_objects(group).all_gather_uneven(tree::pack(values)))
     for (auto&& element : tree::unpack<std::vector<T>>(packed)) all.push_back(std::move(element));
   return all;
 }

@@ -2,6 +2,7 @@
 
 #include "muster/dist/communicator.h"
 #include "muster/parallel/managed_model.h"
+#include "muster/runtime/leaf_operations.h"
 #include "muster/runtime/objects.h"
 #include "muster/tree/visit.h"
 
@@ -36,28 +37,28 @@ struct PadOptions {
   double value = 0;
 };
 
-// One tensor at a time. Collective: all of them.
+// One tensor at a time, which is defined, but for broadcast on the ranks that receive. Collective: all of them.
 at::Tensor gather_tensor(const dist::Communicator& group, const at::Tensor& tensor);
 at::Tensor stack_tensor(const dist::Communicator& group, const at::Tensor& tensor);
 at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tensor, std::string_view op);
 at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& tensor, int source);
 at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor, const PadOptions& options);
+
 template <class... T>
 auto gather(const dist::Communicator& group, const T&... values) {
   static_assert(sizeof...(T) > 0, "gather takes at least one value");
-  auto one = [&](const auto& value) { return tree::transform(value, [&](const at::Tensor& t) { return gather_tensor(group, t); }); };
-  if constexpr (sizeof...(T) == 1) return one(values...);
-  else return std::tuple<T...>{one(values)...};
+  if constexpr (sizeof...(T) == 1) return each_leaf(group, "gather", (values, ...), gather_tensor);
+  else return each_leaf(group, "gather", std::tuple<T...>(values...), gather_tensor);
 }
 
 template <class T>
 T all_gather(const dist::Communicator& group, const T& value) {
-  return tree::transform(value, [&](const at::Tensor& t) { return stack_tensor(group, t); });
+  return each_leaf(group, "all_gather", value, stack_tensor);
 }
 
 template <class T>
 T reduce(const dist::Communicator& group, const T& value, std::string_view op) {
-  return tree::transform(value, [&](const at::Tensor& t) { return reduce_tensor(group, t, op); });
+  return each_leaf(group, "reduce", value, [&](const auto& leaf, const at::Tensor& t) { return reduce_tensor(leaf, t, op); });
 }
 
 template <class T>
@@ -65,13 +66,15 @@ T broadcast(const dist::Communicator& group, const T& value, int source) {
   if constexpr (tree::plain_leaf<T>) {
     return broadcast_object(group, value, source);
   } else {
-    return tree::transform(value, [&](const at::Tensor& t) { return broadcast_tensor(group, t, source); });
+    return each_leaf(group, "broadcast", value, [&](const auto& leaf, const at::Tensor& t) { return broadcast_tensor(leaf, t, source); },
+                     source);
   }
 }
 
 template <class T>
 T pad_across_processes(const dist::Communicator& group, const T& value, const PadOptions& options) {
-  return tree::transform(value, [&](const at::Tensor& t) { return pad_tensor(group, t, options); });
+  return each_leaf(group, "pad_across_processes", value,
+                   [&](const auto& leaf, const at::Tensor& t) { return pad_tensor(leaf, t, options); });
 }
 
 }  // namespace muster::runtime

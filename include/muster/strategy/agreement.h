@@ -3,6 +3,7 @@
 #include "muster/dist/communicator.h"
 
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace muster::strategy {
 /// In a world of one nothing is sent. Thread safety: one thread at a time.
 class Agreement {
  public:
-  explicit Agreement(dist::Communicator group) : group_(std::move(group)) {}
+  /// `label` says what is settled; ranks that settle something else meanwhile get a CommError (MU050).
+  Agreement(const dist::Communicator& group, std::string label) : group_(group.as_library(std::move(label))) {}
 
   /// This rank's part of a question; its number. The answer is the sum, the maximum or the minimum over ranks, the same
   /// bits on every rank. Requires: every rank asks the same questions in the same order.
@@ -28,7 +30,7 @@ class Agreement {
   std::vector<dist::ReduceOp> ops_;
 };
 
-/// Whether it is so on any rank. Collective.
-bool any_rank(const dist::Communicator& group, bool mine);
+/// Whether it is so on any rank; `label` as above. Collective.
+bool any_rank(const dist::Communicator& group, std::string label, bool mine);
 
 }  // namespace muster::strategy

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/tree/fields.h"
+#include "muster/tree/once.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -91,7 +92,7 @@ template <class T>
 inline constexpr bool nests_tensors = detail::NestsTensors<std::remove_cvref_t<T>>::value;
 
 /// Calls f(at::Tensor&) on every tensor of the value, in the order of declaration; undefined tensors included.
-/// A const value hands out const at::Tensor&. An f that also takes the lists of plain_list gets them whole.
+/// A const value hands out const at::Tensor&. An f that also takes the lists of plain_list, or Once, gets them whole.
 /// Requires: a type as described on top of this file; any other is refused by the compiler.
 template <class T, class F>
 void visit(T& value, F&& f) {
@@ -99,6 +100,9 @@ void visit(T& value, F&& f) {
   if constexpr (tensor<V>) {
     f(value);
   } else if constexpr (plain_leaf<V>) {
+  } else if constexpr (marked_once<V>) {
+    if constexpr (std::invocable<F&, T&>) f(value);
+    else tree::visit(value.value, f);
   } else if constexpr (listed<V>) {
     auto parts = tensors_of(const_cast<V&>(value));
     std::apply([&](auto&... part) {

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+namespace muster {
+
+/// A value that stands for no batch: the same figures on every rank, or one set of them per rank, such as a confusion matrix.
+template <class T>
+struct Once {
+  T value;
+};
+
+/// Marks `value` as none of the batch in hand, for gather_for_metrics() and collectors: whatever its length, nothing is cut off.
+template <class T>
+Once<std::remove_cvref_t<T>> once(T&& value) {
+  return {std::forward<T>(value)};
+}
+
+namespace tree {
+
+namespace detail {
+template <class T>
+inline constexpr bool is_once = false;
+template <class T>
+inline constexpr bool is_once<Once<T>> = true;
+}  // namespace detail
+
+template <class T>
+concept marked_once = detail::is_once<std::remove_cvref_t<T>>;
+
+}  // namespace tree
+}  // namespace muster

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+
+namespace muster::parallel {
+
+/// The name of a batch normalization that convert_sync_batchnorm() converted; empty if there is none.
+std::string first_synchronized_norm(const torch::nn::Module& module);
+
+}  // namespace muster::parallel

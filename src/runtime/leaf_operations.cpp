@@ -1,0 +1,71 @@
+#include "muster/runtime/leaf_operations.h"
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace muster::runtime {
+namespace {
+
+/// So many places are named in an error.
+constexpr std::size_t kShown = 8;
+
+std::string place_of(const tree::Leaf& leaf) { return (leaf.path.empty() ? "itself" : leaf.path) + (leaf.defined ? "" : " undefined"); }
+
+/// Every place, ended by a zero.
+std::string text_of(const std::vector<tree::Leaf>& leaves) {
+  std::string text;
+  for (const auto& leaf : leaves) text += place_of(leaf) + '\0';
+  return text;
+}
+
+/// "2 tensors ([0], [1])"; keys may hold anything, so what moves a cursor is not shown.
+std::string shown(const std::string& text) {
+  const auto count = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\0'));
+  std::string places;
+  for (std::size_t i = 0, begin = 0; i < std::min(count, kShown); ++i) {
+    const auto end = text.find('\0', begin);
+    places += (i ? ", " : "") + text.substr(begin, std::min<std::size_t>(end - begin, 100));
+    begin = end + 1;
+  }
+  std::replace_if(places.begin(), places.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  if (count > kShown) places += ", ...";
+  return formatted("{} tensor{}{}", count, count == 1 ? "" : "s", count == 0 ? "" : " (" + places + ")");
+}
+
+void require_equal_places(const dist::Communicator& group, std::string_view verb, const std::vector<tree::Leaf>& leaves) {
+  auto tag = group.tag();
+  tag.label = "comparing the values of " + std::string(verb);
+  const auto all = group.tagged(tag).all_gather_bytes(text_of(leaves));
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw UsageError("MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
+                                          "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
+                                          verb, shown(all[0]), rank, shown(all[rank])));
+}
+
+}  // namespace
+
+LeafOperations::LeafOperations(const dist::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
+                               int source)
+    : group_(group), tag_(group.tag()) {
+  if (source >= 0 && source != group.rank())
+    for (auto& leaf : leaves) leaf.defined = true;
+  if (varies && group.size() > 1) require_equal_places(group, verb, leaves);
+  const auto missing = std::find_if(leaves.begin(), leaves.end(), [](const auto& leaf) { return !leaf.defined; });
+  if (missing != leaves.end())
+    throw UsageError("MU177", formatted("{} of an undefined tensor{} on rank {}; give it a value, or make it an optional that is empty on every rank",
+                                        verb, missing->path.empty() ? "" : " at " + missing->path, group.rank()));
+  tag_.leaf = -1;
+  tag_.leaves = static_cast<int32_t>(leaves.size());
+}
+
+dist::Communicator LeafOperations::next() {
+  ++tag_.leaf;
+  return group_.tagged(tag_);
+}
+
+}  // namespace muster::runtime
