@@ -54,11 +54,11 @@ TEST(IsLoopback, KnowsItsNumbers) {
 
 TEST(ListeningSocket, AnAddressOfAnotherHostIsRefused) {
   try {
-    ListeningSocket socket(0, "192.0.2.1");  // for documentation: nobody's
+    ListeningSocket socket(0, "203.0.113.1");  // for documentation: nobody's
     ADD_FAILURE() << "it listens on " << bound_address(socket.fd());
   } catch (const LaunchError& error) {
     EXPECT_EQ(error.id(), "MU033");
-    EXPECT_NE(std::string(error.what()).find("192.0.2.1"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("203.0.113.1"), std::string::npos) << error.what();
   }
 }
 
@@ -68,7 +68,7 @@ TEST(WhereToListen, TheLoopbackWhereItIsAskedFor) {
 }
 
 TEST(WhereToListen, EverywhereForAnAddressThatIsNotThisHosts) {
-  EXPECT_EQ(where_to_listen("192.0.2.1"), "");
+  EXPECT_EQ(where_to_listen("203.0.113.1"), "");
   EXPECT_EQ(where_to_listen("no.such.host.invalid"), "");
 }
 
