@@ -68,6 +68,9 @@ void at_end_of_backward(std::function<void()> function) {
   autograd::Engine::get_default_engine().queue_callback(std::move(function));
 }
 
+/// Between a backward's last node and its end, the thread is at the node that called it.
+bool backward_is_nested() { return static_cast<bool>(autograd::get_current_node()); }
+
 int64_t current_backward() { return autograd::get_current_graph_task_id(); }
 
 bool backward_is_recorded() { return at::GradMode::is_enabled(); }

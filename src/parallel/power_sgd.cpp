@@ -61,17 +61,23 @@ class PowerSgdHook final : public CommHook {
     std::vector<Pair> pairs;
     std::vector<at::Tensor> whole;   // what travels as it is
     at::Tensor flat_p, flat_q, flat_whole, error, before;
-    bool started = false;
+    at::Tensor kept_q;       // flat_q as the round found it
+    at::Tensor next_error;   // what the round leaves
+    bool started = false, was_started = false;
     bool laid_out = false;
   };
   BucketState& state_of(const GradientBucket& bucket);
   void lay_out(BucketState& state, const GradientBucket& bucket) const;
   Finish start_whole(const GradientBucket& bucket, const dist::Communicator& group);
   void finish(BucketState& state, const GradientBucket& bucket, const dist::Communicator& group);
+  /// All buckets have come: what the round leaves counts from now on, unless its gradients were not finite.
+  void end_round();
+  static void restore(BucketState& state);
   /// A first factor for matrix i, the same on every rank.
   at::Tensor drawn(const BucketState& state, size_t bucket, size_t i) const;
 
   PowerSgdOptions options_;
+  bool finite_ = true;   // all of this round so far; the same on every rank
   int64_t iteration_ = 0;
   std::vector<std::unique_ptr<BucketState>> states_;
 };
@@ -163,6 +169,10 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const dist::C
     if (state.error.defined()) bucket.flat.add_(state.error);
     state.before = bucket.flat.clone();
   }
+  if (bucket.index == 0) finite_ = true;
+  if (state.kept_q.defined()) restore(state);   // the round before did not come to its end
+  state.was_started = state.started;
+  state.kept_q = state.flat_q.clone();
   int64_t at = 0;
   for (const auto& tensor : state.whole) {
     state.flat_whole.narrow(0, at, tensor.numel()).copy_(tensor.reshape(-1));
@@ -203,10 +213,28 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
   for (auto& pair : state.pairs) pair.matrix.copy_(at::matmul(pair.p, pair.q.t()));
   if (options_.use_error_feedback) {
     // This rank put in 1/size of its gradient and got the mean of all: of the mean, 1/size is its own.
-    state.error = state.before.sub_(bucket.flat, 1.0 / group.size());
-    for (const auto& tensor : state.whole) clear_part(state.error, bucket.flat, tensor);
+    state.next_error = state.before.sub_(bucket.flat, 1.0 / group.size());
+    for (const auto& tensor : state.whole) clear_part(state.next_error, bucket.flat, tensor);
   }
-  iteration_ += bucket.last;
+  finite_ = finite_ && bucket.flat.mul(0).sum().item<double>() == 0;
+  if (bucket.last) end_round();
+}
+
+void PowerSgdHook::end_round() {
+  ++iteration_;
+  for (auto& state : states_) {
+    if (!state || !state->kept_q.defined()) continue;
+    if (finite_)
+      state->error = state->next_error;
+    else
+      restore(*state);
+    state->next_error = state->kept_q = at::Tensor();
+  }
+}
+
+void PowerSgdHook::restore(BucketState& state) {
+  state.flat_q.copy_(state.kept_q);
+  state.started = state.was_started;
 }
 
 }  // namespace

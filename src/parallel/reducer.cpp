@@ -13,6 +13,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <sstream>
 #include <unordered_map>
 
@@ -47,7 +48,7 @@ class Reducer::Impl final : public Joinable {
         buffers_(tensors_of(agreed_buffers())),
         replica_(select(all_, true), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
                  ReductionRound::flag_count(all_.size() - frozen_.size())),
-        round_(replica_, group_, options_) {
+        round_(module.name(), replica_, group_, options_) {
     const auto& parameters = replica_.parameters();
     for (size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].tensor.unsafeGetTensorImpl()] = i;
     share_values();
@@ -171,6 +172,14 @@ void Reducer::share_buffers() {
 }
 void Reducer::set_gradient_sync(bool on) { impl_->round_.set_sync(on); }
 bool Reducer::gradient_sync() const { return impl_->round_.sync(); }
+void Reducer::run_round() { impl_->round_.run(); }
+int64_t Reducer::rounds() const { return impl_->round_.ended(); }
+void Reducer::note_step(int64_t step) { impl_->round_.note_step(step); }
+
+bool Reducer::has_gradients() const {
+  const auto& parameters = impl_->replica_.parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [](const auto& one) { return one.tensor.unsafeGetTensorImpl()->grad().defined(); });
+}
 
 double Reducer::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   return local_power_sum(parameters, p);

@@ -7,6 +7,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <utility>
@@ -37,9 +39,11 @@ std::string list_names(const std::vector<std::string>& names) {
 
 }  // namespace
 
-ReductionRound::ReductionRound(Replica& replica, const dist::Communicator& group, const DdpOptions& options)
-    : replica_(replica),
+ReductionRound::ReductionRound(std::string name, Replica& replica, const dist::Communicator& group, const DdpOptions& options)
+    : name_(std::move(name)),
+      replica_(replica),
       group_(group),
+      groups_(replica.buckets().size()),
       options_(options),
       scale_(number(1.0 / group.size())),
       graphs_(leaves_of(replica)),
@@ -55,7 +59,12 @@ ReductionRound::ReductionRound(Replica& replica, const dist::Communicator& group
                                 "would give this rank's gradient only, unaveraged: take it from a module that is not "
                                 "prepared, or call backward and read the parameter's grad()");
     });
+    early_hooks_.push_back(parameters[i].tensor.register_hook([this, i](const at::Tensor&) { before_gradient(i); }));
   }
+}
+
+ReductionRound::~ReductionRound() {
+  for (size_t i = 0; i < early_hooks_.size(); ++i) replica_.parameters()[i].tensor.remove_hook(early_hooks_[i]);
 }
 
 void ReductionRound::set_session(JoinSession* session, int64_t model) noexcept {
@@ -83,29 +92,42 @@ void ReductionRound::shadow(int root, double divisor) {
   }
   active_ = shadow_ = true;
   broken_ = seen_gradient_ = seen_scoped_ = false;
-  try {
-    std::fill(pending_.begin(), pending_.end(), 0);
-    start_full_buckets();
-    end_buckets();
-    active_ = false;
-    conclude();
-  } catch (...) {
-    if (active_) drain();
+  const auto restore = c10::make_scope_exit([this] {
     shadow_ = false;
-    throw;
-  }
-  shadow_ = false;
-  divide_by(group_.size());
+    root_ = 0;
+    divide_by(group_.size());
+  });
+  finish(/*reports=*/true);
+}
+
+void ReductionRound::run() {
+  const std::lock_guard lock(mutex_);
+  if (states_.empty()) return;
+  if (active_) drain();
+  own_ = true;
+  const auto restore = c10::make_scope_exit([this] { own_ = false; });
+  open();
+  finish(/*reports=*/true);
+}
+
+void ReductionRound::note_forward() noexcept {
+  graphs_.note();
+  if (hook::current_backward() < 0) announced_ = false;   // one that threw was never said to have ended
 }
 
 void ReductionRound::before_backward() {
+  if (hook::current_backward() >= 0) return;   // within another one
   const std::lock_guard lock(mutex_);
   if (active_) drain();
   seen_gradient_ = seen_scoped_ = false;
+  announced_ = true;
 }
 
 void ReductionRound::after_backward() {
+  if (hook::current_backward() >= 0) return;
   const std::lock_guard lock(mutex_);
+  announced_ = false;
+  if (active_) finish(/*reports=*/true);   // all gradients came from backwards within this one
   if (seen_gradient_ && !seen_scoped_) refuse_bypass();
 }
 
@@ -126,29 +148,63 @@ void ReductionRound::on_gradient(size_t i) {
   if (parameter.tensor.unsafeGetTensorImpl()->grad().layout() != at::kStrided)
     throw UsageError("MU154", "parameter '" + parameter.name + "' got a sparse gradient, which replicated training does not "
                               "average: make it dense (EmbeddingOptions::sparse(false))");
-  if (sync_ && (!active_ || backward_ != hook::current_backward())) begin();
+  meet_backward();
   seen_gradient_ = true;
   seen_scoped_ = seen_scoped_ || graphs_.noted(i);
   if (!sync_) return;
   auto& state = states_[i];
-  const bool started = finishes_.size() > parameter.bucket;
-  if (state.fired || !state.expected || started) broken_ = true;
-  if (state.fired || started) return;
+  if (state.fired) return take_more(i);
+  if (!state.expected) broken_ = true;
+  if (finishes_.size() > parameter.bucket) return;
   state.fired = true;
   store(i);
   if (state.expected && --pending_[parameter.bucket] == 0) start_full_buckets();
 }
 
-void ReductionRound::begin() {
-  if (active_) drain();
+/// What has arrived is on its way, or scaled already: what comes now must not be added to it by autograd.
+void ReductionRound::before_gradient(size_t i) {
+  const std::lock_guard lock(mutex_);
+  if (active_ && !announced_ && running_.expired()) drain();
+  if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
+}
+
+/// The first gradient of a backward, or the first after the end of one within it.
+void ReductionRound::meet_backward() {
+  const auto current = hook::current_backward();
+  if (active_ && !announced_ && running_.expired()) drain();
+  if (sync_ && !active_) open();
+  if (std::exchange(backward_, current) == current && !running_.expired()) return;
+  auto running = running_.lock();
+  if (!running) {
+    backwards_.clear();
+    running_ = running = std::make_shared<char>();
+  }
+  if (std::find(backwards_.begin(), backwards_.end(), current) != backwards_.end()) return;
+  several_ = several_ || !backwards_.empty();
+  backwards_.push_back(current);
+  hook::at_end_of_backward([this, current, running] { backward_ended(current); });
+}
+
+/// A round ends with the outermost backward. Where that one brought no gradient of its own, after_backward() ends the round, and
+/// without it the inner one's end does, which cannot tell what is unused.
+void ReductionRound::backward_ended(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  std::erase(backwards_, id);
+  const bool inner = hook::backward_is_nested();
+  seen_scoped_ = seen_scoped_ || inner;   // its forward ran within backward, in no scope
+  several_ = several_ || inner;
+  if (!active_ || (inner && (announced_ || !backwards_.empty()))) return;
+  finish(/*reports=*/!inner);
+}
+
+void ReductionRound::open() {
   if (session_) {
     const auto next = session_->tell(JoinEvent::gradients, number_);
     divide_by(session_->divisor(next.active));
     root_ = next.root;
   }
   active_ = true;
-  broken_ = seen_gradient_ = seen_scoped_ = false;
-  backward_ = hook::current_backward();
+  broken_ = several_ = seen_gradient_ = seen_scoped_ = false;
   std::fill(pending_.begin(), pending_.end(), 0);
   for (size_t i = 0; i < states_.size(); ++i) {
     states_[i].fired = false;
@@ -157,7 +213,6 @@ void ReductionRound::begin() {
     else
       fill(i);   // its bucket will not wait for it
   }
-  hook::at_end_of_backward([this] { finish(); });
 }
 
 /// After a backward that threw: what was started is waited for, within the group's time-out, and forgotten.
@@ -166,6 +221,7 @@ void ReductionRound::drain() noexcept {
       if (finish) finish();
     } catch (...) {   // the group is unusable then, and its next operation says so
     }
+  late_.clear();
   active_ = false;
 }
 
@@ -180,23 +236,46 @@ void ReductionRound::store(size_t i) {
   if (!gradient.is_same(place)) gradient = place;
 }
 
-void ReductionRound::start_full_buckets() {
+/// A further gradient of a parameter in this round.
+void ReductionRound::take_more(size_t i) {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  const auto& parameter = replica_.parameters()[i];
+  const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
+  if (finishes_.size() <= parameter.bucket) {
+    at::Tensor(parameter.gradient).add_(at::mul(more, scale_));
+  } else if (auto& late = late_[i]; late.defined()) {
+    late.add_(more);
+  } else {
+    late = more;
+  }
+}
+
+/// Where backwards lie within one another more may come for full buckets, and the last one has to say so: it waits for the end.
+void ReductionRound::start_full_buckets(bool ends) {
   const auto& buckets = replica_.buckets();
-  while (finishes_.size() < buckets.size() && pending_[finishes_.size()] == 0) {
+  const auto startable = buckets.size() - (several_ && !ends ? 1 : 0);
+  while (finishes_.size() < startable && pending_[finishes_.size()] == 0) {
     if (finishes_.size() + 1 == buckets.size()) write_flags();
     start_bucket(finishes_.size());
   }
 }
 
+/// Joined ranks are in steps of different numbers.
+dist::Communicator ReductionRound::tagged(const std::string& what) const {
+  return group_.as_library("gradients of " + name_ + ", " + what, session_ || shadow_ ? -1 : step_);
+}
+
 void ReductionRound::start_bucket(size_t bucket) {
+  const auto& group = groups_[bucket] = tagged("bucket " + std::to_string(bucket));
   if (!comm_hook_) {
-    finishes_.push_back([work = group_.start_all_reduce(replica_.buckets()[bucket], dist::ReduceOp::sum)]() mutable { work.wait(); });
+    finishes_.push_back([work = group.start_all_reduce(replica_.buckets()[bucket], dist::ReduceOp::sum)]() mutable { work.wait(); });
     return;
   }
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
-  finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], group_));
-  if (hook_buckets_[bucket].last) flag_work_ = group_.start_all_reduce(replica_.flags(), dist::ReduceOp::sum);
+  finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], group));
+  if (hook_buckets_[bucket].last) flag_work_ = tagged("flags").start_all_reduce(replica_.flags(), dist::ReduceOp::sum);
 }
 
 /// Gradients as they lie in the buckets: one that has two dimensions or more as a matrix whose rows go along the dimension that
@@ -230,7 +309,7 @@ void ReductionRound::end_buckets() {
 }
 
 /// Per parameter: 1 where this rank has a gradient; then: 1 where it should have one and has none; then: something else
-/// than expected has happened. Sums of ones compare well with 0 in every dtype, so both sides of the question are asked.
+/// than expected has happened; then: there are late gradients. Sums of ones compare well with 0 in every dtype, so both sides of the question are asked.
 void ReductionRound::write_flags() {
   const auto count = static_cast<int64_t>(states_.size());
   const auto own = at::empty({flag_count(states_.size())}, at::kDouble);
@@ -240,27 +319,26 @@ void ReductionRound::write_flags() {
     const bool used = parameter.tensor.unsafeGetTensorImpl()->grad().defined();
     flags[i] = used;
     flags[count + i] = !used && !shadow_ && parameter.tensor.requires_grad();
-    if (learned_ && !shadow_ && states_[static_cast<size_t>(i)].fired != states_[static_cast<size_t>(i)].expected) broken_ = true;
+    if (learned_ && !shadow_ && !own_ && states_[static_cast<size_t>(i)].fired != states_[static_cast<size_t>(i)].expected) broken_ = true;
   }
   flags[2 * count] = options_.static_graph && broken_;
+  flags[2 * count + 1] = !late_.empty();
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   replica_.flags().copy_(own);
 }
 
-void ReductionRound::finish() {
-  const std::lock_guard lock(mutex_);
-  if (!active_) return;
+void ReductionRound::finish(bool reports) {
   try {
     fill_the_rest();
-    start_full_buckets();
+    start_full_buckets(/*ends=*/true);
     end_buckets();
+    active_ = false;
+    conclude(reports);
   } catch (...) {
-    drain();
+    if (active_) drain();
     throw;
   }
-  active_ = false;
-  conclude();
 }
 
 /// Without a gradient in this backward: what was accumulated before, or zeros.
@@ -273,11 +351,11 @@ void ReductionRound::fill(size_t i) {
 
 void ReductionRound::fill_the_rest() {
   for (size_t i = 0; i < states_.size(); ++i)
-    if (!states_[i].fired && states_[i].expected) fill(i);
+    if (!shadow_ && !states_[i].fired && states_[i].expected) fill(i);
   std::fill(pending_.begin(), pending_.end(), 0);
 }
 
-void ReductionRound::conclude() {
+void ReductionRound::conclude(bool reports) {
   const auto count = states_.size();
   const auto flags = replica_.flags().to(at::kCPU, at::kDouble);
   const auto* values = flags.const_data_ptr<double>();
@@ -287,15 +365,37 @@ void ReductionRound::conclude() {
     if (used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() && parameter.tensor.requires_grad())
       parameter.tensor.mutable_grad() = parameter.gradient;
   }
-  report(used, unused, values[2 * count]);
-  if (options_.static_graph && !learned_ && !shadow_) {
+  if (values[2 * count + 1] > 0 || !late_.empty()) average_late();
+  if (!shadow_) ++ended_;
+  if (reports) report(used, unused, values[2 * count]);
+  if (options_.static_graph && !learned_ && !shadow_ && !own_) {
     for (auto& state : states_) state.expected = state.fired;
     learned_ = true;
   }
 }
 
+void ReductionRound::average_late() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  const auto late = std::exchange(late_, {});
+  const auto& layout = replica_.layout();
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    const auto& span = layout.buckets[b];
+    const auto sum = at::zeros({span.length}, replica_.buckets()[b].options());
+    for (const auto i : span.items) {
+      const auto found = late.find(i);
+      if (found == late.end()) continue;
+      const auto& like = replica_.parameters()[i].gradient;
+      sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin).copy_(at::mul(found->second, scale_));
+    }
+    tagged("late gradients, bucket " + std::to_string(b)).all_reduce(sum, dist::ReduceOp::sum);
+    replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
+  }
+}
+
 void ReductionRound::report(const std::vector<double>& used, const std::vector<double>& unused, double broken) {
   if (seen_gradient_ && !seen_scoped_) refuse_bypass();
+  if (std::none_of(used.begin(), used.end(), [](double ranks) { return ranks > 0; })) return;   // no rank had a loss
   if (options_.static_graph && (broken > 0 || broken_))
     throw UsageError("MU155", "static_graph is on, but in this backward other parameters got gradients than in the first one: "
                               "turn it off, and find_unused_parameters on if parameters may be unused");
@@ -307,6 +407,7 @@ void ReductionRound::report(const std::vector<double>& used, const std::vector<d
   std::string text;
   if (!nowhere.empty()) text += "no rank has a gradient for " + list_names(nowhere);
   if (!somewhere.empty()) text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + list_names(somewhere));
+  if (step_ >= 0 && !session_) text += " in gradient step " + std::to_string(step_);
   throw UsageError("MU152", text + ": use these parameters in the loss, freeze them before prepare(), or set "
                                    "find_unused_parameters");
 }

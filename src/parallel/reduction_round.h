@@ -9,8 +9,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,16 +24,19 @@ namespace muster::parallel {
 /// order, each as soon as it and those before it are full; what is still open at the end (unused parameters) is filled
 /// with zeros, or with what was accumulated before, and started then. The last bucket carries flags, so that all ranks
 /// learn which parameters had gradients where, without a message of their own. Under a CommHook they have one.
+/// A backward within another belongs to the outer one's round. What a parameter gets after its bucket has started is
+/// averaged at the end, in a second message, where any rank has such gradients.
 ///
 /// Thread safety: hooks may come from several threads.
 class ReductionRound {
  public:
   /// Elements of flags for this many parameters.
-  static int64_t flag_count(size_t parameters) { return 2 * static_cast<int64_t>(parameters) + 1; }
+  static int64_t flag_count(size_t parameters) { return 2 * static_cast<int64_t>(parameters) + 2; }
 
-  /// Requires: all three outlive this object.
-  ReductionRound(Replica& replica, const dist::Communicator& group, const DdpOptions& options);
+  /// Requires: all but the name outlive this object.
+  ReductionRound(std::string name, Replica& replica, const dist::Communicator& group, const DdpOptions& options);
   ReductionRound(const ReductionRound&) = delete;
+  ~ReductionRound();
 
   /// Tells other ranks of each round before it communicates; nullptr: no more.
   void set_session(JoinSession* session, int64_t model) noexcept;
@@ -42,13 +46,19 @@ class ReductionRound {
 
   /// Called on every rank at the end of each round, with the rank whose buffers count.
   void at_end(std::function<void(int root)> f) { at_end_ = std::move(f); }
+  /// A round of this rank outside of backward: what it has not communicated yet, or zeros. Nothing changes where no rank has a gradient.
+  void run();
+  /// Rounds that came to their end, without shadows.
+  int64_t ended() const noexcept { return ended_; }
+  /// Optimizer steps before the rounds to come.
+  void note_step(int64_t step) noexcept { step_ = step; }
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
   /// nullptr: gradients are summed as they are.
   CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
   /// A forward scope has closed: graphs that are alive came through it.
-  void note_forward() noexcept { graphs_.note(); }
+  void note_forward() noexcept;
   /// Ends what a backward that threw has left behind.
   void before_backward();
   /// Throws what a backward without synchronisation has to report.
@@ -60,25 +70,33 @@ class ReductionRound {
     bool expected = true;    ///< its bucket waits for it
   };
 
+  void before_gradient(size_t i);
   void on_gradient(size_t i);
-  void begin();
+  void meet_backward();
+  void backward_ended(int64_t id);
+  void open();
   void drain() noexcept;
   void divide_by(double ranks);
   void store(size_t i);
-  void start_full_buckets();
+  void take_more(size_t i);
+  void average_late();
+  void start_full_buckets(bool ends = false);
+  dist::Communicator tagged(const std::string& what) const;
   void start_bucket(size_t bucket);
   void lay_hook_buckets();
   void end_buckets();
   void write_flags();
-  void finish();
+  void finish(bool reports);
   void fill(size_t i);
   void fill_the_rest();
-  void conclude();
+  void conclude(bool reports);
   void report(const std::vector<double>& used, const std::vector<double>& unused, double broken);
   [[noreturn]] void refuse_bypass();
 
+  std::string name_;
   Replica& replica_;
   const dist::Communicator& group_;
+  std::vector<dist::Communicator> groups_;   // what each bucket's operations say
   const DdpOptions& options_;
   at::Tensor scale_;
   hook::GraphUse graphs_;
@@ -94,7 +112,15 @@ class ReductionRound {
   int root_ = 0;                      // of this round
   std::function<void(int root)> at_end_;
   bool shadow_ = false;               // this round has no backward here
-  int64_t backward_ = -1;             // whose round this is
+  bool own_ = false;                  // this round is one of run()
+  int64_t ended_ = 0;
+  int64_t step_ = -1;
+  int64_t backward_ = -1;             // which brought the latest gradient
+  std::vector<int64_t> backwards_;    // that have not come to their end: this one, and those round it
+  std::weak_ptr<char> running_;       // kept by the callbacks of these
+  bool several_ = false;              // backwards in this round, within one another
+  bool announced_ = false;            // between before_backward() and after_backward()
+  std::map<size_t, at::Tensor> late_;   // gradients of parameters whose bucket had started
   bool active_ = false;
   bool sync_ = true;
   bool learned_ = false;              // static_graph: `expected` is known
@@ -103,6 +129,7 @@ class ReductionRound {
   bool seen_scoped_ = false;
   std::vector<hook::GradientHook> hooks_;
   std::vector<hook::CaptureHook> captures_;
+  std::vector<unsigned> early_hooks_;   // of each parameter: called before a gradient is added to it
 };
 
 }  // namespace muster::parallel

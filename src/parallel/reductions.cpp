@@ -5,7 +5,7 @@
 namespace muster::parallel {
 
 Reductions::Reductions(const Units& units, const ShardSettings& settings)
-    : units_(units), in_order_(settings.stage == ShardStage::optimizer), complete_(units.size()), reduced_(units.size()) {
+    : units_(units), in_order_(settings.resident()), complete_(units.size()), reduced_(units.size()) {
   for (size_t u = units.size(); u-- > 0;)
     if (units[u]->trainable_count() > 0) order_.push_back(u);
 }
@@ -30,7 +30,7 @@ void Reductions::start(size_t unit) {
     under_way_.pop_front();
   }
   std::erase(under_way_, unit);
-  units_[unit]->gradients()->start_reduction("the gradients of unit '" + units_[unit]->name() + "'");
+  units_[unit]->gradients()->start_reduction("the gradients of unit '" + units_[unit]->name() + "'", step_);
   under_way_.push_back(unit);
   reduced_[unit] = true;
   ++started_;

@@ -9,8 +9,8 @@
 namespace muster::parallel {
 
 /// The reductions of gradients within one backward: each unit's starts when its gradients are complete, and at most
-/// kUnderWay are under way. Where whole gradients stay anyway (stage optimizer) they start in a fixed order, from the last
-/// unit to the first, so that ranks may get gradients in different orders, or not at all.
+/// kUnderWay are under way. Where whole parameters stay (stages optimizer and gradients) they start in a fixed order, from the
+/// last unit to the first, so that ranks may get gradients in different orders, or not at all.
 /// Thread safety: the caller's.
 class Reductions {
  public:
@@ -31,6 +31,7 @@ class Reductions {
   /// After a failure: forgets all that waits or is under way.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
+  void note_step(int64_t step) noexcept { step_ = step; }
 
  private:
   void start(size_t unit);
@@ -42,6 +43,7 @@ class Reductions {
   size_t next_ = 0;                  // place in order_
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
+  int64_t step_ = -1;
 };
 
 }  // namespace muster::parallel

@@ -60,12 +60,14 @@ void ShardedModel::leave_forward() noexcept {
 }
 
 void ShardedModel::before_backward() {
+  if (hook::current_backward() >= 0) return;   // within another one
   std::scoped_lock lock(state_->mutex);
   state_->abandon_backward();
   state_->begin_backward(/*announced=*/true);
 }
 
 void ShardedModel::after_backward() {
+  if (hook::current_backward() >= 0) return;
   std::scoped_lock lock(state_->mutex);
   state_->finish_backward();
   state_->refuse_bypass();
@@ -78,6 +80,21 @@ void ShardedModel::share_buffers() {
 
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
 bool ShardedModel::gradient_sync() const { return state_->sync; }
+
+void ShardedModel::run_round() {
+  std::scoped_lock lock(state_->mutex);
+  if (state_->settings.resident()) state_->run_round();
+}
+
+int64_t ShardedModel::rounds() const { return state_->rounds; }
+void ShardedModel::note_step(int64_t step) { state_->note_step(step); }
+
+bool ShardedModel::has_gradients() const {
+  for (const auto& unit : state_->units)
+    for (size_t i = 0; i < unit->size(); ++i)
+      if (unit->gradients() && unit->gradients()->counted(i)) return true;
+  return false;
+}
 
 double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   std::vector<at::Tensor> gradients;

@@ -159,13 +159,15 @@ void ShardedModel::State::note_backward() {
   if (!in_backward_ || !announced_) begin_backward(/*announced=*/false);
   backward_ = current;
   thread_ = std::this_thread::get_id();
-  if (announced_) return;
   hook::at_end_of_backward([weak = weak_from_this()] {
-    auto state = weak.lock();
-    if (!state) return;
-    std::scoped_lock lock(state->mutex);
-    state->finish_backward();
+    if (auto state = weak.lock()) state->at_end_of_backward();
   });
+}
+
+void ShardedModel::State::at_end_of_backward() {
+  std::scoped_lock lock(mutex);
+  seen_scoped_ = seen_scoped_ || hook::backward_is_nested();   // its forward ran within backward, in no scope
+  if (!announced_) finish_backward();
 }
 
 void ShardedModel::State::begin_backward(bool announced) {
@@ -192,13 +194,28 @@ void ShardedModel::State::finish_backward() {
   forget_shares();
   bool any = false;
   for (size_t u = 0; u < units.size(); ++u) any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
-  if (any && sync) reductions_->start_rest();
+  if (any && sync) reduce();
   reductions_->settle();
-  if (any && sync) share_buffers();
   buffers.trim();
   for (auto& unit : units) unit->show_stand_ins();
   stand_ins_shown_ = true;
 }
+
+void ShardedModel::State::reduce() {
+  reductions_->start_rest();
+  reductions_->settle();
+  ++rounds;
+  share_buffers();
+}
+
+void ShardedModel::State::run_round() {
+  abandon_backward();
+  begin_backward(/*announced=*/true);
+  reduce();
+  finish_backward();
+}
+
+void ShardedModel::State::note_step(int64_t step) { reductions_->note_step(step); }
 
 void ShardedModel::State::refuse_bypass() {
   if (!seen_gradient_ || seen_scoped_) return;

@@ -39,6 +39,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void leave_forward() noexcept;
   void begin_backward(bool announced);
   void finish_backward();
+  /// The end of a backward that brought nothing.
+  void run_round();
+  void note_step(int64_t step);
   /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
   void refuse_bypass();
   /// Of a backward that did not come to its end.
@@ -66,6 +69,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   Units units;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;
   std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;   // of buffers that were converted
+  int64_t rounds = 0;   // of reductions that have ended
   bool sync = true;
 
  private:
@@ -82,6 +86,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void gradient_coming();
   void gradient_arrived(size_t unit, size_t i, const at::Tensor& parameter);
   void note_backward();
+  void at_end_of_backward();
+  void reduce();
   void forget_shares();
   /// What errors call the gathers from now on.
   void name_gathers(const char* purpose);

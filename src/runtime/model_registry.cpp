@@ -5,6 +5,12 @@ namespace muster::runtime {
 void ModelRegistry::add(const std::shared_ptr<PreparedModel>& model) {
   models_.push_back(model);
   ++generation_;
+  model->managed->note_step(steps_);
+}
+
+void ModelRegistry::start_steps(int64_t at) {
+  steps_ = at;
+  for (const auto& model : models()) model->managed->note_step(steps_);
 }
 
 std::vector<std::shared_ptr<PreparedModel>> ModelRegistry::models() const {

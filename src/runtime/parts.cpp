@@ -198,9 +198,12 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
   require_launched();
   for (const auto& entry : *optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
-  OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .group = group_, .optimizers = optimizers_,
+  OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .before_round = {}, .group = group_, .optimizers = optimizers_,
                            .registry = registry_, .scaling = {}, .trace = trace_};
   if (scales_losses()) setting.scaling = options_.grad_scaler;
+  setting.before_round = [weak = weak_from_this()] {
+    if (const auto parts = weak.lock()) parts->follow_loss_scale();
+  };
   if (!options_.callbacks.empty())
     setting.after_step = [callbacks = options_.callbacks](Optimizer& handle) {
       call_each(callbacks, &Callback::on_after_optimizer_step, handle);
@@ -241,6 +244,13 @@ double Parts::loss_scale() const {
   return smallest.value_or(1);
 }
 
+double Parts::follow_loss_scale() const {
+  if (!scales_losses()) return 1;
+  const double scale = loss_scale();
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.follow_scale(scale); });
+  return scale;
+}
+
 void Parts::scale_all_gradients(double factor) const {
   std::unordered_set<c10::TensorImpl*> seen;
   std::vector<at::Tensor> parameters;
@@ -259,11 +269,7 @@ void Parts::backward(const at::Tensor& loss, bool retain_graph) {
   const auto models = registry_->models();
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
   double factor = accumulation_->loss_factor([this](double correction) { scale_all_gradients(correction); });
-  if (scales_losses()) {
-    const double scale = loss_scale();
-    for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.follow_scale(scale); });
-    factor *= scale;
-  }
+  factor *= follow_loss_scale();
   for (const auto& model : models) model->managed->before_backward();
   (factor == 1 ? loss : loss * factor).backward({}, retain_graph);
   for (const auto& model : models) model->managed->after_backward();
@@ -273,6 +279,7 @@ void Parts::backward(const at::Tensor& loss, bool retain_graph) {
 double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
   require_launched();
   if (!accumulation_->sync()) return 0;
+  meet_other_ranks(parameters);
   unscale_gradients(&parameters);
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
   // Under loss scaling such gradients are expected now and then, and the step will be skipped.
@@ -292,14 +299,27 @@ double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double m
 void Parts::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
   require_launched();
   if (!accumulation_->sync()) return;
+  meet_other_ranks(parameters);
   unscale_gradients(&parameters);
   torch::NoGradGuard no_grad;
   for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
 }
 
+void Parts::meet_other_ranks(const std::vector<at::Tensor>& parameters) const {
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.meet_other_ranks(&parameters); });
+}
+
+/// Of several, some may not be due to step: rounds for them would cost time.
+void Parts::meet_for_the_only_optimizer() const {
+  std::vector<PreparedOptimizer*> all;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { all.push_back(&optimizer); });
+  if (all.size() == 1) all.front()->meet_other_ranks();
+}
+
 void Parts::unscale_gradients(const std::vector<at::Tensor>* of) {
   require_launched();
   if (!scales_losses()) return;
+  if (!of) meet_for_the_only_optimizer();
   std::unordered_set<c10::TensorImpl*> asked;
   if (of)
     for (const auto& parameter : *of) asked.insert(parameter.unsafeGetTensorImpl());

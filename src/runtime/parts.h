@@ -39,7 +39,7 @@ struct Flags {
 };
 
 /// The parts that a Runtime owns.
-class Parts {
+class Parts : public std::enable_shared_from_this<Parts> {
  public:
   explicit Parts(const RuntimeOptions& options);
   void launch();
@@ -91,7 +91,12 @@ class Parts {
   void observe_collectives();
   void settle_precision();
   bool scales_losses() const;
+  /// A rank whose loss missed these parameters takes part in the reductions of those whose loss did not.
+  void meet_other_ranks(const std::vector<at::Tensor>& parameters) const;
+  void meet_for_the_only_optimizer() const;
   double loss_scale() const;
+  /// What losses are multiplied by now; gradients that are there from others follow.
+  double follow_loss_scale() const;
   void scale_all_gradients(double factor) const;
   /// How many times a scheduler of these optimizers steps when it is asked to.
   std::function<int()> scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;

@@ -12,6 +12,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace muster::runtime {
@@ -36,12 +37,12 @@ void PreparedOptimizer::bind(bool complete) {
 
 /// Returns whether a model was met that was not known.
 bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool complete) {
-  auto holds = [&](const auto& model) { return model->managed->find(parameter) != nullptr; };
-  if (std::any_of(models_.begin(), models_.end(), holds)) return false;
+  const auto holds = [&](const auto& model) { return model->managed->find(parameter) != nullptr; };
+  if (std::any_of(models_.begin(), models_.end(), [&](const Held& held) { return holds(held.model); })) return false;
   const auto models = setting_.registry->models();
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
-    models_.push_back(*holder);
+    models_.push_back({*holder, (*holder)->managed->rounds()});
     cut_state(**holder);
     fused_.add_source(*(*holder)->managed);
     return true;
@@ -77,6 +78,24 @@ void PreparedOptimizer::follow_scale(double scale) {
   unscaled_ = false;
 }
 
+void PreparedOptimizer::meet_other_ranks(const std::vector<at::Tensor>* of) {
+  if (setting_.group.size() == 1 || !setting_.accumulation->sync()) return;
+  bind(/*complete=*/false);
+  // Backward comes to models in the reverse of the order in which programs name them.
+  for (const auto& [model, rounds] : std::views::reverse(models_)) {
+    auto& managed = *model->managed;
+    const auto holds = [&](const at::Tensor& parameter) { return managed.find(parameter) != nullptr; };
+    if (of && std::none_of(of->begin(), of->end(), holds)) continue;
+    if (!managed.gradient_sync() || (managed.rounds() != rounds && managed.has_gradients())) continue;
+    if (setting_.before_round) setting_.before_round();
+    managed.run_round();
+  }
+}
+
+void PreparedOptimizer::note_rounds() {
+  for (auto& held : models_) held.rounds = held.model->managed->rounds();
+}
+
 void PreparedOptimizer::unscale() {
   if (!scaler_ || unscaled_) return;
   std::vector<at::Tensor> gradients;
@@ -105,7 +124,9 @@ at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closur
   for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
   if (!closure || setting_.group.size() == 1) return fused_.step(std::move(closure));
   return fused_.step([&] {
+    note_rounds();
     auto loss = closure();
+    meet_other_ranks();
     auto mean = loss.detach().clone();
     setting_.group.as_library("the mean loss of a closure").all_reduce(mean, dist::ReduceOp::mean);
     return mean;
@@ -116,17 +137,17 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   if (!setting_.accumulation->sync()) return {};
   TraceScope span(*setting_.trace, "optimizer step");
   bind(/*complete=*/true);
+  if (!closure) meet_other_ranks();
   if (closure && scaler_)
     throw UsageError("MU146", "an optimizer that calls back for gradients cannot work with the loss scaling of '16-mixed', which may skip "
                               "a step: choose 'bf16-mixed', or an optimizer without a closure");
   skipped_ = scaler_ && !gradients_are_finite();
   skipped_ = std::exchange(skip_next_, false) || skipped_;
-  if (skipped_) {
-    fused_.note_load();   // from here on, as after any step, parameters may be edited
-    return {};
-  }
-  auto loss = update(std::move(closure));
-  if (setting_.after_step) {
+  if (skipped_) fused_.note_load();   // from here on, as after any step, parameters may be edited
+  auto loss = skipped_ ? at::Tensor() : update(std::move(closure));
+  note_rounds();
+  setting_.registry->note_step();
+  if (!skipped_ && setting_.after_step) {
     Optimizer handle(shared_from_this());
     setting_.after_step(handle);
   }
@@ -142,6 +163,7 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   if (!setting_.accumulation->sync()) return;
   bind(/*complete=*/true);
   fused_.zero_grad(set_to_none);
+  note_rounds();
   gradient_scale_ = 1;
   unscaled_ = false;
 }

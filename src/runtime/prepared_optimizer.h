@@ -29,6 +29,7 @@ using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 struct OptimizerSetting {
   std::shared_ptr<const Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
+  std::function<void()> before_round;         ///< of gradients that this rank has no loss for
   dist::Communicator group;
   std::shared_ptr<const PreparedOptimizers> optimizers;   ///< all of them
   std::shared_ptr<ModelRegistry> registry;
@@ -49,6 +50,11 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// A backward begins, or has ended.
   void before_backward();
   void after_backward() { fused_.note_backward(); }
+  /// The first of what uses gradients after backward, where all ranks are sure to come: a rank whose loss missed a model that holds any of
+  /// these parameters (nullptr: any of the optimizer's) takes part in what the others' backward waits for. Nothing in the middle of a
+  /// window, nor where a round of the model has ended since the last step.
+  /// Throws: as backward. Collective: where a round is missing.
+  void meet_other_ranks(const std::vector<at::Tensor>* of = nullptr);
   bool step_was_skipped() const noexcept { return skipped_; }
   /// The next step updates nothing, if one of these parameters is the optimizer's.
   void skip_if_holding(const std::vector<at::Tensor>& parameters);
@@ -71,17 +77,24 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::vector<at::Tensor> parameters() const;
 
  private:
+  struct Held {
+    std::shared_ptr<PreparedModel> model;
+    int64_t rounds = 0;   ///< that had ended when gradients were last used up or cleared
+  };
+
   void bind(bool complete);
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
   void cut_state(const PreparedModel& model);
   bool gradients_are_finite();
+  /// Rounds up to now do not count for the next step.
+  void note_rounds();
   at::Tensor update(torch::optim::Optimizer::LossClosure closure);
   void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;
 
   std::shared_ptr<torch::optim::Optimizer> inner_;
   OptimizerSetting setting_;
   optim::FusedOptimizer fused_;
-  std::vector<std::shared_ptr<PreparedModel>> models_;
+  std::vector<Held> models_;
   int64_t bound_generation_ = -1;
   std::optional<precision::GradScaler> scaler_;
   double loss_scale_ = 1;        // what the last backward scaled by

@@ -26,7 +26,10 @@ precision::AutocastScope Runtime::autocast(AutocastOptions options) const {
 }
 
 void Runtime::unscale_gradients() { parts_->unscale_gradients(nullptr); }
-void Runtime::unscale_gradients(const Optimizer& optimizer) { optimizer.prepared()->unscale(); }
+void Runtime::unscale_gradients(const Optimizer& optimizer) {
+  optimizer.prepared()->meet_other_ranks();
+  optimizer.prepared()->unscale();
+}
 bool Runtime::optimizer_step_was_skipped() const { return parts_->optimizer_step_was_skipped(); }
 
 double Runtime::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {

@@ -37,6 +37,7 @@ void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedMode
   accumulation_->set_joined(cluster_.world_size > 1);
   const auto restore = c10::make_scope_exit([&] {
     accumulation_->set_joined(false);
+    registry_->start_steps(0);   // ranks have made different numbers of them
     for (const auto& [loader, even] : before) loader->set_even_batches(even);
   });
   parallel::join_uneven_inputs(group_, models, f, {.divide_by_initial_world_size = options.divide_by_initial_world_size},

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <string>
 
 namespace muster::parallel {
@@ -66,7 +67,7 @@ TEST(CommHook, CastsHalveTheBytesAndKeepTheGradient) {
       double worst = 0;
       for (size_t i = 0; i < first.size(); ++i)
         worst = std::max(worst, ((first[i] + second[i]) / 2 - net->parameters()[i].grad()).abs().max().item<double>());
-      const int64_t whole = 4 * (64 * 96 + 128 + 96 * 40 + 64), flags = 9 * 4;
+      const int64_t whole = 4 * (64 * 96 + 128 + 96 * 40 + 64), flags = 10 * 4;
       if (name == "none") {
         EXPECT_LT(worst, 1e-7);
         EXPECT_NEAR(static_cast<double>(wire.bytes), static_cast<double>(whole), 300);
@@ -159,7 +160,7 @@ TEST(CommHook, PowerSgdSendsFewBytes) {
     Reducer reducer(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 0}});
     WireBytes wire(group);
     step_of(reducer, *net, 0, group.rank(), at::kFloat);
-    EXPECT_EQ(wire.bytes, 4 * (64 + 96 + 96 + 40 + 96 + 40 + 9));   // both factors of both weights, the biases, the flags
+    EXPECT_EQ(wire.bytes, 4 * (64 + 96 + 96 + 40 + 96 + 40 + 10));   // both factors of both weights, the biases, the flags
   });
 }
 
@@ -220,6 +221,46 @@ TEST(CommHook, AFailedHookLeavesTheReducerUsable) {
     const auto all = group.all_gather(net->first->weight.grad());
     EXPECT_TRUE(torch::equal(all[0], all[1]));
   });
+}
+
+/// The gradients of six rounds, with one that is not finite before the fifth.
+std::vector<std::vector<at::Tensor>> gradients_of_rounds(const Communicator& group, const DdpOptions& options, bool overflows) {
+  const auto net = make_wide(at::kFloat);
+  Reducer reducer(*net, group, options);
+  std::vector<std::vector<at::Tensor>> all;
+  for (int step = 0; step < 6; ++step) {
+    if (overflows && step == 4) {
+      net->zero_grad();
+      const double huge = group.rank() == 1 ? std::numeric_limits<double>::infinity() : 1;
+      backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 9, group.rank(), at::kFloat))) * huge);
+      EXPECT_FALSE(at::isfinite(net->second->weight.grad()).all().item<bool>());
+    }
+    step_of(reducer, *net, step, group.rank(), at::kFloat);
+    all.push_back(gradients(*net));
+  }
+  return all;
+}
+
+TEST(CommHook, AnOverflowLeavesNoTraceInAnyHook) {
+  for (const int world : {2, 3})
+    for (const std::string name : {"none", "fp16", "bf16", "powersgd", "custom"})
+      for (const double bucket : {0.01, 25.0})
+        muster::testing::run_threads(world, 0, [&](Communicator group) {
+          const auto options = [&] {
+            DdpOptions chosen{.bucket_cap_mb = bucket, .first_bucket_mb = bucket, .power_sgd = {.rank = 2, .start_iteration = 1}};
+            if (name == "custom")
+              chosen.custom_hook = make_comm_hook([](const GradientBucket& one, const Communicator& ranks) -> CommHook::Finish {
+                return [work = ranks.start_all_reduce(one.flat)]() mutable { work.wait(); };
+              });
+            else
+              chosen.comm_hook = name;
+            return chosen;
+          };
+          const auto with = gradients_of_rounds(group, options(), true), without = gradients_of_rounds(group, options(), false);
+          for (size_t step = 0; step < with.size(); ++step)
+            for (size_t i = 0; i < with[step].size(); ++i)
+              EXPECT_TRUE(at::equal(with[step][i], without[step][i])) << name << ", " << world << " ranks, step " << step << ", gradient " << i;
+        });
 }
 
 TEST(CommHook, RefusesWhatItDoesNotKnow) {

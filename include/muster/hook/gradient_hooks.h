@@ -47,6 +47,9 @@ class CaptureHook {
 /// Requires: called from inside a hook.
 void at_end_of_backward(std::function<void()> function);
 
+/// Inside such a function: whether the backward that has ended was called from within another one.
+bool backward_is_nested();
+
 /// Tells apart backward calls; -1 outside of one.
 int64_t current_backward();
 

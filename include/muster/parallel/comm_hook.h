@@ -50,6 +50,7 @@ std::shared_ptr<CommHook> make_cast_hook(at::ScalarType dtype);
 
 /// PowerSGD (Vogels, Karimireddy and Jaggi 2019): each gradient M of n x m elements travels as P = M Q and Q = M^T P, with as many
 /// columns as `rank`, P made orthonormal between. Vectors, and matrices that it would not make smaller, travel whole.
+/// A round whose gradients are not all finite leaves no trace in what it carries on.
 /// Throws: ConfigError (MU158) for impossible options.
 std::shared_ptr<CommHook> make_power_sgd_hook(const PowerSgdOptions& options);
 

@@ -51,6 +51,17 @@ class ManagedModel : public optim::FlatSource {
   virtual void set_gradient_sync(bool on) = 0;
   virtual bool gradient_sync() const = 0;
 
+  /// Averages over ranks what gradients this rank has, as the end of a backward does: for a rank whose loss missed the model, where
+  /// others' backward waits for it. Changes nothing where no rank has any, nor where each touch of parameters communicates.
+  /// Throws: as backward. Collective, as backward: every rank calls it or runs backward.
+  virtual void run_round() {}
+  /// How many such averagings have ended here, those of backward included.
+  virtual int64_t rounds() const { return 0; }
+  /// Some parameter has a gradient.
+  virtual bool has_gradients() const { return false; }
+  /// Averagings belong to this step of the program's optimizers from now on; ranks in different ones do not go together. -1: unknown.
+  virtual void note_step(int64_t step) { static_cast<void>(step); }
+
   /// The sum over this rank's distinct gradient elements of |g|^p (the maximum for p = infinity) of these parameters,
   /// over all ranks where they are sharded: the same bits however gradients are cut (see optim::power_sum). Throws: ConfigError (MU144) unless p > 0.
   virtual double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) = 0;

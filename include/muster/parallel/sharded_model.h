@@ -28,7 +28,7 @@ namespace muster::parallel {
 /// when the optimizer has stepped, while the program goes on; the first touch waits.
 ///
 /// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward goes on
-/// (stages gradients and full at once, stage optimizer in the units' order), and each rank keeps the sum for its part.
+/// (stage full at once, the others in the units' order), and each rank keeps the sum for its part.
 /// A reduction carries one flag per parameter beside the gradients. In stage optimizer whole gradients keep their memory.
 ///
 /// Elements sent per step, where a rank has P elements in units of which the root's are R, all times (size-1)/size:
@@ -80,6 +80,10 @@ class ShardedModel final : public ManagedModel {
 
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;
+  void run_round() override;
+  int64_t rounds() const override;
+  bool has_gradients() const override;
+  void note_step(int64_t step) override;
 
   /// Collective.
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;

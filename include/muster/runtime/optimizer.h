@@ -29,8 +29,10 @@ class Optimizer {
   /// One update; nothing while an accumulation window goes on. Under "16-mixed" gradients are unscaled first, and the update
   /// is skipped, on all ranks alike, where some are not finite. With a closure (LBFGS), the loss it returns is averaged over
   /// ranks, so that all ranks search alike.
-  /// Collective: with a closure, and where the strategy shards parameters.
-  /// Throws: UsageError (MU146) for a closure under "16-mixed".
+  /// A rank whose loss missed a model of the optimizer has no gradients to communicate in backward. It takes part in the others' here, or
+  /// in the clipping or unscaling before: with zeros where unused parameters are allowed, else all ranks get MU152. Not under "fsdp".
+  /// Collective: every rank makes the same steps.
+  /// Throws: UsageError (MU146) for a closure under "16-mixed"; (MU152) as backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
   /// Forgets gradients: undefined by default, or zeros in place. Nothing while an accumulation window goes on.
   void zero_grad(bool set_to_none = true);

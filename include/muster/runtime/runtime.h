@@ -80,6 +80,8 @@ class Runtime : public runtime::Saving {
   [[nodiscard]] precision::AutocastScope autocast(AutocastOptions options = {}) const;
 
   /// Divides gradients by the scale of their loss, under "16-mixed"; once, however often it is called. Clipping does it itself.
+  /// Collective: as clipping, of a named optimizer or the only one. Of several none is named here: a rank whose loss missed a model sees
+  /// the others' gradients from the step on.
   void unscale_gradients();
   /// As above, of one optimizer.
   void unscale_gradients(const Optimizer& optimizer);
@@ -88,7 +90,7 @@ class Runtime : public runtime::Saving {
 
   /// Scales the model's gradients so that their norm is at most max_norm; returns the norm before that. While an accumulation
   /// window goes on, clipping does nothing and returns 0.
-  /// Collective: where the strategy shards gradients.
+  /// Collective: where the strategy shards gradients, and where a rank's loss missed the model (see Optimizer::step()).
   template <class M>
   double clip_grad_norm_(const Model<M>& model, double max_norm, ClipOptions options = {}) {
     return clip_grad_norm_(model.parameters(), max_norm, options);

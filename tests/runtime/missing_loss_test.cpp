@@ -1,0 +1,191 @@
+// A rank whose loss misses the model takes part in the others' step.
+#include "muster/accelerator.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace muster::missing_loss {
+namespace {
+
+using torch::Tensor;
+
+struct SmallImpl : torch::nn::Module {
+  explicit SmallImpl(int64_t inputs = 4, int64_t outputs = 3)
+      : a(register_module("a", torch::nn::Linear(inputs, 9))), b(register_module("b", torch::nn::Linear(9, outputs))) {
+    const torch::NoGradGuard no_grad;
+    int i = 0;
+    for (auto& parameter : parameters())
+      parameter.copy_(torch::sin(torch::arange(parameter.numel(), torch::kFloat) * 1.3 + i++).view_as(parameter) * 0.5);
+  }
+  Tensor forward(const Tensor& x) { return b(torch::tanh(a(x))); }
+  torch::nn::Linear a, b;
+};
+TORCH_MODULE(Small);
+
+Tensor inputs(int step, int rank) { return torch::cos(torch::arange(12, torch::kFloat) * 0.7 + step + 3 * rank).view({3, 4}); }
+Tensor loss_of(const Tensor& y) { return y.pow(2).mean() + y.sum() * 0.1; }
+bool misses(int step, int rank) { return step > 0 && step % 3 == rank; }
+
+/// One process: zeros where a rank's batch is empty.
+std::vector<Tensor> trained_alone(int world, bool clips) {
+  Small net;
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5));
+  for (int step = 0; step < 7; ++step) {
+    for (int rank = 0; rank < world; ++rank)
+      if (!misses(step, rank)) (loss_of(net(inputs(step, rank))) / world).backward();
+    if (clips) torch::nn::utils::clip_grad_norm_(net->parameters(), 0.2);
+    sgd.step();
+    sgd.zero_grad();
+  }
+  return net->parameters();
+}
+
+/// Where the first call after backward is clipping, unscaling or the step.
+enum class First { step, clip, unscale, unscale_all };
+
+void expect_training_with_zeros(const std::string& strategy, First first, const std::string& precision) {
+  SCOPED_TRACE(strategy + ", " + precision + ", first " + std::to_string(static_cast<int>(first)));
+  Accelerator accelerator({.grad_scaler = {.init_scale = 256}, .mixed_precision = Precision::parse(precision), .strategy = Strategy::parse(strategy)});
+  Small net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5)));
+  const int rank = accelerator.process_index(), world = accelerator.num_processes();
+  for (int step = 0; step < 7; ++step) {
+    const auto rows = misses(step, rank) ? inputs(step, rank).narrow(0, 0, 0) : inputs(step, rank);
+    if (rows.size(0) > 0) accelerator.backward(loss_of(model(rows).to(torch::kFloat)));
+    if (first == First::clip) accelerator.clip_grad_norm_(model, 0.2);
+    if (first == First::unscale) accelerator.unscale_gradients(optimizer);
+    if (first == First::unscale_all) accelerator.unscale_gradients();
+    optimizer.step();
+    EXPECT_FALSE(optimizer.step_was_skipped());
+    optimizer.zero_grad();
+  }
+  const auto expected = trained_alone(world, first == First::clip);
+  const double tolerance = precision == "no" ? 1e-5 : 1e-2;
+  size_t i = 0;
+  for (const auto& [name, value] : model.prepared()->managed->full_state(false)) {
+    const auto all = accelerator.gather(value.view({1, -1}));
+    for (int r = 1; r < world; ++r) EXPECT_EQ(testing::difference_in_bits(all[r], all[0]), "") << name;
+    EXPECT_EQ(testing::difference(value, expected[i++].detach(), tolerance, tolerance), "") << name;
+  }
+}
+
+TEST(MissingLoss, CountsAsZerosWhereverUnusedParametersMayBe) {
+  for (const int world : {2, 3})
+    testing::as_ranks(world, [] {
+      for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
+        for (const auto first : {First::step, First::clip, First::unscale, First::unscale_all})
+          for (const std::string precision : {"no", "fp16"}) expect_training_with_zeros(strategy, first, precision);
+    }, std::to_string(world));
+}
+
+TEST(MissingLoss, IsAnErrorOnEveryRankThatNamesTheStepWhereAllParametersAreDue) {
+  testing::as_ranks(3, [] {
+    Accelerator accelerator({.strategy = "ddp"});
+    Small net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    auto run = [&, model = model, optimizer = optimizer](int step) mutable {
+      optimizer.zero_grad();
+      if (step != 2 || accelerator.process_index() != 1) accelerator.backward(loss_of(model(inputs(step, 0))));
+      optimizer.step();
+    };
+    run(0);
+    run(1);
+    const auto message = testing::thrown([&] { run(2); });
+    EXPECT_EQ(message.substr(0, 5), "MU152") << message;
+    EXPECT_NE(message.find("only some ranks have a gradient for 'a.weight'"), std::string::npos) << message;
+    EXPECT_NE(message.find("in gradient step 2"), std::string::npos) << message;
+    EXPECT_NO_THROW(run(3));
+    const auto all = accelerator.gather(net->a->weight.detach().view({1, -1}));
+    EXPECT_TRUE(torch::equal(all[0], all[1]));
+    EXPECT_TRUE(torch::equal(all[0], all[2]));
+  });
+}
+
+TEST(MissingLoss, IsAnErrorThatNamesTheUnitWhereParametersAreCut) {
+  const auto test = [] {
+    Accelerator accelerator({.strategy = FSDP{.unit_min_elements = 1}});
+    Small net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    const auto message = testing::thrown([&, model = model, optimizer = optimizer]() mutable {
+      for (int step = 0; step < 4; ++step) {
+        if (step != 2 || accelerator.process_index() != 1) accelerator.backward(loss_of(model(inputs(step, 0))));
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      accelerator.wait_for_everyone();
+    });
+    EXPECT_EQ(message.substr(0, 5), "MU050") << message;
+    EXPECT_NE(message.find("unit '"), std::string::npos) << message;
+    EXPECT_NE(message.find("gradient step 2"), std::string::npos) << message;
+  };
+  testing::as_ranks(2, test);
+}
+
+/// Generator and judge, one optimizer each.
+TEST(MissingLoss, CostsNothingWhereRanksHaveTheirLosses) {
+  for (const std::string strategy : {"ddp", "zero2"})
+    testing::as_ranks(2, [strategy] {
+      Accelerator accelerator({.strategy = Strategy::parse(strategy)});
+      Small maker(4, 4), judge(4, 1);
+      auto [g, j, first, second] = accelerator.prepare(maker, judge, torch::optim::SGD(maker->parameters(), 0.1), torch::optim::SGD(judge->parameters(), 0.1));
+      const auto rounds = [&, g = g, j = j] { return std::pair(g.prepared()->managed->rounds(), j.prepared()->managed->rounds()); };
+      for (int64_t step = 1; step <= 4; ++step) {
+        const auto x = inputs(static_cast<int>(step), accelerator.process_index());
+        second.zero_grad();
+        accelerator.backward(loss_of(j(x)));
+        accelerator.backward(loss_of(j(g(x).detach())));
+        accelerator.clip_grad_norm_(j, 1.0);
+        second.step();
+        first.zero_grad();
+        accelerator.backward(loss_of(j(g(x))));
+        accelerator.clip_grad_norm_(g, 1.0);
+        first.step();
+        EXPECT_EQ(rounds(), std::pair(step, 3 * step));
+      }
+      second.zero_grad();
+      second.step();   // no rank has gradients for it
+      for (const auto& managed : {g.prepared()->managed, j.prepared()->managed})
+        for (const auto& [name, value] : managed->full_state(false)) {
+          const auto all = accelerator.gather(value.view({1, -1}));
+          EXPECT_TRUE(torch::equal(all[0], all[1])) << name;
+        }
+    }, strategy);
+}
+
+TEST(MissingLoss, CountsAsZerosInWindowsAndAmongJoinedRanks) {
+  testing::as_ranks(2, [] {
+    Accelerator accelerator({.gradient_accumulation = {.num_steps = 2, .weighting = GradientWeighting::fixed}, .strategy = "ddp_find_unused_parameters_true"});
+    Small net;
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    const int rank = accelerator.process_index();
+    auto train = [&, model = model, optimizer = optimizer](int batches, int missing) mutable {
+      for (int i = 0; i < batches; ++i) {
+        auto window = accelerator.accumulate(model);
+        if (rank != 1 || i != missing) accelerator.backward(loss_of(model(inputs(i, rank))));
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    };
+    const auto expect_equal = [&] {
+      const auto all = accelerator.gather(net->a->weight.detach().view({1, -1}));
+      EXPECT_TRUE(torch::equal(all[0], all[1]));
+    };
+    for (const int missing : {0, 1, 3}) train(4, missing), expect_equal();
+    accelerator.join_uneven_inputs([&] { train(rank == 0 ? 8 : 4, 3); });
+    expect_equal();
+    train(4, 1);
+    expect_equal();
+  });
+}
+
+}  // namespace
+}  // namespace muster::missing_loss
