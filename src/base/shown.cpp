@@ -1,0 +1,66 @@
+#include "muster/base/shown.h"
+
+#include <cstdint>
+#include <cstdio>
+
+namespace muster {
+namespace {
+
+/// One character of UTF-8, or one byte that is none.
+struct Character {
+  std::uint32_t code = 0;
+  std::size_t bytes = 1;
+  bool valid = true;
+};
+
+Character character_at(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return {.code = first};
+  const std::size_t bytes = first >= 0xf0 && first < 0xf5 ? 4 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xc2 && first < 0xe0 ? 2 : 0;
+  const Character invalid{.code = first, .bytes = 1, .valid = false};
+  if (bytes == 0 || at + bytes > text.size()) return invalid;
+  std::uint32_t code = first & (0x7f >> bytes);
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return invalid;
+    code = code << 6 | (byte(i) & 0x3f);
+  }
+  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (code < kLeast[bytes] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return invalid;
+  return {.code = code, .bytes = bytes};
+}
+
+/// Control characters of both sets, line ends, and marks that are not seen or turn what follows round.
+bool misleads(std::uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0xad || code == 0x61c || (code >= 0x200b && code <= 0x200f) ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff || code >= 0xe0000;
+}
+
+std::string escaped(const Character& character) {
+  if (character.code == '\\') return "\\\\";
+  if (character.code == '\n') return "\\n";
+  if (character.code == '\t') return "\\t";
+  char text[16];
+  const bool byte = !character.valid || character.code < 0x80;
+  std::snprintf(text, sizeof text, byte ? "\\x%02x" : "\\u{%x}", static_cast<unsigned>(character.code));
+  return text;
+}
+
+}  // namespace
+
+std::string shown(std::string_view text, std::size_t most) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const Character character = character_at(text, at);
+    const bool plain = character.valid && !misleads(character.code) && character.code != '\\';
+    const std::string part = plain ? std::string(text.substr(at, character.bytes)) : escaped(character);
+    if (result.size() + part.size() > most) return result + "...";
+    result += part;
+    at += character.bytes;
+  }
+  return result;
+}
+
+std::string in_quotes(std::string_view text, std::size_t most) { return "'" + shown(text, most) + "'"; }
+
+}  // namespace muster
