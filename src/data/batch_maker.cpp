@@ -32,6 +32,16 @@ void BatchBox::refuse_sending() {
                             "whose batches have a default constructor, or leave dispatch_batches out");
 }
 
+void require_dataset(const void* dataset) {
+  if (!dataset) throw ConfigError("MU128", "a loader was given a pointer to no data set; make the data set first");
+}
+
+void require_whole(bool whole) {
+  if (!whole)
+    throw ConfigError("MU128", "a loader was given a data set by a reference to its base class, and a copy of that would leave out the rest: "
+                               "give the data set by its own type, by a shared_ptr, or by std::ref() if it outlives the loader");
+}
+
 int64_t known_size(std::optional<size_t> size) {
   if (size) return static_cast<int64_t>(*size);
   throw ConfigError("MU104", "the data set does not know its size; muster::DataLoader takes data sets with a size and an index");

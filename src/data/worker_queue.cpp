@@ -4,11 +4,15 @@
 #include "worker_threads.h"
 
 #include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/base/log.h"
 
 #include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <system_error>
@@ -16,8 +20,21 @@
 
 namespace muster::data {
 namespace {
-constexpr auto kLongestEnd = std::chrono::seconds(30);
+
+std::string in_seconds(std::chrono::milliseconds time) {
+  return formatted("{:.1f} s", std::chrono::duration<double>(time).count());
 }
+
+/// A thread that still reads what its owner is about to free would corrupt memory, or give wrong samples, without a word.
+[[noreturn]] void end_process(const std::string& overdue, const std::string& waited) {
+  if (!overdue.empty()) log::error(overdue);
+  log::error("MU129", ": a loader's worker thread stayed in the data set's code for ", waited, " after its loop was over; the process ends, "
+             "since what the thread uses may be freed next. Look at what the data set waits for, or raise the loader's timeout");
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+
+}  // namespace
 
 bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned, MadeBatch& made) {
   if (!made.box) made.box = maker.new_box();
@@ -28,7 +45,6 @@ bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRando
                     *made.box);
 }
 
-// Threads hold it too, so one that could not be joined in time never touches freed memory of ours.
 struct WorkerQueue::Shared {
   struct Slot {
     MadeBatch batch;
@@ -158,15 +174,22 @@ WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> o
 WorkerQueue::~WorkerQueue() { end(); }
 
 void WorkerQueue::end() noexcept {
-  bool all_left = false;
-  {
-    std::unique_lock lock(shared_->mutex);
-    shared_->stop = true;
-    shared_->room.notify_all();
-    all_left = shared_->left.wait_for(lock, kLongestEnd, [this] { return shared_->running == 0; });
-  }
-  for (auto& thread : threads_) all_left ? thread.join() : thread.detach();
+  wait_for_threads();
+  for (auto& thread : threads_) thread.join();
   threads_.clear();
+}
+
+void WorkerQueue::wait_for_threads() {
+  auto& s = *shared_;
+  std::unique_lock lock(s.mutex);
+  s.stop = true;
+  s.room.notify_all();
+  const auto all_left = [&s] { return s.running == 0; };
+  if (s.left.wait_for(lock, s.settings.patience, all_left)) return;
+  const auto more = overdue_.empty() ? s.settings.timeout : std::chrono::milliseconds(0);
+  log::warning("MU129", ": a loop over a loader is over, and ", s.running, " of its worker threads stayed in the data set's code for ",
+               in_seconds(s.settings.patience), "; waiting for ", in_seconds(more), " more");
+  if (!s.left.wait_for(lock, more, all_left)) end_process(overdue_, in_seconds(s.settings.patience + more));
 }
 
 MadeBatch WorkerQueue::Shared::take_ready(std::unique_lock<std::mutex>&) {
@@ -184,9 +207,13 @@ std::optional<MadeBatch> WorkerQueue::take() {
   s.waiting_for_batch = true;
   const bool came = s.ready.wait_for(lock, s.settings.timeout, [&s] { return s.slot(s.taken).ready || s.taken >= s.last; });
   s.waiting_for_batch = false;
-  if (!came)
-    throw Error("MU105", "no worker made batch " + std::to_string(s.taken) + " within " + std::to_string(s.settings.timeout.count()) +
-                             " ms; the data set may hang, or options.timeout may be too short");
+  if (!came) {
+    const Error error("MU105", "no worker made batch " + std::to_string(s.taken) + " within " + std::to_string(s.settings.timeout.count()) +
+                                   " ms; the data set may hang, or options.timeout may be too short");
+    overdue_ = error.what();
+    throw error;
+  }
+  overdue_.clear();
   if (s.taken >= s.last) return std::nullopt;
   return s.take_ready(lock);
 }

@@ -35,13 +35,16 @@ class WorkerQueue {
   struct Settings {
     int64_t capacity = 2;
     int64_t first = 0;
+    std::chrono::milliseconds patience = std::chrono::seconds(30);  ///< threads that end later than this are spoken of
     bool pinned = false;
     EpochRandom random;
     std::chrono::milliseconds timeout;
   };
   /// One thread per maker. Throws: Error (MU110) if a thread cannot be started.
   WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> order, std::vector<std::shared_ptr<BatchMaker>> makers);
-  /// Ends the threads: at once between samples. A thread that stays in the dataset's code for 30 s is left to itself.
+  /// Ends the threads: at once between samples. A thread that stays in the dataset's code is waited for, since the dataset and what it
+  /// refers to may be destroyed next: with a warning once patience is over, and for `timeout` more (not at all if take() has waited
+  /// that long already); then the process ends with code 1 (MU129).
   ~WorkerQueue();
   WorkerQueue(const WorkerQueue&) = delete;
 
@@ -55,7 +58,9 @@ class WorkerQueue {
  private:
   struct Shared;
   void end() noexcept;
+  void wait_for_threads();
 
+  std::string overdue_;   // what was said of a batch that did not come in time
   std::shared_ptr<Shared> shared_;
   std::vector<std::thread> threads_;
 };

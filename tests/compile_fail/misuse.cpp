@@ -7,12 +7,22 @@
 #define WRONG 0
 #endif
 
+/// As one that holds an open file.
+struct Fixed {
+  Fixed() = default;
+  Fixed(const Fixed&) = delete;
+  int64_t size() const { return 4; }
+  int64_t get(size_t i) const { return static_cast<int64_t>(i); }
+};
+
 void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataLoader<torch::data::Example<>>& loader) {
   torch::nn::Linear net(2, 2);
   auto model = accelerator.prepare(net);
   auto batches = accelerator.prepare(loader);
   auto quiet = fabric.no_backward_sync(model);
   const muster::FabricOptions options{.precision = "bf16-mixed"};
+  Fixed fixed;
+  const muster::DataLoader borrowed(std::ref(fixed)), shared(std::make_shared<Fixed>());
 #if WRONG == 1
   // WRONG 1: prepare takes modules, optimizers, schedulers and muster::DataLoader
   accelerator.prepare(3);
@@ -29,6 +39,9 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 5
   // WRONG 5: number_of_fields_and_values_differ
   accelerator.print("{} of {}", 1);
+#elif WRONG == 6
+  // WRONG 6: muster::DataLoader keeps its dataset, and this one cannot be copied
+  const muster::DataLoader dangling(*std::make_unique<Fixed>());
 #endif
   accelerator.print("{} of {{}}: {:.2f}, {:{}}", 1, 2.0, 3, 4);
   accelerator.print("{1} of {0}", 1, 2);

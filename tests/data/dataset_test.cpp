@@ -2,9 +2,12 @@
 
 #include "datasets.h"
 
+#include "muster/testing/thrown.h"
+
 #include <gtest/gtest.h>
 #include <torch/data/datasets.h>
 #include <torch/data/transforms.h>
+#include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
 #include <concepts>
@@ -131,6 +134,56 @@ TEST(Dataset, SharedPointersAreKept) {
   EXPECT_EQ(data::testing::run(loader).size(), 3u);
 }
 
+/// As LibTorch's own data sets are often written: a class of torch::data behind a holder.
+struct HeldRowsImpl : td::datasets::Dataset<HeldRowsImpl> {
+  explicit HeldRowsImpl(int64_t n) : rows(torch::arange(n).to(torch::kFloat).view({n, 1})), alive(std::make_shared<int>()) {}
+  td::Example<> get(size_t i) override { return {rows[static_cast<int64_t>(i)], rows[static_cast<int64_t>(i)]}; }
+  std::optional<size_t> size() const override { return rows.size(0); }
+  Tensor rows;
+  std::shared_ptr<int> alive;
+};
+TORCH_MODULE(HeldRows);
+
+TEST(Dataset, NothingDanglesThatWasGivenByReference) {
+  for (const int workers : {0, 2}) {
+    const DataLoader contents(*HeldRows(10), {.batch_size = 4, .workers = workers});   // the holder is gone after this line
+    EXPECT_EQ(firsts(contents), kTen);
+    const DataLoader holder(HeldRows(10), {.batch_size = 4, .workers = workers});
+    EXPECT_EQ(firsts(holder), kTen);
+    auto scoped = std::make_unique<Pixels>();
+    const DataLoader copied(*scoped, {.batch_size = 4, .workers = workers});
+    scoped.reset();
+    EXPECT_EQ(firsts(copied), kTen);
+  }
+}
+
+TEST(Dataset, HoldersAreSharedAndReferencesBorrowed) {
+  HeldRows rows(10);
+  const std::weak_ptr<int> alive = rows->alive;
+  auto loader = std::make_unique<DataLoader<td::Example<>>>(rows, DataLoaderOptions{.batch_size = 4});
+  rows->rows = rows->rows + 1;
+  EXPECT_EQ(firsts(*loader).front(), 1);
+  rows = nullptr;
+  EXPECT_FALSE(alive.expired());
+  loader.reset();
+  EXPECT_TRUE(alive.expired());
+  std::vector<int64_t> numbers = data::testing::numbers(4);
+  const DataLoader borrowed(std::ref(numbers), {.batch_size = 4}), kept(numbers, {.batch_size = 4});
+  numbers[0] = 7;
+  EXPECT_EQ(data::testing::run(borrowed)[0][0], 7);
+  EXPECT_EQ(data::testing::run(kept)[0][0], 0);
+}
+
+TEST(Dataset, WhatCannotBeKeptIsRefused) {
+  using muster::testing::thrown_id;
+  EXPECT_EQ(thrown_id([] { DataLoader(std::shared_ptr<Pixels>(), {.batch_size = 4}); }), "MU128");
+  struct Brighter : Pixels {};
+  Brighter brighter;
+  Pixels& base = brighter;
+  EXPECT_EQ(thrown_id([&] { DataLoader(base, {.batch_size = 4}); }), "MU128");
+  EXPECT_EQ(firsts(DataLoader(std::ref(base), {.batch_size = 4})), kTen);
+}
+
 struct Copied {  // not const: each worker has a copy
   int64_t state = 0;
   int64_t size() const { return 20; }
@@ -146,10 +199,10 @@ TEST(Dataset, DatasetsThatChangeAreCopiedPerWorker) {
   EXPECT_EQ(data::testing::run(DataLoader(copied, {.batch_size = 20, .workers = 3})).front(), data::testing::numbers(20));
   EXPECT_EQ(copied.state, 0);
   Fixed fixed;
-  const DataLoader alone(fixed, {.batch_size = 20});
+  const DataLoader alone(std::ref(fixed), {.batch_size = 20});
   EXPECT_EQ(data::testing::run(alone).front(), data::testing::numbers(20));
   try {
-    data::testing::run(DataLoader(fixed, {.workers = 1}));
+    data::testing::run(DataLoader(std::ref(fixed), {.workers = 1}));
     ADD_FAILURE() << "shared";
   } catch (const UsageError& e) {
     EXPECT_EQ(e.id(), "MU103");

@@ -77,7 +77,7 @@ struct Curriculum {
 
 TEST(LoaderPosition, CarriesTheStateOfADataSet) {
   Curriculum data{3};
-  DataLoader loader(data, {.batch_size = 4});
+  DataLoader loader(std::ref(data), {.batch_size = 4});
   const auto saved = loader.save_position();
   EXPECT_EQ(saved.dataset, "3");
   data.level = 0;

@@ -185,6 +185,77 @@ TEST(WorkerQueue, AWaitForABatchHasATimeOut) {
   EXPECT_NE(queue.take()->box, nullptr);
 }
 
+/// Stays in get() until the gate opens, and tells whether its owner was gone by then.
+struct Late {
+  Gated::Gate* gate;
+  std::atomic<bool>* inside;
+  std::atomic<bool>* owner_gone;
+  std::atomic<bool>* used_after;
+  int64_t size() const { return 4; }
+  int64_t get(size_t i) const {
+    *inside = true;
+    std::unique_lock lock(gate->mutex);
+    gate->changed.wait(lock, [this] { return gate->open; });
+    if (*owner_gone) *used_after = true;
+    return static_cast<int64_t>(i);
+  }
+};
+
+std::unique_ptr<WorkerQueue> queue_over(const Late& late, std::chrono::milliseconds timeout) {
+  const auto maker = std::make_shared<DatasetBatchMaker<Late, at::Tensor>>(std::make_shared<Late>(late));
+  auto queue = std::make_unique<WorkerQueue>(
+      WorkerQueue::Settings{.first = 0, .patience = std::chrono::milliseconds(20), .random = EpochRandom(0, 0), .timeout = timeout},
+      std::make_shared<ComputedOrder>(ShardPlan({.size = 4}), false, 0, 0), std::vector<std::shared_ptr<BatchMaker>>{maker});
+  while (!*late.inside) std::this_thread::yield();
+  return queue;
+}
+
+TEST(WorkerQueue, AThreadThatStaysInTheDataSetIsSpokenOfAndWaitedFor) {
+  Gated::Gate gate;
+  std::atomic<bool> inside = false, owner_gone = false, used_after = false;
+  auto queue = queue_over({&gate, &inside, &owner_gone, &used_after}, std::chrono::minutes(5));
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const int terminal = dup(2);
+  dup2(pipe_ends[1], 2);
+  close(pipe_ends[1]);
+  std::string said;
+  std::thread listener([&] {   // opens the gate once it was said that a thread is waited for
+    char letters[256];
+    ssize_t count = 0;
+    while (said.find("MU129") == std::string::npos && (count = read(pipe_ends[0], letters, sizeof letters)) > 0)
+      said.append(letters, static_cast<size_t>(count));
+    const std::lock_guard lock(gate.mutex);
+    gate.open = true;
+    gate.changed.notify_all();
+  });
+  queue.reset();
+  owner_gone = true;
+  dup2(terminal, 2);
+  listener.join();
+  close(terminal);
+  close(pipe_ends[0]);
+  EXPECT_TRUE(no_worker_left());
+  EXPECT_FALSE(used_after) << "a thread went on with what its owner had freed";
+  EXPECT_NE(said.find("1 of its worker threads stayed in the data set's code"), std::string::npos) << said;
+}
+
+TEST(WorkerQueue, TheProcessEndsRatherThanLeaveAThreadBehind) {
+  Gated::Gate gate;
+  std::atomic<bool> inside = false, owner_gone = false, used_after = false;
+  const auto end = [&](bool overdue) {
+    auto queue = queue_over({&gate, &inside, &owner_gone, &used_after}, std::chrono::milliseconds(20));
+    try {
+      if (overdue) queue->take();
+    } catch (const Error&) {
+    }
+    queue.reset();
+    _exit(0);
+  };
+  EXPECT_EXIT(end(false), ::testing::ExitedWithCode(1), "MU129: a loader's worker thread stayed in the data set's code for 0.0 s after");
+  EXPECT_EXIT(end(true), ::testing::ExitedWithCode(1), "MU105: no worker made batch 0 within 20 ms(.|\n)*MU129");
+}
+
 struct AskingThreads {
   int64_t size() const { return 6; }
   int64_t get(size_t) const { return at::get_num_threads(); }

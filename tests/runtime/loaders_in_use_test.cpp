@@ -84,13 +84,13 @@ class Varying : public BatchSampler {
 
 DataLoader<torch::Tensor> whole_loader(int64_t count, const Loading& how) {
   const auto same = [](int64_t i) { return i; };
-  const auto numbers = [&] { return data::Function{same, count}; };   // a loader borrows what has a name
+  const auto numbers = data::Function{same, count};
   DataLoaderOptions options{.batch_size = how.batch_size, .drop_last = how.drop_last, .even_batches = how.even, .split_batches = how.split,
                             .workers = how.workers};
   switch (how.from) {
     case From::indices: return DataLoader(same, count, options);
-    case From::sampler: return DataLoader(numbers(), Backwards(count), options);
-    case From::batch_sampler: options.batch_size = 1; return DataLoader(numbers(), Varying(count), options);
+    case From::sampler: return DataLoader(numbers, Backwards(count), options);
+    case From::batch_sampler: options.batch_size = 1; return DataLoader(numbers, Varying(count), options);
     case From::stream: return DataLoader(Counting{count}, options);
     case From::dispatched_stream: options.dispatch_batches = true; return DataLoader(Counting{count}, options);
   }

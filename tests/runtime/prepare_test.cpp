@@ -39,6 +39,13 @@ Labelled labelled(int64_t count) {
   return result;
 }
 
+TEST(Prepare, KeepsWhatAHolderContainsOnceTheHolderIsGone) {
+  Accelerator accelerator;
+  auto model = accelerator.prepare(*torch::nn::Linear(2, 3));   // the holder is gone after this line
+  EXPECT_FALSE(model->weak_from_this().expired());
+  EXPECT_EQ(model(torch::ones({1, 2})).size(1), 3);
+}
+
 TEST(Prepare, ReturnsHandlesInTheOrderGiven) {
   Accelerator accelerator;
   Fork net;

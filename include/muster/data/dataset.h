@@ -1,5 +1,6 @@
 #pragma once
 
+#include "muster/data/kept_dataset.h"
 #include "muster/data/random.h"
 #include "muster/tree/collate.h"
 
@@ -152,7 +153,7 @@ struct Function {
 };
 
 template <class F>
-concept dataset_function = !sized_dataset<F> && (std::invocable<F&, int64_t> || std::invocable<F&, int64_t, SampleRandom&> ||
+concept dataset_function = !dataset_holder<F> && !sized_dataset<F> && (std::invocable<F&, int64_t> || std::invocable<F&, int64_t, SampleRandom&> ||
                                                  std::invocable<F&, Indices>);
 
 }  // namespace muster::data
@@ -160,5 +161,5 @@ concept dataset_function = !sized_dataset<F> && (std::invocable<F&, int64_t> || 
 namespace muster {
 /// What a DataLoader over a dataset of type D yields.
 template <class D>
-using batch_of_t = typename data::BatchOf<std::remove_reference_t<D>>::type;
+using batch_of_t = typename data::BatchOf<data::dataset_in_t<D>>::type;
 }  // namespace muster

@@ -17,9 +17,9 @@ using data::ShardSpec;
 
 /// This rank's batches of a map-style dataset or a stream, as a range: `for (auto& [image, label] : loader)`.
 ///
-/// A copy is a handle to the same loader. Named datasets are borrowed and must outlive the loader; temporaries and shared_ptrs are
-/// kept. See data/dataset.h and data/stream.h for what counts as a dataset. A dataset that is read through const members is shared by all workers and
-/// must allow that; of any other each worker has a copy, as in torch::data.
+/// A copy is a handle to the same loader. Datasets are kept: of one with a name a copy is taken, and std::move(), a shared_ptr or
+/// std::ref() takes none; see data/kept_dataset.h. See data/dataset.h and data/stream.h for what counts as a dataset. A dataset that
+/// is read through const members is shared by all workers and must allow that; of any other each worker has a copy, as in torch::data.
 /// A batch belongs to the loader until the iterator moves on; then its memory is used again unless somebody still holds one of its
 /// tensors.
 /// The order and the content of batches depend on (seed, epoch, position) alone: never on workers, and the shuffle never on the
@@ -33,10 +33,10 @@ class DataLoader {
   using batch_type = Batch;
   class iterator;
 
-  /// Throws: ConfigError (MU104, MU107) for a dataset without size or options that make no sense.
+  /// Throws: ConfigError (MU104, MU107) for a dataset without size or options that make no sense; (MU128) for one that cannot be kept.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
-  explicit DataLoader(D&& dataset, DataLoaderOptions options = {}) : DataLoader(keep(std::forward<D>(dataset)), std::nullopt, options) {}
+  explicit DataLoader(D&& dataset, DataLoaderOptions options = {}) : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::nullopt, options) {}
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   explicit DataLoader(std::shared_ptr<D> dataset, DataLoaderOptions options = {}) : DataLoader(std::move(dataset), std::nullopt, options) {}
@@ -45,7 +45,7 @@ class DataLoader {
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   DataLoader(D&& dataset, data::AnySampler sampler, DataLoaderOptions options = {})
-      : DataLoader(keep(std::forward<D>(dataset)), std::optional(std::move(sampler)), options) {}
+      : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::optional(std::move(sampler)), options) {}
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   DataLoader(std::shared_ptr<D> dataset, data::AnySampler sampler, DataLoaderOptions options = {})
@@ -55,7 +55,7 @@ class DataLoader {
   template <class F>
     requires data::dataset_function<F> && std::same_as<batch_of_t<data::Function<F>>, Batch>
   DataLoader(F function, int64_t size, DataLoaderOptions options = {})
-      : DataLoader(keep(data::Function<F>{std::move(function), size}), std::nullopt, options) {}
+      : DataLoader(data::keep_dataset(data::Function<F>{std::move(function), size}), std::nullopt, options) {}
 
   /// Begins a pass; one that is still running ends.
   iterator begin() const { return iterator(state_->begin_pass()); }
@@ -117,15 +117,9 @@ class DataLoader {
 
   template <class D>
   static std::shared_ptr<data::BatchMaker> maker_of(std::shared_ptr<D> dataset) {
+    data::require_dataset(dataset.get());
     if constexpr (data::map_dataset<D>) return std::make_shared<data::DatasetBatchMaker<D, Batch>>(std::move(dataset));
     else return std::make_shared<data::StreamBatchMaker<D, Batch>>(std::move(dataset));
-  }
-
-  template <class D>
-  static auto keep(D&& dataset) {
-    using V = std::remove_reference_t<D>;
-    if constexpr (std::is_lvalue_reference_v<D>) return std::shared_ptr<V>(std::shared_ptr<void>(), std::addressof(dataset));
-    else return std::make_shared<V>(std::move(dataset));
   }
 
   std::shared_ptr<data::LoaderState> state_;

@@ -69,7 +69,12 @@ auto module_pointer(T&& object) {
   using V = std::remove_cvref_t<T>;
   if constexpr (ModuleHolder<V>) return object.is_empty() ? std::shared_ptr<typename V::ContainedType>() : object.ptr();
   else if constexpr (ModulePointer<V>) return V(std::forward<T>(object));
-  else return hold(std::forward<T>(object));
+  else {
+    // What a holder contains may lose its holder: prepare(*Net()).
+    if constexpr (std::is_lvalue_reference_v<T>)
+      if (auto owner = object.weak_from_this().lock()) return std::shared_ptr<V>(std::move(owner), std::addressof(object));
+    return hold(std::forward<T>(object));
+  }
 }
 
 /// Pass one: what modules, optimizers and loaders become. Schedulers wait for the optimizers of the same call.

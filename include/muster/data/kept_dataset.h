@@ -1,0 +1,70 @@
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+/// What a DataLoader keeps of the dataset it is given, so that nothing dangles: a temporary, or a copy of what has a name; what a
+/// shared_ptr or a class made by TORCH_MODULE holds. std::ref() borrows, for a dataset that outlives the loader and is too large to
+/// copy, or is to be changed later. (A view, such as std::span, is kept; what it looks at is its owner's.)
+namespace muster::data {
+
+namespace detail {
+template <class P>
+struct SharedTo {};
+template <class T>
+struct SharedTo<std::shared_ptr<T>> {
+  using type = T;
+};
+}  // namespace detail
+
+/// Has a ptr() to what it shares, as the classes have that TORCH_MODULE makes.
+template <class H>
+concept dataset_holder = requires(const H& holder) { typename detail::SharedTo<std::remove_cvref_t<decltype(holder.ptr())>>::type; };
+
+template <class D>
+struct DatasetIn {
+  using type = D;
+};
+template <class H>
+  requires dataset_holder<H>
+struct DatasetIn<H> : detail::SharedTo<std::remove_cvref_t<decltype(std::declval<const H&>().ptr())>> {};
+template <class D>
+struct DatasetIn<std::reference_wrapper<D>> {
+  using type = D;
+};
+template <class D>
+struct DatasetIn<const std::reference_wrapper<D>> {
+  using type = D;
+};
+/// The dataset in what a DataLoader was given.
+template <class D>
+using dataset_in_t = typename DatasetIn<std::remove_reference_t<D>>::type;
+
+/// Throws: ConfigError (MU128) for a pointer to nothing.
+void require_dataset(const void* dataset);
+/// Throws: ConfigError (MU128), if `whole` is false: the reference was to a base class, and a copy would leave out the rest.
+void require_whole(bool whole);
+
+template <class D>
+std::shared_ptr<dataset_in_t<D>> keep_dataset(D&& dataset) {
+  using Kept = dataset_in_t<D>;
+  if constexpr (dataset_holder<std::remove_reference_t<D>>) {
+    return dataset.ptr();
+  } else if constexpr (!std::same_as<Kept, std::remove_reference_t<D>>) {
+    return std::shared_ptr<Kept>(std::shared_ptr<void>(), std::addressof(dataset.get()));
+  } else if constexpr (std::is_lvalue_reference_v<D>) {
+    static_assert(std::copy_constructible<std::remove_const_t<Kept>>,
+                  "muster::DataLoader keeps its dataset, and this one cannot be copied: std::move() it in, give a std::shared_ptr, or "
+                  "std::ref(dataset) if it outlives the loader");
+    if constexpr (std::is_polymorphic_v<Kept>) require_whole(typeid(dataset) == typeid(Kept));
+    if constexpr (std::copy_constructible<std::remove_const_t<Kept>>) return std::make_shared<Kept>(dataset);
+  } else {
+    return std::make_shared<Kept>(std::move(dataset));
+  }
+}
+
+}  // namespace muster::data
