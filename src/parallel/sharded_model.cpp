@@ -1,5 +1,6 @@
 #include "muster/parallel/sharded_model.h"
 
+#include "muster/base/log.h"
 #include "muster/device/host_memory.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/optim/distinct.h"
@@ -8,6 +9,7 @@
 #include "parallel/agreement.h"
 #include "parallel/local.h"
 #include "parallel/sharded_state.h"
+#include "parallel/unit_marks.h"
 #include "parallel/units.h"
 
 #include <torch/nn/module.h>
@@ -23,6 +25,12 @@ std::vector<std::string> lines_of(const std::vector<UnitPlan>& plans, const std:
     for (const auto& line : describe_tensors(plan.parameters, {})) lines.push_back(line + ", unit " + plan.name);
   for (const auto& line : describe_tensors({}, buffers)) lines.push_back(line);
   return lines;
+}
+
+void warn_of_lost_marks() {
+  for (const auto& name : take_lost_marks())
+    log::warning("MU249", ": a ", name, " was given to muster::wrap(), and no model that was prepared holds it, so it is no unit: wrap the "
+                 "module that is registered, and before the model is prepared");
 }
 
 }  // namespace
@@ -61,6 +69,8 @@ void ShardedModel::leave_forward() noexcept {
 
 void ShardedModel::before_backward() {
   if (hook::current_backward() >= 0) return;   // within another one
+  const auto& groups = state_->groups;
+  if (groups.shards.rank() == 0 && groups.replicas.rank() == 0) warn_of_lost_marks();
   std::scoped_lock lock(state_->mutex);
   state_->abandon_backward();
   state_->begin_backward(/*announced=*/true);

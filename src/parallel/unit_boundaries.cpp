@@ -1,7 +1,7 @@
 #include "parallel/unit_boundaries.h"
 
 #include "muster/base/error.h"
-#include "muster/parallel/wrap.h"
+#include "parallel/unit_marks.h"
 
 #include <c10/util/Type.h>
 #include <torch/nn/modules/activation.h>
@@ -192,8 +192,9 @@ std::string qualified(const std::string& prefix, const std::string& name) { retu
 std::map<const Module*, std::string> unit_boundaries(const Module& root, const ShardedOptions& options) {
   const auto places = places_of(root);
   Boundaries units;
+  meet_mark(root);
   for (const auto& place : places)
-    if (is_unit(place.module) || (options.unit_predicate && options.unit_predicate(place.name, *place.module)))
+    if (meet_mark(*place.module) || (options.unit_predicate && options.unit_predicate(place.name, *place.module)))
       units.emplace(place.module.get(), place.name);
   each_named(root, places, "unit_names", options.unit_names, [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });
   add_classes(root, places, options, units);

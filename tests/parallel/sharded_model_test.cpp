@@ -50,6 +50,20 @@ TEST(ShardedModel, SameBitsAsTheReducer) {
   });
 }
 
+TEST(ShardedModel, SaysOnceWhichMarkReachedNoModel) {
+  nn::Sequential net(nn::Linear(2, 2));
+  ShardedModel model(*net, dist::Communicator());
+  const auto stray = wrap(nn::Linear(2, 2));
+  ::testing::internal::CaptureStderr();
+  for (int step = 0; step < 2; ++step) {
+    const ForwardScope scope(model);
+    backward(model, net->forward(torch::ones({1, 2})).sum());
+  }
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("MU249: a torch::nn::LinearImpl was given to muster::wrap()"), std::string::npos) << said;
+  EXPECT_EQ(said.find("MU249"), said.rfind("MU249"));
+}
+
 TEST(ShardedModel, SameBitsInTwoProcessesOverGloo) {
   muster::testing::expect_processes(2, [](dist::Communicator group) {
     EXPECT_EQ(group.backend(), "gloo");

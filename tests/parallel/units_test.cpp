@@ -1,6 +1,7 @@
 #include "parallel/units.h"
 
 #include "muster/parallel/wrap.h"
+#include "parallel/unit_marks.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -88,8 +89,8 @@ TEST(Units, MarksWinAndNest) {
     nn::Linear a{nullptr}, b{nullptr};
   };
   auto block = std::make_shared<BlockImpl>();
-  EXPECT_TRUE(is_unit(block->b.ptr()));
-  EXPECT_FALSE(is_unit(block->a.ptr()));
+  EXPECT_TRUE(is_unit(*block->b));
+  EXPECT_FALSE(is_unit(*block->a));
   nn::Sequential root(wrap(block), nn::Linear(2, 2), nn::Linear(2, 2));
   auto plans = plan_units(*root, {});
   EXPECT_EQ(names(plans), (Names{"root", "0", "0.b"}));
@@ -97,6 +98,41 @@ TEST(Units, MarksWinAndNest) {
   EXPECT_EQ(parameters(plans[1]), (Names{"0.a.weight", "0.a.bias"}));
   EXPECT_EQ(parameters(plans[2]), (Names{"0.b.weight", "0.b.bias"}));
   EXPECT_EQ(root->forward(torch::ones({1, 2})).numel(), 2);   // a mark does nothing else
+}
+
+TEST(Units, AMarkIsTheModulesWhereverItComesFrom) {
+  struct Net : nn::Module {
+    nn::Linear a{register_module("a", nn::Linear(2, 2))}, b{register_module("b", nn::Linear(2, 2))};
+    nn::Sequential row{register_module("row", nn::Sequential(nn::Linear(2, 2), nn::ReLU(), nn::Linear(2, 2)))};
+    nn::ModuleList list{register_module("list", nn::ModuleList(nn::Linear(2, 2), nn::Linear(2, 2)))};
+  };
+  Net net;
+  net.a = wrap(net.a);                 // a member, after it was registered
+  wrap(net.row->ptr(2));               // an element
+  for (auto& layer : *net.list) layer = wrap(layer);
+  EXPECT_EQ(names(plan_units(net, {})), (Names{"root", "a", "row.2", "list.0", "list.1"}));
+  EXPECT_EQ(take_lost_marks(), Names());
+}
+
+TEST(Units, AMarkEndsWithItsModule) {
+  auto block = std::make_shared<nn::LinearImpl>(2, 2);
+  const auto* place = block.get();
+  wrap(block);
+  EXPECT_TRUE(is_unit(*place));
+  auto copy = std::dynamic_pointer_cast<nn::LinearImpl>(block->clone());
+  EXPECT_FALSE(is_unit(*copy));
+  block.reset();
+  EXPECT_FALSE(is_unit(*copy));
+  EXPECT_EQ(take_lost_marks(), Names()) << "what is gone is not missed";
+}
+
+TEST(Units, MarksThatReachNoModelAreNamedOnce) {
+  nn::Sequential root(nn::Linear(2, 2), nn::Linear(2, 2));
+  const auto stray = wrap(std::dynamic_pointer_cast<nn::LinearImpl>(root->ptr(1)->clone()));
+  wrap(root->ptr(0));
+  EXPECT_EQ(names(plan_units(*root, {})), (Names{"root", "0"}));
+  EXPECT_EQ(take_lost_marks(), (Names{"torch::nn::LinearImpl"}));
+  EXPECT_EQ(take_lost_marks(), Names());
 }
 
 TEST(Units, TiedParametersComeOnceAndSharedOnesGoToTheRoot) {

@@ -5,35 +5,35 @@
 
 #include <concepts>
 #include <memory>
-#include <utility>
 
 namespace muster {
 
 namespace parallel {
 
-/// The mark of wrap(): it stands as the deleter of the pointer, where every copy of the pointer carries it.
-struct UnitMark {
-  std::shared_ptr<torch::nn::Module> keep;
-  void operator()(torch::nn::Module*) noexcept { keep.reset(); }
-};
-
-/// Whether this pointer went through wrap().
-inline bool is_unit(const std::shared_ptr<torch::nn::Module>& module) { return std::get_deleter<UnitMark>(module) != nullptr; }
+/// Marks the module, for as long as it lives. Thread safety: any thread.
+void mark_unit(const std::shared_ptr<torch::nn::Module>& module);
+/// Whether this module went through wrap(). Thread safety: any thread.
+bool is_unit(const torch::nn::Module& module);
 
 }  // namespace parallel
 
-/// Draws a unit's boundary round this module: where parameters are sharded, all of it is gathered and freed together.
-/// Does nothing otherwise, so it can stay in a module's code: `block = register_module("block", muster::wrap(Block(8)))`.
+/// Draws a unit's boundary round this module: where parameters are sharded, all of it is gathered and freed together. Returns the
+/// pointer it was given. The mark is the module's, so it may come before its registration or after it, in the model's code or from
+/// outside, until the model is prepared: `block = register_module("block", muster::wrap(Block(8)))`, `muster::wrap(net->block)`,
+/// `muster::wrap(sequential->ptr(0))`. It changes nothing else, and nothing at all where parameters are not sharded. When sharded
+/// training begins, a mark of the same thread that is on no prepared model's module is warned of by its class (MU129).
+/// Requires: the module is owned by shared_ptrs.
 template <std::derived_from<torch::nn::Module> M>
 std::shared_ptr<M> wrap(std::shared_ptr<M> module) {
-  auto* raw = module.get();
-  return std::shared_ptr<M>(raw, parallel::UnitMark{std::move(module)});
+  if (module) parallel::mark_unit(module);
+  return module;
 }
 
 template <class Holder>
   requires torch::detail::is_module_holder<Holder>::value
 Holder wrap(Holder holder) {
-  return Holder(wrap(holder.ptr()));
+  wrap(holder.ptr());
+  return holder;
 }
 
 }  // namespace muster

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+namespace muster::parallel {
+
+/// Whether wrap() marked this module, which a model that is prepared holds.
+bool meet_mark(const torch::nn::Module& module);
+/// The classes of modules that this thread marked and that no prepared model holds; each is named once.
+std::vector<std::string> take_lost_marks();
+
+}  // namespace muster::parallel
