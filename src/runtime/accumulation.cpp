@@ -1,6 +1,7 @@
 #include "accumulation.h"
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 #include "muster/runtime/accumulation.h"
 #include "muster/strategy/agreement.h"
 
@@ -31,6 +32,7 @@ void Accumulation::set_num_steps(int steps) {
 }
 
 void Accumulation::begin(const MicroBatch& batch) {
+  used_ = true;
   if (std::exchange(fresh_, false)) {
     own_ = known_ = full_ = 0;
     micro_batches_ = 0;
@@ -51,6 +53,12 @@ void Accumulation::begin(const MicroBatch& batch) {
   correction_ = 1;
   counted_ = false;
   inside_ = true;
+}
+
+void Accumulation::note_step() const {
+  if (options_.num_steps == 1 || std::exchange(used_, true) || group_.rank() != 0) return;
+  log::warning("MU248", ": gradient_accumulation_steps is ", options_.num_steps, ", and an optimizer stepped though accumulate() was never "
+               "called: it steps every time. Open each micro-batch by `auto window = accelerator.accumulate(model);`");
 }
 
 void Accumulation::weigh(double count) {

@@ -37,6 +37,8 @@ class Accumulation {
   void weigh(double count);
   /// The optimizer steps with this micro-batch. True before the first one.
   bool sync() const noexcept { return sync_; }
+  /// An optimizer steps: warns, once, where several micro-batches were asked for and none was ever begun.
+  void note_step() const;
   /// Joined ranks do so only where a window ends: a rank without batches has no gradients to add to.
   bool communicates() const noexcept { return sync_ || (options_.sync_each_batch && !joined_); }
   /// What a loss is multiplied by. `rescale` may be called first, to multiply all gradients so far.
@@ -80,6 +82,7 @@ class Accumulation {
   bool goes_on_ = false;         // the window, on other ranks only
   bool inside_ = false;
   bool sync_ = true;
+  mutable bool used_ = false;    // a micro-batch was begun, or it was said that none was
   bool fresh_ = true;            // the next micro-batch begins a window
   bool joined_ = false;
   bool known_by_all_ = true;     // in this window

@@ -136,6 +136,7 @@ at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closur
 at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!setting_.accumulation->sync()) return {};
   TraceScope span(*setting_.trace, "optimizer step");
+  setting_.accumulation->note_step();
   bind(/*complete=*/true);
   if (!closure) meet_other_ranks();
   if (closure && scaler_)

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -179,6 +180,29 @@ TEST_P(AccumulationCase, EndsWindowsAsTheReferenceDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, AccumulationCase, ::testing::Range(0, static_cast<int>(accumulation_cases().size())));
+
+TEST(Accumulation, StepsThatOpenNoMicroBatchAreSpokenOfOnce) {
+  const auto said_with = [](int steps, bool accumulates) {
+    Accelerator accelerator({.gradient_accumulation_steps = steps});
+    auto net = seeded_curve();
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    ::testing::internal::CaptureStderr();
+    for (int i = 0; i < 4; ++i) {
+      std::unique_ptr<AccumulationScope> window;
+      if (accumulates) window.reset(new AccumulationScope(accelerator.accumulate(model)));
+      accelerator.backward(model(torch::ones({2, 4}, torch::kDouble)).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const auto said = ::testing::internal::GetCapturedStderr();
+    int times = 0;
+    for (auto at = said.find("MU248"); at != std::string::npos; at = said.find("MU248", at + 1)) ++times;
+    return times;
+  };
+  EXPECT_EQ(said_with(4, false), 1);
+  EXPECT_EQ(said_with(4, true), 0);
+  EXPECT_EQ(said_with(1, false), 0);
+}
 
 TEST(Weighting, TokensGivenByTheUserCount) {
   testing::as_ranks(2, [] {
