@@ -8,6 +8,8 @@
 #include <system_error>
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/format/input_file.h"
 #include "muster/format/manifest.h"
@@ -20,29 +22,48 @@ namespace fs = std::filesystem;
 constexpr std::string_view kNumberedName = "checkpoint_";
 constexpr std::string_view kLockedName = "checkpoints";
 
+/// More digits than anybody counts to, and few enough to count on.
+constexpr std::size_t kMostDigits = 18;
+
 std::optional<std::int64_t> number_in(std::string_view name) {
   if (!name.starts_with(kNumberedName)) return std::nullopt;
   const std::string_view digits = name.substr(kNumberedName.size());
+  if (digits.empty() || digits.size() > kMostDigits || (digits[0] == '0' && digits.size() > 1)) return std::nullopt;
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || number < 0) return std::nullopt;
+  if (error != std::errc() || end != digits.data() + digits.size() || number < 0) return std::nullopt;
   return number;
 }
 
-/// By the manifest and the sizes of what it names; the files' contents are the loader's business.
-bool is_complete(const fs::path& path) {
+/// Why this is not to be removed; empty for a checkpoint of ours with nothing else in it.
+std::string reason_to_keep(const fs::path& path) {
   try {
-    const format::InputFile file(path / format::kManifestName);
-    const auto manifest = format::parse_manifest(file.read_text(file.size()), file.path().string());
-    for (std::size_t rank = 0; rank < manifest.indexes.size(); ++rank) {
-      if (fs::file_size(path / format::rank_index_name(static_cast<int>(rank))) != manifest.indexes[rank].bytes) return false;
-      if (!fs::exists(path / format::rank_file_name(static_cast<int>(rank)))) return false;
+    if (fs::symlink_status(path).type() != fs::file_type::directory) return "it is no folder";
+    for (const auto& entry : fs::directory_iterator(path)) {
+      const std::string name = entry.path().filename().string();
+      const bool ours = format::is_checkpoint_file_name(name) && entry.symlink_status().type() == fs::file_type::regular;
+      if (!ours) return "it holds " + in_quotes(name) + ", which is none of ours";
     }
-    return true;
-  } catch (const CheckpointError&) {
-    return false;
-  } catch (const fs::filesystem_error&) {
-    return false;
+    const format::InputFile manifest(path / format::kManifestName);
+    format::parse_manifest(manifest.read_text(manifest.size()), manifest.path().string());
+    return {};
+  } catch (const CheckpointError& error) {
+    return "it has no manifest of a checkpoint (" + std::string(error.what()) + ")";
+  } catch (const fs::filesystem_error& error) {
+    return "it cannot be looked into (" + error.code().message() + ")";
+  }
+}
+
+/// Why this is not to be loaded: everything but the values is looked at. Empty if it is whole.
+std::string reason_to_pass_over(const fs::path& path) {
+  try {
+    const Checkpoint checkpoint(path, {.check = CheckpointCheck::as_read});
+    return {};
+  } catch (const CheckpointError& error) {
+    if (error.id() == "MU216") throw;   // whole, and newer than this program: an older one would silently lose what was trained since
+    return error.what();
+  } catch (const fs::filesystem_error& error) {
+    return error.what();
   }
 }
 
@@ -90,20 +111,30 @@ NumberedFolder::NumberedFolder(const fs::path& folder) : folder_(folder) {
 
 fs::path NumberedFolder::next() const {
   const auto there = numbered_in(folder_);
-  return folder_ / (std::string(kNumberedName) + std::to_string(there.empty() ? 0 : there.rbegin()->first + 1));
+  const std::string name = std::string(kNumberedName) + std::to_string(there.empty() ? 0 : there.rbegin()->first + 1);
+  if (!number_in(name)) throw CheckpointError("MU202", folder_.string() + " has no number left above " + there.rbegin()->second.filename().string() + "; nothing was saved");
+  return folder_ / name;
 }
 
 void NumberedFolder::keep_highest(int count) const {
-  auto there = numbered_in(folder_);
-  for (; count > 0 && there.size() > static_cast<std::size_t>(count); there.erase(there.begin())) format::remove_folder(there.begin()->second);
+  const auto there = numbered_in(folder_);
+  if (count <= 0 || there.size() <= static_cast<std::size_t>(count)) return;
+  for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
+    const std::string reason = reason_to_keep(entry->second);
+    if (reason.empty() && count-- <= 0) format::remove_folder(entry->second);
+    if (!reason.empty()) log::info(entry->second.string(), " is left as it is, and not counted by total_limit: ", reason);
+  }
 }
 
 }  // namespace checkpoint
 
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder) {
   const auto there = checkpoint::numbered_in(folder);
-  for (auto entry = there.rbegin(); entry != there.rend(); ++entry)
-    if (checkpoint::is_complete(entry->second)) return entry->second;
+  for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
+    const std::string reason = checkpoint::reason_to_pass_over(entry->second);
+    if (reason.empty()) return entry->second;
+    log::warning(entry->second.string(), " is passed over, since it is no whole checkpoint: ", reason);
+  }
   return std::nullopt;
 }
 

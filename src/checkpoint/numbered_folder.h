@@ -9,7 +9,7 @@
 
 namespace muster::checkpoint {
 
-/// The numbered checkpoints in a folder, by number, complete or not.
+/// What has the name of a numbered checkpoint in a folder, by number, whatever it is.
 std::map<std::int64_t, std::filesystem::path> numbered_in(const std::filesystem::path& folder);
 
 /// A folder of numbered checkpoints, to which one writer at a time adds.
@@ -20,7 +20,8 @@ class NumberedFolder {
 
   /// Where the next one goes: after the highest number.
   std::filesystem::path next() const;
-  /// Removes the lowest until `count` are left; 0 keeps all.
+  /// Removes the lowest checkpoints of ours until `count` are left; 0 keeps all. What has such a name and is a link, a file, a folder
+  /// without a manifest of ours or with files of others is neither removed nor counted.
   void keep_highest(int count) const;
 
  private:

@@ -9,6 +9,7 @@
 #include "checkpoint/rank_source.h"
 #include "checkpoint/state_json.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/format/atomic_folder.h"
 #include "muster/format/manifest.h"
@@ -57,7 +58,7 @@ void check_booleans(const at::Tensor& values, const std::string& name, const fs:
   if (values.scalar_type() != at::kBool) return;
   const auto* bytes = static_cast<const unsigned char*>(values.const_data_ptr());
   if (std::any_of(bytes, bytes + values.numel(), [](unsigned char byte) { return byte > 1; }))
-    throw CheckpointError("MU213", path.string() + ": tensor '" + name + "' is BOOL and has a byte other than 0 and 1");
+    throw CheckpointError("MU213", path.string() + ": tensor " + in_quotes(name) + " is BOOL and has a byte other than 0 and 1");
 }
 
 }  // namespace
@@ -67,6 +68,7 @@ class Checkpoint::Files {
   Files(const fs::path& path, const ReadCheckpointOptions& options) : options_(options) {
     folder_ = open_folder(path);
     const format::Manifest manifest = read_manifest(*folder_);
+    id_ = manifest.id;
     const auto ranks = static_cast<int>(manifest.indexes.size());
     for (int rank = 0; rank < ranks; ++rank) sources_.push_back(std::make_unique<RankSource>(folder_, manifest, rank));
     for (const auto& source : sources_) {
@@ -78,6 +80,7 @@ class Checkpoint::Files {
   }
 
   const fs::path& path() const { return folder_->path(); }
+  const std::string& id() const { return id_; }
   int world_size() const { return static_cast<int>(sources_.size()); }
   const std::vector<SlicedTensor>& sliced() const { return sliced_; }
 
@@ -101,14 +104,16 @@ class Checkpoint::Files {
     const auto found = runs_.find(name);
     if (found != runs_.end()) return found->second;
     std::string known;
-    for (const SlicedTensor& tensor : sliced_) known += (known.empty() ? "" : ", ") + tensor.name;
-    throw CheckpointError("MU215", path().string() + " has no sliced tensor '" + std::string(name) + "'; it has: " + (known.empty() ? "none" : known));
+    constexpr std::size_t kLongest = 2000;
+    for (const SlicedTensor& tensor : sliced_)
+      if (known.size() < kLongest) known += (known.empty() ? "" : ", ") + shown(tensor.name);
+    throw CheckpointError("MU215", path().string() + " has no sliced tensor " + in_quotes(name) + "; it has: " + (known.empty() ? "none" : known));
   }
 
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) {
     const StoredRuns& stored = find(name);
     const std::int64_t end = begin + to.numel();
-    const auto refuse = [&](const std::string& what) { throw CheckpointError("MU215", path().string() + ": sliced tensor '" + std::string(name) + "' " + what); };
+    const auto refuse = [&](const std::string& what) { throw CheckpointError("MU215", path().string() + ": sliced tensor " + in_quotes(name) + " " + what); };
     if (begin < 0 || end > stored.tensor->numel())
       refuse("has " + std::to_string(stored.tensor->numel()) + " elements; " + std::to_string(begin) + " to " + std::to_string(end) + " were asked for");
     if (to.scalar_type() != stored.tensor->dtype) refuse(std::string("has dtype ") + c10::toString(stored.tensor->dtype) + ", it was to be read as " + c10::toString(to.scalar_type()));
@@ -151,7 +156,7 @@ class Checkpoint::Files {
       for (const format::SliceEntry& slice : source->index().slices) {
         const format::TensorEntry& entry = source->entry(slice.tensor);
         const auto shape = checkpoint::shape_of(entry, path().string());
-        if (shape.size() != 1) throw CheckpointError("MU213", path().string() + ": the slice of '" + slice.name + "' is no tensor of one dimension; the file was edited");
+        if (shape.size() != 1) throw CheckpointError("MU213", path().string() + ": the slice of " + in_quotes(slice.name) + " is no tensor of one dimension; the file was edited");
         const auto type = *checkpoint::scalar_type(entry.type);
         parts.push_back({slice.name, std::string(format::name_of(entry.type)), slice.shape, slice.begin, shape[0], source->index().rank});
         tensors.try_emplace(slice.name, SlicedTensor{slice.name, slice.shape, type});
@@ -179,6 +184,7 @@ class Checkpoint::Files {
 
   ReadCheckpointOptions options_;
   std::shared_ptr<format::OpenFolder> folder_;
+  std::string id_;
   std::vector<std::unique_ptr<RankSource>> sources_;
   std::vector<SlicedTensor> sliced_;
   std::map<std::string, StoredRuns, std::less<>> runs_;
@@ -194,6 +200,7 @@ std::int64_t SlicedTensor::numel() const {
 Checkpoint::Checkpoint(const fs::path& folder, const ReadCheckpointOptions& options) : files_(std::make_shared<Files>(folder, options)) {}
 
 const fs::path& Checkpoint::path() const { return files_->path(); }
+const std::string& Checkpoint::id() const { return files_->id(); }
 int Checkpoint::world_size() const { return files_->world_size(); }
 State Checkpoint::shared() const { return files_->state(0, false); }
 State Checkpoint::own(int rank) const { return files_->state(rank, true); }
@@ -205,7 +212,7 @@ std::uint64_t Checkpoint::bytes_read() const { return files_->bytes_read(); }
 at::Tensor Checkpoint::read(std::string_view name, std::int64_t begin, std::int64_t end) const {
   const SlicedTensor& tensor = sliced(name);
   if (begin < 0 || end < begin || end > tensor.numel())
-    throw CheckpointError("MU215", path().string() + ": sliced tensor '" + tensor.name + "' has " + std::to_string(tensor.numel()) + " elements; " +
+    throw CheckpointError("MU215", path().string() + ": sliced tensor " + in_quotes(tensor.name) + " has " + std::to_string(tensor.numel()) + " elements; " +
                                        std::to_string(begin) + " to " + std::to_string(end) + " were asked for");
   at::Tensor values = at::empty({end - begin}, at::TensorOptions().dtype(tensor.dtype));
   read(name, begin, values);

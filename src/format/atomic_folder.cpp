@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/base/random_word.h"
+#include "muster/base/shown.h"
 #include "muster/format/atomic_file.h"
 
 namespace muster::format {
@@ -31,7 +32,7 @@ fs::path beside(const fs::path& path, std::string_view end) {
   return path.parent_path() / ("." + path.filename().string() + "." + random_word(kWordLetters) + std::string(end));
 }
 
-/// What writers of this name left beside it: `.NAME.XXXXXXXX` and this end.
+/// The folders that writers of this name left beside it: `.NAME.XXXXXXXX` and this end. A link or file of such a name is none of ours.
 std::vector<fs::path> left_beside(const fs::path& path, std::string_view end) {
   const std::string start = "." + path.filename().string() + ".";
   std::vector<fs::path> found;
@@ -39,7 +40,8 @@ std::vector<fs::path> left_beside(const fs::path& path, std::string_view end) {
   for (fs::directory_iterator entry(path.parent_path(), ignored), last; entry != last; entry.increment(ignored)) {
     const std::string name = entry->path().filename().string();
     if (name.size() != start.size() + kWordLetters + end.size() || !name.starts_with(start) || !name.ends_with(end)) continue;
-    if (name.find('.', start.size()) == start.size() + kWordLetters) found.push_back(entry->path());
+    if (name.find('.', start.size()) != start.size() + kWordLetters) continue;
+    if (entry->symlink_status(ignored).type() == fs::file_type::directory) found.push_back(entry->path());
   }
   return found;
 }
@@ -75,7 +77,7 @@ void check_replaceable(const fs::path& path, bool (*is_own)(std::string_view)) {
   std::error_code error;
   for (fs::directory_iterator entry(path, error), end; entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (!is_own(name)) others += (others.empty() ? "" : ", ") + name;
+    if (!is_own(name)) others += (others.empty() ? "" : ", ") + shown(name);
     if (others.size() > 200) break;
   }
   if (error) refuse("a folder that cannot be looked into (" + error.message() + ")");

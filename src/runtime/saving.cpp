@@ -5,7 +5,9 @@
 #include "parts.h"
 
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 #include "muster/base/log.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/weights.h"
@@ -16,6 +18,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace muster::runtime {
@@ -56,9 +59,34 @@ void together(const dist::Communicator& group, AtomicLoad& load, F&& f) {
   load.commit();
 }
 
-/// One rank of each node reads every byte to check it; the others check what they read.
-Checkpoint opened(const fs::path& folder, bool check_everything) {
-  return Checkpoint(folder, {.check = check_everything ? CheckpointCheck::everything : CheckpointCheck::as_read});
+/// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike. Collective.
+fs::path latest_of_all(const dist::Communicator& group, const fs::path& folder) {
+  constexpr char kFound = '+', kNone = '-', kFailed = '!';
+  std::string said;
+  if (group.rank() == 0) try {
+      const auto latest = latest_checkpoint(folder);
+      said = latest ? kFound + latest->filename().string() : std::string(1, kNone);
+    } catch (const Error& error) {
+      said = kFailed + std::string(error.what());
+    }
+  const auto heard = group.as_library("which checkpoint is the newest").broadcast_bytes(said);
+  if (heard.at(0) == kFound) return folder / heard.substr(1);
+  if (heard.at(0) == kFailed) throw CheckpointError(heard.substr(1, 5), heard.substr(8));
+  throw ConfigError("MU244", "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
+}
+
+/// Opens it on every rank, and compares which save each has opened. One rank of each node reads every byte to check it; the others
+/// check what they read. Collective.
+Checkpoint opened_alike(const dist::Communicator& group, const fs::path& folder, bool check_everything) {
+  std::optional<Checkpoint> checkpoint;
+  first_here(group, /*first=*/true,
+             [&] { checkpoint.emplace(folder, ReadCheckpointOptions{.check = check_everything ? CheckpointCheck::everything : CheckpointCheck::as_read}); });
+  const auto ids = group.as_library("comparing the checkpoints that ranks have opened").all_gather_bytes(checkpoint->id());
+  for (size_t rank = 1; rank < ids.size(); ++rank)
+    if (ids[rank] != ids[0])
+      throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks must see the same folder, and no job may "
+                                               "save to it meanwhile; nothing was loaded", rank, folder.string(), shown(ids[0]), shown(ids[rank])));
+  return *std::move(checkpoint);
 }
 
 bool is_torch_file(const fs::path& path) { return format::is_python_file(format::source_of(std::make_shared<const format::InputFile>(path))); }
@@ -104,15 +132,9 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
   wait_for_save();
   AtomicLoad load;
   std::vector<std::string> notes;
+  const auto where = folder.empty() ? latest_of_all(group(), numbered_folder(parts_->project())) : folder;
+  const auto checkpoint = opened_alike(group(), where, is_local_main());
   together(group(), load, [&] {
-    auto where = folder;
-    if (where.empty()) {
-      const auto numbered = numbered_folder(parts_->project());
-      const auto latest = latest_checkpoint(numbered);
-      if (!latest) throw ConfigError("MU244", "there is no checkpoint in " + numbered.string() + " to load; save one first, or name the folder");
-      where = *latest;
-    }
-    const auto checkpoint = opened(where, is_local_main());
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
     notes = load_job(parts_->job(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict}, load);
@@ -144,8 +166,8 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   wait_for_save();
   AtomicLoad load;
   State rest = State::Map{};
+  const auto checkpoint = opened_alike(group(), folder, is_local_main());
   together(group(), load, [&] {
-    const auto checkpoint = opened(folder, is_local_main());
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) { return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }); };
     for (const auto& item : items) {

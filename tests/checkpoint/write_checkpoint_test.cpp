@@ -206,11 +206,80 @@ TEST(NumberedCheckpoints, GoOnAfterTheHighestAndKeepTheLast) {
   EXPECT_EQ(latest_checkpoint(folder / "all"), folder / "all/checkpoint_1") << "an empty folder is no complete checkpoint";
   EXPECT_EQ(save(3, 0), "checkpoint_10");
   EXPECT_EQ(save(4, 2), "checkpoint_11");
-  EXPECT_EQ(checks::entries(folder / "all"), 2u);
+  EXPECT_EQ(checks::entries(folder / "all"), 3u) << "the empty folder is somebody else's";
   expect_contents(*latest_checkpoint(folder / "all"), 2, 4);
   expect_contents(folder / "all/checkpoint_10", 2, 3);
   fs::remove(folder / "all/checkpoint_11/rank-00001.safetensors");
   EXPECT_EQ(latest_checkpoint(folder / "all"), folder / "all/checkpoint_10");
+}
+
+fs::path save_numbered(const fs::path& folder, int limit) {
+  return write_checkpoint(contents_of(0, 1, 1), folder, {}, {.durability = Durability::none, .numbered = true, .total_limit = limit});
+}
+
+TEST(NumberedCheckpoints, OnlyCheckpointsOfOursAreRemoved) {
+  ScratchFolder folder;
+  const fs::path all = folder / "all";
+  save_numbered(all, 0);
+  save_numbered(all, 0);
+  write_checkpoint(contents_of(0, 1, 5), folder / "elsewhere", {}, kQuickly);
+  fs::create_directory_symlink(folder / "elsewhere", all / "checkpoint_2");
+  fs::create_directory_symlink(folder / "nowhere", all / "checkpoint_3");
+  checks::write(all / "checkpoint_4", "somebody's file");
+  fs::create_directories(all / "checkpoint_5/src");
+  checks::write(all / "checkpoint_5/src/main.cpp", "somebody's folder");
+  write_checkpoint(contents_of(0, 1, 6), all / "checkpoint_6", {}, kQuickly);
+  checks::write(all / "checkpoint_6/notes.txt", "somebody's notes");
+  write_checkpoint(contents_of(0, 1, 7), all / "checkpoint_7", {}, kQuickly);
+  fs::rename(all / "checkpoint_7/manifest.json", folder / "manifest.json");
+  fs::create_symlink(folder / "manifest.json", all / "checkpoint_7/manifest.json");
+  checks::write(all / "checkpoint_08", "no number of ours");
+  EXPECT_EQ(save_numbered(all, 1), all / "checkpoint_8");
+  for (const char* gone : {"checkpoint_0", "checkpoint_1"}) EXPECT_FALSE(fs::exists(all / gone)) << gone;
+  EXPECT_TRUE(fs::is_symlink(all / "checkpoint_2") && fs::is_symlink(all / "checkpoint_3"));
+  EXPECT_EQ(checks::read(all / "checkpoint_4"), "somebody's file");
+  EXPECT_EQ(checks::read(all / "checkpoint_5/src/main.cpp"), "somebody's folder");
+  EXPECT_EQ(checks::read(all / "checkpoint_6/notes.txt"), "somebody's notes");
+  EXPECT_TRUE(fs::exists(all / "checkpoint_7/rank-00000.json"));
+  EXPECT_EQ(checks::read(all / "checkpoint_08"), "no number of ours");
+  expect_contents(folder / "elsewhere", 1, 5);
+  expect_contents(all / "checkpoint_8", 1, 1);
+}
+
+TEST(NumberedCheckpoints, WhatWritersLeftIsNotClearedThroughALink) {
+  ScratchFolder folder;
+  write_checkpoint(contents_of(0, 1, 5), folder / "elsewhere", {}, kQuickly);
+  fs::create_directory_symlink(folder / "elsewhere", folder / ".x.abcdefgh.former");
+  fs::create_directory_symlink(folder / "elsewhere", folder / ".x.abcdefgh.partial");
+  checks::write(folder / ".x.abcdefgi.partial", "a file");
+  EXPECT_EQ(format::find_folder(folder / "x"), folder / "x") << "a link is nobody's former checkpoint";
+  write_checkpoint(contents_of(0, 1, 1), folder / "x", {}, kQuickly);
+  EXPECT_FALSE(fs::is_symlink(folder / "x"));
+  EXPECT_TRUE(fs::is_symlink(folder / ".x.abcdefgh.former") && fs::is_symlink(folder / ".x.abcdefgh.partial"));
+  expect_contents(folder / "elsewhere", 1, 5);
+}
+
+TEST(NumberedCheckpoints, TheNumbersMayEnd) {
+  ScratchFolder folder;
+  fs::create_directories(folder / "all/checkpoint_999999999999999999");
+  expect_error<CheckpointError>("MU202", "no number left", [&] { save_numbered(folder / "all", 0); });
+  fs::create_directories(folder / "more/checkpoint_9223372036854775807");
+  EXPECT_EQ(save_numbered(folder / "more", 0), folder / "more/checkpoint_0");
+}
+
+TEST(NumberedCheckpoints, ATruncatedOneIsPassedOverAndSaid) {
+  ScratchFolder folder;
+  for (int i = 0; i < 4; ++i) save_numbered(folder.path(), 0);
+  fs::resize_file(folder / "checkpoint_3/rank-00000.safetensors", fs::file_size(folder / "checkpoint_3/rank-00000.safetensors") - 1);
+  fs::resize_file(folder / "checkpoint_2/rank-00000.json", fs::file_size(folder / "checkpoint_2/rank-00000.json") - 1);
+  fs::remove(folder / "checkpoint_1/manifest.json");
+  ::testing::internal::CaptureStderr();
+  const auto latest = latest_checkpoint(folder.path());
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(latest, folder / "checkpoint_0");
+  for (const char* words : {"checkpoint_3 is passed over, since it is no whole checkpoint: MU213", "rank-00000.safetensors has ", "checkpoint_2 is passed over",
+                            "checkpoint_1 is passed over, since it is no whole checkpoint: MU210"})
+    EXPECT_NE(said.find(words), std::string::npos) << words << " in:\n" << said;
 }
 
 }  // namespace

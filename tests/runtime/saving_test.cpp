@@ -161,6 +161,73 @@ TEST(Saving, NumbersGoOnAfterTheHighestAndOldOnesGo) {
   EXPECT_EQ(thrown_id([&] { plain.save_state(); }), "MU244");
 }
 
+TEST(Saving, ATruncatedNewestCheckpointIsPassedOver) {
+  const TemporaryFolder folder;
+  Accelerator accelerator({.project = {.automatic_checkpoint_naming = true, .directory = folder.path().string()}});
+  Note note;
+  accelerator.register_for_checkpointing(note);
+  for (const auto* text : {"a", "b"}) {
+    note.text = text;
+    accelerator.save_state();
+  }
+  const auto file = folder.path() / "checkpoints/checkpoint_1/rank-00000.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 1);
+  ::testing::internal::CaptureStderr();
+  accelerator.load_state();
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(note.text, "a");
+  EXPECT_NE(said.find("checkpoint_1 is passed over"), std::string::npos) << said;
+}
+
+TEST(Saving, TheMainRankChoosesAndAllLoadTheSameSave) {
+  testing::as_ranks(2, [] {
+    const auto make = [](const fs::path& folder) {
+      return Accelerator({.project = {.automatic_checkpoint_naming = true, .directory = folder.string()}});
+    };
+    Note note;
+    fs::path base;
+    const auto saved = [&](const fs::path& folder, const std::string& text) {   // by this rank alone
+      write_checkpoint({.shared = State::Map{{"note", text}}}, folder / "checkpoints", {}, {.durability = Durability::none, .numbered = true});
+    };
+    const TemporaryFolder own;   // what this rank sees
+    auto accelerator = make(own.path());
+    const int rank = accelerator.process_index();
+    accelerator.register_for_checkpointing(note);
+    const auto shared = testing::shared_folder(accelerator.group());
+    accelerator.save_state(shared.path() / "saved");
+    const auto copy = [&](int number) {
+      fs::create_directories(own.path() / "checkpoints");
+      fs::copy(shared.path() / "saved", own.path() / "checkpoints" / ("checkpoint_" + std::to_string(number)));
+    };
+    copy(0);
+    accelerator.load_state();                                   // alike
+    if (rank == 1) copy(1);
+    note.text = "kept";
+    accelerator.load_state();                                   // rank 1 would have chosen another one
+    EXPECT_EQ(note.text, "");
+    saved(own.path(), rank == 0 ? "one" : "another");           // checkpoint_1 and checkpoint_2
+    if (rank == 0) saved(own.path(), "one");
+    note.text = "kept";
+    const auto refusal = thrown([&] { accelerator.load_state(); });
+    EXPECT_EQ(refusal.substr(0, 5), "MU247") << refusal;
+    EXPECT_EQ(thrown_id([&] { accelerator.load_state(own.path() / "checkpoints/checkpoint_2"); }), "MU247") << "named folders, too";
+    fs::remove_all(own.path() / "checkpoints");
+    if (rank == 0) copy(0);
+    EXPECT_NE(thrown([&] { accelerator.load_state(); }), "no error") << "rank 1 sees nothing";
+    EXPECT_EQ(note.text, "kept");
+  });
+}
+
+TEST(Saving, FabricComparesSavesToo) {
+  testing::as_ranks(2, [] {
+    Fabric fabric;
+    const TemporaryFolder own;
+    std::string name = "run";
+    write_checkpoint({.shared = State::Map{{"name", name}}}, own.path() / "saved", {}, {.durability = Durability::none});
+    EXPECT_EQ(thrown_id([&] { fabric.load(own.path() / "saved", {{"name", name}}); }), "MU247");
+  });
+}
+
 TEST(Saving, HooksSeeAndChangeWhatIsSavedAndLoaded) {
   const TemporaryFolder folder;
   Accelerator accelerator;

@@ -93,6 +93,8 @@ class Checkpoint {
   explicit Checkpoint(const std::filesystem::path& folder, const ReadCheckpointOptions& options = {});
 
   const std::filesystem::path& path() const;
+  /// Of the save that wrote it: another in each save.
+  const std::string& id() const;
   /// Of the ranks that wrote it.
   int world_size() const;
 
@@ -124,8 +126,9 @@ class Checkpoint {
   std::shared_ptr<Files> files_;
 };
 
-/// The checkpoint with the highest number in a folder of numbered ones that is complete by its manifest; nothing if there is none.
-/// Collective: none.
+/// The checkpoint with the highest number in a folder of numbered ones that is whole by its manifest, its ranks' indexes and the
+/// sizes of their files; nothing if there is none. What has a higher number and is passed over is warned of, with the reason.
+/// Collective: none; where ranks load together, let one of them choose.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
 
 }  // namespace muster

@@ -36,7 +36,7 @@ struct LoadIntoOptions {
 struct WriteCheckpointOptions {
   Durability durability = Durability::full;
   bool numbered = false;  ///< The folder given holds checkpoints that are numbered; the new one follows the highest.
-  int total_limit = 0;    ///< If numbered: how many to keep. The lowest are removed once the new one is complete; 0 keeps all.
+  int total_limit = 0;    ///< If numbered: how many to keep. The lowest are removed once the new one is complete, and nothing that is none of ours; 0 keeps all.
   friend bool operator==(const WriteCheckpointOptions&, const WriteCheckpointOptions&) = default;
 };
 

@@ -57,7 +57,7 @@ struct ProjectOptions {
   /// save_state() and load_state() without a folder use numbered ones in directory/checkpoints.
   bool automatic_checkpoint_naming = false;
   std::string directory = ".";
-  /// Numbered checkpoints to keep; older ones are removed once a new one is complete. 0 keeps all.
+  /// Numbered checkpoints to keep; older ones are removed once a new one is complete, nothing else ever. 0 keeps all.
   int total_limit = 0;
 };
 

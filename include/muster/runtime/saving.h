@@ -49,8 +49,9 @@ class Saving : public Gathering {
   std::filesystem::path save_state(const std::filesystem::path& folder = {}, const SaveStateOptions& options = {});
   /// Takes it back, into the same things, prepared and registered in the same order. Another number of ranks is fine: loaders go on
   /// at the same sample; what cannot be kept is said in the log. epochs() goes on where the first loader stands.
-  /// `folder` empty: the checkpoint with the highest number in the project's folder.
-  /// Throws: CheckpointError MU242 inside a window that only that number of ranks can finish; ConfigError MU244.
+  /// `folder` empty: the whole checkpoint with the highest number in the project's folder, which the main rank chooses for all; what it
+  /// passes over is said in the log. Ranks compare the save they have opened before anything is loaded.
+  /// Throws: CheckpointError MU247 if ranks opened different saves; MU242 inside a window that only that number of ranks can finish; ConfigError MU244.
   void load_state(const std::filesystem::path& folder = {}, const LoadStateOptions& options = {});
   /// Waits until an asynchronous save is on the disk. Returns where; empty if there was none.
   std::filesystem::path wait_for_save();
@@ -72,7 +73,7 @@ class Saving : public Gathering {
   /// Throws: ConfigError MU246 for a filter of a name that is not saved.
   void save(const std::filesystem::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter = {});
   /// Takes things back by name and returns what nobody asked for.
-  /// Throws: CheckpointError MU209 for a name that the checkpoint has not, if strict.
+  /// Throws: CheckpointError MU209 for a name that the checkpoint has not, if strict; MU247 if ranks opened different saves.
   State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items = {}, const LoadStateOptions& options = {});
   /// Bare weights by Python's names, from a safetensors file or folder or a file of torch.save, into one model.
   template <class M>
