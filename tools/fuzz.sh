@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of safetensors, manifests, zip archives, pickles and torch files, each FUZZ_SECONDS (180) long, and fails on the first finding.
+# Fuzzes the readers of safetensors, indexes of weights, manifests, zip archives, pickles and torch files, each FUZZ_SECONDS (180) long, and fails on the first finding.
 # fuzz.sh [TARGET...]: only those.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}-fuzz
 seconds=${FUZZ_SECONDS:-180}
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(safetensors manifest zip pickle torch)
+[ ${#targets[@]} -gt 0 ] || targets=(safetensors index manifest zip pickle torch)
 compiler=${FUZZ_CXX:-clang++-16}
 command -v "$compiler" >/dev/null || { echo "fuzz: $compiler is missing; install clang-16 and libclang-rt-16-dev" >&2; exit 1; }
 

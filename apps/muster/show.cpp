@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/json.h"
 #include "muster/format/stored_content.h"
 #include "parse.h"
@@ -24,12 +25,8 @@ std::string shape_of(const PythonTensor& tensor) {
   return text + "]";
 }
 
-/// What a name may do to a terminal, it does not do here.
-std::string printable(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
-}
+/// Names of others, as long as a line of a table bears.
+std::string printable(std::string_view text) { return shown(text, 400); }
 
 std::string in_units(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
@@ -76,20 +73,20 @@ void print_table(const format::StoredContent& stored, const std::vector<format::
     }
   for (const auto& [path, value] : leaves)
     if (value->kind != PythonValue::Kind::tensor)
-      std::printf("  %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(), printable(format::to_text(*value, 60)).c_str());
-  for (const auto& [name, text] : stored.metadata) std::printf("  metadata %s: %s\n", printable(name).c_str(), printable(text.substr(0, 200)).c_str());
+      std::printf("  %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(), format::to_text(*value, 60).c_str());
+  for (const auto& [name, text] : stored.metadata) std::printf("  metadata %s: %s\n", printable(name).c_str(), shown(text, 200).c_str());
 }
 
 void print_plain(const std::string& path, const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
   const Totals totals = totals_of(stored, leaves);
-  std::printf("%s: %s\n", path.c_str(), stored.kind.c_str());
+  std::printf("%s: %s\n", printable(path).c_str(), stored.kind.c_str());
   print_table(stored, leaves);
   std::printf("%zu tensors, %llu elements, %s", totals.tensors, static_cast<unsigned long long>(totals.elements), in_units(totals.bytes).c_str());
   if (totals.stored != totals.bytes) std::printf(" (%s stored)", in_units(totals.stored).c_str());
   std::printf("\n");
 }
 
-std::string valid_text(const std::string& text) { return format::is_utf8(text) ? text : printable("(not UTF-8)"); }
+std::string valid_text(const std::string& text) { return format::is_utf8(text) ? text : shown(text, 400); }
 
 void print_json(const std::string& path, const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
   const Totals totals = totals_of(stored, leaves);

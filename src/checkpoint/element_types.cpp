@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -41,7 +42,7 @@ constexpr std::array<Pair, 20> kPairs{{
 }};
 
 [[noreturn]] void refuse(const std::string& file, const std::string& name, const std::string& reason) {
-  throw CheckpointError("MU203", file + " was not written: tensor '" + name + "' " + reason);
+  throw CheckpointError("MU203", file + " was not written: tensor " + in_quotes(name) + " " + reason);
 }
 
 std::optional<ElementType> stored_type(at::ScalarType scalar) {
@@ -77,12 +78,12 @@ format::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor, co
 std::vector<int64_t> shape_of(const format::TensorSpec& entry, const std::string& file) {
   if (!scalar_type(entry.type))
     throw CheckpointError(
-        "MU207", file + ": tensor '" + entry.name + "' has dtype " + std::string(format::name_of(entry.type)) + ", which LibTorch has not");
+        "MU207", file + ": tensor " + in_quotes(entry.name) + " has dtype " + std::string(format::name_of(entry.type)) + ", which LibTorch has not");
   std::vector<int64_t> shape = entry.shape;
   if (entry.type != ElementType::f4) return shape;
   if (shape.empty() || shape.back() % 2 != 0)
     throw CheckpointError(
-        "MU207", file + ": tensor '" + entry.name + "' has an odd number of 4-bit elements in its last dimension; LibTorch has only pairs");
+        "MU207", file + ": tensor " + in_quotes(entry.name) + " has an odd number of 4-bit elements in its last dimension; LibTorch has only pairs");
   shape.back() /= 2;
   return shape;
 }

@@ -10,6 +10,7 @@
 #include "checkpoint/tied_tensors.h"
 #include "checkpoint/weight_source.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/weights.h"
 
 namespace muster {
@@ -20,9 +21,9 @@ using checkpoint::Transfer;
 using checkpoint::WeightSource;
 
 std::string list_of(const std::vector<std::string>& words) {
-  constexpr std::size_t kShown = 20;
+  constexpr std::size_t kShown = 20, kLongest = 400;
   std::string text;
-  for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + words[i];
+  for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + shown(words[i], kLongest);
   return words.size() > kShown ? text + " and " + std::to_string(words.size() - kShown) + " more" : text;
 }
 
@@ -58,7 +59,7 @@ Matches match(const NamedTensors& destinations, const WeightSource& source) {
     }
     used.insert(stored->entry.name);
     if (stored->type != destination.scalar_type() || destination.sizes() != at::IntArrayRef(stored->shape))
-      matches.different.push_back("'" + name + "' (file: " + std::string(name_of(stored->entry.type)) + " " +
+      matches.different.push_back(in_quotes(name) + " (file: " + std::string(name_of(stored->entry.type)) + " " +
                                   c10::str(at::IntArrayRef(stored->shape)) + ", here: " + checkpoint::description(destination) + ")");
     else matches.pairs.emplace_back(stored, destination);
   }
@@ -117,7 +118,7 @@ const at::Tensor& LoadedWeights::at(const std::string& name) const {
   if (found != tensors.end() && found->first == name) return found->second;
   std::vector<std::string> names;
   for (const auto& [known, tensor] : tensors) names.push_back(known);
-  throw CheckpointError("MU204", "no tensor is named '" + name + "'; there are:" + list_of(names));
+  throw CheckpointError("MU204", "no tensor is named " + in_quotes(name) + "; there are:" + list_of(names));
 }
 
 LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions& options) {

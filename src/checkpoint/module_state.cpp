@@ -9,6 +9,7 @@
 
 #include "checkpoint/tied_tensors.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/state_dict.h"
 
 namespace muster {
@@ -17,9 +18,9 @@ namespace {
 constexpr std::string_view kBatchCount = "num_batches_tracked";
 
 std::string joined(const std::vector<std::string>& words) {
-  constexpr std::size_t kShown = 20;
+  constexpr std::size_t kShown = 20, kLongest = 400;
   std::string text;
-  for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + words[i];
+  for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i) text += (i ? ", " : " ") + shown(words[i], kLongest);
   return words.size() > kShown ? text + " and " + std::to_string(words.size() - kShown) + " more" : text;
 }
 
@@ -38,13 +39,13 @@ struct Fitting {
 
 void pair_up(Fitting& fitting, const std::string& name, const at::Tensor& to, const State& value) {
   if (value.kind() != State::Kind::tensor) {
-    fitting.different.push_back("'" + name + "' is " + std::string(name_of(value.kind())));
+    fitting.different.push_back(in_quotes(name) + " is " + std::string(name_of(value.kind())));
     return;
   }
   const at::Tensor& from = value.tensor();
   // Before PyTorch 0.4 a number was a tensor of one element.
   const bool scalar = to.dim() == 0 && from.dim() == 1 && from.numel() == 1;
-  if (!scalar && from.sizes() != to.sizes()) fitting.different.push_back("'" + name + "' (state: " + shape_text(from) + ", module: " + shape_text(to) + ")");
+  if (!scalar && from.sizes() != to.sizes()) fitting.different.push_back(in_quotes(name) + " (state: " + shape_text(from) + ", module: " + shape_text(to) + ")");
   else fitting.pairs.emplace_back(to, scalar ? from.squeeze(0) : from);
 }
 
@@ -84,7 +85,7 @@ std::string prefix_hint(const Fitting& fitting) {
   if (first.size() <= wanted.size() || !first.ends_with(wanted)) return "";
   const std::string prefix = first.substr(0, first.size() - wanted.size());
   const bool all = std::all_of(fitting.report.unexpected.begin(), fitting.report.unexpected.end(), [&](const auto& name) { return name.starts_with(prefix); });
-  return all ? "; the state's names begin with '" + prefix + "': load with .prefix = \"" + prefix + "\"" : "";
+  return all ? "; the state's names begin with " + in_quotes(prefix) + ": load with .prefix = \"" + shown(prefix) + "\"" : "";
 }
 
 void check_fit(const Fitting& fitting, bool strict) {

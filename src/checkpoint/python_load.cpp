@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/python.h"
 #include "muster/format/input_file.h"
 #include "muster/format/python_file.h"
@@ -25,7 +26,7 @@ using format::PythonValue;
 using Kind = PythonValue::Kind;
 
 [[noreturn]] void refuse_content(const std::filesystem::path& path, const std::string& place, const std::string& what) {
-  throw CheckpointError("MU226", path.string() + ": " + (place.empty() ? "it" : "'" + place + "'") + " is " + what);
+  throw CheckpointError("MU226", path.string() + ": " + (place.empty() ? "it" : in_quotes(place)) + " is " + what);
 }
 
 /// The file's storages as LibTorch's.
@@ -59,7 +60,7 @@ class OpenStorages {
   void verify(const PythonStorage& storage, const at::Tensor& memory) const {
     if (!options_.verify || !storage.has_crc || storage.bytes == 0) return;
     if (format::crc32({static_cast<const char*>(memory.const_data_ptr()), storage.bytes}) != storage.crc)
-      throw CheckpointError("MU225", file_.path().string() + ": the checksum of the storage '" + storage.key + "' is wrong; the file is damaged");
+      throw CheckpointError("MU225", file_.path().string() + ": the checksum of the storage " + in_quotes(storage.key) + " is wrong; the file is damaged");
   }
 
   static constexpr std::size_t kWidestAlignment = 16;
@@ -114,7 +115,7 @@ class StateOfPython {
  private:
   bool leaves_out(const PythonValue& value, const std::string& place) const {
     if (!leave_out_ || value.kind != Kind::foreign) return false;
-    log::warning(path_.string(), ": left out '", place, "', an object of '", value.text, "'");
+    log::warning(path_.string(), ": left out ", in_quotes(place), ", an object of '", value.text, "'");
     return true;
   }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/python.h"
 #include "muster/format/atomic_file.h"
 #include "muster/format/python_file.h"
@@ -96,7 +97,7 @@ class PythonOfState {
 
   PythonValue of_tensor(const at::Tensor& given, const std::string& place) {
     const auto refuse = [&](const std::string& why) {
-      throw CheckpointError("MU227", path_.string() + " was not written: the tensor '" + (place.empty() ? place : place.substr(1)) + "' " + why);
+      throw CheckpointError("MU227", path_.string() + " was not written: the tensor " + in_quotes(place.empty() ? place : place.substr(1)) + " " + why);
     };
     if (!given.defined()) refuse("is undefined");
     if (given.is_meta()) refuse("is on the meta device and has no values; give it memory first");

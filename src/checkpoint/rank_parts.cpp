@@ -14,6 +14,7 @@
 #include "checkpoint/state_json.h"
 #include "checkpoint/tied_tensors.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/device/device.h"
 #include "muster/format/block_file.h"
 
@@ -51,7 +52,7 @@ void add_slices(RankParts& result, const std::vector<Slice>& slices, int rank, c
     const bool is_whole_empty = std::find(slice.shape.begin(), slice.shape.end(), 0) != slice.shape.end();
     if (slice.values.numel() == 0 && !is_whole_empty) continue;
     if (spec.type == format::ElementType::f4)
-      throw CheckpointError("MU203", folder + " was not written: tensor '" + slice.name + "' has pairs of 4-bit elements, which cannot be sliced; view it as bytes");
+      throw CheckpointError("MU203", folder + " was not written: tensor " + in_quotes(slice.name) + " has pairs of 4-bit elements, which cannot be sliced; view it as bytes");
     if (!format::is_utf8(slice.name)) throw CheckpointError("MU203", folder + " was not written: the name of a sliced tensor is not UTF-8");
     result.slices.push_back({slice.name, slice.shape, slice.begin, name});
     result.tensors.emplace_back(name, slice.values.detach().reshape({-1}));

@@ -8,6 +8,7 @@
 
 #include "checkpoint/element_types.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/checksum.h"
 
 namespace muster::checkpoint {
@@ -88,7 +89,7 @@ void RankSource::read_head() {
 
 const format::TensorEntry& RankSource::entry(const std::string& name) const {
   const auto found = entries_.find(name);
-  if (found == entries_.end()) refuse(data_name_, "has no tensor '" + name + "', which its index names");
+  if (found == entries_.end()) refuse(data_name_, "has no tensor " + in_quotes(name) + ", which its index names");
   return found->second;
 }
 

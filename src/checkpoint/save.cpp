@@ -7,6 +7,7 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/format/atomic_file.h"
 #include "muster/format/safetensors.h"
@@ -72,7 +73,7 @@ std::unique_ptr<format::AtomicFile> write_aside(const NamedTensors& tensors, con
 void check_names(const NamedTensors& tensors, const fs::path& path) {
   std::map<std::string_view, int> seen;
   for (const auto& [name, tensor] : tensors)
-    if (seen[name]++ > 0) throw CheckpointError("MU203", path.string() + " was not written: two tensors are named '" + name + "'");
+    if (seen[name]++ > 0) throw CheckpointError("MU203", path.string() + " was not written: two tensors are named " + in_quotes(name));
 }
 
 std::vector<NamedTensors> split(const NamedTensors& tensors, std::uint64_t limit_bytes, format::WeightIndex& index,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/checksum.h"
 
 namespace muster::checkpoint {
@@ -101,7 +102,7 @@ class StateReader {
     if (tag == "tensor" && text) return find_(*text);
     if (tag == "bytes" && text) return bytes(*text);
     if (const auto bits = tag == "number" && text ? format::from_hex(*text) : std::nullopt) return std::bit_cast<double>(*bits);
-    refuse("has a table marked \"" + tag + "\" that cannot be understood");
+    refuse("has a table marked " + in_quotes(tag) + " that cannot be understood");
   }
 
   State named(const Json& value) const {

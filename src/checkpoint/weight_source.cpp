@@ -9,6 +9,7 @@
 
 #include "checkpoint/element_types.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/weight_set.h"
 
 namespace muster::checkpoint {
@@ -43,7 +44,7 @@ void add_file(WeightSource& source, const std::filesystem::path& path) {
     const auto [place, fresh] = source.tensors.emplace(std::move(name), StoredTensor{std::move(entry), file, shape, type});
     if (!fresh)
       throw CheckpointError(
-          "MU205", "tensor '" + place->first + "' is in two files, " + place->second.file->path().string() + " and " + path.string());
+          "MU205", "tensor " + in_quotes(place->first) + " is in two files, " + place->second.file->path().string() + " and " + path.string());
   }
 }
 
@@ -54,10 +55,10 @@ void check_index(const WeightSource& source, const format::WeightSet& set) {
   for (const auto& [name, file] : set.index->file_of) {
     const auto found = source.tensors.find(name);
     if (found == source.tensors.end() || found->second.file->path().filename() != file)
-      refuse("says that tensor '" + name + "' is in " + file + ", which has none of that name");
+      refuse("says that tensor " + in_quotes(name) + " is in " + file + ", which has none of that name");
   }
   for (const auto& [name, tensor] : source.tensors)
-    if (!set.index->file_of.contains(name)) refuse("does not know tensor '" + name + "' of " + tensor.file->path().filename().string());
+    if (!set.index->file_of.contains(name)) refuse("does not know tensor " + in_quotes(name) + " of " + tensor.file->path().filename().string());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/stored_content.h"
 #include "muster/format/zip.h"
 
@@ -60,8 +61,8 @@ std::string_view ContentBytes::of_storage(std::size_t storage) {
   const PythonStorage& known = content_.content.storages[storage];
   checked_.resize(content_.content.storages.size());
   if (known.has_crc && !checked_[storage] && crc32(bytes) != known.crc)
-    throw CheckpointError("MU225", extents.front().file->path().string() + ": the checksum of the storage '" + known.key +
-                                       "' is wrong; the file is damaged");
+    throw CheckpointError("MU225", extents.front().file->path().string() + ": the checksum of the storage " + in_quotes(known.key) +
+                                       " is wrong; the file is damaged");
   checked_[storage] = true;
   return bytes;
 }

@@ -10,6 +10,7 @@
 #include "format/job_content.h"
 #include "format/stored_checkpoint.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/stored_content.h"
 #include "muster/format/weight_set.h"
 
@@ -38,7 +39,7 @@ std::string joined_keys(const PythonValue& value) {
   std::string text;
   for (const auto& [key, part] : value.entries) {
     if (text.size() > 400) return text + ", ...";
-    text += (text.empty() ? "" : ", ") + key_name(key);
+    text += (text.empty() ? "" : ", ") + shown(key_name(key));
   }
   return text.empty() ? "nothing" : text;
 }
@@ -59,6 +60,9 @@ PythonValue* find_part(PythonValue& value, std::string_view place) {
   return nullptr;
 }
 
+/// A small file may share one name among many tensors.
+constexpr std::size_t kMostName = 4096;
+
 /// Named tensors and nothing else, as state_dict() gives them.
 bool is_state_dict(const PythonValue& value) {
   const auto is_tensor = [](const PythonValue::Entry& entry) { return entry.second.kind == Kind::tensor; };
@@ -77,12 +81,15 @@ bool holds_tensors_only(const PythonValue& value) {
 std::string find_weights(const PythonValue& value, const std::string& file, std::vector<std::string>& left_out) {
   if (holds_tensors_only(value)) return {};
   std::vector<std::string> found;
-  for (const auto& [key, part] : value.entries) (is_state_dict(part) ? found : left_out).push_back(key_name(key));
+  for (const auto& [key, part] : value.entries)
+    if (is_state_dict(part)) found.push_back(key_name(key));
+    else left_out.push_back(shown(key_name(key), kMostName));
   if (found.size() == 1) return found.front();
   left_out.clear();
   if (found.empty()) return {};
   std::string names;
-  for (const auto& name : found) names += (names.empty() ? "" : ", ") + name;
+  for (const auto& name : found)
+    if (names.size() < 400) names += (names.empty() ? "" : ", ") + shown(name);
   refuse_conversion(file + " has several state dicts: " + names + "; say which one to convert by --key");
 }
 
@@ -91,9 +98,9 @@ void settle_foreign(PythonValue& value, const std::string& place, bool leave_out
   const auto goes = [&](const PythonValue& part, const std::string& here) {
     if (part.kind != Kind::foreign) return false;
     if (!leave_out)
-      throw CheckpointError("MU226", "'" + here + "' is an object of '" + part.text + "', which is not understood: " + advice_about(part.text) +
+      throw CheckpointError("MU226", in_quotes(here) + " is an object of '" + part.text + "', which is not understood: " + advice_about(part.text) +
                                          ", or leave such objects out");
-    left_out.push_back(here);
+    left_out.push_back(shown(here, kMostName));
     return true;
   };
   const auto below = [&](const std::string& name) { return place.empty() ? name : place + "/" + name; };
@@ -169,10 +176,10 @@ struct NamedContent {
 
 TensorSpec spec_of(const std::string& name, const PythonTensor& tensor) {
   const ScalarTypeRow& row = row_of(tensor.type);
-  if (!row.element) refuse_conversion("the tensor '" + name + "' has dtype " + std::string(row.name) + ", which safetensors files have not");
+  if (!row.element) refuse_conversion("the tensor " + in_quotes(name) + " has dtype " + std::string(row.name) + ", which safetensors files have not");
   TensorSpec spec{.name = name, .shape = tensor.shape, .type = *row.element};
   if (spec.type == ElementType::f4) {
-    if (spec.shape.empty()) refuse_conversion("the tensor '" + name + "' has no dimension to count its pairs of 4-bit elements in");
+    if (spec.shape.empty()) refuse_conversion("the tensor " + in_quotes(name) + " has no dimension to count its pairs of 4-bit elements in");
     spec.shape.back() *= 2;
   }
   return spec;
@@ -180,6 +187,7 @@ TensorSpec spec_of(const std::string& name, const PythonTensor& tensor) {
 
 /// All tensors under names joined by ".", in their order.
 void collect(const StoredContent& stored, const PythonValue& value, const std::string& name, std::vector<NamedContent>& into) {
+  if (name.size() > kMostName) refuse_conversion("the name " + in_quotes(name) + " has more than " + std::to_string(kMostName) + " bytes");
   const auto below = [&](const std::string& more) { return name.empty() ? more : name + "." + more; };
   const bool sequence = value.kind == Kind::list || value.kind == Kind::tuple;
   if (value.kind == Kind::tensor && !name.empty()) {
@@ -190,7 +198,7 @@ void collect(const StoredContent& stored, const PythonValue& value, const std::s
   } else if (sequence) {
     for (std::size_t i = 0; i < value.items.size(); ++i) collect(stored, value.items[i], below(std::to_string(i)), into);
   } else {
-    refuse_conversion("safetensors files hold named tensors only, and '" + name + "' is " + to_text(value, 60) +
+    refuse_conversion("safetensors files hold named tensors only, and " + in_quotes(name) + " is " + to_text(value, 60) +
                       "; name the part to convert, or write a torch file");
   }
 }
@@ -286,7 +294,7 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   const bool may_search = options.part.empty() && report.to != WeightForm::torch && !stored.is_checkpoint;
   const std::string place = may_search ? find_weights(stored.content.value, from.string(), report.left_out) : options.part;
   PythonValue* part = find_part(stored.content.value, place);
-  if (!part) refuse_conversion(from.string() + " has no part '" + place + "'; it has: " + joined_keys(stored.content.value));
+  if (!part) refuse_conversion(from.string() + " has no part " + in_quotes(place) + "; it has: " + joined_keys(stored.content.value));
   PythonValue value = *part;
   settle_foreign(value, place, options.leave_out, report.left_out);
   strip_names(value, options.strip);

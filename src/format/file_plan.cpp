@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/safetensors.h"
 
 namespace muster::format {
@@ -40,7 +41,7 @@ void check_names(std::span<const TensorSpec> tensors, std::string_view file) {
   std::unordered_set<std::string_view> names;
   for (const TensorSpec& tensor : tensors) {
     if (tensor.name == "__metadata__") refuse_to_write(file, "the name __metadata__ is reserved; rename that tensor");
-    if (!names.insert(tensor.name).second) refuse_to_write(file, "two tensors are named '" + tensor.name + "'");
+    if (!names.insert(tensor.name).second) refuse_to_write(file, "two tensors are named " + in_quotes(tensor.name));
   }
 }
 
@@ -65,7 +66,7 @@ FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata
   std::uint64_t position = 0;
   for (const std::size_t i : plan.order) {
     const auto bytes = byte_count(tensors[i].type, tensors[i].shape);
-    if (!bytes) refuse_to_write(file, "the shape of tensor '" + tensors[i].name + "' has no size in whole bytes below 2^60");
+    if (!bytes) refuse_to_write(file, "the shape of tensor " + in_quotes(tensors[i].name) + " has no size in whole bytes below 2^60");
     append_tensor(json, tensors[i], position, position + *bytes, file);
     position += *bytes;
   }

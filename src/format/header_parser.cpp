@@ -6,6 +6,8 @@
 #include <unordered_set>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
+#include "muster/base/shown.h"
 #include "muster/format/safetensors.h"
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and is read in place");
@@ -15,14 +17,6 @@ namespace {
 
 [[noreturn]] void refuse_header(std::string_view file, const std::string& reason) {
   throw CheckpointError("MU201", std::string(file) + ": " + reason + "; the file is damaged or not safetensors");
-}
-
-/// A name for a message: what a hostile file says must neither fill the screen nor steer the terminal.
-std::string shown(std::string_view name) {
-  constexpr std::size_t kLongest = 80;
-  std::string result = "'";
-  for (const char c : name.substr(0, kLongest)) result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return result + (name.size() > kLongest ? "...'" : "'");
 }
 
 /// Walks the JSON of a header, event by event, because only events show that a name comes twice.
@@ -40,7 +34,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool end_object() override {
     if (place_ == Place::tensor && seen_ != kAllFields)
-      return fail("tensor " + shown(tensors.back().name) + " lacks dtype, shape or data_offsets");
+      return fail("tensor " + in_quotes(tensors.back().name) + " lacks dtype, shape or data_offsets");
     return enter(place_ == Place::root ? Place::end : Place::root);
   }
 
@@ -50,7 +44,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_array() override {
-    if (field_ == kOffsets && offsets_.size() != 2) return fail("data_offsets of " + shown(tensors.back().name) + " are not two numbers");
+    if (field_ == kOffsets && offsets_.size() != 2) return fail("data_offsets of " + in_quotes(tensors.back().name) + " are not two numbers");
     if (field_ == kOffsets) tensors.back().offset = offsets_[0];
     if (field_ == kOffsets) tensors.back().bytes = offsets_[1];
     return enter(Place::tensor);
@@ -60,7 +54,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::root) return root_key(name);
     if (place_ == Place::tensor) return tensor_key(name);
     metadata_key_ = name;
-    return metadata.contains(name) ? fail("metadata " + shown(name) + " comes twice") : true;
+    return metadata.contains(name) ? fail("metadata " + in_quotes(name) + " comes twice") : true;
   }
 
   bool string(std::string& text) override {
@@ -68,7 +62,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::tensor || field_ != kDtype) return unexpected("a string");
     const auto type = element_type(text);
     if (!type)
-      return fail("tensor " + shown(tensors.back().name) + " has the unknown dtype " + shown(text) + " (known: " + known_element_types() +
+      return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown dtype " + in_quotes(text) + " (known: " + known_element_types() +
                   ")");
     tensors.back().type = *type;
     return true;
@@ -77,10 +71,10 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(number_unsigned_t number) override {
     if (place_ != Place::array) return unexpected("a number");
     if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-      return fail("tensor " + shown(tensors.back().name) + " has a shape or offset beyond 63 bits");
+      return fail("tensor " + in_quotes(tensors.back().name) + " has a shape or offset beyond 63 bits");
     if (field_ == kShape) tensors.back().shape.push_back(static_cast<std::int64_t>(number));
     if (field_ == kOffsets) offsets_.push_back(number);
-    return offsets_.size() <= 2 || fail("data_offsets of " + shown(tensors.back().name) + " are not two numbers");
+    return offsets_.size() <= 2 || fail("data_offsets of " + in_quotes(tensors.back().name) + " are not two numbers");
   }
 
   bool number_integer(number_integer_t) override { return unexpected("a negative number"); }
@@ -90,7 +84,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return unexpected("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
     // The parser's own sentence repeats the bad token, which may be megabytes long.
-    return fail("its header is no JSON at byte " + std::to_string(position) + " (" + shown(std::string_view(error.what()).substr(0, 60)) +
+    return fail("its header is no JSON at byte " + std::to_string(position) + " (" + in_quotes(std::string_view(error.what()).substr(0, 60)) +
                 ")");
   }
 
@@ -112,12 +106,12 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool unexpected(const std::string& what) {
     switch (place_) {
       case Place::metadata:
-        return fail("metadata " + shown(metadata_key_) + " is " + what + ", not a string");
+        return fail("metadata " + in_quotes(metadata_key_) + " is " + what + ", not a string");
       case Place::root:
-        return fail((in_metadata_ ? "__metadata__" : "tensor " + shown(tensors.back().name)) + " is " + what + ", not an object");
+        return fail((in_metadata_ ? "__metadata__" : "tensor " + in_quotes(tensors.back().name)) + " is " + what + ", not an object");
       case Place::tensor:
       case Place::array:
-        return fail("tensor " + shown(tensors.back().name) + " has " + what + " in its " + field_name());
+        return fail("tensor " + in_quotes(tensors.back().name) + " has " + what + " in its " + field_name());
       default:
         return fail("its header is " + what + ", not an object");
     }
@@ -126,7 +120,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   std::string field_name() const { return field_ == kDtype ? "dtype" : field_ == kShape ? "shape" : "data_offsets"; }
 
   bool root_key(const std::string& name) {
-    if (!names_.insert(name).second) return fail("the name " + shown(name) + " comes twice");
+    if (!names_.insert(name).second) return fail("the name " + in_quotes(name) + " comes twice");
     in_metadata_ = name == "__metadata__";
     if (in_metadata_) return true;
     tensors.emplace_back().name = name;
@@ -137,8 +131,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool tensor_key(const std::string& name) {
     field_ = name == "dtype" ? kDtype : name == "shape" ? kShape : name == "data_offsets" ? kOffsets : kNone;
-    if (field_ == kNone) return fail("tensor " + shown(tensors.back().name) + " has the unknown field " + shown(name));
-    if (seen_ & field_) return fail("tensor " + shown(tensors.back().name) + " has " + field_name() + " twice");
+    if (field_ == kNone) return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown field " + in_quotes(name));
+    if (seen_ & field_) return fail("tensor " + in_quotes(tensors.back().name) + " has " + field_name() + " twice");
     seen_ |= field_;
     offsets_.clear();
     return true;
@@ -158,13 +152,13 @@ void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, 
   for (TensorEntry& tensor : tensors) {
     const std::uint64_t begin = tensor.offset, end = tensor.bytes;
     const auto expected = byte_count(tensor.type, tensor.shape);
-    if (!expected) refuse_header(file, "the shape of tensor " + shown(tensor.name) + " has no size in whole bytes below 2^60");
-    if (end < begin) refuse_header(file, "tensor " + shown(tensor.name) + " ends before it begins");
+    if (!expected) refuse_header(file, "the shape of tensor " + in_quotes(tensor.name) + " has no size in whole bytes below 2^60");
+    if (end < begin) refuse_header(file, "tensor " + in_quotes(tensor.name) + " ends before it begins");
     if (end > file_bytes - data_offset)
-      refuse_header(file, "tensor " + shown(tensor.name) + " ends at byte " + std::to_string(end) + " of " +
+      refuse_header(file, "tensor " + in_quotes(tensor.name) + " ends at byte " + std::to_string(end) + " of " +
                        std::to_string(file_bytes - data_offset) + " bytes of data: the file is truncated");
     if (end - begin != *expected)
-      refuse_header(file, "tensor " + shown(tensor.name) + " has " + std::to_string(end - begin) + " bytes, its shape needs " +
+      refuse_header(file, "tensor " + in_quotes(tensor.name) + " has " + std::to_string(end - begin) + " bytes, its shape needs " +
                        std::to_string(*expected));
     tensor.bytes = end - begin;
     tensor.offset = data_offset + begin;
@@ -173,8 +167,8 @@ void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, 
                    [](const TensorEntry& a, const TensorEntry& b) { return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes); });
   std::uint64_t position = data_offset;
   for (const TensorEntry& tensor : tensors) {
-    if (tensor.offset < position) refuse_header(file, "tensor " + shown(tensor.name) + " overlaps another");
-    if (tensor.offset > position) refuse_header(file, "there is a hole before tensor " + shown(tensor.name));
+    if (tensor.offset < position) refuse_header(file, "tensor " + in_quotes(tensor.name) + " overlaps another");
+    if (tensor.offset > position) refuse_header(file, "there is a hole before tensor " + in_quotes(tensor.name));
     position += tensor.bytes;
   }
   if (position != file_bytes) refuse_header(file, std::to_string(file_bytes - position) + " bytes at its end belong to no tensor");

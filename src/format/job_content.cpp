@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 
 namespace muster::format {
 namespace {
@@ -88,7 +89,7 @@ class Whole {
   }
 
   [[noreturn]] void refuse(const std::string& name) const {
-    throw CheckpointError("MU213", "the checkpoint's state asks for the spread tensor '" + name + "' in a way that cannot be; it was edited");
+    throw CheckpointError("MU213", "the checkpoint's state asks for the spread tensor " + in_quotes(name) + " in a way that cannot be; it was edited");
   }
 
   StoredContent& stored_;
@@ -103,7 +104,7 @@ PythonValue traded_value(StoredContent& stored, WeightForm form, int model) {
   Job job = shared ? job_of(*shared) : Job{};
   const auto refuse = [](const std::string& why) { throw CheckpointError("MU229", "nothing was converted: " + why); };
   std::string names;
-  for (const Named& one : job.models) names += (names.empty() ? "" : ", ") + one.name;
+  for (const Named& one : job.models) names += (names.empty() ? "" : ", ") + shown(one.name);
   if (model >= static_cast<int>(job.models.size()))
     refuse("the checkpoint has no model " + std::to_string(model) + "; it has: " + (names.empty() ? "none" : names));
   if (form != WeightForm::torch) {

@@ -84,10 +84,13 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
 void append_string(std::string& out, std::string_view text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   out += '"';
-  for (const char c : text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
     if (c == '"' || c == '\\') (out += '\\') += c;
     else if (byte < 0x20 || byte == 0x7f) ((out += "\\u00") += kDigits[byte >> 4]) += kDigits[byte & 15];
+    else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) ++i, ((out += "\\u00") += kDigits[next >> 4]) += kDigits[next & 15];   // these control a terminal, too
     else out += c;
   }
   out += '"';

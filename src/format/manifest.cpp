@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/checksum.h"
 #include "muster/format/safetensors.h"
 
@@ -68,7 +69,7 @@ class Fields {
 };
 
 void check_version(Fields& fields, std::string_view wanted, std::string_view file) {
-  if (fields.text("format") != wanted) fields.refuse("says that its format is \"" + fields.text("format") + "\"");
+  if (fields.text("format") != wanted) fields.refuse("says that its format is " + in_quotes(fields.text("format")));
   const std::int64_t version = fields.count("version");
   if (version > kCheckpointVersion)
     throw CheckpointError("MU216", std::string(file) + " has version " + std::to_string(version) + " of the checkpoint format, this program reads up to " +
@@ -179,7 +180,7 @@ Manifest parse_manifest(std::string_view text, std::string_view file) {
   const std::uint64_t stored = fields.checksum("checksum");
   for (const Json& entry : fields.list("ranks")) {
     Fields mark(entry, "an entry of \"ranks\"", file, "MU210");
-    if (mark.text("file") != rank_index_name(static_cast<int>(manifest.indexes.size()))) mark.refuse("names the file \"" + mark.text("file") + "\" out of order");
+    if (mark.text("file") != rank_index_name(static_cast<int>(manifest.indexes.size()))) mark.refuse("names the file " + in_quotes(mark.text("file")) + " out of order");
     manifest.indexes.push_back({static_cast<std::uint64_t>(mark.count("bytes")), mark.checksum("checksum")});
     mark.expect_no_more();
   }

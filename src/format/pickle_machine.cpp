@@ -2,6 +2,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "format/byte_limit.h"
 #include "format/little_endian.h"
 #include "format/pickle_graph.h"
 #include "muster/base/error.h"
@@ -21,12 +22,11 @@ PickleNode node_of(Kind kind) {
 class PickleMachine {
  public:
   PickleMachine(std::string_view bytes, std::size_t position, PickleGraph& graph, std::string_view file)
-      : bytes_(bytes), position_(position), graph_(graph), file_(file) {}
+      : bytes_(bytes), position_(position), graph_(graph), file_(file), limit_(bytes.size()) {}
 
   std::uint32_t run() {
     for (;;) {
       opcode_ = take<std::uint8_t>();
-      ++graph_.steps;
       if (opcode_ == '.') return pop();
       if (!read_scalar() && !read_text() && !read_container() && !read_stack() && !read_object()) refuse("has the unknown opcode " + std::to_string(opcode_));
     }
@@ -37,6 +37,10 @@ class PickleMachine {
   [[noreturn]] void refuse(const std::string& what) const {
     throw CheckpointError("MU225", std::string(file_) + ": its pickle " + what + " at byte " + std::to_string(position_) +
                                        "; it is damaged, or no file of torch.save");
+  }
+
+  void charge(std::uint64_t bytes) {
+    if (!limit_.take(bytes)) refuse("asks for more than " + std::to_string(limit_.most()) + " bytes of memory");
   }
 
   std::string_view take_bytes(std::uint64_t count) {
@@ -59,6 +63,7 @@ class PickleMachine {
 
   std::uint32_t add(PickleNode node) {
     if (graph_.nodes.size() >= kMaxPickleNodes) refuse("has more than " + std::to_string(kMaxPickleNodes) + " objects");
+    charge(sizeof(PickleNode));
     graph_.nodes.push_back(node);
     return static_cast<std::uint32_t>(graph_.nodes.size() - 1);
   }
@@ -77,6 +82,7 @@ class PickleMachine {
     return push(node);
   }
   std::uint32_t keep(std::vector<std::uint32_t> list) {
+    charge(sizeof(list) + list.size() * sizeof(std::uint32_t));
     graph_.lists.push_back(std::move(list));
     return static_cast<std::uint32_t>(graph_.lists.size() - 1);
   }
@@ -121,6 +127,7 @@ class PickleMachine {
       graph_.nodes[node].*where = list;
     }
     auto& list = graph_.lists[graph_.nodes[node].*where];
+    charge(more.size() * sizeof(std::uint32_t));
     list.insert(list.end(), more.begin(), more.end());
     return true;
   }
@@ -211,13 +218,16 @@ class PickleMachine {
     return true;
   }
   bool memorize(std::uint64_t index) {
-    memo_[index] = top();
+    if (memo_.insert_or_assign(index, top()).second) charge(kMemoEntry);
     return true;
   }
 
   bool read_stack() {
     switch (opcode_) {
-      case '(': marks_.push_back(stack_.size()); return true;
+      case '(':
+        charge(sizeof(std::size_t));
+        marks_.push_back(stack_.size());
+        return true;
       case '0': pop(); return true;
       case '1': pop_to_mark(); return true;
       case '2': stack_.push_back(top()); return true;
@@ -237,6 +247,7 @@ class PickleMachine {
   }
 
   bool push_global(std::string_view module, std::string_view name) {
+    if (module.size() > kMaxPickleName || name.size() > kMaxPickleName) refuse("has a class's name of more than " + std::to_string(kMaxPickleName) + " bytes");
     PickleNode node = node_of(Kind::global);
     node.text = module;
     node.name = name;
@@ -273,10 +284,13 @@ class PickleMachine {
     }
   }
 
+  static constexpr std::uint64_t kMemoEntry = 48;   // of a map's node and its bucket
+
   std::string_view bytes_;
   std::size_t position_;
   PickleGraph& graph_;
   std::string_view file_;
+  ByteLimit limit_;
   std::vector<std::uint32_t> stack_;
   std::vector<std::size_t> marks_;
   std::unordered_map<std::uint64_t, std::uint32_t> memo_;
@@ -288,6 +302,7 @@ class PickleMachine {
 std::uint32_t read_pickle(std::string_view bytes, std::size_t& position, PickleGraph& graph, std::string_view file) {
   PickleMachine machine(bytes, position, graph, file);
   const auto root = machine.run();
+  graph.bytes += machine.position() - position;
   position = machine.position();
   return root;
 }

@@ -7,6 +7,7 @@
 #include "format/python_archive.h"
 #include "format/python_objects.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/zip.h"
 
 namespace muster::format {
@@ -64,7 +65,7 @@ PythonFile read_zip_form(const ByteSource& source) {
   PythonObjects objects(graph, source.name, [&](const std::string& key) -> std::optional<StoragePlace> {
     const ZipEntry* entry = records.find("data/" + key);
     if (!entry) return std::nullopt;
-    if (!entry->stored) refuse_python(source.name, "the record data/" + key + " is compressed");
+    if (!entry->stored) refuse_python(source.name, "the record " + in_quotes("data/" + key) + " is compressed");
     return StoragePlace{entry->offset, entry->bytes, entry->crc, true};
   });
   file.value = objects.value(root, file);

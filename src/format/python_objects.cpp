@@ -8,6 +8,7 @@
 
 #include "format/little_endian.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 
 namespace muster::format {
 namespace {
@@ -16,15 +17,7 @@ using Kind = PickleNode::Kind;
 using Made = PythonValue::Kind;
 using Arguments = std::vector<std::uint32_t>;
 
-/// A class's name for a message: short, and without what steers a terminal.
-std::string shown_name(std::string name) {
-  constexpr std::size_t kLongest = 120;
-  for (char& c : name)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return name.size() <= kLongest ? name : name.substr(0, kLongest) + "...";
-}
-
-PythonValue foreign(std::string name) { return PythonValue::of_text(shown_name(std::move(name)), Made::foreign); }
+PythonValue foreign(std::string_view name) { return PythonValue::of_text(shown(name), Made::foreign); }
 
 /// What tells two keys of a map apart.
 std::string key_of(const PythonValue& key) {
@@ -68,16 +61,13 @@ PythonObjects::PythonObjects(const PickleGraph& graph, std::string_view file,
 
 PythonValue PythonObjects::value(std::uint32_t node, PythonFile& into) {
   into_ = &into;
-  // Objects may be shared, and a small pickle may share them so that they unfold without end.
-  constexpr std::uint64_t kUnfolding = 64, kFree = 10'000;
-  made_ = 0;
-  most_ = std::min<std::uint64_t>(kMaxPickleNodes, kFree + kUnfolding * graph_.steps);
+  // Objects and texts may be shared, and a small pickle may share them so that they unfold without end.
+  limit_ = ByteLimit(graph_.bytes);
   return make(node, 0);
 }
 
 PythonValue PythonObjects::make(std::uint32_t node, int depth) {
   if (depth > kMaxPythonDepth) refuse("its values are nested more than " + std::to_string(kMaxPythonDepth) + " deep, or contain themselves");
-  if (++made_ > most_) refuse("its values unfold to more than " + std::to_string(most_));
   const PickleNode& at = graph_.at(node);
   PythonValue value;
   switch (at.kind) {
@@ -92,8 +82,8 @@ PythonValue PythonObjects::make(std::uint32_t node, int depth) {
       value.kind = Made::number;
       value.number = at.number;
       return value;
-    case Kind::text: return PythonValue::of_text(std::string(at.text));
-    case Kind::bytes: return PythonValue::of_text(std::string(at.text), Made::bytes);
+    case Kind::text: return make_text(at.text, Made::text);
+    case Kind::bytes: return make_text(at.text, Made::bytes);
     case Kind::list:
     case Kind::set: return make_sequence(Made::list, graph_.items(at), depth);
     case Kind::tuple: return make_sequence(Made::tuple, graph_.items(at), depth);
@@ -105,10 +95,20 @@ PythonValue PythonObjects::make(std::uint32_t node, int depth) {
   return value;
 }
 
+void PythonObjects::charge(std::uint64_t bytes) {
+  if (!limit_.take(bytes)) refuse("its values unfold to more than " + std::to_string(limit_.most()) + " bytes");
+}
+
+PythonValue PythonObjects::make_text(std::string_view text, Made kind) {
+  charge(text.size());
+  return PythonValue::of_text(std::string(text), kind);
+}
+
 PythonValue PythonObjects::make_sequence(Made kind, const Arguments& items, int depth) {
   PythonValue value;
   value.kind = kind;
-  value.items.reserve(std::min<std::size_t>(items.size(), most_ - made_ + 1));
+  charge(items.size() * sizeof(PythonValue));
+  value.items.reserve(items.size());
   for (const auto item : items) value.items.push_back(make(item, depth + 1));
   return value;
 }
@@ -116,11 +116,17 @@ PythonValue PythonObjects::make_sequence(Made kind, const Arguments& items, int 
 PythonValue PythonObjects::make_map(const Arguments& pairs, int depth) {
   PythonValue value;
   value.kind = Made::map;
+  constexpr std::uint64_t kPlace = 64;   // of a key in the table of keys, beside its text
+  charge(pairs.size() / 2 * (sizeof(PythonValue::Entry) + kPlace));
+  value.entries.reserve(pairs.size() / 2);
   std::unordered_map<std::string, std::size_t> places;
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     PythonValue key = make(pairs[i], depth + 1);
+    if (key.text.size() > kMaxPythonKey) refuse("a dictionary has a key of more than " + std::to_string(kMaxPythonKey) + " bytes");
     if (key.kind == Made::list || key.kind == Made::map || key.kind == Made::tensor) refuse("a dictionary has a key that Python does not take");
-    const auto [place, fresh] = places.emplace(key_of(key), value.entries.size());
+    std::string name = key_of(key);
+    charge(name.size());
+    const auto [place, fresh] = places.emplace(std::move(name), value.entries.size());
     PythonValue made = make(pairs[i + 1], depth + 1);
     if (fresh) value.entries.emplace_back(std::move(key), std::move(made));
     else value.entries[place->second].second = std::move(made);
@@ -227,7 +233,7 @@ PythonValue PythonObjects::make_module(const PickleNode& object, int depth) {
   return make_map(state.kind == Kind::map ? graph_.entries(state) : kNothing, depth);
 }
 
-PythonValue PythonObjects::make_bytes(const Arguments& arguments) const {
+PythonValue PythonObjects::make_bytes(const Arguments& arguments) {
   PythonValue value = PythonValue::of_text("", Made::bytes);
   if (arguments.empty()) return value;
   const PickleNode& content = graph_.at(arguments[0]);
@@ -235,13 +241,14 @@ PythonValue PythonObjects::make_bytes(const Arguments& arguments) const {
     value.text = text(arguments[0], "bytes");
     return value;
   }
+  charge(content.text.size());
   const auto bytes = latin1(content.text);
   if (!bytes) refuse("bytes are given by text that is not Latin-1");
   value.text = *bytes;
   return value;
 }
 
-PythonValue PythonObjects::make_numpy_scalar(const Arguments& arguments) const {
+PythonValue PythonObjects::make_numpy_scalar(const Arguments& arguments) {
   PythonValue value;
   const PickleNode& type = graph_.at(arguments.empty() ? 0 : arguments[0]);
   if (arguments.size() != 2 || type.kind != Kind::object) return foreign("numpy scalar");
@@ -281,8 +288,9 @@ std::vector<std::int64_t> PythonObjects::integers(std::uint32_t node, const char
   return result;
 }
 
-std::string PythonObjects::text(std::uint32_t node, const char* what) const {
+std::string PythonObjects::text(std::uint32_t node, const char* what) {
   const PickleNode& at = graph_.at(node);
+  charge(at.text.size());
   if (at.kind != Kind::text && at.kind != Kind::bytes) refuse(std::string(what) + " is no text");
   return std::string(at.text);
 }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "format/byte_limit.h"
 #include "format/pickle_graph.h"
 #include "muster/format/python_file.h"
 
@@ -15,6 +16,8 @@ namespace muster::format {
 
 /// Deepest nesting of values that is read.
 inline constexpr int kMaxPythonDepth = 200;
+/// Longest key of a dictionary: keys are put together to places, once for each value below.
+inline constexpr std::size_t kMaxPythonKey = 4096;
 
 [[noreturn]] void refuse_python(std::string_view file, const std::string& reason);
 
@@ -55,15 +58,17 @@ class PythonObjects {
   std::optional<PythonValue> make_collection(std::string_view name, const PickleNode& node, int depth);
   std::optional<PythonValue> make_tensor_like(std::string_view name, std::uint32_t node, int depth);
   PythonValue make_module(const PickleNode& node, int depth);
-  PythonValue make_numpy_scalar(const std::vector<std::uint32_t>& arguments) const;
-  PythonValue make_bytes(const std::vector<std::uint32_t>& arguments) const;
+  PythonValue make_numpy_scalar(const std::vector<std::uint32_t>& arguments);
+  PythonValue make_bytes(const std::vector<std::uint32_t>& arguments);
+  PythonValue make_text(std::string_view text, PythonValue::Kind kind);
   PythonValue make_tensor(std::uint32_t node, const std::vector<std::uint32_t>& arguments, std::string_view function);
 
   const std::vector<std::uint32_t>& arguments_of(const PickleNode& object) const;
   std::string name_of_global(const PickleNode& node) const;
   std::int64_t integer(std::uint32_t node, const char* what) const;
   std::vector<std::int64_t> integers(std::uint32_t node, const char* what) const;
-  std::string text(std::uint32_t node, const char* what) const;
+  std::string text(std::uint32_t node, const char* what);
+  void charge(std::uint64_t bytes);
   std::size_t storage(const StorageName& name);
   void read_metadata(std::uint32_t node, PythonTensor& tensor) const;
   void check_bounds(const PythonTensor& tensor, std::uint64_t bytes) const;
@@ -75,7 +80,7 @@ class PythonObjects {
   PythonFile* into_ = nullptr;
   std::unordered_map<std::uint32_t, std::size_t> tensor_of_node_;
   std::unordered_map<std::string, std::size_t> storage_of_key_;
-  std::uint64_t made_ = 0, most_ = 0;
+  ByteLimit limit_;
 };
 
 }  // namespace muster::format

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "format/python_objects.h"
+#include "muster/base/shown.h"
 
 namespace muster::format {
 namespace {
@@ -15,7 +16,7 @@ const ScalarTypeRow* storage_class(const PickleNode& type) {
   return find_storage_type(type.name);
 }
 
-std::string key_text(const PickleNode& node) { return node.kind == Kind::integer ? std::to_string(node.integer) : std::string(node.text); }
+std::string key_text(const PickleNode& node) { return node.kind == Kind::integer ? std::to_string(node.integer) : std::string(node.text.substr(0, kMaxPickleName + 1)); }
 
 }  // namespace
 
@@ -26,9 +27,11 @@ StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::
   if (words.kind != Kind::tuple || parts.size() < 5 || graph.at(parts[0]).text != "storage") refuse_python(file, "a storage has no proper name");
   StorageName name{.type = storage_class(graph.at(parts[1])),
                    .key = key_text(graph.at(parts[2])),
-                   .location = std::string(graph.at(parts[3]).text),
+                   .location = std::string(graph.at(parts[3]).text.substr(0, kMaxPickleName + 1)),
                    .count = graph.at(parts[4]).integer};
-  if (!name.type) refuse_python(file, "a storage is of the class '" + std::string(graph.at(parts[1]).name.substr(0, 80)) + "', which is not known");
+  if (name.key.size() > kMaxPickleName || name.location.size() > kMaxPickleName)
+    refuse_python(file, "a storage has a name of more than " + std::to_string(kMaxPickleName) + " bytes");
+  if (!name.type) refuse_python(file, "a storage is of the class " + in_quotes(graph.at(parts[1]).name) + ", which is not known");
   if (graph.at(parts[4]).kind != Kind::integer || name.count < 0) refuse_python(file, "a storage has no proper size");
   if (parts.size() > 5 && graph.at(parts[5]).kind == Kind::tuple) {
     const auto& view = graph.items(graph.at(parts[5]));
@@ -42,7 +45,7 @@ StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::
 std::size_t PythonObjects::storage(const StorageName& name) {
   if (const auto known = storage_of_key_.find(name.key); known != storage_of_key_.end()) return known->second;
   const auto place = place_of_(name.key);
-  if (!place) refuse("the storage '" + name.key.substr(0, 80) + "' is not in the file");
+  if (!place) refuse("the storage " + in_quotes(name.key) + " is not in the file");
   const std::size_t position = into_->storages.size();
   into_->storages.push_back({name.key, name.location, place->offset, place->bytes, place->crc, place->has_crc});
   storage_of_key_[name.key] = position;
@@ -56,7 +59,7 @@ void PythonObjects::read_metadata(std::uint32_t node, PythonTensor& tensor) cons
     const bool on = graph_.at(pairs[i + 1]).kind == Kind::boolean && graph_.at(pairs[i + 1]).integer;
     if (word == "conj") tensor.conjugate = on;
     else if (word == "neg") tensor.negative = on;
-    else refuse("a tensor has the unknown property '" + std::string(word.substr(0, 80)) + "'");
+    else refuse("a tensor has the unknown property " + in_quotes(word));
   }
 }
 
@@ -84,7 +87,7 @@ void PythonObjects::check_bounds(const PythonTensor& tensor, std::uint64_t bytes
 PythonValue PythonObjects::make_tensor(std::uint32_t node, const std::vector<std::uint32_t>& arguments, std::string_view function) {
   const bool third = function == "tensor_v3", second = function == "tensor_v2";
   if (!third && !second && function != "tensor")
-    return PythonValue::of_text("torch._utils._rebuild_" + std::string(function.substr(0, 80)), PythonValue::Kind::foreign);
+    return PythonValue::of_text("torch._utils._rebuild_" + shown(function), PythonValue::Kind::foreign);
   const std::size_t needed = third ? 7 : second ? 6 : 4;
   if (arguments.size() < needed) refuse("a tensor has too few parts");
   const StorageName name = storage_name(graph_, graph_.at(arguments[0]), file_);
@@ -93,7 +96,7 @@ PythonValue PythonObjects::make_tensor(std::uint32_t node, const std::vector<std
   if (third) {
     const PickleNode& type = graph_.at(arguments[6]);
     const auto* row = type.kind == Kind::global && type.text == "torch" ? find_scalar_type(type.name) : nullptr;
-    if (!row) return PythonValue::of_text("torch.Tensor of dtype " + std::string(type.name.substr(0, 80)), PythonValue::Kind::foreign);
+    if (!row) return PythonValue::of_text("torch.Tensor of dtype " + shown(type.name), PythonValue::Kind::foreign);
     tensor.type = row->type;
   }
   if (__builtin_add_overflow(tensor.offset, name.view_offset, &tensor.offset)) refuse("a tensor has an offset that cannot be");
@@ -101,7 +104,7 @@ PythonValue PythonObjects::make_tensor(std::uint32_t node, const std::vector<std
   tensor.storage = storage(name);
   const std::uint64_t bytes = into_->storages[tensor.storage].bytes;
   if (static_cast<std::uint64_t>(name.count) > bytes / name.type->bytes)
-    refuse("the storage '" + name.key.substr(0, 80) + "' has " + std::to_string(bytes) + " bytes, fewer than its " + std::to_string(name.count) +
+    refuse("the storage " + in_quotes(name.key) + " has " + std::to_string(bytes) + " bytes, fewer than its " + std::to_string(name.count) +
            " elements need");
   check_bounds(tensor, bytes);
   const std::size_t position = into_->tensors.size();

@@ -2,6 +2,7 @@
 #include <tuple>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/manifest.h"
 
 namespace muster::format {
@@ -52,12 +53,12 @@ class CoverCheck {
   }
 
   [[noreturn]] void refuse(const SlicePart& part, const std::string& what) const {
-    throw CheckpointError("MU214", std::string(folder_) + ": the slices of tensor '" + part.name + "' do not fit together: on rank " +
+    throw CheckpointError("MU214", std::string(folder_) + ": the slices of tensor " + in_quotes(part.name) + " do not fit together: on rank " +
                                        std::to_string(part.rank) + " it " + what + "; nothing was saved or loaded. Each element must be held by exactly one rank");
   }
 
   [[noreturn]] void refuse_gap(const SlicePart& part, std::int64_t begin, std::int64_t end) const {
-    throw CheckpointError("MU214", std::string(folder_) + ": the slices of tensor '" + part.name + "' do not fit together: no rank holds elements " +
+    throw CheckpointError("MU214", std::string(folder_) + ": the slices of tensor " + in_quotes(part.name) + " do not fit together: no rank holds elements " +
                                        std::to_string(begin) + " to " + std::to_string(end) + " of shape " + shape_text(part) +
                                        "; nothing was saved or loaded. Each element must be held by exactly one rank");
   }

@@ -5,6 +5,7 @@
 
 #include "format/stored_checkpoint.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/manifest.h"
 #include "muster/format/weight_set.h"
 #include "muster/format/zip.h"
@@ -39,7 +40,7 @@ StoredContent open_weight_files(const fs::path& path) {
       if (set.index) {
         const auto listed = set.index->file_of.find(entry.name);
         if (listed == set.index->file_of.end() || listed->second != file.filename())
-          throw CheckpointError("MU205", set.index_path.string() + ": tensor '" + entry.name + "' is in " + file.string() +
+          throw CheckpointError("MU205", set.index_path.string() + ": tensor " + in_quotes(entry.name) + " is in " + file.string() +
                                              ", which the index does not say; the files belong to different saves");
       }
       stored.content.value.entries.emplace_back(PythonValue::of_text(entry.name), add_tensor(stored, input, entry));
@@ -70,14 +71,19 @@ bool is_plain(const PythonValue& value) {
   return std::all_of(value.items.begin(), value.items.end(), is_plain);
 }
 
-void add_leaves(const PythonValue& value, const std::string& path, std::vector<ContentLeaf>& leaves) {
+/// A small file may share one name among many values.
+constexpr std::size_t kMostPlaces = std::size_t{1} << 30;
+
+void add_leaves(const PythonValue& value, const std::string& path, std::vector<ContentLeaf>& leaves, std::size_t& bytes) {
   const auto below = [&](const std::string& name) { return path.empty() ? name : path + "/" + name; };
   const bool sequence = value.kind == Kind::list || value.kind == Kind::tuple;
   if (value.kind == Kind::map && !value.entries.empty()) {
-    for (const auto& [key, part] : value.entries) add_leaves(part, below(key_name(key)), leaves);
+    for (const auto& [key, part] : value.entries) add_leaves(part, below(key_name(key)), leaves, bytes);
   } else if (sequence && !is_plain(value)) {
-    for (std::size_t i = 0; i < value.items.size(); ++i) add_leaves(value.items[i], below(std::to_string(i)), leaves);
+    for (std::size_t i = 0; i < value.items.size(); ++i) add_leaves(value.items[i], below(std::to_string(i)), leaves, bytes);
   } else {
+    bytes += path.size();
+    if (bytes > kMostPlaces) throw CheckpointError("MU225", "the names of what is in the file unfold to more than " + std::to_string(kMostPlaces) + " bytes; it is damaged, or no file of weights");
     leaves.push_back({path, &value});
   }
 }
@@ -88,7 +94,7 @@ PythonValue add_tensor(StoredContent& stored, const std::shared_ptr<const InputF
   const ScalarTypeRow* row = find_scalar_type(entry.type);
   const bool pairs = entry.type == ElementType::f4;
   if (!row || (pairs && (entry.shape.empty() || entry.shape.back() % 2 != 0)))
-    throw CheckpointError("MU207", file->path().string() + ": tensor '" + entry.name + "' has dtype " + std::string(name_of(entry.type)) +
+    throw CheckpointError("MU207", file->path().string() + ": tensor " + in_quotes(entry.name) + " has dtype " + std::string(name_of(entry.type)) +
                                        (row ? " in odd number, which LibTorch has not" : ", which LibTorch has not"));
   PythonTensor tensor{.storage = stored.content.storages.size(), .type = row->type, .offset = 0, .shape = entry.shape, .strides = {}};
   if (pairs) tensor.shape.back() /= 2;
@@ -114,7 +120,8 @@ std::string key_name(const PythonValue& key) { return key.kind == Kind::text ? k
 
 std::vector<ContentLeaf> leaves_of(const PythonValue& value) {
   std::vector<ContentLeaf> leaves;
-  add_leaves(value, "", leaves);
+  std::size_t bytes = 0;
+  add_leaves(value, "", leaves, bytes);
   std::sort(leaves.begin(), leaves.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
   return leaves;
 }
@@ -125,7 +132,7 @@ std::string to_text(const PythonValue& value, std::size_t limit) {
     case Kind::boolean: return value.integer ? "True" : "False";
     case Kind::integer: return std::to_string(value.integer);
     case Kind::number: return to_text(Json(value.number));
-    case Kind::text: return is_utf8(value.text) ? to_text(Json(value.text.substr(0, std::max<std::size_t>(limit, 4)))) : "text";
+    case Kind::text: return '"' + shown(value.text, std::max<std::size_t>(limit, 4)) + '"';
     case Kind::bytes: return std::to_string(value.text.size()) + " bytes";
     case Kind::map: return "{}";
     case Kind::tensor: return "tensor";

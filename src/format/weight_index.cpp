@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 
 namespace muster::format {
 namespace {
@@ -26,7 +27,7 @@ class Watch {
     if (depth > 16) refuse_index(file_, "its JSON is nested too deeply");
     if (event == json::parse_event_t::object_start) names_[depth + 1].clear();
     if (event == json::parse_event_t::key && !names_[depth].insert(value.get<std::string>()).second)
-      refuse_index(file_, "the name " + value.dump() + " comes twice");
+      refuse_index(file_, "the name " + in_quotes(value.get_ref<const std::string&>()) + " comes twice");
     return true;
   }
 
@@ -36,11 +37,11 @@ class Watch {
 };
 
 std::string file_name(const json& value, const std::string& tensor, std::string_view file) {
-  if (!value.is_string()) refuse_index(file, "the file of tensor '" + tensor + "' is no string");
+  if (!value.is_string()) refuse_index(file, "the file of tensor " + in_quotes(tensor) + " is no string");
   const auto name = value.get<std::string>();
   const bool plain =
-      !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
-  if (!plain) refuse_index(file, "the file of tensor '" + tensor + "' must be a name in the index's own folder, not '" + name + "'");
+      !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos && shown(name, name.size()) == name;
+  if (!plain) refuse_index(file, "the file of tensor " + in_quotes(tensor) + " must be a name in the index's own folder, not " + in_quotes(name));
   return name;
 }
 
@@ -49,7 +50,7 @@ json parse_watched(std::string_view text, std::string_view file) {
   if (text.find('\0') != std::string_view::npos) refuse_index(file, "it has a zero byte");
   try {
     return json::parse(text, Watch(file));
-  } catch (const json::exception& error) { refuse_index(file, std::string("it is no JSON (") + error.what() + ")"); }
+  } catch (const json::exception& error) { refuse_index(file, "it is no JSON (" + shown(error.what()) + ")"); }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "format/little_endian.h"
 #include "muster/base/error.h"
+#include "muster/base/shown.h"
 #include "muster/format/zip.h"
 
 namespace muster::format {
@@ -145,10 +146,10 @@ std::vector<ZipEntry> read_zip(const ByteSource& source) {
 }
 
 std::string read_record(const ByteSource& source, const ZipEntry& entry, std::uint64_t limit) {
-  if (!entry.stored) refuse_zip(source, "the record " + entry.name + " is compressed, which torch.save never does");
-  if (entry.bytes > limit) refuse_zip(source, "the record " + entry.name + " has more than " + std::to_string(limit) + " bytes");
+  if (!entry.stored) refuse_zip(source, "the record " + in_quotes(entry.name) + " is compressed, which torch.save never does");
+  if (entry.bytes > limit) refuse_zip(source, "the record " + in_quotes(entry.name) + " has more than " + std::to_string(limit) + " bytes");
   std::string bytes = source.text(entry.offset, entry.bytes);
-  if (crc32(bytes) != entry.crc) refuse_zip(source, "the checksum of the record " + entry.name + " is wrong");
+  if (crc32(bytes) != entry.crc) refuse_zip(source, "the checksum of the record " + in_quotes(entry.name) + " is wrong");
   return bytes;
 }
 

@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/base/shown.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/optim/flat_source.h"
@@ -56,9 +57,9 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
     const auto part = parts.find(tensor.unsafeGetTensorImpl());
     const auto dtype = model.managed->stored_dtype(tensor);
     if (!found)
-      wrong += strict ? "\n  " + name + " is not in the checkpoint" : "";
+      wrong += strict ? "\n  " + shown(name) + " is not in the checkpoint" : "";
     else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != dtype)
-      wrong += "\n  " + name + ": " + described(reader.dtype(*found), reader.sizes(*found)) + " in the checkpoint, " +
+      wrong += "\n  " + shown(name) + ": " + described(reader.dtype(*found), reader.sizes(*found)) + " in the checkpoint, " +
                described(dtype, tensor.sizes()) + " here";
     else if (wrong.empty()) {
       copies.emplace_back(part == parts.end() ? tensor : part->second.values,
@@ -67,7 +68,7 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
     }
   }
   for (const auto& [name, tensor] : weights.map())
-    if (strict && !has_name(own, name)) wrong += "\n  " + name + " is not in the model";
+    if (strict && !has_name(own, name)) wrong += "\n  " + shown(name) + " is not in the model";
   if (!wrong.empty())
     throw CheckpointError("MU240", formatted("the weights of model {} do not fit the checkpoint:{}\nbuild the model with the sizes it was saved "
                                              "with, or pass over names that only one side has with .strict = false", model.module->name(), wrong));

@@ -1,7 +1,7 @@
 #include "muster/tree/state.h"
 
 #include "muster/base/error.h"
-
+#include "muster/base/shown.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,11 @@ namespace {
 
 std::string names_in(const State::Map& map) {
   std::string names;
-  for (const auto& [name, _] : map) names += (names.empty() ? "" : ", ") + name;
+  constexpr size_t kLongest = 2000;
+  for (const auto& [name, _] : map) {
+    if (names.size() > kLongest) return names + ", ...";
+    names += (names.empty() ? "" : ", ") + shown(name);
+  }
   return names.empty() ? "nothing" : names;
 }
 
@@ -48,7 +52,7 @@ State::State(Map value) : value_(std::move(value)) {
   for (const auto& [name, _] : map()) names.push_back(name);
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    throw CheckpointError("MU209", "the name \"" + std::string(*twice) + "\" comes twice among: " + names_in(map()));
+    throw CheckpointError("MU209", "the name \"" + shown(*twice) + "\" comes twice among: " + names_in(map()));
 }
 
 template <class T>
@@ -84,7 +88,7 @@ const State* State::find(std::string_view name) const noexcept {
 
 const State& State::at(std::string_view name) const {
   if (const auto* found = find_in(map(), name)) return *found;
-  throw CheckpointError("MU209", "a saved state has no \"" + std::string(name) + "\"; it has: " + names_in(map()));
+  throw CheckpointError("MU209", "a saved state has no \"" + shown(name) + "\"; it has: " + names_in(map()));
 }
 
 State& State::at(std::string_view name) { return const_cast<State&>(std::as_const(*this).at(name)); }

@@ -50,7 +50,7 @@ TEST(Manifest, RefusesWhatItCannotHaveWritten) {
   };
   refused("", "no JSON");
   refused("[]", "is no table");
-  refused(changed_manifest("muster checkpoint", "another thing"), "says that its format is \"another thing\"");
+  refused(changed_manifest("muster checkpoint", "another thing"), "says that its format is 'another thing'");
   refused(changed_manifest("\"version\": 1", "\"version\": 2"), "has version 2 of the checkpoint format", "MU216");
   refused(changed_manifest("\"version\": 1", "\"version\": 0"), "has version 0");
   refused(changed_manifest("\"version\": 1", "\"version\": 1.0"), "something else than a number");

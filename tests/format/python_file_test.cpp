@@ -112,10 +112,15 @@ std::string file_around(const std::string& pickle) {
   return bytes + layout.end();
 }
 
+std::string sized_text(const std::string& text) {
+  const auto bytes = static_cast<std::uint32_t>(text.size());
+  return "X" + std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + text;
+}
+
 /// A float tensor in the storage "0": offset, shape and strides are opcodes.
 std::string tensor(const std::string& offset, const std::string& shape, const std::string& strides, const std::string& count = "K\x04",
                    const std::string& key = "0") {
-  return "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x00"s + key + "X\x03\x00\x00\x00" "cpu"s +
+  return "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\n"s + sized_text(key) + "X\x03\x00\x00\x00" "cpu"s +
          count + "tQ" + offset + shape + strides + "\x89" "ccollections\nOrderedDict\n)RtR";
 }
 
@@ -144,6 +149,32 @@ TEST(PythonFileTest, CirclesAndUnfoldingAreRefused) {
   std::string doubling = "]\x94";
   for (int i = 0; i < 60; ++i) doubling += "h"s + static_cast<char>(i) + "h" + static_cast<char>(i) + "\x86\x94";
   refuses_around("unfold", doubling + ".");
+}
+
+std::string long_text(char opcode, std::size_t size) { return opcode + sized_text(std::string(size, 'x')).substr(1); }
+
+std::string repeated(const std::string& part, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += part;
+  return all;
+}
+
+TEST(PythonFileTest, ASmallFileCannotAskForMuchMemory) {
+  constexpr std::size_t kText = 1 << 16;
+  for (const char opcode : {'X', 'B'}) {   // one text, referred to again and again: 60 kB and 40 kB that unfold to 1.3 GB
+    refuses_around("unfold to more than", "(" + long_text(opcode, kText) + "q\0"s + repeated("h\0"s, 20'000) + "t.");
+    refuses_around("unfold to more than", "c_codecs\nencode\nq\1("s + long_text(opcode, kText) + "X\6\0\0\0latin1tq\2("s + repeated("h\1h\2R"s, 20'000) + "t.");
+  }
+  refuses_around("unfold to more than", "(cnumpy.core.multiarray\nscalar\nq\1("s + "cnumpy\ndtype\n(X\2\0\0\0f8tR"s + long_text('B', kText) + "tq\2"s +
+                                            repeated("h\1h\2R"s, 20'000) + "t.");
+  refuses_around("a dictionary has a key of more than 4096 bytes", "}("s + long_text('X', 4097) + "Nu.");
+  refuses_around("class's name", "c" + std::string(2000, 'm') + "\nname\n.");
+  refuses_around("a storage has a name of more than", tensor("K\x00"s, "K\x04\x85", "K\x01\x85", "K\x04", "0" + std::string(2000, 'k')) + ".");
+}
+
+TEST(PythonFileTest, OrdinarySharingIsRead) {
+  const std::string bytes = file_around("(" + long_text('X', 200) + "q\0"s + repeated("h\0"s, 10'000) + "(K\1K\2tq\1"s + repeated("h\1"s, 10'000) + "t.");
+  EXPECT_EQ(read_python_file(source_of(bytes, "file")).value.items.size(), 20'002u);
 }
 
 TEST(PythonFileTest, KeysThatComeTwiceKeepTheLast) {

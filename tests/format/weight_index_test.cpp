@@ -73,8 +73,8 @@ TEST(WeightIndex, RefusesHostileText) {
   refuses("no table named weight_map", "[]");
   refuses("no table named weight_map", R"({"weight_map":[]})");
   refuses("the file of tensor 'a' is no string", R"({"weight_map":{"a":1}})");
-  refuses("the name \"a\" comes twice", R"({"weight_map":{"a":"x","a":"y"}})");
-  refuses("the name \"weight_map\" comes twice", R"({"weight_map":{},"weight_map":{}})");
+  refuses("the name 'a' comes twice", R"({"weight_map":{"a":"x","a":"y"}})");
+  refuses("the name 'weight_map' comes twice", R"({"weight_map":{},"weight_map":{}})");
   for (const char* name : {"../x", "/etc/passwd", "..", ".", "", "a/b", "a\\u0000b"})
     refuses("must be a name in the index's own folder", R"({"weight_map":{"a":")" + std::string(name) + "\"}}");
   refuses("nested too deeply", std::string(1'000'000, '['));

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "fuzz.h"
 #include "muster/base/error.h"
 #include "muster/format/checksum.h"
 #include "muster/format/json.h"
@@ -49,6 +50,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   try {
     read(data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
-  } catch (const muster::CheckpointError&) {}
+  } catch (const muster::CheckpointError& error) { muster::fuzz::check_message(error.what()); }
   return 0;
 }
