@@ -9,6 +9,7 @@
 
 #include "checkpoint/numbered_folder.h"
 #include "muster/base/error.h"
+#include "muster/dist/blame.h"
 #include "muster/format/atomic_file.h"
 #include "muster/format/atomic_folder.h"
 #include "muster/format/checksum.h"
@@ -24,6 +25,7 @@ using format::Json;
 struct Failure {
   std::string id;
   std::string message;
+  int rank = 0;   ///< as rank 0 tells it to all
 };
 
 /// What `action` throws, if it throws; a CommError goes on its way.
@@ -42,7 +44,7 @@ std::optional<Failure> failure_of(Action&& action) {
 }
 
 Json json_of(const std::optional<Failure>& failure) {
-  return failure ? Json(Json::Map{{"id", failure->id}, {"message", format::is_utf8(failure->message) ? failure->message : "(no text)"}}) : Json();
+  return failure ? Json(Json::Map{{"id", failure->id}, {"message", format::is_utf8(failure->message) ? failure->message : "(no text)"}, {"rank", std::int64_t{failure->rank}}}) : Json();
 }
 
 /// What another rank sent under this name. Throws: CheckpointError (MU210) if it is not there, or of another kind.
@@ -60,7 +62,7 @@ const T& field(const Json& message, const char* name) {
 std::optional<Failure> failure_in(const Json& message) {
   const Json* failure = message.find("failure");
   if (!failure || failure->is_null()) return std::nullopt;
-  return Failure{field<std::string>(*failure, "id"), field<std::string>(*failure, "message")};
+  return Failure{field<std::string>(*failure, "id"), field<std::string>(*failure, "message"), static_cast<int>(field<std::int64_t>(*failure, "rank"))};
 }
 
 [[noreturn]] void raise(const Failure& failure) { throw CheckpointError(failure.id, failure.message); }
@@ -70,8 +72,10 @@ Json parse_message(const std::string& text) { return format::parse_json(text, "a
 /// Rank 0's say, on all ranks: throws there what it says has failed.
 Json hear_rank_0(const dist::Communicator& group, const Json& said) {
   const Json heard = parse_message(group.as_library("what rank 0 says of a checkpoint").broadcast_bytes(group.rank() == 0 ? format::to_text(said) : std::string()));
-  if (const auto failure = failure_in(heard)) raise(*failure);
-  return heard;
+  const auto failure = failure_in(heard);
+  if (!failure) return heard;
+  dist::blame(group, failure->rank, failure->message);
+  raise(*failure);
 }
 
 Json json_of(const format::SlicePart& part) {
@@ -110,6 +114,7 @@ struct Draft {
   std::optional<NumberedFolder> numbered;
   std::unique_ptr<format::AtomicFolder> folder;
   std::string id;
+  int failed_rank = 0;
 
   void open(const fs::path& path, const WriteCheckpointOptions& options) {
     fs::path target = path;
@@ -123,10 +128,12 @@ struct Draft {
     format::Manifest manifest{.id = id, .indexes = {}};
     std::vector<format::SlicePart> parts;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
+      failed_rank = static_cast<int>(rank);
       if (auto failure = failure_in(reports[rank])) raise({failure->id, (reports.size() > 1 ? "rank " + std::to_string(rank) + ": " : "") + failure->message});
       manifest.indexes.push_back({static_cast<std::uint64_t>(field<std::int64_t>(reports[rank], "bytes")), checksum_in(reports[rank])});
       for (const Json& part : field<Json::List>(reports[rank], "slices")) parts.push_back(part_of(part, static_cast<int>(rank)));
     }
+    failed_rank = 0;
     format::check_slices(std::move(parts), folder->path().string());
     format::AtomicFile file(folder->part() / format::kManifestName, options.durability == Durability::none ? Durability::none : Durability::file);
     const std::string text = format::to_text(manifest);
@@ -155,6 +162,7 @@ fs::path publish_together(const fs::path& folder, const dist::Communicator& grou
       for (const std::string& text : texts) reports.push_back(parse_message(text));
       draft.publish(reports, options);
     });
+  if (failure) failure->rank = draft.failed_rank;
   hear_rank_0(group, Json(Json::Map{{"failure", json_of(failure)}}));
   return field<std::string>(start, "path");
 }

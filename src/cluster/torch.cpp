@@ -55,6 +55,7 @@ Cluster read_muster(const Environment& variables) {
   cluster.job = *variables.find(kJob);
   read_ranks(variables, kJob, cluster);
   cluster.device_index = read_number(variables, kDeviceIndex).value_or(-1);
+  cluster.report_fd = read_number(variables, kReportFd).value_or(-1);
   cluster.store_prefix = "muster/0";
   if (cluster.world_size == 1) return cluster;
   need_main_address(variables, kJob, cluster);

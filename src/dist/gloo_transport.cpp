@@ -14,6 +14,7 @@
 
 #include "dist/greeting.h"
 #include "dist/header.h"
+#include "dist/words.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -118,7 +119,7 @@ auto connecting(const std::string& name, int rank, F make) {
   }
   throw CommError("MU058", formatted("rank {} could not connect group {} by gloo: {}. Check that the ranks reach each other, "
                                   "and name the network interface (GLOO_SOCKET_IFNAME).",
-                                  rank, name, reason.substr(0, 300)));
+                                  rank, name, plain_words(reason)));
 }
 
 /// Why a wait failed, in gloo's words; empty if it did not.

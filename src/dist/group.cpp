@@ -4,8 +4,10 @@
 
 #include <utility>
 
+#include "dist/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/dist/blame.h"
 
 namespace muster::dist {
 
@@ -123,7 +125,14 @@ void Group::work_off_queue() {
 
 void Group::check_alive() {
   std::lock_guard lock(failure_mutex_);
-  if (failure_) throw CommError(failure_->id, failure_->text);
+  if (!failure_) return;
+  if (failure_->peer >= 0) blame(failure_->peer, failure_->id + ": " + failure_->text);
+  throw CommError(failure_->id, failure_->text);
+}
+
+void Group::blame(int rank, std::string_view reason) {
+  if (rank == rank_ || rank < 0 || rank >= size_) return;
+  identity_.report.lost(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)), reason);
 }
 
 void Group::execute(Operation& operation, Clock::time_point asked) {
@@ -135,11 +144,12 @@ void Group::execute(Operation& operation, Clock::time_point asked) {
   } catch (const TransportFailure& failure) {
     fail(explain(operation, failure, begin));
   } catch (const CommError& error) {
-    fail({error.id(), std::string(error.what()).substr(error.id().size() + 2)});
+    fail({error.id(), std::string(error.what()).substr(error.id().size() + 2), -1});
   } catch (const std::exception& error) {
     fail({"MU061", formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
-                                     std::string(error.what()).substr(0, 500))});
+                                     plain_words(error.what(), 500)), -1});
   }
+  identity_.report.well(asked);
   tell_observers(operation, asked);
 }
 
@@ -148,6 +158,8 @@ void Group::fail(Failure failure) {
     std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = std::move(failure);
   }
+  // Before the peers hear of it: who accuses first is right about who was slow.
+  if (failure_->peer >= 0) blame(failure_->peer, failure_->id + ": " + failure_->text);
   collectives_->abort(failure_->id + ": " + failure_->text);
   collectives_->close();
   throw CommError(failure_->id, failure_->text);
@@ -159,10 +171,11 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
   switch (failure.kind) {
     case TransportFailure::Kind::timeout:
       return {"MU051", formatted("rank {} waited {:.1f} s for rank {} in {}. Has that rank left the loop, or does it call "
-                              "something else?", rank_, seconds, failure.peer, place)};
+                              "something else?", rank_, seconds, failure.peer, place), failure.peer};
     case TransportFailure::Kind::closed:
       return {"MU052", formatted("rank {} lost rank {} in {}, after {:.1f} s ({}). Look for the first failure in the output "
-                              "of that rank.", rank_, failure.peer, place, seconds, failure.detail.substr(0, 200))};
+                              "of that rank; if there is none, it has left the loop earlier.", rank_, failure.peer, place, seconds,
+                              first_sentence(failure.detail)), failure.peer};
     case TransportFailure::Kind::aborted: break;
   }
   // The id of the first cause stays the id on all ranks.
@@ -173,14 +186,14 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
   }
   std::string who = failure.peer < 0 ? formatted("group {} was ended", identity_.name)
                                      : formatted("rank {} ended group {}", failure.peer, identity_.name);
-  return {id, formatted("{}, seen by rank {} in {}: {}", who, rank_, place, cause)};
+  return {id, formatted("{}, seen by rank {} in {}: {}", who, rank_, place, cause), failure.peer};
 }
 
 void Group::abort(const std::string& cause) {
   {
     std::lock_guard lock(failure_mutex_);
     if (failure_) return;
-    failure_ = Failure{"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause)};
+    failure_ = Failure{"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause), -1};
   }
   collectives_->abort(cause);
 }
@@ -212,7 +225,11 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag&
   GroupIdentity identity = identity_;
   identity.name += formatted("/{}", subgroups_++);
   bool member = false;
-  for (int rank : ranks) member |= rank == rank_;
+  identity.ranks.clear();
+  for (int rank : ranks) {
+    member |= rank == rank_;
+    identity.ranks.push_back(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)));
+  }
   if (!member) return nullptr;
   if (ranks.size() == 1 && identity.backend != "fake") {
     identity.backend = "none";
@@ -221,5 +238,7 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag&
   }
   return std::make_shared<Group>(identity, collectives_->split(ranks, identity.name));
 }
+
+void blame(const Communicator& group, int rank, std::string_view reason) { group.group()->blame(rank, reason); }
 
 }  // namespace muster::dist

@@ -14,6 +14,7 @@
 
 #include "dist/collectives.h"
 #include "dist/waiting.h"
+#include "muster/cluster/report.h"
 
 namespace muster::dist {
 
@@ -23,6 +24,8 @@ struct GroupIdentity {
   c10::DeviceType device = c10::DeviceType::CPU;  ///< where tensors must be
   std::shared_ptr<void> keeps{};                  ///< lives as long as the group and those split off from it
   std::string name = "world";
+  std::vector<int> ranks{};                       ///< their numbers in the job; empty: as in the group
+  cluster::Report report{};                       ///< where this rank tells of those it lost
   bool starts_inline = false;                     ///< nothing is ever waited for, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<Waiting> waiting = std::make_shared<Waiting>();
@@ -44,6 +47,8 @@ class Group {
   void run(Operation& operation);
   std::shared_ptr<Work::State> start(Operation operation);
   void abort(const std::string& cause);
+  /// What this rank throws next is about that one.
+  void blame(int rank, std::string_view reason);
   void observe(Communicator::Observer observer);
   /// The group of these ranks, or null if this rank is none of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const Tag& tag);
@@ -53,6 +58,7 @@ class Group {
   struct Failure {
     std::string id;
     std::string text;
+    int peer = -1;  ///< the rank that it is about
   };
 
   void number(Operation& operation);

@@ -2,19 +2,25 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "dist/gloo_transport.h"
 #include "dist/group.h"
+#include "dist/patience.h"
 #include "dist/plugged.h"
 #include "dist/signed_store.h"
 #include "dist/store_file.h"
 #include "dist/store_server.h"
+#include "dist/words.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/base/log.h"
+#include "muster/cluster/report.h"
 #include "muster/cluster/secret.h"
 
 namespace muster::dist {
@@ -64,35 +70,63 @@ Meeting open_store(const Cluster& cluster, const cluster::Secret& secret, std::c
   } catch (const std::exception& failure) {
     throw CommError("MU058", formatted("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
                                     "and is the address right?", cluster.rank, cluster.world_size, place,
-                                    timeout.count() / 1000.0, std::string(failure.what()).substr(0, 300)));
+                                    timeout.count() / 1000.0, plain_words(failure.what())));
   }
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (int rank : ranks) text += formatted("{}{}", text.empty() ? "" : ", ", rank);
+  return text;
 }
 
 std::string key_of(int rank) { return formatted("rank/{}", rank); }
 
-/// Waits until every rank has left its mark.
-void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout) {
+/// The ranks that have left no mark yet. Throws: if the store is gone.
+std::vector<int> missing_ranks(const Cluster& cluster, c10d::Store& store) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < cluster.world_size; ++rank)
+    if (!store.check({key_of(rank)})) missing.push_back(rank);
+  return missing;
+}
+
+/// One rank speaks for all that are there.
+void tell_missing(const Cluster& cluster, const std::vector<int>& missing, const Patience& patience) {
+  int first_here = 0;
+  while (std::binary_search(missing.begin(), missing.end(), first_here)) ++first_here;
+  if (cluster.rank == first_here)
+    log::warning(formatted("has waited {:.0f} s for {} ranks to meet; missing: {}", patience.waited_seconds(), cluster.world_size, list_of(missing)));
+}
+
+/// Waits until every rank has left its mark; while they do not come, a line says who is missing.
+void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout, const cluster::Report& report) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
-  std::string missing, reason;
-  try {
-    store.set(key_of(cluster.rank), std::vector<uint8_t>{1});
-    store.wait(keys, timeout);
-    return;
-  } catch (const std::exception& failure) {
-    reason = failure.what();
+  Patience patience(timeout);
+  for (bool marked = false;;) {
+    std::string reason;
+    try {
+      if (!std::exchange(marked, true)) store.set(key_of(cluster.rank), std::vector<uint8_t>{1});
+      return store.wait(keys, patience.next());
+    } catch (const std::exception& failure) {
+      reason = failure.what();
+    }
+    std::vector<int> missing;
+    try {
+      missing = missing_ranks(cluster, store);
+    } catch (const std::exception&) {
+      report.lost(0, "MU058");
+      throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank, plain_words(reason)));
+    }
+    if (missing.empty()) return;
+    if (!patience.over()) {
+      tell_missing(cluster, missing, patience);
+      continue;
+    }
+    report.lost(missing.front(), "MU057");
+    throw CommError("MU057", formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
+                                    "address and world size?", cluster.rank, timeout.count() / 1000.0, cluster.world_size, list_of(missing)));
   }
-  try {
-    for (int rank = 0; rank < cluster.world_size; ++rank)
-      if (!store.check({key_of(rank)})) missing += formatted("{}{}", missing.empty() ? "" : ", ", rank);
-  } catch (const std::exception&) {
-    missing.clear();
-  }
-  if (missing.empty())
-    throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank,
-                                    reason.substr(0, 300)));
-  throw CommError("MU057", formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
-                                  "address and world size?", cluster.rank, timeout.count() / 1000.0, cluster.world_size, missing));
 }
 
 /// Whoever left the marks must have the job's secret, if there is one, and none if there is none.
@@ -116,9 +150,10 @@ GroupIdentity identity_of(const std::string& backend, const GroupOptions& option
 }
 
 Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Cluster& cluster, const GroupOptions& options,
-                     std::shared_ptr<void> keeps) {
+                     std::shared_ptr<void> keeps, const cluster::Report& report) {
   GroupIdentity identity = identity_of(options.backend, options);
   identity.keeps = std::move(keeps);
+  identity.report = report;
   identity.device = entry.device;
   auto make = [store, entry, options](const std::string& name, int rank, int size) {
     return entry.make(c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store), rank, size, options);
@@ -156,13 +191,16 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options, const 
   if (cluster.world_size == 1) return Communicator();
   if (options.backend == "fake") return make_fake(cluster.rank, cluster.world_size);
   auto timeout = milliseconds(options.rendezvous_timeout_seconds);
+  const auto report = cluster::Report::open(cluster.report_fd);
+  report.start();
   const auto secret = cluster::read_secret(Environment::of_process());
   auto [cleanup, store] = open_store(cluster, secret, timeout);
-  meet(cluster, *store, timeout);
+  meet(cluster, *store, timeout, report);
   check_marks(cluster, *store, secret);
-  if (auto entry = more.find(options.backend); entry != more.end()) return plug_in(entry->second, store, cluster, options, std::move(cleanup));
+  if (auto entry = more.find(options.backend); entry != more.end()) return plug_in(entry->second, store, cluster, options, std::move(cleanup), report);
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
+  identity.report = report;
   GlooSetup setup{options.interface, cluster.nodes == 1, timeout, store, secret};
   auto transport = make_gloo_transport(setup, identity.name, cluster.rank, cluster.world_size);
   return Communicator(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));

@@ -5,10 +5,13 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "dist/patience.h"
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 #include "muster/base/log.h"
 #include "muster/cluster/listening_socket.h"
 #include "muster/cluster/variables.h"
@@ -63,6 +66,12 @@ std::string address_of_store(const Cluster& cluster) {
   return cluster.store_is_external || found == all.running.end() ? "" : found->second.address;
 }
 
+/// One rank of each node speaks for all that wait there for the server.
+bool speaks_for_node(const Cluster& cluster) {
+  const bool serves_here = cluster.node_rank == 0 && !cluster.store_is_external;
+  return cluster.local_rank == (serves_here ? 1 : 0);
+}
+
 }  // namespace
 
 StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
@@ -73,6 +82,12 @@ StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeou
   options.timeout = timeout;
   options.multiTenant = true;  // a second group of this process shares the server
   if (options.isServer) return run_server(cluster, options);
+  std::optional<Reminder> reminder;
+  if (speaks_for_node(cluster))
+    reminder.emplace([&](double seconds) {
+      return formatted("has waited {:.0f} s for the store at {}:{}, which {} opens", seconds, cluster.main_address, cluster.main_port,
+                       cluster.store_is_external ? "the launcher" : "rank 0");
+    });
   return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
 }
 

@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/cluster/variables.h"
 
 namespace muster::launcher {
 namespace {
@@ -24,7 +25,7 @@ struct Image {
   std::vector<std::string> lines;
   const char* path;
 
-  explicit Image(const Program& program) : lines(program.environment.lines()), path(program.path.c_str()) {
+  Image(const Program& program, const Environment& variables) : lines(variables.lines()), path(program.path.c_str()) {
     for (const auto& argument : program.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
     for (const auto& line : lines) environment.push_back(const_cast<char*>(line.c_str()));
     arguments.push_back(nullptr);
@@ -37,14 +38,15 @@ void replace_descriptor(int from, int to) {
 }
 
 /// In the new process; only async-signal-safe calls. Writes errno to `report` if it cannot execute.
-[[noreturn]] void become(const Image& image, const Placement& placement, pid_t parent, int report) {
+[[noreturn]] void become(const Image& image, const Placement& placement, pid_t parent, int report, int page) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   if (placement.own_group) setpgid(0, 0);
   replace_descriptor(placement.input_fd, STDIN_FILENO);
   replace_descriptor(placement.output_fd, STDOUT_FILENO);
   replace_descriptor(placement.error_fd, STDERR_FILENO);
-  if (placement.keep_fd >= 0) fcntl(placement.keep_fd, F_SETFD, 0);
+  for (int kept : {placement.keep_fd, page})
+    if (kept >= 0) fcntl(kept, F_SETFD, 0);
   std::signal(SIGPIPE, SIG_DFL);
   if (placement.signal_mask) sigprocmask(SIG_SETMASK, placement.signal_mask, nullptr);
   execve(image.path, image.arguments.data(), image.environment.data());
@@ -76,12 +78,14 @@ std::string End::words() const {
 }
 
 Child::Child(int rank, const Program& program, const Placement& placement) : own_group_(placement.own_group), rank_(rank) {
-  Image image(program);
+  auto variables = program.environment;
+  if (report_.descriptor() >= 0) variables.set(cluster::kReportFd, std::to_string(report_.descriptor()));
+  Image image(program, variables);
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0) refuse(rank, "no pipe", errno);
   pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(image, placement, parent, report[1]);
+  if (pid_ == 0) become(image, placement, parent, report[1], report_.descriptor());
   int error = errno;
   close(report[1]);
   if (pid_ < 0) {
@@ -101,7 +105,7 @@ Child::Child(int rank, const Program& program, const Placement& placement) : own
 
 Child::Child(Child&& other) noexcept
     : end_(other.end_), own_group_(other.own_group_), pid_(std::exchange(other.pid_, -1)),
-      pid_fd_(std::exchange(other.pid_fd_, -1)), rank_(other.rank_) {}
+      pid_fd_(std::exchange(other.pid_fd_, -1)), rank_(other.rank_), report_(std::move(other.report_)) {}
 
 Child::~Child() {
   if (pid_ < 0) return;

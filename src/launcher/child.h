@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/base/environment.h"
+#include "muster/cluster/report.h"
 
 namespace muster::launcher {
 
@@ -40,7 +41,7 @@ struct Placement {
   const sigset_t* signal_mask = nullptr;  ///< nullptr: inherited
 };
 
-/// A process started by us and not waited for yet. It dies (SIGKILL) with the thread that started it.
+/// A rank: a process started by us and not waited for yet, and what it tells us of itself. It dies (SIGKILL) with the thread that started it.
 /// Movable. The destructor ends a process that still runs and reaps it.
 class Child {
  public:
@@ -52,6 +53,8 @@ class Child {
 
   int rank() const noexcept { return rank_; }
   pid_t pid() const noexcept { return pid_; }
+  /// What it has told; it is given the page's descriptor in its environment.
+  const cluster::Report& report() const noexcept { return report_; }
   /// Readable once the process has ended.
   int pid_fd() const noexcept { return pid_fd_; }
   /// Looks whether it has ended. It is not reaped, so its id stays ours. Never blocks.
@@ -67,6 +70,7 @@ class Child {
   pid_t pid_ = -1;
   int pid_fd_ = -1;
   int rank_ = 0;
+  cluster::Report report_ = cluster::Report::make();
 };
 
 /// The path of the file that `name` executes, as a shell would find it.

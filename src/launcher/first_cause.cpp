@@ -7,23 +7,131 @@
 #include "muster/base/log.h"
 
 namespace muster::launcher {
+namespace {
 
-FirstCause choose_cause(const std::vector<FirstCause>& failed) {
-  auto order = [](const FirstCause& cause) {
-    int kind = cause.end.signal == SIGABRT ? 2 : cause.end.signal ? 0 : 1;
-    return std::tuple(kind, cause.rank);
-  };
-  return *std::min_element(failed.begin(), failed.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+using log::format;
+using Ranks = std::vector<SeenRank>;
+using Kind = FirstCause::Kind;
+
+bool has_failed(const SeenRank& rank) { return rank.end && rank.end->failed(); }
+
+bool is_echo(const SeenRank& rank) { return rank.told.lost_rank >= 0 && rank.told.lost_rank != rank.rank; }
+
+const SeenRank* find(const Ranks& ranks, int rank) {
+  auto found = std::find_if(ranks.begin(), ranks.end(), [&](const SeenRank& one) { return one.rank == rank; });
+  return found == ranks.end() ? nullptr : &*found;
 }
 
-std::vector<std::string> describe(const FirstCause& cause, const std::deque<std::string>* last_lines) {
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.1f s", static_cast<double>(cause.after.count()) / 1000);
-  std::vector<std::string> result;
-  result.push_back(log::format("muster: ", "MU035", ": rank ", cause.rank, " ", cause.end.words(), " after ", seconds,
-                               cause.end.signal == SIGKILL ? " (somebody's kill -9, or the system was out of memory)" : "",
-                               "; all other ranks are ended.", !last_lines ? "" : last_lines->empty() ? " It had written nothing." : " Its last lines:"));
+const SeenRank& likeliest(const std::vector<const SeenRank*>& failed) {
+  auto order = [](const SeenRank* one) { return std::tuple(one->end->signal == SIGABRT ? 2 : one->end->signal ? 0 : 1, one->rank); };
+  return **std::min_element(failed.begin(), failed.end(), [&](auto* a, auto* b) { return order(a) < order(b); });
+}
+
+FirstCause of(const SeenRank& rank) {
+  return {.end = rank.end.value_or(End{}), .rank = rank.rank, .runs = !rank.end, .steps = rank.told.steps, .words = {}};
+}
+
+/// Where those lead who say that they have lost each other.
+struct Trail {
+  const SeenRank* witness;  ///< the last one who accuses another
+  const SeenRank* accused;  ///< nullptr: a rank of another node
+  bool is_circle = false;   ///< both accuse; the witness did so first
+};
+
+Trail follow(const Ranks& ranks, const SeenRank& start) {
+  std::vector<const SeenRank*> passed{&start};
+  for (;;) {
+    const SeenRank* accused = find(ranks, passed.back()->told.lost_rank);
+    if (!accused || !is_echo(*accused)) return {passed.back(), accused};
+    auto again = std::find(passed.begin(), passed.end(), accused);
+    if (again == passed.end()) {
+      passed.push_back(accused);
+      continue;
+    }
+    auto first = *std::min_element(again, passed.end(), [](auto* a, auto* b) { return a->told.lost_at < b->told.lost_at; });
+    return {first, find(ranks, first->told.lost_rank), true};
+  }
+}
+
+/// What an echo comes to; nothing if ranks lost each other at once.
+std::optional<FirstCause> trace(const Ranks& ranks, const SeenRank& echo) {
+  const Trail trail = follow(ranks, echo);
+  auto cause = of(trail.accused ? *trail.accused : echo);
+  cause.end = *echo.end;
+  cause.other = trail.accused ? trail.witness->rank : trail.witness->told.lost_rank;
+  cause.other_steps = trail.witness->told.steps;
+  cause.words = trail.witness->told.reason;
+  if (!trail.accused) cause.kind = Kind::elsewhere;
+  else if (trail.is_circle && !cause.words.starts_with("MU051")) return std::nullopt;
+  else if (trail.accused->told.left_by_exception) cause.kind = Kind::abandoned;
+  else cause.kind = trail.accused->end && !trail.is_circle ? Kind::left : Kind::silent;
+  return cause;
+}
+
+std::string seconds(std::chrono::milliseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(time.count()) / 1000);
+  return text;
+}
+
+std::string in_step(std::int64_t steps) { return steps < 0 ? "" : format(", in step ", steps + 1); }
+
+std::string name(int rank, const Layout& layout) {
+  return layout.nodes > 1 ? format("rank ", rank, " on node ", layout.node_of(rank)) : format("rank ", rank);
+}
+
+std::string headline(const FirstCause& cause, const Layout& layout) {
+  const std::string who = name(cause.rank, layout), other = cause.other < 0 ? "" : name(cause.other, layout);
+  const std::string ended = format(cause.end.words(), " after ", seconds(cause.after));
+  switch (cause.kind) {
+    case Kind::failed: break;
+    case Kind::elsewhere:
+      return format("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other, ": the first cause stands in the output of the "
+                    "launcher there; all ranks of this node are ended.");
+    case Kind::left:
+      return format("MU038", ": ", who, " left main normally", cause.steps < 0 ? "" : format(" after ", cause.steps, " steps"), " while ", other,
+                    cause.other_steps < 0 ? " still communicated" : format(" was in step ", cause.other_steps + 1),
+                    ": ranks made different numbers of steps; use check_trigger(), so that they leave the loop together. ", other, " ", ended,
+                    "; all other ranks are ended.");
+    case Kind::abandoned:
+      return format("MU035", ": ", who, " failed", in_step(cause.steps), ": an exception left its Accelerator or Fabric",
+                    cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ", other, " ", ended,
+                    "; all other ranks are ended.");
+    case Kind::silent:
+      return format("MU039", ": ", who, " gave no answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ", other,
+                    " waited for it in vain; the job ", ended, ", and all ranks are ended.");
+  }
+  return format("MU035", ": ", who, " ", ended, in_step(cause.steps), cause.end.signal == SIGKILL ? " (somebody's kill -9, or the system was out of memory)" : "",
+                "; all other ranks are ended.");
+}
+
+}  // namespace
+
+std::optional<FirstCause> judge(const Ranks& ranks, bool waited) {
+  std::vector<const SeenRank*> failed, own;
+  for (const auto& rank : ranks) {
+    if (!has_failed(rank)) continue;
+    failed.push_back(&rank);
+    if (!is_echo(rank)) own.push_back(&rank);
+  }
+  if (failed.empty()) return std::nullopt;
+  if (!own.empty()) return of(likeliest(own));
+  std::optional<FirstCause> found;
+  for (const auto* echo : failed) {
+    auto cause = trace(ranks, *echo);
+    if (!cause) continue;
+    if (cause->kind == Kind::left) return cause;
+    if (cause->runs && !waited) return std::nullopt;
+    if (!found) found = cause;
+  }
+  return found ? found : of(likeliest(failed));
+}
+
+std::vector<std::string> describe(const FirstCause& cause, const Layout& layout, const std::deque<std::string>* last_lines) {
+  std::vector<std::string> result{"muster: " + headline(cause, layout)};
+  if (cause.kind == Kind::silent || cause.kind == Kind::left) result.push_back("muster:   " + cause.words);
   if (!last_lines) return result;
+  result.back() += last_lines->empty() ? " It had written nothing." : " Its last lines:";
   for (const auto& line : *last_lines) result.push_back("muster:   " + line);
   return result;
 }

@@ -1,29 +1,59 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "child.h"
+#include "muster/cluster/report.h"
 
 namespace muster::launcher {
 
-/// The first failure of a rank.
-struct FirstCause {
-  std::chrono::milliseconds after{0};  ///< since the start of the job
-  End end;
-  int local_rank = 0;
+/// A rank of this node as its supervisor sees it.
+struct SeenRank {
+  std::optional<End> end;
   int rank = 0;
+  cluster::Standing told;
 };
 
-/// The likeliest first cause among ranks found failed at one moment: a crash or a kill before an exit code, an exit code
-/// before an abort (an exception nobody caught, often the echo of another rank's end), then the lowest rank.
-/// Requires: not empty.
-FirstCause choose_cause(const std::vector<FirstCause>& failed);
+/// How the ranks of the job lie on nodes.
+struct Layout {
+  int nodes = 1;
+  int processes = 1;  ///< ranks of each node
+
+  int node_of(int rank) const { return rank / processes; }
+};
+
+/// Why a job fails: what is said of `rank`.
+struct FirstCause {
+  enum class Kind {
+    failed,     ///< it ended by a failure of its own
+    elsewhere,  ///< it failed, since it had lost `other`, a rank of another node
+    left,       ///< it ended well while `other` still waited for it
+    abandoned,  ///< an exception left its runtime, and its program kept that to itself; `other` lost it
+    silent,     ///< it still runs and gave `other` no answer
+  };
+  std::chrono::milliseconds after{0};  ///< since the start of the job
+  End end;                             ///< of the rank that failed: `rank`, or `other` where `rank` has not
+  Kind kind = Kind::failed;
+  int other = -1;
+  std::int64_t other_steps = -1;
+  int rank = 0;
+  bool runs = false;                   ///< `rank` had not ended
+  std::int64_t steps = -1;             ///< updates that `rank` made; -1: unknown
+  std::string words;                   ///< what `other` said of it
+};
+
+/// The first cause among the ranks of a node, or nothing where none has failed. A rank whose last error was about another
+/// one is an echo of that one; until it is known what became of that one there is no cause either, unless `waited`.
+/// Of several failures of their own a crash or a kill counts before an exit code, an exit code before an abort (an
+/// exception that nobody caught, often an echo that could not say so), then the lowest rank.
+std::optional<FirstCause> judge(const std::vector<SeenRank>& ranks, bool waited);
 
 /// The lines about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if they are known.
-std::vector<std::string> describe(const FirstCause& cause, const std::deque<std::string>* last_lines);
+std::vector<std::string> describe(const FirstCause& cause, const Layout& layout, const std::deque<std::string>* last_lines);
 
 }  // namespace muster::launcher

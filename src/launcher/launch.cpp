@@ -11,6 +11,7 @@
 #include "local_ranks.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/cluster/variables.h"
 #include "nodes.h"
 
 namespace muster {
@@ -31,10 +32,10 @@ void finish_at_exit(int status, void*) {
   _exit(code);
 }
 
-/// An exception nobody caught is often the echo of another rank's end, whose cause and exit code count then.
+/// An exception nobody caught may be the echo of another rank's end, whose cause and exit code count then.
 [[noreturn]] void finish_at_terminate() {
   LocalRanks* ranks = ranks_of_process.load();
-  if (ranks && ranks->await_failure()) {
+  if (ranks && ranks->yields_to_another()) {
     if (auto current = std::current_exception()) try {
         std::rethrow_exception(current);
       } catch (const std::exception& error) {
@@ -72,10 +73,11 @@ Job plan_job(const LaunchOptions& options, const Environment& variables) {
   return job;
 }
 
-void become_rank_zero(const Environment& before, const Job& job) {
+void become_rank_zero(const Environment& before, const Job& job, const cluster::Report& report) {
   for (const auto& [name, value] : before.variables())
     if (name.starts_with("TORCHELASTIC_")) unsetenv(name.c_str());
-  const auto after = rank_environment(before, job, 0);
+  auto after = rank_environment(before, job, 0);
+  if (report.descriptor() >= 0) after.set(cluster::kReportFd, std::to_string(report.descriptor()));
   for (const auto& [name, value] : after.variables()) setenv(name.c_str(), value.c_str(), 1);
 }
 
@@ -94,12 +96,15 @@ Cluster launch(const LaunchOptions& options) {
   Job job = plan_job(options, before);
   if (job.world_size() == 1) return cluster;
   auto store = open_store(job);
+  cluster::Report report;
   if (job.processes > 1) {
-    ranks_of_process = new LocalRanks(job, options);
+    auto* ranks = new LocalRanks(job, options);
+    ranks_of_process = ranks;
+    report = ranks->report();
     terminate_before = std::set_terminate(finish_at_terminate);
     on_exit(finish_at_exit, nullptr);
   }
-  become_rank_zero(before, job);
+  become_rank_zero(before, job, report);
   // From here on the socket belongs to whoever runs the store.
   store.release();
   return read_cluster();

@@ -18,9 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A rank's sockets close a moment before its end can be seen, so who hears of the one waits for the other.
-constexpr milliseconds kMoment{150};
-
 /// This program with its arguments. The link itself serves where the file was replaced since.
 Program this_program() {
   Program program;
@@ -42,7 +39,8 @@ void flush(FILE* stream) {
 
 }  // namespace
 
-LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options) : options_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
+    : options_(options), own_rank_(job.rank_of(0)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   // Signals are the program's affair, not this thread's; the ranks get the mask of before.
   sigset_t all, before;
   sigfillset(&all);
@@ -82,6 +80,7 @@ void LocalRanks::start(const Job& job, const sigset_t& signal_mask) {
     program.environment = rank_environment(parent, job, local_rank);
     children_.emplace_back(job.rank_of(local_rank), program, placement);
   }
+  supervisor_.emplace(Supervisor::Setup{&children_, options_.grace, {job.nodes, job.processes}, Supervisor::Own{own_rank_, report_}});
 }
 
 LocalRanks::~LocalRanks() {
@@ -91,7 +90,8 @@ LocalRanks::~LocalRanks() {
 int LocalRanks::finish(int status) {
   {
     std::lock_guard lock(mutex_);
-    finish_status_ = status;
+    finishing_ = true;
+    own_end_ = End{status, 0};
   }
   changed_.notify_all();
   eventfd_write(wake_.get(), 1);
@@ -99,87 +99,80 @@ int LocalRanks::finish(int status) {
   return cause_ ? cause_->end.exit_code() : status;
 }
 
-bool LocalRanks::await_failure() {
+bool LocalRanks::yields_to_another() {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, kMoment, [this] { return cause_.has_value(); });
+  if (!own_end_) own_end_ = End{0, SIGABRT};
+  eventfd_write(wake_.get(), 1);
+  changed_.wait(lock, [this] { return cause_.has_value(); });
+  return cause_->rank != own_rank_;
+}
+
+std::optional<End> LocalRanks::own_end() {
+  std::lock_guard lock(mutex_);
+  return own_end_;
 }
 
 void LocalRanks::watch() {
-  auto finishing = [this] {
-    std::lock_guard lock(mutex_);
-    return finish_status_.has_value();
-  };
-  while (!cause_ && !finishing()) poll_until(std::nullopt);
-  if (cause_) return fail();
-  if (*finish_status_ == 0) await_others();
-  if (!cause_ && !all_ended()) poll_until(Clock::now() + kMoment);
+  while (!cause_ && !own_end()) poll_until(std::nullopt);
+  // A failure of its own is judged within `grace`.
+  while (!cause_ && own_end()->failed()) poll_until(std::nullopt);
+  if (!cause_) await_others();
   end_others();
-}
-
-bool LocalRanks::all_ended() const {
-  return std::all_of(children_.begin(), children_.end(), [](const Child& child) { return child.end().has_value(); });
+  end_process();
 }
 
 void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
   std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
-  for (auto& child : children_)
-    if (!child.end()) entries.push_back({child.pid_fd(), POLLIN, 0});
-  int timeout = -1;
-  if (deadline) timeout = static_cast<int>(std::max<milliseconds::rep>(0, std::chrono::ceil<milliseconds>(*deadline - Clock::now()).count()));
+  supervisor_->add_to(entries);
+  int timeout = supervisor_->poll_timeout();
+  if (deadline) {
+    auto left = static_cast<int>(std::max<milliseconds::rep>(0, std::chrono::ceil<milliseconds>(*deadline - Clock::now()).count()));
+    timeout = timeout < 0 ? left : std::min(timeout, left);
+  }
   poll(entries.data(), entries.size(), timeout);
   eventfd_t told = 0;
   eventfd_read(wake_.get(), &told);
-  look();
+  if (auto end = own_end()) supervisor_->own_ends(*end);
+  supervisor_->look();
+  if (!cause_ && supervisor_->cause()) tell_cause();
 }
 
-/// Every end is seen here and nowhere else, so none can slip in between what is judged and what is polled.
-void LocalRanks::look() {
-  for (auto& child : children_) child.look();
-  if (cause_ || ending_) return;
-  std::vector<FirstCause> failed;
-  auto after = std::chrono::duration_cast<milliseconds>(Clock::now() - start_);
-  for (size_t i = 0; i < children_.size(); ++i) {
-    const auto& end = children_[i].end();
-    if (end && end->failed()) failed.push_back({after, *end, static_cast<int>(i) + 1, children_[i].rank()});
-  }
-  if (failed.empty()) return;
-  auto cause = choose_cause(failed);
-  for (const auto& line : describe(cause, nullptr)) std::fprintf(stderr, "%s\n", line.c_str());
+void LocalRanks::tell_cause() {
+  for (const auto& line : describe(*supervisor_->cause(), supervisor_->layout(), nullptr)) std::fprintf(stderr, "%s\n", line.c_str());
   {
     std::lock_guard lock(mutex_);
-    cause_ = cause;
+    cause_ = supervisor_->cause();
   }
   changed_.notify_all();
 }
 
-/// A rank has failed while the program runs: it gets as long as the other ranks to come to its own end.
-void LocalRanks::fail() {
-  auto deadline = Clock::now() + options_.grace;
-  end_others();
-  auto finishing = [this] { return finish_status_.has_value(); };
-  {
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_until(lock, deadline, finishing)) return;
-  }
-  flush(stdout);
-  flush(stderr);
-  _exit(cause_->end.exit_code());
-}
-
 void LocalRanks::await_others() {
   auto deadline = Clock::now() + options_.exit_timeout;
-  while (!cause_ && !all_ended() && Clock::now() < deadline) poll_until(deadline);
-  if (!cause_ && !all_ended())
-    log::warning("rank 0 has ended, but other ranks still ran after ", options_.exit_timeout.count(), " ms and are ended now");
+  while (!cause_ && !supervisor_->all_ended() && Clock::now() < deadline) poll_until(deadline);
+  if (!cause_ && !supervisor_->all_ended())
+    log::warning("rank ", own_rank_, " has ended, but other ranks still ran after ", options_.exit_timeout.count(), " ms and are ended now");
 }
 
 void LocalRanks::end_others() {
-  ending_ = true;
-  auto deadline = Clock::now() + options_.grace;
-  for (auto& child : children_) child.signal(SIGTERM, false);
-  while (!all_ended() && Clock::now() < deadline) poll_until(deadline);
-  for (auto& child : children_) child.signal(SIGKILL, false);
+  if (!cause_) {
+    supervisor_->stop(options_.grace);
+    supervisor_->signal_all(SIGTERM, false);
+  }
+  while (!supervisor_->all_ended()) poll_until(std::nullopt);
+  supervisor_.reset();
   children_.clear();
+}
+
+/// Another rank has failed while the program runs: it gets as long as the others to come to its own end.
+void LocalRanks::end_process() {
+  std::unique_lock lock(mutex_);
+  if (!cause_ || (own_end_ && cause_->rank == own_rank_)) return;
+  // Who waits in yields_to_another() does not come to an end of his own.
+  if (!own_end_ || finishing_) changed_.wait_for(lock, options_.grace, [this] { return finishing_; });
+  if (finishing_) return;
+  flush(stdout);
+  flush(stderr);
+  _exit(cause_->end.exit_code());
 }
 
 }  // namespace muster::launcher

@@ -10,15 +10,15 @@
 
 #include "child.h"
 #include "descriptor.h"
-#include "first_cause.h"
 #include "muster/launcher/options.h"
 #include "rank_environment.h"
+#include "supervisor.h"
 
 namespace muster::launcher {
 
-/// The other local ranks of a program that has made itself rank 0 by launch(), and the thread that starts and watches
-/// them. It must be that thread that starts them: they die with the thread that started them.
-/// Thread safety: finish() and await_failure() from any thread, finish() once.
+/// The other local ranks of a program that has made itself local rank 0 by launch(), and the thread that starts them and
+/// drives their supervisor. It must be that thread that starts them: they die with the thread that started them.
+/// Thread safety: finish() and yields_to_another() from any thread, finish() once.
 class LocalRanks {
  public:
   /// Starts local ranks 1 and up. Throws: LaunchError (MU034).
@@ -28,31 +28,36 @@ class LocalRanks {
   /// For the end of this process with `status`: waits for the other ranks (or ends them, if status is not 0), and
   /// returns the exit code of the job. Bounded by the options' times.
   int finish(int status);
-  /// Whether a rank has failed, waiting a moment for one that is about to be found.
-  bool await_failure();
+  /// For the end of this process by an exception that nobody caught: whether another rank is the first cause, which then
+  /// is told, and ends this process soon. Bounded by the options' times.
+  bool yields_to_another();
+  /// Where this process tells how it fares.
+  const cluster::Report& report() const noexcept { return report_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = Supervisor::Clock;
 
   void start(const Job& job, const sigset_t& signal_mask);
   void watch();
-  bool all_ended() const;
+  std::optional<End> own_end();
   void poll_until(std::optional<Clock::time_point> deadline);
-  void look();
-  void fail();
+  void tell_cause();
   void await_others();
   void end_others();
+  void end_process();
 
-  std::optional<FirstCause> cause_;  // written by the thread under the mutex
   std::condition_variable changed_;
   std::vector<Child> children_;      // the thread's own
-  bool ending_ = false;              // the thread's own: what ends now was told to
+  std::optional<FirstCause> cause_;  // written by the thread under the mutex
   std::exception_ptr start_error_;
-  std::optional<int> finish_status_; // under the mutex
+  bool finishing_ = false;           // under the mutex: finish() was called
   std::mutex mutex_;
   LaunchOptions options_;
-  Clock::time_point start_ = Clock::now();
+  std::optional<End> own_end_;       // under the mutex
+  int own_rank_;
+  cluster::Report report_ = cluster::Report::make();
   bool started_ = false;             // under the mutex
+  std::optional<Supervisor> supervisor_;  // the thread's own
   Descriptor wake_;
   std::thread thread_;               // last: it uses all others
 };

@@ -19,7 +19,7 @@ void forget_other_launchers(Environment& result) {
   const Environment before = result;
   for (const auto& [name, value] : before.variables())
     if (name.starts_with("TORCHELASTIC_") || name.starts_with("ROLE_")) result.unset(name);
-  for (auto name : {cluster::kStoreFd, cluster::kDeviceIndex, cluster::kSecret, cluster::kSecretFile}) result.unset(name);
+  for (auto name : {cluster::kStoreFd, cluster::kDeviceIndex, cluster::kReportFd, cluster::kSecret, cluster::kSecretFile}) result.unset(name);
 }
 
 }  // namespace

@@ -11,9 +11,17 @@ constexpr size_t kTailLines = 10;
 constexpr size_t kTailWidth = 500;
 constexpr size_t kLongestLine = size_t{1} << 16;  // longer ones are cut, so that a rank cannot fill the memory
 
+/// LibTorch writes some thirty of these after the words of an exception.
+bool is_frame(std::string_view line) {
+  constexpr std::string_view kStart = "frame #";
+  return line.starts_with(kStart) && line.size() > kStart.size() && line[kStart.size()] >= '0' && line[kStart.size()] <= '9' &&
+         line.find(": ") != line.npos;
+}
+
 }  // namespace
 
 void Tail::add(std::string_view line) {
+  if (is_frame(line)) return;
   lines_.emplace_back(line.substr(0, kTailWidth));
   if (lines_.size() > kTailLines) lines_.pop_front();
 }

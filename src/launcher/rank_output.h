@@ -8,7 +8,7 @@
 
 namespace muster::launcher {
 
-/// The last lines of a rank, for the message about its failure.
+/// The last lines of a rank, for the message about its failure, without LibTorch's lists of stack frames.
 class Tail {
  public:
   void add(std::string_view line);

@@ -14,6 +14,7 @@
 #include "muster/cluster/listening_socket.h"
 #include "nodes.h"
 #include "rank_environment.h"
+#include "supervisor.h"
 #include "watch.h"
 
 namespace muster {
@@ -84,7 +85,8 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   start_ranks(job, program, store, signals, keeper, console, children);
   // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
   store = cluster::ListeningSocket();
-  return Watch({&children, &console, options.grace, &signals}).run();
+  Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});
+  return Watch({&console, &signals, &supervisor}).run(children);
 }
 
 }  // namespace muster

@@ -2,14 +2,12 @@
 
 #include <sys/signalfd.h>
 
-#include <chrono>
-#include <optional>
 #include <vector>
 
 #include "child.h"
 #include "console.h"
 #include "descriptor.h"
-#include "first_cause.h"
+#include "supervisor.h"
 
 namespace muster::launcher {
 
@@ -32,41 +30,29 @@ class RelayedSignals {
   Descriptor fd_;
 };
 
-/// Watches the ranks of a `muster run` until all have ended, and passes output and signals on.
+/// Drives the supervisor of a `muster run` until all ranks have ended, and passes output and signals on.
 class Watch {
  public:
   struct Parts {
-    std::vector<Child>* children;
     Console* console;
-    std::chrono::milliseconds grace;
     const RelayedSignals* signals;
+    Supervisor* supervisor;
   };
   explicit Watch(Parts parts) : parts_(parts) {}
 
-  /// Returns the exit code of the job.
-  int run();
+  /// Returns the exit code of the job: that of the first cause, 0 if none failed, 128 + the signal that stopped it.
+  int run(const std::vector<Child>& children);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  bool all_ended() const;
-  void look();
   void handle_signals();
   void relay(int number);
   void suspend();
-  void signal_all(int number, bool group);
-  void end_within(std::chrono::milliseconds grace);
-  void check_deadline();
-  int poll_timeout() const;
-  void poll_once(bool processes);
-  void drain();
-  int exit_code() const;
+  void poll_once(bool processes, int timeout);
+  void drain(int first_rank);
+  void tell_cause(int first_rank);
 
-  std::optional<FirstCause> cause_;
-  std::optional<Clock::time_point> deadline_;  // when what still runs is killed
   Parts parts_;
-  Clock::time_point start_ = Clock::now();
-  int stop_signal_ = 0;                        // what the launcher was told to stop by
+  int stop_signal_ = 0;  // what the launcher was told to stop by
 };
 
 }  // namespace muster::launcher

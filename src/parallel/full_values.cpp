@@ -1,4 +1,5 @@
 #include "muster/base/error.h"
+#include "muster/dist/blame.h"
 #include "parallel/sharded_state.h"
 
 #include <exception>
@@ -11,17 +12,21 @@ std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& thrown) {
-    return std::string("!") + thrown.what();
+    return thrown.what()[0] ? thrown.what() : "an exception without words";
   } catch (...) {
-    return "!an exception of unknown type";
+    return "an exception of unknown type";
   }
 }
 
-/// What some other rank threw, with its rank; empty if none did. Collective.
+/// What some rank threw, with its rank; empty if none did. Collective.
 std::string first_failure(const dist::Communicator& group, const std::string& own) {
+  if (group.size() == 1) return own;
   const auto all = group.as_library("the end of summon_full_params").all_gather_bytes(own);
-  for (size_t r = 0; r < all.size(); ++r)
-    if (!all[r].empty()) return "rank " + std::to_string(r) + " of group " + group.name() + ": " + all[r].substr(1);
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty()) continue;
+    dist::blame(group, static_cast<int>(r), all[r]);
+    return "rank " + std::to_string(r) + " of group " + group.name() + ": " + all[r];
+  }
   return {};
 }
 

@@ -1,6 +1,7 @@
 #include "muster/parallel/join.h"
 
 #include "muster/base/error.h"
+#include "muster/dist/blame.h"
 #include "parallel/join_session.h"
 
 #include <ATen/ops/tensor.h>
@@ -97,6 +98,7 @@ JoinSession::Next JoinSession::tell(JoinEvent event, int64_t model) {
   }
   if (next.failed >= 0 && event != JoinEvent::failed) {
     broken_ = true;
+    dist::blame(group_, next.failed, "MU119");
     throw UsageError("MU119", "the loop of rank " + std::to_string(next.failed) + " inside join_uneven_inputs threw; see that rank's error");
   }
   if (next.active > 0) last_rank_ = next.root;

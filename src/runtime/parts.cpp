@@ -25,8 +25,10 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <exception>
 #include <unordered_set>
 
 namespace muster::runtime {
@@ -48,6 +50,21 @@ void follow_wish(const Environment& environment, const char* variable, Option& o
   if (told != asked) option = wanted;
 }
 
+/// The same for the time-out, of which 0 is no wish.
+void follow_timeout(const Environment& environment, int64_t& seconds, int64_t fallback) {
+  const auto wish = environment.find(cluster::kTimeout);
+  if (!wish) return;
+  int64_t wanted = -1;
+  const auto [end, error] = std::from_chars(wish->data(), wish->data() + wish->size(), wanted);
+  if (error != std::errc() || end != wish->data() + wish->size() || wanted < 0)
+    throw ConfigError("MU021", formatted("variable {} is '{}', but a whole number of seconds is wanted", cluster::kTimeout, *wish));
+  if (wanted == 0 || wanted == seconds) return;
+  if (seconds != fallback)
+    throw ConfigError("MU171", formatted("the program asks for a time-out of {} s and the launcher, by the variable {}, for {} s; drop one of them",
+                                         seconds, cluster::kTimeout, wanted));
+  seconds = wanted;
+}
+
 RuntimeOptions resolve(RuntimeOptions options, const Environment& environment) {
   const RuntimeOptions defaults;
   const auto by_name = [](const auto& option) { return option.name(); };
@@ -55,6 +72,7 @@ RuntimeOptions resolve(RuntimeOptions options, const Environment& environment) {
   options.strategy = strategy::resolve_strategy(
       options.strategy, {.name = environment.find(cluster::kStrategy), .sharding = environment.find(cluster::kSharding)}, environment);
   follow_wish(environment, cluster::kAccelerator, options.accelerator, defaults.accelerator, [](const std::string& s) { return s; });
+  follow_timeout(environment, options.timeout_seconds, defaults.timeout_seconds);
   return options;
 }
 
@@ -90,7 +108,8 @@ void Parts::connect() {
   if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
   share_cores();
   GroupOptions meeting;
-  meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
+  meeting.rendezvous_timeout_seconds = meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
+  report_ = cluster::Report::open(cluster_.report_fd);
   group_ = dist::connect(cluster_, meeting);
   observe_collectives();
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
@@ -156,6 +175,16 @@ const std::shared_ptr<Accumulation>& Parts::accumulation() const {
   return accumulation_;
 }
 
+void Parts::leave_group() noexcept {
+  if (std::uncaught_exceptions() <= exceptions_before_ || !launched_ || cluster_.world_size == 1) return;
+  report_.left_by_exception();
+  try {
+    group_.abort("an exception left the scope of its Accelerator or Fabric; look for it in the output of that rank");
+  } catch (const std::exception&) {
+    // Out of memory: the others learn of it by the end of the connections.
+  }
+}
+
 void Parts::share_cores() {
   if (cluster_.local_world_size == 1) return;
   // LibTorch read the variable when it was loaded, which launch() may have set since.
@@ -204,10 +233,11 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
   setting.before_round = [weak = weak_from_this()] {
     if (const auto parts = weak.lock()) parts->follow_loss_scale();
   };
-  if (!options_.callbacks.empty())
-    setting.after_step = [callbacks = options_.callbacks](Optimizer& handle) {
-      call_each(callbacks, &Callback::on_after_optimizer_step, handle);
-    };
+  report_.step(0);
+  setting.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0}](Optimizer& handle) mutable {
+    report.step(++steps);
+    call_each(callbacks, &Callback::on_after_optimizer_step, handle);
+  };
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
   prepared->follow_models();
   optimizers_->push_back(prepared);

@@ -10,6 +10,7 @@
 #include "muster/base/signals.h"
 #include "muster/base/trace.h"
 #include "muster/cluster/cluster.h"
+#include "muster/cluster/report.h"
 #include "muster/data/loader.h"
 #include "muster/dist/communicator.h"
 #include "muster/optim/scheduler.h"
@@ -24,6 +25,7 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,6 +45,8 @@ class Parts : public std::enable_shared_from_this<Parts> {
  public:
   explicit Parts(const RuntimeOptions& options);
   void launch();
+  /// To be called when the runtime ends: if an exception ends it, the group of all ranks ends with it, so that none waits.
+  void leave_group() noexcept;
   /// Throws: UsageError (MU172) before launch() where several ranks were asked for.
   void require_launched() const;
   std::shared_ptr<PreparedModel> prepare_model(std::shared_ptr<torch::nn::Module> module);
@@ -118,7 +122,9 @@ class Parts : public std::enable_shared_from_this<Parts> {
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<uint64_t> seed_;
   std::vector<std::string> notes_;   // lines of plan() beyond the fixed ones
+  const int exceptions_before_ = std::uncaught_exceptions();
   bool launched_ = false;
+  cluster::Report report_;
 };
 
 }  // namespace muster::runtime

@@ -1,6 +1,7 @@
 #include "muster/runtime/process_control.h"
 
 #include "muster/base/error.h"
+#include "muster/dist/blame.h"
 #include "muster/runtime/logger.h"
 #include "muster/strategy/agreement.h"
 
@@ -29,10 +30,12 @@ namespace runtime {
 void share_outcome(const dist::Communicator& group, const std::string& failure) {
   const auto all = group.as_library("the outcome of a block that ranks run in turn").all_gather_bytes(failure);
   if (!failure.empty()) return;
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    if (!all[rank].empty())
-      throw UsageError("MU176", "rank " + std::to_string(rank) + " failed in a block that it runs before other ranks, or together with them: " +
-                                    all[rank]);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    dist::blame(group, static_cast<int>(rank), all[rank]);
+    throw UsageError("MU176", "rank " + std::to_string(rank) + " failed in a block that it runs before other ranks, or together with them: " +
+                                  all[rank]);
+  }
 }
 
 bool is_out_of_memory(const std::exception_ptr& error) {

@@ -10,7 +10,9 @@
 namespace muster {
 
 Runtime::Runtime(const RuntimeOptions& options) : Saving(std::make_shared<runtime::Parts>(options)) {}
-Runtime::~Runtime() = default;
+Runtime::~Runtime() {
+  if (parts_) parts_->leave_group();
+}
 Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;
 

@@ -21,6 +21,8 @@
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
+#include "muster/cluster/report.h"
+#include "muster/dist/blame.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 
@@ -90,6 +92,48 @@ TEST(Rendezvous, NamesTheRanksThatAreMissing) {
     }
     EXPECT_FALSE(std::filesystem::exists(path));
   });
+}
+
+TEST(Rendezvous, AfterFiveSecondsOneRankSaysWhoIsMissing) {
+  auto path = temporary_file("muster-slow-");
+  Listener listener;
+  ::close(listener.fd);
+  ::testing::internal::CaptureStderr();
+  // A file's store looks at the clock in whole seconds.
+  const auto wait_as = [](Cluster cluster) { return std::thread([cluster] { testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 6.5}); }); }); };
+  std::thread waiting[] = {wait_as(file_cluster(1, 4, path)), wait_as(file_cluster(3, 4, path)), wait_as(tcp_cluster(1, 2, listener.port))};
+  for (auto& thread : waiting) thread.join();
+  const auto said = ::testing::internal::GetCapturedStderr();
+  const std::string line = " s for 4 ranks to meet; missing: 0, 2\n";
+  ASSERT_NE(said.find(line), std::string::npos) << said;
+  EXPECT_EQ(said.find(line), said.rfind(line)) << said;
+  EXPECT_NE(said.find("has waited 5 s for the store at 127.0.0.1:" + std::to_string(listener.port) + ", which rank 0 opens"), std::string::npos) << said;
+}
+
+TEST(Rendezvous, ALostPeerIsToldByItsNumberInTheJob) {
+  auto path = temporary_file("muster-lost-");
+  const cluster::Report reports[] = {cluster::Report::make(), cluster::Report::make(), cluster::Report::make()};
+  const auto rank = [&](int number) {
+    Cluster cluster = file_cluster(number, 3, path);
+    cluster.report_fd = reports[number].descriptor();
+    auto world = connect(cluster, {.rendezvous_timeout_seconds = 30, .timeout_seconds = 30});
+    auto part = world.subgroup({1, 2});
+    if (number == 1) {
+      EXPECT_EQ(testing::thrown([&] { part.barrier(); }).substr(0, 5), "MU052");
+      EXPECT_EQ(testing::thrown([&] { part.barrier(); }).substr(0, 5), "MU052");
+    }
+    if (number == 2) part = Communicator();
+    world.barrier();
+    if (number == 1) testing::thrown([&] { part.barrier(); });
+    if (number == 0) blame(world, 2, "the user's own");
+  };
+  std::thread others[] = {std::thread(rank, 1), std::thread(rank, 2)};
+  rank(0);
+  for (auto& thread : others) thread.join();
+  EXPECT_EQ(reports[0].read().lost_rank, 2);
+  EXPECT_EQ(reports[0].read().reason, "the user's own");
+  EXPECT_EQ(reports[1].read().lost_rank, 2);
+  EXPECT_EQ(reports[2].read().lost_rank, -1);
 }
 
 TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {

@@ -61,5 +61,15 @@ TEST(RankOutput, TheTailIsShortAndEndlessLinesAreCut) {
   EXPECT_LE(endless.tail.front().size(), 500u);
 }
 
+TEST(RankOutput, TheTailKeepsTheWordsOfAnExceptionAndNotItsFrames) {
+  std::vector<std::string> pieces{"  what():  shapes cannot be multiplied\n", "Exception raised from addmm at a.cpp:1 (most recent call first):\n"};
+  for (int i = 0; i < 30; ++i) pieces.push_back("frame #" + std::to_string(i) + ": c10::Error::Error() + 0x96 (0x7f in libc10.so)\n");
+  pieces.push_back("frame # of a picture\n");
+  const auto result = show(pieces);
+  EXPECT_EQ(result.tail, (std::deque<std::string>{"  what():  shapes cannot be multiplied",
+                                                  "Exception raised from addmm at a.cpp:1 (most recent call first):", "frame # of a picture"}));
+  EXPECT_NE(result.screen.find("frame #29"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace muster::launcher

@@ -12,10 +12,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -175,6 +178,50 @@ TEST(Launcher, AWishFillsADefaultAndMustNotContradict) {
   EXPECT_EQ(model->a->weight.scalar_type(), torch::kBFloat16);
   EXPECT_EQ(testing::thrown_id([] { Fabric fabric({.precision = "64-true"}); }), "MU171");
   unsetenv("MUSTER_PRECISION");
+}
+
+TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
+  as_ranks(2, [] {
+    EXPECT_EQ(Accelerator({.timeout_seconds = 30}).group().timeout(), std::chrono::seconds(30));
+    for (const char* no_wish : {"", "0"}) {
+      setenv("MUSTER_TIMEOUT", no_wish, 1);
+      EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(600));
+    }
+    setenv("MUSTER_TIMEOUT", "20", 1);
+    EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(20));
+    EXPECT_EQ(Accelerator({.timeout_seconds = 20}).group().timeout(), std::chrono::seconds(20));
+    EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator({.timeout_seconds = 30}); }), "MU171");
+    for (const char* wrong : {"soon", "-3", "5s"}) {
+      setenv("MUSTER_TIMEOUT", wrong, 1);
+      EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator; }), "MU021") << wrong;
+    }
+  });
+  as_ranks(1, [] {
+    Cluster first_of_two;
+    first_of_two.world_size = 2;
+    testing::act_as_started_by_mpirun(first_of_two);
+    EXPECT_EQ(testing::thrown([] { Accelerator accelerator({.timeout_seconds = 1}); }).substr(0, 44), "MU057: rank 0 waited 1 s for 2 ranks to meet");
+  }, "meeting");
+}
+
+TEST(Ranks, AnExceptionThatEndsARuntimeEndsItsGroup) {
+  as_ranks(2, [] {
+    const auto end_by_exception = [] {
+      Accelerator accelerator;
+      if (accelerator.process_index() == 0) accelerator.group().barrier();
+      throw std::runtime_error("the user's own");
+    };
+    try {
+      end_by_exception();
+    } catch (const CommError& error) {
+      EXPECT_EQ(std::string(error.what()).substr(0, 34), "MU053: rank 1 ended group world, s") << error.what();
+      EXPECT_NE(std::string(error.what()).find("an exception left the scope of its Accelerator or Fabric"), std::string::npos) << error.what();
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "the user's own");
+    }
+    Accelerator again;   // in the same place
+    again.group().barrier();
+  });
 }
 
 TEST(Launcher, SeveralDevicesWantLaunchFirst) {

@@ -43,6 +43,7 @@ struct Cluster {
   std::string note;             ///< a remark worth logging once on rank 0; mostly empty
   int rank = 0;                 ///< 0 to world_size - 1
   RendezvousKind rendezvous = RendezvousKind::none;
+  int report_fd = -1;           ///< where this rank tells its launcher how it fares, see report.h; -1: nowhere
   int restart_count = 0;        ///< how often the launcher has started the job again
   /// True if somebody else (torchrun's agent) runs the store at main_port: rank 0 joins as a client, too.
   bool store_is_external = false;

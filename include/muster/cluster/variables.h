@@ -17,6 +17,7 @@ inline constexpr const char* kMainPort = "MASTER_PORT";
 // Our own launcher.
 inline constexpr const char* kJob = "MUSTER_JOB";                  ///< its presence says: started by our launcher
 inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";         ///< rank 0: listening socket for the store
+inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";       ///< memory in which a rank tells its launcher how it fares
 inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX"; ///< index of this rank's accelerator
 inline constexpr const char* kSecret = "MUSTER_SECRET";            ///< what only the ranks of the job know
 inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";   ///< a file that holds it

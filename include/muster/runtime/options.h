@@ -99,7 +99,8 @@ struct AcceleratorOptions {
   Strategy strategy = "auto";
   /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's rng_types.
   SyncedGenerators synced_generators = {};
-  /// The longest that a rank waits for the others, in seconds.
+  /// The longest that a rank waits for the others, in a collective and when ranks meet, in seconds. `muster run --timeout` and
+  /// MUSTER_TIMEOUT fill the default, and must not contradict another value (MU171).
   int64_t timeout_seconds = 600;
 };
 

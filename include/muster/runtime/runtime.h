@@ -37,6 +37,7 @@ namespace muster {
 class Runtime : public runtime::Saving {
  public:
   explicit Runtime(const RuntimeOptions& options);
+  /// If an exception ends its scope, it ends the group of all ranks: the others get MU053 at once instead of waiting.
   ~Runtime();
   Runtime(Runtime&&) noexcept;
   Runtime& operator=(Runtime&&) noexcept;

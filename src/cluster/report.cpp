@@ -1,0 +1,129 @@
+#include "muster/cluster/report.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+namespace muster::cluster {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31'4b4e'4152'534d;
+constexpr std::size_t kBytes = 4096;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+/// What lies in the page. Both sides are one build of one library, or the magic number differs.
+struct Written {
+  std::uint64_t magic;
+  std::atomic<std::int64_t> steps;
+  std::atomic<std::int64_t> lost_at;
+  std::atomic<std::int32_t> lost_rank;
+  std::atomic<std::int32_t> left_by_exception;
+  char reason[512];
+};
+static_assert(sizeof(Written) <= kBytes && std::atomic<std::int64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free);
+
+std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+}  // namespace
+
+class Report::Page {
+ public:
+  Page(int descriptor, void* memory) : descriptor(descriptor), written(static_cast<Written*>(memory)) {}
+  Page(const Page&) = delete;
+  Page& operator=(const Page&) = delete;
+  ~Page() {
+    munmap(written, kBytes);
+    if (owns_descriptor) close(descriptor);
+  }
+
+  /// Null if the memory cannot be mapped.
+  static std::shared_ptr<Page> map(int descriptor) {
+    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    return memory == MAP_FAILED ? nullptr : std::make_shared<Page>(descriptor, memory);
+  }
+
+  const int descriptor;
+  bool owns_descriptor = false;
+  std::mutex mutex;      // of the text and what belongs to it
+  Written* const written;
+};
+
+Report Report::make() {
+  const int descriptor = memfd_create("muster-report", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (descriptor < 0) return {};
+  const bool ready = ftruncate(descriptor, kBytes) == 0 && fcntl(descriptor, F_ADD_SEALS, kSeals) == 0;
+  auto page = ready ? Page::map(descriptor) : nullptr;
+  if (!page) {
+    close(descriptor);
+    return {};
+  }
+  page->owns_descriptor = true;
+  page->written->steps = -1;
+  page->written->lost_rank = -1;
+  page->written->magic = kMagic;
+  return Report(std::move(page));
+}
+
+Report Report::open(int descriptor) {
+  struct stat status;
+  // Whoever closed the launcher's descriptor may have opened a file of its own under the number: only sealed memory is ours.
+  if (descriptor < 0 || fcntl(descriptor, F_GET_SEALS) != kSeals || fstat(descriptor, &status) != 0 || status.st_size != kBytes) return {};
+  auto page = Page::map(descriptor);
+  return page && page->written->magic == kMagic ? Report(std::move(page)) : Report();
+}
+
+int Report::descriptor() const noexcept { return page_ ? page_->descriptor : -1; }
+
+void Report::start() const noexcept {
+  if (!page_) return;
+  page_->written->lost_rank = -1;
+  page_->written->left_by_exception = 0;
+  page_->written->steps = -1;
+}
+
+void Report::step(std::int64_t count) const noexcept {
+  if (page_ && count > page_->written->steps) page_->written->steps = count;
+}
+
+void Report::lost(int rank, std::string_view reason) const noexcept {
+  if (!page_) return;
+  const std::lock_guard lock(page_->mutex);
+  auto& written = *page_->written;
+  const auto size = std::min(reason.size(), sizeof written.reason - 1);
+  std::memcpy(written.reason, reason.data(), size);
+  written.reason[size] = '\0';
+  // Said again, it stays as old as it was.
+  if (written.lost_rank != rank) written.lost_at = nanoseconds(std::chrono::steady_clock::now());
+  written.lost_rank = rank;
+}
+
+void Report::well(std::chrono::steady_clock::time_point begun) const noexcept {
+  if (page_ && page_->written->lost_rank >= 0 && nanoseconds(begun) > page_->written->lost_at) page_->written->lost_rank = -1;
+}
+
+void Report::left_by_exception() const noexcept {
+  if (page_) page_->written->left_by_exception = 1;
+}
+
+Standing Report::read() const {
+  Standing result;
+  if (!page_) return result;
+  const auto& written = *page_->written;
+  result.left_by_exception = written.left_by_exception != 0;
+  result.lost_at = written.lost_at;
+  result.lost_rank = written.lost_rank;
+  result.reason.assign(written.reason, strnlen(written.reason, sizeof written.reason));
+  result.steps = written.steps;
+  return result;
+}
+
+}  // namespace muster::cluster

@@ -1,0 +1,70 @@
+#include "supervisor.h"
+
+#include <algorithm>
+
+namespace muster::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAgain{100};  // after a kill that did not end all
+
+}  // namespace
+
+void Supervisor::look() {
+  for (auto& child : *setup_.children) child.look();
+  if (!cause_ && !stopped_) find_cause();
+  kill_if_due();
+}
+
+std::vector<SeenRank> Supervisor::seen() const {
+  std::vector<SeenRank> ranks;
+  if (setup_.own) ranks.push_back({own_end_, setup_.own->rank, setup_.own->report.read()});
+  for (const auto& child : *setup_.children) ranks.push_back({child.end(), child.rank(), child.report().read()});
+  return ranks;
+}
+
+void Supervisor::find_cause() {
+  const auto ranks = seen();
+  if (std::none_of(ranks.begin(), ranks.end(), [](const SeenRank& rank) { return rank.end && rank.end->failed(); })) return;
+  const auto now = Clock::now();
+  if (!judge_at_) judge_at_ = now + setup_.grace;
+  cause_ = judge(ranks, now >= *judge_at_);
+  if (!cause_) return;
+  cause_->after = std::chrono::duration_cast<milliseconds>(now - start_);
+  signal_all(SIGTERM, true);
+  kill_at_ = now + setup_.grace;
+}
+
+void Supervisor::stop(milliseconds grace) {
+  stopped_ = true;
+  kill_at_ = Clock::now() + grace;
+}
+
+void Supervisor::kill_if_due() {
+  if (!kill_at_ || Clock::now() < *kill_at_ || all_ended()) return;
+  signal_all(SIGKILL, true);
+  kill_at_ = Clock::now() + kAgain;
+}
+
+bool Supervisor::all_ended() const {
+  return std::all_of(setup_.children->begin(), setup_.children->end(), [](const Child& child) { return child.end().has_value(); });
+}
+
+void Supervisor::add_to(std::vector<pollfd>& entries) const {
+  for (const auto& child : *setup_.children)
+    if (!child.end()) entries.push_back({child.pid_fd(), POLLIN, 0});
+}
+
+int Supervisor::poll_timeout() const {
+  auto due = kill_at_;
+  if (judge_at_ && !cause_ && !stopped_) due = std::min(due.value_or(*judge_at_), *judge_at_);
+  if (!due) return -1;
+  return static_cast<int>(std::max<milliseconds::rep>(std::chrono::ceil<milliseconds>(*due - Clock::now()).count(), 0));
+}
+
+void Supervisor::signal_all(int number, bool group) const {
+  for (const auto& child : *setup_.children) child.signal(number, group);
+}
+
+}  // namespace muster::launcher
