@@ -312,9 +312,12 @@ Outcome run(const Job& job) {
   return outcome;
 }
 
+/// Some rank leaves out a step as a whole.
+bool leaves_steps_out(const Job& job) { return job.has({Fate::throws_forward, Fate::throws_backward}); }
+
 /// Whether the job must come to its end, whatever was drawn.
 bool must_end_well(const Job& job) {
-  if (job.has({Fate::throws_forward, Fate::throws_backward})) return false;
+  if (leaves_steps_out(job)) return false;
   const bool missing = job.has({Fate::empty, Fate::no_backward, Fate::unused});
   return !missing || (job.way.takes_unused && !job.way.touches);
 }
@@ -331,7 +334,9 @@ void expect_equal_or_failed(const Job& job, int& failed) {
     EXPECT_FALSE(must_end_well(job)) << errors;
     EXPECT_EQ(errors.find("no error of Muster's"), std::string::npos) << errors;
     if (!job.way.touches && !job.way.local) {
-      EXPECT_NE(errors.find("gradient step"), std::string::npos) << errors;
+      const bool names = errors.find("gradient step") != std::string::npos;
+      // A rank that left a step out may be through when the others gather what they made of theirs.
+      EXPECT_TRUE(names || (leaves_steps_out(job) && errors.find("unit '") != std::string::npos)) << errors;
     }
     return;
   }
