@@ -47,7 +47,7 @@ std::vector<std::string> entries() {
   return {entry("key fallback", hook::key_fallback_allowed(), "from the first sharded model on", std::string(hook::kNoKeyFallbackVariable) + "=1"),
           entry("random key", hook::random_key_allowed(), "from the first data loader on", std::string(hook::kNoRandomKeyVariable) + "=1"),
           entry("half LSTM", hook::half_lstm_allowed(), "from the first 16-mixed on a CPU on", std::string(hook::kNoHalfLstmVariable) + "=1"),
-          entry("kept memory", device::may_keep_freed_memory(variables), "from the first runtime on a CPU on",
+          entry("kept memory", device::choose_kept_memory("auto", true, variables).kept, "from the first model prepared on a CPU on",
                 "MUSTER_KEEP_MEMORY=0 or malloc's own variables")};
 }
 

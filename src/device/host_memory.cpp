@@ -1,33 +1,80 @@
 #include "muster/device/host_memory.h"
 
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
+#include <sys/resource.h>
 
+#include <fstream>
+#include <optional>
 #include <string>
 
 namespace muster::device {
 namespace {
 
-[[maybe_unused]] bool tuned_by_user(const Environment& variables) {
+[[maybe_unused]] const char* tuning_variable(const Environment& variables) {
   for (const char* name : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"})
-    if (variables.has(name)) return true;
-  return variables.find("GLIBC_TUNABLES").value_or("").find("glibc.malloc") != std::string::npos;
+    if (variables.has(name)) return name;
+  return variables.find("GLIBC_TUNABLES").value_or("").find("glibc.malloc") != std::string::npos ? "GLIBC_TUNABLES" : nullptr;
+}
+
+KeepMemory wish_of(const Environment& variables) {
+  const auto text = variables.find("MUSTER_KEEP_MEMORY").value_or("auto");
+  if (text == "0") return "off";
+  if (text == "1") return "on";
+  return KeepMemory::parse(text);
+}
+
+double mib(double bytes) { return bytes / (1 << 20); }
+
+std::string limit_of_process() {
+  for (const auto& [kind, name] : {std::pair{RLIMIT_DATA, "RLIMIT_DATA"}, std::pair{RLIMIT_AS, "RLIMIT_AS"}}) {
+    rlimit limit{};
+    if (::getrlimit(kind, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      return formatted("{} is {:.0f} MiB", name, mib(static_cast<double>(limit.rlim_cur)));
+  }
+  return {};
+}
+
+std::optional<double> number_in(const std::string& path) {
+  std::ifstream file(path);
+  double value = 0;
+  return file >> value ? std::optional(value) : std::nullopt;   // "max" is no number
+}
+
+/// A container of which half is in use before training has no room for what would only be kept.
+std::string limit_of_container() {
+  const auto limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
+  if (!limit || !used || *used * 2 < *limit) return {};
+  return formatted("the container's limit of {:.0f} MiB is near", mib(*limit));
 }
 
 }  // namespace
 
-bool may_keep_freed_memory([[maybe_unused]] const Environment& variables) {
+KeptMemory choose_kept_memory(KeepMemory wish, [[maybe_unused]] bool launched, const Environment& variables) {
+  const auto told = wish_of(variables);
+  if (wish != "auto" && told != "auto" && wish != told)
+    throw ConfigError("MU171", formatted("the program asks for keep_memory '{}' and the variable MUSTER_KEEP_MEMORY for '{}'; drop one of them",
+                                         wish.name(), told.name()));
+  const auto asked = wish != "auto" ? wish : told;
 #if defined(__GLIBC__)
-  return variables.find("MUSTER_KEEP_MEMORY") != "0" && !tuned_by_user(variables);
+  if (asked == "off") return {false, "switched off"};
+  if (const char* name = tuning_variable(variables)) return {false, std::string(name) + " tunes the allocator"};
+  if (asked == "on") return {true, "switched on"};
+  if (!launched) return {false, "the process was started alone"};
+  for (auto reason : {limit_of_process(), limit_of_container()})
+    if (!reason.empty()) return {false, std::move(reason)};
+  return {true, "a launcher started the rank and no limit is near"};
 #else
-  return false;
+  return {false, "the C library is not glibc"};
 #endif
 }
 
-bool keep_freed_memory(const Environment& variables) {
+bool keep_freed_memory() {
 #if defined(__GLIBC__)
-  if (!may_keep_freed_memory(variables)) return false;
   // Large blocks come from the heap, not from mappings of their own, and the heap does not shrink.
   return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1 && mallopt(M_TOP_PAD, 64 << 20) == 1;
 #else

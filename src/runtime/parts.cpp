@@ -115,6 +115,7 @@ void Parts::connect() {
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
   settle_precision();
+  choose_memory();
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
 }
 
@@ -123,6 +124,16 @@ void Parts::observe_collectives() {
   group_.observe([trace = trace_](const dist::OperationEvent& event) {
     if (trace->on()) trace->add({std::string(event.operation), "collectives", event.start, event.end, event.bytes});
   });
+}
+
+void Parts::choose_memory() {
+  const bool launched = cluster_.launcher != LauncherKind::none;
+  kept_memory_ = device_.is_cpu() ? device::choose_kept_memory(options_.keep_memory, launched) : device::KeptMemory{};
+  if (!device_.is_cpu()) return;
+  notes_.push_back(kept_memory_.kept ? formatted("memory: what tensors free is kept for the next step ({}); the process stays as large as at its peak, "
+                                                 "about a fifth above what its tensors hold", kept_memory_.reason)
+                                     : formatted("memory: what tensors free goes back to the system ({}); steps with large tensors are slower",
+                                                 kept_memory_.reason));
 }
 
 void Parts::settle_precision() {
@@ -212,7 +223,7 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
   // Not before: what a model that is cut over ranks took when it was built should go back to the system.
-  if (device_.is_cpu()) device::keep_freed_memory();
+  if (kept_memory_.kept) device::keep_freed_memory();
   const precision::PrecisionPolicy policy(options_.precision, managed->forward_casts());
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
   registry_->add(model);

@@ -7,6 +7,7 @@
 #include "prepared_optimizer.h"
 #include "saves.h"
 
+#include "muster/device/host_memory.h"
 #include "muster/base/signals.h"
 #include "muster/base/trace.h"
 #include "muster/cluster/cluster.h"
@@ -91,6 +92,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
 
  private:
   void connect();
+  void choose_memory();
   void share_cores();
   void observe_collectives();
   void settle_precision();
@@ -121,6 +123,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<uint64_t> seed_;
+  device::KeptMemory kept_memory_;
   std::vector<std::string> notes_;   // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();
   bool launched_ = false;

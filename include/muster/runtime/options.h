@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/data/options.h"
+#include "muster/device/options.h"
 #include "muster/format/options.h"
 #include "muster/precision/options.h"
 #include "muster/strategy/options.h"
@@ -90,6 +91,7 @@ struct AcceleratorOptions {
   GradientAccumulationOptions gradient_accumulation = {};
   /// Short for gradient_accumulation.num_steps; give one of the two.
   int gradient_accumulation_steps = 1;
+  KeepMemory keep_memory = "auto";
   Precision mixed_precision = "no";
   ProjectOptions project = {};
   /// A loader's batch_size is the whole job's, cut into one piece per rank, instead of each rank's.
@@ -114,6 +116,7 @@ struct FabricOptions {
   /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
   std::vector<std::string> fp32_modules = {};
   GradScalerOptions grad_scaler = {};
+  KeepMemory keep_memory = "auto";
   int num_nodes = 1;
   Precision precision = "32-true";
   Strategy strategy = "auto";
@@ -164,6 +167,7 @@ struct RuntimeOptions {
   std::vector<std::string> fp32_modules = {};
   GradScalerOptions grad_scaler = {};
   GradientAccumulationOptions gradient_accumulation = {};
+  KeepMemory keep_memory = "auto";
   int num_nodes = 1;
   Precision precision = "32-true";
   ProjectOptions project = {};

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+namespace muster {
+
+namespace device {
+inline constexpr std::array<std::string_view, 3> kKeepMemoryNames{"auto", "on", "off"};
+
+[[noreturn]] void unknown_keep_memory(std::string_view name);
+
+constexpr std::size_t keep_memory_named(std::string_view name) {
+  for (std::size_t i = 0; i < kKeepMemoryNames.size(); ++i)
+    if (kKeepMemoryNames[i] == name) return i;
+  unknown_keep_memory(name);   // not constexpr: another literal does not compile
+}
+}  // namespace device
+
+/// Whether a process keeps the memory that tensors on the CPU free, for the next step, instead of giving it back to the system: "on",
+/// "off", or "auto": on in ranks that a launcher started, where no limit of the process's memory is near; off in a process started alone.
+class KeepMemory {
+ public:
+  consteval KeepMemory(const char* name) : place_(device::keep_memory_named(name)) {}
+  /// Throws: ConfigError (MU002), listing the names, for any other word.
+  static KeepMemory parse(std::string_view name) { return KeepMemory(device::keep_memory_named(name)); }
+
+  constexpr std::string_view name() const noexcept { return device::kKeepMemoryNames[place_]; }
+  friend constexpr bool operator==(KeepMemory, KeepMemory) = default;
+
+ private:
+  constexpr explicit KeepMemory(std::size_t place) : place_(place) {}
+  std::size_t place_;
+};
+
+}  // namespace muster
