@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/base/shown.h"
 
 #include <algorithm>
 #include <string>
@@ -23,15 +24,14 @@ std::string text_of(const std::vector<tree::Leaf>& leaves) {
 }
 
 /// "2 tensors ([0], [1])"; keys may hold anything, so what moves a cursor is not shown.
-std::string shown(const std::string& text) {
+std::string in_words(const std::string& text) {
   const auto count = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\0'));
   std::string places;
   for (std::size_t i = 0, begin = 0; i < std::min(count, kShown); ++i) {
     const auto end = text.find('\0', begin);
-    places += (i ? ", " : "") + text.substr(begin, std::min<std::size_t>(end - begin, 100));
+    places += (i ? ", " : "") + shown(std::string_view(text).substr(begin, end - begin));
     begin = end + 1;
   }
-  std::replace_if(places.begin(), places.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
   if (count > kShown) places += ", ...";
   return formatted("{} tensor{}{}", count, count == 1 ? "" : "s", count == 0 ? "" : " (" + places + ")");
 }
@@ -44,7 +44,7 @@ void require_equal_places(const dist::Communicator& group, std::string_view verb
     if (all[rank] != all[0])
       throw UsageError("MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
                                           "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
-                                          verb, shown(all[0]), rank, shown(all[rank])));
+                                          verb, in_words(all[0]), rank, in_words(all[rank])));
 }
 
 }  // namespace
