@@ -82,7 +82,7 @@ void streams() {
   auto stream = muster::map_stream([&](int64_t epoch) { return epoch % 2 ? std::vector<int64_t>{1} : values; },
                                    [](int64_t value) { return 2 * value; });
   int64_t sum = 0;
-  for (auto& batch : muster::DataLoader(stream, {.batch_size = 2})) sum += batch.sum().item<int64_t>();
+  for (auto& batch : muster::DataLoader(std::move(stream), {.batch_size = 2})) sum += batch.sum().item<int64_t>();
   expect("ranges", sum == 16);
 }
 
