@@ -1,6 +1,7 @@
 #include "dist/signed_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -31,9 +32,12 @@ SignedStore::SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret 
 
 Bytes SignedStore::with_signature(const std::string& key, const Bytes& value) const {
   const auto signature = signature_of(secret_, key, text_of(value));
-  Bytes result(kMark.begin(), kMark.end());
-  result.insert(result.end(), signature.begin(), signature.end());
-  result.insert(result.end(), value.begin(), value.end());
+  Bytes result;
+  result.reserve(kAdded + value.size());
+  const auto append = [&](const auto& part) { std::copy(part.begin(), part.end(), std::back_inserter(result)); };
+  append(kMark);
+  append(signature);
+  append(value);
   return result;
 }
 

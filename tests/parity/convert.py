@@ -116,7 +116,7 @@ class Cases:
         for name, tensor in weights().items():
             row = rows[f"weights/{name}"]
             assert row["shape"] == list(tensor.shape) and "torch." + row["dtype"] == str(tensor.dtype) and row["bytes"] == tensor.nbytes, row
-        assert listing["values"] == {"epoch": "3", "name": '"x\\u000a"'} and listing["bytes"] == sum(t.nbytes for t in weights().values())
+        assert listing["values"] == {"epoch": "3", "name": '"x\\n"'} and listing["bytes"] == sum(t.nbytes for t in weights().values())
         plain = self.run("show", self.folder / "x.pt")
         assert "weights/base" in plain and "[6, 4]" in plain and "10 tensors" in plain, plain
 
