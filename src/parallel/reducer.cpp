@@ -175,6 +175,7 @@ bool Reducer::gradient_sync() const { return impl_->round_.sync(); }
 void Reducer::run_round() { impl_->round_.run(); }
 int64_t Reducer::rounds() const { return impl_->round_.ended(); }
 void Reducer::note_step(int64_t step) { impl_->round_.note_step(step); }
+void Reducer::set_place(int64_t place) { impl_->round_.set_place(place); }
 
 bool Reducer::has_gradients() const {
   const auto& parameters = impl_->replica_.parameters();

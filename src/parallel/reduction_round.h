@@ -52,6 +52,7 @@ class ReductionRound {
   int64_t ended() const noexcept { return ended_; }
   /// Optimizer steps before the rounds to come.
   void note_step(int64_t step) noexcept { step_ = step; }
+  void set_place(int64_t place) { name_ = "model " + std::to_string(place) + " (" + name_ + ")"; }
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }

@@ -30,7 +30,7 @@ void Reductions::start(size_t unit) {
     under_way_.pop_front();
   }
   std::erase(under_way_, unit);
-  units_[unit]->gradients()->start_reduction("the gradients of unit '" + units_[unit]->name() + "'", step_);
+  units_[unit]->gradients()->start_reduction("the gradients of " + model_ + "unit '" + units_[unit]->name() + "'", step_);
   under_way_.push_back(unit);
   reduced_[unit] = true;
   ++started_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 namespace muster::parallel {
@@ -32,6 +33,7 @@ class Reductions {
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
   void note_step(int64_t step) noexcept { step_ = step; }
+  void set_place(int64_t place) { model_ = "model " + std::to_string(place) + ", "; }
 
  private:
   void start(size_t unit);
@@ -44,6 +46,7 @@ class Reductions {
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
   int64_t step_ = -1;
+  std::string model_;
 };
 
 }  // namespace muster::parallel

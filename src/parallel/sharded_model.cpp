@@ -98,6 +98,7 @@ void ShardedModel::run_round() {
 
 int64_t ShardedModel::rounds() const { return state_->rounds; }
 void ShardedModel::note_step(int64_t step) { state_->note_step(step); }
+void ShardedModel::set_place(int64_t place) { state_->set_place(place); }
 
 bool ShardedModel::has_gradients() const {
   for (const auto& unit : state_->units)

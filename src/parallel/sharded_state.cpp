@@ -217,6 +217,8 @@ void ShardedModel::State::run_round() {
 
 void ShardedModel::State::note_step(int64_t step) { reductions_->note_step(step); }
 
+void ShardedModel::State::set_place(int64_t place) { reductions_->set_place(place); }
+
 void ShardedModel::State::refuse_bypass() {
   if (!seen_gradient_ || seen_scoped_) return;
   seen_gradient_ = false;

@@ -42,6 +42,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// The end of a backward that brought nothing.
   void run_round();
   void note_step(int64_t step);
+  void set_place(int64_t place);
   /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
   void refuse_bypass();
   /// Of a backward that did not come to its end.

@@ -5,6 +5,7 @@ namespace muster::runtime {
 void ModelRegistry::add(const std::shared_ptr<PreparedModel>& model) {
   models_.push_back(model);
   ++generation_;
+  model->managed->set_place(static_cast<int64_t>(models_.size()));
   model->managed->note_step(steps_);
 }
 

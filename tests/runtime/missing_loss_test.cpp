@@ -87,6 +87,34 @@ TEST(MissingLoss, CountsAsZerosWhereverUnusedParametersMayBe) {
     }, std::to_string(world));
 }
 
+/// Two models of one shape in one loss, which rank 1 misses in its third step; it then meets the others in the program's order of models,
+/// and backward meets them in the reverse. What the step ended in.
+std::string fate_of_alike_models(const std::string& strategy, bool clips) {
+  Accelerator accelerator({.strategy = Strategy::parse(strategy)});
+  Small first(4, 4), second(4, 4);
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 0.1), torch::optim::SGD(second->parameters(), 0.1));
+  for (int step = 0; step < 3; ++step) {
+    const auto message = testing::thrown([&, a = a, b = b, of_a = of_a, of_b = of_b]() mutable {
+      if (step < 2 || accelerator.process_index() != 1) accelerator.backward(loss_of(b(a(inputs(step, accelerator.process_index())))));
+      if (clips) accelerator.clip_grad_norm_(a, 0.2), accelerator.clip_grad_norm_(b, 0.2);
+      of_a.step(), of_b.step();
+      of_a.zero_grad(), of_b.zero_grad();
+    });
+    if (message != "no error") return message;
+  }
+  return "well";
+}
+
+TEST(MissingLoss, GradientsOfModelsThatAreAlikeDoNotGoTogether) {
+  for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
+    testing::as_ranks(2, [&] {
+      const auto fate = fate_of_alike_models(strategy, /*clips=*/true);
+      EXPECT_EQ(fate.substr(0, 5), "MU050") << strategy << ": " << fate;
+      EXPECT_NE(fate.find("model 1"), std::string::npos) << fate;
+      EXPECT_NE(fate.find("model 2"), std::string::npos) << fate;
+    }, strategy);
+}
+
 TEST(MissingLoss, IsAnErrorOnEveryRankThatNamesTheStepWhereAllParametersAreDue) {
   testing::as_ranks(3, [] {
     Accelerator accelerator({.strategy = "ddp"});

@@ -61,6 +61,9 @@ class ManagedModel : public optim::FlatSource {
   virtual bool has_gradients() const { return false; }
   /// Averagings belong to this step of the program's optimizers from now on; ranks in different ones do not go together. -1: unknown.
   virtual void note_step(int64_t step) { static_cast<void>(step); }
+  /// The model's place among those that the program prepared, the same on every rank: averagings say it, so that those of models that
+  /// are alike do not go together.
+  virtual void set_place(int64_t place) { static_cast<void>(place); }
 
   /// The sum over this rank's distinct gradient elements of |g|^p (the maximum for p = infinity) of these parameters,
   /// over all ranks where they are sharded: the same bits however gradients are cut (see optim::power_sum). Throws: ConfigError (MU144) unless p > 0.

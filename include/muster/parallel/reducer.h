@@ -55,6 +55,7 @@ class Reducer final : public ManagedModel {
   int64_t rounds() const override;
   bool has_gradients() const override;
   void note_step(int64_t step) override;
+  void set_place(int64_t place) override;
 
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,

@@ -84,6 +84,7 @@ class ShardedModel final : public ManagedModel {
   int64_t rounds() const override;
   bool has_gradients() const override;
   void note_step(int64_t step) override;
+  void set_place(int64_t place) override;
 
   /// Collective.
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
