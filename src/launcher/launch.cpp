@@ -32,19 +32,22 @@ void finish_at_exit(int status, void*) {
   _exit(code);
 }
 
+std::string words_of_exception() {
+  if (auto current = std::current_exception()) try {
+      std::rethrow_exception(current);
+    } catch (const std::exception& error) {
+      return error.what();
+    } catch (...) {
+    }
+  return "";
+}
+
 /// An exception nobody caught may be the echo of another rank's end, whose cause and exit code count then.
 [[noreturn]] void finish_at_terminate() {
   LocalRanks* ranks = ranks_of_process.load();
-  if (ranks && ranks->yields_to_another()) {
-    if (auto current = std::current_exception()) try {
-        std::rethrow_exception(current);
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "muster: rank 0 then ended by an exception: %s\n", error.what());
-      } catch (...) {
-      }
-    // The thread that watches ends the process.
+  // The thread that watches ends the process.
+  if (ranks && ranks->yields_to_another(words_of_exception()))
     for (;;) pause();
-  }
   if (terminate_before) terminate_before();
   std::abort();
 }

@@ -99,12 +99,16 @@ int LocalRanks::finish(int status) {
   return cause_ ? cause_->end.exit_code() : status;
 }
 
-bool LocalRanks::yields_to_another() {
+bool LocalRanks::yields_to_another(const std::string& last_words) {
   std::unique_lock lock(mutex_);
   if (!own_end_) own_end_ = End{0, SIGABRT};
   eventfd_write(wake_.get(), 1);
   changed_.wait(lock, [this] { return cause_.has_value(); });
-  return cause_->rank != own_rank_;
+  if (cause_->rank == own_rank_) return false;
+  if (!last_words.empty()) std::fprintf(stderr, "muster: rank %d then ended by an exception: %s\n", own_rank_, last_words.c_str());
+  yielded_ = true;
+  changed_.notify_all();
+  return true;
 }
 
 std::optional<End> LocalRanks::own_end() {
@@ -167,8 +171,7 @@ void LocalRanks::end_others() {
 void LocalRanks::end_process() {
   std::unique_lock lock(mutex_);
   if (!cause_ || (own_end_ && cause_->rank == own_rank_)) return;
-  // Who waits in yields_to_another() does not come to an end of his own.
-  if (!own_end_ || finishing_) changed_.wait_for(lock, options_.grace, [this] { return finishing_; });
+  changed_.wait_for(lock, options_.grace, [this] { return finishing_ || yielded_; });
   if (finishing_) return;
   flush(stdout);
   flush(stderr);

@@ -5,6 +5,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -28,9 +29,9 @@ class LocalRanks {
   /// For the end of this process with `status`: waits for the other ranks (or ends them, if status is not 0), and
   /// returns the exit code of the job. Bounded by the options' times.
   int finish(int status);
-  /// For the end of this process by an exception that nobody caught: whether another rank is the first cause, which then
-  /// is told, and ends this process soon. Bounded by the options' times.
-  bool yields_to_another();
+  /// For the end of this process by an exception that nobody caught, with its words: whether another rank is the first
+  /// cause. That one is then told, the exception after it, and the process ends soon. Bounded by the options' times.
+  bool yields_to_another(const std::string& last_words);
   /// Where this process tells how it fares.
   const cluster::Report& report() const noexcept { return report_; }
 
@@ -59,6 +60,7 @@ class LocalRanks {
   bool started_ = false;             // under the mutex
   std::optional<Supervisor> supervisor_;  // the thread's own
   Descriptor wake_;
+  bool yielded_ = false;             // under the mutex: yields_to_another() has said its words
   std::thread thread_;               // last: it uses all others
 };
 
