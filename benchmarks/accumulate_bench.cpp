@@ -50,7 +50,6 @@ int run(const std::string& name, int windows, int warm_up) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  at::set_num_threads(1);
   const std::string name = argc > 1 ? argv[1] : "gpt-9m";
-  return name == "gpt-9m" ? run<bench::GPT>(name, 1, 1) : run<bench::Wide>(name, 5, 2);
+  return name == "gpt-9m" ? run<bench::GPT>(name, 1, 1) : run<bench::Wide>(name, 4, 2);
 }

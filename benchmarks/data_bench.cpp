@@ -1,6 +1,7 @@
 // Samples a second through a loader, asked as "WHO WORKLOAD WORKERS":
 //   WHO       get (our loader, one sample at a time), place (our loader, whole batches in place),
-//             torch (torch::data), loop (calls get on as many threads and drops what it gives)
+//             torch (torch::data, one sample at a time), batch (torch::data, whole batches by get_batch),
+//             loop (calls get on as many threads and drops what it gives)
 //   WORKLOAD  images (3 x 32 x 32 bytes to floats, batches of 64) or tokens (rows of 256, batches of 32)
 #include "protocol.h"
 
@@ -28,7 +29,8 @@ struct Images {
   torch::Tensor y = torch::arange(kImages).remainder(10);
 
   Example one(size_t i) { return {x[static_cast<int64_t>(i)].to(torch::kFloat).div_(255), y[static_cast<int64_t>(i)]}; }
-  void place(std::span<const int64_t> indices, Example& out) const {
+  template <class Indices>
+  void place(const Indices& indices, Example& out) const {
     const auto n = static_cast<int64_t>(indices.size());
     muster::tree::ensure_tensor(out.data, {n, 3, 32, 32}, torch::kFloat);
     muster::tree::ensure_tensor(out.target, {n}, torch::kLong);
@@ -37,9 +39,10 @@ struct Images {
     const auto* bytes = x.const_data_ptr<uint8_t>();
     const auto* labels = y.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < n; ++i, to += kPixels) {
-      const auto* from = bytes + indices[i] * kPixels;
+      const auto index = static_cast<int64_t>(indices[i]);
+      const auto* from = bytes + index * kPixels;
       for (int64_t j = 0; j < kPixels; ++j) to[j] = static_cast<float>(from[j]) / 255.0f;
-      label[i] = labels[indices[i]];
+      label[i] = labels[index];
     }
   }
 };
@@ -52,14 +55,15 @@ struct Tokens {
     const auto at = static_cast<int64_t>(i) * (kWindow + 1);
     return {text.slice(0, at, at + kWindow).to(torch::kLong), text.slice(0, at + 1, at + 1 + kWindow).to(torch::kLong)};
   }
-  void place(std::span<const int64_t> indices, Example& out) const {
+  template <class Indices>
+  void place(const Indices& indices, Example& out) const {
     const auto n = static_cast<int64_t>(indices.size());
     muster::tree::ensure_tensor(out.data, {n, kWindow}, torch::kLong);
     muster::tree::ensure_tensor(out.target, {n, kWindow}, torch::kLong);
     auto* data = out.data.mutable_data_ptr<int64_t>();
     auto* target = out.target.mutable_data_ptr<int64_t>();
-    for (const int64_t index : indices) {
-      const auto* from = text.const_data_ptr<int32_t>() + index * (kWindow + 1);
+    for (const auto index : indices) {
+      const auto* from = text.const_data_ptr<int32_t>() + static_cast<int64_t>(index) * (kWindow + 1);
       for (int64_t j = 0; j < kWindow; ++j) data[j] = from[j];
       for (int64_t j = 0; j < kWindow; ++j) target[j] = from[j + 1];
       data += kWindow;
@@ -83,8 +87,30 @@ struct InPlace {
   W work;
 };
 
+// The same for torch::data, which wants a new batch each time.
+template <class W>
+struct ByBatch : torch::data::datasets::BatchDataset<ByBatch<W>, Example> {
+  explicit ByBatch(W w) : work(std::move(w)) {}
+  Example get_batch(at::ArrayRef<size_t> indices) override {
+    Example batch{{}, {}};
+    work.place(indices, batch);
+    return batch;
+  }
+  std::optional<size_t> size() const override { return W::kSize; }
+  W work;
+};
+
 /// One pass; f sees every batch.
 using Pass = std::function<void(const std::function<void(const Example&)>& f)>;
+
+template <class Dataset>
+Pass torch_pass(Dataset dataset, int64_t batch_size, int workers) {
+  auto loader = std::shared_ptr(torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
+      std::move(dataset), torch::data::DataLoaderOptions(batch_size).workers(workers)));
+  return [loader](const auto& f) {
+    for (auto& batch : *loader) f(batch);
+  };
+}
 
 template <class W>
 Pass make_pass(const std::string& who, const W& work, int workers) {
@@ -95,13 +121,8 @@ Pass make_pass(const std::string& who, const W& work, int workers) {
       for (auto& batch : loader) f(batch);
     };
   }
-  if (who == "torch") {
-    auto loader = std::shared_ptr(torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
-        BySample<W>(work).map(torch::data::transforms::Stack<>()), torch::data::DataLoaderOptions(W::kBatch).workers(workers)));
-    return [loader](const auto& f) {
-      for (auto& batch : *loader) f(batch);
-    };
-  }
+  if (who == "torch") return torch_pass(BySample<W>(work).map(torch::data::transforms::Stack<>()), W::kBatch, workers);
+  if (who == "batch") return torch_pass(ByBatch<W>(work), W::kBatch, workers);
   auto order = std::make_shared<std::vector<size_t>>(W::kSize);
   std::iota(order->begin(), order->end(), 0);
   std::shuffle(order->begin(), order->end(), std::mt19937(1));

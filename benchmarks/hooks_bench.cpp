@@ -55,8 +55,7 @@ int run(const std::string& name, const std::string& hook, int64_t columns, int s
 }  // namespace
 
 int main(int argc, char** argv) {
-  at::set_num_threads(1);
   const std::string name = argc > 1 ? argv[1] : "gpt-9m", hook = argc > 2 ? argv[2] : "none";
   const int64_t columns = argc > 3 ? std::stoll(argv[3]) : 1;
-  return name == "gpt-9m" ? run<bench::GPT>(name, hook, columns, 3, 2) : run<bench::Wide>(name, hook, columns, 10, 5);
+  return name == "gpt-9m" ? run<bench::GPT>(name, hook, columns, 2, 2) : run<bench::Wide>(name, hook, columns, 6, 5);
 }

@@ -53,7 +53,7 @@ struct Stepper {
   std::function<double()> check;
 };
 
-/// The peer's process never makes an Accelerator, which would tune the allocator for it, too.
+/// The peer's process never makes an Accelerator.
 Stepper make_stepper(const std::string& who, const std::string& size) {
   Bag bag(shapes_of(size));
   const auto check = [bag] { return bag->check(); };

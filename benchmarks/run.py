@@ -1,28 +1,36 @@
 #!/usr/bin/env python3
-"""Measures Muster beside its peers: interleaved, verified, one row per pair in build/bench/results.csv.
+"""Measures Muster beside its peers: interleaved, verified, one row per pair and setting.
 
-    run.py --build BUILD [NAME...] [--rounds N] [--list]
+    run.py --build BUILD [NAME...] [--rounds N] [--list]      NAME: a benchmark, a case ("ddp/gpt-9m"), or "table": what README.md shows
 
-In each round every contender of a case runs once, in an order that turns from round to round; a round's ratio is peer over
-ours (above 1 is ahead), and a row gives the median ratio with its 10th and 90th percentile. Where the contenders' results
-disagree or one of them saw a wrong result, the row says verified=no and its times count for nothing.
+Writes BUILD/bench/results.csv (a row per pair), rounds.csv (what each round measured) and table.md, and prints the table on standard
+output; everything else goes to standard error.
+
+In each round every contender of a case runs once, under each of the case's settings (see contenders.py), in an order that turns from
+round to round; a round's ratio is peer over ours (above 1 is ahead), and a row gives the median ratio with its 10th and 90th
+percentile. Where the contenders' results disagree or one of them saw a wrong result, the row says verified=no and its times count for
+nothing. A peer that is missing or fails has a row that says why, and is counted at the end.
 """
 import argparse
 import csv
 import importlib.metadata
-import json
-import os
+import importlib.util
 import pathlib
 import platform
-import socket
 import statistics
 import subprocess
 import sys
 import time
 
+import contenders as start_up
+import figures
 import table
 
-COLUMNS = ["benchmark", "case", "ours", "peer", "peer_value", "ratio", "ratio_p10", "ratio_p90", "unit", "verified"]
+FAILURES = (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired)
+
+
+def say(*words):
+    print(*words, file=sys.stderr, flush=True)
 
 
 def percentile(values, share):
@@ -31,84 +39,6 @@ def percentile(values, share):
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def environment(threads):
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHONWARNINGS": "ignore", "MUSTER_LOG": "error"}
-
-
-class Ranks:
-    """A contender that stays alive: one process per rank, each on a core of its own, asked by a line on standard input."""
-
-    def __init__(self, command, ranks, threads):
-        cores = sorted(os.sched_getaffinity(0))
-        port = free_port()
-        self.processes = []
-        for rank in range(ranks):
-            variables = environment(threads)
-            if ranks > 1:
-                variables |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
-                              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            own = set(cores[rank * threads % len(cores):][:threads]) or set(cores)
-            self.processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
-                                                   preexec_fn=lambda own=own: os.sched_setaffinity(0, own)))
-
-    def measure(self, case):
-        for process in self.processes:
-            process.stdin.write(f"run {case}\n")
-            process.stdin.flush()
-        answers = [self.answer(process) for process in self.processes]
-        return {"value": max(answer.get("value", 0) for answer in answers), "check": answers[0].get("check", 0),
-                "verified": all(answer["verified"] for answer in answers)}
-
-    @staticmethod
-    def answer(process):
-        for line in process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise RuntimeError(f"{' '.join(process.args)} ended with exit code {process.wait()}")
-
-    def close(self):
-        for process in self.processes:
-            try:
-                process.stdin.close()
-            except OSError:
-                pass  # it is gone already
-        for process in self.processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()
-
-
-class Whole:
-    """A contender measured from outside: seconds from exec to the line "reached MONOTONIC_SECONDS" that it prints."""
-
-    def __init__(self, command, ranks, threads):
-        self.command, self.threads = command, threads
-
-    def measure(self, case):
-        variables = environment(self.threads)
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-            variables.pop(name, None)
-        start = time.monotonic()
-        outcome = subprocess.run(self.command, env=variables, capture_output=True, text=True, timeout=120)
-        words = [line.split("reached ", 1)[1].split() for line in outcome.stdout.splitlines() if "reached " in line]
-        if outcome.returncode or not words:
-            raise RuntimeError(f"{' '.join(self.command)}: exit code {outcome.returncode}\n{outcome.stdout}{outcome.stderr}")
-        return {"value": float(words[0][0]) - start, "check": float(words[0][1]), "verified": True}
-
-    def close(self):
-        pass
 
 
 def agree(one, other, tolerance):
@@ -120,91 +50,168 @@ def best_variant(contender, variants, lower_is_better):
     found = {variant: contender.measure(variant) for variant in variants}
     best = (min if lower_is_better else max)(variants, key=lambda variant: found[variant]["value"])
     if len(variants) > 1:
-        print(f"# of {', '.join(variants)} the best is {best}", flush=True)
+        say(f"# of {', '.join(variants)} the best is {best}")
     return best, found[best]
 
 
-def rows_of(case, contenders, rounds):
-    """The rows of one case: ours, the first contender, beside each of the others."""
-    ours, *peers = list(case.contenders)
-    asked, first = {}, {}
-    for name in case.contenders:  # warms up, and verifies before timing counts
-        asked[name], first[name] = best_variant(contenders[name], case.variants(name), case.lower_is_better)
-    good = {peer: agree(first[ours], first[peer], case.tolerance) for peer in peers}
-    times = {name: [] for name in case.contenders}
-    for turn in range(rounds):
-        order = list(case.contenders)
-        order = order[turn % len(order):] + order[:turn % len(order)]
-        found = {name: contenders[name].measure(asked[name]) for name in order}
-        for name in order:
-            times[name].append(found[name]["value"])
-        for peer in peers:
-            good[peer] &= agree(found[ours], found[peer], case.tolerance)
-    for peer in peers:
-        ratios = [theirs / own if case.lower_is_better else own / theirs for own, theirs in zip(times[ours], times[peer])]
-        yield dict(zip(COLUMNS, [case.benchmark, case.name, f"{statistics.median(times[ours]):.5g}", peer, f"{statistics.median(times[peer]):.5g}",
-                                 f"{statistics.median(ratios):.3f}", f"{percentile(ratios, 0.1):.3f}", f"{percentile(ratios, 0.9):.3f}",
-                                 case.unit, "yes" if good[peer] else "no"]))
+class Rounds:
+    """The rounds of one case, and what they found, by setting and contender. One that fails is left out from then on, with its reason."""
+
+    def __init__(self, case, running, failed=()):
+        self.case, self.running, self.failed = case, running, dict(failed)
+        self.asked, self.found = {}, {key: [] for key in running}   # what each is asked for; its answers, the warm-up's first
+        for key, contender in running.items():
+            self.attempt(key, lambda: self.warm_up(key, contender))
+
+    def warm_up(self, key, contender):
+        self.asked[key], first = best_variant(contender, self.case.variants(key[1]), self.case.lower_is_better)
+        return first
+
+    def attempt(self, key, measure):
+        try:
+            self.found[key].append(measure())
+        except FAILURES as error:
+            self.failed[key] = str(error)
+
+    def go(self, rounds):
+        for turn in range(rounds):
+            order = list(self.running)
+            for key in order[turn % len(order):] + order[:turn % len(order)] if order else ():
+                if key not in self.failed:
+                    self.attempt(key, lambda: self.running[key].measure(self.asked[key]))
+        return self
+
+    def values(self, key):
+        return [answer["value"] for answer in self.found[key][1:]]
+
+    def row(self, setting, ours, peer):
+        case, keys = self.case, ((setting, ours), (setting, peer))
+        row = dict.fromkeys(figures.COLUMNS, "") | {
+            "benchmark": case.benchmark, "case": case.name, "setting": setting, "peer": peer, "unit": case.unit,
+            "floor": str(case.floors.get(peer, "")), "goal": str(case.goals.get(peer, ""))}
+        for key in keys:
+            if key in self.failed:
+                reason = self.failed[key].strip().splitlines() or ["failed"]
+                return row | {"rounds": "0", "verified": "not measured", "note": f"{key[1]}: {reason[-1]}"[:200]}
+        good = all(agree(one, other, case.tolerance) for one, other in zip(*(self.found[key] for key in keys)))
+        own, theirs = (self.values(key) for key in keys)
+        ratios = [b / a if case.lower_is_better else a / b for a, b in zip(own, theirs)]
+        return row | {"rounds": str(len(ratios)), "ours": f"{statistics.median(own):.5g}", "peer_value": f"{statistics.median(theirs):.5g}",
+                      "ratio": f"{statistics.median(ratios):.3f}", "ratio_p10": f"{percentile(ratios, 0.1):.3f}",
+                      "ratio_p90": f"{percentile(ratios, 0.9):.3f}", "verified": "yes" if good else "no"}
+
+    def rows(self):
+        ours, *peers = self.case.contenders
+        return [self.row(setting, ours, peer) for peer in peers for setting in self.case.settings]
 
 
-def header(rounds):
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+def missing(contender):
+    """Why a contender cannot be started, or nothing. Only what runs in this Python needs a package."""
+    in_python = str(contender.command[0]).startswith(str(pathlib.Path(sys.executable).parent))
+    if in_python and not importlib.util.find_spec(contender.package):
+        return f"{contender.package} is not installed"
+    return ""
+
+
+def run_case(case, rounds, muster):
+    """The rounds of a case, with every contender that can run."""
+    running, failed = {}, {}
+    try:
+        for setting in case.settings:
+            for name, contender in case.contenders.items():
+                key = (setting, name)
+                try:
+                    if reason := missing(contender):
+                        raise RuntimeError(reason)
+                    running[key] = start_up.start(contender, case, setting, muster)
+                except FAILURES as error:
+                    failed[key] = str(error)
+        done = Rounds(case, running, failed).go(rounds)
+        for (setting, name), reason in done.failed.items():
+            say(f"# {case.benchmark} {case.name}, {setting}: {name} is not measured: {reason}")
+        return done
+    finally:
+        for contender in running.values():
+            contender.close()
+
+
+def software():
     versions = []
     for package in ("torch", "accelerate", "lightning", "safetensors"):
         try:
             versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             versions.append(f"{package} not installed")
-    print(f"# {cpu}, {len(os.sched_getaffinity(0))} cores; {', '.join(versions)}; Python {platform.python_version()}")
-    print(f"# {rounds} interleaved rounds a case; threads per rank and flags stand in benchmarks/table.py; ratio = peer / ours, above 1 is ahead")
-    print(",".join(COLUMNS), flush=True)
+    return f"{', '.join(versions)}, Python {platform.python_version()}"
 
 
-def run_case(case, rounds):
-    """Rows of a case; a contender that cannot run leaves a note and no row, never a win."""
-    contenders = {}
-    try:
-        for name, contender in case.contenders.items():
-            contenders[name] = (Whole if case.whole else Ranks)(contender.command, case.ranks, case.threads)
-        return list(rows_of(case, contenders, case.rounds or rounds))
-    except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
-        print(f"# {case.benchmark} {case.name}: not measured: {error}", flush=True)
-        return []
-    finally:
-        for contender in contenders.values():
-            contender.close()
+def chosen(cases, names):
+    known = list(dict.fromkeys(case.benchmark for case in cases))
+    for name in names:
+        if name != "table" and name.split("/")[0] not in known:
+            sys.exit(f"there is no benchmark '{name}'; there are {', '.join(known)}, and table")
+    slug = lambda case: f"{case.benchmark}/{case.name}".replace(" ", "-")
+    return [case for case in cases if not names or {case.benchmark, slug(case)} & set(names) or ("table" in names and case.shown)]
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--rounds", type=int, default=0, help="of every case; 0: as table.py says")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("names", nargs="*")
+    return parser.parse_args()
+
+
+def measure(cases, rounds, build, folder):
+    """All rows; what is measured so far is in the folder at any time."""
+    rows, told = [], {"processor": figures.processor(), "software": software()}
+    say(f"# {told['processor']}\n# {told['software']}\n# equal: every contender has {start_up.tuned_text()}")
+    say(",".join(figures.COLUMNS[:-2]))
+    with open(folder / "rounds.csv", "w", newline="") as file:
+        each = csv.writer(file)
+        each.writerow(["benchmark", "case", "setting", "contender", "round", "value"])
+        for case in cases:
+            done = run_case(case, rounds or case.rounds, table.muster_of(build / "benchmarks"))
+            for setting, name in done.found:
+                for turn, value in enumerate(done.values((setting, name)), 1):
+                    each.writerow([case.benchmark, case.name, setting, name, turn, f"{value:.6g}"])
+            for row in done.rows():
+                rows.append(row | told)
+                say(",".join(row[column] for column in figures.COLUMNS[:-2]))
+            figures.write(folder / "results.csv", rows)
+            file.flush()
+    return rows
+
+
+def finish(rows, minutes):
+    """Counts what was measured, and ends badly where figures cannot be trusted."""
+    lacking = [row for row in rows if row["verified"] == "not measured"]
+    differing = [row for row in rows if row["verified"] == "no"]
+    for kind, those in (("not measured", lacking), ("results differ", differing)):
+        for row in those:
+            say(f"# {kind}: {row['benchmark']} {row['case']}, {row['setting']}, {row['peer']} {row['note']}")
+    say(f"# {len(rows) - len(lacking) - len(differing)} pairs measured, {len(lacking)} not measured, {len(differing)} whose results differ; "
+        f"{minutes:.1f} minutes")
+    if differing or len(lacking) == len(rows):
+        sys.exit("some rows are not verified" if differing else "nothing was measured")
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default="build")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("names", nargs="*")
-    arguments = parser.parse_args()
-    cases = table.cases(pathlib.Path(arguments.build).resolve())
-    known = list(dict.fromkeys(case.benchmark for case in cases))
+    arguments = parse()
+    build = pathlib.Path(arguments.build).resolve()
+    cases = table.cases(build)
     if arguments.list:
-        return print("\n".join(known))
-    for name in arguments.names:
-        if name.split("/")[0] not in known:
-            sys.exit(f"there is no benchmark '{name}'; there are {', '.join(known)}")
-    wanted = [case for case in cases if not arguments.names or {case.benchmark, f"{case.benchmark}/{case.name}".replace(" ", "-")} & set(arguments.names)]
-    folder = pathlib.Path(arguments.build, "bench")
+        return print("\n".join(dict.fromkeys(case.benchmark for case in cases)))
+    wanted = chosen(cases, arguments.names)
+    folder = build / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    header(arguments.rounds)
-    rows = []
-    for case in wanted:
-        for row in run_case(case, arguments.rounds):
-            rows.append(row)
-            print(",".join(row.values()), flush=True)
-    with open(folder / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    if not rows or any(row["verified"] != "yes" for row in rows):
-        sys.exit("some rows are not verified" if rows else "nothing was measured")
+    begin = time.monotonic()
+    rows = measure(wanted, arguments.rounds, build, folder)
+    text = figures.text(rows)
+    (folder / "table.md").write_text(text)
+    print(text, end="")
+    finish(rows, (time.monotonic() - begin) / 60)
 
 
 if __name__ == "__main__":

@@ -55,8 +55,7 @@ int run(const std::string& strategy, const std::string& name, int steps, int war
 }  // namespace
 
 int main(int argc, char** argv) {
-  at::set_num_threads(1);
   const std::string strategy = argc > 1 ? argv[1] : "fsdp", name = argc > 2 ? argv[2] : "gpt-9m";
   if (name == "deep-mlp") return run<bench::Deep>(strategy, name, 2, 2);
-  return name == "gpt-9m" ? run<bench::GPT>(strategy, name, 3, 2) : run<bench::Wide>(strategy, name, 10, 5);
+  return name == "gpt-9m" ? run<bench::GPT>(strategy, name, 2, 2) : run<bench::Wide>(strategy, name, 4, 3);
 }

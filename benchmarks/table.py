@@ -6,11 +6,15 @@ import sys
 HERE = pathlib.Path(__file__).parent
 
 
+BOTH = ("as found", "equal")
+
+
 @dataclasses.dataclass
 class Contender:
     command: list
     case: str = ""            # what it is asked for; the case's name if empty
     variants: tuple = ()      # or several: each is tried before the rounds, and the best one runs in them
+    package: str = "torch"    # a contender in Python needs it
 
 
 @dataclasses.dataclass
@@ -21,10 +25,14 @@ class Case:
     contenders: dict
     lower_is_better: bool = True
     ranks: int = 1
-    rounds: int = 0       # 0: as many as the command line says
-    threads: int = 1      # per rank
+    rounds: int = 9
+    threads: int = 1      # per rank, but for "as found"
     tolerance: float = 1e-4
     whole: bool = False   # measured from exec on, by a process of its own each time
+    settings: tuple = ("plain",)   # see contenders.py
+    floors: dict = dataclasses.field(default_factory=dict)   # peer: the least ratio, at equal settings
+    goals: dict = dataclasses.field(default_factory=dict)
+    shown: bool = True    # in the table of README.md
 
     def variants(self, contender):
         return self.contenders[contender].variants or (self.contenders[contender].case or self.name,)
@@ -40,40 +48,54 @@ def step_cases(programs):
         for door in ("accelerator", "fabric"):
             rival = {"accelerator": "accelerate", "fabric": "fabric"}[door]
             yield Case("step", f"{optimizer} {door}", "us/step",
-                       {"muster": Contender(ours), rival: Contender(peer("step_peer"), f"{optimizer} {rival}"),
-                        "pytorch": Contender(peer("step_peer"), f"{optimizer} raw")})
+                       {"muster": Contender(ours),
+                        rival: Contender(peer("step_peer"), f"{optimizer} {rival}", package={"fabric": "lightning"}.get(rival, rival)),
+                        "pytorch": Contender(peer("step_peer"), f"{optimizer} raw")},
+                       rounds=7, floors={rival: {"accelerate": 2.5, "fabric": 1.9}[rival]})
         yield Case("step", f"{optimizer} raw", "us/step",
                    {"libtorch": Contender(ours, f"{optimizer} fused"), "pytorch": Contender(peer("step_peer"), f"{optimizer} raw"),
-                    "torch::optim": Contender(ours, f"{optimizer} raw")})
+                    "torch::optim": Contender(ours, f"{optimizer} raw")}, shown=False)
+
+
+MODELS = ("gpt-9m", "wide-mlp")
+SETUPS = {"DistributedDataParallel": ("plain", "large"), "ZeroRedundancyOptimizer": ("plain", "large"), "fully_shard": ("plain", "prefetch")}
+
+
+def sharded(programs, strategy, model, rival, **more):
+    ours = Contender([str(programs / "sharded_bench"), strategy, model])
+    return {"muster": ours, rival: Contender(peer("sharded_peer", rival, model), **more)}
 
 
 def ddp_cases(programs):
-    for model in ("gpt-9m", "wide-mlp"):
-        yield Case("ddp", model, "ms/step",
-                   {"muster": Contender([str(programs / "ddp_bench"), model]), "pytorch-ddp": Contender(peer("sharded_peer", "DistributedDataParallel", model))}, ranks=2)
-
-
-def sharded(programs, strategy, model, rival, **variants):
-    ours = Contender([str(programs / "sharded_bench"), strategy, model])
-    return {"muster": ours, rival: Contender(peer("sharded_peer", rival, model), **variants)}
+    rival = "DistributedDataParallel"
+    for model in MODELS:
+        yield Case("ddp", model, "ms/step", sharded(programs, "ddp", model, rival, variants=SETUPS[rival]), ranks=2, settings=BOTH,
+                   floors={rival: 0.95}, goals={rival: 1.0})
 
 
 def fsdp_cases(programs):
-    for model in ("gpt-9m", "wide-mlp"):
-        yield Case("fsdp", model, "ms/step", sharded(programs, "fsdp", model, "fully_shard"), ranks=2)
+    rival = "fully_shard"
+    for model, floor, goal in zip(MODELS, (1.1, 1.5), (1.3, 1.8)):
+        yield Case("fsdp", model, "ms/step", sharded(programs, "fsdp", model, rival, variants=SETUPS[rival]), ranks=2, settings=BOTH,
+                   floors={rival: floor}, goals={rival: goal})
 
 
 def zero1_cases(programs):
-    for model in ("gpt-9m", "wide-mlp"):
-        yield Case("zero1", model, "ms/step", sharded(programs, "zero1", model, "ZeroRedundancyOptimizer"), ranks=2)
+    rival = "ZeroRedundancyOptimizer"
+    for model, floor, goal in zip(MODELS, (0.9, 1.1), (1.1, 1.3)):
+        yield Case("zero1", model, "ms/step", sharded(programs, "zero1", model, rival, variants=SETUPS[rival]), ranks=2, settings=BOTH,
+                   floors={rival: floor}, goals={rival: goal})
 
 
 def memory_cases(programs):
     """The peak of a rank's memory in a step, less what it held before there was a model. One round: it is the same in each."""
     for strategy, rival in (("ddp", "DistributedDataParallel"), ("zero1", "ZeroRedundancyOptimizer"), ("fsdp", "fully_shard")):
         contenders = sharded(programs, strategy, "deep-mlp", rival)
-        contenders["formula"] = dataclasses.replace(contenders["muster"], case=f"formula {strategy}")
-        yield Case("memory", f"memory {strategy}", "MiB", contenders, ranks=2, rounds=1)
+        floors = {rival: 1.3} if strategy == "fsdp" else {}
+        yield Case("memory", f"memory {strategy}", "MiB", contenders, ranks=2, rounds=1, settings=BOTH, floors=floors)
+        ours = contenders["muster"]
+        yield Case("memory", f"memory {strategy} beside the formula", "MiB",
+                   {"muster": ours, "formula": dataclasses.replace(ours, case=f"formula {strategy}")}, ranks=2, rounds=1, shown=False)
 
 
 def hooks_cases(programs):
@@ -82,86 +104,108 @@ def hooks_cases(programs):
     The gradients of the wide model's layers are sums of 64 outer products (32 rows of the batch on each of two ranks): so many
     columns hold all of them, and fewer let its loss, which goes to zero, depart by far more than a little.
     """
-    for model, columns in (("gpt-9m", 1), ("wide-mlp", 64)):
+    for model, columns in zip(MODELS, (1, 64)):
         for what, unit in (("bytes", "MB/step"), ("time", "ms/step")):
             program = lambda hook: Contender([str(programs / "hooks_bench"), model, hook, str(columns)], f"{model} {what}")
             for hook in ("bf16", "powersgd"):
+                # An allocator changes no bytes.
                 yield Case("hooks", f"{model} {hook} {what}", unit, {f"muster {hook}": program(hook), "no hook": program("none")},
-                           ranks=2, tolerance=0.02)
+                           ranks=2, tolerance=0.02, rounds=1 if what == "bytes" else 3, settings=("plain",) if what == "bytes" else BOTH,
+                           shown=what == "bytes" or model == "gpt-9m" or hook == "bf16")
 
 
 def accumulate_cases(programs):
-    for model in ("gpt-9m", "wide-mlp"):
+    for model in MODELS:
         yield Case("accumulate", model, "ms/window", {"muster": Contender([str(programs / "accumulate_bench"), model]),
-                                                      "pytorch-ddp": Contender(peer("accumulate_peer", model))}, ranks=2)
+                                                      "DistributedDataParallel": Contender(peer("accumulate_peer", model))},
+                   ranks=2, rounds=3, settings=BOTH)
 
 
 def launch_cases(programs):
     binaries = pathlib.Path(sys.executable).parent
     program = lambda name: str(HERE / "peers" / f"{name}.py")
     yield Case("launch", "first step of two ranks", "s", {
-        "muster": Contender([str(programs.parent / "bin" / "muster"), "run", "--devices", "2", str(programs / "launch_bench")]),
-        "torchrun": Contender([str(binaries / "torchrun"), "--nproc-per-node", "2", program("launch_torchrun")]),
+        "muster": Contender([str(muster_of(programs)), "run", "--devices", "2", str(programs / "launch_bench")]),
+        "torchrun": Contender([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program("launch_torchrun")]),
         "accelerate": Contender([str(binaries / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
-                                 "--mixed_precision", "no", "--dynamo_backend", "no", program("launch_accelerate")]),
-        "fabric": Contender([sys.executable, program("launch_fabric")])}, ranks=2, whole=True)
+                                 "--mixed_precision", "no", "--dynamo_backend", "no", program("launch_accelerate")], package="accelerate"),
+        "fabric": Contender([sys.executable, program("launch_fabric")], package="lightning")},
+        ranks=2, rounds=3, whole=True, settings=("as found",), floors={"torchrun": 5, "accelerate": 6, "fabric": 12})
 
 
 def optim_cases(programs):
     ours = [str(programs / "optim_bench")]
-    for size in ("67M in 4", "11.6M in 146", "0.42M in 100"):
-        yield Case("optim", size, "ms/step", {"muster": Contender(ours, f"muster {size}"), "torch::optim": Contender(ours, f"torch {size}")})
+    for size, floor in zip(("67M in 4", "11.6M in 146", "0.42M in 100"), (5, 2.5, 2.5)):
+        yield Case("optim", size, "ms/step", {"muster": Contender(ours, f"muster {size}"), "torch::optim": Contender(ours, f"torch {size}"),
+                                              "pytorch, fused": Contender(peer("optim_peer"))}, floors={"torch::optim": floor})
 
 
 def data_cases(programs):
     ours = [str(programs / "data_bench")]
     setup = {"lower_is_better": False, "threads": 2, "tolerance": 1e-9}
     workers = lambda words: tuple(f"{words} {count}" for count in (0, 1, 2))
+    torch_data = lambda how, workload: Contender(ours, variants=workers(f"{how} {workload}"))
+    pytorch = lambda how, workload: Contender(peer("data_peer"), variants=workers(f"{how} {workload}"))
     for workload in ("images", "tokens"):
-        rivals = {"torch::data": Contender(ours, variants=workers(f"torch {workload}")),
-                  "pytorch": Contender(peer("data_peer"), variants=workers(workload))}
-        yield Case("data", f"{workload} per sample", "samples/s", {"muster": Contender(ours, variants=workers(f"get {workload}")), **rivals}, **setup)
-        yield Case("data", f"{workload} in place", "samples/s", {"muster": Contender(ours, variants=workers(f"place {workload}")), **rivals}, **setup)
+        single = {"torch::data": torch_data("torch", workload), "pytorch": pytorch("single", workload)}
+        yield Case("data", f"{workload} per sample", "samples/s", {"muster": torch_data("get", workload), **single}, **setup,
+                   floors={"torch::data": 1.25})
+        yield Case("data", f"{workload} in place against get_batch", "samples/s",
+                   {"muster": torch_data("place", workload), "torch::data": torch_data("batch", workload), "pytorch": pytorch("batch", workload)},
+                   **setup, floors={"torch::data": 1.0}, goals={"torch::data": 1.3})
+        yield Case("data", f"{workload}: whole batches of ours against single samples of the peer", "samples/s",
+                   {"muster": torch_data("place", workload), **single}, **setup, shown=False)
         for count in (1, 2):
             yield Case("data", f"{workload} per sample on {count} threads", "samples/s",
-                       {"muster": Contender(ours, f"get {workload} {count}"), "get-only loop": Contender(ours, f"loop {workload} {count}")}, **setup)
+                       {"muster": Contender(ours, f"get {workload} {count}"), "get-only loop": Contender(ours, f"loop {workload} {count}")}, **setup,
+                       rounds=5, floors={"get-only loop": 0.85})
 
 
 def resume_cases(programs):
     for samples in (1_000, 1_000_000):
-        yield Case("resume", f"{samples}", "ms", {"muster": Contender([str(programs / "resume_bench")]), "accelerate": Contender(peer("resume_peer"))})
+        yield Case("resume", f"{samples}", "ms", {"muster": Contender([str(programs / "resume_bench")]),
+                                                  "accelerate": Contender(peer("resume_peer"), package="accelerate")}, rounds=5)
 
 
 def safetensors_cases(programs):
     folder = str(programs.parent / "bench" / "files")
     for case in ("save", "save durable", "load", "load mapped"):
         yield Case("safetensors", case, "ms", {"muster": Contender([str(programs / "safetensors_bench"), folder]),
-                                               "safetensors": Contender(peer("safetensors_peer", folder))})
+                                               "safetensors": Contender(peer("safetensors_peer", folder), package="safetensors")},
+                   floors={"safetensors": 0.95})
 
 
 def checkpoint_cases(programs):
     """Durability none, unless the case says durable. No peer checks what it loads: "load unchecked" is the same work, "load" checks every byte first."""
     folder = str(programs.parent / "bench" / "checkpoints")
     ours = [str(programs / "checkpoint_bench"), folder]
-    python = lambda kind: peer("checkpoint_peer", folder, kind)
-    rivals = {name: Contender(python(kind)) for name, kind in (("safetensors", "safetensors"), ("torch.save", "torch"), ("dcp.save", "dcp"))}
+    python = lambda kind: Contender(peer("checkpoint_peer", folder, kind), package="safetensors" if kind == "safetensors" else "torch")
+    rivals = {name: python(kind) for name, kind in (("safetensors", "safetensors"), ("torch.save", "torch"), ("dcp.save", "dcp"))}
     for case, raw in (("save", "raw"), ("save durable", "raw durable")):
         yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "raw write": Contender(ours, raw),
-                                              "raw write into reserved room": Contender(ours, raw.replace("raw", "raw reserved")), **rivals})
-    yield Case("checkpoint", "save by two ranks", "ms", {"muster": Contender(ours), "dcp.save": Contender(python("dcp"))}, ranks=2)
-    yield Case("checkpoint", "async", "ms", {"muster": Contender(ours), "memory copy": Contender(ours, "copy"),
-                                             "dcp.async_save": Contender(python("dcp"), variants=("async plain", "async cached", "async staged"))})
+                                              "raw write into reserved room": Contender(ours, raw.replace("raw", "raw reserved")), **rivals},
+                   rounds=7, floors={"raw write": 0.87, "dcp.save": 2.7} if case == "save" else {}, shown=case == "save")
+    yield Case("checkpoint", "save by two ranks", "ms", {"muster": Contender(ours), "dcp.save": python("dcp")}, ranks=2, shown=False)
+    staging = dataclasses.replace(python("dcp"), variants=("async plain", "async cached", "async staged"))
+    yield Case("checkpoint", "async", "ms", {"muster": Contender(ours), "memory copy": Contender(ours, "copy"), "dcp.async_save": staging},
+               rounds=7, floors={"memory copy": 0.67, "dcp.async_save": 2.5})
     for case in ("load", "load unchecked"):
-        yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "safetensors": Contender(python("safetensors")),
-                                              "torch.load": Contender(python("torch")), "dcp.load": Contender(python("dcp"))})
+        yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "safetensors": python("safetensors"), "torch.load": python("torch"),
+                                              "dcp.load": python("dcp")}, rounds=7,
+                   floors={"safetensors": 1.0, "torch.load": 1.0, "dcp.load": 2.5})
     for case in ("load four by two", "load four by two unchecked"):
-        yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "dcp.load": Contender(python("dcp"))}, ranks=2)
+        yield Case("checkpoint", case, "ms", {"muster": Contender(ours), "dcp.load": python("dcp")}, ranks=2, shown=False)
 
 
 def compile_cases(programs):
     script = [sys.executable, str(HERE / "compile_bench.py"), str(programs.parent)]
     yield Case("compile", "accelerator.h beside torch/torch.h", "s",
-               {"muster": Contender(script, "with"), "libtorch": Contender(script, "without")}, rounds=5)
+               {"muster": Contender(script, "with"), "libtorch": Contender(script, "without")}, rounds=5, shown=False)
+
+
+def muster_of(programs):
+    """The command line beside the programs."""
+    return programs.parent / "bin" / "muster"
 
 
 def cases(build):

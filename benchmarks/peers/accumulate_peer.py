@@ -12,9 +12,8 @@ from protocol import serve
 
 MICRO_BATCHES = 4
 
-torch.set_num_threads(1)
 name = sys.argv[1]
-windows, warm_up = (1, 1) if name == "gpt-9m" else (5, 2)
+windows, warm_up = (1, 1) if name == "gpt-9m" else (4, 2)
 distributed.init_process_group("gloo")
 model, batch = model_and_input(name, distributed.get_rank())
 model = DistributedDataParallel(model, gradient_as_bucket_view=True)

@@ -1,10 +1,11 @@
-"""Samples a second through torch.utils.data.DataLoader, asked as "WORKLOAD WORKERS"; the same data as data_bench.cpp."""
+"""Samples a second through torch.utils.data.DataLoader, asked as "HOW WORKLOAD WORKERS"; the same data as data_bench.cpp.
+HOW is "single", one sample at a time, or "batch": whole batches by a list of indices, which a BatchSampler as sampler gives."""
 import functools
 import multiprocessing
 import time
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 import protocol
 
@@ -30,20 +31,27 @@ class Tokens(Dataset):
 
     def __init__(self):
         self.text = (torch.arange(ROWS * (WINDOW + 1)) * 31).remainder(50000).to(torch.int32)
+        self.rows = self.text.view(ROWS, WINDOW + 1)
 
     def __len__(self):
         return ROWS
 
     def __getitem__(self, i):
+        if isinstance(i, list):
+            rows = self.rows[i].long()
+            return rows[:, :-1], rows[:, 1:]
         at = i * (WINDOW + 1)
         return self.text[at:at + WINDOW].long(), self.text[at + 1:at + 1 + WINDOW].long()
 
 
 @functools.lru_cache(None)
 def contender(case):
-    workload, workers = case.split()
+    how, workload, workers = case.split()
     dataset = Images() if workload == "images" else Tokens()
-    loader = DataLoader(dataset, batch_size=dataset.batch, shuffle=True, num_workers=int(workers), persistent_workers=int(workers) > 0)
+    batches = {"batch_size": dataset.batch, "shuffle": True}
+    if how == "batch":
+        batches = {"batch_size": None, "sampler": BatchSampler(RandomSampler(dataset), dataset.batch, drop_last=False)}
+    loader = DataLoader(dataset, num_workers=int(workers), persistent_workers=int(workers) > 0, **batches)
     check = sum(data.sum(dtype=torch.float64).item() + 3 * target.sum(dtype=torch.float64).item() for data, target in loader)
     return loader, len(dataset), check
 
