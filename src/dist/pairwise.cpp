@@ -13,7 +13,7 @@
 namespace muster::dist {
 namespace {
 
-/// Up to this size an all_reduce sends whole tensors: one round instead of two.
+/// Up to this size all_reduce, reduce and broadcast send whole tensors: one round instead of two.
 constexpr std::size_t kWholeBytes = 64 * 1024;
 
 /// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.
@@ -161,7 +161,7 @@ void Pairwise::exchange_uneven(const Call& call) {
 
 void Pairwise::all_reduce(const Call& call) {
   const at::Tensor& out = call.operation.out;
-  if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, true);
+  if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, Receivers::all);
   std::vector<Leg> legs;
   std::vector<at::Tensor> terms(size(), out.view(-1));
   std::byte* into = scratch(out.nbytes() * size());
@@ -193,7 +193,7 @@ void Pairwise::all_gather(const Call& call) {
 
 void Pairwise::reduce_scatter(const Call& call) {
   const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
-  if (out.nbytes() > kInlineBytes) return reduce_pieces(call, in, out, false);
+  if (out.nbytes() > kInlineBytes) return reduce_pieces(call, in, out, Receivers::owner);
   auto* pieces = static_cast<const std::byte*>(in.const_data_ptr());
   std::byte* into = scratch(out.nbytes() * size());
   std::vector<Leg> legs;
@@ -211,6 +211,7 @@ void Pairwise::reduce_scatter(const Call& call) {
 
 void Pairwise::broadcast(const Call& call) {
   const auto& out = call.operation.out;
+  if (out.nbytes() > kWholeBytes && size() > 2) return broadcast_pieces(call);
   std::vector<Leg> legs;
   for (int peer : peers()) {
     Leg leg = rank() == call.operation.root ? whole(peer, out) : Leg{.peer = peer};
@@ -225,6 +226,7 @@ void Pairwise::broadcast(const Call& call) {
 
 void Pairwise::reduce(const Call& call) {
   const auto& out = call.operation.out;
+  if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, Receivers::root);
   const bool is_root = rank() == call.operation.root;
   std::byte* into = is_root ? scratch(out.nbytes() * size()) : nullptr;
   std::vector<Leg> legs;

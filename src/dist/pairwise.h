@@ -72,9 +72,13 @@ class Pairwise final : public Collectives {
   /// The operations in which shapes may differ, and those without any tensor.
   void exchange_uneven(const Call& call);
 
+  class PieceBroadcast;
+  void broadcast_pieces(const Call& call);
+
   class PieceReduction;
-  /// Reduces `source`'s piece of this rank into `target`; with `all_get_it`, every piece of `target` on every rank.
-  void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, bool all_get_it);
+  /// Who gets the sum of a piece: the rank that sums it up, as all there is of its target, or in their whole targets the root or all.
+  enum class Receivers { owner, root, all };
+  void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, Receivers receivers);
 
   std::byte* scratch(std::size_t bytes);
 

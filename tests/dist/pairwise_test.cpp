@@ -44,6 +44,12 @@ const std::vector<Disagreement>& disagreements() {
        [](const Communicator& c) { c.all_reduce(zeros({200'000})); }, "[100000]", "[200000]"},
       {"mis-sized, small and large", [](const Communicator& c) { c.broadcast(zeros({3})); },
        [](const Communicator& c) { c.broadcast(zeros({200'000})); }, "[3]", "[200000]"},
+      {"mis-sized broadcast, large", [](const Communicator& c) { c.broadcast(zeros({100'000})); },
+       [](const Communicator& c) { c.broadcast(zeros({200'000})); }, "[100000]", "[200000]"},
+      {"mis-sized reduce, large", [](const Communicator& c) { c.reduce(zeros({100'000}), 1); },
+       [](const Communicator& c) { c.reduce(zeros({200'000}), 1); }, "[100000]", "[200000]"},
+      {"mis-sized reduce, small and large", [](const Communicator& c) { c.reduce(zeros({3})); },
+       [](const Communicator& c) { c.reduce(zeros({100'000})); }, "[3]", "[100000]"},
       {"mis-shaped", [](const Communicator& c) { c.all_reduce(zeros({2, 6})); },
        [](const Communicator& c) { c.all_reduce(zeros({6, 2})); }, "[2, 6]", "[6, 2]"},
       {"empty and not", [](const Communicator& c) { c.all_gather(zeros({0})); }, [](const Communicator& c) { c.all_gather(zeros({1})); },
@@ -188,6 +194,8 @@ TEST(Pairwise, WhatAHeaderAnnouncesBoundsWhatIsWritten) {
   expect(due, answer_to(cast, cast, 0, [](Header&) {}));
   expect(nothing_due, answer_to(barrier, barrier, 3000, [](Header&) {}));
   expect("sent 3000 bytes for the 0", answer_to(reduce, reduce, 3000, [](Header&) {}));
+  const Operation to_root{.kind = OperationKind::reduce, .root = 1, .out = many};
+  expect("sent 3000 bytes for the 0", answer_to(to_root, to_root, 3000, [](Header&) {}));
 }
 
 TEST(Pairwise, SendsThatMeetSendsAreErrors) {
@@ -203,22 +211,42 @@ TEST(Pairwise, SendsThatMeetSendsAreErrors) {
   }
 }
 
+/// Rank 1 of three dies at its step `step` of the operations that `turn` does; the ids of what the ranks threw.
+std::vector<std::string> ids_after_death(int64_t step, const std::function<void(const Communicator&, int turn)>& turn) {
+  std::vector<std::string> ids(3);
+  run_thread_world(3, {.kill_rank = 1, .kill_step = step, .seed = 50 + static_cast<uint64_t>(step)}, [&](const Communicator& comm) {
+    try {
+      for (int count = 0; count < 20; ++count) turn(comm, count);
+    } catch (const CommError& error) {
+      ids[comm.rank()] = error.id();
+    }
+  });
+  return ids;
+}
+
 TEST(Pairwise, AKilledRankEndsTheOthersAtAnyStep) {
-  for (int64_t step = 1; step < 40; ++step) {
-    std::vector<std::string> ids(3);
-    run_thread_world(3, {.kill_rank = 1, .kill_step = step, .seed = 50 + static_cast<uint64_t>(step)}, [&](const Communicator& comm) {
-      try {
-        for (int turn = 0; turn < 20; ++turn) {
-          at::Tensor tensor = at::ones({turn % 2 ? 5 : 50'000});
-          comm.all_reduce(tensor);
-          EXPECT_EQ(tensor[0].item<float>(), 3.f);
-        }
-      } catch (const CommError& error) {
-        ids[comm.rank()] = error.id();
-      }
-    });
-    EXPECT_EQ(ids[1], "MU063") << "step " << step;
-    for (int rank : {0, 2}) EXPECT_EQ(ids[rank], "MU052") << "rank " << rank << ", step " << step;
+  const std::vector<std::pair<const char*, std::function<void(const Communicator&, int)>>> operations{
+      {"all_reduce", [](const Communicator& comm, int turn) {
+         at::Tensor tensor = at::ones({turn % 2 ? 5 : 50'000});
+         comm.all_reduce(tensor);
+         EXPECT_EQ(tensor[0].item<float>(), 3.f);
+       }},
+      {"broadcast", [](const Communicator& comm, int turn) {
+         at::Tensor tensor = at::full({50'000}, comm.rank());
+         comm.broadcast(tensor, turn % 3);
+         EXPECT_TRUE(tensor.eq(turn % 3).all().item<bool>());
+       }},
+      {"reduce", [](const Communicator& comm, int turn) {
+         at::Tensor tensor = at::ones({50'000});
+         comm.reduce(tensor, turn % 3);
+         EXPECT_TRUE(tensor.eq(comm.rank() == turn % 3 ? 3 : 1).all().item<bool>());
+       }}};
+  for (const auto& [name, turn] : operations) {
+    for (int64_t step = 1; step < 40; ++step) {
+      const auto ids = ids_after_death(step, turn);
+      EXPECT_EQ(ids[1], "MU063") << name << ", step " << step;
+      for (int rank : {0, 2}) EXPECT_EQ(ids[rank], "MU052") << name << ", rank " << rank << ", step " << step;
+    }
   }
 }
 
