@@ -81,10 +81,11 @@ TEST(Ends, RanksThatMakeDifferentNumbersOfStepsAreToldSo) {
 }
 
 TEST(Ends, AStoppedRankEndsTheJobInTheTimeOutThatTheLauncherWasGiven) {
-  expect_words(end_of("stop", 1, false, {"--timeout", "2"}).words, {"MU051: rank 0 waited 2.", "muster: MU039: rank 1 gave no answer, in step 3 and still runs: rank 0"});
+  // The ranks must also have met within it.
+  expect_words(end_of("stop", 1, false, {"--timeout", "6"}).words, {"MU051: rank 0 waited 6.", "muster: MU039: rank 1 gave no answer, in step 3 and still runs: rank 0"});
   Process::Setup setup;
-  setup.environment = {"MUSTER_TIMEOUT=2"};
-  expect_words(end_of("stop", 1, true, {}, setup).words, {"MU051: rank 0 waited 2.", "muster: MU039: rank 1 gave no answer"});
+  setup.environment = {"MUSTER_TIMEOUT=6"};
+  expect_words(end_of("stop", 1, true, {}, setup).words, {"MU051: rank 0 waited 6.", "muster: MU039: rank 1 gave no answer"});
 }
 
 TEST(Ends, AnExceptionsWordsStandInTheLastLinesWithoutItsFrames) {
