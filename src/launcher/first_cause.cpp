@@ -61,6 +61,7 @@ std::optional<FirstCause> trace(const Ranks& ranks, const SeenRank& echo) {
   cause.other = trail.accused ? trail.witness->rank : trail.witness->told.lost_rank;
   cause.other_steps = trail.witness->told.steps;
   cause.words = trail.witness->told.reason;
+  cause.closes = trail.accused && (trail.accused->told.left_by_exception || cause.words.starts_with("MU052") || cause.words.starts_with("MU053"));
   if (!trail.accused) cause.kind = Kind::elsewhere;
   else if (trail.is_circle && !cause.words.starts_with("MU051")) return std::nullopt;
   else if (trail.accused->told.left_by_exception) cause.kind = Kind::abandoned;
@@ -107,7 +108,7 @@ std::string headline(const FirstCause& cause, const Layout& layout) {
 
 }  // namespace
 
-std::optional<FirstCause> judge(const Ranks& ranks, bool waited) {
+std::optional<FirstCause> judge(const Ranks& ranks, Waited waited) {
   std::vector<const SeenRank*> failed, own;
   for (const auto& rank : ranks) {
     if (!has_failed(rank)) continue;
@@ -121,7 +122,7 @@ std::optional<FirstCause> judge(const Ranks& ranks, bool waited) {
     auto cause = trace(ranks, *echo);
     if (!cause) continue;
     if (cause->kind == Kind::left) return cause;
-    if (cause->runs && !waited) return std::nullopt;
+    if (cause->runs && waited < (cause->closes ? Waited::for_an_end : Waited::for_an_answer)) return std::nullopt;
     if (!found) found = cause;
   }
   return found ? found : of(likeliest(failed));

@@ -37,6 +37,7 @@ struct FirstCause {
     silent,     ///< it still runs and gave `other` no answer
   };
   std::chrono::milliseconds after{0};  ///< since the start of the job
+  bool closes = false;                 ///< `rank` has closed its connections: it is about to end, or does without the others
   End end;                             ///< of the rank that failed: `rank`, or `other` where `rank` has not
   Kind kind = Kind::failed;
   int other = -1;
@@ -47,11 +48,15 @@ struct FirstCause {
   std::string words;                   ///< what `other` said of it
 };
 
+/// How long there has been a failure. A rank that closes its connections needs longer to end than one needs that gave no answer
+/// and then does: on busy cores the end of a process takes seconds.
+enum class Waited { not_yet, for_an_answer, for_an_end };
+
 /// The first cause among the ranks of a node, or nothing where none has failed. A rank whose last error was about another
-/// one is an echo of that one; until it is known what became of that one there is no cause either, unless `waited`.
+/// one is an echo of that one; until it is known what became of that one there is no cause either, unless `waited` for it.
 /// Of several failures of their own a crash or a kill counts before an exit code, an exit code before an abort (an
 /// exception that nobody caught, often an echo that could not say so), then the lowest rank.
-std::optional<FirstCause> judge(const std::vector<SeenRank>& ranks, bool waited);
+std::optional<FirstCause> judge(const std::vector<SeenRank>& ranks, Waited waited);
 
 /// The lines about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if they are known.
 std::vector<std::string> describe(const FirstCause& cause, const Layout& layout, const std::deque<std::string>* last_lines);

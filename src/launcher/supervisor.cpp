@@ -7,7 +7,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAgain{100};  // after a kill that did not end all
+constexpr milliseconds kAgain{100};   // after a kill that did not end all
+constexpr milliseconds kEnd{10000};   // for the end of a process that has closed its connections
 
 }  // namespace
 
@@ -28,12 +29,17 @@ void Supervisor::find_cause() {
   const auto ranks = seen();
   if (std::none_of(ranks.begin(), ranks.end(), [](const SeenRank& rank) { return rank.end && rank.end->failed(); })) return;
   const auto now = Clock::now();
-  if (!judge_at_) judge_at_ = now + setup_.grace;
-  cause_ = judge(ranks, now >= *judge_at_);
+  if (!failed_at_) failed_at_ = now;
+  const bool briefly = now >= waited_until(Waited::for_an_answer), long_enough = now >= waited_until(Waited::for_an_end);
+  cause_ = judge(ranks, long_enough ? Waited::for_an_end : briefly ? Waited::for_an_answer : Waited::not_yet);
   if (!cause_) return;
   cause_->after = std::chrono::duration_cast<milliseconds>(now - start_);
   signal_all(SIGTERM, true);
   kill_at_ = now + setup_.grace;
+}
+
+Supervisor::Clock::time_point Supervisor::waited_until(Waited waited) const {
+  return *failed_at_ + (waited == Waited::for_an_end ? std::max(setup_.grace, kEnd) : setup_.grace);
 }
 
 void Supervisor::stop(milliseconds grace) {
@@ -58,7 +64,11 @@ void Supervisor::add_to(std::vector<pollfd>& entries) const {
 
 int Supervisor::poll_timeout() const {
   auto due = kill_at_;
-  if (judge_at_ && !cause_ && !stopped_) due = std::min(due.value_or(*judge_at_), *judge_at_);
+  if (failed_at_ && !cause_ && !stopped_) {
+    const auto briefly = waited_until(Waited::for_an_answer);
+    const auto judge_at = Clock::now() < briefly ? briefly : waited_until(Waited::for_an_end);
+    due = std::min(due.value_or(judge_at), judge_at);
+  }
   if (!due) return -1;
   return static_cast<int>(std::max<milliseconds::rep>(std::chrono::ceil<milliseconds>(*due - Clock::now()).count(), 0));
 }

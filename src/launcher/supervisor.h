@@ -26,7 +26,7 @@ class Supervisor {
   };
   struct Setup {
     std::vector<Child>* children;     ///< borrowed; complete before the first look()
-    std::chrono::milliseconds grace;  ///< between SIGTERM and SIGKILL, and how long an echo waits for what became of its cause
+    std::chrono::milliseconds grace;  ///< between SIGTERM and SIGKILL, and how long an echo waits for a rank that gave no answer
     Layout layout;
     std::optional<Own> own;
   };
@@ -52,10 +52,11 @@ class Supervisor {
  private:
   std::vector<SeenRank> seen() const;
   void find_cause();
+  Clock::time_point waited_until(Waited waited) const;
   void kill_if_due();
 
   std::optional<FirstCause> cause_;
-  std::optional<Clock::time_point> judge_at_;  // when an echo has waited long enough
+  std::optional<Clock::time_point> failed_at_;  // when the first failure was seen
   std::optional<Clock::time_point> kill_at_;
   std::optional<End> own_end_;
   Setup setup_;

@@ -22,7 +22,7 @@ SeenRank by_exception(SeenRank rank) {
 }
 
 /// "failed 1", "silent 1 by 0", or "nothing".
-std::string verdict(const std::vector<SeenRank>& ranks, bool waited = false) {
+std::string verdict(const std::vector<SeenRank>& ranks, Waited waited = Waited::not_yet) {
   const auto cause = judge(ranks, waited);
   if (!cause) return "nothing";
   const char* names[] = {"failed", "elsewhere", "left", "abandoned", "silent"};
@@ -36,7 +36,7 @@ TEST(FirstCause, ACrashCountsBeforeACodeAndACodeBeforeAnAbort) {
   EXPECT_EQ(verdict({abort, code, runs(2)}), "failed 1, code 3");
   EXPECT_EQ(verdict({abort, runs(1), runs(2)}), "failed 0, code 134");
   EXPECT_EQ(verdict({runs(0), ended(2, 3), ended(1, 3)}), "failed 1, code 3");
-  EXPECT_EQ(verdict({ended(0, 0), runs(1)}, true), "nothing");
+  EXPECT_EQ(verdict({ended(0, 0), runs(1)}, Waited::for_an_end), "nothing");
 }
 
 TEST(FirstCause, AnEchoWaitsForWhatBecameOfTheRankThatItLost) {
@@ -46,9 +46,20 @@ TEST(FirstCause, AnEchoWaitsForWhatBecameOfTheRankThatItLost) {
   // Through one that has not ended yet, whatever it waits for.
   EXPECT_EQ(verdict({lost(ended(0, 1), 1), lost(runs(1), 2), runs(2)}), "nothing");
   EXPECT_EQ(verdict({lost(ended(0, 1), 1), lost(runs(1), 2), ended(2, 5)}), "failed 2, code 5");
-  EXPECT_EQ(verdict({lost(ended(0, 1), 1), lost(runs(1), 2), runs(2)}, true), "silent 2 by 1, code 1");
-  EXPECT_EQ(verdict({lost(ended(0, 1), 1), runs(1)}, true), "silent 1 by 0, code 1");
-  EXPECT_EQ(verdict({lost(ended(0, 1), 1), by_exception(runs(1))}, true), "abandoned 1 by 0, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1), lost(runs(1), 2), runs(2)}, Waited::for_an_end), "silent 2 by 1, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1), runs(1)}, Waited::for_an_end), "silent 1 by 0, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1), by_exception(runs(1))}, Waited::for_an_end), "abandoned 1 by 0, code 1");
+}
+
+TEST(FirstCause, ARankThatClosesItsConnectionsHasLongerToEnd) {
+  const auto answer = Waited::for_an_answer;
+  for (const char* reason : {"MU052: lost it", "MU053: it ended the group"}) {
+    EXPECT_EQ(verdict({lost(ended(0, 1), 1, 1, reason), runs(1)}, answer), "nothing");
+    EXPECT_EQ(verdict({lost(ended(0, 1), 1, 1, reason), ended(1, 0)}, answer), "left 1 by 0, code 1");
+  }
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1, 1, "MU051: waited"), by_exception(runs(1))}, answer), "nothing");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1, 1, "MU051: waited"), runs(1)}, answer), "silent 1 by 0, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1, 1, "MU051: waited"), runs(1)}), "nothing");
 }
 
 TEST(FirstCause, ARankThatEndedWellIsNamedByTheOneThatLostIt) {
@@ -65,14 +76,14 @@ TEST(FirstCause, OfRanksThatLostEachOtherTheFirstToWaitInVainIsRight) {
 TEST(FirstCause, ARankOfAnotherNodeIsLeftToThatNodesLauncher) {
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), lost(runs(3), 2)}), "elsewhere 2 by 0, code 1");
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), ended(3, 4)}), "failed 3, code 4");
-  const auto cause = judge({lost(ended(2, 1), 0)}, false);
+  const auto cause = judge({lost(ended(2, 1), 0)}, Waited::not_yet);
   EXPECT_EQ(describe(*cause, {2, 2}, nullptr)[0], "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0: the first "
                                                   "cause stands in the output of the launcher there; all ranks of this node are ended.");
 }
 
 TEST(FirstCause, IsToldInPlainWords) {
   std::deque<std::string> last{"one", "two"};
-  auto code = *judge({ended(1, 3)}, false), crash = *judge({ended(4, 0, SIGSEGV)}, false);
+  auto code = *judge({ended(1, 3)}, Waited::not_yet), crash = *judge({ended(4, 0, SIGSEGV)}, Waited::not_yet);
   code.after = milliseconds(1240);
   auto lines = describe(code, {}, &last);
   ASSERT_EQ(lines.size(), 3u);
@@ -90,7 +101,7 @@ TEST(FirstCause, DifferentNumbersOfStepsAreCalledThat) {
   auto zero = ended(0, 0), one = lost(ended(1, 0, SIGABRT), 0);
   zero.told.steps = 5;
   one.told.steps = 8;
-  const auto lines = describe(*judge({zero, one}, false), {}, nullptr);
+  const auto lines = describe(*judge({zero, one}, Waited::not_yet), {}, nullptr);
   EXPECT_EQ(lines[0], "muster: MU038: rank 0 left main normally after 5 steps while rank 1 was in step 9: ranks made different numbers of steps; use "
                       "check_trigger(), so that they leave the loop together. rank 1 was ended by signal 6 (SIGABRT) after 0.0 s; all other ranks are ended.");
 }

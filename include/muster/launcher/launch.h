@@ -10,7 +10,7 @@ namespace muster {
 /// rank 0, and the other local ranks are this program executed again with the same arguments and environment: what
 /// stands before the call runs in every rank, so call it first in main().
 /// A thread watches the other ranks. If one of them fails, the first cause is found as by run(), printed to stderr, and all
-/// ranks, this process included, end within twice `grace` with its exit code (128 + number for a signal). They die with this process, even
+/// ranks, this process included, end within twice `grace` from then on with its exit code (128 + number for a signal). They die with this process, even
 /// when it is killed. At exit this process waits for them for `exit_timeout`, and at once ends them if it fails itself.
 /// This process's environment variables are set as for a rank of `muster run`, so read_cluster() says the same later.
 /// OMP_NUM_THREADS is among them; what has read it before (LibTorch when it was loaded) must be told by the caller.
