@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 # What device/host_memory.cpp asks of the C library: large blocks come from the heap, and the heap does not shrink. Where these are set
 # Muster leaves the allocator alone, so all contenders have the same one.
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(64 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 62)}
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-PATIENCE = 300   # seconds for one answer
+PATIENCE = 180   # seconds for one answer; a rank whose neighbour died would wait for it much longer
 
 
 def tuned_text():
@@ -69,7 +70,16 @@ class Ranks:
         for process in self.processes:
             process.stdin.write(f"run {case}\n")
             process.stdin.flush()
-        return together([self.answer(process) for process in self.processes])
+        too_late = threading.Timer(PATIENCE, self.kill)
+        too_late.start()
+        try:
+            return together([self.answer(process) for process in self.processes])
+        finally:
+            too_late.cancel()
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
 
     @staticmethod
     def answer(process):

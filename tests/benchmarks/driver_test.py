@@ -147,6 +147,17 @@ class Contenders(unittest.TestCase):
         finally:
             launched.close()
 
+    def test_one_that_never_answers_is_given_up(self):
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        for started in (contenders.Ranks(command, 2, 1), contenders.Launched(command, 2)):
+            try:
+                with mock.patch.object(contenders, "PATIENCE", 0.5), self.assertRaises(RuntimeError):
+                    started.measure("3")
+            finally:
+                for process in getattr(started, "processes", None) or [started.process]:
+                    process.kill()
+                started.close()
+
     def test_a_setting_is_the_same_for_all_and_as_found_has_nothing_set(self):
         with mock.patch.dict(os.environ, {"MALLOC_MMAP_MAX_": "7", "OMP_NUM_THREADS": "5", "MUSTER_KEEP_MEMORY": "on"}):
             found, equal, plain = contenders.untouched(), contenders.environment(1, "equal"), contenders.environment(1, "plain")
