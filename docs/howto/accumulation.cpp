@@ -48,6 +48,24 @@ static void train_by_tokens(const Points& data) {
   }
 }
 
+/// Batches that the program makes by itself, some of them without a row that is any good.
+static void train_without_a_loader(const Points& data) {
+  muster::Accelerator accelerator({.gradient_accumulation_steps = 3, .strategy = "ddp_find_unused_parameters_true"});
+  torch::nn::Linear net(4, 1);
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  for (int64_t i = 0; i < 9; ++i) {
+    const int64_t rows = (i + accelerator.process_index()) % 3;
+    std::vector<torch::Tensor> kept{torch::empty({0, 4})};
+    for (int64_t row = 0; row < rows; ++row) kept.push_back(std::get<0>(data[static_cast<size_t>(i + row)]).view({1, 4}));
+    const auto x = torch::cat(kept);
+    auto window = accelerator.accumulate(model);
+    window.count(static_cast<double>(x.size(0)));         // no loader knows how many there are
+    if (rows > 0) accelerator.backward(model(x).square().mean());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+}
+
 static void train_by_hand(const Points& data) {
   muster::Fabric fabric;
   torch::nn::Linear net(4, 1);
@@ -68,6 +86,7 @@ int main() {
   const auto data = points(30);
   train(data);
   train_by_tokens(data);
+  train_without_a_loader(data);
   train_by_hand(data);
   std::puts("1 passed, 0 failed, 0 skipped");
 }

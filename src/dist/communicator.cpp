@@ -46,11 +46,6 @@ void check_rank(const Group& group, int rank, std::string_view operation) {
                                     group.identity().name, group.size()));
 }
 
-void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
-  if (tensor.is_contiguous()) return;
-  throw ConfigError("MU060", formatted("{} wants contiguous tensors, since it works in place after it returned", operation));
-}
-
 /// Both contiguous and of one dtype, `whole` with as many elements as all ranks' `piece` together.
 void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
   check_tensor(group, whole, operation);
@@ -61,9 +56,32 @@ void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor&
                                       name_of(piece.scalar_type()), group.size()));
 }
 
+bool in_memory(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+}
+
+void check_memory(const at::Tensor& tensor, std::string_view operation) {
+  if (in_memory(tensor)) return;
+  throw UsageError("MU066", formatted("{} works in place, and the values of this tensor are not in memory now, as may be those of a parameter that is "
+                                      "cut over ranks; give it a copy (clone())", operation));
+}
+
+void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
+  check_memory(tensor, operation);
+  if (tensor.is_contiguous()) return;
+  throw ConfigError("MU060", formatted("{} wants contiguous tensors, since it works in place after it returned", operation));
+}
+
+/// The tensor's values at a pointer. Memory that comes for operators only, as a parameter's whose values are under way, is copied by one.
+at::Tensor readable(const at::Tensor& tensor) {
+  return in_memory(tensor) ? tensor.contiguous() : tensor.clone(at::MemoryFormat::Contiguous);
+}
+
 /// Runs an operation that works in place on `tensor`, by way of a contiguous copy where needed.
 void run_in_place(Group& group, Operation operation, const at::Tensor& tensor) {
   at::NoGradGuard no_grad;
+  check_memory(tensor, name_of(operation.kind));
   operation.out = tensor.contiguous();
   const at::Tensor worked_on = operation.out;
   group.run(operation);
@@ -129,7 +147,7 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   std::vector<int64_t> shape{size()};
   shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
   at::Tensor out = at::empty(shape, tensor.options().requires_grad(false).memory_format(at::MemoryFormat::Contiguous));
-  Operation operation{.kind = OperationKind::all_gather, .tag = tag_, .in = tensor.contiguous().detach(), .out = out};
+  Operation operation{.kind = OperationKind::all_gather, .tag = tag_, .in = readable(tensor).detach(), .out = out};
   group_->run(operation);
   return out;
 }
@@ -137,7 +155,7 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
 std::vector<at::Tensor> Communicator::all_gather_uneven(const at::Tensor& tensor) const {
   check_tensor(*group_, tensor, "all_gather_uneven");
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::all_gather_uneven, .tag = tag_, .in = tensor.contiguous().detach()};
+  Operation operation{.kind = OperationKind::all_gather_uneven, .tag = tag_, .in = readable(tensor).detach()};
   group_->run(operation);
   return std::move(operation.results);
 }
@@ -153,8 +171,9 @@ void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, R
   check_pieces(*group_, in, out, "reduce_scatter");
   check_reduce(in, op, "reduce_scatter");
   at::NoGradGuard no_grad;
+  check_memory(out, "reduce_scatter");
   const at::Tensor result = out.contiguous();
-  Operation operation{.kind = OperationKind::reduce_scatter, .tag = tag_, .reduce = op, .in = in.contiguous(), .out = result};
+  Operation operation{.kind = OperationKind::reduce_scatter, .tag = tag_, .reduce = op, .in = readable(in), .out = result};
   group_->run(operation);
   if (!out.is_contiguous()) out.detach().copy_(result);
 }
@@ -191,7 +210,7 @@ std::vector<at::Tensor> Communicator::gather(const at::Tensor& tensor, int root)
   check_tensor(*group_, tensor, "gather");
   check_rank(*group_, root, "gather");
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::gather, .tag = tag_, .root = root, .in = tensor.contiguous().detach()};
+  Operation operation{.kind = OperationKind::gather, .tag = tag_, .root = root, .in = readable(tensor).detach()};
   group_->run(operation);
   return rank() == root ? std::move(operation.results) : std::vector<at::Tensor>();
 }
@@ -205,7 +224,7 @@ at::Tensor Communicator::scatter(const std::vector<at::Tensor>& parts, int root)
       throw ConfigError("MU060", formatted("scatter takes one part per rank, {} in all, not {}", size(), parts.size()));
     for (const auto& part : parts) {
       check_tensor(*group_, part, "scatter");
-      operation.parts.push_back(part.contiguous().detach());
+      operation.parts.push_back(readable(part).detach());
     }
   }
   group_->run(operation);
@@ -220,7 +239,7 @@ std::vector<at::Tensor> Communicator::all_to_all(const std::vector<at::Tensor>& 
   for (const auto& part : parts) {
     check_tensor(*group_, part, "all_to_all");
     if (part.scalar_type() != parts[0].scalar_type()) throw ConfigError("MU060", "all_to_all takes parts of one dtype");
-    operation.parts.push_back(part.contiguous().detach());
+    operation.parts.push_back(readable(part).detach());
   }
   group_->run(operation);
   return std::move(operation.results);
@@ -267,7 +286,7 @@ void Communicator::send(const at::Tensor& tensor, int to) const {
   check_rank(*group_, to, "send");
   if (to == rank()) throw ConfigError("MU060", formatted("send: rank {} cannot send to itself", to));
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::send, .tag = tag_, .root = to, .in = tensor.contiguous()};
+  Operation operation{.kind = OperationKind::send, .tag = tag_, .root = to, .in = readable(tensor)};
   group_->run(operation);
 }
 

@@ -31,14 +31,17 @@ void Accumulation::set_num_steps(int steps) {
   options_.num_steps = steps;
 }
 
-void Accumulation::begin(const MicroBatch& batch) {
+void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> rescale) {
   used_ = true;
+  add_up();
   if (std::exchange(fresh_, false)) {
     own_ = known_ = full_ = 0;
     micro_batches_ = 0;
     known_by_all_ = true;
+    weighted_ = false;
   }
   batch_ = batch;
+  rescale_ = std::move(rescale);
   sync_ = ++counter_ % options_.num_steps == 0;
   const bool last = options_.sync_with_dataloader && batch.last;
   goes_on_ = joined_ && last && !sync_ && batch.rest > 0;
@@ -55,7 +58,8 @@ void Accumulation::begin(const MicroBatch& batch) {
   inside_ = true;
 }
 
-void Accumulation::note_step() const {
+void Accumulation::note_step() {
+  settle();
   if (options_.num_steps == 1 || std::exchange(used_, true) || group_.rank() != 0) return;
   log::warning("MU248", ": gradient_accumulation_steps is ", options_.num_steps, ", and an optimizer stepped though accumulate() was never "
                "called: it steps every time. Open each micro-batch by `auto window = accelerator.accumulate(model);`");
@@ -71,36 +75,54 @@ void Accumulation::weigh(double count) {
   known_by_all_ = false;
 }
 
-/// The number for which this window's losses are weighted, the same on every rank.
-double Accumulation::full_window() {
+double Accumulation::known_full_window() const {
   // Batches of varying size have no full step; any number will do that all ranks know.
-  if (known_by_all_) return static_cast<double>(batch_.full > 0 ? batch_.full : batch_.total) * options_.num_steps;
-  if (agreed_ == 0) agreed_ = summed(group_, count_) * options_.num_steps;
-  return agreed_;
+  return static_cast<double>(batch_.full > 0 ? batch_.full : batch_.total) * options_.num_steps;
 }
 
-double Accumulation::mean_factor(const std::function<void(double)>& rescale) {
-  if (!std::exchange(counted_, true)) {
-    own_ += count_;
-    known_ += static_cast<double>(batch_.total + (goes_on_ ? batch_.rest : 0));
-    if (full_ == 0) full_ = full_window();
-    if (sync_ || goes_on_) {
-      const double actual = known_by_all_ ? known_ : summed(group_, own_);
-      if (!known_by_all_ && actual > 0) agreed_ = actual;
-      correction_ = actual > 0 ? full_ / actual : 1;
-      if (correction_ != 1 && micro_batches_ > 1) rescale(correction_);
-    }
-  }
+/// The number for which this window's losses are weighted, the same on every rank.
+double Accumulation::full_window() {
+  if (known_by_all_) return known_full_window();
+  if (agreed_ == 0) agreed_ = summed(group_, count_) * options_.num_steps;
+  return agreed_ > 0 ? agreed_ : 1;
+}
+
+/// The micro-batch in hand belongs to the window, whether it had a loss or not.
+void Accumulation::add_up() {
+  if (std::exchange(counted_, true)) return;
+  own_ += count_;
+  known_ += static_cast<double>(batch_.total + (goes_on_ ? batch_.rest : 0));
+  if (full_ == 0 && known_by_all_) full_ = known_full_window();   // ranks whose loss is the window's first take it from this batch, too
+}
+
+void Accumulation::count() {
+  if (counted_) return;
+  add_up();
+  if (full_ == 0) full_ = full_window();
+  if (!sync_ && !goes_on_) return;
+  const double actual = known_by_all_ ? known_ : summed(group_, own_);
+  if (!known_by_all_ && actual > 0) agreed_ = actual;
+  correction_ = actual > 0 ? full_ / actual : 1;
+  if (correction_ != 1 && weighted_) rescale_(correction_);
+}
+
+void Accumulation::settle() {
+  if (options_.weighting == GradientWeighting::mean && (sync_ || goes_on_)) count();
+}
+
+double Accumulation::mean_factor() {
+  count();
+  weighted_ = true;
   return count_ * group_.size() / full_ * correction_;
 }
 
-double Accumulation::loss_factor(const std::function<void(double)>& rescale) {
+double Accumulation::loss_factor() {
   switch (options_.weighting) {
     case GradientWeighting::fixed: return 1.0 / options_.num_steps;
     case GradientWeighting::sum: return inside_ ? group_.size() : 1;
     case GradientWeighting::mean: break;
   }
-  return inside_ ? mean_factor(rescale) : 1;
+  return inside_ ? mean_factor() : 1;
 }
 
 void Accumulation::set_joined(bool joined) noexcept {
@@ -110,11 +132,17 @@ void Accumulation::set_joined(bool joined) noexcept {
 
 void Accumulation::reset() noexcept {
   counter_ = 0;
-  fresh_ = sync_ = true;
+  fresh_ = sync_ = counted_ = true;
   goes_on_ = inside_ = false;
 }
 
 State Accumulation::save_state() const {
+  auto now = *this;
+  now.add_up();
+  return now.state();
+}
+
+State Accumulation::state() const {
   return State::Map{{"num_steps", options_.num_steps}, {"counter", counter_},     {"micro_batches", micro_batches_},
                     {"open", !fresh_},                 {"own", own_},             {"known", known_},
                     {"full", full_},                   {"agreed", agreed_},       {"known_by_all", known_by_all_}};
@@ -139,6 +167,8 @@ void Accumulation::load_state(const State& state) {
   full_ = full;
   agreed_ = agreed;
   known_by_all_ = known_by_all;
+  counted_ = true;
+  weighted_ = open;
   inside_ = false;
 }
 

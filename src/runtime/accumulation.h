@@ -23,13 +23,15 @@ struct MicroBatch {
 /// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its samples and N the samples of a full window
 /// over all ranks, so that the mean over ranks of the sums of gradients is sum(n_i g_i) / N, and a full window of equal
 /// batches costs nothing. A window that turns out to hold another number of samples is corrected before its last backward.
+/// A micro-batch without a loss on this rank counts as any other, wherever it stands in the window: its gradient is zero. So no rank
+/// need know which losses the others had.
 class Accumulation {
  public:
   /// Throws: ConfigError (MU181) for less than one step.
   Accumulation(const GradientAccumulationOptions& options, dist::Communicator group);
 
-  /// A micro-batch begins.
-  void begin(const MicroBatch& batch);
+  /// A micro-batch begins. `rescale` multiplies all gradients so far.
+  void begin(const MicroBatch& batch, std::function<void(double)> rescale);
   /// It ends; no loss is weighted until the next one begins.
   void end() noexcept { inside_ = false; }
   /// The micro-batch counts for this many, in place of its samples.
@@ -37,13 +39,17 @@ class Accumulation {
   void weigh(double count);
   /// The optimizer steps with this micro-batch. True before the first one.
   bool sync() const noexcept { return sync_; }
-  /// An optimizer steps: warns, once, where several micro-batches were asked for and none was ever begun.
-  void note_step() const;
+  /// An optimizer steps: warns, once, where several micro-batches were asked for and none was ever begun, and settles.
+  /// Collective: as loss_factor().
+  void note_step();
+  /// The gradients of this window are about to be used, or to be sent for good: if its last micro-batch had no loss, it counts now.
+  /// Collective: as loss_factor(), which other ranks call.
+  void settle();
   /// Joined ranks do so only where a window ends: a rank without batches has no gradients to add to.
   bool communicates() const noexcept { return sync_ || (options_.sync_each_batch && !joined_); }
-  /// What a loss is multiplied by. `rescale` may be called first, to multiply all gradients so far.
-  /// Collective: at the end of a window in which weigh() was called.
-  double loss_factor(const std::function<void(double)>& rescale);
+  /// What a loss is multiplied by. Gradients so far may be rescaled first.
+  /// Collective: at the end of a window in which weigh() was called, and in the first such one.
+  double loss_factor();
 
   int num_steps() const noexcept { return options_.num_steps; }
   /// Throws: ConfigError (MU181) for less than one step.
@@ -65,12 +71,17 @@ class Accumulation {
   void load_state(const State& state);
 
  private:
-  double mean_factor(const std::function<void(double)>& rescale);
+  double mean_factor();
   double full_window();
+  double known_full_window() const;
+  void add_up();
+  void count();
+  State state() const;
 
   GradientAccumulationOptions options_;
   dist::Communicator group_;
   MicroBatch batch_;
+  std::function<void(double)> rescale_;
   double count_ = 1;             // of this micro-batch
   double own_ = 0;               // counts of the window on this rank
   double known_ = 0;             // and over all ranks, as far as loaders know
@@ -82,11 +93,12 @@ class Accumulation {
   bool goes_on_ = false;         // the window, on other ranks only
   bool inside_ = false;
   bool sync_ = true;
-  mutable bool used_ = false;    // a micro-batch was begun, or it was said that none was
+  bool used_ = false;            // a micro-batch was begun, or it was said that none was
   bool fresh_ = true;            // the next micro-batch begins a window
   bool joined_ = false;
   bool known_by_all_ = true;     // in this window
-  bool counted_ = false;         // this micro-batch is counted
+  bool counted_ = true;          // this micro-batch is; true before the first one
+  bool weighted_ = false;        // a loss of this window was
 };
 
 }  // namespace muster::runtime

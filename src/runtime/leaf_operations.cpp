@@ -47,6 +47,19 @@ void require_equal_places(const dist::Communicator& group, std::string_view verb
                                           verb, in_words(all[0]), rank, in_words(all[rank])));
 }
 
+/// Where nothing compares the values first, the other ranks have begun with the first tensor: meeting them in another operation ends theirs
+/// with an error that quotes the label. Where all ranks refuse, all come out of it well.
+[[noreturn]] void refuse_undefined(const dist::Communicator& group, std::string_view verb, const tree::Leaf& leaf, bool compared) {
+  const auto what = formatted("{} of an undefined tensor{}", verb, leaf.path.empty() ? "" : " at " + leaf.path);
+  auto tag = group.tag();
+  tag.label = "refusing the " + what;
+  if (!compared && group.size() > 1) try {
+      group.tagged(tag).barrier();
+    } catch (const CommError&) {   // the others know now
+    }
+  throw UsageError("MU177", formatted("{} on rank {}; give it a value, or make it an optional that is empty on every rank", what, group.rank()));
+}
+
 }  // namespace
 
 LeafOperations::LeafOperations(const dist::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
@@ -56,9 +69,7 @@ LeafOperations::LeafOperations(const dist::Communicator& group, std::string_view
     for (auto& leaf : leaves) leaf.defined = true;
   if (varies && group.size() > 1) require_equal_places(group, verb, leaves);
   const auto missing = std::find_if(leaves.begin(), leaves.end(), [](const auto& leaf) { return !leaf.defined; });
-  if (missing != leaves.end())
-    throw UsageError("MU177", formatted("{} of an undefined tensor{} on rank {}; give it a value, or make it an optional that is empty on every rank",
-                                        verb, missing->path.empty() ? "" : " at " + missing->path, group.rank()));
+  if (missing != leaves.end()) refuse_undefined(group, verb, *missing, varies);
   tag_.leaf = -1;
   tag_.leaves = static_cast<int32_t>(leaves.size());
 }

@@ -151,7 +151,9 @@ void Parts::settle_precision() {
 
 std::shared_ptr<Accumulation> Parts::next_micro_batch() {
   require_launched();
-  accumulation_->begin(loaders_.micro_batch(cluster_.world_size));
+  accumulation_->begin(loaders_.micro_batch(cluster_.world_size), [weak = weak_from_this()](double correction) {
+    if (const auto parts = weak.lock()) parts->scale_all_gradients(correction);
+  });
   return accumulation_;
 }
 
@@ -309,7 +311,7 @@ void Parts::backward(const at::Tensor& loss, bool retain_graph) {
   TraceScope span(*trace_, "backward");
   const auto models = registry_->models();
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
-  double factor = accumulation_->loss_factor([this](double correction) { scale_all_gradients(correction); });
+  double factor = accumulation_->loss_factor();
   factor *= follow_loss_scale();
   for (const auto& model : models) model->managed->before_backward();
   (factor == 1 ? loss : loss * factor).backward({}, retain_graph);
@@ -347,6 +349,7 @@ void Parts::clip_grad_value(const std::vector<at::Tensor>& parameters, double cl
 }
 
 void Parts::meet_other_ranks(const std::vector<at::Tensor>& parameters) const {
+  accumulation_->settle();
   for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.meet_other_ranks(&parameters); });
 }
 
@@ -354,7 +357,9 @@ void Parts::meet_other_ranks(const std::vector<at::Tensor>& parameters) const {
 void Parts::meet_for_the_only_optimizer() const {
   std::vector<PreparedOptimizer*> all;
   for_each_optimizer([&](PreparedOptimizer& optimizer) { all.push_back(&optimizer); });
-  if (all.size() == 1) all.front()->meet_other_ranks();
+  if (all.size() != 1) return;
+  accumulation_->settle();
+  all.front()->meet_other_ranks();
 }
 
 void Parts::unscale_gradients(const std::vector<at::Tensor>* of) {

@@ -27,7 +27,7 @@ using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 
 /// What the optimizers of one runtime have in common.
 struct OptimizerSetting {
-  std::shared_ptr<const Accumulation> accumulation;
+  std::shared_ptr<Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
   std::function<void()> before_round;         ///< of gradients that this rank has no loss for
   dist::Communicator group;

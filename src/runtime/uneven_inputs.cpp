@@ -40,7 +40,11 @@ void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedMode
     registry_->start_steps(0);   // ranks have made different numbers of them
     for (const auto& [loader, even] : before) loader->set_even_batches(even);
   });
-  parallel::join_uneven_inputs(group_, models, f, {.divide_by_initial_world_size = options.divide_by_initial_world_size},
+  const auto batches = [&] {
+    f();
+    accumulation_->settle();   // of a window that only others go on with
+  };
+  parallel::join_uneven_inputs(group_, models, batches, {.divide_by_initial_world_size = options.divide_by_initial_world_size},
                                [this](int last_rank) { share_training_states(last_rank); });
 }
 

@@ -61,8 +61,10 @@ at::Tensor stack_tensor(const dist::Communicator& group, const at::Tensor& tenso
 }
 
 at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tensor, std::string_view op) {
-  auto result = tensor.detach().clone();
-  group.all_reduce(result, dist::parse_reduce_op(op));
+  const auto how = dist::parse_reduce_op(op);
+  const bool grows = (how == dist::ReduceOp::sum || how == dist::ReduceOp::product) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+  auto result = tensor.detach().to(grows ? at::kLong : tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  group.all_reduce(result, how);
   return result;
 }
 

@@ -56,7 +56,9 @@ at::Tensor Packer::finish() const {
   std::memcpy(to + sizeof head, structure_.data(), structure_.size());
   std::memset(to + sizeof head + structure, 0, static_cast<size_t>(start - structure) - sizeof head);
   for (const auto& [tensor, place] : tensors_) {
-    const auto plain = tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+    auto plain = tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+    // Memory that comes for operators only, as a parameter's whose values are under way, is copied by one.
+    if (plain.numel() > 0 && !plain.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()) plain = plain.clone();
     const auto bytes = static_cast<int64_t>(plain.nbytes());
     if (bytes > 0) std::memcpy(to + start + place, plain.const_data_ptr(), plain.nbytes());
     std::memset(to + start + place + bytes, 0, static_cast<size_t>(aligned(bytes) - bytes));

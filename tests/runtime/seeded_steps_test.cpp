@@ -195,7 +195,7 @@ class Rank {
 
   std::vector<Tensor> train() {
     for (int number = 0; number < job_.steps * job_.micro; ++number) {
-      accumulation_->begin({});
+      accumulation_->begin({}, [](double) {});
       if (!local_) managed().set_gradient_sync(accumulation_->communicates());
       try {
         compute(number);
@@ -234,7 +234,7 @@ class Rank {
       loss = loss_of(*net_, job_, number, group_.rank());
     }
     optimizer_->before_backward();
-    const double factor = accumulation_->loss_factor([](double) {}) * follow_scale();
+    const double factor = accumulation_->loss_factor() * follow_scale();
     managed().before_backward();
     (loss * factor).backward();
     managed().after_backward();

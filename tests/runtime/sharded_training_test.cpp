@@ -331,5 +331,39 @@ TEST(SavedWeights, AreGatheredTensorByTensor) {
   });
 }
 
+/// The bare module's parameters right after a step, while whole values are under way.
+TEST(Values, OfAParameterWaitForTheGatherUnderWay) {
+  testing::as_ranks(2, [] {
+    for (const char* strategy : {"zero1", "zero2"}) {
+      SCOPED_TRACE(strategy);
+      Accelerator accelerator({.strategy = strategy});
+      SmallNet net;
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+      const auto weight = net->in->weight.detach().view({1, -1});
+      std::vector<std::function<at::Tensor()>> verbs{
+          [&] { return accelerator.gather(weight)[1]; },
+          [&] { return accelerator.gather(net->in->weight).narrow(0, 19, 19).reshape(-1); },
+          [&] { return accelerator.gather_for_metrics(weight)[1]; },
+          [&] { return accelerator.reduce(weight, "max")[0]; },
+          [&] { return accelerator.broadcast(weight, 1)[0]; },
+          [&] { return accelerator.pad_across_processes(weight)[0].clone(); },
+          [&] { return accelerator.gather_object(weight)[1][0]; },
+          [&] { return accelerator.broadcast_object(weight, 1)[0]; },
+          [&] { return accelerator.group().all_gather_uneven(weight)[1][0]; },
+          [&] { return accelerator.group().scatter(accelerator.is_main_process() ? std::vector<at::Tensor>{weight, weight} : std::vector<at::Tensor>(), 0)[0]; },
+          [&] { return accelerator.group().all_to_all({weight, weight})[1][0]; },
+      };
+      for (size_t i = 0; i < verbs.size(); ++i) {
+        accelerator.backward(small_loss(model(small_inputs(static_cast<int>(i), accelerator.process_index()))));
+        optimizer.step();
+        optimizer.zero_grad();
+        EXPECT_EQ(testing::thrown_id([&] { accelerator.group().broadcast(weight, 0); }), "MU066");
+        const auto brought = verbs[i]();
+        EXPECT_EQ(testing::difference_in_bits(brought, net->in->weight.detach().reshape(-1).clone()), "") << i;
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace muster

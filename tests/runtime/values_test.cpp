@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -47,6 +48,23 @@ TEST(Values, ReducesByName) {
     EXPECT_THROW(reduce(group, torch::tensor(group.rank()), "mean"), ConfigError);
     EXPECT_THROW(reduce(group, torch::tensor(group.rank()), "none"), ConfigError);
   });
+}
+
+TEST(Values, SumsAndProductsOfWholeNumbersAreInt64AsThoseOfOneTensor) {
+  for (const int world : {1, 2, 3})
+    testing::run_threads(world, 0, [world](dist::Communicator group) {
+      for (const auto dtype : {torch::kBool, torch::kByte, torch::kChar, torch::kShort, torch::kInt, torch::kLong}) {
+        const auto mine = torch::tensor({1, 0, 1, 100}).to(dtype);
+        const auto all = torch::stack(std::vector<torch::Tensor>(static_cast<size_t>(world), mine));
+        for (const bool sums : {true, false}) {
+          const auto expected = sums ? all.sum(0) : all.prod(0), got = reduce(group, mine, sums ? "sum" : "product");
+          EXPECT_EQ(got.scalar_type(), expected.scalar_type()) << dtype;
+          EXPECT_TRUE(torch::equal(got, expected)) << dtype << ": " << got << " for " << expected;
+        }
+        for (const char* op : {"min", "max"}) EXPECT_EQ(reduce(group, mine, op).scalar_type(), dtype) << op;
+      }
+      EXPECT_EQ(reduce(group, filled({1}, 1), "sum").scalar_type(), torch::kDouble);
+    });
 }
 
 TEST(Values, BroadcastBringsShapeAndDtypeAlong) {
@@ -134,13 +152,31 @@ TEST(Values, AnUndefinedTensorIsRefusedByEveryVerb) {
     refused([&] { reduce(group, mine, "sum"); });
     refused([&] { pad_across_processes(group, mine, {}); });
     refused([&] { gather_for_metrics(group, std::nullopt, mine); });
-    if (group.rank() == 0) { EXPECT_EQ(thrown_by([&] { gather(group, torch::Tensor()); }).first, "MU177"); }
     EXPECT_EQ(gather(group, filled({1}, 100)).sum().item<double>(), 200);
     std::vector<torch::Tensor> list{group.rank() == 0 ? torch::Tensor() : filled({1}, 1)};   // all ranks are told of a list's
     EXPECT_EQ(thrown_by([&] { gather(group, list); }).first, "MU065");
     list[0] = torch::Tensor();
     EXPECT_EQ(thrown_by([&] { gather(group, list); }).first, "MU177");
   });
+}
+
+/// Of a type that has the same tensors everywhere, so that nothing compares them first.
+TEST(Values, AnUndefinedTensorOfOneRankIsAnErrorOfAllWithinTheCall) {
+  const std::vector<std::function<void(const dist::Communicator&, const torch::Tensor&)>> verbs{
+      [](const auto& group, const auto& tensor) { gather(group, tensor); },
+      [](const auto& group, const auto& tensor) { all_gather(group, tensor); },
+      [](const auto& group, const auto& tensor) { reduce(group, tensor, "sum"); },
+      [](const auto& group, const auto& tensor) { pad_across_processes(group, tensor, {}); },
+      [](const auto& group, const auto& tensor) { gather_for_metrics(group, std::nullopt, tensor); },
+      [](const auto& group, const auto& tensor) { broadcast(group, tensor, 1); }};
+  for (const int64_t elements : {3, 300'000})
+    for (size_t i = 0; i < verbs.size(); ++i)
+      testing::run_threads(3, 0, [&](dist::Communicator group) {
+        const auto [id, text] = thrown_by([&] { verbs[i](group, group.rank() == 1 ? torch::Tensor() : filled({elements}, 1)); });
+        EXPECT_EQ(id, group.rank() == 1 ? "MU177" : "MU050") << i << ": " << text;
+        EXPECT_NE(text.find("undefined tensor"), std::string::npos) << text;
+        EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+      });
 }
 
 TEST(Values, PaddingAlongADimensionThatIsNotThereIsRefused) {
