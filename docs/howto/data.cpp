@@ -2,7 +2,6 @@
 #include <muster/data/combined.h>
 #include <muster/data/loader.h>
 #include <muster/data/sequenced.h>
-
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -93,6 +92,10 @@ void orders() {
   muster::DataLoader often(get, 4, {.batch_size = 8});
   muster::DataLoader weighted(muster::data::Function{get, 4}, muster::WeightedRandomSampler({1, 1, 0, 6}, 100, /*seed=*/1), {.batch_size = 100});
   for (auto& batch : weighted) expect("weights", (batch == 2).sum().item<int64_t>() == 0 && batch.numel() == 100);
+  muster::DataLoader listed(muster::data::Function{get, 4}, muster::BatchListSampler({{0, 1}, {2}, {3, 0, 1}}));
+  int64_t sum = 0;
+  for (auto& batch : listed) sum += batch.sum().item<int64_t>();
+  expect("lists", sum == 7 && listed.size() == 3);
   expect("length", often.size() == 1);
 }
 

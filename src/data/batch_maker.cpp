@@ -28,7 +28,7 @@ void refuse_sharing() {
 }
 
 void BatchBox::refuse_sending() {
-  throw UsageError("MU112", "batches of this type cannot be sent to other ranks, which dispatch_batches needs: give the loader a stream "
+  throw UsageError("MU112", "batches of this type cannot be sent to other ranks, which dispatch_batches needs: give the loader data "
                             "whose batches have a default constructor, or leave dispatch_batches out");
 }
 

@@ -15,6 +15,7 @@ namespace muster::data {
 struct BatchContent {
   std::vector<int64_t> indices;
   bool last = false;                ///< of its rank's pass
+  bool none = false;                ///< its rank has no part of the step, so nothing is to be made
   std::unique_ptr<Records> records; ///< of a stream
   StepSamples samples;
   std::string state;                ///< of a stateful stream, once the batch was read

@@ -1,5 +1,6 @@
 #include "muster/data/loader_state.h"
 
+#include "dispatched_order.h"
 #include "dispatched_pass.h"
 #include "index_order.h"
 #include "mix.h"
@@ -36,13 +37,13 @@ uint64_t seed_of(const DataLoaderOptions& options, const ShardSpec& shard) {
   return shard.seed ? *shard.seed : at::globalContext().defaultGenerator(at::kCPU).current_seed();
 }
 
-void check_stream(const DataLoaderOptions& options, const ShardSpec& shard, bool is_stream, bool has_order) {
+void check_source(const DataLoaderOptions& options, const ShardSpec& shard, bool is_stream, bool has_order, bool has_batch_sampler) {
   const bool dispatch = shard.dispatch_batches.value_or(options.dispatch_batches);
   if (is_stream && (options.shuffle || has_order))
     throw ConfigError("MU107", "a loader of a stream has a sampler or shuffle = true, but a stream has no indices; shuffle inside the stream");
-  if (dispatch && !is_stream)
-    throw ConfigError("MU107", "a loader of a data set with indices has dispatch_batches = true; only streams are dispatched, any other "
-                               "data set is read where it is needed, so leave dispatch_batches out");
+  if (dispatch && has_batch_sampler)
+    throw ConfigError("MU107", "a loader with a batch sampler has dispatch_batches = true, but rank 0 cuts what it reads into equal parts, and a batch "
+                               "sampler decides the batches; leave dispatch_batches out");
   if (dispatch && shard.world_size > 1 && !shard.group)
     throw ConfigError("MU107", "dispatch_batches needs the group of ranks that rank 0 reads for; prepare the loader, or give ShardSpec a group");
 }
@@ -85,6 +86,8 @@ struct LoaderState::Parts {
   int64_t total() const { return batch_sampler() ? batch_sampler()->size() : samples(); }
   EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, shard.rank) : seed, progress->epoch}; }
   std::shared_ptr<BatchOrder> order() const;
+  /// Of the samples that this plan deals out, from a batch on.
+  std::shared_ptr<IndexOrder> indices(const ShardPlan& dealt, int64_t first) const;
 };
 
 std::shared_ptr<BatchOrder> LoaderState::Parts::order() const {
@@ -96,8 +99,14 @@ std::shared_ptr<BatchOrder> LoaderState::Parts::order() const {
   }
   if (batch_sampler())
     return std::make_shared<BatchSampledOrder>(batch_plan(), sampler->batch_sampler(), maker->size(), epoch, first);
-  if (sampler) return std::make_shared<SampledOrder>(plan(), sampler->sampler(), maker->size(), epoch, first);
-  return std::make_shared<ComputedOrder>(plan(), options.shuffle, seed, epoch);
+  const auto deal = deal_of(options, shard, samples());
+  if (deal.dispatch) return std::make_shared<DispatchedOrder>(deal, first, [&](const ShardPlan& whole, int64_t start) { return indices(whole, start); });
+  return indices(plan(), first);
+}
+
+std::shared_ptr<IndexOrder> LoaderState::Parts::indices(const ShardPlan& dealt, int64_t first) const {
+  if (sampler) return std::make_shared<SampledOrder>(dealt, sampler->sampler(), maker->size(), progress->epoch, first);
+  return std::make_shared<ComputedOrder>(dealt, options.shuffle, seed, progress->epoch);
 }
 
 LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler, const DataLoaderOptions& options,
@@ -108,8 +117,9 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   parts_->sampler = std::move(sampler);
   parts_->seed = seed_of(options, shard);
   parts_->shard = shard;
+  parts_->progress->tells_repeats = shard.rank == 0 && shard.world_size > 1;
   check(options, parts_->sampler && parts_->sampler->sampler(), parts_->batch_sampler());
-  check_stream(options, shard, parts_->streams(), parts_->sampler.has_value());
+  check_source(options, shard, parts_->streams(), parts_->sampler.has_value(), parts_->batch_sampler());
   parts_->batches();
   // Once per process it takes some 20 ms, which the first batch is not to wait for.
   hook::install_random_key();

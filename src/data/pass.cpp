@@ -3,6 +3,7 @@
 #include "dataset_scope.h"
 
 #include "muster/base/error.h"
+#include "muster/base/log.h"
 
 #include <algorithm>
 #include <string>
@@ -21,6 +22,11 @@ void drop_shared_tensors(BatchBox& box) {
   box.visit([](at::Tensor& t) {
     if (t.defined() && !is_ours_alone(t)) t.reset();
   });
+}
+
+void tell_of_repeats(const StepSamples& step) {
+  log::warning(step.total - step.real, " of the last step's ", step.total, " samples are repeated, so that all ranks get equal batches. gather_for_metrics and a "
+               "collector leave them out; gradients and sums by reduce or gather count them. With even_batches = false or drop_last = true there are none");
 }
 
 }  // namespace
@@ -54,6 +60,7 @@ void OpenPass::hand_out(const MadeBatch& made) {
   progress_->samples = made.samples;
   progress_->last = made.last;
   progress_->state = made.state;
+  if (made.samples.total > made.samples.real && std::exchange(progress_->tells_repeats, false)) tell_of_repeats(made.samples);
 }
 
 BatchBox* OpenPass::finish() {

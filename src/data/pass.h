@@ -26,6 +26,7 @@ struct Progress {
   OpenPass* running = nullptr;
   StepSamples samples;          ///< of the batch in hand or the last one
   std::string state;            ///< of a stateful stream at `position`
+  bool tells_repeats = false;   ///< nobody has been told yet that samples are repeated, and this rank is to say it
 };
 
 /// What all passes have in common: they keep their loader's progress.

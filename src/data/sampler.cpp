@@ -14,6 +14,13 @@
 
 namespace muster {
 
+BatchListSampler::BatchListSampler(std::vector<std::vector<int64_t>> batches) : batches_(std::move(batches)) {
+  const auto empty = std::ranges::find_if(batches_, [](const auto& batch) { return batch.empty(); });
+  if (empty != batches_.end())
+    throw ConfigError("MU120", "list " + std::to_string(empty - batches_.begin()) + " of " + std::to_string(batches_.size()) +
+                                   " of a BatchListSampler has no index; leave it out, or give it one");
+}
+
 void RandomSampler::start(int64_t epoch) {
   epoch_ = epoch;
   position_ = 0;

@@ -41,6 +41,7 @@ bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRando
   made.last = content.last;
   made.samples = content.samples;
   made.state = content.state;
+  if (content.none) return true;
   return maker.make({.indices = content.indices, .pinned = pinned, .random = random, .records = content.records.get(), .stop = content.stop},
                     *made.box);
 }

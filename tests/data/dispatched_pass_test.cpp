@@ -5,8 +5,14 @@
 #include "streams.h"
 
 #include <gtest/gtest.h>
+#include <torch/data/example.h>
 
+#include <array>
+#include <map>
 #include <mutex>
+#include <span>
+#include <string_view>
+#include <variant>
 
 namespace muster::data {
 namespace {
@@ -21,14 +27,38 @@ struct Seen {
   std::vector<int64_t> local_real, real;
 };
 
-/// What each rank is given by a loader of a stream that only rank 0 reads.
-std::vector<Seen> dispatch(int world, int64_t samples, DataLoaderOptions options) {
+/// Gives whole batches and refuses empty ones, as data sets of LibTorch do.
+struct WholeBatches {
+  int64_t count, offset;
+  int64_t size() const { return count; }
+  at::Tensor get_batch(std::span<const int64_t> indices) const {
+    if (indices.empty()) throw std::runtime_error("an empty batch was asked for");
+    return at::tensor(std::vector<int64_t>(indices.begin(), indices.end())) + offset;
+  }
+};
+
+enum class From { stream, samples, batches, sampler };
+
+DataLoader<at::Tensor> loader_of(From from, int rank, int64_t samples, const DataLoaderOptions& options) {
+  // Elsewhere than on rank 0 the data are others, if anybody asked.
+  const int64_t offset = rank == 0 ? 0 : 1000;
+  const auto get = [offset](int64_t i) { return i + offset; };
+  switch (from) {
+    case From::stream: return DataLoader(Counted{rank == 0 ? samples : 1000}, options);
+    case From::samples: return DataLoader(get, samples, options);
+    case From::batches: return DataLoader(WholeBatches{samples, offset}, options);
+    case From::sampler: return DataLoader(Function{get, samples}, SequentialSampler(samples), options);
+  }
+  return DataLoader(get, samples, options);
+}
+
+/// What each rank is given by a loader of data that only rank 0 reads.
+std::vector<Seen> dispatch(int world, int64_t samples, DataLoaderOptions options, From from = From::stream) {
   options.dispatch_batches = true;
   std::vector<Seen> seen(world);
   muster::testing::run_threads(world, 0, [&](dist::Communicator group) {
     const int rank = group.rank();
-    // Elsewhere the stream would give other samples, if anybody asked.
-    auto loader = DataLoader(Counted{rank == 0 ? samples : 1000}, options).distributed({.group = group, .rank = rank, .world_size = world});
+    auto loader = loader_of(from, rank, samples, options).distributed({.group = group, .rank = rank, .world_size = world});
     for (auto& batch : loader) {
       seen[rank].batches.push_back(list(batch));
       seen[rank].local_real.push_back(loader.local_real_samples());
@@ -56,26 +86,29 @@ TEST_P(DispatcherCase, IsDealtAsTheReferenceDoes) {
   SCOPED_TRACE(c.dump());
   const int world = c.at("world_size");
   const int64_t samples = c.at("dataset_len");
-  const auto seen = dispatch(world, samples, testing::options_of(c));
-  for (int rank = 0; rank < world; ++rank) {
-    EXPECT_EQ(seen[rank].batches, without_empty_batches(c.at("ranks")[rank].get<Batches>(), samples, rank)) << "rank " << rank;
-    EXPECT_EQ(seen[rank].real, seen[0].real);
-    if (!c.at("remainder").is_null()) { EXPECT_EQ(seen[rank].real.back(), c.at("remainder").get<int64_t>()); }
+  for (const auto from : {From::stream, From::samples, From::batches, From::sampler}) {
+    const auto seen = dispatch(world, samples, testing::options_of(c), from);
+    for (int rank = 0; rank < world; ++rank) {
+      EXPECT_EQ(seen[rank].batches, without_empty_batches(c.at("ranks")[rank].get<Batches>(), samples, rank)) << "rank " << rank;
+      EXPECT_EQ(seen[rank].real, seen[0].real);
+      if (!c.at("remainder").is_null()) { EXPECT_EQ(seen[rank].real.back(), c.at("remainder").get<int64_t>()); }
+    }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, DispatcherCase, ::testing::Range(0, static_cast<int>(stream_cases("dispatcher_cases").size())));
 
 TEST(DispatchedPass, UnevenPiecesRepeatNothing) {
-  for (const int64_t n : {0, 1, 2, 5, 8, 9, 13})
-    for (const int workers : {0, 2}) {
-      const auto seen = dispatch(4, n, {.batch_size = 2, .even_batches = false, .workers = workers});
-      std::vector<int64_t> all;
-      for (std::size_t step = 0; step < seen[0].batches.size(); ++step)
-        for (const auto& rank : seen)
-          if (step < rank.batches.size()) all.insert(all.end(), rank.batches[step].begin(), rank.batches[step].end());
-      EXPECT_EQ(all, testing::numbers(n));
-    }
+  for (const auto from : {From::stream, From::samples, From::batches, From::sampler})
+    for (const int64_t n : {0, 1, 2, 5, 8, 9, 13})
+      for (const int workers : {0, 2}) {
+        const auto seen = dispatch(4, n, {.batch_size = 2, .even_batches = false, .workers = workers}, from);
+        std::vector<int64_t> all;
+        for (std::size_t step = 0; step < seen[0].batches.size(); ++step)
+          for (const auto& rank : seen)
+            if (step < rank.batches.size()) all.insert(all.end(), rank.batches[step].begin(), rank.batches[step].end());
+        EXPECT_EQ(all, testing::numbers(n));
+      }
 }
 
 TEST(DispatchedPass, AnEmptyStreamIsACleanEpoch) {
@@ -123,6 +156,23 @@ class Odd {
   at::Tensor t_;
 };
 
+struct Named {
+  at::Tensor tensor;
+  const char* name;
+};
+
+using tree::sendable;
+static_assert(sendable<at::Tensor> && sendable<torch::data::Example<>> && sendable<torch::data::TensorExample> && sendable<Odd>);
+static_assert(sendable<std::tuple<at::Tensor, int, std::pair<std::string, std::optional<at::Tensor>>>> && sendable<std::map<std::string, at::Tensor>>);
+static_assert(sendable<std::array<at::Tensor, 2>> && sendable<std::variant<std::monostate, at::Tensor>> && sendable<std::vector<std::string>>);
+static_assert(!sendable<Named> && !sendable<std::vector<Odd>> && !sendable<std::optional<Odd>> && !sendable<std::string_view>);
+
+/// Data with indices whose batches bytes cannot stand for.
+struct NamedBatches {
+  int64_t size() const { return 4; }
+  Named get_batch(std::span<const int64_t>) const { return {at::ones({1}), "x"}; }
+};
+
 TEST(DispatchedPass, BatchesThatNobodyCanMakeAreRefused) {
   muster::testing::run_threads(2, 0, [](dist::Communicator group) {
     auto two = [](int64_t) { return std::vector<Odd>(2, Odd(at::ones({1}))); };
@@ -131,20 +181,38 @@ TEST(DispatchedPass, BatchesThatNobodyCanMakeAreRefused) {
       for (auto& batch : loader) (void)batch;
     };
     EXPECT_EQ(muster::testing::thrown_id(all), group.rank() == 0 ? "no error" : "MU112");
+    auto named = DataLoader(NamedBatches(), {.dispatch_batches = true}).distributed({.group = group, .rank = group.rank(), .world_size = 2});
+    const auto text = muster::testing::thrown([&] { named.begin(); });
+    EXPECT_NE(text.find("MU112"), std::string::npos) << text;
   });
 }
 
 TEST(DispatchedPass, SkipsAndBreaksOffTogether) {
   muster::testing::run_threads(2, 0, [](dist::Communicator group) {
     const DataLoaderOptions options{.batch_size = 3, .dispatch_batches = true, .workers = 1};
-    auto loader = DataLoader(Counted{20}, options).distributed({.group = group, .rank = group.rank(), .world_size = 2});
-    auto first = [&] { return list(*loader.begin()).front(); };
-    EXPECT_EQ(first(), 3 * group.rank());
-    loader = skip_first_batches(loader, 2);
-    EXPECT_EQ(first(), 12 + 3 * group.rank());
-    EXPECT_EQ(first(), 3 * group.rank());
+    for (const auto from : {From::stream, From::samples, From::batches, From::sampler}) {
+      auto loader = loader_of(from, group.rank(), 20, options).distributed({.group = group, .rank = group.rank(), .world_size = 2});
+      auto first = [&] { return list(*loader.begin()).front(); };
+      EXPECT_EQ(first(), 3 * group.rank());
+      loader = skip_first_batches(loader, 2);
+      EXPECT_EQ(first(), 12 + 3 * group.rank());
+      EXPECT_EQ(first(), 3 * group.rank());
+    }
   });
   EXPECT_TRUE(testing::no_worker_left());
+}
+
+TEST(DispatchedPass, ShufflesAsEveryRankWouldByItself) {
+  const auto data = testing::numbers(23);
+  const DataLoaderOptions options{.batch_size = 2, .seed = 3, .shuffle = true};
+  std::vector<int64_t> order;
+  for (const auto& batch : testing::run(DataLoader(data, options))) order.insert(order.end(), batch.begin(), batch.end());
+  std::vector<int64_t> all;
+  const auto seen = dispatch(3, 23, options, From::samples);
+  for (std::size_t step = 0; step < seen[0].batches.size(); ++step)
+    for (const auto& rank : seen) all.insert(all.end(), rank.batches[step].begin(), rank.batches[step].end());
+  order.push_back(order.front());   // 5 in the last step, which three ranks share
+  EXPECT_EQ(all, order);
 }
 
 TEST(DispatchedPass, WorksBetweenProcesses) {

@@ -66,6 +66,36 @@ TEST(SkipFirstBatches, CountsForOnePassOnly) {
     }
 }
 
+/// Times that a text is in another.
+int64_t times(const std::string& text, const std::string& part) {
+  int64_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
+TEST(RepeatedSamples, AreSaidOncePerLoaderByTheMainRank) {
+  const auto said = [](const auto& whole, int rank, int world) {
+    auto loader = whole.distributed({.rank = rank, .world_size = world});
+    ::testing::internal::CaptureStderr();
+    for (int epoch = 0; epoch < 2; ++epoch) run(loader);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const auto data = numbers(12);
+  for (const int workers : {0, 2}) {
+    const DataLoader tiny(data, {.batch_size = 200, .split_batches = true, .workers = workers});
+    const auto text = said(tiny, 0, 2);
+    EXPECT_EQ(times(text, "188 of the last step's 200 samples are repeated"), 1) << text;
+    for (const char* word : {"even_batches", "gather_for_metrics", "collector", "by reduce", "drop_last"}) EXPECT_EQ(times(text, word), 1) << text;
+    EXPECT_EQ(times(text, "\n"), 1) << text;
+    EXPECT_EQ(said(tiny, 1, 2), "");
+    EXPECT_EQ(said(tiny, 0, 1), "");
+  }
+  EXPECT_EQ(times(said(DataLoader(Counted{10}, {.batch_size = 4}), 0, 2), "6 of the last step's 8 samples are repeated"), 1);
+  EXPECT_EQ(said(DataLoader(data, {.batch_size = 3}), 0, 2), "");
+  EXPECT_EQ(said(DataLoader(data, {.batch_size = 5, .drop_last = true}), 0, 2), "");
+  EXPECT_EQ(said(DataLoader(data, {.batch_size = 5, .even_batches = false}), 0, 2), "");
+}
+
 /// A data set with indices that knows where it stands.
 struct Curriculum {
   int64_t level = 0;

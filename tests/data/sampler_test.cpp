@@ -20,6 +20,28 @@ std::vector<int64_t> pass(Sampler& sampler, int64_t epoch, int64_t from = 0) {
   return all;
 }
 
+TEST(BatchListSampler, IsDealtSkippedAndResumedAsAnyBatchSampler) {
+  const std::vector<std::vector<int64_t>> lists{{0, 1}, {2}, {5, 4, 3}, {2}, {7, 6}};
+  const DataLoader whole(data::testing::numbers(8), BatchListSampler(lists));
+  EXPECT_EQ(data::testing::run(whole), lists);
+  const auto of = [&](int rank, int world) { return whole.distributed({.rank = rank, .world_size = world}); };
+  EXPECT_EQ(data::testing::run(of(0, 2)), (data::testing::Batches{{0, 1}, {5, 4, 3}, {7, 6}}));
+  EXPECT_EQ(data::testing::run(of(1, 2)), (data::testing::Batches{{2}, {2}, {0, 1}}));
+  auto loader = of(1, 2);
+  LoaderPosition saved;
+  for (auto& batch : loader) {
+    (void)batch;
+    saved = loader.save_position();
+    break;
+  }
+  auto resumed = of(1, 2);
+  resumed.load_position(saved);
+  EXPECT_EQ(data::testing::run(resumed), (data::testing::Batches{{2}, {0, 1}}));
+  EXPECT_EQ(data::testing::run(resumed), data::testing::run(of(1, 2)));
+  EXPECT_EQ(testing::thrown_id([] { BatchListSampler({{1}, {}}); }), "MU120");
+  EXPECT_EQ(testing::thrown_id([] { DataLoader(data::testing::numbers(3), BatchListSampler({{1}}), {.dispatch_batches = true}); }), "MU107");
+}
+
 TEST(WeightedRandomSampler, DrawsInProportionToWeights) {
   const std::vector<double> weights{1, 0, 3, 6};
   WeightedRandomSampler sampler(weights, 100000, 5);

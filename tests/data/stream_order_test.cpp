@@ -197,7 +197,6 @@ TEST(StreamOrder, AFailureNamesTheSampleAndComesInItsTurn) {
 TEST(StreamOrder, RefusesWhatAStreamHasNot) {
   EXPECT_EQ(muster::testing::thrown_id([] { DataLoader(Counted{5}, {.shuffle = true}); }), "MU107");
   EXPECT_EQ(muster::testing::thrown_id([] { DataLoader(Counted{5}, SequentialSampler(5)); }), "MU107");
-  EXPECT_EQ(muster::testing::thrown_id([] { DataLoader(testing::numbers(5), {.dispatch_batches = true}); }), "MU107");
   EXPECT_EQ(muster::testing::thrown_id([] { DataLoader(Counted{5}, {.dispatch_batches = true}).distributed({.world_size = 2}); }), "MU107");
 }
 

@@ -1,8 +1,9 @@
 #pragma once
 
+#include "muster/data/batch_box.h"
 #include "muster/data/dataset.h"
 #include "muster/data/dataset_error.h"
-#include "muster/tree/visit.h"
+#include "muster/tree/sendable.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -14,29 +15,6 @@
 #include <utility>
 
 namespace muster::data {
-
-/// One batch, its type erased.
-class BatchBox {
- public:
-  virtual ~BatchBox() = default;
-  virtual void visit(const std::function<void(at::Tensor&)>& f) = 0;
-  /// The batch as bytes for another rank, and back. Throws: UsageError (MU111, MU112).
-  virtual at::Tensor pack() const { refuse_sending(); }
-  virtual void unpack(const at::Tensor&) { refuse_sending(); }
-
- protected:
-  /// Throws: UsageError (MU112), always.
-  [[noreturn]] static void refuse_sending();
-};
-
-template <class Batch>
-class BatchBoxOf : public BatchBox {
- public:
-  void visit(const std::function<void(at::Tensor&)>& f) override {
-    if (batch) tree::visit(*batch, f);
-  }
-  std::optional<Batch> batch;
-};
 
 /// Samples that were read from a stream and not yet transformed, their type erased.
 class Records {
@@ -121,7 +99,10 @@ class DatasetBatchMaker final : public BatchMaker {
   explicit DatasetBatchMaker(std::shared_ptr<D> dataset) : dataset_(std::move(dataset)) {}
 
   int64_t size() const override { return known_size(dataset_->size()); }
-  std::unique_ptr<BatchBox> new_box() const override { return std::make_unique<BatchBoxOf<Batch>>(); }
+  std::unique_ptr<BatchBox> new_box() const override {
+    if constexpr (tree::sendable<Batch>) return std::make_unique<SendableBox<Batch>>();
+    else return std::make_unique<BatchBoxOf<Batch>>();
+  }
 
   bool make(const BatchRequest& request, BatchBox& box) override {
     auto& batch = static_cast<BatchBoxOf<Batch>&>(box).batch;

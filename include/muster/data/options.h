@@ -16,7 +16,7 @@ struct SyncedGenerators {
 /// How a DataLoader makes batches.
 struct DataLoaderOptions {
   int64_t batch_size = 1;     ///< samples in a batch: of each rank, or of all ranks together with split_batches
-  bool dispatch_batches = false;  ///< a stream is read by rank 0 alone, which sends each rank its batches; otherwise every rank reads it
+  bool dispatch_batches = false;  ///< rank 0 alone reads the data and sends each rank its batches; otherwise every rank reads what it needs
   bool drop_last = false;     ///< leave out what fills no whole batch on every rank (with a batch sampler: whole step)
   bool even_batches = true;   ///< pad with samples from the start of the pass, so that all ranks get equally many and equal batches
   bool pin_memory = true;     ///< batches for an accelerator are made in pinned memory

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -39,6 +41,22 @@ class BatchSampler {
   virtual void seek(int64_t batch) {
     for (int64_t i = 0; i < batch; ++i) next();
   }
+};
+
+/// These batches in this order, in every epoch: BatchListSampler({{0, 1}, {2}}).
+class BatchListSampler : public BatchSampler {
+ public:
+  /// Throws: ConfigError (MU120) for a list without an index.
+  explicit BatchListSampler(std::vector<std::vector<int64_t>> batches);
+  BatchListSampler(std::initializer_list<std::vector<int64_t>> batches) : BatchListSampler(std::vector(batches)) {}
+  int64_t size() const override { return static_cast<int64_t>(batches_.size()); }
+  void start(int64_t) override { position_ = 0; }
+  std::vector<int64_t> next() override { return batches_.at(static_cast<size_t>(position_++)); }
+  void seek(int64_t batch) override { position_ = batch; }
+
+ private:
+  std::vector<std::vector<int64_t>> batches_;
+  int64_t position_ = 0;
 };
 
 /// 0, 1, 2, ...

@@ -2,7 +2,6 @@
 
 #include "muster/data/batch_maker.h"
 #include "muster/data/stream.h"
-#include "muster/tree/pack.h"
 
 #include <cstdint>
 #include <memory>
@@ -12,17 +11,6 @@
 #include <vector>
 
 namespace muster::data {
-
-/// A batch that other ranks can be sent.
-template <class Batch>
-class SendableBox final : public BatchBoxOf<Batch> {
- public:
-  at::Tensor pack() const override { return tree::pack(*this->batch); }
-  void unpack(const at::Tensor& packed) override {
-    if constexpr (std::default_initializable<Batch>) this->batch.emplace(tree::unpack<Batch>(packed));
-    else this->refuse_sending();
-  }
-};
 
 template <class Raw>
 class RecordsOf final : public Records {

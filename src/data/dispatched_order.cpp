@@ -1,0 +1,45 @@
+#include "dispatched_order.h"
+
+namespace muster::data {
+namespace {
+
+/// Every step as the batch of one rank alone, which is never filled up.
+ShardPlan plan_of_steps(const Deal& deal) {
+  return ShardPlan({.batch_size = ShardPlan(deal).step_size(), .drop_last = deal.drop_last, .size = deal.size});
+}
+
+}  // namespace
+
+DispatchedOrder::DispatchedOrder(const Deal& deal, int64_t first_step, const Whole& whole) : deal_(deal) {
+  const auto steps = plan_of_steps(deal);
+  // The order that is used comes second: a sampler can be at one place only.
+  if (ShardPlan(deal).pads() && steps.batches() > 0) whole(steps, 0)->fill(0, head_);
+  whole_ = whole(steps, first_step);
+}
+
+ShardPlan DispatchedOrder::plan(int rank) const {
+  auto deal = deal_;
+  deal.rank = rank;
+  return ShardPlan(deal);
+}
+
+bool DispatchedOrder::prepare(int64_t batch, BatchContent& content) {
+  const int64_t step = batch / deal_.world_size;
+  if (batch % deal_.world_size == 0 && !whole_->prepare(step, step_)) return false;
+  content.indices.clear();
+  const auto own = plan(static_cast<int>((batch + 1) % deal_.world_size));
+  content.last = step + 1 >= own.batches();
+  content.none = step >= own.batches();
+  if (content.none) {
+    const auto all = plan(0).samples(step);
+    content.samples = {.real = all.real, .total = all.total};
+    return true;
+  }
+  content.samples = own.samples(step);
+  const auto [count, start] = own.positions(step);
+  const int64_t first = step * own.step_size();
+  for (int64_t p = start; p < start + count; ++p) content.indices.push_back(p < own.size() ? step_.indices[p - first] : head_[p % own.size()]);
+  return true;
+}
+
+}  // namespace muster::data

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "index_order.h"
+#include "shard_plan.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace muster::data {
+
+/// The samples of a data set with indices that this rank reads for all: batch `step * world + i` is rank i + 1's part of the step,
+/// and its own comes last, as in StreamOrder.
+class DispatchedOrder : public BatchOrder {
+ public:
+  /// Makes the order of a pass that is dealt to one rank alone, from a batch on.
+  using Whole = std::function<std::shared_ptr<IndexOrder>(const ShardPlan&, int64_t first)>;
+  DispatchedOrder(const Deal& deal, int64_t first_step, const Whole& whole);
+  bool random_access() const override { return false; }
+  bool prepare(int64_t batch, BatchContent& content) override;
+
+ private:
+  ShardPlan plan(int rank) const;
+
+  Deal deal_;
+  std::vector<int64_t> head_;   // what padding repeats
+  BatchContent step_;           // all ranks' samples of the step in hand
+  std::shared_ptr<IndexOrder> whole_;
+};
+
+}  // namespace muster::data
