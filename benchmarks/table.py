@@ -137,7 +137,7 @@ def optim_cases(programs):
     ours = [str(programs / "optim_bench")]
     for size, floor in zip(("67M in 4", "11.6M in 146", "0.42M in 100"), (5, 2.5, 2.5)):
         yield Case("optim", size, "ms/step", {"muster": Contender(ours, f"muster {size}"), "torch::optim": Contender(ours, f"torch {size}"),
-                                              "pytorch, fused": Contender(peer("optim_peer"))}, floors={"torch::optim": floor})
+                                              "pytorch fused": Contender(peer("optim_peer"))}, floors={"torch::optim": floor})
 
 
 def data_cases(programs):
