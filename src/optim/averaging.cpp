@@ -33,6 +33,20 @@ void average_into(const at::Tensor& average, const at::Tensor& live, const Avera
   }
 }
 
+/// Whoever writes a parameter changes its version, prepared optimizers too; lending does not.
+std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<uint32_t> versions;
+  for (const auto& parameter : parameters)
+    if (!parameter.is_inference()) versions.push_back(parameter.unsafeGetTensorImpl()->version_counter().current_version());
+  return versions;
+}
+
+[[noreturn]] void refuse_writes() {
+  throw UsageError("MU188", "parameters were written inside AveragedModel::use(), as by a step of an optimizer: that changed the averages, and the weights of "
+                            "training are as they were before use(). Let use() only evaluate, and step after it; to train on from the averages, call "
+                            "copy_to_module() first");
+}
+
 }  // namespace
 
 AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatSource* source)
@@ -99,9 +113,11 @@ void AveragedModel::lend(const std::function<void()>& f) {
   require_outside("use");
   require_some();
   exchange();
+  const auto before = versions_of(parameters_);
   std::exception_ptr error;
   try {
     f();
+    if (versions_of(parameters_) != before) refuse_writes();
   } catch (...) {
     error = std::current_exception();
   }

@@ -244,5 +244,45 @@ TEST(ParameterWriters, LocalSgdAveragesWholeParametersAndBuffersOnly) {   // MU1
   });
 }
 
+/// Steps within use() would change the averages and leave the weights of training as they were.
+TEST(ParameterWriters, AStepWhileAveragesAreLentIsRefused) {
+  testing::as_ranks(2, [] {
+    for (const char* way : {"ddp", "zero1", "zero2", "fsdp"}) {
+      SCOPED_TRACE(way);
+      Course course(way);
+      course.average.emplace(course.model, AveragingOptions{.decay = 0.6});
+      course.train(2);
+      auto average = std::exchange(course.average, std::nullopt);
+      const auto before = course.model.prepared()->managed->full_state(false);
+      const auto message = testing::thrown([&] { average->use([&] { course.train(1); }); });
+      EXPECT_EQ(message.substr(0, 5), "MU188") << message;
+      const auto after = course.model.prepared()->managed->full_state(false);
+      for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(testing::difference_in_bits(after[i].second, before[i].second), "") << before[i].first;
+      course.optimizer.zero_grad();
+      course.average = std::move(average);
+      EXPECT_NO_THROW(course.train(2));
+      EXPECT_NO_THROW(course.average->use([&] { course.look(); }));
+    }
+  });
+}
+
+/// An average that knows the bare module only, and an optimizer that nobody prepared.
+TEST(ParameterWriters, AStepWhileAveragesOfABareModuleAreLentIsSaid) {
+  auto net = make();
+  AveragedModel average(*net, {.decay = 0.5});
+  torch::optim::Adam adam(net->parameters(), 0.1);
+  average.update();
+  const auto before = net->in->weight.detach().clone();
+  const auto message = testing::thrown([&] {
+    average.use([&] {
+      net(inputs(0, 0)).sum().backward();
+      adam.step();
+    });
+  });
+  EXPECT_EQ(message.substr(0, 5), "MU188") << message;
+  EXPECT_EQ(testing::difference_in_bits(net->in->weight.detach(), before), "");
+  EXPECT_NO_THROW(average.use([&] { net(inputs(0, 0)); }));
+}
+
 }  // namespace
 }  // namespace muster::writers

@@ -38,9 +38,9 @@ class AveragedModel {
   /// Updates so far.
   int64_t n_averaged() const noexcept { return n_averaged_; }
 
-  /// Runs f, which evaluates, while the module holds the averaged weights and this object those of training; returns what f returns. Do
-  /// not step an optimizer in f. The weights of training are back afterwards, also if f threw.
-  /// Throws: what f throws; UsageError (MU141) inside another one, or before an update.
+  /// Runs f, which evaluates, while the module holds the averaged weights and this object those of training; returns what f returns.
+  /// The weights of training are back afterwards, also if f threw.
+  /// Throws: what f throws; UsageError (MU141) inside another one, or before an update; (MU188) at its end, if an optimizer stepped in f.
   /// Collective: where parameters are cut over ranks, since the others need this rank's part. f itself may differ from rank to rank.
   template <class F>
   std::invoke_result_t<F&> use(F&& f) {
