@@ -1,10 +1,10 @@
 // The code of checkpoints.md, run on two ranks.
+#include <muster/base/temporary_folder.h>
 #include <muster/checkpoint/checkpoint.h>
 #include <muster/cluster/cluster.h>
 #include <muster/dist/rendezvous.h>
 
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -19,7 +19,7 @@ void expect(const char* what, bool holds) {
 
 int main() {
   const auto group = muster::dist::connect(muster::read_cluster());
-  const auto folder = std::filesystem::temp_directory_path() / ("muster-checkpoints-" + group.broadcast_bytes(std::to_string(::getpid())));
+  const std::filesystem::path folder = group.broadcast_bytes(group.rank() == 0 ? muster::new_temporary_folder("muster-howto-").string() : std::string());
 
   // Each rank holds half of a table of 1000 rows of 8.
   const int64_t rows = 1000, columns = 8, half = rows * columns / 2;

@@ -1,9 +1,11 @@
 #include <torch/torch.h>
 #include <muster/accelerator.h>
+#include <muster/base/temporary_folder.h>
 #include <muster/base/throughput.h>
 
 #include <chrono>
 #include <filesystem>
+#include <string>
 
 namespace F = torch::nn::functional;
 
@@ -22,8 +24,10 @@ int main() {
       optimizer.zero_grad();
     }
   };
-  const auto folder = std::filesystem::temp_directory_path();
-  const std::string trace = (folder / ("muster-trace-" + std::to_string(accelerator.num_processes()) + ".json")).string();
+  std::string folder;
+  if (accelerator.is_main_process()) folder = muster::new_temporary_folder("muster-howto-");
+  folder = accelerator.broadcast_object(folder);
+  const std::string trace = folder + "/trace.json";
 
   accelerator.profile([&] { train(); }, {.path = trace});
 
@@ -37,6 +41,6 @@ int main() {
   accelerator.print("{:.0f} samples a second on this rank", throughput.compute().at("device/samples_per_sec"));
   const bool written = accelerator.is_main_process() && std::filesystem::file_size(trace) > 1000;
   accelerator.print("{} passed, {} failed, 0 skipped", static_cast<int>(written), static_cast<int>(!written));
-  if (accelerator.is_main_process()) std::filesystem::remove(trace);
+  if (accelerator.is_main_process()) std::filesystem::remove_all(folder);
   return accelerator.is_main_process() && !written;
 }

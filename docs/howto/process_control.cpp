@@ -1,12 +1,15 @@
 // The code of process_control.md.
 #include "muster/accelerator.h"
+#include "muster/base/temporary_folder.h"
 #include "muster/fabric.h"
 
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <string>
 
 struct Tables {};
 static Tables load_tables() { return {}; }
@@ -40,7 +43,12 @@ static void train(muster::Accelerator& accelerator) {
     if (loss.item<double>() < -1) accelerator.set_trigger();
     if (accelerator.check_trigger()) break;               // any rank may have set it
   }
-  accelerator.save_model(model, "/tmp/howto_process_control");
+  std::string folder;
+  if (accelerator.is_main_process()) folder = muster::new_temporary_folder("muster-howto-");
+  folder = accelerator.broadcast_object(folder);          // a name that nobody can foresee
+  accelerator.save_model(model, folder);
+  accelerator.wait_for_everyone();
+  if (accelerator.is_main_process()) std::filesystem::remove_all(folder);
 }
 
 static void search(muster::Accelerator& accelerator) {

@@ -1,10 +1,10 @@
 // The programs of state.md, compiled and run by the tests.
 #include <muster/accelerator.h>
+#include <muster/base/temporary_folder.h>
 #include <muster/fabric.h>
 #include <muster/optim/schedulers.h>
 
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -73,7 +73,7 @@ void by_name(const std::string& folder) {
 }
 
 int main() {
-  const auto folder = std::filesystem::temp_directory_path() / ("muster-howto-state" + std::to_string(getpid()));
+  const auto folder = muster::new_temporary_folder("muster-howto-");
   torch::manual_seed(1);
   const auto whole = train(folder / "whole", -1);
   torch::manual_seed(1);
