@@ -75,10 +75,10 @@ Descriptor Console::open_log(int rank) const {
 
 Console::Ends Console::open_rank(int rank) {
   bool live = tails_.empty() && out_.is_terminal();
-  logs_.push_back(open_log(rank));
+  logs_.emplace_back(open_log(rank));
   tails_.emplace_back();
   RankOutput::Setup setup;
-  setup.log_fd = logs_.back().get();
+  setup.log = &logs_.back();
   setup.live = live;
   if (setup_.prefix) setup.prefix = "[" + std::to_string(rank) + "] ";
   setup.screen = &out_;

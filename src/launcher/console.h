@@ -47,6 +47,8 @@ class Console {
   const Tail& tail(int local_rank) const { return tails_.at(static_cast<size_t>(local_rank)); }
   /// A line of the launcher's own, on stderr.
   void say(std::string_view line);
+  /// A line of the launcher's own in the log file of a rank, if there is one.
+  void say_in_log(int local_rank, std::string_view line) { logs_.at(static_cast<size_t>(local_rank)).say(line); }
 
  private:
   struct Stream {
@@ -61,12 +63,12 @@ class Console {
   Screen* error_screen() { return err_ ? err_.get() : &out_; }
 
   std::unique_ptr<Screen> err_;  // none where stderr is the same file as stdout: then lines keep their order
-  std::vector<Descriptor> logs_;
+  std::deque<RankLog> logs_;     // deques: streams point at their elements
   int master_ = -1;
   Screen out_;
   Setup setup_;
   std::vector<Stream> streams_;
-  std::deque<Tail> tails_;       // a deque: streams point at its elements
+  std::deque<Tail> tails_;
 };
 
 }  // namespace muster::launcher

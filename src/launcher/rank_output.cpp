@@ -26,8 +26,19 @@ void Tail::add(std::string_view line) {
   if (lines_.size() > kTailLines) lines_.pop_front();
 }
 
+void RankLog::add(const Screen* shown_on, std::string_view bytes) {
+  if (!file_ || bytes.empty()) return;
+  const bool breaks = !at_line_start_ && last_ != shown_on;
+  const auto text = (breaks ? "\n" : "") + std::string(bytes);
+  [[maybe_unused]] auto written = write(file_.get(), text.data(), text.size());
+  at_line_start_ = bytes.back() == '\n';
+  last_ = shown_on;
+}
+
+void RankLog::say(std::string_view line) { add(nullptr, std::string(line) + "\n"); }
+
 void RankOutput::add(std::string_view bytes) {
-  if (setup_.log_fd >= 0) [[maybe_unused]] auto written = write(setup_.log_fd, bytes.data(), bytes.size());
+  if (setup_.log) setup_.log->add(setup_.screen, bytes);
   for (size_t at = 0; at < bytes.size();) {
     size_t special = std::min(bytes.find_first_of("\r\n", at), bytes.size());
     if (special > at) {

@@ -20,7 +20,8 @@ Result show(const std::vector<std::string>& pieces, bool live = false, std::stri
   unlink(screen_name), unlink(log_name);
   Screen screen(screen_file.get());
   Tail tail;
-  RankOutput output({log_file.get(), live, std::move(prefix), &screen, &tail});
+  RankLog log(Descriptor(dup(log_file.get())));
+  RankOutput output({&log, live, std::move(prefix), &screen, &tail});
   for (const auto& piece : pieces) output.add(piece);
   output.finish();
   screen.flush();
@@ -36,6 +37,27 @@ TEST(RankOutput, PiecesBecomeWholeLines) {
   EXPECT_EQ(result.screen, "[1] ab\n[1] cd\n[1] \n[1] last\n");
   EXPECT_EQ(result.log, "ab\ncd\n\nlast");
   EXPECT_EQ(result.tail, (std::deque<std::string>{"ab", "cd", "", "last"}));
+}
+
+TEST(RankOutput, TwoStreamsOfARankShareNoLineOfItsLog) {
+  char name[] = "/tmp/muster-log-XXXXXX";
+  Descriptor file(mkstemp(name));
+  unlink(name);
+  RankLog log(Descriptor(dup(file.get())));
+  Screen screens[] = {Screen(-1), Screen(-1)};
+  Tail tail;
+  RankOutput out({&log, false, "", &screens[0], &tail}), error({&log, false, "", &screens[1], &tail});
+  out.add("loss ");
+  out.add("0.5");
+  error.add("warning");
+  out.add(" and 0.4\n");
+  error.add("another\n");
+  error.add("unended");
+  out.add("");
+  log.say("the launcher's own");
+  char bytes[200];
+  EXPECT_EQ(std::string(bytes, static_cast<size_t>(pread(file.get(), bytes, sizeof bytes, 0))),
+            "loss 0.5\nwarning\n and 0.4\nanother\nunended\nthe launcher's own\n");
 }
 
 TEST(RankOutput, ABarLeavesItsLastState) {
