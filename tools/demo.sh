@@ -5,10 +5,12 @@ cd "$(dirname "$0")/.."
 build=${BUILD:-build}
 out=${OUT:-out/demo}
 mkdir -p "$out"
+run="$build/bin/muster run --accelerator cpu --threads 1"
+echo "demo: on the CPU; accelerators cannot be used yet"
 echo "== two ranks"
-"$build/bin/muster" run --devices 2 --threads 1 "$build/examples/demo" "$out/two" "${EPOCHS:-12}"
+$run --devices 2 "$build/examples/demo" "$out/two" "${EPOCHS:-12}"
 echo "== one rank"
-"$build/bin/muster" run --devices 1 --threads 1 "$build/examples/demo" "$out/one" "${EPOCHS:-12}"
+$run --devices 1 "$build/examples/demo" "$out/one" "${EPOCHS:-12}"
 if command -v gnuplot >/dev/null; then
   gnuplot -e "out='$out'" tools/loss_curves.gp
   echo "loss curves: file://$(realpath "$out")/loss.svg"

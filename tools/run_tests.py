@@ -19,6 +19,8 @@ import sys
 import tempfile
 import time
 
+# Ranks cannot meet on an accelerator yet, and would take one where the machine has some.
+NO_ACCELERATOR = {"CUDA_VISIBLE_DEVICES": "-1"}
 CLOSING = re.compile(r"^(?:\S+: )?(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
 
 
@@ -60,7 +62,7 @@ def run_command(command, test, extra_environment):
         return 127, f"{test.name}: the program {command[:1]} was not built"
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(command, cwd=test.directory, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                   env={**os.environ, **test.environment, **extra_environment}, start_new_session=True)
+                                   env={**os.environ, **NO_ACCELERATOR, **test.environment, **extra_environment}, start_new_session=True)
         try:
             code = process.wait(test.timeout)
         except subprocess.TimeoutExpired:

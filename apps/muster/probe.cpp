@@ -17,6 +17,7 @@
 #include "muster/cluster/cluster.h"
 #include "muster/cluster/listening_socket.h"
 #include "muster/cluster/secret.h"
+#include "muster/launcher/devices.h"
 #include "muster/launcher/run.h"
 #include "parse.h"
 
@@ -91,7 +92,12 @@ int self_test(const Arguments& arguments) {
   if (parse(app, arguments)) return 0;
   const auto probe = find_probe();
   if (!probe) throw LaunchError("MU031", log::format("cannot execute '", kProbe, "': it is missing beside muster; build or install it again"));
+  if (const int present = launcher::count_accelerators(Environment::of_process()))
+    std::printf("muster test: on the CPU; the %d accelerator%s of this machine cannot be used yet\n", present, present == 1 ? "" : "s");
+  std::fflush(stdout);
   RunOptions options;
+  // An accelerator would be taken by default, and the ranks cannot meet on one.
+  options.accelerator = "cpu";
   options.devices = std::to_string(ranks);
   options.prefix = false;
   return muster::run(options, {*probe, "test"});

@@ -122,7 +122,17 @@ def check_readme():
             report(f"{how} readme saves", None if list(pathlib.Path(scratch).glob("out/*.safetensors")) else "no weights in out")
 
 
+def check_demo():
+    """The demo of `make demo`, as short as can be, where the launcher sees an accelerator."""
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = {**os.environ, "BUILD": str(build), "CUDA_VISIBLE_DEVICES": "0", "EPOCHS": "1", "OUT": scratch}
+        done = subprocess.run([source / "tools/demo.sh"], capture_output=True, text=True, timeout=300, env=environment)
+        good = not done.returncode and "demo: on the CPU; accelerators cannot be used yet\n" in done.stdout and "demo: accuracy" in done.stdout
+        report("the demo where there is an accelerator", None if good else done.stdout[-1500:] + done.stderr[-1500:])
+
+
 check_pair()
+check_demo()
 check_readme()
 check_book()
 run("alone plain", [build / "examples/plain"])

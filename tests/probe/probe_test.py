@@ -64,6 +64,14 @@ def test_tries_everything(muster, ranks):
     assert f"everything works on {ranks} ranks" in outcome.stdout, outcome.stdout
 
 
+def test_runs_on_the_cpu_of_a_machine_with_accelerators(muster):
+    for devices, words in (("0", "the 1 accelerator of"), ("0,1,2", "the 3 accelerators of")):
+        outcome = call(muster, "test", CUDA_VISIBLE_DEVICES=devices)
+        assert outcome.returncode == 0 and "everything works on 2 ranks" in outcome.stdout, outcome.stdout + outcome.stderr
+        assert re.search(rf"^muster test: on the CPU; {words} this machine cannot be used yet$", outcome.stdout, re.MULTILINE), outcome.stdout
+    assert "on the CPU" not in call(muster, "test", CUDA_VISIBLE_DEVICES="-1").stdout
+
+
 def test_says_what_fails(muster):
     outcome = call(muster, "test", TMPDIR="/nowhere")
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
@@ -83,7 +91,7 @@ def a_missing_probe_is_named(muster):
 def main(muster):
     passed, failed = 0, []
     checks = [env_names_versions_and_devices, env_lists_what_enters_the_process, env_says_who_may_join, env_names_the_launcher, lambda m: test_tries_everything(m, 1),
-              lambda m: test_tries_everything(m, 2), lambda m: test_tries_everything(m, 3), test_says_what_fails, a_missing_probe_is_named]
+              lambda m: test_tries_everything(m, 2), lambda m: test_tries_everything(m, 3), test_runs_on_the_cpu_of_a_machine_with_accelerators, test_says_what_fails, a_missing_probe_is_named]
     for check in checks:
         try:
             check(muster)

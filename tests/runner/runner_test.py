@@ -54,6 +54,10 @@ class Runner(unittest.TestCase):
             f"{outside!r}" + ' + "]}]}")\nsys.exit(1)')
         self.closes({"a": ("gtest", 20, report, "1", "2")}, 1, "1 passed, 1 failed, 0 skipped", "FAILED outside of its cases: left a file")
 
+    def test_tests_see_no_accelerator(self):
+        self.closes({"a": ("script", 20, "import os; print('1 passed, 0 failed, 0 skipped' if os.environ['CUDA_VISIBLE_DEVICES'] == '-1' else 'it sees one')")},
+                    0, "1 passed, 0 failed, 0 skipped")
+
     def test_a_program_without_cases_fails(self):
         self.closes({"a": ("gtest", 20, REPORT, "0", "2")}, 1, "0 passed, 1 failed, 0 skipped", "no test case")
 
