@@ -6,6 +6,7 @@ function(muster_room name)
   target_include_directories(muster_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_features(muster_${name} PUBLIC cxx_std_20)   # for users, whose projects may say nothing
   list(TRANSFORM ROOM_DEPENDS PREPEND muster_)
   target_link_libraries(muster_${name} PUBLIC ${ROOM_DEPENDS} PRIVATE ${ROOM_LIBRARIES} $<BUILD_INTERFACE:muster_warnings>)
   add_library(muster::${name} ALIAS muster_${name})
