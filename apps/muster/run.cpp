@@ -10,6 +10,8 @@
 #include "commands.h"
 #include "muster/base/error.h"
 #include "muster/launcher/option_tables.h"
+#include "muster/precision/options.h"
+#include "muster/strategy/wishes.h"
 
 namespace muster::cli {
 namespace {
@@ -66,6 +68,12 @@ RunOptions read_options(const Flags& flags) {
   return options::read(run_option_table(), sources).values;
 }
 
+/// What every rank would refuse is refused before any starts.
+void check_wishes(const RunOptions& options) {
+  if (!options.precision.empty()) Precision::parse(options.precision);
+  strategy::check_wishes(options.strategy, options.fsdp);
+}
+
 }  // namespace
 
 int run(const Arguments& arguments) {
@@ -87,7 +95,9 @@ int run(const Arguments& arguments) {
     throw UsageError("MU006", std::string(error.what()) + " (see muster run --help)");
   }
   auto program = program_of(app);
-  return muster::run(read_options(flags), program);
+  const auto options = read_options(flags);
+  check_wishes(options);
+  return muster::run(options, program);
 }
 
 }  // namespace muster::cli

@@ -1,6 +1,7 @@
 #include "muster/strategy/resolve.h"
 
 #include "muster/base/error.h"
+#include "muster/strategy/wishes.h"
 #include "strategy/sharded_fields.h"
 
 #include <algorithm>
@@ -129,6 +130,12 @@ Strategy resolve_strategy(const Strategy& told, const StrategyWish& wish, const 
   auto options = *strategy.sharding();
   follow(texts, options);
   return options;
+}
+
+void check_wishes(const std::string& name, const std::string& sharding) {
+  const auto wished = name.empty() ? Strategy("auto") : Strategy::parse(name);
+  // The options are read by themselves: what they say beside the name's own may be what the program says, too.
+  resolve_strategy(wished.sharding() ? Strategy("fsdp") : wished, {.name = {}, .sharding = sharding}, {});
 }
 
 }  // namespace muster::strategy
