@@ -11,11 +11,12 @@
 #include <mutex>
 #include <utility>
 
+#include "report_page.h"
+
 namespace muster::cluster {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31'4b4e'4152'534d;
-constexpr std::size_t kBytes = 4096;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 /// What lies in the page. Both sides are one build of one library, or the magic number differs.
@@ -27,7 +28,7 @@ struct Written {
   std::atomic<std::int32_t> left_by_exception;
   char reason[512];
 };
-static_assert(sizeof(Written) <= kBytes && std::atomic<std::int64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free);
+static_assert(sizeof(Written) <= kStandingBytes && std::atomic<std::int64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free);
 
 std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
@@ -41,13 +42,13 @@ class Report::Page {
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
   ~Page() {
-    munmap(written, kBytes);
+    munmap(written, kPageBytes);
     if (owns_descriptor) close(descriptor);
   }
 
   /// Null if the memory cannot be mapped.
   static std::shared_ptr<Page> map(int descriptor) {
-    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    void* memory = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     return memory == MAP_FAILED ? nullptr : std::make_shared<Page>(descriptor, memory);
   }
 
@@ -60,7 +61,7 @@ class Report::Page {
 Report Report::make() {
   const int descriptor = memfd_create("muster-report", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) return {};
-  const bool ready = ftruncate(descriptor, kBytes) == 0 && fcntl(descriptor, F_ADD_SEALS, kSeals) == 0;
+  const bool ready = ftruncate(descriptor, kPageBytes) == 0 && fcntl(descriptor, F_ADD_SEALS, kSeals) == 0;
   auto page = ready ? Page::map(descriptor) : nullptr;
   if (!page) {
     close(descriptor);
@@ -76,7 +77,7 @@ Report Report::make() {
 Report Report::open(int descriptor) {
   struct stat status;
   // Whoever closed the launcher's descriptor may have opened a file of its own under the number: only sealed memory is ours.
-  if (descriptor < 0 || fcntl(descriptor, F_GET_SEALS) != kSeals || fstat(descriptor, &status) != 0 || status.st_size != kBytes) return {};
+  if (descriptor < 0 || fcntl(descriptor, F_GET_SEALS) != kSeals || fstat(descriptor, &status) != 0 || status.st_size != kPageBytes) return {};
   auto page = Page::map(descriptor);
   return page && page->written->magic == kMagic ? Report(std::move(page)) : Report();
 }

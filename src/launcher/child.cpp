@@ -14,6 +14,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/cluster/last_words.h"
 #include "muster/cluster/variables.h"
 
 namespace muster::launcher {
@@ -72,13 +73,14 @@ int await_exec(int report) {
 }  // namespace
 
 std::string End::words() const {
-  if (!signal) return log::format("exited with code ", code);
+  if (!signal) return log::format("exited with code ", code, code == cluster::kUncaughtError ? " (an error that nobody caught)" : "");
   const char* name = sigabbrev_np(signal);
   return log::format("was ended by signal ", signal, name ? log::format(" (SIG", name, ")") : "");
 }
 
 Child::Child(int rank, const Program& program, const Placement& placement) : own_group_(placement.own_group), rank_(rank) {
   auto variables = program.environment;
+  cluster::promise_to_say(report_);
   if (report_.descriptor() >= 0) variables.set(cluster::kReportFd, std::to_string(report_.descriptor()));
   Image image(program, variables);
   int report[2];

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 #include <tuple>
 
 #include "muster/base/log.h"
+#include "muster/cluster/last_words.h"
 
 namespace muster::launcher {
 namespace {
@@ -23,12 +25,15 @@ const SeenRank* find(const Ranks& ranks, int rank) {
 }
 
 const SeenRank& likeliest(const std::vector<const SeenRank*>& failed) {
-  auto order = [](const SeenRank* one) { return std::tuple(one->end->signal == SIGABRT ? 2 : one->end->signal ? 0 : 1, one->rank); };
+  auto order = [](const SeenRank* one) {
+    const bool uncaught = one->end->signal == SIGABRT || one->end->exit_code() == cluster::kUncaughtError;
+    return std::tuple(uncaught ? 2 : one->end->signal ? 0 : 1, one->rank);
+  };
   return **std::min_element(failed.begin(), failed.end(), [&](auto* a, auto* b) { return order(a) < order(b); });
 }
 
 FirstCause of(const SeenRank& rank) {
-  return {.end = rank.end.value_or(End{}), .rank = rank.rank, .runs = !rank.end, .steps = rank.told.steps, .words = {}};
+  return {.end = rank.end.value_or(End{}), .last_words = rank.last_words, .rank = rank.rank, .runs = !rank.end, .steps = rank.told.steps, .words = {}};
 }
 
 /// Where those lead who say that they have lost each other.
@@ -73,6 +78,13 @@ std::string seconds(std::chrono::milliseconds time) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(time.count()) / 1000);
   return text;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream rest(text);
+  for (std::string line; std::getline(rest, line);) lines.push_back(line);
+  return lines;
 }
 
 std::string in_step(std::int64_t steps) { return steps < 0 ? "" : format(", in step ", steps + 1); }
@@ -131,9 +143,20 @@ std::optional<FirstCause> judge(const Ranks& ranks, Waited waited) {
 std::vector<std::string> describe(const FirstCause& cause, const Layout& layout, const std::deque<std::string>* last_lines) {
   std::vector<std::string> result{"muster: " + headline(cause, layout)};
   if (cause.kind == Kind::silent || cause.kind == Kind::left) result.push_back("muster:   " + cause.words);
-  if (!last_lines) return result;
-  result.back() += last_lines->empty() ? " It had written nothing." : " Its last lines:";
-  for (const auto& line : *last_lines) result.push_back("muster:   " + line);
+  if (last_lines && !(last_lines->empty() && !cause.last_words.empty()))
+    result.back() += last_lines->empty() ? " It had written nothing." : " Its last lines:";
+  for (const auto& line : last_lines ? *last_lines : std::deque<std::string>()) result.push_back("muster:   " + line);
+  for (const auto& line : lines_of(cause.last_words)) result.push_back("muster:   " + line);
+  return result;
+}
+
+std::vector<std::string> other_words(const Ranks& ranks, const std::optional<FirstCause>& cause) {
+  std::vector<std::string> result, said{cause ? cause->last_words : ""};
+  for (const auto& rank : ranks) {
+    if (rank.last_words.empty() || std::find(said.begin(), said.end(), rank.last_words) != said.end()) continue;
+    said.push_back(rank.last_words);
+    result.push_back(format("muster: rank ", rank.rank, " ended by an error: ", rank.last_words));
+  }
   return result;
 }
 

@@ -17,6 +17,7 @@ struct SeenRank {
   std::optional<End> end;
   int rank = 0;
   cluster::Standing told;
+  std::string last_words = {};   ///< the error that it ended by, if nobody caught it
 };
 
 /// How the ranks of the job lie on nodes.
@@ -40,6 +41,7 @@ struct FirstCause {
   bool closes = false;                 ///< `rank` has closed its connections: it is about to end, or does without the others
   End end;                             ///< of the rank that failed: `rank`, or `other` where `rank` has not
   Kind kind = Kind::failed;
+  std::string last_words;              ///< the error that `rank` ended by, if nobody caught it
   int other = -1;
   std::int64_t other_steps = -1;
   int rank = 0;
@@ -54,11 +56,14 @@ enum class Waited { not_yet, for_an_answer, for_an_end };
 
 /// The first cause among the ranks of a node, or nothing where none has failed. A rank whose last error was about another
 /// one is an echo of that one; until it is known what became of that one there is no cause either, unless `waited` for it.
-/// Of several failures of their own a crash or a kill counts before an exit code, an exit code before an abort (an
-/// exception that nobody caught, often an echo that could not say so), then the lowest rank.
+/// Of several failures of their own a crash or a kill counts before an exit code, an exit code before an exception that nobody
+/// caught (an abort or kUncaughtError; often an echo that could not say so), then the lowest rank.
 std::optional<FirstCause> judge(const std::vector<SeenRank>& ranks, Waited waited);
 
-/// The lines about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if they are known.
+/// The lines about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if they are known, and its last words.
 std::vector<std::string> describe(const FirstCause& cause, const Layout& layout, const std::deque<std::string>* last_lines);
+
+/// Lines about the errors that other ranks ended by: each error once, and none that `cause` says already.
+std::vector<std::string> other_words(const std::vector<SeenRank>& ranks, const std::optional<FirstCause>& cause);
 
 }  // namespace muster::launcher

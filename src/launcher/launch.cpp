@@ -11,6 +11,7 @@
 #include "local_ranks.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
+#include "muster/cluster/last_words.h"
 #include "muster/cluster/variables.h"
 #include "nodes.h"
 
@@ -32,22 +33,29 @@ void finish_at_exit(int status, void*) {
   _exit(code);
 }
 
-std::string words_of_exception() {
-  if (auto current = std::current_exception()) try {
+LocalRanks::Uncaught uncaught_exception() {
+  const auto current = std::current_exception();
+  if (const auto words = cluster::words_of_error(current)) return {true, *words};
+  if (current) try {
       std::rethrow_exception(current);
     } catch (const std::exception& error) {
-      return error.what();
+      return {false, error.what()};
     } catch (...) {
     }
-  return "";
+  return {};
 }
 
 /// An exception nobody caught may be the echo of another rank's end, whose cause and exit code count then.
 [[noreturn]] void finish_at_terminate() {
   LocalRanks* ranks = ranks_of_process.load();
+  const auto exception = uncaught_exception();
   // The thread that watches ends the process.
-  if (ranks && ranks->yields_to_another(words_of_exception()))
+  if (ranks && ranks->yields_to_another(exception))
     for (;;) pause();
+  if (ranks && exception.is_error) {
+    finish_at_exit(cluster::kUncaughtError, nullptr);
+    cluster::end_by_error();
+  }
   if (terminate_before) terminate_before();
   std::abort();
 }

@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "muster/base/log.h"
+#include "muster/cluster/last_words.h"
 
 namespace muster::launcher {
 namespace {
@@ -41,6 +42,7 @@ void flush(FILE* stream) {
 
 LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
     : options_(options), own_rank_(job.rank_of(0)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  cluster::promise_to_say(report_);
   // Signals are the program's affair, not this thread's; the ranks get the mask of before.
   sigset_t all, before;
   sigfillset(&all);
@@ -99,13 +101,15 @@ int LocalRanks::finish(int status) {
   return cause_ ? cause_->end.exit_code() : status;
 }
 
-bool LocalRanks::yields_to_another(const std::string& last_words) {
+bool LocalRanks::yields_to_another(const Uncaught& exception) {
+  if (exception.is_error && !cluster::leave_last_words(report_, exception.words)) std::fprintf(stderr, "muster: %s\n", exception.words.c_str());
   std::unique_lock lock(mutex_);
-  if (!own_end_) own_end_ = End{0, SIGABRT};
+  if (!own_end_) own_end_ = exception.is_error ? End{cluster::kUncaughtError, 0} : End{0, SIGABRT};
   eventfd_write(wake_.get(), 1);
   changed_.wait(lock, [this] { return cause_.has_value(); });
   if (cause_->rank == own_rank_) return false;
-  if (!last_words.empty()) std::fprintf(stderr, "muster: rank %d then ended by an exception: %s\n", own_rank_, last_words.c_str());
+  if (!exception.words.empty() && !exception.is_error)
+    std::fprintf(stderr, "muster: rank %d then ended by an exception: %s\n", own_rank_, exception.words.c_str());
   yielded_ = true;
   changed_.notify_all();
   return true;
@@ -150,6 +154,10 @@ void LocalRanks::tell_cause() {
   changed_.notify_all();
 }
 
+void LocalRanks::tell_other_words() {
+  for (const auto& line : other_words(supervisor_->seen(), cause_)) std::fprintf(stderr, "%s\n", line.c_str());
+}
+
 void LocalRanks::await_others() {
   auto deadline = Clock::now() + options_.exit_timeout;
   while (!cause_ && !supervisor_->all_ended() && Clock::now() < deadline) poll_until(deadline);
@@ -163,6 +171,7 @@ void LocalRanks::end_others() {
     supervisor_->signal_all(SIGTERM, false);
   }
   while (!supervisor_->all_ended()) poll_until(std::nullopt);
+  tell_other_words();
   supervisor_.reset();
   children_.clear();
 }

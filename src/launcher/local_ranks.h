@@ -29,9 +29,14 @@ class LocalRanks {
   /// For the end of this process with `status`: waits for the other ranks (or ends them, if status is not 0), and
   /// returns the exit code of the job. Bounded by the options' times.
   int finish(int status);
-  /// For the end of this process by an exception that nobody caught, with its words: whether another rank is the first
-  /// cause. That one is then told, the exception after it, and the process ends soon. Bounded by the options' times.
-  bool yields_to_another(const std::string& last_words);
+  /// An exception that nobody caught.
+  struct Uncaught {
+    bool is_error = false;   ///< a muster::Error, which ends the process with cluster::kUncaughtError
+    std::string words;
+  };
+  /// For the end of this process by it: whether another rank is the first cause. That one is then told, the exception after it,
+  /// and the process ends soon. Bounded by the options' times.
+  bool yields_to_another(const Uncaught& exception);
   /// Where this process tells how it fares.
   const cluster::Report& report() const noexcept { return report_; }
 
@@ -43,6 +48,7 @@ class LocalRanks {
   std::optional<End> own_end();
   void poll_until(std::optional<Clock::time_point> deadline);
   void tell_cause();
+  void tell_other_words();
   void await_others();
   void end_others();
   void end_process();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "muster/cluster/last_words.h"
+
 namespace muster::launcher {
 namespace {
 
@@ -20,8 +22,11 @@ void Supervisor::look() {
 
 std::vector<SeenRank> Supervisor::seen() const {
   std::vector<SeenRank> ranks;
-  if (setup_.own) ranks.push_back({own_end_, setup_.own->rank, setup_.own->report.read()});
-  for (const auto& child : *setup_.children) ranks.push_back({child.end(), child.rank(), child.report().read()});
+  const auto add = [&](const std::optional<End>& end, int rank, const cluster::Report& report) {
+    ranks.push_back({end, rank, report.read(), cluster::read_last_words(report)});
+  };
+  if (setup_.own) add(own_end_, setup_.own->rank, setup_.own->report);
+  for (const auto& child : *setup_.children) add(child.end(), child.rank(), child.report());
   return ranks;
 }
 

@@ -42,6 +42,8 @@ class Supervisor {
 
   bool all_ended() const;
   const std::optional<FirstCause>& cause() const noexcept { return cause_; }
+  /// All ranks as they stand.
+  std::vector<SeenRank> seen() const;
   const Layout& layout() const noexcept { return setup_.layout; }
 
   void add_to(std::vector<pollfd>& entries) const;
@@ -50,7 +52,6 @@ class Supervisor {
   void signal_all(int number, bool group) const;
 
  private:
-  std::vector<SeenRank> seen() const;
   void find_cause();
   Clock::time_point waited_until(Waited waited) const;
   void kill_if_due();

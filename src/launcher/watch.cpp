@@ -96,6 +96,10 @@ void Watch::drain(int first_rank) {
 
 void Watch::tell_cause(int first_rank) {
   const auto& cause = parts_.supervisor->cause();
+  const auto ranks = parts_.supervisor->seen();
+  for (const auto& rank : ranks)
+    if (!rank.last_words.empty()) parts_.console->say_in_log(rank.rank - first_rank, "muster: " + rank.last_words);
+  for (const auto& line : other_words(ranks, cause)) parts_.console->say(line);
   if (!cause) return;
   const auto& last_lines = parts_.console->tail(cause->rank - first_rank).lines();
   for (const auto& line : describe(*cause, parts_.supervisor->layout(), &last_lines)) parts_.console->say(line);

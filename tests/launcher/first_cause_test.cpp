@@ -81,6 +81,21 @@ TEST(FirstCause, ARankOfAnotherNodeIsLeftToThatNodesLauncher) {
                                                   "cause stands in the output of the launcher there; all ranks of this node are ended.");
 }
 
+TEST(FirstCause, AnErrorThatNobodyCaughtIsToldOnce) {
+  auto zero = ended(0, 79), one = ended(1, 79), two = ended(2, 79);
+  zero.last_words = two.last_words = "MU170: unknown";
+  one.last_words = "MU101: other\nline";
+  auto cause = *judge({zero, one, two}, Waited::not_yet);
+  std::deque<std::string> none;
+  EXPECT_EQ(describe(cause, {}, &none),
+            (std::vector<std::string>{"muster: MU035: rank 0 exited with code 79 (an error that nobody caught) after 0.0 s; all other ranks are ended.",
+                                      "muster:   MU170: unknown"}));
+  EXPECT_EQ(other_words({zero, one, two}, cause), (std::vector<std::string>{"muster: rank 1 ended by an error: MU101: other\nline"}));
+  EXPECT_EQ(other_words({zero, one, two}, std::nullopt).size(), 2u);
+  // As an abort: an exit code of the program's own counts before.
+  EXPECT_EQ(verdict({zero, ended(1, 3)}), "failed 1, code 3");
+}
+
 TEST(FirstCause, IsToldInPlainWords) {
   std::deque<std::string> last{"one", "two"};
   auto code = *judge({ended(1, 3)}, Waited::not_yet), crash = *judge({ended(4, 0, SIGSEGV)}, Waited::not_yet);

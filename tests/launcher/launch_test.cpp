@@ -70,5 +70,27 @@ TEST(Launch, AnUncaughtExceptionThatIsAnEchoGivesWayToTheFirstCause) {
   EXPECT_NE(process.error().find("the other rank is gone"), std::string::npos) << process.error();
 }
 
+TEST(Launch, AnUncaughtErrorOfAllRanksIsSaidOnceAndHasAnExitCode) {
+  Process process(launched("3", {"throws", "same"}));
+  EXPECT_EQ(process.wait(), 79) << process.error();
+  EXPECT_EQ(times(process.error(), "MU002: unknown thing"), 1) << process.error();
+  EXPECT_EQ(times(process.error(), "exited with code 79 (an error that nobody caught)"), 1) << process.error();
+  EXPECT_EQ(process.error().find("terminate called"), std::string::npos) << process.error();
+  // The others may have been ended before they came to it.
+  EXPECT_GE(times(process.out(), "held back"), 1) << process.out();
+}
+
+TEST(Launch, UncaughtErrorsThatDifferAreSaidOnceEach) {
+  Process process(launched("3", {"throws", "each"}));
+  EXPECT_EQ(process.wait(), 79) << process.error();
+  EXPECT_GE(times(process.error(), "MU002: of rank "), 1) << process.error();
+  for (auto words : {"MU002: of rank 0", "MU002: of rank 1", "MU002: of rank 2"}) EXPECT_LE(times(process.error(), words), 1) << process.error();
+}
+
+TEST(Launch, OtherUncaughtExceptionsStayCrashes) {
+  Process process(launched("2", {"throws", "other"}));
+  EXPECT_EQ(process.wait(), 134) << process.error();
+}
+
 }  // namespace
 }  // namespace muster::launcher::testing

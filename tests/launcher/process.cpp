@@ -145,6 +145,12 @@ std::vector<std::string> muster_run(const std::vector<std::string>& arguments) {
   return command;
 }
 
+int times(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
 std::string rank_program() { return MUSTER_BINARY_DIR "/tests/launcher_rank"; }
 
 Watched watched_rank(Process& process, int rank) {

@@ -70,6 +70,9 @@ std::string rank_program();
 /// A line "pid 123" of a rank, as a watched process. Fails the test if there is none.
 Watched watched_rank(Process& process, int rank);
 
+/// How often `part` stands in `text`.
+int times(const std::string& text, const std::string& part);
+
 /// A new empty folder under the system's temporary folder, removed at the end.
 class Folder {
  public:

@@ -142,6 +142,16 @@ int echo(Words words) {
   throw std::runtime_error("the other rank is gone");
 }
 
+/// throws KIND: an error of Muster on all ranks ("same"), one of each rank's own ("each"), a longer one than fits ("long"), or another
+/// exception ("other").
+int throws(Words words) {
+  if (!std::strcmp(words[0], "other")) throw std::runtime_error("no error of Muster");
+  const std::string text = !std::strcmp(words[0], "long") ? std::string(5000, 'x')
+                           : !std::strcmp(words[0], "each") ? "of rank " + std::to_string(cluster.rank) : "unknown thing\nthere is another";
+  std::printf("held back");
+  throw muster::ConfigError("MU002", text);
+}
+
 int leave(Words words) {
   if (cluster.rank != 0) wait_for_ever();
   await_word();
@@ -151,7 +161,8 @@ int leave(Words words) {
 const std::map<std::string, int (*)(Words)> kDeeds = {
     {"environment", environment}, {"lines", lines},       {"write", write_text}, {"fail", fail},   {"family", family},
     {"handle", handle},           {"ignore", ignore},     {"terminal", terminal}, {"input", input}, {"show", show},   {"secret", secret},
-    {"show_and_wait", show_and_wait}, {"exits", exits},   {"echo", echo},        {"leave", leave}};
+    {"show_and_wait", show_and_wait}, {"exits", exits},   {"echo", echo},        {"leave", leave},
+    {"throws", throws}};
 
 }  // namespace
 

@@ -63,10 +63,10 @@ TEST(Run, FlagsCountMoreThanVariablesAndVariablesMoreThanTheFile) {
   Folder folder;
   auto file = folder.write("run.yaml", "run:\n  devices: 2\n  strategy: fsdp\n  precision: 64-true\n  fsdp: [unit_classes=Block, stage=full]\n", 0644);
   Process::Setup setup;
-  setup.environment = {"MUSTER_STRATEGY=ddp"};
+  setup.environment = {"MUSTER_STRATEGY=hsdp"};
   Process process(muster_run({"--config", file, "--precision", "32-true", rank_program(), "environment"}), setup);
   ASSERT_EQ(process.wait(), 0) << process.error();
-  for (auto line : {"[1] WORLD_SIZE=2\n", "[1] MUSTER_STRATEGY=ddp\n", "[1] MUSTER_FSDP=unit_classes=Block,stage=full\n", "[1] MUSTER_PRECISION=32-true\n"})
+  for (auto line : {"[1] WORLD_SIZE=2\n", "[1] MUSTER_STRATEGY=hsdp\n", "[1] MUSTER_FSDP=unit_classes=Block,stage=full\n", "[1] MUSTER_PRECISION=32-true\n"})
     EXPECT_NE(process.out().find(line), std::string::npos) << process.out();
 }
 
@@ -84,6 +84,44 @@ TEST(Run, TwoJobsAtOnceHaveTwoPortsAndRankZeroHoldsThem) {
   for (auto* process : {&first, &second}) process->signal(SIGINT);
   EXPECT_EQ(first.wait(), 130);
   EXPECT_EQ(second.wait(), 130);
+}
+
+TEST(Run, AnUncaughtErrorOfAllRanksIsSaidOnceAndHasAnExitCode) {
+  Folder folder;
+  Process process(muster_run({"--devices", "4", "--log-dir", folder.path(), rank_program(), "throws", "same"}));
+  EXPECT_EQ(process.wait(), 79) << process.error();
+  EXPECT_EQ(times(process.error(), "muster:   MU002: unknown thing\nmuster:   there is another\n"), 1) << process.error();
+  EXPECT_EQ(times(process.error(), "MU002"), 1) << process.error();
+  EXPECT_EQ(times(process.error(), "exited with code 79 (an error that nobody caught)"), 1) << process.error();
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto log = folder.read("rank_" + std::to_string(rank) + ".log");
+    EXPECT_EQ(times(log, "held back"), times(process.out(), "[" + std::to_string(rank) + "] held back")) << log;
+    if (times(process.out(), "[" + std::to_string(rank) + "] held back")) {
+      EXPECT_EQ(log, "held back\nmuster: MU002: unknown thing\nthere is another\n");
+    }
+  }
+}
+
+TEST(Run, UncaughtErrorsThatDifferAreSaidOnceEach) {
+  Process process(muster_run({"--devices", "2", rank_program(), "throws", "each"}));
+  EXPECT_EQ(process.wait(), 79) << process.error();
+  EXPECT_GE(times(process.error(), "MU002: of rank "), 1) << process.error();
+  for (auto words : {"MU002: of rank 0", "MU002: of rank 1"}) EXPECT_LE(times(process.error(), words), 1) << process.error();
+}
+
+TEST(Run, AnErrorThatTheLauncherCannotSayIsSaidByTheRank) {
+  Process script(muster_run({"--devices", "1", "sh", "-c", rank_program() + " throws same; exit 3"}));
+  EXPECT_EQ(script.wait(), 3);
+  EXPECT_EQ(times(script.error(), "[0] muster: rank 0: MU002: unknown thing"), 1) << script.error();
+  Process endless(muster_run({"--devices", "1", rank_program(), "throws", "long"}));
+  EXPECT_EQ(endless.wait(), 79);
+  EXPECT_NE(endless.error().find("MU002: " + std::string(1000, 'x')), std::string::npos);
+}
+
+TEST(Run, OtherUncaughtExceptionsStayCrashes) {
+  Process process(muster_run({"--devices", "2", rank_program(), "throws", "other"}));
+  EXPECT_EQ(process.wait(), 134) << process.error();
+  EXPECT_NE(process.error().find("no error of Muster"), std::string::npos) << process.error();
 }
 
 struct Refusal {
@@ -110,6 +148,12 @@ TEST(Run, RefusesBeforeAnythingStarts) {
       {{"--log-dir", text, rank_program(), "show"}, "MU037"},
       {{"--no-such-flag", rank_program(), "show"}, "MU006: muster run knows no flag '--no-such-flag'"},
       {{"--config", "/no/such/file", rank_program(), "show"}, "MU004"},
+      {{"--strategy", "fsdpp", rank_program(), "show"}, "MU170: unknown strategy 'fsdpp'; the known ones are auto, ddp, "},
+      {{"--strategy", "dp", rank_program(), "show"}, "MU197"},
+      {{"--precision", "bf17", rank_program(), "show"}, "MU130: unknown precision 'bf17'; the known ones are 32-true, "},
+      {{"--fsdp", "unit_clases=Block", rank_program(), "show"}, "MU196: sharded training has no option 'unit_clases'"},
+      {{"--fsdp", "stage=all", rank_program(), "show"}, "MU002"},
+      {{"--strategy", "ddp", "--fsdp", "stage=full", rank_program(), "show"}, "MU171"},
   };
   for (const auto& refusal : refusals) {
     Process process(muster_run(refusal.arguments));
