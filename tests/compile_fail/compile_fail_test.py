@@ -4,7 +4,7 @@
     compile_fail_test.py SOURCE BUILD COMPILER
 
 misuse.cpp compiles as it stands. Each `// WRONG n: text` line names a case: with -DWRONG=n the file must not compile,
-and the message must contain the text.
+and the message must contain the text; one that begins with "error:" must be the first error.
 """
 import json
 import pathlib
@@ -42,6 +42,9 @@ def compile_case(case):
         return None if done.returncode == 0 else f"FAILED the right use does not compile:\n{done.stderr[-3000:]}"
     if done.returncode == 0:
         return f"FAILED case {number} compiles"
+    if text.startswith("error:"):   # nothing may stand before it that the user would have to read
+        first = next(line for line in done.stderr.splitlines() if "error:" in line)
+        return None if text in first else f"FAILED case {number}: the first error is not '{text}' but {first}"
     return None if text in done.stderr else f"FAILED case {number}: the compiler does not say '{text}':\n{done.stderr[:3000]}"
 
 

@@ -23,6 +23,7 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
   const muster::FabricOptions options{.precision = "bf16-mixed"};
   Fixed fixed;
   const muster::DataLoader borrowed(std::ref(fixed)), shared(std::make_shared<Fixed>());
+  std::vector<torch::data::Example<>> examples;
 #if WRONG == 1
   // WRONG 1: prepare takes modules, optimizers, schedulers and muster::DataLoader
   accelerator.prepare(3);
@@ -42,6 +43,15 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 6
   // WRONG 6: muster::DataLoader keeps its dataset, and this one cannot be copied
   const muster::DataLoader dangling(*std::make_unique<Fixed>());
+#elif WRONG == 101
+  // WRONG 101: error: static assertion failed: muster::DataLoader takes a dataset, which this is not
+  auto none = accelerator.prepare(muster::DataLoader(torch::ones(3), {.batch_size = 4}));
+#elif WRONG == 102
+  // WRONG 102: error: static assertion failed: muster::DataLoader takes a dataset, which this is not
+  const muster::DataLoader no_function([](const Fixed&) { return 1; }, 4);
+#elif WRONG == 103
+  // WRONG 103: error: static assertion failed: muster::DataLoader: this dataset gives batches of another type
+  const muster::DataLoader<torch::Tensor> other(examples, {.batch_size = 4});
 #endif
   accelerator.print("{} of {{}}: {:.2f}, {:{}}", 1, 2.0, 3, 4);
   accelerator.print("{1} of {0}", 1, 2);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/data/loader_state.h"
+#include "muster/data/no_dataset.h"
 #include "muster/data/stream_maker.h"
 
 #include <cstddef>
@@ -50,6 +51,14 @@ class DataLoader {
     requires std::same_as<batch_of_t<D>, Batch>
   DataLoader(std::shared_ptr<D> dataset, data::AnySampler sampler, DataLoaderOptions options = {})
       : DataLoader(std::move(dataset), std::optional(std::move(sampler)), options) {}
+
+  /// So that the compiler says one line where the loader's type was written out, and is not that of the dataset.
+  template <class D>
+    requires(!std::same_as<batch_of_t<D>, Batch>)
+  explicit DataLoader(D&&, DataLoaderOptions = {}) {
+    static_assert(std::same_as<batch_of_t<D>, Batch>,
+                  "muster::DataLoader: this dataset gives batches of another type; leave the type out: muster::DataLoader loader(dataset, options)");
+  }
 
   /// Over a function from an index [and SampleRandom&] to a sample, or from indices to a batch.
   template <class F>
@@ -172,10 +181,5 @@ DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) 
   loader.seek(batches);
   return loader;
 }
-
-template <class T>
-inline constexpr bool is_data_loader = false;
-template <class Batch>
-inline constexpr bool is_data_loader<DataLoader<Batch>> = true;
 
 }  // namespace muster
