@@ -1,8 +1,7 @@
 // The code of checkpoints.md, run on two ranks.
+#include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
 #include <muster/checkpoint/checkpoint.h>
-#include <muster/cluster/cluster.h>
-#include <muster/dist/rendezvous.h>
 
 #include <torch/torch.h>
 
@@ -17,9 +16,42 @@ void expect(const char* what, bool holds) {
   if (!holds) std::printf("FAILED %s\n", what);
 }
 
+/// Learns to double its input, at a rate that is too high in the end. Returns the loss over all ranks.
+double train_and_validate(muster::Accelerator& accelerator, const muster::Model<torch::nn::LinearImpl>& model, muster::Optimizer& optimizer, int epoch) {
+  if (epoch == 4) optimizer.inner().param_groups()[0].options().set_lr(3);
+  const auto x = torch::linspace(-1, 1, 8).view({8, 1});
+  accelerator.backward(torch::mse_loss(model(x), 2 * x));
+  optimizer.step();
+  optimizer.zero_grad();
+  const torch::NoGradGuard no_grad;
+  return accelerator.reduce(torch::mse_loss(model(x), 2 * x), "mean").item<double>();
+}
+
+void keep_the_best(muster::Accelerator& accelerator, const std::filesystem::path& folder) {
+  torch::nn::Linear net(1, 1);
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.3));
+
+  double best = 1e9;
+  for (int epoch = 0; epoch < 6; ++epoch) {
+    const double loss = train_and_validate(accelerator, model, optimizer, epoch);
+    if (loss < best) {
+      best = loss;
+      accelerator.save_model(model, folder / "best");
+    }
+  }
+  accelerator.load_model(model, folder / "best");
+
+  const auto x = torch::linspace(-1, 1, 8).view({8, 1});
+  const auto loss = accelerator.reduce(torch::mse_loss(model(x), 2 * x).detach(), "mean").item<double>();
+  expect("the best weights", loss == best);
+}
+
 int main() {
-  const auto group = muster::dist::connect(muster::read_cluster());
+  muster::Accelerator accelerator({.cpu = true});
+  const auto& group = accelerator.group();
   const std::filesystem::path folder = group.broadcast_bytes(group.rank() == 0 ? muster::new_temporary_folder("muster-howto-").string() : std::string());
+
+  keep_the_best(accelerator, folder);
 
   // Each rank holds half of a table of 1000 rows of 8.
   const int64_t rows = 1000, columns = 8, half = rows * columns / 2;

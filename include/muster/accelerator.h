@@ -38,6 +38,7 @@ class Accelerator final : private Runtime {
   using Runtime::gradient_accumulation_steps;
   using Runtime::group;
   using Runtime::join_uneven_inputs;
+  using Runtime::load_model;
   using Runtime::load_state;
   using Runtime::local_main_process_first;
   using Runtime::local_sgd;

@@ -38,6 +38,7 @@ class Fabric final : private Runtime {
   using Runtime::join_uneven_inputs;
   using Runtime::launch;
   using Runtime::load;
+  using Runtime::load_model;
   using Runtime::load_raw;
   using Runtime::local_rank;
   using Runtime::local_sgd;

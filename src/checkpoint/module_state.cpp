@@ -31,11 +31,15 @@ std::string shape_text(const at::Tensor& tensor) {
 }
 
 /// What goes where, decided before anything is copied.
-struct Fitting {
-  LoadReport report;
+struct Fitting : StateDictFit {
   std::vector<std::string> different;
-  std::vector<std::pair<at::Tensor, at::Tensor>> pairs;  ///< To, from.
 };
+
+/// Whether a copy takes the values of one dtype into the other.
+bool converts(at::ScalarType from, at::ScalarType to) {
+  const auto is_number = [](at::ScalarType type) { return !c10::isQIntType(type) && !c10::isBitsType(type) && type != at::ScalarType::Float4_e2m1fn_x2; };
+  return from == to || (is_number(from) && is_number(to));
+}
 
 void pair_up(Fitting& fitting, const std::string& name, const at::Tensor& to, const State& value) {
   if (value.kind() != State::Kind::tensor) {
@@ -45,7 +49,9 @@ void pair_up(Fitting& fitting, const std::string& name, const at::Tensor& to, co
   const at::Tensor& from = value.tensor();
   // Before PyTorch 0.4 a number was a tensor of one element.
   const bool scalar = to.dim() == 0 && from.dim() == 1 && from.numel() == 1;
-  if (!scalar && from.sizes() != to.sizes()) fitting.different.push_back(in_quotes(name) + " (state: " + shape_text(from) + ", module: " + shape_text(to) + ")");
+  if (from.layout() != at::kStrided || !converts(from.scalar_type(), to.scalar_type()))
+    fitting.different.push_back(in_quotes(name) + " (state: " + from.toString() + ", module: " + to.toString() + ")");
+  else if (!scalar && from.sizes() != to.sizes()) fitting.different.push_back(in_quotes(name) + " (state: " + shape_text(from) + ", module: " + shape_text(to) + ")");
   else fitting.pairs.emplace_back(to, scalar ? from.squeeze(0) : from);
 }
 
@@ -88,13 +94,13 @@ std::string prefix_hint(const Fitting& fitting) {
   return all ? "; the state's names begin with " + in_quotes(prefix) + ": load with .prefix = \"" + shown(prefix) + "\"" : "";
 }
 
-void check_fit(const Fitting& fitting, bool strict) {
+void check_fit(const Fitting& fitting, bool strict, std::string_view what) {
   std::string problems;
   if (!fitting.different.empty()) problems += "; shapes or kinds differ:" + joined(fitting.different);
   if (strict && !fitting.report.missing.empty()) problems += "; the state lacks:" + joined(fitting.report.missing);
   if (strict && !fitting.report.unexpected.empty()) problems += "; only the state has:" + joined(fitting.report.unexpected);
   if (!problems.empty())
-    throw CheckpointError("MU228", "the state does not fit the module, nothing was loaded" + problems + (strict ? prefix_hint(fitting) : ""));
+    throw CheckpointError("MU228", std::string(what) + " does not fit the module, nothing was loaded" + problems + (strict ? prefix_hint(fitting) : ""));
 }
 
 }  // namespace
@@ -105,9 +111,14 @@ State state_dict(const torch::nn::Module& module) {
   return map;
 }
 
+StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state, const LoadStateDictOptions& options, std::string_view what) {
+  Fitting fitting = fit(weights_of(module), state.map(), options.prefix);
+  check_fit(fitting, options.strict, what);
+  return fitting;
+}
+
 LoadReport load_state_dict(torch::nn::Module& module, const State& state, const LoadStateDictOptions& options) {
-  const Fitting fitting = fit(weights_of(module), state.map(), options.prefix);
-  check_fit(fitting, options.strict);
+  const StateDictFit fitting = fit_state_dict(module, state, options);
   copy_values(fitting.pairs);
   return fitting.report;
 }

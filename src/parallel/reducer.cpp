@@ -97,7 +97,8 @@ class Reducer::Impl final : public Joinable {
     for (const auto& parameter : replica_.parameters())
       if (parameter.tensor.const_data_ptr() != parameter.data)
         throw UsageError("MU156", "parameter '" + parameter.name + "' was moved to other memory after prepare(), as by "
-                                  "module->to(...): move and convert the module before prepare()");
+                                  "module->to(...) or torch::load(module, ...): move and convert the module before prepare(), and load "
+                                  "weights after it with load_model(model, path)");
     for (const auto& named : frozen_)
       if (named.tensor.requires_grad())
         throw UsageError("MU156", "parameter '" + named.name + "' was frozen at prepare() and requires a gradient now, which "

@@ -82,7 +82,7 @@ void ShardedModel::State::refuse(const hook::Touch& touch) const {
                               "with .writeback = true");
   if (touch.writes)
     throw UsageError("MU162", op + " writes " + what + ", which is sharded: the write would be lost: step by the prepared optimizer, and change values before "
-                              "the module is prepared, or in summon_full_params with .writeback = true");
+                              "the module is prepared, or in summon_full_params with .writeback = true; load weights by load_model(model, path), not torch::load");
   throw UsageError("MU161", op + " needs " + what + " outside a forward, where its values are sharded: call the prepared model, or model.run(...) "
                             "for any other function of the module; write weights by save_model, not torch::save, and read or change them in summon_full_params");
 }
@@ -111,8 +111,8 @@ void ShardedModel::State::after_touch(int64_t tag) noexcept {
 void ShardedModel::State::check_parameters() const {
   for (const auto& unit : units) {
     if (const auto name = unit->misplaced(); !name.empty())
-      throw UsageError("MU163", "parameter '" + name + "' of unit '" + unit->name() + "' was given other memory (Module::to, set_data) "
-                                "after its module was prepared; move and convert modules before");
+      throw UsageError("MU163", "parameter '" + name + "' of unit '" + unit->name() + "' was given other memory (Module::to, set_data, torch::load) "
+                                "after its module was prepared: move and convert modules before, and load weights afterwards with load_model(model, path)");
     if (const auto name = unit->unfrozen(); !name.empty())
       throw UsageError("MU156", "parameter '" + name + "' of unit '" + unit->name() + "' requires a gradient now, but was frozen when its module was "
                                 "prepared, so nothing would reduce it: prepare with requires_grad on, and freeze later");

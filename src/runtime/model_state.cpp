@@ -25,6 +25,13 @@ bool has_name(const NamedTensors& tensors, const std::string& name) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == name; });
 }
 
+/// Copies values in, through the gate of who else reads and writes these parameters.
+std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<at::Tensor, at::Tensor>> copies, std::vector<at::Tensor> written) {
+  return [copies = std::move(copies), managed = model.managed, written = std::move(written)] {
+    optim::write_parameters(managed.get(), written, [&] { copy_values(copies); });
+  };
+}
+
 }  // namespace
 
 State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<Slice>& slices) {
@@ -72,9 +79,21 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   if (!wrong.empty())
     throw CheckpointError("MU240", formatted("the weights of model {} do not fit the checkpoint:{}\nbuild the model with the sizes it was saved "
                                              "with, or pass over names that only one side has with .strict = false", model.module->name(), wrong));
-  return [copies = std::move(copies), managed = model.managed, written = std::move(written)] {
-    optim::write_parameters(managed.get(), written, [&] { copy_values(copies); });
-  };
+  return writing(model, std::move(copies), std::move(written));
+}
+
+std::function<void()> prepare_values(const PreparedModel& model, const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
+  PartMap parts;
+  for (auto& part : model.managed->parts()) parts[part.parameter.unsafeGetTensorImpl()] = part;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  std::vector<at::Tensor> written;
+  for (const auto& [tensor, value] : pairs) {
+    const auto part = parts.find(tensor.unsafeGetTensorImpl());
+    if (part == parts.end()) copies.emplace_back(tensor, value);
+    else copies.emplace_back(part->second.values, part_of(value, part->second));
+    written.push_back(tensor);
+  }
+  return writing(model, std::move(copies), std::move(written));
 }
 
 PartMap parts_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {

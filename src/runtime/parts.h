@@ -51,6 +51,8 @@ class Parts : public std::enable_shared_from_this<Parts> {
   /// Throws: UsageError (MU172) before launch() where several ranks were asked for.
   void require_launched() const;
   std::shared_ptr<PreparedModel> prepare_model(std::shared_ptr<torch::nn::Module> module);
+  /// What a module was prepared as; nullptr if it was not.
+  std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);

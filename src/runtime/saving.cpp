@@ -1,7 +1,6 @@
 #include "muster/runtime/saving.h"
 
 #include "job_state.h"
-#include "model_state.h"
 #include "parts.h"
 
 #include "muster/base/error.h"
@@ -9,11 +8,6 @@
 #include "muster/base/log.h"
 #include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/checkpoint/python.h"
-#include "muster/checkpoint/weights.h"
-#include "muster/format/byte_source.h"
-#include "muster/format/input_file.h"
-#include "muster/format/python_file.h"
 #include "muster/runtime/process_control.h"
 
 #include <algorithm>
@@ -89,21 +83,12 @@ Checkpoint opened_alike(const dist::Communicator& group, const fs::path& folder,
   return *std::move(checkpoint);
 }
 
-bool is_torch_file(const fs::path& path) { return format::is_python_file(format::source_of(std::make_shared<const format::InputFile>(path))); }
-
 /// What is left of an item by its filter.
 State filtered(State state, const std::function<bool(const std::string&, const State&)>& keep) {
   State::Map kept;
   for (auto& [name, value] : state.map())
     if (keep(name, value)) kept.emplace_back(name, std::move(value));
   return kept;
-}
-
-State weights_in(const fs::path& path) {
-  if (fs::is_regular_file(path) && is_torch_file(path)) return load_python(path);
-  State::Map weights;
-  for (auto& [name, tensor] : load_file(path).tensors) weights.emplace_back(name, std::move(tensor));
-  return weights;
 }
 
 }  // namespace
@@ -179,11 +164,6 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
       if (!asked(name)) rest.set(name, state);
   });
   return rest;
-}
-
-void Saving::load_weights(const fs::path& path, const PreparedModel& model, const LoadStateOptions& options) {
-  AtomicLoad load;
-  together(group(), load, [&] { load.at_end(prepare_weights(model, weights_in(path), options.strict, TensorReader(nullptr))); });
 }
 
 int64_t Saving::first_epoch(int64_t count) {

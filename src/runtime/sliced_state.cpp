@@ -38,10 +38,6 @@ std::vector<int64_t> order_of(const State& sliced) {
 
 bool is_sliced(const State& saved) { return saved.find("sliced") != nullptr; }
 
-at::Tensor part_of(const at::Tensor& whole, const parallel::ParameterPart& part) {
-  return whole.permute(memory_order(part.parameter)).reshape(-1).narrow(0, part.begin, part.values.numel());
-}
-
 at::Tensor padded(const at::Tensor& mine, const parallel::ParameterPart& part) {
   const auto result = at::zeros({part.padded}, mine.options());
   result.narrow(0, 0, mine.numel()).copy_(mine);
@@ -62,6 +58,10 @@ void each_elementwise(State& inner, const std::vector<at::Tensor>& parameters, c
 }
 
 }  // namespace
+
+at::Tensor part_of(const at::Tensor& whole, const parallel::ParameterPart& part) {
+  return whole.permute(memory_order(part.parameter)).reshape(-1).narrow(0, part.begin, part.values.numel());
+}
 
 State add_slice(std::string name, const parallel::ParameterPart& part, const at::Tensor& values, std::vector<Slice>& slices) {
   const auto order = memory_order(part.parameter);

@@ -37,7 +37,9 @@ class TensorReader {
   const Checkpoint* checkpoint_;
 };
 
-/// What belongs to this part of a whole tensor of the parameter's shape: 1-D, in the parameter's memory order, padded with zeros.
+/// What belongs to this part of a whole tensor of the parameter's shape: 1-D, in the parameter's memory order.
+at::Tensor part_of(const at::Tensor& whole, const parallel::ParameterPart& part);
+/// The same, padded with zeros.
 at::Tensor padded_part(const at::Tensor& whole, const parallel::ParameterPart& part);
 
 /// The optimizer's state with its flat parts replaced by what stands for them. `path`: what slices' names begin with.

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "muster/checkpoint/options.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/tree/state.h"
@@ -16,12 +20,24 @@ void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs);
 /// Collective: none.
 State state_dict(const torch::nn::Module& module);
 
+/// What goes where when a state is put into a module.
+struct StateDictFit {
+  LoadReport report;
+  std::vector<std::pair<at::Tensor, at::Tensor>> pairs;  ///< A tensor of the module, and the value for it, of the same shape.
+};
+
+/// Finds what load_state_dict would copy, and copies nothing: only names, shapes and dtypes of the module's tensors are looked at.
+/// `what`: what messages call the state. Throws: as load_state_dict.
+/// Collective: none.
+StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state, const LoadStateDictOptions& options = {},
+                            std::string_view what = "the state");
+
 /// Copies a state into a module's parameters and buffers, which keep dtype and device. Values are converted to the
 /// module's dtype, as Python does. A tensor of the module that shares memory with one that is filled needs no value of
 /// its own. The counts of batch normalizations may be missing if the state has none at all, as in files from before
 /// PyTorch 0.4.1. Returns the names that only one side has: both lists are empty if strict.
-/// Throws: CheckpointError MU228 for names that only one side has, if strict, and always for a shape that differs or a
-/// value that is no tensor; all are listed, and nothing is copied.
+/// Throws: CheckpointError MU228 for names that only one side has, if strict, and always for a shape that differs, a
+/// value that is no tensor, or one that cannot be converted; all are listed, and nothing is copied.
 /// Collective: none.
 LoadReport load_state_dict(torch::nn::Module& module, const State& state, const LoadStateDictOptions& options = {});
 

@@ -1,7 +1,10 @@
 #pragma once
 
+#include "muster/checkpoint/options.h"
+#include "muster/checkpoint/weights.h"
 #include "muster/runtime/gathering.h"
 #include "muster/runtime/options.h"
+#include "muster/runtime/prepare.h"
 #include "muster/runtime/saved_item.h"
 #include "muster/tree/state.h"
 
@@ -75,10 +78,25 @@ class Saving : public Gathering {
   /// Takes things back by name and returns what nobody asked for.
   /// Throws: CheckpointError MU209 for a name that the checkpoint has not, if strict; MU247 if ranks opened different saves.
   State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items = {}, const LoadStateOptions& options = {});
-  /// Bare weights by Python's names, from a safetensors file or folder or a file of torch.save, into one model.
+  /// As load_model; Fabric's way.
   template <class M>
-  void load_raw(const std::filesystem::path& path, const Model<M>& model, const LoadStateOptions& options = {}) {
-    load_weights(path, *model.prepared(), options);
+  void load_raw(const std::filesystem::path& path, const Model<M>& model, const LoadStateOptions& options = {}) const {
+    load_model(model, path, {.strict = options.strict});
+  }
+
+  /// Loads bare weights into a model, prepared or not: what save_model wrote, a safetensors file, index or folder, or a file of torch.save
+  /// or torch::save. As Python's load_state_dict, it converts values to the dtypes of the model. Of a file with one dictionary of
+  /// tensors among other things it takes that, and says so. Optimizers, their states and averages of the model stay as they are.
+  /// Returns what only one side has: nothing if strict. See LoadStateDictOptions.
+  /// Throws, on all ranks, with the model unchanged: CheckpointError MU200, MU201, MU205, MU207, MU225, MU226 of the files; MU228 for names
+  /// that only one side has, if strict, and for values that do not fit, all listed; MU250 if ranks read different weights.
+  template <class M>
+  LoadReport load_model(const Model<M>& model, const std::filesystem::path& path, const LoadStateDictOptions& options = {}) const {
+    return load_weights(model.ptr(), path, options);
+  }
+  template <AnyModule M>
+  LoadReport load_model(M&& module, const std::filesystem::path& path, const LoadStateDictOptions& options = {}) const {
+    return load_weights(module_pointer(std::forward<M>(module)), path, options);
   }
 
  protected:
@@ -89,7 +107,7 @@ class Saving : public Gathering {
 
  private:
   void keep_object(SavedItem object);
-  void load_weights(const std::filesystem::path& path, const PreparedModel& model, const LoadStateOptions& options);
+  LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path, const LoadStateDictOptions& options) const;
 };
 
 }  // namespace runtime
