@@ -67,6 +67,15 @@ TEST(Values, SumsAndProductsOfWholeNumbersAreInt64AsThoseOfOneTensor) {
     });
 }
 
+TEST(Values, NumbersAreReducedToo) {
+  testing::run_threads(2, 0, [](dist::Communicator group) {
+    EXPECT_EQ(reduce(group, 1.5 + group.rank(), "mean"), 2.0);
+    EXPECT_EQ(reduce(group, int64_t{1} << (40 + group.rank()), "sum"), int64_t{3} << 40);
+    EXPECT_EQ(reduce(group, group.rank() == 1, "max"), true);
+    EXPECT_THROW(reduce(group, group.rank(), "mean"), ConfigError);
+  });
+}
+
 TEST(Values, BroadcastBringsShapeAndDtypeAlong) {
   testing::run_threads(3, 0, [](dist::Communicator group) {
     const auto mine = group.rank() == 1 ? torch::arange(6).view({2, 3}) : torch::Tensor();

@@ -37,7 +37,9 @@ class Gathering : public Processes {
   /// All ranks' tensors stacked in a new first dimension, of the size of the world.
   template <class T>
   T all_gather(const T& value) const { return runtime::all_gather(group(), value); }
-  /// The "sum", "mean", "min", "max" or "product" over ranks, as a new value.
+  /// The "sum", "mean", "min", "max" or "product" over ranks, as a new value: of every tensor in it, or of a number by itself (a number
+  /// beside tensors stays as it is).
+  /// Throws: ConfigError (MU054) for a mean of whole numbers.
   template <class T>
   T reduce(const T& value, std::string_view op = "sum") const { return runtime::reduce(group(), value, op); }
   /// The value of rank `source`.

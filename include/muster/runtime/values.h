@@ -7,6 +7,7 @@
 #include "muster/tree/visit.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <memory>
 #include <string_view>
@@ -47,6 +48,7 @@ at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor,
 template <class... T>
 auto gather(const dist::Communicator& group, const T&... values) {
   static_assert(sizeof...(T) > 0, "gather takes at least one value");
+  static_assert((!tree::plain_leaf<T> && ...), "gather joins tensors; for numbers and texts call gather_object");
   if constexpr (sizeof...(T) == 1) return each_leaf(group, "gather", (values, ...), gather_tensor);
   else return each_leaf(group, "gather", std::tuple<T...>(values...), gather_tensor);
 }
@@ -58,7 +60,13 @@ T all_gather(const dist::Communicator& group, const T& value) {
 
 template <class T>
 T reduce(const dist::Communicator& group, const T& value, std::string_view op) {
-  return each_leaf(group, "reduce", value, [&](const auto& leaf, const at::Tensor& t) { return reduce_tensor(leaf, t, op); });
+  if constexpr (tree::plain_leaf<T>) {
+    static_assert(std::is_arithmetic_v<T>, "reduce takes tensors and numbers; for texts call gather_object");
+    const auto number = at::scalar_tensor(value, std::is_floating_point_v<T> ? at::kDouble : at::kLong);
+    return reduce(group, number, op).template item<T>();
+  } else {
+    return each_leaf(group, "reduce", value, [&](const auto& leaf, const at::Tensor& t) { return reduce_tensor(leaf, t, op); });
+  }
 }
 
 template <class T>
