@@ -65,10 +65,17 @@ bool same_tag(const Header& a, const Header& b) {
          a.gradient_step == b.gradient_step;
 }
 
+const char* ways_out_of_gradients(const Header& a, const Header& b) {
+  const auto averages = [](const Header& one) { return one.source == Source::library && shown_label(one).find("gradients of") != std::string::npos; };
+  if (!averages(a) || !averages(b)) return "";
+  return " A rank's loss missed a model that the others' went through, or ranks reach models in different orders: let no rank miss a loss, multiply it by "
+         "zero there.";
+}
+
 /// Where one rank runs a forward of a model whose parameters are cut over ranks, this is what its user reads first.
 const char* ways_out(const Header& a, const Header& b) {
   const auto evaluates = [](const Header& one) { return one.source == Source::library && shown_label(one).starts_with("evaluation, unit"); };
-  if (evaluates(a) == evaluates(b)) return "";
+  if (evaluates(a) == evaluates(b)) return ways_out_of_gradients(a, b);
   return " Where parameters are cut over ranks, a forward needs all of them: evaluate on every rank and bring the answers together by "
          "gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with zero2, where a rank may "
          "evaluate alone.";

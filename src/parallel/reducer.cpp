@@ -47,7 +47,7 @@ class Reducer::Impl final : public Joinable {
         frozen_(select(all_, false)),
         buffers_(tensors_of(agreed_buffers())),
         replica_(select(all_, true), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
-                 ReductionRound::flag_count(all_.size() - frozen_.size())),
+                 RoundFlags::count(all_.size() - frozen_.size())),
         round_(module.name(), replica_, group_, options_) {
     const auto& parameters = replica_.parameters();
     for (size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].tensor.unsafeGetTensorImpl()] = i;
@@ -173,10 +173,10 @@ void Reducer::share_buffers() {
 }
 void Reducer::set_gradient_sync(bool on) { impl_->round_.set_sync(on); }
 bool Reducer::gradient_sync() const { return impl_->round_.sync(); }
-void Reducer::run_round() { impl_->round_.run(); }
+void Reducer::start_round() { impl_->round_.start(); }
+void Reducer::finish_round() { impl_->round_.finish_started(); }
 int64_t Reducer::rounds() const { return impl_->round_.ended(); }
-void Reducer::note_step(int64_t step) { impl_->round_.note_step(step); }
-void Reducer::set_place(int64_t place) { impl_->round_.set_place(place); }
+void Reducer::join_job(std::shared_ptr<JobRounds> job, int64_t place) { impl_->round_.join_job(std::move(job), place); }
 
 bool Reducer::has_gradients() const {
   const auto& parameters = impl_->replica_.parameters();

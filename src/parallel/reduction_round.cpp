@@ -29,28 +29,22 @@ at::Tensor number(double value) {
   return scalar;
 }
 
-std::string list_names(const std::vector<std::string>& names) {
-  constexpr size_t kShown = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", '" : "'") + names[i] + "'";
-  if (names.size() > kShown) text += " and " + std::to_string(names.size() - kShown) + " more";
-  return text;
-}
-
 }  // namespace
 
 ReductionRound::ReductionRound(std::string name, Replica& replica, const dist::Communicator& group, const DdpOptions& options)
     : name_(std::move(name)),
       replica_(replica),
       group_(group),
-      groups_(replica.buckets().size()),
       options_(options),
       scale_(number(1.0 / group.size())),
       graphs_(leaves_of(replica)),
       states_(replica.parameters().size()),
       pending_(replica.buckets().size()),
+      bucket_tags_(replica.buckets().size()),
       comm_hook_(chosen_comm_hook(options)) {
-  if (comm_hook_) lay_hook_buckets();
+  if (comm_hook_) hook_buckets_ = replica.hook_buckets();
+  hook_groups_.resize(hook_buckets_.size());
+  name_operations(name_);
   const auto& parameters = replica.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     hooks_.emplace_back(parameters[i].tensor, [this, i](const at::Tensor&) { on_gradient(i); });
@@ -100,14 +94,20 @@ void ReductionRound::shadow(int root, double divisor) {
   finish(/*reports=*/true);
 }
 
-void ReductionRound::run() {
+void ReductionRound::start() {
   const std::lock_guard lock(mutex_);
   if (states_.empty()) return;
   if (active_) drain();
   own_ = true;
-  const auto restore = c10::make_scope_exit([this] { own_ = false; });
   open();
-  finish(/*reports=*/true);
+  fill_the_rest();
+  start_full_buckets(/*ends=*/true);
+}
+
+void ReductionRound::finish_started() {
+  const std::lock_guard lock(mutex_);
+  const auto restore = c10::make_scope_exit([this] { own_ = false; });
+  if (active_) finish(/*reports=*/true);
 }
 
 void ReductionRound::note_forward() noexcept {
@@ -163,8 +163,9 @@ void ReductionRound::on_gradient(size_t i) {
 
 /// What has arrived is on its way, or scaled already: what comes now must not be added to it by autograd.
 void ReductionRound::before_gradient(size_t i) {
+  if (!active_ || !states_[i].fired) return;   // most gradients, which need no lock
   const std::lock_guard lock(mutex_);
-  if (active_ && !announced_ && running_.expired()) drain();
+  if (!announced_ && running_.expired()) drain();
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
 }
 
@@ -222,7 +223,8 @@ void ReductionRound::drain() noexcept {
     } catch (...) {   // the group is unusable then, and its next operation says so
     }
   late_.clear();
-  active_ = false;
+  active_ = own_ = false;
+  record_.end();
 }
 
 /// Puts the parameter's gradient, times the scale, into its bucket, and lets grad() be that place.
@@ -261,42 +263,36 @@ void ReductionRound::start_full_buckets(bool ends) {
   }
 }
 
+void ReductionRound::name_operations(const std::string& model) {
+  const auto tag = [&](const std::string& what) { return dist::Tag{.label = "gradients of " + model + ", " + what, .source = dist::Source::library}; };
+  flag_tag_ = tag("flags");
+  late_tag_ = tag("late gradients");
+  for (size_t b = 0; b < bucket_tags_.size(); ++b) bucket_tags_[b] = tag("bucket " + std::to_string(b));
+}
+
+void ReductionRound::join_job(std::shared_ptr<JobRounds> job, int64_t place) {
+  record_.join(std::move(job), place);
+  name_operations("model " + std::to_string(place) + " (" + name_ + ")");
+}
+
 /// Joined ranks are in steps of different numbers.
-dist::Communicator ReductionRound::tagged(const std::string& what) const {
-  return group_.as_library("gradients of " + name_ + ", " + what, session_ || shadow_ ? -1 : step_);
+dist::Communicator ReductionRound::in_this_step(const dist::Tag& tag) const {
+  auto now = tag;
+  now.gradient_step = session_ || shadow_ ? -1 : record_.step();
+  return group_.tagged(std::move(now));
 }
 
 void ReductionRound::start_bucket(size_t bucket) {
-  const auto& group = groups_[bucket] = tagged("bucket " + std::to_string(bucket));
+  if (!shadow_ && !own_) record_.begin();
+  const auto group = in_this_step(bucket_tags_[bucket]);
   if (!comm_hook_) {
     finishes_.push_back([work = group.start_all_reduce(replica_.buckets()[bucket], dist::ReduceOp::sum)]() mutable { work.wait(); });
     return;
   }
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
-  finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], group));
-  if (hook_buckets_[bucket].last) flag_work_ = tagged("flags").start_all_reduce(replica_.flags(), dist::ReduceOp::sum);
-}
-
-/// Gradients as they lie in the buckets: one that has two dimensions or more as a matrix whose rows go along the dimension that
-/// is outermost in memory.
-void ReductionRound::lay_hook_buckets() {
-  const auto& layout = replica_.layout();
-  for (size_t b = 0; b < layout.buckets.size(); ++b) {
-    const auto& span = layout.buckets[b];
-    GradientBucket bucket{b, b + 1 == layout.buckets.size(), replica_.buckets()[b].narrow(0, 0, span.length), {}, {}};
-    for (const auto i : span.items) {
-      const auto& gradient = replica_.parameters()[i].gradient;
-      const auto place = bucket.flat.narrow(0, layout.offsets[i] - span.begin, gradient.numel());
-      if (gradient.dim() < 2 || gradient.numel() == 0) {
-        bucket.rest.push_back(place);
-      } else {
-        const auto outer = std::max_element(gradient.strides().begin(), gradient.strides().end()) - gradient.strides().begin();
-        bucket.matrices.push_back(place.view({gradient.size(outer), -1}));
-      }
-    }
-    hook_buckets_.push_back(std::move(bucket));
-  }
+  finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
+  if (hook_buckets_[bucket].last) flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), dist::ReduceOp::sum);
 }
 
 void ReductionRound::end_buckets() {
@@ -308,32 +304,20 @@ void ReductionRound::end_buckets() {
   if (at_end_) at_end_(root_);
 }
 
-/// Per parameter: 1 where this rank has a gradient; then: 1 where it should have one and has none; then: something else
-/// than expected has happened; then: there are late gradients. Sums of ones compare well with 0 in every dtype, so both sides of the question are asked.
 void ReductionRound::write_flags() {
-  const auto count = static_cast<int64_t>(states_.size());
-  const auto own = at::empty({flag_count(states_.size())}, at::kDouble);
-  auto* flags = own.mutable_data_ptr<double>();
-  for (int64_t i = 0; i < count; ++i) {
-    const auto& parameter = replica_.parameters()[static_cast<size_t>(i)];
-    const bool used = parameter.tensor.unsafeGetTensorImpl()->grad().defined();
-    flags[i] = used;
-    flags[count + i] = !used && !shadow_ && parameter.tensor.requires_grad();
-    if (learned_ && !shadow_ && !own_ && states_[static_cast<size_t>(i)].fired != states_[static_cast<size_t>(i)].expected) broken_ = true;
-  }
-  flags[2 * count] = options_.static_graph && broken_;
-  flags[2 * count + 1] = !late_.empty();
-  at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;
-  replica_.flags().copy_(own);
+  const bool backward = !shadow_ && !own_;
+  const auto unexpected = [](const State& state) { return state.fired != state.expected; };
+  if (learned_ && backward && std::any_of(states_.begin(), states_.end(), unexpected)) broken_ = true;
+  RoundFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty());
 }
 
 void ReductionRound::finish(bool reports) {
   try {
-    fill_the_rest();
+    if (!own_) fill_the_rest();   // start() has done so, and what is under way must stay
     start_full_buckets(/*ends=*/true);
     end_buckets();
     active_ = false;
+    record_.end();
     conclude(reports);
   } catch (...) {
     if (active_) drain();
@@ -356,18 +340,15 @@ void ReductionRound::fill_the_rest() {
 }
 
 void ReductionRound::conclude(bool reports) {
-  const auto count = states_.size();
-  const auto flags = replica_.flags().to(at::kCPU, at::kDouble);
-  const auto* values = flags.const_data_ptr<double>();
-  const std::vector<double> used(values, values + count), unused(values + count, values + 2 * count);
-  for (size_t i = 0; i < count; ++i) {
+  const auto flags = RoundFlags::read(replica_);
+  for (size_t i = 0; i < states_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
-    if (used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() && parameter.tensor.requires_grad())
+    if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() && parameter.tensor.requires_grad())
       parameter.tensor.mutable_grad() = parameter.gradient;
   }
-  if (values[2 * count + 1] > 0 || !late_.empty()) average_late();
+  if (flags.late || !late_.empty()) average_late();
   if (!shadow_) ++ended_;
-  if (reports) report(used, unused, values[2 * count]);
+  if (reports) report(flags);
   if (options_.static_graph && !learned_ && !shadow_ && !own_) {
     for (auto& state : states_) state.expected = state.fired;
     learned_ = true;
@@ -388,26 +369,21 @@ void ReductionRound::average_late() {
       const auto& like = replica_.parameters()[i].gradient;
       sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin).copy_(at::mul(found->second, scale_));
     }
-    tagged("late gradients, bucket " + std::to_string(b)).all_reduce(sum, dist::ReduceOp::sum);
+    in_this_step(late_tag_).all_reduce(sum, dist::ReduceOp::sum);
     replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
   }
 }
 
-void ReductionRound::report(const std::vector<double>& used, const std::vector<double>& unused, double broken) {
+void ReductionRound::report(const RoundFlags& flags) {
   if (seen_gradient_ && !seen_scoped_) refuse_bypass();
-  if (std::none_of(used.begin(), used.end(), [](double ranks) { return ranks > 0; })) return;   // no rank had a loss
-  if (options_.static_graph && (broken > 0 || broken_))
+  if (!flags.any()) return;
+  if (options_.static_graph && (flags.broken || broken_))
     throw UsageError("MU155", "static_graph is on, but in this backward other parameters got gradients than in the first one: "
                               "turn it off, and find_unused_parameters on if parameters may be unused");
   if (options_.find_unused_parameters || options_.static_graph) return;
-  std::vector<std::string> nowhere, somewhere;
-  for (size_t i = 0; i < unused.size(); ++i)
-    if (unused[i] > 0) (used[i] > 0 ? somewhere : nowhere).push_back(replica_.parameters()[i].name);
-  if (nowhere.empty() && somewhere.empty()) return;
-  std::string text;
-  if (!nowhere.empty()) text += "no rank has a gradient for " + list_names(nowhere);
-  if (!somewhere.empty()) text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + list_names(somewhere));
-  if (step_ >= 0 && !session_) text += " in gradient step " + std::to_string(step_);
+  auto text = flags.missing(replica_);
+  if (text.empty()) return;
+  if (record_.step() >= 0 && !session_) text += " in gradient step " + std::to_string(record_.step());
   throw UsageError("MU152", text + ": use these parameters in the loss, freeze them before prepare(), or set "
                                    "find_unused_parameters");
 }

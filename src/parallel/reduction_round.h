@@ -6,7 +6,10 @@
 #include "muster/parallel/options.h"
 #include "parallel/join_session.h"
 #include "parallel/replica.h"
+#include "parallel/round_flags.h"
+#include "parallel/round_record.h"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -30,9 +33,6 @@ namespace muster::parallel {
 /// Thread safety: hooks may come from several threads.
 class ReductionRound {
  public:
-  /// Elements of flags for this many parameters.
-  static int64_t flag_count(size_t parameters) { return 2 * static_cast<int64_t>(parameters) + 2; }
-
   /// Requires: all but the name outlive this object.
   ReductionRound(std::string name, Replica& replica, const dist::Communicator& group, const DdpOptions& options);
   ReductionRound(const ReductionRound&) = delete;
@@ -47,12 +47,12 @@ class ReductionRound {
   /// Called on every rank at the end of each round, with the rank whose buffers count.
   void at_end(std::function<void(int root)> f) { at_end_ = std::move(f); }
   /// A round of this rank outside of backward: what it has not communicated yet, or zeros. Nothing changes where no rank has a gradient.
-  void run();
+  void start();
+  void finish_started();
   /// Rounds that came to their end, without shadows.
   int64_t ended() const noexcept { return ended_; }
-  /// Optimizer steps before the rounds to come.
-  void note_step(int64_t step) noexcept { step_ = step; }
-  void set_place(int64_t place) { name_ = "model " + std::to_string(place) + " (" + name_ + ")"; }
+  /// Rounds say place and step, and tell their order.
+  void join_job(std::shared_ptr<JobRounds> job, int64_t place);
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
@@ -67,8 +67,8 @@ class ReductionRound {
 
  private:
   struct State {
-    bool fired = false;      ///< in this round
-    bool expected = true;    ///< its bucket waits for it
+    std::atomic<bool> fired = false;   ///< in this round
+    bool expected = true;              ///< its bucket waits for it
   };
 
   void before_gradient(size_t i);
@@ -82,29 +82,31 @@ class ReductionRound {
   void take_more(size_t i);
   void average_late();
   void start_full_buckets(bool ends = false);
-  dist::Communicator tagged(const std::string& what) const;
+  void name_operations(const std::string& model);
+  dist::Communicator in_this_step(const dist::Tag& tag) const;
   void start_bucket(size_t bucket);
-  void lay_hook_buckets();
   void end_buckets();
   void write_flags();
   void finish(bool reports);
   void fill(size_t i);
   void fill_the_rest();
   void conclude(bool reports);
-  void report(const std::vector<double>& used, const std::vector<double>& unused, double broken);
+  void report(const RoundFlags& flags);
   [[noreturn]] void refuse_bypass();
 
   std::string name_;
   Replica& replica_;
   const dist::Communicator& group_;
-  std::vector<dist::Communicator> groups_;   // what each bucket's operations say
   const DdpOptions& options_;
   at::Tensor scale_;
   hook::GraphUse graphs_;
   std::vector<State> states_;
   std::vector<int64_t> pending_;      // per bucket: expected gradients that have not come
+  std::vector<dist::Tag> bucket_tags_;   // what operations say, but for the step
+  dist::Tag flag_tag_, late_tag_;
   std::shared_ptr<CommHook> comm_hook_;         // nullptr: all_reduce
   std::vector<GradientBucket> hook_buckets_;    // what it sees
+  std::vector<dist::Communicator> hook_groups_; // of each bucket
   std::vector<CommHook::Finish> finishes_;      // of the buckets that were started, in this order
   dist::Work flag_work_;                        // under a hook
   std::mutex mutex_;
@@ -113,16 +115,16 @@ class ReductionRound {
   int root_ = 0;                      // of this round
   std::function<void(int root)> at_end_;
   bool shadow_ = false;               // this round has no backward here
-  bool own_ = false;                  // this round is one of run()
+  bool own_ = false;                  // this round is one of start()
   int64_t ended_ = 0;
-  int64_t step_ = -1;
+  RoundRecord record_;
   int64_t backward_ = -1;             // which brought the latest gradient
   std::vector<int64_t> backwards_;    // that have not come to their end: this one, and those round it
   std::weak_ptr<char> running_;       // kept by the callbacks of these
   bool several_ = false;              // backwards in this round, within one another
   bool announced_ = false;            // between before_backward() and after_backward()
   std::map<size_t, at::Tensor> late_;   // gradients of parameters whose bucket had started
-  bool active_ = false;
+  std::atomic<bool> active_ = false;
   bool sync_ = true;
   bool learned_ = false;              // static_graph: `expected` is known
   bool broken_ = false;               // static_graph: another parameter fired

@@ -1,19 +1,38 @@
 #include "parallel/reductions.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 namespace muster::parallel {
 
 Reductions::Reductions(const Units& units, const ShardSettings& settings)
-    : units_(units), in_order_(settings.resident()), complete_(units.size()), reduced_(units.size()) {
+    : units_(units), in_order_(settings.resident()), complete_(units.size()), reduced_(units.size()), tags_(units.size()) {
   for (size_t u = units.size(); u-- > 0;)
     if (units[u]->trainable_count() > 0) order_.push_back(u);
+  label("");
+}
+
+void Reductions::label(const std::string& model) {
+  for (const auto u : order_) tags_[u] = {.label = "the gradients of " + model + "unit '" + units_[u]->name() + "'", .source = dist::Source::library};
+}
+
+void Reductions::join_job(std::shared_ptr<JobRounds> job, int64_t place) {
+  record_.join(std::move(job), place);
+  label("model " + std::to_string(place) + ", ");
 }
 
 void Reductions::begin() {
   std::fill(complete_.begin(), complete_.end(), 0);
   std::fill(reduced_.begin(), reduced_.end(), 0);
   next_ = 0;
+  record_end();
+  unrecorded_ = false;
+}
+
+void Reductions::start_unrecorded() {
+  unrecorded_ = true;
+  start_rest();
 }
 
 void Reductions::complete(size_t unit) {
@@ -30,7 +49,9 @@ void Reductions::start(size_t unit) {
     under_way_.pop_front();
   }
   std::erase(under_way_, unit);
-  units_[unit]->gradients()->start_reduction("the gradients of " + model_ + "unit '" + units_[unit]->name() + "'", step_);
+  if (!unrecorded_) record_.begin();
+  tags_[unit].gradient_step = record_.step();
+  units_[unit]->gradients()->start_reduction(tags_[unit]);
   under_way_.push_back(unit);
   reduced_[unit] = true;
   ++started_;
@@ -48,6 +69,7 @@ void Reductions::settle() {
 }
 
 void Reductions::cancel() noexcept {
+  record_end();
   under_way_.clear();
   for (const auto& unit : units_)
     if (unit->gradients()) unit->gradients()->cancel();

@@ -1,10 +1,12 @@
 #pragma once
 
+#include "muster/dist/tag.h"
 #include "parallel/residency.h"
+#include "parallel/round_record.h"
 
 #include <cstdint>
 #include <deque>
-#include <string>
+#include <memory>
 #include <vector>
 
 namespace muster::parallel {
@@ -27,16 +29,20 @@ class Reductions {
   void reopen(size_t unit);
   /// Starts what has not been started. Collective.
   void start_rest();
+  /// The same, of no backward: the record of the job's averagings stays.
+  void start_unrecorded();
+  /// All messages of this backward are made.
+  void record_end() { record_.end(); }
   /// Waits for all that is under way.
   void settle();
   /// After a failure: forgets all that waits or is under way.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
-  void note_step(int64_t step) noexcept { step_ = step; }
-  void set_place(int64_t place) { model_ = "model " + std::to_string(place) + ", "; }
+  void join_job(std::shared_ptr<JobRounds> job, int64_t place);
 
  private:
   void start(size_t unit);
+  void label(const std::string& model);
 
   const Units& units_;
   bool in_order_;
@@ -45,8 +51,9 @@ class Reductions {
   size_t next_ = 0;                  // place in order_
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
-  int64_t step_ = -1;
-  std::string model_;
+  std::vector<dist::Tag> tags_;      // by unit, but for the step
+  RoundRecord record_;
+  bool unrecorded_ = false;          // this is no backward
 };
 
 }  // namespace muster::parallel

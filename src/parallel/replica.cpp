@@ -92,4 +92,24 @@ void Replica::place(size_t index, size_t kind) {
   parameter.data = parameter.tensor.const_data_ptr();
 }
 
+std::vector<GradientBucket> Replica::hook_buckets() const {
+  std::vector<GradientBucket> all;
+  for (size_t b = 0; b < layout_.buckets.size(); ++b) {
+    const auto& span = layout_.buckets[b];
+    GradientBucket bucket{b, b + 1 == layout_.buckets.size(), buckets_[b].narrow(0, 0, span.length), {}, {}};
+    for (const auto i : span.items) {
+      const auto& gradient = parameters_[i].gradient;
+      const auto place = bucket.flat.narrow(0, layout_.offsets[i] - span.begin, gradient.numel());
+      if (gradient.dim() < 2 || gradient.numel() == 0) {
+        bucket.rest.push_back(place);
+      } else {
+        const auto outer = std::max_element(gradient.strides().begin(), gradient.strides().end()) - gradient.strides().begin();
+        bucket.matrices.push_back(place.view({gradient.size(outer), -1}));
+      }
+    }
+    all.push_back(std::move(bucket));
+  }
+  return all;
+}
+
 }  // namespace muster::parallel

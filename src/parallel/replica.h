@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/optim/flat_source.h"
+#include "muster/parallel/comm_hook.h"
 #include "parallel/bucket_layout.h"
 #include "parallel/local.h"
 
@@ -36,6 +37,9 @@ class Replica {
   /// 1-D, `flags` elements at the end of the last bucket; undefined without parameters.
   const at::Tensor& flags() const noexcept { return flags_; }
   const std::vector<at::Tensor>& values() const noexcept { return values_; }
+  /// Gradients as they lie in the buckets: one that has two dimensions or more as a matrix whose rows go along the dimension that is
+  /// outermost in memory.
+  std::vector<GradientBucket> hook_buckets() const;
 
  private:
   void allocate(const std::vector<at::TensorOptions>& kinds, int64_t flags);

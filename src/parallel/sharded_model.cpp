@@ -91,14 +91,18 @@ void ShardedModel::share_buffers() {
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
 bool ShardedModel::gradient_sync() const { return state_->sync; }
 
-void ShardedModel::run_round() {
+void ShardedModel::start_round() {
   std::scoped_lock lock(state_->mutex);
-  if (state_->settings.resident()) state_->run_round();
+  if (state_->settings.resident()) state_->start_round();
+}
+
+void ShardedModel::finish_round() {
+  std::scoped_lock lock(state_->mutex);
+  if (state_->settings.resident()) state_->finish_round();
 }
 
 int64_t ShardedModel::rounds() const { return state_->rounds; }
-void ShardedModel::note_step(int64_t step) { state_->note_step(step); }
-void ShardedModel::set_place(int64_t place) { state_->set_place(place); }
+void ShardedModel::join_job(std::shared_ptr<JobRounds> job, int64_t place) { state_->join_job(std::move(job), place); }
 
 bool ShardedModel::has_gradients() const {
   for (const auto& unit : state_->units)

@@ -206,18 +206,19 @@ void ShardedModel::State::reduce() {
   reductions_->settle();
   ++rounds;
   share_buffers();
+  reductions_->record_end();
 }
 
-void ShardedModel::State::run_round() {
+void ShardedModel::State::start_round() {
   abandon_backward();
   begin_backward(/*announced=*/true);
+  reductions_->start_unrecorded();
+}
+
+void ShardedModel::State::finish_round() {
   reduce();
   finish_backward();
 }
-
-void ShardedModel::State::note_step(int64_t step) { reductions_->note_step(step); }
-
-void ShardedModel::State::set_place(int64_t place) { reductions_->set_place(place); }
 
 void ShardedModel::State::refuse_bypass() {
   if (!seen_gradient_ || seen_scoped_) return;

@@ -39,10 +39,10 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void leave_forward() noexcept;
   void begin_backward(bool announced);
   void finish_backward();
-  /// The end of a backward that brought nothing.
-  void run_round();
-  void note_step(int64_t step);
-  void set_place(int64_t place);
+  /// A backward that brought nothing.
+  void start_round();
+  void finish_round();
+  void join_job(std::shared_ptr<JobRounds> job, int64_t place) { reductions_->join_job(std::move(job), place); }
   /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
   void refuse_bypass();
   /// Of a backward that did not come to its end.

@@ -125,7 +125,7 @@ void UnitGradients::fill_gaps() {
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.chunk()).copy_(flags);
 }
 
-void UnitGradients::start_reduction(const std::string& label, int64_t step) {
+void UnitGradients::start_reduction(const dist::Tag& tag) {
   BelowAutograd guard;
   if (flight_) settle();
   if (!collecting_) begin_collecting();
@@ -143,10 +143,9 @@ void UnitGradients::start_reduction(const std::string& label, int64_t step) {
   const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_whole ? rows_ : flight.rows;
   std::fill(waits_.begin(), waits_.end(), 0);
   collecting_ = false;
-  flight.label = label;
-  flight.step = step;
+  flight.tag = &tag;
   flight_ = std::move(flight);
-  flight_->work = groups_.shards.as_library(label, step).start_reduce_scatter(flight_->got, given.view({-1}));
+  flight_->work = groups_.shards.tagged(tag).start_reduce_scatter(flight_->got, given.view({-1}));
 }
 
 void UnitGradients::finish_scatter() {
@@ -155,7 +154,7 @@ void UnitGradients::finish_scatter() {
   flight_->scattered = true;
   buffers_.give(std::exchange(flight_->rows, at::Tensor()));
   buffers_.give(std::exchange(flight_->sent, at::Tensor()));
-  flight_->work = groups_.replicas.size() > 1 ? groups_.replicas.as_library(flight_->label, flight_->step).start_all_reduce(flight_->got) : dist::Work();
+  flight_->work = groups_.replicas.size() > 1 ? groups_.replicas.tagged(*flight_->tag).start_all_reduce(flight_->got) : dist::Work();
 }
 
 void UnitGradients::settle() {

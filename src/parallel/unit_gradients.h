@@ -43,8 +43,8 @@ class UnitGradients {
   /// time to scale the sum, while it passes through the cache; where none is said to be the last, start_reduction() does it.
   void take(size_t i, const at::Tensor& flat, bool last = true);
   /// Starts to sum what waits over the ranks. Collective, until settle() returned.
-  /// `step`: of the program's optimizers; ranks must agree in it. -1: unknown.
-  void start_reduction(const std::string& label, int64_t step = -1);
+  /// Requires: the tag outlives the reduction.
+  void start_reduction(const dist::Tag& tag);
   bool under_way() const { return flight_.has_value(); }
   /// The sum of the shards is there, that over replicas is started.
   void finish_scatter();
@@ -68,8 +68,7 @@ class UnitGradients {
     dist::Work work;
     at::Tensor rows, sent, got;
     bool direct = false, scattered = false;
-    std::string label;
-    int64_t step = -1;
+    const dist::Tag* tag = nullptr;
   };
 
   int64_t row_length() const;

@@ -1,17 +1,20 @@
 #include "model_registry.h"
 
+#include <algorithm>
+
 namespace muster::runtime {
 
 void ModelRegistry::add(const std::shared_ptr<PreparedModel>& model) {
   models_.push_back(model);
   ++generation_;
-  model->managed->set_place(static_cast<int64_t>(models_.size()));
-  model->managed->note_step(steps_);
+  model->managed->join_job(rounds_, static_cast<int64_t>(models_.size()));
 }
 
-void ModelRegistry::start_steps(int64_t at) {
-  steps_ = at;
-  for (const auto& model : models()) model->managed->note_step(steps_);
+std::shared_ptr<PreparedModel> ModelRegistry::at(int64_t place) const { return models_.at(static_cast<size_t>(place - 1)).lock(); }
+
+int64_t ModelRegistry::place_of(const PreparedModel& model) const {
+  const auto found = std::find_if(models_.begin(), models_.end(), [&](const auto& entry) { return entry.lock().get() == &model; });
+  return found - models_.begin() + 1;
 }
 
 std::vector<std::shared_ptr<PreparedModel>> ModelRegistry::models() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "muster/parallel/job_rounds.h"
 #include "muster/runtime/model.h"
 
 #include <torch/nn/module.h>
@@ -9,6 +10,8 @@
 #include <vector>
 
 namespace muster::runtime {
+
+using parallel::JobRounds;
 
 /// The models of one runtime, for its optimizers: who holds which parameter. Grows only.
 class ModelRegistry {
@@ -20,14 +23,19 @@ class ModelRegistry {
   /// Changes whenever a model is added.
   int64_t generation() const noexcept { return generation_; }
   /// An optimizer has come to the end of a step, whether it changed anything or not.
-  void note_step() { start_steps(steps_ + 1); }
+  void note_step() { start_steps(rounds_->step() + 1); }
   /// Steps are counted from here. Requires: every rank does so at the same point of the program.
-  void start_steps(int64_t at);
+  void start_steps(int64_t at) { rounds_->set_step(at); }
+  /// The averagings of all models, and each model's place there.
+  JobRounds& rounds() const noexcept { return *rounds_; }
+  int64_t place_of(const PreparedModel& model) const;
+  /// nullptr if it is no more.
+  std::shared_ptr<PreparedModel> at(int64_t place) const;
 
  private:
   std::vector<std::weak_ptr<PreparedModel>> models_;
   int64_t generation_ = 0;
-  int64_t steps_ = 0;
+  std::shared_ptr<JobRounds> rounds_ = std::make_shared<JobRounds>();
 };
 
 }  // namespace muster::runtime

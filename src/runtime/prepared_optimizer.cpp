@@ -12,6 +12,8 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <exception>
+#include <map>
 #include <ranges>
 #include <utility>
 
@@ -42,7 +44,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
   const auto models = setting_.registry->models();
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
-    models_.push_back({*holder, (*holder)->managed->rounds()});
+    models_.push_back({*holder, (*holder)->managed->rounds(), setting_.registry->place_of(**holder), nullptr});
     cut_state(**holder);
     fused_.add_source(*(*holder)->managed);
     return true;
@@ -78,22 +80,52 @@ void PreparedOptimizer::follow_scale(double scale) {
   unscaled_ = false;
 }
 
+bool PreparedOptimizer::due(const Held& held) const {
+  const auto& managed = *held.model->managed;
+  return managed.gradient_sync() && (managed.rounds() == held.rounds || !managed.has_gradients());
+}
+
+/// Of this optimizer's models and of others that the same loss goes through.
+bool PreparedOptimizer::due_in_order(int64_t place) const {
+  for (const auto& held : models_)
+    if (held.place == place) return due(held);
+  const auto model = setting_.registry->at(place);
+  return model && model->managed->gradient_sync() && !setting_.registry->rounds().met(place);
+}
+
 void PreparedOptimizer::meet_other_ranks(const std::vector<at::Tensor>* of) {
   if (setting_.group.size() == 1 || !setting_.accumulation->sync()) return;
   bind(/*complete=*/false);
-  // Backward comes to models in the reverse of the order in which programs name them.
-  for (const auto& [model, rounds] : std::views::reverse(models_)) {
-    auto& managed = *model->managed;
-    const auto holds = [&](const at::Tensor& parameter) { return managed.find(parameter) != nullptr; };
+  // Backward comes to models in the reverse of the order in which programs name them, as long as nothing is known of it.
+  for (const auto& held : std::views::reverse(models_)) {
+    if (!due(held)) continue;
+    const auto holds = [&](const at::Tensor& parameter) { return held.model->managed->find(parameter) != nullptr; };
     if (of && std::none_of(of->begin(), of->end(), holds)) continue;
-    if (!managed.gradient_sync() || (managed.rounds() != rounds && managed.has_gradients())) continue;
     if (setting_.before_round) setting_.before_round();
-    managed.run_round();
+    const auto order = held.order;
+    const auto record = c10::make_scope_exit([&] {   // also where parameters turn out to be due: other ranks have it recorded
+      if (order) setting_.registry->rounds().repeat(order);
+    });
+    repeat_rounds(order ? *order : parallel::JobRounds::Order{{held.place}, {held.place}});
   }
+}
+
+void PreparedOptimizer::repeat_rounds(const parallel::JobRounds::Order& order) {
+  std::map<int64_t, std::shared_ptr<PreparedModel>> started;
+  for (const auto place : order.began)
+    if (due_in_order(place)) (started[place] = setting_.registry->at(place))->managed->start_round();
+  std::exception_ptr first;
+  for (const auto place : order.ended) try {
+      if (const auto model = started.find(place); model != started.end()) model->second->managed->finish_round();
+    } catch (const UsageError&) {   // other ranks' backward has made the messages of all
+      if (!first) first = std::current_exception();
+    }
+  if (first) std::rethrow_exception(first);
 }
 
 void PreparedOptimizer::note_rounds() {
   for (auto& held : models_) held.rounds = held.model->managed->rounds();
+  if (setting_.group.size() > 1) setting_.registry->rounds().use_up();
 }
 
 void PreparedOptimizer::unscale() {
@@ -139,6 +171,8 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   setting_.accumulation->note_step();
   bind(/*complete=*/true);
   if (!closure) meet_other_ranks();
+  if (setting_.group.size() > 1)
+    for (auto& held : models_) held.order = setting_.registry->rounds().latest(held.place);
   if (closure && scaler_)
     throw UsageError("MU146", "an optimizer that calls back for gradients cannot work with the loss scaling of '16-mixed', which may skip "
                               "a step: choose 'bf16-mixed', or an optimizer without a closure");

@@ -52,7 +52,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void after_backward() { fused_.note_backward(); }
   /// The first of what uses gradients after backward, where all ranks are sure to come: a rank whose loss missed a model that holds any of
   /// these parameters (nullptr: any of the optimizer's) takes part in what the others' backward waits for. Nothing in the middle of a
-  /// window, nor where a round of the model has ended since the last step.
+  /// window, nor where a round of the model has ended since the last step. Other models that the loss of this optimizer's latest step went
+  /// through take part in the same order as there, unless they had a round since any optimizer stepped.
   /// Throws: as backward. Collective: where a round is missing.
   void meet_other_ranks(const std::vector<at::Tensor>* of = nullptr);
   bool step_was_skipped() const noexcept { return skipped_; }
@@ -80,12 +81,18 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   struct Held {
     std::shared_ptr<PreparedModel> model;
     int64_t rounds = 0;   ///< that had ended when gradients were last used up or cleared
+    int64_t place = 0;    ///< in the registry
+    std::shared_ptr<const parallel::JobRounds::Order> order;   ///< of the backward that the latest step used; nullptr: unknown
   };
 
   void bind(bool complete);
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
   void cut_state(const PreparedModel& model);
   bool gradients_are_finite();
+  bool due(const Held& held) const;
+  /// Rounds of these models as in the backward that this rank missed.
+  void repeat_rounds(const parallel::JobRounds::Order& order);
+  bool due_in_order(int64_t place) const;
   /// Rounds up to now do not count for the next step.
   void note_rounds();
   at::Tensor update(torch::optim::Optimizer::LossClosure closure);

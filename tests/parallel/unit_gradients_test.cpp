@@ -10,6 +10,8 @@ namespace {
 
 using torch::Tensor;
 
+const dist::Tag kTag{.label = "test", .source = dist::Source::library};
+
 /// Two parameters of 100 and 70 elements in the gradients of a unit, on this rank.
 struct GradientFixture {
   ShardGroups groups;
@@ -23,7 +25,7 @@ struct GradientFixture {
         gradients(layout, {100, 70}, groups, {at::kFloat, reduce, keeps_whole, divisor > 0 ? divisor : group.size() * replicas.size()}, buffers) {}
 
   void reduce() {
-    gradients.start_reduction("test");
+    gradients.start_reduction(kTag);
     gradients.settle();
   }
   /// All ranks' parts of parameter i, one after another.
@@ -120,7 +122,7 @@ TEST(UnitGradients, CancelForgetsWhatWaitsAndWhatIsUnderWay) {
       unit.gradients.take(0, torch::ones({100}));
       unit.reduce();
       unit.gradients.take(1, torch::ones({70}));
-      unit.gradients.start_reduction("test");
+      unit.gradients.start_reduction(kTag);
       EXPECT_TRUE(unit.gradients.under_way());
       unit.gradients.cancel();
       EXPECT_FALSE(unit.gradients.counted(1));

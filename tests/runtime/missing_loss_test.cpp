@@ -88,31 +88,75 @@ TEST(MissingLoss, CountsAsZerosWhereverUnusedParametersMayBe) {
     }, std::to_string(world));
 }
 
-/// Two models of one shape in one loss, which rank 1 misses in its third step; it then meets the others in the program's order of models,
-/// and backward meets them in the reverse. What the step ended in.
-std::string fate_of_alike_models(const std::string& strategy, bool clips) {
+/// Two models of one shape in one loss, which rank 1 misses in one step; it then clips in the program's order of models, and backward
+/// meets them in the reverse. What the steps ended in.
+std::string fate_of_alike_models(const std::string& strategy, int missing) {
   Accelerator accelerator({.strategy = Strategy::parse(strategy)});
   Small first(4, 4), second(4, 4);
   auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 0.1), torch::optim::SGD(second->parameters(), 0.1));
   for (int step = 0; step < 3; ++step) {
     const auto message = testing::thrown([&, a = a, b = b, of_a = of_a, of_b = of_b]() mutable {
-      if (step < 2 || accelerator.process_index() != 1) accelerator.backward(loss_of(b(a(inputs(step, accelerator.process_index())))));
-      if (clips) accelerator.clip_grad_norm_(a, 0.2), accelerator.clip_grad_norm_(b, 0.2);
+      if (step != missing || accelerator.process_index() != 1) accelerator.backward(loss_of(b(a(inputs(step, accelerator.process_index())))));
+      accelerator.clip_grad_norm_(a, 0.2), accelerator.clip_grad_norm_(b, 0.2);
       of_a.step(), of_b.step();
       of_a.zero_grad(), of_b.zero_grad();
     });
     if (message != "no error") return message;
   }
+  for (const auto& model : {a, b})
+    for (const auto& [name, value] : model.prepared()->managed->full_state(false)) {
+      const auto all = accelerator.gather(value.view({1, -1}));
+      EXPECT_EQ(testing::difference_in_bits(all[1], all[0]), "") << name;
+    }
   return "well";
+}
+
+TEST(MissingLoss, ThroughSeveralModelsIsMetInTheOrderOfEarlierBackwards) {
+  for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
+    testing::as_ranks(2, [&] { EXPECT_EQ(fate_of_alike_models(strategy, /*missing=*/2), "well") << strategy; }, strategy);
+}
+
+/// Generator and judge, each with batch norm and an optimizer of its own; rank 1 has no loss for one of them in one step.
+void expect_game_with_zeros(const std::string& strategy, int world, bool misses_generator) {
+  Accelerator accelerator({.strategy = Strategy::parse(strategy)});
+  const auto make = [](int64_t outputs) { return torch::nn::Sequential(torch::nn::Linear(4, 5), torch::nn::BatchNorm1d(5), torch::nn::Linear(5, outputs)); };
+  torch::manual_seed(3);
+  auto maker = make(4), judge = make(1);
+  auto [g, j, first, second] = accelerator.prepare(maker, judge, torch::optim::SGD(maker->parameters(), 0.1), torch::optim::SGD(judge->parameters(), 0.1));
+  const int rank = accelerator.process_index();
+  for (int step = 0; step < 5; ++step) {
+    const bool missing = step == 2 && rank == 1;
+    const auto x = inputs(step, rank);
+    second.zero_grad();
+    if (!missing || misses_generator) accelerator.backward(loss_of(j(g(x).detach()) - j(x)));
+    second.step();
+    first.zero_grad();
+    if (!missing || !misses_generator) accelerator.backward(loss_of(j(g(x))));
+    first.step();
+  }
+  for (const auto& model : {g, j})
+    for (const auto& [name, value] : model.prepared()->managed->full_state(false)) {
+      const auto all = accelerator.gather(value.to(torch::kFloat).view({1, -1}));
+      for (int r = 1; r < world; ++r) EXPECT_EQ(testing::difference_in_bits(all[r], all[0]), "") << name;
+    }
+}
+
+TEST(MissingLoss, OfAGeneratorGoesThroughItsJudge) {
+  for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
+    for (const int world : {2, 3})
+      testing::as_ranks(world, [&] {
+        for (const bool generator : {true, false}) expect_game_with_zeros(strategy, world, generator);
+      }, strategy + std::to_string(world));
 }
 
 TEST(MissingLoss, GradientsOfModelsThatAreAlikeDoNotGoTogether) {
   for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
     testing::as_ranks(2, [&] {
-      const auto fate = fate_of_alike_models(strategy, /*clips=*/true);
+      const auto fate = fate_of_alike_models(strategy, /*missing=*/0);   // no backward was there to learn from
       EXPECT_EQ(fate.substr(0, 5), "MU050") << strategy << ": " << fate;
       EXPECT_NE(fate.find("model 1"), std::string::npos) << fate;
       EXPECT_NE(fate.find("model 2"), std::string::npos) << fate;
+      EXPECT_NE(fate.find("multiply it by zero"), std::string::npos) << fate;
     }, strategy);
 }
 

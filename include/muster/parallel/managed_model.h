@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/optim/flat_source.h"
+#include "muster/parallel/job_rounds.h"
 #include "muster/parallel/sharded_options.h"
 #include "muster/precision/policy.h"
 #include "muster/tree/state.h"
@@ -9,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,17 +55,17 @@ class ManagedModel : public optim::FlatSource {
 
   /// Averages over ranks what gradients this rank has, as the end of a backward does: for a rank whose loss missed the model, where
   /// others' backward waits for it. Changes nothing where no rank has any, nor where each touch of parameters communicates.
-  /// Throws: as backward. Collective, as backward: every rank calls it or runs backward.
-  virtual void run_round() {}
+  /// The averagings of several models start first and finish then, in the order of the backward they stand for.
+  /// Throws: as backward. Collective, as backward: every rank calls these or runs backward.
+  virtual void start_round() {}
+  virtual void finish_round() {}
   /// How many such averagings have ended here, those of backward included.
   virtual int64_t rounds() const { return 0; }
   /// Some parameter has a gradient.
   virtual bool has_gradients() const { return false; }
-  /// Averagings belong to this step of the program's optimizers from now on; ranks in different ones do not go together. -1: unknown.
-  virtual void note_step(int64_t step) { static_cast<void>(step); }
-  /// The model's place among those that the program prepared, the same on every rank: averagings say it, so that those of models that
-  /// are alike do not go together.
-  virtual void set_place(int64_t place) { static_cast<void>(place); }
+  /// The model is one of these, at this place, the same on every rank: averagings say place and step, so that those of models that are
+  /// alike, or of ranks in different steps, do not go together, and tell their order.
+  virtual void join_job(std::shared_ptr<JobRounds> job, int64_t place) { static_cast<void>(job), static_cast<void>(place); }
 
   /// The sum over this rank's distinct gradient elements of |g|^p (the maximum for p = infinity) of these parameters,
   /// over all ranks where they are sharded: the same bits however gradients are cut (see optim::power_sum). Throws: ConfigError (MU144) unless p > 0.

@@ -51,11 +51,11 @@ class Reducer final : public ManagedModel {
   void share_buffers() override;
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;
-  void run_round() override;
+  void start_round() override;
+  void finish_round() override;
   int64_t rounds() const override;
   bool has_gradients() const override;
-  void note_step(int64_t step) override;
-  void set_place(int64_t place) override;
+  void join_job(std::shared_ptr<JobRounds> job, int64_t place) override;
 
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "muster/parallel/job_rounds.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace muster::parallel {
+
+/// One model's part in the record of its job's averagings; without a job it does nothing.
+/// Thread safety: the caller's.
+class RoundRecord {
+ public:
+  void join(std::shared_ptr<JobRounds> job, int64_t place) {
+    job_ = std::move(job);
+    place_ = place;
+  }
+  /// Of the job's optimizers; -1: unknown.
+  int64_t step() const noexcept { return job_ ? job_->step() : -1; }
+  /// Only the first counts until end().
+  void begin() {
+    if (job_ && !std::exchange(open_, true)) job_->began(place_);
+  }
+  void end() {
+    if (std::exchange(open_, false)) job_->ended(place_);
+  }
+
+ private:
+  std::shared_ptr<JobRounds> job_;
+  int64_t place_ = -1;
+  bool open_ = false;
+};
+
+}  // namespace muster::parallel
