@@ -1,7 +1,6 @@
 // The code of accumulation.md.
-#include "muster/accelerator.h"
-#include "muster/fabric.h"
-
+#include <muster/accelerator.h>
+#include <muster/fabric.h>
 #include <torch/torch.h>
 
 #include <algorithm>

@@ -1,7 +1,6 @@
-#include <torch/torch.h>
-
 #include <muster/accelerator.h>
 #include <muster/parallel/comm_hook.h>
+#include <torch/torch.h>
 
 #include <cstdio>
 

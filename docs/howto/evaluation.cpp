@@ -1,6 +1,5 @@
 // The code of evaluation.md.
-#include "muster/accelerator.h"
-
+#include <muster/accelerator.h>
 #include <torch/torch.h>
 
 #include <cstdio>

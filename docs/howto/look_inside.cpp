@@ -1,7 +1,8 @@
-#include <torch/torch.h>
 #include <muster/accelerator.h>
-#include <muster/base/temporary_folder.h>
 #include <muster/base/throughput.h>
+#include <torch/torch.h>
+
+#include <muster/base/temporary_folder.h>
 
 #include <chrono>
 #include <filesystem>

@@ -1,9 +1,9 @@
 // The code of process_control.md.
-#include "muster/accelerator.h"
-#include "muster/base/temporary_folder.h"
-#include "muster/fabric.h"
-
+#include <muster/accelerator.h>
+#include <muster/fabric.h>
 #include <torch/torch.h>
+
+#include <muster/base/temporary_folder.h>
 
 #include <cstdio>
 #include <cstdlib>

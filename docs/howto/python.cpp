@@ -1,8 +1,7 @@
 // The code of python.md. usage: howto_python FROM TO
-#include "muster/checkpoint/python.h"
-#include "muster/checkpoint/state_dict.h"
-#include "muster/optim/optimizer_state.h"
-
+#include <muster/checkpoint/python.h>
+#include <muster/checkpoint/state_dict.h>
+#include <muster/optim/optimizer_state.h>
 #include <torch/torch.h>
 
 #include <cstdio>

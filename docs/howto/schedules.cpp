@@ -1,9 +1,8 @@
-#include <torch/torch.h>
-
 #include <muster/accelerator.h>
 #include <muster/optim/averaging.h>
 #include <muster/optim/clip.h>
 #include <muster/optim/schedulers.h>
+#include <torch/torch.h>
 
 #include <cmath>
 #include <cstdio>

@@ -2,7 +2,6 @@
 #include <muster/accelerator.h>
 #include <muster/optim/elementwise.h>
 #include <muster/parallel/wrap.h>
-
 #include <torch/torch.h>
 
 #include <cstdio>

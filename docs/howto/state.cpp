@@ -1,11 +1,12 @@
 // The programs of state.md, compiled and run by the tests.
 #include <muster/accelerator.h>
-#include <muster/base/temporary_folder.h>
 #include <muster/fabric.h>
 #include <muster/optim/schedulers.h>
-
 #include <torch/torch.h>
 
+#include <muster/base/temporary_folder.h>
+
+#include <unistd.h>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

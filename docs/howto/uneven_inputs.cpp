@@ -1,6 +1,5 @@
 // The code of uneven_inputs.md.
 #include <muster/accelerator.h>
-
 #include <torch/torch.h>
 
 #include <cstdio>

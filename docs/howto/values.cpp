@@ -1,6 +1,5 @@
 // The code of values.md.
-#include "muster/accelerator.h"
-
+#include <muster/accelerator.h>
 #include <torch/torch.h>
 
 #include <cstdio>

@@ -2,6 +2,7 @@
 
 #include "hook/takeover.h"
 #include "muster/base/error.h"
+#include "muster/hook/require_values.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -195,8 +196,8 @@ void WatchedStorage::fill(at::DataPtr memory) {
   auto* kept = new Kept{std::move(memory), relay_};
   allow_pointers(*storage_);
   storage_->set_data_ptr_noswap(at::DataPtr(address, kept, [](void* p) { delete static_cast<Kept*>(p); }, device));
-  if (!address) forbid_pointers(*storage_, "the values of " + what_ + " are sharded and not in memory now, so torch::save and raw pointers cannot reach them: write weights by save_model, "
-                                          "and read or change them in summon_full_params");
+  if (!address) forbid_pointers(*storage_, "MU161: the values of " + what_ + " are sharded and not in memory now, so torch::save and raw pointers cannot reach them: write weights by "
+                                          "save_model, and read or change them in summon_full_params");
 }
 
 void WatchedStorage::drop() { fill(at::DataPtr(nullptr, storage_->_mutable_data_ptr_no_checks().device())); }
@@ -213,6 +214,8 @@ at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntAr
 bool WatchedStorage::holds(const at::Tensor& tensor) const noexcept {
   return tensor.has_storage() && tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage_.get();
 }
+
+void require_values(const at::Tensor& tensor, const std::string& op) { Touches().begin(tensor, op, /*writes=*/false); }
 
 void set_key(const at::Tensor& tensor, bool on) {
   auto& keys = ImplAccess::keys(*tensor.unsafeGetTensorImpl());

@@ -385,7 +385,8 @@ void ReductionRound::report(const RoundFlags& flags) {
   if (text.empty()) return;
   if (record_.step() >= 0 && !session_) text += " in gradient step " + std::to_string(record_.step());
   throw UsageError("MU152", text + ": use these parameters in the loss, freeze them before prepare(), or set "
-                                   "find_unused_parameters");
+                                   "find_unused_parameters. Where the layers are used, a parameter was likely assigned over (layer->weight = ...), so that the "
+                                   "model computes with another tensor: write into it by copy_() instead");
 }
 
 }  // namespace muster::parallel

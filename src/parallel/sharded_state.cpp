@@ -76,7 +76,8 @@ void ShardedModel::State::refuse(const hook::Touch& touch) const {
   const auto op = std::string(touch.op);
   if (gradient)
     throw UsageError("MU167", op + " reads the gradient of " + what + ", of which each rank holds only a part: step and clear gradients by the "
-                              "prepared optimizer, and clip them by clip_grad_norm_ of the object that prepared it");
+                              "prepared optimizer, and clip by accelerator.clip_grad_norm_(model, max_norm) or fabric.clip_gradients, not by "
+                              "torch::nn::utils::clip_grad_norm_");
   if (touch.writes && scope_ == FullScope::reads)
     throw UsageError("MU190", op + " writes " + what + " in a summon_full_params scope that only reads, so the write would be lost: open the scope "
                               "with .writeback = true");

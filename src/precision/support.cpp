@@ -1,6 +1,7 @@
 #include "muster/precision/policy.h"
 
 #include "muster/base/error.h"
+#include "muster/precision/emulation.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
@@ -38,6 +39,18 @@ void require_supported(Precision precision, at::Device device) {
   for (const auto& name : supported_precisions(device)) known += (known.empty() ? "" : ", ") + name;
   throw ConfigError("MU145", "the device " + device.str() + " does not compute in precision '" + std::string(precision.name()) + "'; it does in " +
                                  (known.empty() ? "none" : known));
+}
+
+std::optional<std::string> emulation_on_cpu(Precision precision, bool multiplies_bfloat16) {
+  const auto dtype = compute_dtype(precision);
+  const bool mixed = is_mixed(precision);
+  const std::string native = !multiplies_bfloat16 ? "32-true" : mixed ? "bf16-mixed" : "bf16-true";
+  if (dtype == at::kHalf)
+    return std::string(precision.name()) + " on a CPU emulates float16, which is slow" + (mixed ? ", and runs LSTM in float32" : "") + "; " + native +
+           " computes natively there";
+  if (dtype == at::kBFloat16 && !multiplies_bfloat16)
+    return std::string(precision.name()) + " emulates bfloat16, which this processor does not compute in: two to three times slower than 32-true, which it does";
+  return std::nullopt;
 }
 
 }  // namespace muster::precision

@@ -1,5 +1,6 @@
 #include "muster/runtime/metrics.h"
 
+#include "muster/base/error.h"
 #include "muster/runtime/values.h"
 
 #include <ATen/ops/cat.h>
@@ -30,6 +31,11 @@ at::Tensor join_rows(const std::vector<at::Tensor>& parts) {
   for (const auto& part : parts)
     if (!part.defined()) return {};
   return at::cat(parts);
+}
+
+void NothingGathered::operator()(at::Tensor&) const {
+  throw UsageError("MU254", "gathered() of a collector was called where no rank has added anything since the last call, so it has no tensor to give: "
+                            "add() values first, or leave gathered() out where a loader has no batches");
 }
 
 }  // namespace muster::runtime

@@ -9,11 +9,13 @@
 #include "muster/cluster/variables.h"
 #include "muster/device/device.h"
 #include "muster/device/host_memory.h"
+#include "muster/device/processor.h"
 #include "muster/dist/rendezvous.h"
 #include "muster/hook/half_lstm.h"
 #include "muster/launcher/devices.h"
 #include "muster/launcher/launch.h"
 #include "muster/optim/norm.h"
+#include "muster/precision/emulation.h"
 #include "muster/runtime/process_control.h"
 #include "muster/runtime/values.h"
 #include "muster/strategy/resolve.h"
@@ -140,13 +142,12 @@ void Parts::settle_precision() {
   const auto precision = options_.precision;
   precision::require_supported(precision, device_);
   if (precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled) precision::GradScaler check(options_.grad_scaler);
-  if (!device_.is_cpu() || precision::compute_dtype(precision) != at::kHalf) return;
-  const bool mixed = precision::is_mixed(precision);
-  if (mixed) hook::run_half_lstm_in_float();
-  const std::string note = formatted("precision: {} on a CPU emulates float16, which is slow{}; {} computes natively there", precision.name(),
-                                     mixed ? ", and runs LSTM in float32" : "", mixed ? "bf16-mixed" : "bf16-true");
-  notes_.push_back(note);
-  if (cluster_.is_main()) log::warning(note);
+  if (!device_.is_cpu()) return;
+  if (precision.kind() == PrecisionKind::f16_mixed) hook::run_half_lstm_in_float();
+  const auto emulation = precision::emulation_on_cpu(precision, device::multiplies_bfloat16());
+  if (!emulation) return;
+  notes_.push_back("precision: " + *emulation);
+  if (cluster_.is_main()) log::warning(notes_.back());
 }
 
 std::shared_ptr<Accumulation> Parts::next_micro_batch() {
@@ -263,7 +264,7 @@ data::ShardSpec Parts::prepare_loader(const data::LoaderState& loader) {
   uint64_t seed = options.seed.value_or(seed_.value_or(at::detail::getDefaultCPUGenerator().current_seed()));
   if (!options.seed) seed = broadcast(group_.as_library("the seed of a loader"), seed, 0);
   return {.device = device_,
-          .dispatch_batches = loader.streams() ? options_.dispatch_batches : std::nullopt,
+          .dispatch_batches = options_.dispatch_batches,
           .even_batches = options.even_batches && options_.even_batches,
           .group = cluster_.world_size > 1 ? std::optional(group_) : std::nullopt,
           .rank = cluster_.rank,

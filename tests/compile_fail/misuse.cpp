@@ -52,6 +52,12 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 103
   // WRONG 103: error: static assertion failed: muster::DataLoader: this dataset gives batches of another type
   const muster::DataLoader<torch::Tensor> other(examples, {.batch_size = 4});
+#elif WRONG == 7
+  // WRONG 7: torch::save takes no prepared model: write its weights by save_model
+  torch::save(model, "net.pt");
+#elif WRONG == 8
+  // WRONG 8: torch::save takes no prepared optimizer
+  torch::save(accelerator.prepare(torch::optim::SGD(net->parameters(), 0.1)), "sgd.pt");
 #endif
   accelerator.print("{} of {{}}: {:.2f}, {:{}}", 1, 2.0, 3, 4);
   accelerator.print("{1} of {0}", 1, 2);

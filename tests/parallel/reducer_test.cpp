@@ -196,6 +196,8 @@ TEST(Reducer, UnusedParametersAreNamedOnEveryRank) {
     net.zero_grad();
     expect_error("MU152", "no rank has a gradient for 'right.weight', 'right.bias'", [&] { step(true, false); });
     net.zero_grad();
+    expect_error("MU152", "assigned over (layer->weight = ...)", [&] { step(true, false); });
+    net.zero_grad();
     expect_error("MU152", "only some ranks have a gradient for 'left.weight'", [&] { step(group.rank() == 1, true); });
     net.zero_grad();
     EXPECT_NO_THROW(step(true, true)) << "usable after the error";

@@ -1,6 +1,7 @@
 #include "runtime/loaders_in_use.h"
 
 #include "muster/accelerator.h"
+#include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 #include "runtime/ranks.h"
 
@@ -27,7 +28,7 @@ Indices listed(const torch::Tensor& tensor) {
 }
 
 /// Where the samples come from and in what order: as they are, by a sampler, by a sampler of batches, or as a stream.
-enum class From { indices, sampler, batch_sampler, stream, dispatched_stream };
+enum class From { indices, sampler, batch_sampler, stream, dispatched_stream, dispatched_indices };
 
 struct Loading {
   int64_t batch_size;
@@ -38,7 +39,7 @@ struct Loading {
 };
 
 std::string name_of(const Loading& l) {
-  static const char* const names[] = {"indices", "sampler", "batch sampler", "stream", "dispatched stream"};
+  static const char* const names[] = {"indices", "sampler", "batch sampler", "stream", "dispatched stream", "dispatched indices"};
   return std::string(names[static_cast<int>(l.from)]) + ", batch " + std::to_string(l.batch_size) + (l.drop_last ? ", drop_last" : "") +
          (l.even ? ", even" : ", uneven") + (l.split ? ", split" : "") + ", skip " + std::to_string(l.skip) + ", workers " +
          std::to_string(l.workers);
@@ -93,6 +94,7 @@ DataLoader<torch::Tensor> whole_loader(int64_t count, const Loading& how) {
     case From::batch_sampler: options.batch_size = 1; return DataLoader(numbers, Varying(count), options);
     case From::stream: return DataLoader(Counting{count}, options);
     case From::dispatched_stream: options.dispatch_batches = true; return DataLoader(Counting{count}, options);
+    case From::dispatched_indices: options.dispatch_batches = true; return DataLoader(same, count, options);
   }
   return DataLoader(same, count, options);
 }
@@ -141,9 +143,12 @@ void count_each_sample(int64_t count, const Loading& how, int world) {
     auto without = how;
     if (!fits) without.skip = 0;
     const auto expected = expected_of(count, without, world);
-    const auto [all, names] = collector.gathered();
-    EXPECT_EQ(listed(all), expected);
-    EXPECT_EQ(names.size(), expected.size());
+    if (expected.empty()) { EXPECT_EQ(testing::thrown_id([&] { collector.gathered(); }), "MU254"); }
+    else {
+      const auto [all, names] = collector.gathered();
+      EXPECT_EQ(listed(all), expected);
+      EXPECT_EQ(names.size(), expected.size());
+    }
     if (meets) { EXPECT_EQ(gathered, expected); }
   });
 }
@@ -165,7 +170,7 @@ TEST_P(EachSampleOnce, InOrderInEveryConfiguration) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Loaders, EachSampleOnce,
-                         ::testing::Combine(::testing::Values(From::indices, From::sampler, From::batch_sampler, From::stream, From::dispatched_stream),
+                         ::testing::Combine(::testing::Values(From::indices, From::sampler, From::batch_sampler, From::stream, From::dispatched_stream, From::dispatched_indices),
                                             ::testing::Values(1, 2, 3, 4)));
 
 TEST(Doors, CountEachSampleOnceInAWholeEvaluation) {
@@ -210,7 +215,8 @@ TEST(Doors, StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked) {
     for (const bool wanted : {false, true}) {
       Accelerator accelerator({.dispatch_batches = wanted, .synced_generators = {.cpu = wanted}});
       std::atomic<int> reads = 0;
-      auto [stream, mapped] = accelerator.prepare(DataLoader(Read{&reads}, {.batch_size = 2}), DataLoader([](int64_t i) { return i; }, 6));
+      std::atomic<int> looks = 0;
+      auto [stream, mapped] = accelerator.prepare(DataLoader(Read{&reads}, {.batch_size = 2}), DataLoader([&](int64_t i) { return ++looks, i; }, 6));
       int batches = 0;
       for (auto& batch : stream) batches += batch.numel() == 2;
       EXPECT_EQ(batches, 5);
@@ -219,6 +225,7 @@ TEST(Doors, StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked) {
       torch::Tensor drawn;
       for (auto& batch : mapped)
         if (!drawn.defined()) drawn = torch::rand({4}) + 0 * batch;
+      EXPECT_EQ(looks, !wanted ? 3 : accelerator.is_main_process() ? 6 : 0);
       const auto all = accelerator.gather(drawn).view({2, 4});
       EXPECT_EQ(torch::equal(all[0], all[1]), wanted);
     }

@@ -82,8 +82,20 @@ TEST(GatherForMetrics, ATensorWithoutDimensionsHasOneInEveryWorld) {
     });
 }
 
-TEST(Collector, OfNestedValuesAndNothing) {
+TEST(Collector, OfNestedValuesAndNothing) {   // MU254
   testing::run_threads(2, 0, [](const dist::Communicator& group) {
+    const auto id = [](auto collector) {
+      try {
+        collector.gathered();
+        return std::string("nothing thrown");
+      } catch (const Error& error) {
+        return std::string(error.id());
+      }
+    };
+    const auto none = [] { return std::nullopt; };
+    EXPECT_EQ(id(MetricsCollector<torch::Tensor>(group, none)), "MU254");
+    EXPECT_EQ(id(MetricsCollector<std::vector<std::string>, Once<torch::Tensor>>(group, none)), "MU254");
+    EXPECT_TRUE(MetricsCollector<std::vector<std::string>>(group, none).gathered().empty());
     using Pair = std::map<std::string, torch::Tensor>;
     MetricsCollector<Pair> collector(group, [] { return std::nullopt; });
     EXPECT_TRUE(collector.gathered().empty());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "muster/dist/communicator.h"
+#include "muster/runtime/joiner.h"
 #include "muster/runtime/leaf_operations.h"
 #include "muster/runtime/objects.h"
 #include "muster/tree/once.h"
@@ -76,60 +77,6 @@ auto gather_for_metrics(const dist::Communicator& group, const std::optional<Ste
   return unmarked(std::move(all));
 }
 
-/// Joins leaf after leaf of several values of one structure, into the first.
-template <class T>
-class Joiner {
- public:
-  explicit Joiner(std::vector<T>& values) : values_(values) {}
-  void operator()(at::Tensor& tensor) {
-    std::vector<at::Tensor> parts;
-    for (auto* part : leaves(tensor)) parts.push_back(*part);
-    tensor = join(parts);
-    ++leaf_;
-  }
-  template <tree::plain_list L>
-  void operator()(L& list) {
-    for (auto* part : leaves(list))
-      if (part != &list) list.insert(list.end(), part->begin(), part->end());
-    ++leaf_;
-  }
-
- private:
-  static at::Tensor join(const std::vector<at::Tensor>& parts);
-
-  template <class L>
-  std::vector<L*> leaves(L&) {
-    std::vector<L*> found;
-    for (auto& value : values_) {
-      int at = 0;
-      tree::visit(value, Pointer<L>{at, leaf_, found});
-    }
-    return found;
-  }
-  template <class L>
-  struct Pointer {
-    int& at;
-    int wanted;
-    std::vector<L*>& found;
-    void operator()(at::Tensor& tensor) const { take(tensor); }
-    template <tree::plain_list O>
-    void operator()(O& list) const { take(list); }
-    template <class O>
-    void take(O& leaf) const {
-      if constexpr (std::is_same_v<O, L>)
-        if (at == wanted) found.push_back(&leaf);
-      ++at;
-    }
-  };
-
-  std::vector<T>& values_;
-  int leaf_ = 0;
-};
-
-at::Tensor join_rows(const std::vector<at::Tensor>& parts);
-template <class T>
-at::Tensor Joiner<T>::join(const std::vector<at::Tensor>& parts) { return join_rows(parts); }
-
 }  // namespace muster::runtime
 
 namespace muster {
@@ -153,10 +100,15 @@ class MetricsCollector {
   }
 
   /// All that was added on all ranks since the last call, on the CPU, joined along the first dimension; one value comes back bare.
+  /// Where no rank has added anything, lists and maps come back empty. Throws: UsageError (MU254), on every rank, for tensors then.
   /// Collective.
   auto gathered() {
     auto all = in_order(runtime::gather_object<std::vector<std::tuple<T...>>>(group_, std::exchange(rows_, {})));
-    if (all.empty()) return runtime::unmarked(std::tuple<T...>());
+    if (all.empty()) {
+      std::tuple<T...> nothing;
+      tree::visit(nothing, runtime::NothingGathered());
+      return runtime::unmarked(std::move(nothing));
+    }
     runtime::Joiner<std::tuple<T...>> joiner(all);
     tree::visit(all.front(), joiner);
     return runtime::unmarked(std::move(all.front()));

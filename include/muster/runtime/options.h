@@ -81,7 +81,7 @@ struct AcceleratorOptions {
   bool cpu = false;
   /// Only deterministic kernels; an operator that has none throws.
   bool deterministic = false;
-  /// Streams are read by rank 0 alone, which sends each rank its batches, or by every rank. Unset: as each loader's options say.
+  /// Data are read by rank 0 alone, which sends each rank its batches, or by every rank. Unset: as each loader's options say.
   std::optional<bool> dispatch_batches = {};
   /// Every rank gets the same number of equal batches: the first samples are repeated to fill the last ones.
   bool even_batches = true;

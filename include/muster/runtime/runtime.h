@@ -14,6 +14,7 @@
 #include "muster/runtime/prepare.h"
 #include "muster/runtime/profile.h"
 #include "muster/runtime/saving.h"
+#include "muster/runtime/torch_save.h"
 
 #include <c10/core/Device.h>
 

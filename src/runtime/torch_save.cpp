@@ -1,0 +1,11 @@
+#include "muster/runtime/torch_save.h"
+
+#include "muster/hook/require_values.h"
+
+namespace muster::runtime {
+
+void settle_for_archive(const torch::nn::Module& module) {
+  for (const auto& parameter : module.parameters()) hook::require_values(parameter, "torch::save");
+}
+
+}  // namespace muster::runtime
