@@ -8,6 +8,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/dist/blame.h"
+#include "muster/dist/hearsay.h"
 
 namespace muster::dist {
 
@@ -30,7 +31,7 @@ bool Work::done() const {
 
 Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives)
     : identity_(std::move(identity)), collectives_(std::move(collectives)), rank_(collectives_->rank()),
-      size_(collectives_->size()), pair_sequences_(collectives_->size()) {}
+      size_(collectives_->size()), pair_sequences_(collectives_->size()), heard_(collectives_->size()) {}
 
 Group::~Group() {
   Waiting::Lock lock(identity_.waiting->mutex());
@@ -48,6 +49,26 @@ Group::~Group() {
 
 void Group::number(Operation& operation) {
   operation.sequence = is_pairwise(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
+  // Now, not when it runs: on every rank an operation carries what was said at the same place of the program.
+  std::lock_guard lock(words_mutex_);
+  operation.word = word_;
+}
+
+void Group::say(uint64_t word) {
+  std::lock_guard lock(words_mutex_);
+  word_ = word;
+}
+
+std::vector<uint64_t> Group::heard() {
+  std::lock_guard lock(words_mutex_);
+  return heard_;
+}
+
+void Group::listen(const Operation& operation) {
+  if (operation.words.empty()) return;
+  std::lock_guard lock(words_mutex_);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer == rank_ || operation.words[peer]) heard_[peer] = peer == rank_ ? operation.word : operation.words[peer];
 }
 
 void Group::run(Operation& operation) {
@@ -149,6 +170,7 @@ void Group::execute(Operation& operation, Clock::time_point asked) {
     fail({"MU061", formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
                                      plain_words(error.what(), 500)), -1});
   }
+  listen(operation);
   identity_.report.well(asked);
   tell_observers(operation, asked);
 }
@@ -240,5 +262,7 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag&
 }
 
 void blame(const Communicator& group, int rank, std::string_view reason) { group.group()->blame(rank, reason); }
+void say(const Communicator& group, uint64_t word) { group.group()->say(word); }
+std::vector<uint64_t> heard(const Communicator& group) { return group.group()->heard(); }
 
 }  // namespace muster::dist

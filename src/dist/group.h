@@ -50,6 +50,9 @@ class Group {
   /// What this rank throws next is about that one.
   void blame(int rank, std::string_view reason);
   void observe(Communicator::Observer observer);
+  /// As the functions of hearsay.h.
+  void say(uint64_t word);
+  std::vector<uint64_t> heard();
   /// The group of these ranks, or null if this rank is none of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const Tag& tag);
 
@@ -66,6 +69,7 @@ class Group {
   [[noreturn]] void fail(Failure failure);
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   void check_alive();
+  void listen(const Operation& operation);
   void tell_observers(const Operation& operation, Clock::time_point asked);
   void work_off_queue();
 
@@ -86,6 +90,9 @@ class Group {
 
   std::mutex failure_mutex_;
   std::optional<Failure> failure_;
+  std::mutex words_mutex_;
+  uint64_t word_ = 0;
+  std::vector<uint64_t> heard_;
   std::mutex observers_mutex_;
   std::shared_ptr<const std::vector<Communicator::Observer>> observers_;
 };

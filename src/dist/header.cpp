@@ -106,6 +106,7 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.label_hash = hash(operation.tag.label);
   operation.tag.label.copy(header.label, kMaxLabel);
   header.bytes = bytes;
+  header.word = operation.word;
   const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
   header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
   auto shape = operation.kind == OperationKind::subgroup ? at::IntArrayRef(operation.ranks)

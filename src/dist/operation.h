@@ -28,6 +28,8 @@ struct Operation {
   std::vector<int64_t> ranks{};      ///< subgroup
   std::vector<at::Tensor> results{}; ///< the uneven operations: what came from each rank
   int64_t sequence = 0;              ///< set by the group
+  uint64_t word = 0;                 ///< set by the group: what this rank says besides
+  std::vector<uint64_t> words{};     ///< what the ranks heard from said, if this one said anything
 };
 
 /// What ranks must agree in.

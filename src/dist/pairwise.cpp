@@ -38,6 +38,7 @@ std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport)
 
 void Pairwise::run(Operation& operation, const std::string& group, TimePoint deadline) {
   Call call{operation, group, deadline};
+  operation.words.assign(operation.word ? size() : 0, 0);
   try {
     dispatch(call);
   } catch (const TransportFailure& failure) {
@@ -101,6 +102,7 @@ Frame Pairwise::receive_frame(const Call& call, int peer, const at::Tensor* sent
   Frame frame;
   transport_->receive_frame(peer, frame, call.deadline);
   check_headers(make_header(call.operation, sent, 0), rank(), frame, peer, call.group);
+  if (call.operation.word) call.operation.words[peer] = read_header(frame).word;
   return frame;
 }
 

@@ -118,6 +118,7 @@ void Parts::connect() {
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
   settle_precision();
   choose_memory();
+  if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
 }
 
@@ -248,8 +249,9 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
     if (const auto parts = weak.lock()) parts->follow_loss_scale();
   };
   report_.step(0);
-  setting.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0}](Optimizer& handle) mutable {
+  setting.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0}, weak = weak_from_this()](Optimizer& handle) mutable {
     report.step(++steps);
+    if (const auto parts = weak.lock()) parts->watch_generators();
     call_each(callbacks, &Callback::on_after_optimizer_step, handle);
   };
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
@@ -386,6 +388,15 @@ bool Parts::optimizer_step_was_skipped() const {
 void Parts::set_seed(uint64_t seed, bool per_rank) {
   seed_ = seed;
   torch::manual_seed(seed + (per_rank ? static_cast<uint64_t>(cluster_.rank) : 0));
+}
+
+void Parts::watch_generators() {
+  if (!generators_ || !generators_->note_step()) return;
+  const std::string note = log::format("MU070", ": all ranks draw the same random numbers, since their generators were in one state at the first step, so "
+                                       "noise and dropout repeat from rank to rank; if that is not meant, call set_seed(seed, /*per_rank=*/true), or "
+                                       "torch::manual_seed(seed + rank), after prepare");
+  notes_.push_back("random numbers: " + note);
+  if (cluster_.is_main()) log::warning(note);
 }
 
 void Parts::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "accumulation.h"
+#include "alike_generators.h"
 #include "loaders_in_use.h"
 #include "model_registry.h"
 #include "job_state.h"
@@ -98,6 +99,8 @@ class Parts : public std::enable_shared_from_this<Parts> {
   void share_cores();
   void observe_collectives();
   void settle_precision();
+  /// An optimizer has stepped; says once if all ranks draw the same random numbers.
+  void watch_generators();
   bool scales_losses() const;
   /// A rank whose loss missed these parameters takes part in the reductions of those whose loss did not.
   void meet_other_ranks(const std::vector<at::Tensor>& parameters) const;
@@ -125,6 +128,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<uint64_t> seed_;
+  std::optional<AlikeGenerators> generators_;   // from connect() on; empty where they are alike by wish
   device::KeptMemory kept_memory_;
   std::vector<std::string> notes_;   // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();

@@ -8,6 +8,7 @@
 
 #include "dist/samples.h"
 #include "muster/base/error.h"
+#include "muster/dist/hearsay.h"
 #include "muster/dist/thread_world.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
@@ -165,6 +166,26 @@ TEST(Group, FailuresOfStartedOperationsComeOutOfWait) {
     Work behind = part.start_all_reduce(at::ones({4}));
     EXPECT_TRUE(thrown([&] { work.wait(); }).starts_with("MU050"));
     EXPECT_TRUE(thrown([&] { behind.wait(); }).starts_with("MU050"));
+  });
+}
+
+TEST(Group, WordsTravelWithOperationsAndAreNotCompared) {
+  testing::run_threads(3, 9, [](const Communicator& comm) {
+    const auto rank = static_cast<uint64_t>(comm.rank());
+    comm.barrier();
+    EXPECT_EQ(heard(comm), (std::vector<uint64_t>{0, 0, 0}));
+    if (rank != 1) say(comm, 10 + rank);
+    at::Tensor large = at::ones({50'000});
+    auto work = comm.start_all_reduce(large);
+    // Too late for what was started before.
+    say(comm, 20 + rank);
+    work.wait();
+    EXPECT_EQ(heard(comm), rank == 1 ? (std::vector<uint64_t>{0, 0, 0}) : (std::vector<uint64_t>{10, 0, 12}));
+    comm.as_library("anything").barrier();
+    EXPECT_EQ(heard(comm), (std::vector<uint64_t>{20, 21, 22}));
+    say(comm, 0);
+    comm.barrier();
+    EXPECT_EQ(heard(comm), (std::vector<uint64_t>{20, 21, 22}));
   });
 }
 

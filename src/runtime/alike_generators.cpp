@@ -1,0 +1,46 @@
+#include "alike_generators.h"
+
+#include "muster/dist/hearsay.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+namespace muster::runtime {
+namespace {
+
+/// Programs of two optimizers may draw between every other step only.
+constexpr int kSteps = 10;
+
+/// Never 0. LibTorch answers with a copy; the generator stays as it is.
+uint64_t digest_of_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  const at::Tensor state = generator.get_state();
+  const auto* bytes = static_cast<const char*>(state.const_data_ptr());
+  uint64_t digest = 1469598103934665603ULL;   // FNV-1a over 64-bit words
+  for (std::size_t at = 0; at + sizeof digest <= state.nbytes(); at += sizeof digest) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + at, sizeof word);
+    digest = (digest ^ word) * 1099511628211ULL;
+  }
+  return digest | 1;
+}
+
+}  // namespace
+
+bool AlikeGenerators::note_step() {
+  if (group_.size() == 1 || steps_ == kSteps) return false;
+  ++steps_;
+  const uint64_t now = digest_of_state();
+  const auto heard = dist::heard(group_);
+  const bool found = said_ != 0 && now != said_ && std::all_of(heard.begin(), heard.end(), [&](uint64_t word) { return word == said_; });
+  if (found) steps_ = kSteps;
+  said_ = steps_ == kSteps ? 0 : now;
+  dist::say(group_, said_);
+  return found;
+}
+
+}  // namespace muster::runtime
