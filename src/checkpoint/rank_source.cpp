@@ -31,11 +31,17 @@ auto as_file_of_checkpoint(Action&& action) {
 
 }  // namespace
 
-RankSource::RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank)
+RankSource::RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank, bool check_head)
     : folder_(std::move(folder)), data_name_(format::rank_file_name(rank)) {
   read_index(manifest, rank);
   is_checked_ = std::make_unique<std::atomic<bool>[]>(index_.checksums.size());
-  read_head();
+  try {
+    check_head ? read_checked_head() : read_head();
+  } catch (const CheckpointError&) {
+    if (check_head) throw;
+    entries_.clear();
+    read_checked_head();   // a damaged one is named as such
+  }
 }
 
 void RankSource::trust_values() {
@@ -70,7 +76,7 @@ std::shared_ptr<format::InputFile> RankSource::open() const {
   });
 }
 
-void RankSource::read_head() {
+void RankSource::read_checked_head() {
   const auto file = open();
   std::string start(std::min<std::uint64_t>(file->size(), format::kLengthBytes), '\0');
   if (!start.empty()) {
@@ -78,8 +84,12 @@ void RankSource::read_head() {
     check(*file, *mapping_, 0, start.size());
     file->read_at(0, start.data(), start.size());
   }
-  const std::uint64_t head = format::kLengthBytes + format::header_length(start, file->size(), file->path().string());
-  check(*file, *mapping_, 0, head);
+  check(*file, *mapping_, 0, format::kLengthBytes + format::header_length(start, file->size(), file->path().string()));
+  read_head();
+}
+
+void RankSource::read_head() {
+  const auto file = open();
   for (format::TensorEntry& entry : format::read_header(*file).tensors) {
     shape_of(entry, file->path().string());
     std::string name = entry.name;
@@ -129,14 +139,33 @@ void RankSource::check_block(const format::InputFile& file, const format::Mapped
     compare(block, format::checksum_of({reinterpret_cast<const char*>(mapping.data()) + begin, static_cast<std::size_t>(length)}));
     return;
   }
-  std::vector<char> scratch(kBytesPerCheck);
+  read_block(file, {block, 0, 0, nullptr});
+}
+
+/// A piece is hashed while it is in the processor's cache, wherever it is wanted.
+void RankSource::read_block(const format::InputFile& file, const Wanted& wanted) const {
+  const std::uint64_t begin = wanted.block * index_.block_bytes, length = block_length(wanted.block), end = wanted.skip + wanted.bytes;
+  std::vector<char> scratch;
   format::Checksum checksum;
   for (std::uint64_t done = 0; done < length; done += kBytesPerCheck) {
-    const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kBytesPerCheck, length - done));
-    file.read_at(begin + done, scratch.data(), bytes);
-    checksum.update(scratch.data(), bytes);
+    const std::uint64_t bytes = std::min<std::uint64_t>(kBytesPerCheck, length - done);
+    const bool straight = done >= wanted.skip && done + bytes <= end;
+    if (!straight) scratch.resize(kBytesPerCheck);
+    char* target = straight ? wanted.to + (done - wanted.skip) : scratch.data();
+    file.read_at(begin + done, target, static_cast<std::size_t>(bytes));
+    checksum.update(target, static_cast<std::size_t>(bytes));
+    const std::uint64_t from = std::max(done, wanted.skip), until = std::min(done + bytes, end);
+    if (!straight && from < until) std::memcpy(wanted.to + (from - wanted.skip), target + (from - done), static_cast<std::size_t>(until - from));
   }
-  compare(block, checksum.value());
+  compare(wanted.block, checksum.value());
+}
+
+void RankSource::check_blocks(std::size_t first, std::size_t last) const {
+  if (first >= last) return;
+  const auto file = open();
+  at::parallel_for(static_cast<int64_t>(first), static_cast<int64_t>(last), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) read_block(*file, {static_cast<std::size_t>(block), 0, 0, nullptr});
+  });
 }
 
 void RankSource::check() {
@@ -156,7 +185,7 @@ void RankSource::check(const format::InputFile& file, const format::MappedFile& 
 std::uint64_t RankSource::read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
   const auto file = open();
   std::vector<Range> ranges;
-  std::vector<char> scratch;
+  std::vector<Wanted> unchecked;
   std::uint64_t taken = 0;
   auto* place = static_cast<char*>(to);
   while (bytes > 0) {
@@ -168,18 +197,16 @@ std::uint64_t RankSource::read(std::uint64_t offset, void* to, std::uint64_t byt
       ranges.back().bytes += wanted;
       taken += wanted;
     } else {
-      const bool whole = wanted == length;
-      if (!whole) scratch.resize(length);
-      char* target = whole ? place : scratch.data();
-      file->read_at(begin, target, static_cast<std::size_t>(length));
-      compare(block, format::checksum_of({target, static_cast<std::size_t>(length)}));
-      if (!whole) std::memcpy(place, scratch.data() + (offset - begin), wanted);
+      unchecked.push_back({block, offset - begin, wanted, place});
       taken += length;
     }
     offset += wanted;
     place += wanted;
     bytes -= wanted;
   }
+  at::parallel_for(0, static_cast<int64_t>(unchecked.size()), 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) read_block(*file, unchecked[static_cast<std::size_t>(i)]);
+  });
   read_all(ranges);
   return taken;
 }

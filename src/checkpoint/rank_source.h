@@ -20,7 +20,8 @@ class RankSource {
  public:
   /// Reads the index and the head of the tensors' file, and checks both.
   /// Throws: CheckpointError MU213, MU201, MU207.
-  RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank);
+  /// Unless `check_head`, the head is believed if it can be read; its bytes count as not checked.
+  RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank, bool check_head);
 
   /// From now on all blocks count as checked.
   void trust_values();
@@ -36,7 +37,10 @@ class RankSource {
 
   /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 that names the tensors in a damaged one, MU200.
   void check();
-  /// The same for those of a part of the file, which is there in memory.
+  std::size_t blocks() const { return index_.checksums.size(); }
+  /// Checks blocks from `first` to before `last`, reading each of their bytes once.
+  void check_blocks(std::size_t first, std::size_t last) const;
+  /// As check(), for those of a part of the file, which is there in memory.
   void check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset, std::uint64_t bytes) const;
 
   /// Fills `to` with these bytes of the tensors' file, checking each block that is not checked yet.
@@ -46,6 +50,14 @@ class RankSource {
  private:
   void read_index(const format::Manifest& manifest, int rank);
   void read_head();
+  void read_checked_head();
+  /// A block to be checked, of which some bytes are wanted at `to`.
+  struct Wanted {
+    std::size_t block;
+    std::uint64_t skip, bytes;
+    char* to;
+  };
+  void read_block(const format::InputFile& file, const Wanted& wanted) const;
   std::uint64_t block_length(std::size_t block) const;
   void check_block(const format::InputFile& file, const format::MappedFile& mapping, std::size_t block) const;
   void compare(std::size_t block, std::uint64_t checksum) const;

@@ -70,13 +70,20 @@ class Checkpoint::Files {
     const format::Manifest manifest = read_manifest(*folder_);
     id_ = manifest.id;
     const auto ranks = static_cast<int>(manifest.indexes.size());
-    for (int rank = 0; rank < ranks; ++rank) sources_.push_back(std::make_unique<RankSource>(folder_, manifest, rank));
+    for (int rank = 0; rank < ranks; ++rank) sources_.push_back(std::make_unique<RankSource>(folder_, manifest, rank, options.check != CheckpointCheck::share));
+    if (options.check == CheckpointCheck::share) check_share();
     for (const auto& source : sources_) {
       if (options.check == CheckpointCheck::everything) source->check();
-      if (options.check == CheckpointCheck::layout) source->trust_values();
+      if (options.check == CheckpointCheck::layout || options.check == CheckpointCheck::share) source->trust_values();
     }
-    collect_slices();
-    for (int rank = 0; rank < ranks; ++rank) check_state(rank);
+    try {
+      collect_slices();
+      for (int rank = 0; rank < ranks; ++rank) check_state(rank);
+    } catch (const CheckpointError&) {
+      if (options.check == CheckpointCheck::share)   // was it another's share that is damaged?
+        for (const auto& source : sources_) source->check_blocks(0, source->blocks());
+      throw;
+    }
   }
 
   const fs::path& path() const { return folder_->path(); }
@@ -146,6 +153,21 @@ class Checkpoint::Files {
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
     checkpoint::read_all({checkpoint::Transfer{&stored, tensor.mutable_data_ptr()}});
     return tensor;
+  }
+
+  /// Shares are runs of bytes over all files in their order, and a block is in that in which it begins: where as many ranks load as
+  /// saved, each checks about what it reads.
+  void check_share() const {
+    std::uint64_t total = 0, before = 0;
+    for (const auto& source : sources_) total += source->index().file_bytes;
+    const auto part = static_cast<std::uint64_t>(options_.part), parts = static_cast<std::uint64_t>(options_.parts);
+    const std::uint64_t first = total / parts * part, last = part + 1 == parts ? total : total / parts * (part + 1);
+    for (const auto& source : sources_) {
+      const auto& [bytes, block] = std::pair(source->index().file_bytes, source->index().block_bytes);
+      const auto first_block_from = [&](std::uint64_t at) { return static_cast<std::size_t>((std::clamp(at, before, before + bytes) - before + block - 1) / block); };
+      source->check_blocks(first_block_from(first), first_block_from(last));
+      before += bytes;
+    }
   }
 
   /// What the indexes say of slices must fit the tensors there, and each tensor must be there exactly once.

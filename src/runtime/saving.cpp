@@ -1,5 +1,6 @@
 #include "muster/runtime/saving.h"
 
+#include "all_or_none.h"
 #include "job_state.h"
 #include "parts.h"
 
@@ -45,7 +46,7 @@ fs::path numbered_folder(const ProjectOptions& project) {
 template <class F>
 void together(const dist::Communicator& group, AtomicLoad& load, F&& f) {
   try {
-    first_here(group, /*first=*/true, std::forward<F>(f));
+    all_or_none(group, "loading a checkpoint", [&] { return f(), std::string(); });
   } catch (...) {
     load.undo();
     throw;
@@ -69,13 +70,12 @@ fs::path latest_of_all(const dist::Communicator& group, const fs::path& folder) 
   throw ConfigError("MU244", "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
 }
 
-/// Opens it on every rank, and compares which save each has opened. One rank of each node reads every byte to check it; the others
-/// check what they read. Collective.
-Checkpoint opened_alike(const dist::Communicator& group, const fs::path& folder, bool check_everything) {
+/// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes: what is wrong
+/// with one share is an error on all ranks before anything is handed out. Collective.
+Checkpoint opened_alike(const dist::Communicator& group, const fs::path& folder, const Cluster& cluster) {
   std::optional<Checkpoint> checkpoint;
-  first_here(group, /*first=*/true,
-             [&] { checkpoint.emplace(folder, ReadCheckpointOptions{.check = check_everything ? CheckpointCheck::everything : CheckpointCheck::as_read}); });
-  const auto ids = group.as_library("comparing the checkpoints that ranks have opened").all_gather_bytes(checkpoint->id());
+  const ReadCheckpointOptions how{.check = CheckpointCheck::share, .part = cluster.local_rank, .parts = cluster.local_world_size};
+  const auto ids = all_or_none(group, "checking and comparing the checkpoints that ranks have opened", [&] { return checkpoint.emplace(folder, how).id(); });
   for (size_t rank = 1; rank < ids.size(); ++rank)
     if (ids[rank] != ids[0])
       throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks must see the same folder, and no job may "
@@ -118,7 +118,7 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
   AtomicLoad load;
   std::vector<std::string> notes;
   const auto where = folder.empty() ? latest_of_all(group(), numbered_folder(parts_->project())) : folder;
-  const auto checkpoint = opened_alike(group(), where, is_local_main());
+  const auto checkpoint = opened_alike(group(), where, parts_->cluster());
   together(group(), load, [&] {
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
@@ -151,7 +151,7 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   wait_for_save();
   AtomicLoad load;
   State rest = State::Map{};
-  const auto checkpoint = opened_alike(group(), folder, is_local_main());
+  const auto checkpoint = opened_alike(group(), folder, parts_->cluster());
   together(group(), load, [&] {
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) { return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }); };

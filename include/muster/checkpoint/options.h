@@ -44,6 +44,7 @@ struct WriteCheckpointOptions {
 enum class CheckpointCheck : std::uint8_t {
   everything,  ///< All bytes of all files, so that nothing can fail afterwards but the medium.
   as_read,     ///< All names, sizes and indexes; blocks of values when they are read. For ranks that each read a part.
+  share,       ///< All names, sizes and indexes, and this rank's share of all bytes. For ranks that open it together: each goes on when all have passed.
   layout,      ///< All names, sizes and indexes; values are taken as they are. For what was checked a moment ago.
 };
 
@@ -51,6 +52,8 @@ enum class CheckpointCheck : std::uint8_t {
 struct ReadCheckpointOptions {
   CheckpointCheck check = CheckpointCheck::everything;
   bool map = true;  ///< Share the kernel's memory of the files, copied page by page where it is written to.
+  int part = 0;     ///< If a share is checked: which one, from 0 to parts - 1.
+  int parts = 1;    ///< If a share is checked: how many there are. Each block of the files is in exactly one.
 };
 
 /// How a file of Python is read.

@@ -38,7 +38,7 @@ using SaveFilter = std::map<std::string, std::function<bool(const std::string& n
 namespace runtime {
 
 /// Saves and takes back what a runtime prepared. A checkpoint is a folder that appears complete or not at all; see
-/// docs/formats/checkpoint.md. All ranks must see the same folder.
+/// docs/formats/checkpoint.md. All ranks must see the same folder, and those of a node share the check of its bytes.
 /// Collective: all of it but what says otherwise, with the same arguments on every rank.
 /// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216 of files, MU131, MU208, MU209, MU240 of what does not
 /// fit. Where loading fails, everything in memory is as it was before.
