@@ -241,6 +241,7 @@ TEST(WorkerQueue, AThreadThatStaysInTheDataSetIsSpokenOfAndWaitedFor) {
 }
 
 TEST(WorkerQueue, TheProcessEndsRatherThanLeaveAThreadBehind) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");   // a fork of threads may start none under ThreadSanitizer
   Gated::Gate gate;
   std::atomic<bool> inside = false, owner_gone = false, used_after = false;
   const auto end = [&](bool overdue) {
