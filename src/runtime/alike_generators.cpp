@@ -1,11 +1,11 @@
 #include "alike_generators.h"
 
 #include "muster/dist/hearsay.h"
+#include "muster/format/checksum.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 
 namespace muster::runtime {
@@ -19,14 +19,7 @@ uint64_t digest_of_state() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
   const at::Tensor state = generator.get_state();
-  const auto* bytes = static_cast<const char*>(state.const_data_ptr());
-  uint64_t digest = 1469598103934665603ULL;   // FNV-1a over 64-bit words
-  for (std::size_t at = 0; at + sizeof digest <= state.nbytes(); at += sizeof digest) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + at, sizeof word);
-    digest = (digest ^ word) * 1099511628211ULL;
-  }
-  return digest | 1;
+  return format::checksum_of({static_cast<const char*>(state.const_data_ptr()), state.nbytes()}) | 1;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
 
 // The ranks of a node load at the same time and share the check of a checkpoint's bytes.
 namespace muster::shares {
@@ -34,11 +35,15 @@ double size_of(const fs::path& folder) {
   return bytes;
 }
 
-struct Job {
-  explicit Job(const char* strategy) : accelerator({.strategy = strategy}), model(accelerator.prepare(net)) {}
+/// A job whose ranks have saved their state.
+struct SavedJob {
+  explicit SavedJob(const char* strategy) : accelerator({.strategy = strategy}), model(accelerator.prepare(net)) { accelerator.save_state(path); }
   Accelerator accelerator;
   torch::nn::Linear net{2048, 2049};
   Model<torch::nn::LinearImpl> model;
+  const dist::Communicator group = accelerator.group();
+  const decltype(testing::shared_folder(group)) folder = testing::shared_folder(group);
+  const fs::path path = folder.path() / "state";
 };
 
 TEST(LoadShares, EachByteIsCheckedOnceOnANode) {
@@ -46,11 +51,8 @@ TEST(LoadShares, EachByteIsCheckedOnceOnANode) {
   for (const int ranks : {2, 4})
     testing::as_ranks(ranks, [] {
       for (const char* way : {"ddp", "fsdp"}) {
-        Job job(way);
-        const auto group = job.accelerator.group();
-        const auto folder = testing::shared_folder(group);
-        const auto path = folder.path() / "state";
-        job.accelerator.save_state(path);
+        SavedJob job(way);
+        const auto& [group, path] = std::tie(job.group, job.path);
         const double whole = size_of(path);
         group.barrier();
         const double before = bytes_read();
@@ -83,11 +85,8 @@ TEST(LoadShares, WhatOneRankFindsIsAnErrorOnAll) {   // MU213
   for (const int ranks : {1, 3})
     testing::as_ranks(ranks, [] {
       for (const char* way : {"ddp", "fsdp"}) {
-        Job job(way);
-        const auto group = job.accelerator.group();
-        const auto folder = testing::shared_folder(group);
-        const auto path = folder.path() / "state";
-        job.accelerator.save_state(path);
+        SavedJob job(way);
+        const auto& [group, path] = std::tie(job.group, job.path);
         {
           const torch::NoGradGuard no_grad;
           job.accelerator.summon_full_params(job.model, [&] { job.net->weight.mul_(2); });
