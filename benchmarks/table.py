@@ -176,7 +176,11 @@ def safetensors_cases(programs):
 
 
 def checkpoint_cases(programs):
-    """Durability none, unless the case says durable. No peer checks what it loads: "load unchecked" is the same work, "load" checks every byte first."""
+    """Durability none, unless the case says durable. Ours writes a checksum of every byte and no peer does, so a save has one pass over memory more.
+
+    No peer checks what it loads: "load unchecked" is the same work; "load" reads every byte twice, since nothing in memory may change before all are
+    known to be right.
+    """
     folder = str(programs.parent / "bench" / "checkpoints")
     ours = [str(programs / "checkpoint_bench"), folder]
     python = lambda kind: Contender(peer("checkpoint_peer", folder, kind), package="safetensors" if kind == "safetensors" else "torch")

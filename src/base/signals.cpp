@@ -13,7 +13,7 @@ constexpr int kSignals = 65;
 // A signal comes to the process, and its handler gets no argument: what it leaves has to lie where it can find it.
 struct Post {
   std::atomic<uint32_t> arrivals{0};
-  std::atomic<void (*)(int)> before{nullptr};
+  std::atomic<bool> calls_before{false};   // `replaced` is a function; it does not change while a watch lives
   struct sigaction replaced = {};
   int watches = 0;
 };
@@ -30,10 +30,12 @@ std::mutex& posts_mutex() {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-void note_signal(int signal) {
+void note_signal(int signal, siginfo_t* info, void* context) {
   auto& post = posts()[static_cast<size_t>(signal)];
   post.arrivals.fetch_add(1, std::memory_order_relaxed);
-  if (auto* before = post.before.load(std::memory_order_relaxed)) before(signal);
+  if (!post.calls_before.load(std::memory_order_acquire)) return;
+  if (post.replaced.sa_flags & SA_SIGINFO) post.replaced.sa_sigaction(signal, info, context);
+  else post.replaced.sa_handler(signal);
 }
 
 uint32_t arrivals(int signal) { return posts()[static_cast<size_t>(signal)].arrivals.load(std::memory_order_relaxed); }
@@ -47,11 +49,11 @@ SignalWatch::SignalWatch(std::vector<int> signals) {
     auto& post = posts()[static_cast<size_t>(signal)];
     if (post.watches++ == 0) {
       struct sigaction action = {};
-      action.sa_handler = note_signal;
-      action.sa_flags = SA_RESTART;
+      action.sa_sigaction = note_signal;
+      action.sa_flags = SA_RESTART | SA_SIGINFO;
       sigaction(signal, nullptr, &post.replaced);
-      const bool function = !(post.replaced.sa_flags & SA_SIGINFO) && post.replaced.sa_handler != SIG_DFL && post.replaced.sa_handler != SIG_IGN;
-      post.before = function ? post.replaced.sa_handler : nullptr;
+      const bool has_info = (post.replaced.sa_flags & SA_SIGINFO) != 0;
+      post.calls_before.store(has_info || (post.replaced.sa_handler != SIG_DFL && post.replaced.sa_handler != SIG_IGN), std::memory_order_release);
       sigaction(signal, &action, nullptr);
     }
     watched_.push_back({signal, arrivals(signal)});
@@ -64,7 +66,7 @@ SignalWatch::~SignalWatch() {
     auto& post = posts()[static_cast<size_t>(watched.signal)];
     if (--post.watches > 0) continue;
     sigaction(watched.signal, &post.replaced, nullptr);
-    post.before = nullptr;
+    post.calls_before = false;
   }
 }
 

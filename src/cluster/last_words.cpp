@@ -26,7 +26,6 @@ Report own_report() {
   return Report::open(descriptor);
 }
 
-/// What stdio holds back would be lost; a stream that somebody is writing to is left alone.
 void flush(FILE* stream) {
   if (ftrylockfile(stream) != 0) return;
   fflush_unlocked(stream);
@@ -45,9 +44,13 @@ void flush(FILE* stream) {
 
 }  // namespace
 
-void end_by_error() noexcept {
+void flush_stdio() noexcept {
   flush(stdout);
   flush(stderr);
+}
+
+void end_by_error() noexcept {
+  flush_stdio();
   _exit(kUncaughtError);
 }
 

@@ -10,6 +10,7 @@
 
 #include "muster/base/error.h"
 #include "muster/device/device.h"
+#include "muster/device/vector_math.h"
 #include "muster/hook/random_scope.h"
 
 #include <ATen/Context.h>
@@ -123,6 +124,7 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   parts_->batches();
   // Once per process it takes some 20 ms, which the first batch is not to wait for.
   hook::install_random_key();
+  device::settle_vector_math();
 }
 
 LoaderState::~LoaderState() = default;

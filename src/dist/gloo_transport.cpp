@@ -124,9 +124,8 @@ auto connecting(const std::string& name, int rank, F make) {
 
 /// Why a wait failed, in gloo's words; empty if it did not.
 std::string failure_of(const WorkPtr& work, TimePoint deadline) {
-  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
   try {
-    return work->wait(std::max(left, std::chrono::milliseconds(1))) ? "" : "the wait was ended";
+    return work->wait(left_until(deadline)) ? "" : "the wait was ended";
   } catch (const std::exception& thrown) {
     return thrown.what();
   }

@@ -13,16 +13,12 @@ namespace {
 constexpr uint32_t kMagic = 0x4d555354;
 static_assert(std::is_trivially_copyable_v<Header>);
 
-int64_t hash(at::IntArrayRef shape) {
-  uint64_t value = 1469598103934665603ULL;  // FNV-1a over 64-bit words
-  for (int64_t size : shape) value = (value ^ static_cast<uint64_t>(size)) * 1099511628211ULL;
-  return static_cast<int64_t>(value);
-}
-
-int64_t hash(const std::string& text) {
-  if (text.empty()) return 0;
+/// FNV-1a, a word at a time: http://www.isthe.com/chongo/tech/comp/fnv
+template <class Words>
+int64_t hash(const Words& words) {
   uint64_t value = 1469598103934665603ULL;
-  for (unsigned char c : text) value = (value ^ c) * 1099511628211ULL;
+  // Unsigned first: whether char has a sign differs between the machines of a job.
+  for (const auto word : words) value = (value ^ static_cast<std::make_unsigned_t<std::remove_const_t<decltype(word)>>>(word)) * 1099511628211ULL;
   return static_cast<int64_t>(value);
 }
 
@@ -103,7 +99,7 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.leaf = operation.tag.leaf;
   header.leaves = operation.tag.leaves;
   header.gradient_step = operation.tag.gradient_step;
-  header.label_hash = hash(operation.tag.label);
+  header.label_hash = operation.tag.label.empty() ? 0 : hash(operation.tag.label);
   operation.tag.label.copy(header.label, kMaxLabel);
   header.bytes = bytes;
   header.word = operation.word;

@@ -82,9 +82,8 @@ class Plugged final : public Collectives {
 
 void Plugged::wait(const c10::intrusive_ptr<c10d::Work>& work, int peer) const {
   if (!work) return;
-  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
   try {
-    if (work->wait(std::max(left, std::chrono::milliseconds(1)))) return;
+    if (work->wait(left_until(deadline_))) return;
   } catch (const std::exception& failure) {
     bool late = std::chrono::steady_clock::now() >= deadline_;
     throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure.what()};

@@ -31,13 +31,6 @@ Program this_program() {
   return program;
 }
 
-/// What stdio holds back would be lost; a stream that somebody is writing to is left alone.
-void flush(FILE* stream) {
-  if (ftrylockfile(stream) != 0) return;
-  fflush_unlocked(stream);
-  funlockfile(stream);
-}
-
 }  // namespace
 
 LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
@@ -182,8 +175,7 @@ void LocalRanks::end_process() {
   if (!cause_ || (own_end_ && cause_->rank == own_rank_)) return;
   changed_.wait_for(lock, options_.grace, [this] { return finishing_ || yielded_; });
   if (finishing_) return;
-  flush(stdout);
-  flush(stderr);
+  cluster::flush_stdio();
   _exit(cause_->end.exit_code());
 }
 

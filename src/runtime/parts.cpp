@@ -10,6 +10,7 @@
 #include "muster/device/device.h"
 #include "muster/device/host_memory.h"
 #include "muster/device/processor.h"
+#include "muster/device/vector_math.h"
 #include "muster/dist/rendezvous.h"
 #include "muster/hook/half_lstm.h"
 #include "muster/launcher/devices.h"
@@ -109,6 +110,7 @@ void Parts::launch() {
 void Parts::connect() {
   if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
   share_cores();
+  device::settle_vector_math();
   GroupOptions meeting;
   meeting.rendezvous_timeout_seconds = meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   report_ = cluster::Report::open(cluster_.report_fd);

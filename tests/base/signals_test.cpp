@@ -1,6 +1,7 @@
 #include "muster/base/signals.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <optional>
@@ -34,6 +35,21 @@ TEST(SignalWatch, GivesTheProgramsOwnHandlerBack) {
   std::raise(SIGUSR1);
   EXPECT_EQ(g_calls, 2);
   std::signal(SIGUSR1, SIG_DFL);
+}
+
+TEST(SignalWatch, CallsTheProgramsHandlerWithTheSignalsSender) {
+  static pid_t sender = 0;
+  struct sigaction action = {}, before = {};
+  action.sa_flags = SA_SIGINFO;
+  action.sa_sigaction = [](int, siginfo_t* info, void*) { sender = info->si_pid; };
+  sigaction(SIGUSR2, &action, &before);
+  {
+    const SignalWatch watch({SIGUSR2});
+    kill(getpid(), SIGUSR2);
+    EXPECT_EQ(watch.received(), SIGUSR2);
+  }
+  EXPECT_EQ(sender, getpid());
+  sigaction(SIGUSR2, &before, nullptr);
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <memory>
+#include <string_view>
 
 #include "muster/checkpoint/state_dict.h"
 
@@ -30,6 +34,32 @@ TEST(CopyValues, GiveTheSameAsLibTorchsCopyOne) {
   expected.push_back(pairs.back().second);
   copy_values(pairs);
   for (std::size_t i = 0; i < pairs.size(); ++i) EXPECT_TRUE(torch::equal(pairs[i].first, expected[i])) << "pair " << i;
+}
+
+int copies_by_operator = 0;
+
+std::unique_ptr<at::ObserverContext> count_copies(const at::RecordFunction& function) {
+  copies_by_operator += std::string_view(function.name()) == "aten::copy_";
+  return nullptr;
+}
+
+TEST(CopyValues, GoAsBytesWhereTensorsAreOrdinaryAndLarge) {
+  const auto watch = at::addThreadLocalCallback(at::RecordFunctionCallback(count_copies).scopes({at::RecordScope::FUNCTION}));
+  const auto by_operator = [](const torch::Tensor& to, const torch::Tensor& from) {
+    copies_by_operator = 0;
+    copy_values({{to, from}});
+    return copies_by_operator;
+  };
+  const auto large = torch::randn({kLarge});
+  EXPECT_EQ(by_operator(torch::zeros({kLarge}), large), 0);
+  EXPECT_EQ(by_operator(torch::zeros({kLarge}, torch::requires_grad()), large), 0);
+  EXPECT_EQ(by_operator(torch::zeros({kLarge}, torch::kDouble), large), 1);
+  EXPECT_EQ(by_operator(torch::zeros({kLarge, 2}).select(1, 0), large), 1);
+  {
+    const c10::InferenceMode inference;
+    EXPECT_EQ(by_operator(torch::zeros({kLarge}), large), 0);
+  }
+  at::removeCallback(watch);
 }
 
 TEST(CopyValues, CountAsAChangeAndAreNotRecorded) {

@@ -118,6 +118,16 @@ TEST(GlooTransport, LeavesNoThreadBehind) {
   });
 }
 
+TEST(GlooTransport, AWaitInVainReachesItsDeadline) {
+  for (int i = 0; i < 500; ++i) {
+    const auto deadline = TimePoint::clock::now() + std::chrono::microseconds(100'000 + 137 * i);
+    const auto left = left_until(deadline);
+    ASSERT_GE(TimePoint::clock::now() + left, deadline) << i;
+    ASSERT_LT(left, std::chrono::milliseconds(102 + i));
+  }
+  EXPECT_EQ(left_until(TimePoint::clock::now() - std::chrono::hours(1)), std::chrono::milliseconds(1));
+}
+
 TEST(GlooTransport, AKilledRankIsNoticedByAllAtOnce) {
   auto results = run_test_processes(3, [](const Communicator& comm) {
     std::string message = thrown([&] {

@@ -100,8 +100,21 @@ def readme_is_compiled(root):
         yield "README.md: its program is not examples/readme/main.cpp"
 
 
+def decisions_have_one_number_each(root):
+    seen = {}
+    for path in sorted((root / "docs/decisions").glob("*.md")):
+        number = re.match(r"(\d{4})-", path.name)
+        title = re.match(r"# (\d+)\. \S", path.read_text())
+        if not number or not title or int(number[1]) != int(title[1]):
+            yield f"{path.relative_to(root)}: its first line must be '# N. Title', with the number of its name"
+        elif number[1] in seen:
+            yield f"{path.relative_to(root)} has the number of {seen[number[1]]}"
+        else:
+            seen[number[1]] = path.name
+
+
 RULES = [found_something, every_error_has_a_page, every_page_has_its_error, pages_have_their_form, every_error_is_provoked, links_lead_somewhere,
-         quoted_code_is_run, named_errors_exist, readme_is_compiled]
+         quoted_code_is_run, named_errors_exist, readme_is_compiled, decisions_have_one_number_each]
 
 GOOD = {
     "src/base/a.cpp": 'void f() { throw Error("MU001", "x"); }  // "MU009"\n',
@@ -111,6 +124,7 @@ GOOD = {
     "docs/howto/page.md": "# Page\n```cpp\n  return 0;\n```\n",
     "README.md": "`[&](auto& x)`, [page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n```cpp\nint main() {}\n```\n",
     "examples/readme/main.cpp": "int main() {}\n",
+    "docs/decisions/0007-seven.md": "# 7. Seven\n",
 }
 BROKEN = {
     found_something: [{"src/base/a.cpp": "int x;\n"}, {"docs/errors/MU001.md": None}],
@@ -123,6 +137,8 @@ BROKEN = {
     links_lead_somewhere: [{"README.md": "`[&](auto& x)` and [`page`](docs/none.md)\n"}],
     quoted_code_is_run: [{"docs/howto/page.md": "```cpp\n  return 1;\n```\n"}],
     named_errors_exist: [{"docs/howto/other.md": "see MU002\n"}, {"include/muster/base/a.h": "/// Throws: MU002\n"}],
+    decisions_have_one_number_each: [{"docs/decisions/0007-other.md": "# 7. Other\n"}, {"docs/decisions/0008-eight.md": "# 7. Eight\n"},
+                                     {"docs/decisions/0009-nine.md": "# Nine\n"}],
     readme_is_compiled: [{"examples/readme/main.cpp": "int main() { return 1; }\n"}],
 }
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+from peer_rank import end_rank
+
 try:
     import torch
     import torch.distributed as dist
@@ -113,7 +115,7 @@ def run_rank(rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
     for case in CASES:
         train(rank, f"{folder}/{'-'.join(case)}", *case)
-    dist.destroy_process_group()
+    end_rank()
 
 
 def main():

@@ -1,0 +1,18 @@
+#include "muster/device/vector_math.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/zeros.h>
+
+namespace muster::device {
+
+void settle_vector_math() {
+  [[maybe_unused]] static const bool settled = [] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    // One contiguous call settles all functions: they share the choice.
+    at::sin(at::zeros({1}, at::kFloat));
+    return true;
+  }();
+}
+
+}  // namespace muster::device
