@@ -10,7 +10,7 @@
 namespace F = torch::nn::functional;
 
 int main() {
-  // Streams are read by rank 0 alone, and the default CPU generator is rank 0's whenever a pass begins.
+  // With dispatch_batches rank 0 alone reads, and the default CPU generator is rank 0's whenever a pass begins.
   muster::Accelerator accelerator({.dispatch_batches = true, .synced_generators = {.cpu = true}});
   accelerator.set_seed(1);
   torch::nn::Linear net(4, 1);
