@@ -9,10 +9,10 @@
 
 namespace muster {
 
-/// The engine under the names that users of Accelerate know: make one, pass everything through prepare(), and call
-/// backward() on it. Started by `muster run`, torchrun, mpirun or srun the program has as many ranks as they say;
-/// run by itself it is an ordinary program on one device.
-/// Thread safety: one thread at a time. Collective: the constructor, and what Runtime says of each call.
+/// Muster's runtime under the names of Accelerate: make one, pass everything through prepare(), and call backward() on
+/// it. A program that `muster run`, torchrun, mpirun or srun starts has as many ranks as the launcher gives it; a
+/// program started directly is an ordinary program on one device.
+/// Thread safety: one thread at a time. Collective: the constructor, and each call that Runtime marks as collective.
 class Accelerator final : private Runtime {
  public:
   explicit Accelerator(const AcceleratorOptions& options = {}) : Runtime(runtime::accelerate(options)) {}
@@ -80,7 +80,7 @@ class Accelerator final : private Runtime {
   bool is_main_process() const { return is_main(); }
   bool is_local_main_process() const { return is_local_main(); }
   bool is_last_process() const { return is_last(); }
-  /// Waits until every rank is here. Collective.
+  /// Waits until every rank has called it. Collective.
   void wait_for_everyone() const { barrier(); }
 };
 

@@ -11,9 +11,10 @@
 
 namespace muster {
 
-/// The engine under the names that users of Lightning Fabric know: make one, launch(), then setup() and
-/// setup_dataloaders(), and call backward() on it.
-/// Thread safety: one thread at a time. Collective: launch(), and what Runtime says of each call.
+/// Muster's runtime under the names of Lightning Fabric: make one, launch(), then setup() and setup_dataloaders(), and
+/// call backward() on it.
+/// Thread safety: one thread at a time. Collective: the constructor if it joins the group already (under a launcher),
+/// launch(), and each call that Runtime marks as collective.
 class Fabric final : private Runtime {
  public:
   explicit Fabric(const FabricOptions& options = {}) : Runtime(runtime::fabric(options)) {}
@@ -60,7 +61,7 @@ class Fabric final : private Runtime {
   using Runtime::unscale_gradients;
   using Runtime::world_size;
 
-  /// The module's handle, or a tuple of it and the optimizers' handles. Collective.
+  /// Returns the module's handle, or a tuple of the handles of the module and the optimizers. Collective.
   template <runtime::AnyModule M, runtime::AnyOptimizer... O>
   auto setup(M&& module, O&&... optimizers) { return prepare(std::forward<M>(module), std::forward<O>(optimizers)...); }
   template <runtime::AnyModule M>
@@ -70,13 +71,14 @@ class Fabric final : private Runtime {
   template <runtime::Loader... L>
   auto setup_dataloaders(L&&... loaders) { return prepare(std::forward<L>(loaders)...); }
 
-  /// Clips the gradients of the optimizer's parameters by norm or by value. Collective: where gradients are sharded.
-  /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given; MU175 for a norm that is not finite.
+  /// Clips the gradients of the optimizer's parameters by norm or by value. Collective: as Runtime::clip_grad_norm_().
+  /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given; UsageError (MU175) for a norm
+  /// that is not finite.
   template <class M>
   double clip_gradients(const Model<M>&, const Optimizer& optimizer, const ClipGradientsOptions& options) {
     return clip_gradients_of(optimizer, options);
   }
-  /// The reduction over ranks, as a new value. Collective.
+  /// Returns the value reduced over ranks, as a new value. Collective.
   template <class T>
   T all_reduce(const T& value, std::string_view op = "mean") const { return reduce(value, op); }
   /// Runs `f` on rank 0 first, then on the others. Collective.

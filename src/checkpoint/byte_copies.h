@@ -7,19 +7,19 @@
 
 namespace muster::checkpoint {
 
-/// Bytes in the CPU's memory and where they go.
+/// A range of bytes in CPU memory and its destination.
 struct ByteCopy {
   char* to;
   const char* from;
   std::size_t bytes;
 };
 
-/// Copies all in large pieces, on the threads of LibTorch's operators.
+/// Copies all ranges in large pieces, on the threads of LibTorch's operators.
 /// Requires: no two of them write the same byte.
 void copy_bytes(const std::vector<ByteCopy>& copies);
 
-/// Whether the tensor's values lie in the CPU's memory just as its elements follow each other, and nobody watches its operators (a
-/// sharded model does: its parameters are read and written by operators only, which wait or refuse).
+/// Whether the tensor's values are in CPU memory in the order of its elements, without gaps, and its operators are not
+/// watched (those of a sharded model's parameters are: only operators, which wait or refuse, read and write them).
 bool is_plain(const at::Tensor& tensor);
 
 }  // namespace muster::checkpoint

@@ -4,7 +4,8 @@
 
 namespace muster::checkpoint {
 
-/// The tensor's values in one run of CPU memory: the tensor itself where it is that already. Pairs of 4-bit elements come as bytes.
+/// The tensor's values, contiguous in CPU memory: the tensor itself if it already is. Pairs of 4-bit elements become
+/// bytes.
 at::Tensor dense(const at::Tensor& tensor);
 
 }  // namespace muster::checkpoint

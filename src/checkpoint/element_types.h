@@ -10,10 +10,10 @@
 
 namespace muster::checkpoint {
 
-/// LibTorch's type of the same bits, or nothing.
+/// LibTorch's type with the same bits, or nothing.
 std::optional<at::ScalarType> scalar_type(format::ElementType type);
 
-/// What a file says about this tensor. LibTorch counts pairs of 4-bit elements, the format counts elements.
+/// The tensor's description in a file. LibTorch counts pairs of 4-bit elements, the format counts elements.
 /// Throws: CheckpointError MU203 if the format cannot hold the tensor; `file` is for the message.
 format::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor, const std::string& file);
 

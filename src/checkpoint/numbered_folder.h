@@ -9,19 +9,19 @@
 
 namespace muster::checkpoint {
 
-/// What has the name of a numbered checkpoint in a folder, by number, whatever it is.
+/// All entries of a folder with the name of a numbered checkpoint, by number, whatever they are.
 std::map<std::int64_t, std::filesystem::path> numbered_in(const std::filesystem::path& folder);
 
-/// A folder of numbered checkpoints, to which one writer at a time adds.
+/// A folder of numbered checkpoints, with one writer at a time.
 class NumberedFolder {
  public:
   /// Throws: CheckpointError MU202, MU211.
   explicit NumberedFolder(const std::filesystem::path& folder);
 
-  /// Where the next one goes: after the highest number.
+  /// The path of the next checkpoint: after the highest number.
   std::filesystem::path next() const;
-  /// Removes the lowest checkpoints of ours until `count` are left; 0 keeps all. What has such a name and is a link, a file, a folder
-  /// without a manifest of ours or with files of others is neither removed nor counted.
+  /// Removes the lowest checkpoints written by Muster until `count` are left; 0 keeps all. An entry of such a name that
+  /// is a link, a file, or a folder without a Muster manifest or with foreign files is neither removed nor counted.
   void keep_highest(int count) const;
 
  private:

@@ -18,22 +18,23 @@ namespace muster::checkpoint {
 
 /// What one rank writes, planned without the others.
 struct RankParts {
-  NamedTensors tensors;                     ///< By the names in the rank's file; empty once they are copied elsewhere.
-  format::FilePlan plan;                    ///< Of that file.
+  NamedTensors tensors;                     ///< Under the names in the rank's file; empty once they are copied
+                                            ///< elsewhere.
+  format::FilePlan plan;                    ///< The layout of that file.
   std::vector<format::SliceEntry> slices;
-  std::vector<format::SlicePart> parts;     ///< The slices again, as far as completeness asks.
+  std::vector<format::SlicePart> parts;     ///< The same slices, with the fields that check_slices() needs.
   format::Json own, shared;
 };
 
-/// Throws: CheckpointError MU203 for a tensor or a state that the format cannot hold, MU214 for a slice that comes twice.
+/// Throws: CheckpointError MU203 for a tensor or a state that the format cannot hold, MU214 for a repeated slice.
 RankParts plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder);
 
-/// Copies the tensors' bytes, in the order of the file, to memory that is kept from save to save.
+/// Copies the tensors' bytes, in the order of the file, to memory that is reused from save to save.
 class HostBuffer {
  public:
-  /// Afterwards the tensors of `parts` are let go. Throws: CheckpointError MU202 if there is no memory.
+  /// Copies the tensors of `parts` and then releases them. Throws: CheckpointError MU202 if there is no memory.
   void take(RankParts& parts);
-  /// What take() copied: all of the file behind its head.
+  /// What take() copied: the whole file after its head.
   std::string_view bytes() const;
 
  private:
@@ -42,7 +43,8 @@ class HostBuffer {
 };
 
 /// Writes a rank's two files into a folder. `taken` holds the tensors' bytes if `parts` no longer has the tensors.
-/// Returns the mark of its index. `go_on` is asked now and then; false ends the writing by an error.
+/// Returns the mark of its index. `go_on` is called from time to time; if it returns false, writing stops with an
+/// error.
 /// Throws: CheckpointError MU202.
 format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder, int rank, const std::string& id,
                      Durability durability, const std::function<bool()>& go_on);

@@ -20,7 +20,7 @@ class RankSource {
  public:
   /// Reads the index and the head of the tensors' file, and checks both.
   /// Throws: CheckpointError MU213, MU201, MU207.
-  /// Unless `check_head`, the head is believed if it can be read; its bytes count as not checked.
+  /// Without `check_head`, the head is trusted if it can be parsed; its bytes count as not checked.
   RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank, bool check_head);
 
   /// From now on all blocks count as checked.
@@ -29,8 +29,8 @@ class RankSource {
   const format::RankIndex& index() const { return index_; }
   /// Throws: CheckpointError MU213 if the tensors' file has no such tensor.
   const format::TensorEntry& entry(const std::string& name) const;
-  /// The tensors' file in memory, for the caller alone, since it may be written to. The first caller gets the memory in which
-  /// check() looked at it, so that its pages need not be brought in a second time.
+  /// A mapping of the tensors' file for the caller alone, since it may be written to. The first caller gets the mapping
+  /// that check() used, so that its pages need not be loaded a second time.
   std::shared_ptr<format::MappedFile> take_mapping(const format::InputFile& file) const;
   /// The tensors' file. Throws: CheckpointError MU213 if it is gone or has another size.
   std::shared_ptr<format::InputFile> open() const;
@@ -38,20 +38,20 @@ class RankSource {
   /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 that names the tensors in a damaged one, MU200.
   void check();
   std::size_t blocks() const { return index_.checksums.size(); }
-  /// Checks blocks from `first` to before `last`, reading each of their bytes once.
+  /// Checks the blocks [first, last), reading each of their bytes once.
   void check_blocks(std::size_t first, std::size_t last) const;
-  /// As check(), for those of a part of the file, which is there in memory.
+  /// As check(), for the blocks of a part of the file, which is resident in memory.
   void check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset, std::uint64_t bytes) const;
 
   /// Fills `to` with these bytes of the tensors' file, checking each block that is not checked yet.
-  /// Returns how many bytes were taken from the file. Throws: CheckpointError MU213, MU200.
+  /// Returns how many bytes were read from the file. Throws: CheckpointError MU213, MU200.
   std::uint64_t read(std::uint64_t offset, void* to, std::uint64_t bytes) const;
 
  private:
   void read_index(const format::Manifest& manifest, int rank);
   void read_head();
   void read_checked_head();
-  /// A block to be checked, of which some bytes are wanted at `to`.
+  /// A block to be checked, some of whose bytes are copied to `to`.
   struct Wanted {
     std::size_t block;
     std::uint64_t skip, bytes;
@@ -69,7 +69,7 @@ class RankSource {
   std::unordered_map<std::string, format::TensorEntry> entries_;
   std::unique_ptr<std::atomic<bool>[]> is_checked_;  ///< By block.
   mutable std::shared_ptr<format::MappedFile> mapping_;
-  mutable std::mutex mutex_;  ///< Of mapping_.
+  mutable std::mutex mutex_;  ///< Guards mapping_.
 };
 
 }  // namespace muster::checkpoint

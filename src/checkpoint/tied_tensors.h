@@ -10,10 +10,10 @@ namespace muster::checkpoint {
 /// Whether both are the same view of the same memory. Tensors without elements never are.
 bool are_tied(const at::Tensor& a, const at::Tensor& b);
 
-/// Tensors of which each memory is left once, and the name each dropped one is kept under.
+/// Tensors without ties, and the name under which each dropped one is kept.
 struct UntiedTensors {
   std::map<std::string, std::string> kept_name_of;
-  NamedTensors tensors;  ///< In the order given.
+  NamedTensors tensors;  ///< In the given order.
 };
 
 /// Drops all but the alphabetically first name of every tie.

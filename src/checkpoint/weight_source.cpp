@@ -27,7 +27,7 @@ struct Piece {
   std::size_t bytes;
 };
 
-/// Large pieces are copied from the kernel's memory of the file, past the caches, which is faster than reading them.
+/// Large pieces that are in the page cache are copied from a mapping of the file, which is faster than read().
 void read_piece(const Piece& piece) {
   const bool mapped = piece.mapping && piece.bytes >= kBytesWorthMapping;
   if (!mapped || !piece.mapping->copy_to(*piece.file, piece.to, piece.offset, piece.bytes)) piece.file->read_at(piece.offset, piece.to, piece.bytes);

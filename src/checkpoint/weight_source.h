@@ -17,11 +17,11 @@ namespace muster::checkpoint {
 struct StoredTensor {
   format::TensorEntry entry;
   std::shared_ptr<format::InputFile> file;
-  std::vector<int64_t> shape;  ///< As LibTorch counts.
+  std::vector<int64_t> shape;  ///< LibTorch's shape.
   at::ScalarType type;
 };
 
-/// Everything that a file or a set of files holds, by name; checked against the index if there is one.
+/// Everything in a file or a set of files, by name; checked against the index if there is one.
 struct WeightSource {
   format::Metadata metadata;
   std::map<std::string, StoredTensor> tensors;
@@ -40,7 +40,7 @@ struct Transfer {
 /// Throws: CheckpointError MU200.
 void read_all(const std::vector<Transfer>& transfers);
 
-/// A run of bytes in a file and the memory that takes it.
+/// A contiguous range of bytes in a file and the memory that it is read into.
 struct Range {
   std::shared_ptr<format::InputFile> file;
   std::uint64_t offset;
@@ -48,11 +48,11 @@ struct Range {
   std::uint64_t bytes;
 };
 
-/// The same for any runs of bytes.
+/// The same for any ranges of bytes.
 void read_all(const std::vector<Range>& ranges);
 
-/// Makes tensors of mapped files, copied page by page where they are written to. Each file is mapped once; the tensors made
-/// from it share the mapping and keep it. Tensors that do not lie aligned to their elements are copied.
+/// Makes tensors of mapped files (copy-on-write, page by page). Each file is mapped once; the tensors made from it
+/// share the mapping and keep it alive. Tensors that are not aligned to their element size are copied.
 class Mappings {
  public:
   Mappings() = default;

@@ -9,20 +9,20 @@
 #include "muster/base/environment.h"
 #include "muster/cluster/cluster.h"
 
-/// How the families of variables are read; private to the room.
+/// Reads the families of launcher variables; private to src/cluster.
 namespace muster::cluster {
 
 /// A whole number in [low, high]. Throws: ConfigError (MU021) that names variable and value.
 std::optional<int> read_number(const Environment& variables, std::string_view name, int low = 0, int high = 1 << 30);
 
-/// The same for a variable that must be there because `because` is. Throws: ConfigError (MU020) if it is not.
+/// The same for a variable that must be set because `because` is. Throws: ConfigError (MU020) if it is not.
 int need_number(const Environment& variables, std::string_view name, std::string_view because, int low = 0,
                 int high = 1 << 30);
 
-/// The names out of `names` that are set.
+/// The variables of `names` that are set.
 std::vector<std::string> present(const Environment& variables, std::initializer_list<std::string_view> names);
 
-/// One variable of a family, its value put into place and checked by check_ranks().
+/// The names of a family's variables, for the messages of check_ranks().
 struct RankNames {
   std::string_view rank, world_size, local_rank, local_world_size;
 };
@@ -30,10 +30,10 @@ struct RankNames {
 /// Throws: ConfigError (MU022), naming the variables, if ranks, sizes and nodes contradict each other.
 void check_ranks(const Cluster& cluster, const RankNames& names);
 
-/// Sets rendezvous, main_address and main_port from MASTER_ADDR and MASTER_PORT if the first is set; says whether.
+/// Sets rendezvous, main_address and main_port from MASTER_ADDR and MASTER_PORT if the first is set; returns whether.
 bool read_main_address(const Environment& variables, int default_port, Cluster& cluster);
 
-/// On one node a file named by the job, in the user's private folder.
+/// Sets a rendezvous by file, for one node: a file named after the job, in the user's private folder.
 void meet_in_file(Cluster& cluster);
 
 Cluster read_torchrun(const Environment& variables);
@@ -44,15 +44,15 @@ Cluster read_mvapich(const Environment& variables);
 Cluster read_pmi(const Environment& variables);
 Cluster read_slurm(const Environment& variables);
 
-/// What SLURM's variables make of this process.
+/// The role of this process according to SLURM's variables.
 enum class SlurmPresence {
   none,        ///< no SLURM
-  shell,       ///< an interactive shell, or a batch script's own process: a program in it is alone
+  shell,       ///< an interactive shell, or the process of a batch script: a program in it runs alone
   task,        ///< a task started by srun
 };
 SlurmPresence find_slurm(const Environment& variables);
 
-/// Tasks on node `node` out of SLURM's short form, such as "2(x3),1".
+/// Tasks on node `node`, from SLURM's short form, such as "2(x3),1".
 /// Throws: ConfigError (MU025) with the variable's name.
 int tasks_on_node(std::string_view text, int node, std::string_view variable);
 

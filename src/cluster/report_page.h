@@ -4,10 +4,10 @@
 
 namespace muster::cluster {
 
-/// What lies where in the memory between a rank and its launcher.
+/// Layout of the page of memory that a rank and its launcher share.
 inline constexpr std::size_t kPageBytes = 4096;
-inline constexpr std::size_t kStandingBytes = 1024;              ///< how the rank fares, see report.cpp
-inline constexpr std::size_t kLauncherAt = kStandingBytes;       ///< the process that says the last words
-inline constexpr std::size_t kWordsAt = kLauncherAt + 16;        ///< the last words, ended by a zero
+inline constexpr std::size_t kStandingBytes = 1024;              ///< the rank's status, see report.cpp
+inline constexpr std::size_t kLauncherAt = kStandingBytes;       ///< the process that prints the last words
+inline constexpr std::size_t kWordsAt = kLauncherAt + 16;        ///< the last words, zero-terminated
 
 }  // namespace muster::cluster

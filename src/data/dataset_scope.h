@@ -6,8 +6,8 @@
 
 namespace muster::data {
 
-/// Open while a dataset's code runs: its random operators draw numbers of their own, and nothing is recorded for backward.
-/// Below autograd a small operator costs a fifth less.
+/// Active while a dataset's code runs: random operators draw from the scope's generator, and nothing is recorded for
+/// backward. Below autograd a small operator costs a fifth less.
 struct DatasetScope {
   hook::RandomScope random;
   at::AutoDispatchBelowADInplaceOrView no_gradients;

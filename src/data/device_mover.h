@@ -10,15 +10,15 @@
 
 namespace muster::data {
 
-/// Copies batches to an accelerator on a stream of its own, so that copying overlaps with computing. Does nothing for the CPU.
+/// Copies batches to an accelerator on a separate stream, so that copies overlap computing. Does nothing for the CPU.
 /// Thread safety: one thread at a time.
 class DeviceMover {
  public:
   DeviceMover(at::Device device, bool non_blocking);
   bool active() const { return stream_.has_value(); }
-  /// Starts copying; the box then holds the tensors on the device, which may be used after finish().
+  /// Starts copying. The box then holds the tensors on the device; use them only after finish().
   void start(BatchBox& box);
-  /// The device's current stream waits for what start() began; the calling thread does not.
+  /// The device's current stream waits for the copies of start(); the calling thread does not.
   void finish(BatchBox& box);
 
  private:

@@ -10,11 +10,11 @@
 
 namespace muster::data {
 
-/// The samples of a data set with indices that this rank reads for all: batch `step * world + i` is rank i + 1's part of the step,
-/// and its own comes last, as in StreamOrder.
+/// The samples of a map-style dataset that this rank reads for all ranks: batch `step * world + i` is rank i + 1's part
+/// of the step, and this rank's part comes last, as in StreamOrder.
 class DispatchedOrder : public BatchOrder {
  public:
-  /// Makes the order of a pass that is dealt to one rank alone, from a batch on.
+  /// Makes the order of a pass that goes to one rank alone, from a given batch on.
   using Whole = std::function<std::shared_ptr<IndexOrder>(const ShardPlan&, int64_t first)>;
   DispatchedOrder(const Deal& deal, int64_t first_step, const Whole& whole);
   bool random_access() const override { return false; }
@@ -24,8 +24,8 @@ class DispatchedOrder : public BatchOrder {
   ShardPlan plan(int rank) const;
 
   Deal deal_;
-  std::vector<int64_t> head_;   // what padding repeats
-  BatchContent step_;           // all ranks' samples of the step in hand
+  std::vector<int64_t> head_;   // indices that padding repeats
+  BatchContent step_;           // all ranks' samples of the current step
   std::shared_ptr<IndexOrder> whole_;
 };
 

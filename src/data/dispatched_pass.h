@@ -11,11 +11,11 @@
 
 namespace muster::data {
 
-/// A pass whose samples rank 0 reads for all: one scatter per step, and none after the last. A failure of rank 0's reading
-/// reaches every rank in place of the batch.
+/// A pass whose samples rank 0 reads for all ranks: one scatter per step, and none after the last. If rank 0 fails to
+/// read, every rank receives the failure in place of its batch.
 class DispatchedPass : public OpenPass {
  public:
-  /// `plan` is used on rank 0 only; elsewhere its maker only knows the batch's type.
+  /// `plan` is used on rank 0 only; on other ranks only its maker is used, for the type of the batch.
   /// Requires: plan.shard.group is set, and the pass begins at the same batch on all ranks.
   DispatchedPass(PassPlan plan, std::shared_ptr<Progress> progress);
   ~DispatchedPass() override;
@@ -31,8 +31,8 @@ class DispatchedPass : public OpenPass {
   dist::Communicator group_;
   std::shared_ptr<BatchMaker> maker_;
   DeviceMover mover_;
-  bool over_ = false;                      // no rank gets anything any more
-  std::shared_ptr<Progress> read_;         // rank 0: how far reading is, counted in parts of steps
+  bool over_ = false;                      // no rank gets another batch
+  std::shared_ptr<Progress> read_;         // rank 0: the progress of reading, counted in parts of steps
   std::unique_ptr<RunningPass> reading_;
 };
 

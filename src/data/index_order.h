@@ -17,7 +17,7 @@ class IndexOrder : public BatchOrder {
  public:
   explicit IndexOrder(int64_t batches) : batches_(batches) {}
   bool prepare(int64_t batch, BatchContent& content) final;
-  /// Replaces `indices` by those of this batch.
+  /// Replaces `indices` with those of this batch.
   virtual StepSamples fill(int64_t batch, std::vector<int64_t>& indices) = 0;
 
  private:
@@ -37,8 +37,8 @@ class ComputedOrder : public IndexOrder {
   bool shuffle_;
 };
 
-/// A sampler of the user's own, stepped from `first_batch` on.
-/// Throws: UsageError (MU109) for an index outside the data set.
+/// A user-defined sampler, stepped from `first_batch` on.
+/// Throws: UsageError (MU109) for an index outside the dataset.
 class SampledOrder : public IndexOrder {
  public:
   SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch, int64_t first_batch);
@@ -48,13 +48,13 @@ class SampledOrder : public IndexOrder {
  private:
   int64_t cursor_ = 0;
   int64_t dataset_size_;
-  std::vector<int64_t> head_;  // what padding repeats
+  std::vector<int64_t> head_;  // indices that padding repeats
   ShardPlan plan_;
   std::shared_ptr<Sampler> sampler_;
 };
 
-/// A batch sampler of the user's own, stepped from `first_batch` on.
-/// Throws: UsageError (MU109) for an index outside the data set.
+/// A user-defined batch sampler, stepped from `first_batch` on.
+/// Throws: UsageError (MU109) for an index outside the dataset.
 class BatchSampledOrder : public IndexOrder {
  public:
   BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size, int64_t epoch,

@@ -4,7 +4,7 @@
 
 namespace muster::data {
 
-/// SplitMix64's finalizer (Stafford's variant 13): every input bit reaches every output bit.
+/// SplitMix64's finalizer (Stafford's variant 13): every input bit affects every output bit.
 constexpr uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;

@@ -16,28 +16,28 @@ namespace muster::data {
 
 class OpenPass;
 
-/// Where a loader stands, as its user sees it.
+/// The progress of a loader, as its user sees it.
 struct Progress {
   int64_t epoch = 0;
-  bool last = false;            ///< the batch in hand is the last one
-  int64_t next_start = 0;       ///< where the next pass begins
-  std::string next_state;       ///< of a stateful stream there; empty if it is to be found by skipping
+  bool last = false;            ///< the current batch is the last one
+  int64_t next_start = 0;       ///< the batch at which the next pass begins
+  std::string next_state;       ///< of a stateful stream there; empty: reach it by skipping
   int64_t position = 0;
   OpenPass* running = nullptr;
-  StepSamples samples;          ///< of the batch in hand or the last one
+  StepSamples samples;          ///< of the current batch or the last one
   std::string state;            ///< of a stateful stream at `position`
-  bool tells_repeats = false;   ///< nobody has been told yet that samples are repeated, and this rank is to say it
+  bool tells_repeats = false;   ///< this rank logs the warning about repeated samples, and has not done so yet
 };
 
-/// What all passes have in common: they keep their loader's progress.
+/// Base class of all passes: keeps its loader's progress.
 class OpenPass : public Pass {
  public:
   explicit OpenPass(std::shared_ptr<Progress> progress);
-  /// Another pass begins: next() is refused from now on.
+  /// Another pass begins: next() throws from now on.
   void end() noexcept;
 
  protected:
-  /// Ends threads and lets go of data.
+  /// Ends threads and releases data.
   virtual void stop() noexcept = 0;
   /// Throws: UsageError (MU106) if the pass has ended.
   void require_open() const;
@@ -53,7 +53,7 @@ class OpenPass : public Pass {
   std::shared_ptr<Progress> progress_;
 };
 
-/// What a pass is made from.
+/// The parts from which a pass is made.
 struct PassPlan {
   std::vector<std::shared_ptr<BatchMaker>> makers;  ///< one per worker; a single one with no workers
   DataLoaderOptions options;

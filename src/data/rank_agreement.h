@@ -10,10 +10,11 @@
 
 namespace muster::data {
 
-/// Rank 0's seed, once all ranks have said the same. Throws: ConfigError (MU115), on every rank, if they have not. Collective.
+/// Returns rank 0's seed if `said` is the same on all ranks. Throws: ConfigError (MU115), on every rank, if it is not.
+/// Collective.
 uint64_t agree(const dist::Communicator& group, const std::string& said, uint64_t seed);
 
-/// The generators get rank 0's state. Collective: where one is chosen.
+/// Sets the chosen generators to rank 0's state. Collective: if one is chosen.
 void synchronize_generators(const dist::Communicator& group, c10::Device device, const SyncedGenerators& which);
 
 }  // namespace muster::data

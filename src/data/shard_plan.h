@@ -6,10 +6,10 @@
 
 namespace muster::data {
 
-/// How a job's samples are dealt to ranks.
+/// How a job's samples are distributed over the ranks.
 struct Deal {
   int64_t batch_size = 1;
-  bool dispatch = false;  ///< an incomplete last step is cut into one piece per rank, of equal size but for padding
+  bool dispatch = false;  ///< an incomplete last step is split into one part per rank, of equal size except for padding
   bool drop_last = false;
   bool even = true;
   int rank = 0;
@@ -18,7 +18,7 @@ struct Deal {
   int world_size = 1;
 };
 
-/// Positions [start, start + count) of the pass; a position from size on stands for position modulo size.
+/// Positions [start, start + count) of the pass; a position at or beyond size means position modulo size.
 struct Positions {
   int64_t count = 0;
   int64_t start = 0;
@@ -35,14 +35,14 @@ class ShardPlan {
   int64_t batches() const;
   Positions positions(int64_t batch) const;
   StepSamples samples(int64_t batch) const;
-  /// Samples of a full batch of this rank.
+  /// Samples in a full batch of this rank.
   int64_t local_batch_size() const;
-  /// Samples of a full step of all ranks.
+  /// Samples in a full step of all ranks.
   int64_t step_size() const;
   int64_t size() const { return deal_.size; }
-  /// Incomplete last steps are filled up.
+  /// Whether an incomplete last step is padded.
   bool pads() const { return deal_.even && !deal_.drop_last; }
-  /// Positions beyond size() that this rank's batches reach.
+  /// Positions at or beyond size() in this rank's batches.
   int64_t padding() const;
 
  private:
@@ -51,14 +51,14 @@ class ShardPlan {
   Deal deal_;
 };
 
-/// The same for whole batches of a batch sampler: a group of world_size batches makes a step.
+/// The same for whole batches of a batch sampler: world_size batches make a step.
 class BatchShardPlan {
  public:
   /// Throws: ConfigError (MU107) with split.
   explicit BatchShardPlan(const Deal& deal);
   /// Batches of this rank.
   int64_t batches() const;
-  /// The last step is completed with batches from the start of the pass.
+  /// Whether the last step is completed with batches from the start of the pass.
   bool pads() const;
   const Deal& deal() const { return deal_; }
 

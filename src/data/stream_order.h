@@ -13,10 +13,10 @@
 
 namespace muster::data {
 
-/// The samples of a stream, dealt as ShardPlan says though the end comes unforeseen: reading is one step ahead, and where the last
-/// step may have to be filled up, the first samples are kept.
-/// Every rank reads the stream and leaves out what is others'. With Deal::dispatch this rank reads for all: batch `step * world + i`
-/// is rank i + 1's part of the step, and its own comes last.
+/// The samples of a stream, distributed as in ShardPlan although the end is not known in advance: reading is one step
+/// ahead, and the first samples are kept if the last step may need padding.
+/// Every rank reads the stream and skips the samples of other ranks. With Deal::dispatch this rank reads for all ranks:
+/// batch `step * world + i` is rank i + 1's part of the step, and this rank's part comes last.
 class StreamOrder : public BatchOrder {
  public:
   struct Settings {
@@ -31,7 +31,7 @@ class StreamOrder : public BatchOrder {
 
  private:
   struct Step {
-    std::unique_ptr<Records> kept;  ///< what this rank needs of it
+    std::unique_ptr<Records> kept;  ///< the samples that this rank needs
     int64_t number = 0;
     int64_t real = 0;
     std::string state;
@@ -45,13 +45,13 @@ class StreamOrder : public BatchOrder {
   void take_part(int rank, BatchContent& content) const;
 
   bool ended_ = false;
-  std::exception_ptr failed_;          // reading ahead
-  int64_t from_, to_;                  // what of a step this rank keeps
-  std::unique_ptr<Records> head_;      // what padding repeats
+  std::exception_ptr failed_;          // while reading ahead
+  int64_t from_, to_;                  // the part of a step that this rank keeps
+  std::unique_ptr<Records> head_;      // samples that padding repeats
   int64_t head_size_ = 0;
   std::shared_ptr<BatchMaker> maker_;
   std::optional<Step> next_, now_;
-  int64_t position_ = 0;               // samples read or left out
+  int64_t position_ = 0;               // samples read or skipped
   std::shared_ptr<StreamReader> reader_;
   Settings settings_;
   bool started_ = false;

@@ -2,7 +2,7 @@
 
 namespace muster::data {
 
-/// LibTorch's operators on the calling thread use that thread alone from now on. Other threads keep what they have.
+/// From now on, LibTorch operators on the calling thread use only that thread. Other threads keep their settings.
 void use_one_intra_op_thread();
 
 }  // namespace muster::data

@@ -10,7 +10,7 @@
 
 namespace muster::dist {
 
-/// The operations of one group, one at a time and in order; what differs from backend to backend.
+/// The operations of one group, one at a time and in order; one implementation per kind of backend.
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -28,7 +28,7 @@ class Collectives {
 std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport);
 /// A group of one.
 std::unique_ptr<Collectives> make_solo();
-/// Rank `rank` of `size` with nobody else: as if all ranks had the same values.
+/// Rank `rank` of `size` without other processes: as if all ranks had the same values.
 std::unique_ptr<Collectives> make_fake_collectives(int rank, int size);
 
 }  // namespace muster::dist

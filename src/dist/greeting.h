@@ -9,9 +9,9 @@
 
 namespace muster::dist {
 
-/// The first words between two ranks of a group. With a secret each asks the other by numbers that nobody can foresee, and
-/// lets it in if the answer is signed by the job's secret: whoever merely reaches the port is no rank.
-/// Without one it is an empty frame each way.
+/// The handshake between two ranks of a group. With a secret, each sends the other an unpredictable number, and accepts
+/// it if the answer is signed with the job's secret: reaching the port is not enough to be a rank.
+/// Without a secret it is an empty frame each way.
 class Greeting {
  public:
   Greeting(cluster::Secret secret, std::string group, int rank, int size);
@@ -24,7 +24,7 @@ class Greeting {
   bool asks() const noexcept { return secret_.is_given(); }
   /// Requires: take_question() for that peer.
   Frame answer(int peer) const;
-  /// Throws: CommError (MU067) if it is not that rank's.
+  /// Throws: CommError (MU067) if it is not that rank's answer.
   void check_answer(int peer, const Frame& frame) const;
 
  private:
@@ -33,8 +33,8 @@ class Greeting {
   cluster::Secret secret_;
   std::string group_;
   int rank_;
-  std::string own_;                  ///< the number that this rank asks by
-  std::vector<std::string> theirs_;  ///< those of the peers
+  std::string own_;                  ///< this rank's challenge
+  std::vector<std::string> theirs_;  ///< the peers' challenges
 };
 
 }  // namespace muster::dist

@@ -18,21 +18,22 @@
 
 namespace muster::dist {
 
-/// What belongs to a group apart from how its bytes travel.
+/// The properties of a group that do not depend on its transport.
 struct GroupIdentity {
   std::string backend = "none";
-  c10::DeviceType device = c10::DeviceType::CPU;  ///< where tensors must be
-  std::shared_ptr<void> keeps{};                  ///< lives as long as the group and those split off from it
+  c10::DeviceType device = c10::DeviceType::CPU;  ///< the device type of its tensors
+  std::shared_ptr<void> keeps{};                  ///< kept alive by the group and its subgroups
   std::string name = "world";
-  std::vector<int> ranks{};                       ///< their numbers in the job; empty: as in the group
-  cluster::Report report{};                       ///< where this rank tells of those it lost
-  bool starts_inline = false;                     ///< nothing is ever waited for, so nothing needs a thread
+  std::vector<int> ranks{};                       ///< their ranks in the job; empty: as in the group
+  cluster::Report report{};                       ///< where this rank reports lost ranks
+  bool starts_inline = false;                     ///< operations never wait, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<Waiting> waiting = std::make_shared<Waiting>();
 };
 
-/// Runs the operations of a group in order: those of the caller in its own thread if nothing is under way, started ones
-/// in a thread of the group. The first failure ends the group: it is told to the peers and thrown by all that follows.
+/// Runs the operations of a group in order: those of the caller in its own thread if no other is running, started ones
+/// in a thread of the group. The first failure ends the group: it is sent to the peers and thrown by all later
+/// operations.
 class Group {
  public:
   Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives);
@@ -47,13 +48,13 @@ class Group {
   void run(Operation& operation);
   std::shared_ptr<Work::State> start(Operation operation);
   void abort(const std::string& cause);
-  /// What this rank throws next is about that one.
+  /// The next error that this rank throws was caused by `rank`.
   void blame(int rank, std::string_view reason);
   void observe(Communicator::Observer observer);
   /// As the functions of hearsay.h.
   void say(uint64_t word);
   std::vector<uint64_t> heard();
-  /// The group of these ranks, or null if this rank is none of them.
+  /// The group of these ranks, or null if this rank is not one of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const Tag& tag);
 
  private:
@@ -61,7 +62,7 @@ class Group {
   struct Failure {
     std::string id;
     std::string text;
-    int peer = -1;  ///< the rank that it is about
+    int peer = -1;  ///< the rank that caused it
   };
 
   void number(Operation& operation);

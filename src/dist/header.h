@@ -10,13 +10,13 @@
 
 namespace muster::dist {
 
-/// Tensors of more dimensions are refused; a subgroup names at most so many ranks in its header.
+/// Tensors of more dimensions are refused; the header of a subgroup operation lists at most this many ranks.
 inline constexpr int kMaxDims = 64;
 
-/// So much of a label is shown to the peers.
+/// The maximum length of a label that is sent to the peers.
 inline constexpr int kMaxLabel = 63;
 
-/// What stands at the start of each frame: the operation that the sender is in, and the shape of what it sends.
+/// The beginning of each frame: the sender's operation, and the shape of what it sends.
 struct Header {
   uint32_t magic = 0;
   OperationKind kind = OperationKind::barrier;
@@ -31,10 +31,10 @@ struct Header {
   int32_t leaves = 1;
   int64_t gradient_step = -1;
   int64_t sequence = 0;
-  int64_t shape_hash = 0;    ///< of all dims, also those that have no room
+  int64_t shape_hash = 0;    ///< of all dims, including those that do not fit
   int64_t label_hash = 0;    ///< 0 if there is no label
-  char label[kMaxLabel + 1] = {};   ///< its beginning, ended by a zero
-  uint64_t word = 0;         ///< what the sender says besides; see hearsay.h
+  char label[kMaxLabel + 1] = {};   ///< its beginning, zero-terminated
+  uint64_t word = 0;         ///< the sender's word; see hearsay.h
   uint64_t bytes = 0;        ///< payload from the sender to this receiver; inside the frame if it fits
   int64_t shape[kMaxDims] = {};
 
@@ -44,7 +44,7 @@ struct Header {
 
 inline constexpr std::size_t kInlineBytes = kFrameBytes - sizeof(Header);
 
-/// The header of this rank's side. `sent` is the tensor that the receiver gets, if the operation lets shapes differ.
+/// This rank's header. `sent` is the tensor that the receiver gets, if the operation allows different shapes.
 Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t bytes);
 Header read_header(const Frame& frame);
 void write_header(Frame& frame, const Header& header);

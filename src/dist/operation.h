@@ -24,15 +24,15 @@ struct Operation {
   int root = -1;                     ///< the root, or the peer of send and receive; -1 if neither
   at::Tensor in{};                   ///< what this rank gives; not for all_reduce, broadcast, reduce, receive
   at::Tensor out{};                   ///< what is filled; not for send and the uneven operations
-  std::vector<at::Tensor> parts{};   ///< scatter, all_to_all: what goes to each rank
+  std::vector<at::Tensor> parts{};   ///< scatter, all_to_all: the tensor for each rank
   std::vector<int64_t> ranks{};      ///< subgroup
-  std::vector<at::Tensor> results{}; ///< the uneven operations: what came from each rank
+  std::vector<at::Tensor> results{}; ///< the uneven operations: the tensor from each rank
   int64_t sequence = 0;              ///< set by the group
-  uint64_t word = 0;                 ///< set by the group: what this rank says besides
-  std::vector<uint64_t> words{};     ///< what the ranks heard from said, if this one said anything
+  uint64_t word = 0;                 ///< set by the group: this rank's word; see hearsay.h
+  std::vector<uint64_t> words{};     ///< words received from the ranks, if this rank sent one
 };
 
-/// What ranks must agree in.
+/// The properties that ranks must agree on.
 std::string_view name_of(OperationKind kind);
 std::string_view name_of(ReduceOp op);
 /// "float32", "bfloat16", ...
@@ -43,7 +43,7 @@ bool is_pairwise(OperationKind kind);
 /// True if all ranks must name the same shape.
 bool has_one_shape(OperationKind kind);
 
-/// The tensor whose dtype and shape stand for the operation on this rank; undefined if there is none.
+/// The tensor whose dtype and shape describe the operation on this rank; undefined if there is none.
 const at::Tensor& described_tensor(const Operation& operation);
 int64_t payload_bytes(const Operation& operation);
 

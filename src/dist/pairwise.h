@@ -14,8 +14,8 @@
 namespace muster::dist {
 
 /// Collectives as direct exchanges between all pairs of ranks.
-/// Every rank sends every other a frame with its header in every operation, so that each of them sees a mismatch by
-/// itself, whoever else is concerned; payloads of a few kilobytes travel in the frame.
+/// In every operation each rank sends every other a frame with its header, so that each of them detects a mismatch by
+/// itself, whichever ranks it concerns; payloads of a few kilobytes are sent in the frame.
 class Pairwise final : public Collectives {
  public:
   explicit Pairwise(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
@@ -30,17 +30,17 @@ class Pairwise final : public Collectives {
   }
 
  private:
-  /// What one rank gives to and takes from one other in an exchange.
+  /// What one rank sends to and receives from one other in an exchange.
   struct Leg {
     int peer = 0;
     const void* data = nullptr;             ///< sent to the peer
     std::size_t bytes = 0;
     const at::Tensor* sent = nullptr;       ///< the tensor that `data` belongs to, where shapes differ
     void* into = nullptr;                   ///< where the peer's payload goes
-    std::optional<std::size_t> expected = 0;  ///< its size; none: the header tells
+    std::optional<std::size_t> expected = 0;  ///< its size; none: the header has it
   };
   using Allocate = std::function<void*(int peer, const Header& header)>;
-  /// The state of one operation on the way through this class.
+  /// The state of one operation during this class's calls.
   struct Call {
     Operation& operation;
     const std::string& group;
@@ -49,7 +49,7 @@ class Pairwise final : public Collectives {
   using Tickets = std::vector<Transport::Ticket>;
 
   void dispatch(const Call& call);
-  /// Throws: what the peer said before its connection closed, if it said why; otherwise nothing.
+  /// Throws: the cause that the peer sent before its connection closed, if it sent one; otherwise nothing.
   void ask_why(const Call& call, int peer);
   /// The peers in the order in which this rank addresses them: the next one first.
   std::vector<int> peers() const;
@@ -59,7 +59,7 @@ class Pairwise final : public Collectives {
   void send_frames(const Call& call, const std::vector<Leg>& legs);
   void post_blocks(Tickets& tickets, int peer, void* data, std::size_t bytes, bool sending);
   Frame receive_frame(const Call& call, int peer, const at::Tensor* sent);
-  /// Throws: CommError (MU050) if what the header announces is not what is due from there.
+  /// Throws: CommError (MU050) if what the header announces is not what is expected from that peer.
   void check_arrival(const Call& call, const Leg& leg, const Header& header) const;
 
   void all_reduce(const Call& call);
@@ -76,7 +76,8 @@ class Pairwise final : public Collectives {
   void broadcast_pieces(const Call& call);
 
   class PieceReduction;
-  /// Who gets the sum of a piece: the rank that sums it up, as all there is of its target, or in their whole targets the root or all.
+  /// Which ranks get the sum of a piece: the rank that computes it, as its whole target, or, in their whole targets,
+  /// the root or all ranks.
   enum class Receivers { owner, root, all };
   void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, Receivers receivers);
 

@@ -9,14 +9,14 @@
 
 namespace muster::dist {
 
-/// Who waits for other ranks says so after the first of these times, and then each time the second one has passed.
+/// A rank that waits for other ranks reports it after the first of these times, and then at intervals of the second.
 inline constexpr std::chrono::milliseconds kFirstWord{5000}, kLaterWords{30000};
 
-/// A time-out in parts, after each of which whoever waits may say so.
+/// A time-out in parts; after each part the waiting code may report that it waits.
 class Patience {
  public:
   explicit Patience(std::chrono::milliseconds timeout);
-  /// How long to wait now.
+  /// The length of the next part.
   std::chrono::milliseconds next();
   bool over() const { return Clock::now() >= end_; }
   double waited_seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
@@ -29,10 +29,10 @@ class Patience {
   std::chrono::milliseconds part_ = kFirstWord;
 };
 
-/// Warns while it lives, for waits that cannot be done in parts.
+/// Warns while it exists, for waits that cannot be divided into parts.
 class Reminder {
  public:
-  /// `words` gets the seconds that were waited, and is called on a thread of the reminder.
+  /// `words` is called with the seconds waited, on a thread of the reminder.
   explicit Reminder(std::function<std::string(double waited_seconds)> words);
   ~Reminder();
   Reminder(const Reminder&) = delete;

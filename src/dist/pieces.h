@@ -8,7 +8,7 @@
 
 namespace muster::dist {
 
-/// So much of a piece travels in one message.
+/// The size of one message; larger pieces are sent in several.
 inline constexpr int64_t kChunkBytes = 1 << 20;
 
 struct Range {

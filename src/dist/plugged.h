@@ -11,10 +11,10 @@
 
 namespace muster::dist {
 
-/// Makes the backend of a part of the group: its name, this rank's place and how many there are.
+/// Makes the backend of a part of the group, from its name, this rank's rank and the size.
 using SplitBackend = std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank, int size)>;
 
-/// The operations through somebody else's backend. `split` may be empty: then there are no sub-groups.
+/// The operations through a plugged-in backend. `split` may be empty: then there are no subgroups.
 std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split);
 
 }  // namespace muster::dist

@@ -12,10 +12,10 @@
 
 namespace muster::dist {
 
-/// Threads that run one at a time, in an order drawn from a seed: at every wait and pause the next one is chosen among
-/// those that could go on. The same seed gives the same order, however the system schedules threads.
-/// Nobody sleeps: if no thread can go on, the one with the earliest deadline is told at once that it passed.
-/// A thread that blocks in any other way than here keeps its turn, so it must not wait for another thread of the schedule.
+/// Threads that run one at a time, in an order drawn from a seed: at every wait and pause the next thread is chosen
+/// among those that can proceed. The same seed gives the same order, however the system schedules threads.
+/// No thread sleeps: if none can proceed, the deadline of the one with the earliest deadline expires at once.
+/// A thread that blocks in any other way keeps its turn, so it must not wait for another thread of the schedule.
 class Schedule final : public Waiting {
  public:
   explicit Schedule(uint64_t seed) : random_(seed) {}
@@ -26,7 +26,7 @@ class Schedule final : public Waiting {
   std::thread start_thread(std::function<void()> body) override;
   void join(std::thread& thread) override;
 
-  /// Lets the threads started so far begin. Before it, none of them runs.
+  /// Lets the threads started so far begin. None of them runs before it.
   void begin();
 
  private:

@@ -12,11 +12,11 @@ namespace muster::dist {
 /// Whether a value was written by a SignedStore.
 bool is_signed(const std::vector<std::uint8_t>& value) noexcept;
 
-/// A store whose values bear a signature over key and value, so that what somebody without the job's secret wrote is not
-/// taken for the job's. Wrap it in prefixes; the keys that are signed are whole then.
-/// Not covered: counters (add, queueLen, getNumKeys) and whether a key is there (check, wait), by which a stranger can delay a
-/// job, but which carry no value; and an older value of the same key. A counter cannot be read by get().
-/// Throws, from all that returns a value: CommError (MU067) if it does not bear the job's signature.
+/// A store whose values carry a signature over key and value, so that a value written without the job's secret is not
+/// accepted as the job's. Wrap it in prefixes; whole keys are signed then.
+/// Not covered: counters (add, queueLen, getNumKeys) and whether a key exists (check, wait), by which a stranger can
+/// delay a job, but which carry no value; and an older value of the same key. A counter cannot be read by get().
+/// Throws, from all functions that return a value: CommError (MU067) if it does not carry the job's signature.
 /// Thread safety: as the store's.
 class SignedStore final : public c10d::Store {
  public:

@@ -9,8 +9,8 @@
 
 namespace muster::dist {
 
-/// Holds a file's lock, by which ranks of one host or of one file system take turns; waits for it no longer than asked.
-/// The file may be removed by its holder: who waited for it then takes the lock of the new one.
+/// Holds a file's lock, by which ranks of one host or of one file system take turns; waits for it at most the given
+/// time. Its holder may remove the file: a rank that waited for it then takes the lock of the new one.
 class FileLock {
  public:
   /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time; (MU069) if it is not this user's.
@@ -18,7 +18,7 @@ class FileLock {
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
-  /// Removes the file; the lock is held until the end all the same.
+  /// Removes the file; the lock is still held until this object is destroyed.
   void remove() noexcept;
 
  private:
@@ -28,13 +28,13 @@ class FileLock {
   std::filesystem::path path_;
 };
 
-/// A file in which ranks meet. It goes with the last of those that came, however many groups met in it.
+/// A rendezvous file. The last of the ranks that used it removes it, however many groups were formed with it.
 class StoreFile {
  public:
-  /// Comes in, to cluster.store_path; a path without a folder lies in private_folder().
+  /// Joins at cluster.store_path; a path without a folder is in private_folder().
   /// Throws: as FileLock and private_folder(); CommError (MU069) if the file is not this user's; what the store throws.
   StoreFile(const Cluster& cluster, double timeout_seconds);
-  /// Leaves; waits for others that come or leave at most some seconds, and then lets the file be.
+  /// Leaves; waits at most some seconds for others that join or leave, and then does not remove the file.
   /// Requires: nobody else uses store() any more.
   ~StoreFile();
   StoreFile(const StoreFile&) = delete;
@@ -42,7 +42,7 @@ class StoreFile {
 
   /// The keys of the whole file.
   const c10::intrusive_ptr<c10d::Store>& store() const noexcept { return store_; }
-  /// How many times this rank has come, this time included.
+  /// How many times this rank has joined, including this time.
   int64_t turn() const noexcept { return turn_; }
 
  private:

@@ -15,13 +15,13 @@ namespace muster::dist {
 
 class ThreadTransport;
 
-/// Where the threads of one group leave their messages.
+/// Holds the messages between the threads of one group.
 class ThreadHub {
  public:
   ThreadHub(int size, std::shared_ptr<Waiting> waiting)
       : size_(size), waiting_(std::move(waiting)), boxes_(size * size), closed_(size) {}
 
-  /// Lets `rank` fail at its step `step`.
+  /// Makes `rank` fail at its step `step`.
   void kill(int rank, int64_t step) { doom_ = {rank, step}; }
   std::unique_ptr<Transport> join(const std::shared_ptr<ThreadHub>& self, int rank);
 

@@ -10,26 +10,26 @@
 
 namespace muster::dist {
 
-/// Every message starts with a frame of this size, so that the receiver can take it whatever the sender meant.
+/// Every message starts with a frame of this size, so that the receiver can receive it whatever the sender sends.
 inline constexpr std::size_t kFrameBytes = 4096;
 
 struct Frame {
   alignas(64) std::array<std::byte, kFrameBytes> bytes;
 };
 
-/// Why a transport gave up; the group turns it into a CommError.
+/// Why a transport failed; the group turns it into a CommError.
 struct TransportFailure {
   enum class Kind { closed, timeout, aborted };
   Kind kind;
   int peer;            ///< the rank waited for; -1 if none
-  std::string detail;  ///< the cause for `aborted`, the system's words for `closed`
+  std::string detail;  ///< the cause for `aborted`, the system's message for `closed`
 };
 
 /// Bytes between the ranks of one group.
 /// Thread safety: one thread at a time, except abort().
 class Transport {
  public:
-  /// A block under way. Its destructor makes sure that the memory is no longer touched.
+  /// A transfer in progress. Its destructor ensures that the memory is no longer used.
   class Transfer {
    public:
     virtual ~Transfer() = default;
@@ -48,14 +48,16 @@ class Transport {
   virtual void receive_frame(int from, Frame& frame, TimePoint deadline) = 0;
 
   /// A block is received by the receive of exactly its size and lane; those of one size, lane and pair arrive in order.
-  /// A block for which no such receive comes does no harm, so a receive may be posted before the headers agreed.
+  /// A block without a matching receive does no harm, so a receive may be posted before the headers agreed.
   /// Requires: bytes > 0, at most kMaxBlockBytes; lane 0 or 1.
   virtual Ticket send(int to, const void* data, std::size_t bytes, int lane) = 0;
   virtual Ticket receive(int from, void* data, std::size_t bytes, int lane) = 0;
 
-  /// Ends all waits here, now and later, and tells the peers why. Does not block. Thread safety: any thread.
+  /// Ends all current and later waits here, and sends the cause to the peers. Does not block. Thread safety: any
+  /// thread.
   virtual void abort(const std::string& cause) noexcept = 0;
-  /// After abort(): cuts the connections, so that peers that wait for a block notice. On the thread of the operations.
+  /// After abort(): closes the connections, so that peers that wait for a block notice. Called on the thread of the
+  /// operations.
   virtual void close() noexcept = 0;
 
   /// Collective: a transport among some of the ranks, for members only. Throws: CommError.

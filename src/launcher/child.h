@@ -24,7 +24,7 @@ struct End {
   std::string words() const;
 };
 
-/// What to execute.
+/// A program to execute.
 struct Program {
   std::vector<std::string> arguments;  ///< the first is the program's name as it sees it
   Environment environment;
@@ -35,14 +35,14 @@ struct Program {
 struct Placement {
   int error_fd = -1;       ///< becomes stderr; -1: inherited
   int input_fd = -1;       ///< becomes stdin; -1: inherited
-  int keep_fd = -1;        ///< stays open across exec under its number
-  bool own_group = true;   ///< leads a process group of its own, so that what it starts can be signalled with it
+  int keep_fd = -1;        ///< stays open across exec, with the same number
+  bool own_group = true;   ///< leads a new process group, so that processes it starts can be signalled with it
   int output_fd = -1;      ///< becomes stdout; -1: inherited
   const sigset_t* signal_mask = nullptr;  ///< nullptr: inherited
 };
 
-/// A rank: a process started by us and not waited for yet, and what it tells us of itself. It dies (SIGKILL) with the thread that started it.
-/// Movable. The destructor ends a process that still runs and reaps it.
+/// A rank: a process that we started and have not waited for, and its report. It dies (SIGKILL) with the thread that
+/// started it. Movable. The destructor ends a process that still runs and reaps it.
 class Child {
  public:
   /// Throws: LaunchError (MU034), naming `rank`, if it cannot be started or executed.
@@ -53,15 +53,15 @@ class Child {
 
   int rank() const noexcept { return rank_; }
   pid_t pid() const noexcept { return pid_; }
-  /// What it has told; it is given the page's descriptor in its environment.
+  /// Its report. Its environment names the descriptor of the page.
   const cluster::Report& report() const noexcept { return report_; }
   /// Readable once the process has ended.
   int pid_fd() const noexcept { return pid_fd_; }
-  /// Looks whether it has ended. It is not reaped, so its id stays ours. Never blocks.
+  /// Checks whether it has ended. Does not reap it, so its id cannot be reused. Never blocks.
   void look();
-  /// How it had ended when look() was called last, if it had. Who polls must leave out only what he has seen ended.
+  /// How it had ended at the last call of look(), if it had. Poll it until its end is seen here.
   const std::optional<End>& end() const noexcept { return end_; }
-  /// To the process, or also to all others of its group (if it leads one), even after its own end.
+  /// Signals the process, or also all others of its group (if it leads one), even after its own end.
   void signal(int number, bool group) const noexcept;
 
  private:

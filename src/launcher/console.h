@@ -13,15 +13,15 @@
 
 namespace muster::launcher {
 
-/// All output of all ranks of this node, from their pipes to the launcher's stdout and stderr and to log files.
-/// Where stdout is a terminal, rank 0 of the node gets a terminal of its own, so that it shows its progress live.
+/// Forwards all output of all ranks of this node from their pipes to the launcher's stdout and stderr and to log files.
+/// If stdout is a terminal, rank 0 of the node gets a separate terminal, so that it shows its progress live.
 class Console {
  public:
   struct Setup {
     std::string log_dir;  ///< empty: no files
     bool prefix = true;
   };
-  /// What one rank writes to; closed by the launcher once the rank runs.
+  /// The ends that one rank writes to; the launcher closes them once the rank runs.
   struct Ends {
     Descriptor error, output;
   };
@@ -30,24 +30,24 @@ class Console {
 
   /// Local ranks are opened in order, from 0. Throws: LaunchError (MU034, MU037).
   Ends open_rank(int rank);
-  /// Tells the terminal of rank 0 how large the real one is.
+  /// Sets the size of rank 0's terminal to that of the real one.
   void resize() const noexcept;
 
-  /// What must be polled, appended to `entries`.
+  /// Appends to `entries` what must be polled.
   void add_to(std::vector<pollfd>& entries) const;
   /// Reads and writes what poll() found ready.
   void handle(const std::vector<pollfd>& entries);
-  /// Reads what is there at this moment, without waiting.
+  /// Reads what is available now, without waiting.
   void read_all();
-  /// Unfinished lines are written; what comes later is lost.
+  /// Writes unfinished lines; later output is lost.
   void finish();
 
   bool reading() const noexcept;   ///< some rank's stream has not ended
   bool writing() const noexcept;   ///< something waits to be written
   const Tail& tail(int local_rank) const { return tails_.at(static_cast<size_t>(local_rank)); }
-  /// A line of the launcher's own, on stderr.
+  /// Prints a line of the launcher on stderr.
   void say(std::string_view line);
-  /// A line of the launcher's own in the log file of a rank, if there is one.
+  /// Writes a line of the launcher to the log file of a rank, if there is one.
   void say_in_log(int local_rank, std::string_view line) { logs_.at(static_cast<size_t>(local_rank)).say(line); }
 
  private:
@@ -62,7 +62,7 @@ class Console {
   void read(Stream& stream);
   Screen* error_screen() { return err_ ? err_.get() : &out_; }
 
-  std::unique_ptr<Screen> err_;  // none where stderr is the same file as stdout: then lines keep their order
+  std::unique_ptr<Screen> err_;  // none if stderr is the same file as stdout: then lines keep their order
   std::deque<RankLog> logs_;     // deques: streams point at their elements
   int master_ = -1;
   Screen out_;

@@ -17,10 +17,10 @@ struct SeenRank {
   std::optional<End> end;
   int rank = 0;
   cluster::Standing told;
-  std::string last_words = {};   ///< the error that it ended by, if nobody caught it
+  std::string last_words = {};   ///< the uncaught error that ended it, if any
 };
 
-/// How the ranks of the job lie on nodes.
+/// How the ranks of the job are placed on nodes.
 struct Layout {
   int nodes = 1;
   int processes = 1;  ///< ranks of each node
@@ -28,42 +28,44 @@ struct Layout {
   int node_of(int rank) const { return rank / processes; }
 };
 
-/// Why a job fails: what is said of `rank`.
+/// Why a job fails. `kind` describes what `rank` did.
 struct FirstCause {
   enum class Kind {
-    failed,     ///< it ended by a failure of its own
-    elsewhere,  ///< it failed, since it had lost `other`, a rank of another node
-    left,       ///< it ended well while `other` still waited for it
-    abandoned,  ///< an exception left its runtime, and its program kept that to itself; `other` lost it
-    silent,     ///< it still runs and gave `other` no answer
+    failed,     ///< it failed by itself
+    elsewhere,  ///< it failed because it had lost `other`, a rank of another node
+    left,       ///< it ended normally while `other` still waited for it
+    abandoned,  ///< an exception left its runtime, and its program did not report that; `other` lost it
+    silent,     ///< it still runs and did not answer `other`
   };
   std::chrono::milliseconds after{0};  ///< since the start of the job
-  bool closes = false;                 ///< `rank` has closed its connections: it is about to end, or does without the others
-  End end;                             ///< of the rank that failed: `rank`, or `other` where `rank` has not
+  bool closes = false;                 ///< `rank` has closed its connections: it is about to end, or runs on alone
+  End end;                             ///< of the rank that failed: `rank`, or `other` if `rank` has not failed
   Kind kind = Kind::failed;
-  std::string last_words;              ///< the error that `rank` ended by, if nobody caught it
+  std::string last_words;              ///< the uncaught error that ended `rank`, if any
   int other = -1;
   std::int64_t other_steps = -1;
   int rank = 0;
   bool runs = false;                   ///< `rank` had not ended
   std::int64_t steps = -1;             ///< updates that `rank` made; -1: unknown
-  std::string words;                   ///< what `other` said of it
+  std::string words;                   ///< the error that `other` reported about it
 };
 
-/// How long there has been a failure. A rank that closes its connections needs longer to end than one needs that gave no answer
-/// and then does: on busy cores the end of a process takes seconds.
+/// How long ago the failure was seen. A rank that has closed its connections gets more time to end than a rank that
+/// gave no answer gets to answer: on busy cores the end of a process takes seconds.
 enum class Waited { not_yet, for_an_answer, for_an_end };
 
-/// The first cause among the ranks of a node, or nothing where none has failed. A rank whose last error was about another
-/// one is an echo of that one; until it is known what became of that one there is no cause either, unless `waited` for it.
-/// Of several failures of their own a crash or a kill counts before an exit code, an exit code before an exception that nobody
-/// caught (an abort or kUncaughtError; often an echo that could not say so), then the lowest rank.
+/// The first cause among the ranks of a node; std::nullopt if none has failed. A rank whose last error was about
+/// another rank is an echo of that rank. Until the state of that rank is known, there is no cause either, unless
+/// `waited` is long enough.
+/// Among several failures that are not echoes, a crash or a kill precedes an exit code, and an exit code precedes an
+/// uncaught exception (an abort or kUncaughtError; often an echo that was not reported as one); then the lowest rank.
 std::optional<FirstCause> judge(const std::vector<SeenRank>& ranks, Waited waited);
 
-/// The lines about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if they are known, and its last words.
+/// The lines of the message about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if
+/// known, and its last words.
 std::vector<std::string> describe(const FirstCause& cause, const Layout& layout, const std::deque<std::string>* last_lines);
 
-/// Lines about the errors that other ranks ended by: each error once, and none that `cause` says already.
+/// Lines about the uncaught errors that ended other ranks: each message once, without the one in `cause`.
 std::vector<std::string> other_words(const std::vector<SeenRank>& ranks, const std::optional<FirstCause>& cause);
 
 }  // namespace muster::launcher

@@ -6,11 +6,12 @@
 
 namespace muster::launcher {
 
-/// A process that outlives the launcher for a moment: when the launcher dies without a word (kill -9), it kills the
-/// process groups of the ranks, and with them what the ranks have started. The ranks alone die with the launcher anyway.
+/// A watchdog process that outlives the launcher for a moment: if the launcher is killed (kill -9), it kills the
+/// process groups of the ranks, and so the processes that the ranks have started. The ranks themselves die with the
+/// launcher anyway.
 class Keeper {
  public:
-  /// Forks. Requires: one thread, no ranks yet. Without a keeper (no process to be had) ranks are still watched.
+  /// Forks. Requires: one thread, no ranks yet. If no keeper can be started, the ranks are still watched.
   Keeper();
   /// Dismisses the keeper: it ends without killing.
   ~Keeper();

@@ -17,8 +17,8 @@
 
 namespace muster::launcher {
 
-/// The other local ranks of a program that has made itself local rank 0 by launch(), and the thread that starts them and
-/// drives their supervisor. It must be that thread that starts them: they die with the thread that started them.
+/// The other local ranks of a program that became local rank 0 by launch(), and the thread that starts them and drives
+/// their supervisor. That thread must start them, since they die with the thread that started them.
 /// Thread safety: finish() and yields_to_another() from any thread, finish() once.
 class LocalRanks {
  public:
@@ -26,18 +26,18 @@ class LocalRanks {
   LocalRanks(const Job& job, const LaunchOptions& options);
   ~LocalRanks();
 
-  /// For the end of this process with `status`: waits for the other ranks (or ends them, if status is not 0), and
-  /// returns the exit code of the job. Bounded by the options' times.
+  /// Call it when this process ends with `status`: it waits for the other ranks (or ends them, if status is not 0), and
+  /// returns the exit code of the job. Bounded by the options' timeouts.
   int finish(int status);
-  /// An exception that nobody caught.
+  /// An uncaught exception.
   struct Uncaught {
     bool is_error = false;   ///< a muster::Error, which ends the process with cluster::kUncaughtError
     std::string words;
   };
-  /// For the end of this process by it: whether another rank is the first cause. That one is then told, the exception after it,
-  /// and the process ends soon. Bounded by the options' times.
+  /// Call it when the exception ends this process: it returns whether another rank is the first cause. If so, that
+  /// cause is printed, then the exception, and the process ends soon. Bounded by the options' timeouts.
   bool yields_to_another(const Uncaught& exception);
-  /// Where this process tells how it fares.
+  /// The page for this process's reports.
   const cluster::Report& report() const noexcept { return report_; }
 
  private:
@@ -54,7 +54,7 @@ class LocalRanks {
   void end_process();
 
   std::condition_variable changed_;
-  std::vector<Child> children_;      // the thread's own
+  std::vector<Child> children_;      // used by the thread only
   std::optional<FirstCause> cause_;  // written by the thread under the mutex
   std::exception_ptr start_error_;
   bool finishing_ = false;           // under the mutex: finish() was called
@@ -64,9 +64,9 @@ class LocalRanks {
   int own_rank_;
   cluster::Report report_ = cluster::Report::make();
   bool started_ = false;             // under the mutex
-  std::optional<Supervisor> supervisor_;  // the thread's own
+  std::optional<Supervisor> supervisor_;  // used by the thread only
   Descriptor wake_;
-  bool yielded_ = false;             // under the mutex: yields_to_another() has said its words
+  bool yielded_ = false;             // under the mutex: yields_to_another() has printed its message
   std::thread thread_;               // last: it uses all others
 };
 

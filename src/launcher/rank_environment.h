@@ -8,14 +8,14 @@
 
 namespace muster::launcher {
 
-/// What the ranks of one node are told. Plain values.
+/// The settings that the ranks of one node get. Plain values.
 struct Job {
-  std::string accelerator;   ///< wishes; empty ones are not passed
-  int cores = 1;             ///< of this node, shared out as OMP_NUM_THREADS
+  std::string accelerator;   ///< requested; empty settings are not passed
+  int cores = 1;             ///< of this node, divided among its ranks as OMP_NUM_THREADS
   std::vector<int> device_indices;
   std::string main_address;
   int main_port = 0;
-  std::string name;          ///< the same on every rank of every node, different for every job
+  std::string name;          ///< the same on every rank of every node; on one node different for every job
   int node_rank = 0;
   int nodes = 1;
   std::string precision;
@@ -31,7 +31,7 @@ struct Job {
   int rank_of(int local_rank) const { return node_rank * processes + local_rank; }
 };
 
-/// The environment of one rank: `parent`, less what other launchers said, plus the rank's variables.
+/// The environment of one rank: `parent` without the variables of other launchers, plus the rank's variables.
 Environment rank_environment(const Environment& parent, const Job& job, int local_rank);
 
 /// A name for a job on one node, different from that of any other running or recent job.

@@ -10,7 +10,7 @@
 
 namespace muster::launcher {
 
-/// The last lines of a rank, for the message about its failure, without LibTorch's lists of stack frames.
+/// The last lines of a rank, for the message about its failure, without LibTorch's stack frames.
 class Tail {
  public:
   void add(std::string_view line);
@@ -20,14 +20,15 @@ class Tail {
   std::deque<std::string> lines_;
 };
 
-/// The file with all that a rank writes, as it is; a stream begins a new line where another one has not ended its own.
+/// The log file with everything that a rank writes, unchanged. A stream begins a new line if another stream has not
+/// ended its own.
 class RankLog {
  public:
-  /// Nothing is written without a file.
+  /// Without a file nothing is written.
   explicit RankLog(Descriptor file) : file_(std::move(file)) {}
-  /// `shown_on` tells the rank's streams apart.
+  /// `shown_on` distinguishes the rank's streams.
   void add(const Screen* shown_on, std::string_view bytes);
-  /// A line of the launcher's own.
+  /// Writes a line of the launcher.
   void say(std::string_view line);
 
  private:
@@ -36,9 +37,9 @@ class RankLog {
   const Screen* last_ = nullptr;   // of the stream that wrote last
 };
 
-/// One stream of one rank: takes bytes, gives whole lines to a screen.
-/// A carriage return starts the line anew. On the terminal of a live stream that is shown as it happens; elsewhere only
-/// what would stand in the line at its end is written.
+/// One stream of one rank: takes bytes and passes whole lines to a screen.
+/// A carriage return restarts the line. A live stream on a terminal shows this as it happens; other streams write only
+/// the final content of the line.
 class RankOutput {
  public:
   struct Setup {

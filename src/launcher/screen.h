@@ -5,8 +5,8 @@
 
 namespace muster::launcher {
 
-/// One destination of the ranks' output: a terminal, a pipe or a file, written whole line by whole line and without
-/// ever blocking, so that a slow reader never keeps the launcher from watching its ranks.
+/// One destination of the ranks' output: a terminal, a pipe or a file. It is written in whole lines and never blocks,
+/// so that a slow reader cannot keep the launcher from watching its ranks.
 class Screen {
  public:
   /// Borrows `fd`.
@@ -16,15 +16,15 @@ class Screen {
   void add_line(std::string_view prefix, std::string_view line);
   /// Adds the last line of a rank, which has no newline. With a prefix it gets one, without it is kept as it is.
   void add_unfinished(std::string_view prefix, std::string_view line);
-  /// Sets the line that a live rank is still writing (a progress bar). It stays the last one: finished lines go above.
+  /// Sets the line that a live rank is still writing (a progress bar). It stays the last: finished lines go above.
   void set_live(std::string text);
 
   bool is_terminal() const noexcept { return terminal_; }
   int fd() const noexcept { return fd_; }
   bool pending() const noexcept { return !buffer_.empty(); }
-  /// True when so much waits to be written that ranks should wait, too.
+  /// True if so much output waits to be written that the ranks should wait too.
   bool full() const noexcept;
-  /// Requires: poll() said that `fd` can be written. Writes what is certain not to block.
+  /// Requires: poll() reported that `fd` is writable. Writes only what cannot block.
   void flush();
 
  private:

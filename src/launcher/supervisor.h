@@ -12,8 +12,8 @@
 
 namespace muster::launcher {
 
-/// Sees the ends of the ranks of one node, finds the first cause of a failure, and ends all others then.
-/// It neither waits nor prints: whoever drives it polls what add_to() names for poll_timeout(), and calls look() after it.
+/// Detects that ranks of one node have ended, finds the first cause of a failure, and then ends all other ranks.
+/// It neither waits nor prints: its driver polls the entries of add_to() for poll_timeout(), and then calls look().
 /// Thread safety: one thread.
 class Supervisor {
  public:
@@ -32,22 +32,23 @@ class Supervisor {
   };
   explicit Supervisor(Setup setup) : setup_(std::move(setup)) {}
 
-  /// Sees who has ended. At the first cause all are told to end, and are killed `grace` later.
-  /// Every end is seen here and nowhere else, so none can slip in between what is judged and what is polled.
+  /// Checks which ranks have ended. At the first cause all ranks get SIGTERM, and `grace` later SIGKILL.
+  /// Ends are detected only here, so that none is missed between judging and polling.
   void look();
   /// The driver's own rank is about to end like this.
   void own_ends(End end) { own_end_ = end; }
-  /// What ends from now on was told to: no first cause is sought any more, and what still runs after this time is killed.
+  /// Ranks that end from now on do so on request: no first cause is sought any more, and ranks that still run after
+  /// `grace` are killed.
   void stop(std::chrono::milliseconds grace);
 
   bool all_ended() const;
   const std::optional<FirstCause>& cause() const noexcept { return cause_; }
-  /// All ranks as they stand.
+  /// The current state of all ranks.
   std::vector<SeenRank> seen() const;
   const Layout& layout() const noexcept { return setup_.layout; }
 
   void add_to(std::vector<pollfd>& entries) const;
-  /// Until something is due: milliseconds, or -1.
+  /// Milliseconds until something is due, or -1.
   int poll_timeout() const;
   void signal_all(int number, bool group) const;
 

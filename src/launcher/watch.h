@@ -11,7 +11,7 @@
 
 namespace muster::launcher {
 
-/// The signals that the launcher passes on, taken by a descriptor instead of handlers while this lives.
+/// While it lives, receives the signals that the launcher passes on, by a descriptor instead of handlers.
 class RelayedSignals {
  public:
   RelayedSignals();
@@ -22,7 +22,7 @@ class RelayedSignals {
   int fd() const noexcept { return fd_.get(); }
   /// The next signal, or 0. Never blocks.
   int next() const;
-  /// The mask from before, for the ranks.
+  /// The signal mask from before, for the ranks.
   const sigset_t& mask_before() const noexcept { return before_; }
 
  private:
@@ -30,7 +30,7 @@ class RelayedSignals {
   Descriptor fd_;
 };
 
-/// Drives the supervisor of a `muster run` until all ranks have ended, and passes output and signals on.
+/// Drives the supervisor of a `muster run` until all ranks have ended, and forwards output and signals.
 class Watch {
  public:
   struct Parts {
@@ -52,7 +52,7 @@ class Watch {
   void tell_cause(int first_rank);
 
   Parts parts_;
-  int stop_signal_ = 0;  // what the launcher was told to stop by
+  int stop_signal_ = 0;  // the signal that stopped the launcher
 };
 
 }  // namespace muster::launcher

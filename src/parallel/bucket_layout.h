@@ -21,13 +21,13 @@ struct BucketSpan {
 
 struct BucketLayout {
   std::vector<BucketSpan> buckets;     ///< in the order in which they are communicated
-  std::vector<int64_t> offsets;        ///< of each item, in the flat memory of its kind
+  std::vector<int64_t> offsets;        ///< offset of each item, in the flat memory of its kind
   std::vector<int64_t> totals;         ///< elements per kind
 };
 
-/// Items from the last to the first, roughly the order in which backward reaches them, into buckets of one kind of at most
-/// `cap_bytes` (the first: `first_bytes`; an item that is larger has a bucket of its own). A function of the arguments
-/// alone: every rank gets the same.
+/// Assigns items, from the last to the first (roughly the order in which backward reaches them), to buckets of one kind
+/// of at most `cap_bytes` (the first: `first_bytes`; a larger item has its own bucket). The result depends only on the
+/// arguments: it is the same on every rank.
 BucketLayout lay_buckets(const std::vector<BucketItem>& items, double first_bytes, double cap_bytes);
 
 }  // namespace muster::parallel

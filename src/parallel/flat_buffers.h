@@ -7,19 +7,19 @@
 
 namespace muster::parallel {
 
-/// Flat memory that is lent and comes back, so that one unit's is the next one's: fresh memory is dear, since the system
-/// hands it out page by page. Thread safety: the caller's.
+/// A pool of flat memory, so that one unit's memory is reused by the next unit: new memory is slow, since the system
+/// provides it page by page. Thread safety: the caller's.
 class FlatBuffers {
  public:
   /// 1-D, values undefined. `options`: dtype and device.
   at::Tensor take(int64_t numel, const at::TensorOptions& options);
-  /// Requires: from take(), and nobody uses it any more. An undefined tensor is none.
+  /// Returns memory to the pool. Requires: from take(), and no longer used. An undefined tensor is ignored.
   void give(at::Tensor buffer);
-  /// Of a buffer that will not come back.
+  /// For a buffer that will not be returned.
   void lose(const at::Tensor& buffer);
-  /// Gives back to the system what is not lent.
+  /// Frees memory that is not taken.
   void trim();
-  /// Lent and kept.
+  /// Bytes taken and kept in the pool.
   int64_t bytes() const noexcept { return lent_ + kept_; }
   int64_t peak_bytes() const noexcept { return peak_; }
 

@@ -6,17 +6,18 @@
 
 namespace muster::parallel {
 
-/// The order in which a pass, forward or backward, came to the units of a model last time, and how far the present one
-/// has followed it. Ranks that run the same program give equal answers, so what they start by them agrees too.
+/// The order in which the last pass, forward or backward, used the units of a model, and how far the current pass has
+/// followed it. It is the same on ranks that run the same program, and so are the collectives that they start by it.
 class GatherOrder {
  public:
   /// A pass begins.
   void begin();
-  /// The pass came to this unit from another one.
+  /// The pass moved to this unit from another one.
   void came_to(size_t unit);
-  /// Where the last pass went then, `ahead` further places on (0: the next one); nothing if the present pass went elsewhere.
+  /// The unit that the last pass used `ahead` places after the next one (0: the next one); nothing if the current pass
+  /// has deviated.
   std::optional<size_t> coming(size_t ahead) const;
-  /// The pass has ended well: it is what the next one is expected to do.
+  /// The pass completed: the next one is expected to follow it.
   void end();
 
  private:

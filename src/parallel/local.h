@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-/// What needs no other rank: modules, and gradients that lie whole on this one.
+/// Functions that need no other rank: for modules, and for gradients that are whole on this rank.
 namespace muster::parallel {
 
 struct NamedTensor {

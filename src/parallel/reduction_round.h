@@ -21,14 +21,14 @@
 
 namespace muster::parallel {
 
-/// The averaging of gradients during one backward after the other.
+/// Averages gradients during each backward; one such averaging is a round.
 ///
-/// A round begins with the first gradient of a backward and ends in autograd's final callback. Buckets start in their fixed
-/// order, each as soon as it and those before it are full; what is still open at the end (unused parameters) is filled
-/// with zeros, or with what was accumulated before, and started then. The last bucket carries flags, so that all ranks
-/// learn which parameters had gradients where, without a message of their own. Under a CommHook they have one.
-/// A backward within another belongs to the outer one's round. What a parameter gets after its bucket has started is
-/// averaged at the end, in a second message, where any rank has such gradients.
+/// A round begins with the first gradient of a backward and ends in autograd's final callback. Buckets start in their
+/// fixed order, each as soon as it and those before it are full. Gradients missing at the end (unused parameters) are
+/// filled with zeros, or with what was accumulated before, and their buckets are started then. The last bucket carries
+/// flags, so that all ranks learn which parameters had gradients where, without a separate message. Under a CommHook
+/// the flags have a separate message. A backward within another belongs to the outer one's round. What a parameter gets
+/// after its bucket has started is averaged at the end, in a second message, if any rank has such gradients.
 ///
 /// Thread safety: hooks may come from several threads.
 class ReductionRound {
@@ -38,29 +38,30 @@ class ReductionRound {
   ReductionRound(const ReductionRound&) = delete;
   ~ReductionRound();
 
-  /// Tells other ranks of each round before it communicates; nullptr: no more.
+  /// Informs other ranks of each round before it communicates; nullptr: stops.
   void set_session(JoinSession* session, int64_t model) noexcept;
-  /// A round of this rank without a backward: what it has not communicated yet, or zeros.
-  /// `root`: the rank whose buffers count.
+  /// A round of this rank without a backward: it sends what this rank has not communicated yet, or zeros.
+  /// `root`: the rank whose buffers are used.
   void shadow(int root, double divisor);
 
-  /// Called on every rank at the end of each round, with the rank whose buffers count.
+  /// f is called on every rank at the end of each round, with the rank whose buffers are used.
   void at_end(std::function<void(int root)> f) { at_end_ = std::move(f); }
-  /// A round of this rank outside of backward: what it has not communicated yet, or zeros. Nothing changes where no rank has a gradient.
+  /// A round of this rank outside of backward: it sends what this rank has not communicated yet, or zeros. Nothing
+  /// changes if no rank has a gradient.
   void start();
   void finish_started();
-  /// Rounds that came to their end, without shadows.
+  /// Number of completed rounds, without those of shadow().
   int64_t ended() const noexcept { return ended_; }
-  /// Rounds say place and step, and tell their order.
+  /// Rounds carry index and step, and record their order.
   void join_job(std::shared_ptr<JobRounds> job, int64_t place);
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
   /// nullptr: gradients are summed as they are.
   CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
-  /// A forward scope has closed: graphs that are alive came through it.
+  /// A forward scope has ended: the graphs that are alive came from it.
   void note_forward() noexcept;
-  /// Ends what a backward that threw has left behind.
+  /// Discards what a backward that threw has left behind.
   void before_backward();
   /// Throws what a backward without synchronisation has to report.
   void after_backward();
@@ -101,11 +102,11 @@ class ReductionRound {
   at::Tensor scale_;
   hook::GraphUse graphs_;
   std::vector<State> states_;
-  std::vector<int64_t> pending_;      // per bucket: expected gradients that have not come
-  std::vector<dist::Tag> bucket_tags_;   // what operations say, but for the step
+  std::vector<int64_t> pending_;      // per bucket: expected gradients that have not arrived
+  std::vector<dist::Tag> bucket_tags_;   // the tags of operations, without the step
   dist::Tag flag_tag_, late_tag_;
   std::shared_ptr<CommHook> comm_hook_;         // nullptr: all_reduce
-  std::vector<GradientBucket> hook_buckets_;    // what it sees
+  std::vector<GradientBucket> hook_buckets_;    // the buckets passed to the hook
   std::vector<dist::Communicator> hook_groups_; // of each bucket
   std::vector<CommHook::Finish> finishes_;      // of the buckets that were started, in this order
   dist::Work flag_work_;                        // under a hook
@@ -115,11 +116,11 @@ class ReductionRound {
   int root_ = 0;                      // of this round
   std::function<void(int root)> at_end_;
   bool shadow_ = false;               // this round has no backward here
-  bool own_ = false;                  // this round is one of start()
+  bool own_ = false;                  // this round was begun by start()
   int64_t ended_ = 0;
   RoundRecord record_;
-  int64_t backward_ = -1;             // which brought the latest gradient
-  std::vector<int64_t> backwards_;    // that have not come to their end: this one, and those round it
+  int64_t backward_ = -1;             // the one that produced the latest gradient
+  std::vector<int64_t> backwards_;    // that have not ended: this one, and those around it
   std::weak_ptr<char> running_;       // kept by the callbacks of these
   bool several_ = false;              // backwards in this round, within one another
   bool announced_ = false;            // between before_backward() and after_backward()

@@ -11,9 +11,9 @@
 
 namespace muster::parallel {
 
-/// The reductions of gradients within one backward: each unit's starts when its gradients are complete, and at most
-/// kUnderWay are under way. Where whole parameters stay (stages optimizer and gradients) they start in a fixed order, from the
-/// last unit to the first, so that ranks may get gradients in different orders, or not at all.
+/// The reductions of gradients within one backward: each unit's reduction starts when its gradients are complete, and
+/// at most kUnderWay run at a time. Where whole parameters stay (stages optimizer and gradients) they start in a fixed
+/// order, from the last unit to the first, so that ranks may get gradients in different orders, or not at all.
 /// Thread safety: the caller's.
 class Reductions {
  public:
@@ -25,17 +25,17 @@ class Reductions {
   void begin();
   /// All gradients of the unit have arrived. Collective.
   void complete(size_t unit);
-  /// More have come after complete().
+  /// More gradients have arrived after complete().
   void reopen(size_t unit);
-  /// Starts what has not been started. Collective.
+  /// Starts all reductions that have not been started. Collective.
   void start_rest();
-  /// The same, of no backward: the record of the job's averagings stays.
+  /// The same outside of a backward: JobRounds does not record it.
   void start_unrecorded();
-  /// All messages of this backward are made.
+  /// All messages of this backward have been sent.
   void record_end() { record_.end(); }
-  /// Waits for all that is under way.
+  /// Waits for all running reductions.
   void settle();
-  /// After a failure: forgets all that waits or is under way.
+  /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
   void join_job(std::shared_ptr<JobRounds> job, int64_t place);
@@ -48,12 +48,12 @@ class Reductions {
   bool in_order_;
   std::vector<size_t> order_;        // of units with gradients
   std::vector<char> complete_, reduced_;
-  size_t next_ = 0;                  // place in order_
+  size_t next_ = 0;                  // index into order_
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
-  std::vector<dist::Tag> tags_;      // by unit, but for the step
+  std::vector<dist::Tag> tags_;      // by unit, without the step
   RoundRecord record_;
-  bool unrecorded_ = false;          // this is no backward
+  bool unrecorded_ = false;          // not within a backward
 };
 
 }  // namespace muster::parallel

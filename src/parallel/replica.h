@@ -17,13 +17,13 @@ struct ReplicaParameter {
   at::Tensor tensor;
   optim::FlatPiece piece;
   at::Tensor gradient;         ///< the piece's gradient with the parameter's sizes and strides
-  const void* data = nullptr;  ///< where the parameter lies
+  const void* data = nullptr;  ///< the parameter's memory
   size_t bucket = 0;
 };
 
 /// A model's trainable parameters in flat memory, one allocation of values and one of gradients per dtype and device,
-/// and the buckets into which gradients are divided. After the last bucket's gradients, and communicated with them,
-/// comes room for flags.
+/// and the buckets into which gradients are divided. Space for flags follows the last bucket's gradients and is
+/// communicated with them.
 class Replica {
  public:
   /// Moves the parameters. Their handles, sizes, strides, versions and hooks stay.
@@ -37,8 +37,8 @@ class Replica {
   /// 1-D, `flags` elements at the end of the last bucket; undefined without parameters.
   const at::Tensor& flags() const noexcept { return flags_; }
   const std::vector<at::Tensor>& values() const noexcept { return values_; }
-  /// Gradients as they lie in the buckets: one that has two dimensions or more as a matrix whose rows go along the dimension that is
-  /// outermost in memory.
+  /// The gradients in the buckets: one with at least two dimensions as a matrix whose rows go along the dimension that
+  /// is outermost in memory.
   std::vector<GradientBucket> hook_buckets() const;
 
  private:

@@ -15,9 +15,9 @@ using Units = std::vector<std::unique_ptr<ShardedUnit>>;
 
 enum class Pass : uint8_t { forward, backward };
 
-/// Which units are whole in this rank's memory: those in use, the one used last, those round it (the root's, and the units
-/// whose modules contain its module), and those that come next by the last pass. The last are a hint that saves waiting;
-/// ranks that run the same program take the same ones.
+/// Which units are whole in this rank's memory: those in use, the one used last, those around it (the root's, and the
+/// units whose modules contain its module), and those that come next by the last pass. The latter are only prefetched;
+/// ranks that run the same program prefetch the same ones.
 /// Thread safety: the caller's.
 class Residency {
  public:
@@ -27,23 +27,23 @@ class Residency {
   void begin(Pass pass);
   void end(Pass pass) { orders_[static_cast<size_t>(pass)].end(); }
   /// The unit is whole on return, and stays so until leave(). `keeps`: other units stay whole, too.
-  /// Collective, if it was not.
+  /// Collective, if the unit was not whole.
   void use(size_t unit, Pass pass, bool keeps);
   void leave(size_t unit) noexcept { --in_use_[unit]; }
-  /// In use until leave(), whatever its state.
+  /// Marks the unit as in use until leave(), whatever its state.
   void hold(size_t unit) { ++in_use_[unit]; }
-  /// Frees the unit unless it is in use, or always there.
+  /// Frees the unit unless it is in use or resident.
   void release(size_t unit);
   void release_all(bool keep_roots);
-  /// The parts of the unit have got other values. Collective, if its whole values are always there.
+  /// The values of the unit's parts have changed. Collective, if the unit is resident.
   void update(size_t unit);
-  /// Waits for the gather that is under way.
+  /// Waits for the gather that is running.
   void settle(size_t unit);
 
   int64_t live_bytes() const noexcept { return live_; }
   int64_t peak_bytes() const noexcept { return peak_; }
   int64_t gathers() const noexcept { return gathers_; }
-  /// Requires: values of units were opened or closed by others.
+  /// Counts live bytes again. Requires: other code opened or closed values of units.
   void recount();
 
  private:

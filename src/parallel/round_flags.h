@@ -10,18 +10,19 @@
 
 namespace muster::parallel {
 
-/// What ranks tell each other in a round, beside gradients: numbers that are summed with the last bucket. Per parameter: 1 where this
-/// rank has a gradient; then: 1 where it should have one and has none; then: something else than expected has happened; then: there are late
-/// gradients. Sums of ones compare well with 0 in every dtype, so both sides of the question are asked.
+/// What ranks exchange in a round, beside gradients: numbers that are summed with the last bucket. Per parameter: 1
+/// where this rank has a gradient; then per parameter: 1 where it should have one and has none; then: 1 if something
+/// unexpected has happened; then: 1 if there are late gradients. Sums of ones compare well with 0 in every dtype, so
+/// both a flag and its opposite are summed.
 struct RoundFlags {
-  /// Elements for this many parameters.
+  /// Number of elements for this many parameters.
   static int64_t count(size_t parameters) { return 2 * static_cast<int64_t>(parameters) + 2; }
-  /// This rank's. `due`: gradients of trainable parameters are.
+  /// Writes this rank's flags. `due`: whether trainable parameters should have gradients.
   static void write(const Replica& replica, bool due, bool broken, bool late);
-  /// All ranks', after the sum.
+  /// Reads the flags of all ranks, after the sum.
   static RoundFlags read(const Replica& replica);
 
-  /// Some rank had a loss.
+  /// Whether some rank had a loss.
   bool any() const;
   /// Which parameters lack gradients on some ranks, or all; empty: none.
   std::string missing(const Replica& replica) const;

@@ -8,7 +8,7 @@
 
 namespace muster::parallel {
 
-/// One model's part in the record of its job's averagings; without a job it does nothing.
+/// One model's entries in the JobRounds of its program; without one it does nothing.
 /// Thread safety: the caller's.
 class RoundRecord {
  public:
@@ -16,7 +16,7 @@ class RoundRecord {
     job_ = std::move(job);
     place_ = place;
   }
-  /// Of the job's optimizers; -1: unknown.
+  /// The step of the job's optimizers; -1: unknown.
   int64_t step() const noexcept { return job_ ? job_->step() : -1; }
   /// Only the first counts until end().
   void begin() {

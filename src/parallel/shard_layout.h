@@ -8,9 +8,9 @@
 
 namespace muster::parallel {
 
-/// Where the parameters of a unit lie in its flat memory, and which part of that each rank holds.
-/// Every parameter starts at a multiple of the padding. Rank r holds the r-th of `world` chunks of equal length, a whole
-/// number of paddings; the last chunks may reach beyond the parameters, or lie beyond them altogether.
+/// The positions of a unit's parameters in its flat memory, and the part of that memory that each rank holds.
+/// Every parameter starts at a multiple of the padding. Rank r holds the r-th of `world` chunks of equal length, a
+/// multiple of the padding; the last chunks may extend beyond the parameters, or be entirely beyond them.
 class ShardLayout {
  public:
   ShardLayout(const std::vector<int64_t>& numels, int world);
@@ -20,7 +20,7 @@ class ShardLayout {
   int64_t total() const noexcept { return chunk_ * world_; }
   /// The padded range of parameter i in the flat memory.
   shard::Chunk whole(size_t i) const { return spans_[i]; }
-  /// What rank r holds of parameter i, relative to its chunk. Length 0: nothing.
+  /// The range of parameter i that rank r holds, relative to its chunk. Length 0: nothing.
   shard::Chunk part(size_t i, int rank) const;
   /// The parameter at this element of the flat memory. Requires: there is one.
   size_t at(int64_t element) const;

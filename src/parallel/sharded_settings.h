@@ -10,31 +10,34 @@
 
 namespace muster::parallel {
 
-/// Who shares the parts of a model, and who else has the same part.
+/// The ranks over which a model is sharded, and those that hold the same part.
 struct ShardGroups {
   dist::Communicator shards, replicas;
-  dist::Communicator neighbours = {};   ///< of the shards, those that keep whole values between forward and backward
+  dist::Communicator neighbours = {};   ///< the ranks of `shards` that keep whole values, sharded among them, between
+                                        ///< forward and backward
   int size() const noexcept { return shards.size() * replicas.size(); }
   bool is_main() const noexcept { return shards.rank() == 0 && replicas.rank() == 0; }
 };
 
-/// The options of sharded training, read.
+/// The parsed options of sharded training.
 struct ShardSettings {
   bool keeps_after_forward = false;
   int64_t limit_bytes = 0;   ///< 0: the unit in use and the next
   std::optional<at::ScalarType> buffer_dtype, output_dtype, param_dtype, reduce_dtype;
   bool cast_forward_inputs = true;
-  int kept_over = 0;   ///< neighbours that whole values stay cut over between forward and backward; 0: none
+  int kept_over = 0;   ///< number of neighbours over which whole values stay sharded between forward and backward; 0:
+                       ///< none
   double predivide = 0;
   ShardStage stage = ShardStage::full;
 
-  /// Whole parameters stay in the memory of each rank.
+  /// Whether whole parameters stay in the memory of each rank.
   bool resident() const noexcept { return stage != ShardStage::full; }
-  /// By what gradients of this many ranks are divided before they are summed in this dtype.
+  /// The divisor of gradients of this many ranks before they are summed in this dtype.
   double divisor_before(at::ScalarType dtype, int ranks) const;
 };
 
-/// Throws: ConfigError (MU168) for a value that is not known or cannot be kept where parameters are cut over so many ranks.
+/// Throws: ConfigError (MU168) for an unknown value, or one that is impossible where parameters are sharded over that
+/// many ranks.
 ShardSettings read_settings(const ShardedOptions& options, int shards);
 
 }  // namespace muster::parallel

@@ -19,16 +19,16 @@
 
 namespace muster::parallel {
 
-/// What hooks and watched storages see. They hold it weakly: it ends with the model.
+/// The state that hooks and watched storages use. They hold weak references to it: it is destroyed with the model.
 class ShardedModel::State final : public hook::StorageWatcher, public std::enable_shared_from_this<State> {
  public:
   State(torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
       : module(module), groups(std::move(groups)), settings(settings) {}
   ~State() override;
-  /// To be called once, when this is owned. Collective.
+  /// Call it once, when a shared_ptr owns this object. Collective.
   void build(std::vector<UnitPlan> plans);
   void convert_buffers(const std::vector<at::Tensor>& buffers);
-  /// These are the module's, which get the main rank's values now and by share_buffers(). Collective.
+  /// Sets the module's buffers, which get the main rank's values now and in share_buffers(). Collective.
   void lay_buffers(const std::vector<NamedTensor>& buffers);
   void share_buffers() const;
 
@@ -39,18 +39,18 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void leave_forward() noexcept;
   void begin_backward(bool announced);
   void finish_backward();
-  /// A backward that brought nothing.
+  /// A round without a backward.
   void start_round();
   void finish_round();
   void join_job(std::shared_ptr<JobRounds> job, int64_t place) { reductions_->join_job(std::move(job), place); }
   /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
   void refuse_bypass();
-  /// Of a backward that did not come to its end.
+  /// Discards a backward that did not complete.
   void abandon_backward();
 
-  /// The parts of these units have got other values. Collective, if whole values are always there.
+  /// The values of these units' parts have changed. Collective, if the units are resident.
   void update(const std::vector<bool>& of_units);
-  /// Waits for gathers of what is always there, so that parts may be written.
+  /// Waits for gathers of resident units, so that parts may be written.
   void settle_values();
   /// Runs f with the whole values of all parameters in memory.
   void with_full_values(const std::function<void()>& f, const FullParamsOptions& how);
@@ -69,13 +69,13 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   FlatBuffers buffers;
   Units units;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;
-  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;   // of buffers that were converted
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;   // original dtypes of converted buffers
   int64_t rounds = 0;   // of reductions that have ended
   bool sync = true;
 
  private:
   enum class FullScope { none, reads, writes };
-  /// Bytes of values and gradients that a rank holds always, and at most.
+  /// Bytes of values and gradients that a rank holds permanently, and at the peak.
   struct Needs {
     int64_t rest = 0, peak = 0;
   };
@@ -90,7 +90,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void at_end_of_backward();
   void reduce();
   void forget_shares();
-  /// What errors call the gathers from now on.
+  /// Sets how errors name the gathers from now on.
   void name_gathers(const char* purpose);
   void check_parameters() const;
   void open_values(const FullParamsOptions& how);
@@ -105,16 +105,16 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   std::vector<hook::GradientHook> gradient_hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;
-  std::optional<hook::GraphUse> graphs_;   // of trainable parameters, where operators outside of forwards pass
-  std::vector<size_t> first_leaf_;         // by unit: its first one there
+  std::optional<hook::GraphUse> graphs_;   // graphs of trainable parameters, where operators outside of forwards pass
+  std::vector<size_t> first_leaf_;         // by unit: index of its first leaf there
   bool seen_gradient_ = false, seen_scoped_ = false;
   std::vector<size_t> arrived_;   // by unit: gradients in this backward
   int forward_depth_ = 0;
-  int exceptions_ = 0;            // under way when the forward began
+  int exceptions_ = 0;            // number of exceptions in flight when the forward began
   bool in_backward_ = false;
   bool announced_ = false;        // this backward began with before_backward()
   int64_t backward_ = -1;         // which one it is; -1 before its first hook
-  std::thread::id thread_;        // that ran its first hook
+  std::thread::id thread_;        // the thread that ran its first hook
   bool stand_ins_shown_ = false;
   FullScope scope_ = FullScope::none;
 };

@@ -17,70 +17,71 @@
 namespace muster::parallel {
 
 /// The parameters of one unit: this rank's part of them, and the memory of their whole values.
-/// Knows nothing of when; that is the model's affair. Thread safety: the caller's.
+/// The model decides when values are gathered and freed. Thread safety: the caller's.
 class ShardedUnit {
  public:
-  /// Moves the parameters onto the unit's memory; values are those of the main rank. Touches are reported with `tag`.
+  /// Moves the parameters to the unit's memory; values are those of the main rank. Touches are reported with `tag`.
   /// Requires: groups, settings and buffers outlive this object. Collective.
   ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
               const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag);
 
   const std::string& name() const noexcept { return plan_.name; }
   bool is_root() const noexcept { return plan_.root; }
-  /// Whether both belong to one module, or the other one's module lies within this one's.
+  /// Whether both belong to one module, or the other one's module is within this one's.
   bool covers(const ShardedUnit& other) const;
   size_t size() const noexcept { return plan_.parameters.size(); }
   const NamedTensor& parameter(size_t i) const { return plan_.parameters[i]; }
-  /// The parameter that this view of the unit's memory, or of its gradients' stand-ins, belongs to.
+  /// The parameter of this view of the unit's memory, or of this gradient placeholder.
   const NamedTensor& parameter_of(const at::Tensor& view) const { return plan_.parameters[layout_.at(view.storage_offset())]; }
   const optim::FlatPiece& piece(size_t i) const { return pieces_[i]; }
-  /// What this rank holds of the parameter, under one of its names.
+  /// The part of the parameter that this rank holds, under one of its names.
   ParameterPart part(size_t i, std::string name) const;
   bool trainable(size_t i) const { return trainable_[i]; }
   size_t trainable_count() const noexcept { return trainable_count_; }
-  /// The name of a parameter that no longer lies in the unit's memory; empty if all do.
+  /// The name of a parameter that is no longer in the unit's memory; empty if all are.
   std::string misplaced() const;
   /// The name of a parameter that has begun to require a gradient; empty if none has.
   std::string unfrozen() const;
 
   bool resident() const noexcept { return settings_.resident(); }
   UnitState state() const noexcept { return state_; }
-  /// What gathers from now on are for, in their labels. Requires: text that stays.
+  /// Sets the purpose of gathers from now on, shown in their labels. Requires: text that stays valid.
   void gather_for(const char* purpose) noexcept { purpose_ = purpose; }
-  /// Whether the event starts a gather. Collective then.
+  /// Handles the event. Returns whether it starts a gather; it is collective then.
   bool meet(UnitEvent event);
-  /// Of the memory of whole values that is in use now.
+  /// Bytes of whole values that are in use now.
   int64_t live_bytes() const { return state_ == UnitState::sharded && !resident() ? 0 : whole_bytes(); }
   int64_t whole_bytes() const { return layout_.total() * static_cast<int64_t>(c10::elementSize(used_dtype_)); }
-  /// Of the memory that is always there.
+  /// Bytes that are allocated permanently.
   int64_t held_bytes() const;
-  /// Of the parameters' own elements, without padding.
+  /// Number of the parameters' elements, without padding.
   int64_t elements() const noexcept { return elements_; }
   int64_t padded_elements() const noexcept { return layout_.total(); }
 
-  /// Whole values, apart from the unit's own memory; undefined on other ranks than 0 of the shards if `main_only`. Collective.
+  /// Whole values, in memory separate from the unit's; undefined on other ranks than 0 of the shards if `main_only`.
+  /// Collective.
   std::vector<at::Tensor> whole_values(bool main_only) const;
   /// Gathers whole values in the dtype of use into memory that can be written, on the first rank of the shards only if
-  /// `main_only`. Collective. The unit must be given back by close_values().
+  /// `main_only`. Collective. close_values() must be called afterwards.
   void open_values(bool main_only);
-  /// Takes back what open_values() gave. With `write_back` this rank's part, or what the first rank has, becomes the value.
+  /// Ends open_values(). With `write_back` this rank's part, or what the first rank has, becomes the value.
   /// Collective.
   void close_values(bool main_only, bool write_back);
   bool values_open() const noexcept { return open_; }
 
-  /// On: freeing the whole values leaves the neighbours a share each, from which the next gather takes them.
+  /// On: after the whole values are freed, each neighbour keeps a share, from which the next gather takes them.
   void leave_shares(bool on) noexcept { leaves_share_ = on && groups_.neighbours.size() > 1; }
-  /// Must be called where the next gather may belong to another pass.
+  /// Frees the kept share. Must be called where the next gather may belong to another pass.
   void forget_share();
 
-  /// Undefined where nothing is trainable.
+  /// nullptr if no parameter is trainable.
   UnitGradients* gradients() noexcept { return gradients_.get(); }
   const UnitGradients* gradients() const noexcept { return gradients_.get(); }
-  /// Takes a whole gradient that autograd has made; see UnitGradients::take().
+  /// Takes a whole gradient that autograd has computed; see UnitGradients::take().
   void take_gradient(size_t i, const at::Tensor& gradient, bool last);
   void zero_gradient(size_t i, bool set_to_none);
-  /// Puts a stand-in where the user looks for a gradient, and takes it away. The latter takes a stand-in that is gone
-  /// already for a wish to forget the gradient.
+  /// Sets and removes gradient placeholders. If a placeholder is gone already, hide_stand_ins() clears the gradient,
+  /// since the user has reset it.
   void show_stand_ins();
   void hide_stand_ins();
 
@@ -103,8 +104,8 @@ class ShardedUnit {
   at::ScalarType used_dtype_;       // of whole values
   hook::WatchedStorage memory_, stand_in_memory_;
   at::Tensor values_;               // this rank's part, in the dtype that is updated
-  at::Tensor whole_;                // the memory that memory_ shows, or that is gathered into
-  at::Tensor share_;                // of whole values that were freed
+  at::Tensor whole_;                // the memory that backs memory_, or that is gathered into
+  at::Tensor share_;                // this rank's share of whole values that were freed
   dist::Work work_;
   UnitState state_ = UnitState::sharded;
   const char* purpose_ = "new values";

@@ -13,11 +13,11 @@
 
 namespace muster::parallel {
 
-/// The gradients of one unit: whole ones that wait for the other ranks', and the sums of what this rank holds.
+/// The gradients of one unit: whole gradients that are not reduced yet, and the sums of the part that this rank holds.
 ///
-/// Whole gradients lie in one row per rank: its chunk, then a flag per parameter that tells whether it got a gradient, so
-/// that one reduction of rows carries both. Where whole gradients stay resident (`keeps_whole`), the sum is this rank's row;
-/// otherwise rows are lent memory, in the dtype of the reduction.
+/// Whole gradients are stored in one row per rank: its chunk, then a flag per parameter for whether it got a gradient,
+/// so that one reduction of rows carries both. Where whole gradients stay resident (`keeps_whole`), the sum is this
+/// rank's row; otherwise rows are pool memory, in the dtype of the reduction.
 /// Thread safety: the caller's.
 class UnitGradients {
  public:
@@ -31,38 +31,39 @@ class UnitGradients {
   /// Requires: the layout, the groups and the buffers outlive this object. `numels`: elements of each parameter.
   UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind, FlatBuffers& buffers);
 
-  /// This rank's part of the gradient of parameter i, the padding included.
+  /// This rank's part of the gradient of parameter i, including the padding.
   at::Tensor part(size_t i) const;
-  /// Its gradient counts in a step.
+  /// Whether a step uses its gradient.
   bool counted(size_t i) const { return counted_[i]; }
-  /// It has a whole gradient that waits.
+  /// Whether it has a whole gradient that is not reduced yet.
   bool waits(size_t i) const { return waits_[i]; }
   bool waiting() const;
 
-  /// Adds a whole gradient, 1-D in the order of the parameter's memory, to what waits. The last one before a reduction is the
-  /// time to scale the sum, while it passes through the cache; where none is said to be the last, start_reduction() does it.
+  /// Adds a whole gradient, 1-D in the order of the parameter's memory, to those that wait. `last`: the sum is scaled
+  /// while it is in the cache, since no more gradients follow before the reduction; otherwise start_reduction() scales
+  /// it.
   void take(size_t i, const at::Tensor& flat, bool last = true);
-  /// Starts to sum what waits over the ranks. Collective, until settle() returned.
+  /// Starts to sum the waiting gradients over the ranks. Collective, until settle() returned.
   /// Requires: the tag outlives the reduction.
   void start_reduction(const dist::Tag& tag);
   bool under_way() const { return flight_.has_value(); }
-  /// The sum of the shards is there, that over replicas is started.
+  /// Waits for the sum over the shards, and starts the sum over the replicas.
   void finish_scatter();
   /// Adds the sums to the parts.
   void settle();
-  /// After a failure: waits for what is under way, and forgets it and what waits. Throws nothing.
+  /// After a failure: waits for what is running, and discards it and what waits. Throws nothing.
   void cancel() noexcept;
 
   void zero(size_t i, bool set_to_none);
-  /// What is counted and what waits.
+  /// Scales both the counted and the waiting gradients.
   void scale(size_t i, double factor);
-  /// Of the memory that is always there.
+  /// Bytes that are allocated permanently.
   int64_t held_bytes() const;
 
  private:
   struct Stretch {     // of a parameter, within one row
     int64_t row, begin, start, length;
-    int64_t padded;    // with what fills the parameter's last block
+    int64_t padded;    // with the padding of the parameter's last block
   };
   struct Flight {
     dist::Work work;
@@ -85,7 +86,7 @@ class UnitGradients {
   Kind kind_;
   FlatBuffers& buffers_;
   std::vector<std::vector<Stretch>> stretches_;
-  std::vector<Stretch> gaps_;   // of no parameter
+  std::vector<Stretch> gaps_;   // ranges that belong to no parameter
   at::Tensor scale_;            // 1 / divisor_before, as a number
   at::Tensor rows_;
   at::Tensor result_;           // the chunk of this rank, then flags

@@ -9,45 +9,49 @@
 
 namespace muster::runtime {
 
-/// What a loader in use knows of the step in hand; without one, every rank's micro-batch counts 1.
+/// What the loader in use knows of the current step. Without a loader, the micro-batch of every rank counts 1.
 struct MicroBatch {
-  int64_t full = 0;     ///< samples of all ranks in a full step; 0 where steps vary
-  bool last = false;    ///< it ends its loader
+  int64_t full = 0;     ///< samples of all ranks in a full step; 0 if batch sizes vary
+  bool last = false;    ///< it is the last of its loader
   int64_t local = 1;    ///< samples of this rank, repeated ones included
-  int64_t rest = 0;     ///< of other ranks in later steps, in which this rank has none
-  int64_t total = 0;    ///< as `local`, over all ranks; 0 where nobody knows
+  int64_t rest = 0;     ///< samples of other ranks in later steps, in which this rank has none
+  int64_t total = 0;    ///< as `local`, over all ranks; 0 if unknown
 };
 
-/// Which micro-batches end a window, and what each counts for in it. Thread safety: one thread at a time.
+/// Decides which micro-batches end a window, and the weight of each in it. Thread safety: one thread at a time.
 ///
-/// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its samples and N the samples of a full window
-/// over all ranks, so that the mean over ranks of the sums of gradients is sum(n_i g_i) / N, and a full window of equal
-/// batches costs nothing. A window that turns out to hold another number of samples is corrected before its last backward.
-/// A micro-batch without a loss on this rank counts as any other, wherever it stands in the window: its gradient is zero. So no rank
-/// need know which losses the others had.
+/// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its samples and N the samples of a full
+/// window over all ranks, so that the mean over ranks of the sums of gradients is sum(n_i g_i) / N, and a full window
+/// of equal batches costs nothing. A window that turns out to hold another number of samples is corrected before its
+/// last backward.
+/// A micro-batch without a loss on this rank counts as any other, wherever it stands in the window: its gradient is
+/// zero. So a rank need not know which losses the others had.
 class Accumulation {
  public:
   /// Throws: ConfigError (MU181) for less than one step.
   Accumulation(const GradientAccumulationOptions& options, dist::Communicator group);
 
-  /// A micro-batch begins. `rescale` multiplies all gradients so far.
+  /// Begins a micro-batch. `rescale` multiplies all gradients so far.
   void begin(const MicroBatch& batch, std::function<void(double)> rescale);
-  /// It ends; no loss is weighted until the next one begins.
+  /// Ends the micro-batch: no loss is weighted until the next one begins.
   void end() noexcept { inside_ = false; }
-  /// The micro-batch counts for this many, in place of its samples.
-  /// Throws: UsageError (MU182) once a loss of it went backward; (MU183) while ranks are joined.
+  /// Sets the weight of the micro-batch, in place of its number of samples.
+  /// Throws: UsageError (MU182) after a backward of one of its losses; (MU183) inside join_uneven_inputs().
   void weigh(double count);
-  /// The optimizer steps with this micro-batch. True before the first one.
+  /// True if the optimizer steps after this micro-batch, and before the first one.
   bool sync() const noexcept { return sync_; }
-  /// An optimizer steps: warns, once, where several micro-batches were asked for and none was ever begun, and settles.
+  /// Called when an optimizer steps: warns, once, if a window has several micro-batches but none was ever begun; calls
+  /// settle().
   /// Collective: as loss_factor().
   void note_step();
-  /// The gradients of this window are about to be used, or to be sent for good: if its last micro-batch had no loss, it counts now.
+  /// Called before the gradients of this window are used, or sent for the last time: if the last micro-batch had no
+  /// loss, it is counted now.
   /// Collective: as loss_factor(), which other ranks call.
   void settle();
-  /// Joined ranks do so only where a window ends: a rank without batches has no gradients to add to.
+  /// True if this micro-batch communicates gradients. Inside join_uneven_inputs() only the end of a window does: a rank
+  /// without batches has no gradients to add to.
   bool communicates() const noexcept { return sync_ || (options_.sync_each_batch && !joined_); }
-  /// What a loss is multiplied by. Gradients so far may be rescaled first.
+  /// Returns the factor for a loss. May rescale the gradients so far first.
   /// Collective: at the end of a window in which weigh() was called, and in the first such one.
   double loss_factor();
 
@@ -57,17 +61,18 @@ class Accumulation {
   /// Steps that a scheduler takes at the end of this window.
   int scheduler_steps() const noexcept { return options_.adjust_scheduler ? micro_batches_ : 1; }
   void use_group(const dist::Communicator& group) { group_ = group; }
-  /// Ranks may run out of batches, and nothing is communicated here. A window that other ranks go on with after this rank's last
-  /// batch stays open; its gradients are sent with theirs.
+  /// Inside join_uneven_inputs(), ranks may run out of batches, and nothing is communicated here. If other ranks
+  /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.
   void set_joined(bool joined) noexcept;
-  /// Back to the start of a window.
+  /// Goes back to the start of a window.
   void reset() noexcept;
-  /// Micro-batches of an unfinished window so far; 0 between windows.
+  /// Number of micro-batches so far in an unfinished window; 0 between windows.
   int open_micro_batches() const noexcept { return fresh_ ? 0 : micro_batches_; }
 
-  /// Where the window stands on this rank; the number of its steps included.
+  /// The state of the window on this rank, with its number of steps.
   State save_state() const;
-  /// Throws: CheckpointError (MU208, MU209, MU240 for another number of steps in an open window), and changes nothing then.
+  /// Throws: CheckpointError (MU208, MU209, MU240 for another number of steps in an open window); then nothing is
+  /// changed.
   void load_state(const State& state);
 
  private:
@@ -82,23 +87,23 @@ class Accumulation {
   dist::Communicator group_;
   MicroBatch batch_;
   std::function<void(double)> rescale_;
-  double count_ = 1;             // of this micro-batch
-  double own_ = 0;               // counts of the window on this rank
-  double known_ = 0;             // and over all ranks, as far as loaders know
-  double full_ = 0;              // the number that this window's losses are weighted for
-  double correction_ = 1;        // of this micro-batch's losses
-  double agreed_ = 0;            // the last number that ranks had to agree on
+  double count_ = 1;             // weight of this micro-batch
+  double own_ = 0;               // sum of the weights in the window on this rank
+  double known_ = 0;             // the same over all ranks, as far as loaders know
+  double full_ = 0;              // the sum of weights that this window's losses are weighted for
+  double correction_ = 1;        // factor on this micro-batch's losses
+  double agreed_ = 0;            // the last sum that ranks had to agree on
   int64_t counter_ = 0;
-  int micro_batches_ = 1;        // of the window
-  bool goes_on_ = false;         // the window, on other ranks only
+  int micro_batches_ = 1;        // begun in the window
+  bool goes_on_ = false;         // the window goes on, on other ranks only
   bool inside_ = false;
   bool sync_ = true;
-  bool used_ = false;            // a micro-batch was begun, or it was said that none was
+  bool used_ = false;            // a micro-batch was begun, or the warning that none was has been given
   bool fresh_ = true;            // the next micro-batch begins a window
   bool joined_ = false;
-  bool known_by_all_ = true;     // in this window
-  bool counted_ = true;          // this micro-batch is; true before the first one
-  bool weighted_ = false;        // a loss of this window was
+  bool known_by_all_ = true;     // whether loaders knew `total` in all of this window
+  bool counted_ = true;          // this micro-batch is counted; true before the first one
+  bool weighted_ = false;        // a loss of this window was weighted
 };
 
 }  // namespace muster::runtime

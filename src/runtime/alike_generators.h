@@ -6,18 +6,20 @@
 
 namespace muster::runtime {
 
-/// Watches in the first steps of a program whether all ranks draw the same random numbers from LibTorch's default generator of the CPU.
-/// What ranks know of each other travels in messages of the steps themselves.
+/// Detects in the first steps of a program whether all ranks draw the same random numbers from LibTorch's default CPU
+/// generator.
+/// Ranks exchange what this needs in the messages of the steps themselves.
 /// Thread safety: one thread at a time.
 class AlikeGenerators {
  public:
   explicit AlikeGenerators(dist::Communicator group) : group_(std::move(group)) {}
-  /// An optimizer has stepped. True once: if all generators were in one state at the step before, and this one has moved since.
+  /// Called after an optimizer step. Returns true once: if all generators were in the same state at the step before,
+  /// and this one has moved since.
   bool note_step();
 
  private:
   dist::Communicator group_;
-  uint64_t said_ = 0;   // of the state at the step before
+  uint64_t said_ = 0;   // digest of the state at the step before; 0: none
   int steps_ = 0;
 };
 

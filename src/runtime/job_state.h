@@ -21,7 +21,7 @@
 
 namespace muster::runtime {
 
-/// All that a job's course depends on, in the order in which it was prepared or registered.
+/// All that the training of a job depends on, in the order in which it was prepared or registered.
 struct JobParts {
   std::shared_ptr<Accumulation> accumulation;
   c10::Device device;
@@ -36,16 +36,16 @@ struct JobParts {
 /// Collective. Throws: CheckpointError (MU241).
 CheckpointContents save_job(const JobParts& parts);
 
-/// How a job is taken back.
+/// How the state of a job is loaded.
 struct JobLoad {
   const Checkpoint& checkpoint;
-  const State& shared;   ///< the checkpoint's, as hooks left it
-  bool strict = true;    ///< a name or an object that only one side has is an error
+  const State& shared;   ///< the checkpoint's shared state, after the hooks
+  bool strict = true;    ///< a name or an object that only the checkpoint or only the program has is an error
 };
 
-/// Checks that the states fit, and loads what can only be loaded whole; models and optimizers follow in
-/// load.commit(). Returns lines on what cannot be kept.
-/// Throws: CheckpointError (MU240, MU242), what parts throw on their states.
+/// Checks that the states fit, and loads what can only be loaded whole; models and optimizers follow in load.commit().
+/// Returns lines on what cannot be kept.
+/// Throws: CheckpointError (MU240, MU242), and what the parts throw for their states.
 std::vector<std::string> load_job(const JobParts& parts, const JobLoad& how, AtomicLoad& load);
 
 }  // namespace muster::runtime

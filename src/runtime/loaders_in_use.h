@@ -12,18 +12,18 @@
 
 namespace muster::runtime {
 
-/// The loaders of one runtime: which of them is being iterated, the innermost one of nested loops.
+/// The loaders of one runtime, and which of them is being iterated: the innermost one of nested loops.
 class LoadersInUse {
  public:
   void add(const std::shared_ptr<data::LoaderState>& loader);
-  /// Those that somebody still holds, in the order in which they were added.
+  /// The loaders that still exist, in the order in which they were added.
   std::vector<std::shared_ptr<data::LoaderState>> all() const;
-  /// Of the step in hand.
+  /// The micro-batch of the current step.
   MicroBatch micro_batch(int world_size) const;
   std::optional<StepRows> rows() const;
-  /// What loaders had for even_batches.
+  /// Loaders and their values of even_batches.
   using Evenness = std::vector<std::pair<std::shared_ptr<data::LoaderState>, std::optional<bool>>>;
-  /// Gives all of them this value, if it is one; returns what they had.
+  /// Sets even_batches of all loaders, if `even` has a value; returns the former values.
   Evenness set_even(std::optional<bool> even) const;
 
  private:

@@ -13,23 +13,23 @@ namespace muster::runtime {
 
 using parallel::JobRounds;
 
-/// The models of one runtime, for its optimizers: who holds which parameter. Grows only.
+/// The models of one runtime, with which optimizers look up who holds which parameter. Grows only.
 class ModelRegistry {
  public:
   void add(const std::shared_ptr<PreparedModel>& model);
-  /// The living models, in the order in which they were prepared.
+  /// The models that still exist, in the order in which they were prepared.
   std::vector<std::shared_ptr<PreparedModel>> models() const;
   std::shared_ptr<PreparedModel> find(const torch::nn::Module& module) const;
   /// Changes whenever a model is added.
   int64_t generation() const noexcept { return generation_; }
-  /// An optimizer has come to the end of a step, whether it changed anything or not.
+  /// Called at the end of an optimizer step, whether it changed anything or not.
   void note_step() { start_steps(rounds_->step() + 1); }
-  /// Steps are counted from here. Requires: every rank does so at the same point of the program.
+  /// Sets the number of the current step. Requires: every rank does so at the same point of the program.
   void start_steps(int64_t at) { rounds_->set_step(at); }
-  /// The averagings of all models, and each model's place there.
+  /// The gradient reductions of all models; place_of() gives a model's place in them.
   JobRounds& rounds() const noexcept { return *rounds_; }
   int64_t place_of(const PreparedModel& model) const;
-  /// nullptr if it is no more.
+  /// nullptr if the model no longer exists.
   std::shared_ptr<PreparedModel> at(int64_t place) const;
 
  private:

@@ -36,7 +36,7 @@
 
 namespace muster::runtime {
 
-/// What a rank has to tell the others when they ask.
+/// Flags of a rank that the other ranks can ask for.
 struct Flags {
   std::unique_ptr<SignalWatch> signals;   ///< from catch_signals() on
   bool trigger = false;
@@ -47,27 +47,28 @@ class Parts : public std::enable_shared_from_this<Parts> {
  public:
   explicit Parts(const RuntimeOptions& options);
   void launch();
-  /// To be called when the runtime ends: if an exception ends it, the group of all ranks ends with it, so that none waits.
+  /// Called when the runtime ends: if an exception ends it, ends the group of all ranks too, so that none of them
+  /// waits.
   void leave_group() noexcept;
-  /// Throws: UsageError (MU172) before launch() where several ranks were asked for.
+  /// Throws: UsageError (MU172) before launch() if several ranks were asked for.
   void require_launched() const;
   std::shared_ptr<PreparedModel> prepare_model(std::shared_ptr<torch::nn::Module> module);
-  /// What a module was prepared as; nullptr if it was not.
+  /// The prepared model of a module; nullptr if it was not prepared.
   std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
   Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
   data::ShardSpec prepare_loader(const data::LoaderState& loader);
-  /// The next micro-batch begins, of the loader in use.
+  /// Begins the next micro-batch of the loader in use.
   std::shared_ptr<Accumulation> next_micro_batch();
   void backward(const at::Tensor& loss, bool retain_graph);
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
-  /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all.
+  /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all optimizers.
   void unscale_gradients(const std::vector<at::Tensor>* of);
   bool optimizer_step_was_skipped() const;
-  /// Of these models; of all prepared ones if there is none of them.
+  /// For these models; for all prepared ones if the list is empty.
   void join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                           const UnevenInputsOptions& options);
   std::string plan() const;
@@ -82,13 +83,13 @@ class Parts : public std::enable_shared_from_this<Parts> {
   Flags& flags() noexcept { return flags_; }
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
-  /// What is prepared from now on communicates in this group, of the same ranks.
+  /// Everything prepared from now on communicates in this group, which has the same ranks.
   void use_group(const dist::Communicator& group);
-  /// Handles were emptied.
+  /// Called after handles were emptied.
   void forget_freed();
   Saves& saves() noexcept { return saves_; }
   const ProjectOptions& project() const noexcept { return options_.project; }
-  /// What is alive of all that was prepared and registered.
+  /// Everything that was prepared or registered and still exists.
   JobParts job();
   void keep_loader(const std::shared_ptr<data::LoaderState>& loader) { loaders_.add(loader); }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
@@ -99,20 +100,20 @@ class Parts : public std::enable_shared_from_this<Parts> {
   void share_cores();
   void observe_collectives();
   void settle_precision();
-  /// An optimizer has stepped; says once if all ranks draw the same random numbers.
+  /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;
-  /// A rank whose loss missed these parameters takes part in the reductions of those whose loss did not.
+  /// A rank whose loss did not use these parameters takes part in the reductions of the ranks whose loss did.
   void meet_other_ranks(const std::vector<at::Tensor>& parameters) const;
   void meet_for_the_only_optimizer() const;
   double loss_scale() const;
-  /// What losses are multiplied by now; gradients that are there from others follow.
+  /// Returns the current loss scale, and rescales gradients that were made with another.
   double follow_loss_scale() const;
   void scale_all_gradients(double factor) const;
-  /// How many times a scheduler of these optimizers steps when it is asked to.
+  /// How many steps a scheduler of these optimizers makes per call of step().
   std::function<int()> scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
   void for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const;
-  /// Optimizers, loss scales and schedulers get the states they have on this rank.
+  /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
   void share_training_states(int rank);
 
   RuntimeOptions options_;
@@ -128,7 +129,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<uint64_t> seed_;
-  std::optional<AlikeGenerators> generators_;   // from connect() on; empty where they are alike by wish
+  std::optional<AlikeGenerators> generators_;   // from connect() on; empty if they are synchronised on purpose
   device::KeptMemory kept_memory_;
   std::vector<std::string> notes_;   // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();

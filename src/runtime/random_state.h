@@ -6,9 +6,9 @@
 
 namespace muster::runtime {
 
-/// Where LibTorch's default generators of this process stand: the CPU's, and the device's if it is another.
+/// The states of LibTorch's default generators in this process: the CPU's, and the device's if it is another.
 State random_state(c10::Device device);
-/// Throws: CheckpointError (MU208, MU209). A generator of a device that has none saved goes on as it is.
+/// Throws: CheckpointError (MU208, MU209). A generator of a device for which no state was saved is not changed.
 void set_random_state(const State& state, c10::Device device);
 
 }  // namespace muster::runtime

@@ -10,7 +10,7 @@ namespace muster::runtime {
 
 State position_state(const data::LoaderState& loader);
 data::LoaderPosition position_from(const State& state);
-/// Throws: UsageError (MU114) if no step begins there.
+/// Throws: UsageError (MU114) if no step begins at this position.
 void load_position(const std::shared_ptr<data::LoaderState>& loader, const data::LoaderPosition& position, AtomicLoad& load);
 
 }  // namespace muster::runtime

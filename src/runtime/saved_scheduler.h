@@ -11,19 +11,20 @@
 
 namespace muster::runtime {
 
-/// A prepared scheduler among what is saved: ours, or one of LibTorch's.
+/// A prepared scheduler as checkpoints save it: Muster's, or one of LibTorch's.
 class SavedScheduler {
  public:
-  /// One that keeps its state to itself: LibTorch's ReduceLROnPlateauScheduler.
+  /// A scheduler whose state cannot be read: LibTorch's ReduceLROnPlateauScheduler.
   SavedScheduler() = default;
   explicit SavedScheduler(std::shared_ptr<muster::LRScheduler> scheduler) : scheduler_(std::move(scheduler)) {}
   explicit SavedScheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) : scheduler_(std::move(scheduler)) {}
 
-  /// It is of the last kind.
+  /// True for a scheduler whose state cannot be read.
   bool sealed() const noexcept { return scheduler_.index() == 0; }
-  /// Throws: CheckpointError (MU241) for one that keeps its state to itself.
+  /// Throws: CheckpointError (MU241) for a scheduler whose state cannot be read.
   State save_state() const;
-  /// Throws: UsageError (MU138), CheckpointError (MU208, MU209) if the state is none of such a scheduler; nothing is changed then.
+  /// Throws: UsageError (MU138), CheckpointError (MU208, MU209) if the state is not that of such a scheduler; then
+  /// nothing is changed.
   void load_state(const State& state) const;
 
  private:

@@ -25,7 +25,7 @@ class Saves {
     schedulers_.push_back(scheduler);
     return scheduler;
   }
-  /// Those that somebody still holds a handle of.
+  /// The schedulers that still have a handle.
   std::vector<std::shared_ptr<const SavedScheduler>> schedulers() {
     std::erase_if(schedulers_, [](const auto& scheduler) { return scheduler.expired(); });
     std::vector<std::shared_ptr<const SavedScheduler>> alive;
@@ -35,9 +35,9 @@ class Saves {
 
   std::vector<SavedItem> objects;
   std::shared_ptr<Hooks> before_save = std::make_shared<Hooks>(), before_load = std::make_shared<Hooks>();
-  std::unique_ptr<CheckpointWriter> writer;   // of the last asynchronous save
+  std::unique_ptr<CheckpointWriter> writer;   // writes the last asynchronous save
   WriteCheckpointOptions writer_options;
-  int64_t epochs_done = 0;                    // that epochs() has not left out yet
+  int64_t epochs_done = 0;                    // completed epochs that epochs() has not skipped yet
 
  private:
   std::vector<std::weak_ptr<const SavedScheduler>> schedulers_;

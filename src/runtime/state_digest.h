@@ -6,7 +6,7 @@
 
 namespace muster::runtime {
 
-/// Equal for states that are identical(), and else different but for chance (XXH3, 64 bits).
+/// Equal for states that are identical(), otherwise different except by chance (XXH3, 64 bits).
 std::uint64_t digest(const State& state);
 
 }  // namespace muster::runtime

@@ -10,12 +10,13 @@
 
 namespace muster::runtime {
 
-/// A model's weights for a file that one rank writes: what is cut over ranks is put together one tensor at a time.
+/// A model's weights for a file that one rank writes: sharded tensors are gathered one at a time.
 class WeightStream {
  public:
   WeightStream(const PreparedModel& model, dist::Communicator group);
 
-  /// Calls `write` on the main rank, with all tensors and what gives their values; meanwhile the other ranks hand over their parts.
+  /// Calls `write` on the main rank, with all tensors and the function that returns their values; meanwhile the other
+  /// ranks send their parts.
   /// Collective.
   void run(const std::function<void(const NamedTensors&, const ValueOf&)>& write);
 
@@ -26,9 +27,9 @@ class WeightStream {
   int64_t agree(int64_t next) const;
 
   dist::Communicator group_;
-  NamedTensors tensors_;                                 // with a stand-in for each parameter that is cut
-  std::vector<parallel::ParameterPart> parts_;           // one of each parameter
-  std::unordered_map<const void*, size_t> part_of_;      // by the stand-in's memory
+  NamedTensors tensors_;                                 // with a placeholder for each sharded parameter
+  std::vector<parallel::ParameterPart> parts_;           // one part of each sharded parameter
+  std::unordered_map<const void*, size_t> part_of_;      // by the placeholder's memory
 };
 
 }  // namespace muster::runtime

@@ -8,12 +8,12 @@
 
 namespace muster::strategy {
 
-/// A name that others use for a way to train.
+/// A name that other libraries use for a strategy.
 struct StrategyAlias {
-  std::string_view name;                 ///< compared in small letters
-  std::string_view means = {};           ///< one of Strategy::kNames; empty: it is not there
-  bool reshard_after_forward = true;     ///< where parameters are sharded
-  std::string_view instead = {};         ///< what to use where it is not there
+  std::string_view name;                 ///< compared in lower case
+  std::string_view means = {};           ///< one of Strategy::kNames; empty: unsupported
+  bool reshard_after_forward = true;     ///< of a strategy that shards parameters
+  std::string_view instead = {};         ///< what to use instead if it is unsupported
 };
 
 std::span<const StrategyAlias> strategy_aliases();

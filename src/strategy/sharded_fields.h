@@ -23,7 +23,8 @@ const std::vector<ShardedField>& sharded_fields();
 /// Texts for fields of ShardedOptions, and where they were found.
 using FieldTexts = std::map<std::string, options::Found>;
 
-/// A field of the originals: what it becomes. `take` may look at what all originals' fields of the same source say.
+/// A field of Accelerate or Lightning and how it is converted. `take` may read all such fields of the same source
+/// (`others`).
 struct ForeignField {
   std::string_view name, variable, taken_as;
   void (*take)(const options::Found& found, const FieldTexts& others, FieldTexts& ours);

@@ -6,7 +6,7 @@
 
 namespace muster {
 
-/// What every failure of the library is thrown as.
+/// Base class of all exceptions that the library throws.
 /// A message says what happened, where, and what to do. Its id ("MU151") names a page under docs/errors/,
 /// printed by `muster explain MU151`.
 class Error : public std::runtime_error {
@@ -20,7 +20,7 @@ class Error : public std::runtime_error {
   std::string id_;
 };
 
-/// A wrong setting, found before anything starts.
+/// An invalid setting, found before anything starts.
 class ConfigError : public Error {
  public:
   using Error::Error;

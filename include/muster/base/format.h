@@ -30,9 +30,9 @@ FormatValue format_value(const T& value) {
 std::string format_values(std::string_view text, std::initializer_list<FormatValue> values);
 }  // namespace base
 
-/// The text with `{}` and `{:.2f}` replaced by the values, in the language of std::format (which g++ 12 lacks).
-/// Values: numbers, strings, and anything that writes itself to a stream.
-/// Throws: ConfigError (MU003) if the text does not fit the values.
+/// The text with `{}` and `{:.2f}` replaced by the values, in the syntax of std::format (which g++ 12 lacks).
+/// Values: numbers, strings, and anything with an operator<< for streams.
+/// Throws: ConfigError (MU003) if the text does not match the values.
 template <class... T>
 std::string formatted(std::string_view text, const T&... values) {
   return base::format_values(text, {base::format_value(values)...});

@@ -9,9 +9,10 @@
 namespace muster {
 
 namespace base {
-void number_of_fields_and_values_differ();   // not constexpr: a call of it ends the compilation
+void number_of_fields_and_values_differ();   // not constexpr: a call is a compile error
 
-/// How many values the replacement fields of a text need; those of a nested width count, too. 0 if fields have numbers of their own.
+/// The number of values that the replacement fields of a text need, fields of a nested width included; 0 if the fields
+/// are numbered.
 consteval std::size_t count_fields(std::string_view text) {
   std::size_t fields = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -25,8 +26,8 @@ consteval std::size_t count_fields(std::string_view text) {
 }
 }  // namespace base
 
-/// A text with `{}` for each of the values T. The fields of a literal are counted by the compiler; those of a string that is known only at
-/// run time when it is formatted. Without values the text is taken as it is.
+/// A format text with a `{}` for each of the values T. The fields of a literal are counted by the compiler, those of a
+/// run-time string when it is formatted. Without values the text is used unchanged.
 template <class... T>
 class FormatText {
  public:

@@ -5,7 +5,7 @@
 #include <string_view>
 
 /// The diagnostic log: lines on stderr such as "muster: warning: rank 1: text". All functions may be called from any
-/// thread. What is below the level costs one comparison.
+/// thread. A line below the level costs one comparison.
 namespace muster::log {
 
 enum class Level { trace, debug, info, warning, error, off };
@@ -14,14 +14,14 @@ enum class Level { trace, debug, info, warning, error, off };
 /// Throws: ConfigError (MU002), listing the names, for any other word.
 Level parse_level(std::string_view name);
 
-/// The level of the process: at first that of the variable MUSTER_LOG, or `warning`.
+/// The level of the process: initially that of the variable MUSTER_LOG, or `warning`.
 Level level() noexcept;
 void set_level(Level level) noexcept;
 
-/// Names the rank in every later line of the process; -1 takes the name away.
+/// Adds the rank to every later line of the process; -1 removes it.
 void set_rank(int rank) noexcept;
 
-/// Names the rank in the lines of this thread while it lives, for ranks that are threads.
+/// While it lives, adds the rank to the lines of this thread, for ranks that are threads.
 class ThreadRank {
  public:
   explicit ThreadRank(int rank) noexcept;

@@ -10,13 +10,13 @@
 
 #include "muster/base/environment.h"
 
-/// The reading of option structs. Each field is described once, in a table beside its struct; flags, `--help`,
-/// environment variables, the YAML file and the reference page all come from that table.
-/// A flag counts more than a variable, a variable more than the file, the file more than the default.
+/// Reads option structs. Each field is described once, in a table beside its struct; flags, `--help`, environment
+/// variables, the YAML file and the reference page all come from that table.
+/// A flag overrides a variable, a variable overrides the file, and the file overrides the default.
 namespace muster::options {
 
-/// Text to value and back, for one type of field. `read` returns what is wanted, if `text` is not that, else "".
-/// Specialise it to make a type of your own usable in option structs.
+/// Converts text to a value and back, for one type of field. `read` returns "", or for invalid `text` what is expected.
+/// Specialise it to use another type in option structs.
 template <class T>
 struct Value;
 
@@ -35,7 +35,7 @@ MUSTER_OPTION_VALUE(std::chrono::milliseconds);  ///< "250ms", "30s", "5min", "2
 MUSTER_OPTION_VALUE(std::vector<std::string>);   ///< "a,b,c", or a list in the file
 #undef MUSTER_OPTION_VALUE
 
-/// Everything known of an option but its value.
+/// All properties of an option except its value.
 struct Description {
   std::string name = {};           ///< key in the file; the flag is the same with dashes: "log_dir" is --log-dir
   std::string help = {};           ///< one sentence, no full stop
@@ -65,8 +65,8 @@ Option<Struct> option(std::string name, T Struct::*field, Description descriptio
           }};
 }
 
-/// The fields of a struct, in the order of the struct. `section` is the key of the file under which they stand;
-/// empty: at the top.
+/// The fields of a struct, in the order of the struct. `section` is the key of the file that contains them; empty: the
+/// top level.
 template <class Struct>
 struct Table {
   std::string section;
@@ -79,7 +79,7 @@ struct Table {
   }
 };
 
-/// A value as found, and where: "--log-dir", "variable MUSTER_LOG_DIR", "run.yaml line 3".
+/// A value as text, and where it was found: "flag --log-dir", "variable MUSTER_LOG_DIR", "run.yaml line 3".
 struct Found {
   std::string text;
   std::string place;
@@ -91,7 +91,7 @@ class File {
   File() = default;
   /// Throws: ConfigError (MU004) if the file cannot be read or is not of that form, naming file and line.
   static File load(const std::string& path);
-  /// The same from text; `name` stands for the file in messages.
+  /// The same from text; `name` replaces the file's name in messages.
   static File parse(const std::string& text, const std::string& name);
 
   /// The values of one section ("" for the top), by key.
@@ -102,22 +102,22 @@ class File {
   std::map<std::string, std::map<std::string, Found>> sections_;
 };
 
-/// Where options are looked for.
+/// The sources of options.
 struct Sources {
   File file;
   std::map<std::string, std::string> flags;  ///< by name of the option, not of the flag
   Environment variables;
 };
 
-/// The given values of the described options, by name, each from its strongest source.
+/// The values set for the described options, by name, each from the source of highest precedence.
 /// Throws: ConfigError (MU001), listing the known names, for a key of the section that is not described.
 std::map<std::string, Found> find(const std::vector<Description>& table, const std::string& section,
                                   const Sources& sources);
 
-/// Throws: ConfigError (MU002) that names option, value, place and what is wanted.
+/// Throws: ConfigError (MU002) that names option, value, place and what is expected.
 [[noreturn]] void refuse(const Description& option, const Found& found, const std::string& wanted);
 
-/// What was read, and where each value came from that is not a default.
+/// The values read, and the source of each value that is not a default.
 template <class Struct>
 struct Reading {
   std::map<std::string, std::string> places;
@@ -139,7 +139,7 @@ Reading<Struct> read(const Table<Struct>& table, const Sources& sources) {
   return result;
 }
 
-/// The reference page's table of these options, in Markdown.
+/// The table of these options for the reference page, in Markdown.
 std::string to_markdown(const std::vector<Description>& table);
 
 }  // namespace muster::options

@@ -13,7 +13,7 @@ struct ProgressOptions {
   enum class Style { automatic, live, lines, silent };
   /// What one unit is called in the rate, such as "images".
   std::string unit = "steps";
-  /// Lines printed per pass where the bar is not live.
+  /// Lines printed per pass if the bar is not live.
   int lines = 4;
   std::FILE* stream = stdout;
   /// automatic: live on a terminal, or under `muster run` on one (MUSTER_TERMINAL=1); else lines.
@@ -25,8 +25,8 @@ struct ProgressOptions {
 std::string progress_line(std::string_view title, int64_t done, int64_t total, double seconds, std::string_view unit,
                           std::string_view note, int columns);
 
-/// One pass of long work, shown as it goes: a bar redrawn at most ten times a second on a terminal, a few plain lines
-/// elsewhere. Thread safety: one thread at a time.
+/// Shows the progress of one pass of long work: on a terminal a bar redrawn at most ten times a second, elsewhere a few
+/// plain lines. Thread safety: one thread at a time.
 class Progress {
  public:
   Progress(std::string title, int64_t total, ProgressOptions options = {});
@@ -34,9 +34,9 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();
 
-  /// `count` more units are done. `note` goes behind the bar, such as "loss 0.123".
+  /// Counts `count` more units as done. `note` is shown after the bar, such as "loss 0.123".
   void advance(int64_t count, std::string_view note = {});
-  /// Shows the end. Called by the destructor, too; a second call does nothing.
+  /// Shows the final state. The destructor calls it too; a second call does nothing.
   void finish();
 
  private:

@@ -5,18 +5,18 @@
 
 namespace muster {
 
-/// Turns signals of the process into something to ask for, while it lives. Several may watch the same signal at once.
-/// A handler that the program had set before still runs; the default action, such as ending the process, does not.
+/// While it lives, catches signals of the process, so that they can be polled. Several watches may share a signal.
+/// A handler that the program installed before still runs; the default action, such as ending the process, does not.
 /// Thread safety: any thread.
 class SignalWatch {
  public:
   explicit SignalWatch(std::vector<int> signals);
-  /// The last watch of a signal gives back what was there before.
+  /// The last watch of a signal restores the action from before.
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  /// One of its signals that has come since construction or the last forget(); 0: none. Never blocks.
+  /// One of its signals received since construction or the last forget(); 0: none. Never blocks.
   int received() const noexcept;
   void forget() noexcept;
 

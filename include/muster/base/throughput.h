@@ -9,9 +9,9 @@ namespace muster {
 
 /// How a Throughput counts.
 struct ThroughputOptions {
-  double available_flops = 0;  ///< what one device could do, in flops a second; 0: unknown, and no utilisation is told
-  int window = 100;            ///< updates that a rate looks back over
-  int world_size = 1;          ///< ranks that work alike; their sums are told where there are several
+  double available_flops = 0;  ///< peak of one device, in flops a second; 0: unknown, and no utilisation is reported
+  int window = 100;            ///< updates over which a rate is computed
+  int world_size = 1;          ///< ranks that do equal work; sums over ranks are reported if there are several
 };
 
 /// Counts so far, all from the start of training. `lengths` are tokens or other items; 0: not counted.
@@ -23,16 +23,17 @@ struct ThroughputCounts {
   double seconds = 0;
 };
 
-/// Rates of a training run over a moving window, under the names that users of Lightning know:
-/// "time", "batches", "samples", "lengths" so far; "device/batches_per_sec", "device/samples_per_sec", "device/items_per_sec",
-/// "device/flops_per_sec", "device/mfu" of this rank; the same without "device/" (but mfu) of all ranks, where there are several.
+/// Rates of a training run over a moving window, under Lightning's names:
+/// "time", "batches", "samples", "lengths" so far; "device/batches_per_sec", "device/samples_per_sec",
+/// "device/items_per_sec", "device/flops_per_sec", "device/mfu" of this rank; if there are several ranks, the same
+/// without "device/" (except mfu) of all ranks together.
 /// Thread safety: one thread at a time.
 class Throughput {
  public:
-  /// Throws: ConfigError (MU007) for a window below 2 or a world without ranks.
+  /// Throws: ConfigError (MU007) for a window below 2 or a world size below 1.
   explicit Throughput(const ThroughputOptions& options = {});
 
-  /// Throws: UsageError (MU008) unless time and counts grow, with at least one sample a batch.
+  /// Throws: UsageError (MU008) unless time and counts grow, with at least one sample per batch.
   void update(const ThroughputCounts& counts);
   /// Rates from the oldest to the newest update of the window; no rates before the second update.
   std::map<std::string, double> compute() const;

@@ -10,23 +10,23 @@
 
 namespace muster {
 
-/// What happened when, as spans of time on named tracks; off until start(), and then nearly free.
+/// Records events as spans of time on named tracks. It is off until start(), and nearly free while off.
 /// Thread safety: all functions from any thread.
 class Trace {
  public:
   using Clock = std::chrono::steady_clock;
   struct Span {
     std::string name;
-    std::string track;   ///< spans of one track stand in one line of the picture, nested by time
+    std::string track;   ///< spans of one track share one row of the timeline, nested by time
     Clock::time_point begin, end;
     int64_t bytes = -1;  ///< payload; -1: none
   };
 
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
-  /// Forgets what was recorded and records from now on.
+  /// Clears the recorded spans and starts recording.
   void start();
   void stop() noexcept { on_.store(false, std::memory_order_relaxed); }
-  /// Dropped while it is off.
+  /// Drops the span while off.
   void add(Span span);
   std::vector<Span> spans() const;
 
@@ -36,7 +36,7 @@ class Trace {
   std::vector<Span> spans_;
 };
 
-/// Records the time of its own life. Costs one comparison while the trace is off.
+/// Records a span from its construction to its destruction. Costs one comparison while the trace is off.
 class TraceScope {
  public:
   TraceScope(Trace& trace, std::string_view name, std::string_view track = "main")
@@ -56,7 +56,7 @@ class TraceScope {
 };
 
 /// The spans as events of Chrome's trace format, separated by commas: rank `rank` is a process, each track a thread of it.
-/// `origin` becomes time 0. Put between {"traceEvents":[ and ]} they open in chrome://tracing and ui.perfetto.dev.
+/// `origin` becomes time 0. Enclosed in {"traceEvents":[ and ]} they open in chrome://tracing and ui.perfetto.dev.
 /// Source: "Trace Event Format", complete events (X) and metadata (M).
 std::string chrome_events(const std::vector<Trace::Span>& spans, int rank, Trace::Clock::time_point origin);
 

@@ -16,52 +16,54 @@
 
 namespace muster {
 
-/// A run of elements of a tensor that is spread over ranks.
+/// A contiguous range of elements of a tensor that is sharded over ranks.
 struct Slice {
-  std::string name;                  ///< Of the whole tensor; alike on all ranks that hold some of it.
-  std::vector<std::int64_t> shape;   ///< Of the whole tensor.
-  std::int64_t begin = 0;            ///< First element of the run, in row-major order of that shape.
+  std::string name;                  ///< The name of the whole tensor; the same on all ranks that hold some of it.
+  std::vector<std::int64_t> shape;   ///< The shape of the whole tensor.
+  std::int64_t begin = 0;            ///< First element of the range, in row-major order of that shape.
   at::Tensor values;                 ///< The elements [begin, begin + values.numel()), in any shape.
 };
 
 /// What one rank gives to a checkpoint.
 struct CheckpointContents {
-  State shared = {};                 ///< Alike on all ranks: written from rank 0, ignored elsewhere.
-  State own = {};                    ///< This rank's.
-  std::vector<Slice> slices = {};    ///< All ranks' slices of one name cover their tensor exactly once.
+  State shared = {};                 ///< The same on all ranks: written from rank 0, ignored elsewhere.
+  State own = {};                    ///< The state of this rank alone.
+  std::vector<Slice> slices = {};    ///< The slices that all ranks give under one name cover their tensor exactly once.
 };
 
-/// Writes a checkpoint: a folder that appears under its name complete or not at all, in place of a former checkpoint of that
-/// name. Each rank writes its own files, planned without the others; then the ranks report, and rank 0 publishes. Whatever ends
-/// a rank or the machine, the former checkpoint or the new one is there to load (see Durability). The tensors' memory is read
-/// while the call runs; tensors of a State that share their memory are written once.
-/// Returns where it is: `folder`, or, if `options.numbered`, a new one in it: "checkpoint_7" after "checkpoint_6".
-/// Throws, on all ranks alike: CheckpointError MU202 (cannot be written), MU203 (a tensor that the format cannot hold), MU211
-/// (another writer is at it), MU212 (something else stands there), MU214 (slices do not fit together); CommError if ranks are lost.
+/// Writes a checkpoint: a folder that appears under its name complete or not at all, and replaces an earlier checkpoint
+/// of that name. Each rank plans and writes its own files without the others; then the ranks report, and rank 0
+/// publishes. Whatever kills a rank or the machine, the earlier checkpoint or the new one can be loaded (see
+/// Durability). The tensors' memory is read while the call runs; tensors of a State that share their memory are written
+/// once.
+/// Returns its path: `folder`, or, if `options.numbered`, a new one in it: "checkpoint_7" after "checkpoint_6".
+/// Throws, on all ranks alike: CheckpointError MU202 (cannot be written), MU203 (a tensor that the format cannot hold),
+/// MU211 (another writer is writing it), MU212 (the path is something other than a checkpoint), MU214 (slices do not
+/// fit together); CommError if ranks are lost.
 /// Collective: every rank of the group. All ranks must see the same folder.
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
                                        const dist::Communicator& group = {}, const WriteCheckpointOptions& options = {});
 
-/// Writes checkpoints while training goes on. One at a time: a second start waits for the first save.
+/// Writes checkpoints while training continues. One at a time: a second start() waits for the first save.
 /// Thread safety: one thread at a time.
 class CheckpointWriter {
  public:
-  /// Has a group of its own for its thread.
+  /// Makes a separate group for its thread.
   /// Collective: every rank of the group.
   explicit CheckpointWriter(const dist::Communicator& group = {}, const WriteCheckpointOptions& options = {});
-  /// Waits for a running save, no longer than the group's time-out; then ends it. What failed is logged.
+  /// Waits for a running save, no longer than the group's time-out, then ends it. Failures are logged.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Returns when the tensors are copied to host memory, which is kept and used again by the next save of the same tensors;
-  /// they may be changed from then on. The rest is as in write_checkpoint, later and elsewhere.
-  /// What goes wrong with it is thrown by the next call.
-  /// Throws: what wait() throws about the former save, and then starts nothing.
+  /// Returns when the tensors are copied to host memory; they may be changed from then on. The next save of the same
+  /// tensors reuses that memory. The save itself then runs in the background, as in write_checkpoint. The next call
+  /// throws its errors.
+  /// Throws: what wait() throws about the previous save, and then starts nothing.
   /// Collective: every rank of the group. It does not wait for the others.
   void start(const CheckpointContents& contents, const std::filesystem::path& folder);
 
-  /// Waits until the save that was started last is done, and returns where it is; empty if none was started.
+  /// Waits until the last started save is done, and returns its path; empty if none was started.
   /// Throws: as write_checkpoint, once for each save that failed.
   std::filesystem::path wait();
 
@@ -73,7 +75,7 @@ class CheckpointWriter {
   std::unique_ptr<Worker> worker_;
 };
 
-/// A tensor that is spread over the files of a checkpoint.
+/// A tensor that is sharded over the files of a checkpoint.
 struct SlicedTensor {
   std::string name;
   std::vector<std::int64_t> shape;
@@ -82,43 +84,44 @@ struct SlicedTensor {
   std::int64_t numel() const;
 };
 
-/// A checkpoint on disk, open for reading. Nothing of it is handed out before it is found whole: a missing, torn, edited or
-/// foreign file is an error that names it. A cheap handle; copies share what is open.
+/// A checkpoint on disk, open for reading. Nothing is returned from it before it was found complete: a missing, torn,
+/// edited or foreign file is an error that names it. A cheap handle; copies share the open files.
 /// Thread safety: all functions from any thread.
 class Checkpoint {
  public:
-  /// Throws: CheckpointError MU210 (no checkpoint, or its manifest cannot be trusted), MU213 (a file of it cannot), MU216 (of
-  /// a newer version), MU200, MU201, MU207.
+  /// Throws: CheckpointError MU210 (no checkpoint, or its manifest cannot be trusted), MU213 (one of its files cannot
+  /// be trusted), MU216 (a newer version), MU200, MU201, MU207.
   /// Collective: none; any number of ranks may open the same one.
   explicit Checkpoint(const std::filesystem::path& folder, const ReadCheckpointOptions& options = {});
 
   const std::filesystem::path& path() const;
-  /// Of the save that wrote it: another in each save.
+  /// The id of the save that wrote it: different in each save.
   const std::string& id() const;
-  /// Of the ranks that wrote it.
+  /// The number of ranks that wrote it.
   int world_size() const;
 
-  /// The state alike on all ranks. Its tensors are on the CPU and, unless options.map is false, share the kernel's memory of
-  /// the file, copied page by page where they are written to.
+  /// The state that is the same on all ranks. Its tensors are on the CPU. Unless options.map is false, they share the
+  /// kernel's memory of the file (copy-on-write, page by page).
   State shared() const;
   /// The state that this rank wrote.
-  /// Throws: CheckpointError MU215 for a rank that there was not.
+  /// Throws: CheckpointError MU215 for a rank that did not exist.
   State own(int rank) const;
 
-  /// The tensors that are spread over the files, sorted by name.
+  /// The tensors that are sharded over the files, sorted by name.
   const std::vector<SlicedTensor>& sliced() const;
-  /// Throws: CheckpointError MU215, with the names there are.
+  /// Throws: CheckpointError MU215, listing the existing names.
   const SlicedTensor& sliced(std::string_view name) const;
 
   /// Fills `to` with the elements [begin, begin + to.numel()) of a sliced tensor, reading only their bytes (and, if blocks are
   /// checked as they are read, the rest of the blocks at either end).
   /// Requires: `to` is contiguous and on the CPU.
-  /// Throws: CheckpointError MU215 for another dtype, a name that is not there, or a range beyond its end; MU213, MU200.
+  /// Throws: CheckpointError MU215 for another dtype, an unknown name, or a range beyond the tensor's end; MU213,
+  /// MU200.
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) const;
-  /// The same into a new tensor of one dimension.
+  /// The same into a new 1-D tensor.
   at::Tensor read(std::string_view name, std::int64_t begin, std::int64_t end) const;
 
-  /// Bytes of sliced tensors that read() took from files so far.
+  /// Bytes of sliced tensors that read() has read from files so far.
   std::uint64_t bytes_read() const;
 
  private:
@@ -126,8 +129,9 @@ class Checkpoint {
   std::shared_ptr<Files> files_;
 };
 
-/// The checkpoint with the highest number in a folder of numbered ones that is whole by its manifest, its ranks' indexes and the
-/// sizes of their files; nothing if there is none. What has a higher number and is passed over is warned of, with the reason.
+/// The checkpoint with the highest number in a folder of numbered ones that is complete by its manifest, its ranks'
+/// indexes and the sizes of their files; nothing if there is none. For each one with a higher number that is skipped, a
+/// warning gives the reason.
 /// Collective: none; where ranks load together, let one of them choose.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
 

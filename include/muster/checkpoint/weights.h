@@ -11,7 +11,7 @@
 
 #include "muster/checkpoint/options.h"
 
-/// Named tensors to safetensors files and back. Whoever calls reads or writes; no other rank takes part.
+/// Named tensors to safetensors files and back. Only the calling rank reads or writes; no other rank takes part.
 /// All functions may be called from any thread, also at once. Saving reads the tensors' memory while it runs.
 namespace torch::nn {
 class Module;
@@ -22,9 +22,10 @@ namespace muster {
 /// Tensors with their names, in the order of a module's state.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// What a file or a folder of weights holds.
+/// Contents of a file or a folder of weights.
 struct LoadedWeights {
-  std::map<std::string, std::string> metadata;  ///< Of all files. Also names dropped tied tensors: see save_file.
+  std::map<std::string, std::string> metadata;  ///< Of all files. Also lists tied tensors that were not written: see
+                                                ///< save_file.
   NamedTensors tensors;                         ///< Sorted by name, on the CPU.
 
   /// The tensor of that name.
@@ -32,49 +33,50 @@ struct LoadedWeights {
   const at::Tensor& at(const std::string& name) const;
 };
 
-/// What loading left over. Both empty if strict.
+/// What loading did not match. Both empty if strict.
 struct LoadReport {
-  std::vector<std::string> missing;     ///< Destinations that the files have no value for.
-  std::vector<std::string> unexpected;  ///< Tensors of the files that no destination asked for.
+  std::vector<std::string> missing;     ///< Destinations for which the files have no value.
+  std::vector<std::string> unexpected;  ///< Tensors of the files without a destination.
 };
 
-/// Writes one safetensors file, in place of a former one of that name, complete or not at all.
-/// Tensors that are the same view of the same memory (tied weights) are written once, under the first of their names
-/// in alphabetical order; metadata maps each other name to that one unless it is used already. Non-contiguous tensors
-/// are written contiguous, those on a device are copied to the CPU one at a time.
+/// Writes one safetensors file, which replaces an earlier one of that name and appears complete or not at all. Tensors
+/// that are the same view of the same memory (tied weights) are written once, under the first of their names in
+/// alphabetical order; metadata maps each other name to that one unless it is used already. Non-contiguous tensors are
+/// written contiguous, those on a device are copied to the CPU one at a time.
 /// Throws: CheckpointError MU202 (cannot be written), MU203 (a tensor or name the format cannot hold).
 /// Collective: none.
 void save_file(const NamedTensors& tensors, const std::filesystem::path& path, const SaveFileOptions& options = {});
 
-/// Reads weights into new tensors on the CPU. `path` is a safetensors file, an index, or a folder that save_weights wrote.
-/// Mapped tensors may be written to (the file does not change) and keep the file's memory alive; tensors that do not lie
-/// aligned to their elements are copied. A mapped file may be replaced but must not be truncated in place meanwhile.
+/// Reads weights into new tensors on the CPU. `path` is a safetensors file, an index, or a folder that save_weights
+/// wrote. Mapped tensors may be written to (the file does not change) and keep the file's memory alive; tensors that
+/// are not aligned to their element size are copied. A mapped file may be replaced but must not be truncated in place
+/// meanwhile.
 /// Throws: CheckpointError MU200 (cannot be read), MU201 (hostile or damaged), MU205 (index and files disagree),
-/// MU207 (an element type LibTorch has not).
+/// MU207 (an element type that LibTorch does not have).
 /// Collective: none.
 LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions& options = {});
 
 /// Reads weights from `path`, as load_file, straight into the memory of `destinations`, which keep dtype, strides and
-/// device. A destination without a tensor of its name takes the value its name is tied to in the metadata, or that of
-/// another destination with the same memory. Nothing is written before names, shapes and dtypes are checked.
+/// device. A destination without a tensor of its name takes the value to which its name is tied in the metadata, or
+/// that of another destination with the same memory. Nothing is written before names, shapes and dtypes are checked.
 /// Throws: as load_file; CheckpointError MU204 for names that only one side has, if strict, and always for a tensor whose
 /// shape or dtype differs, all listed.
 /// Collective: none.
 LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path, const LoadIntoOptions& options = {});
 
 /// Writes a folder of weights: model.safetensors, or, above the size limit, model-00001-of-0000N.safetensors and so on
-/// with model.safetensors.index.json. A former set of either kind stays in force until the new one is complete, and is
-/// then removed; other files are left alone. The folder is made if need be. Tied tensors as in save_file.
+/// with model.safetensors.index.json. An earlier set of either kind stays valid until the new one is complete, and is
+/// then removed; other files are left alone. The folder is created if needed. Tied tensors as in save_file.
 /// Returns the weight files' paths.
 /// Throws: CheckpointError MU202, MU203.
 /// Collective: none.
 std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder,
                                                 const SaveWeightsOptions& options = {});
 
-/// Puts a tensor's values together when they are written.
+/// Returns a tensor's values when they are written.
 using ValueOf = std::function<at::Tensor(const at::Tensor&)>;
-/// As above, for tensors that need not have values yet: `value_of` is called with one after the other, each that is written once,
-/// and returns one of its shape and dtype. Ties are those of the tensors given.
+/// As above, for tensors whose values need not exist yet. `value_of` is called one by one for each tensor that is
+/// written, and returns a tensor of its shape and dtype. Ties are those of the given tensors.
 std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder, const SaveWeightsOptions& options,
                                                 const ValueOf& value_of);
 

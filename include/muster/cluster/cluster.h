@@ -22,14 +22,14 @@ enum class LauncherKind {
 /// "none", "muster", "torchrun", "environment", "open_mpi", "mvapich", "pmi", "slurm".
 std::string_view to_string(LauncherKind kind);
 
-/// Where the ranks meet.
+/// How the ranks rendezvous.
 enum class RendezvousKind {
-  none,  ///< a world of one: nobody to meet
+  none,  ///< a world of one: no rendezvous
   tcp,   ///< a store at main_address:main_port
-  file,  ///< a file at store_path, on the one node there is
+  file,  ///< a file at store_path, for a job on one node
 };
 
-/// Who this process is among the ranks of its job. A plain value.
+/// The place of this process among the ranks of its job. A plain value.
 struct Cluster {
   int device_index = -1;        ///< the accelerator that the launcher chose for this rank; -1: none chosen, take local_rank
   std::string job;              ///< the launcher's name for the job; the same on every rank, empty when alone
@@ -40,18 +40,18 @@ struct Cluster {
   int main_port = 0;            ///< port of the store; 0 unless rendezvous is tcp
   int node_rank = 0;            ///< 0 to nodes - 1
   int nodes = 1;
-  std::string note;             ///< a remark worth logging once on rank 0; mostly empty
+  std::string note;             ///< a remark to log once on rank 0; usually empty
   int rank = 0;                 ///< 0 to world_size - 1
   RendezvousKind rendezvous = RendezvousKind::none;
-  int report_fd = -1;           ///< where this rank tells its launcher how it fares, see report.h; -1: nowhere
-  int restart_count = 0;        ///< how often the launcher has started the job again
-  /// True if somebody else (torchrun's agent) runs the store at main_port: rank 0 joins as a client, too.
+  int report_fd = -1;           ///< descriptor for this rank's reports to its launcher, see report.h; -1: none
+  int restart_count = 0;        ///< how often the launcher has restarted the job
+  /// True if another process (torchrun's agent) runs the store at main_port: rank 0 joins as a client too.
   bool store_is_external = false;
   /// A listening socket bound to main_port that rank 0's store server takes over, or -1.
-  /// Whoever takes it over owns it, and unsets cluster::kStoreFd so that it is taken only once.
+  /// The code that takes it over owns it, and unsets cluster::kStoreFd so that it is taken only once.
   int store_listen_fd = -1;
   std::string store_path;       ///< file for a FileStore, without a folder in private_folder(); empty unless rendezvous is file
-  std::string store_prefix;     ///< put before all keys: keeps restarts of a job apart in a store that outlives them
+  std::string store_prefix;     ///< prefix of all keys: separates restarts of a job in a store that outlives them
   int world_size = 1;
 
   bool is_main() const noexcept { return rank == 0; }
@@ -59,10 +59,10 @@ struct Cluster {
 };
 
 /// Reads a launcher's variables: torchrun's, ours, RANK and WORLD_SIZE alone, Open MPI's, MVAPICH's, PMI's, SLURM's;
-/// the first family present counts. With none of them the world is 1.
-/// Throws: ConfigError for variables that are half set (MU020), no number (MU021) or contradict each other (MU022), for
-/// a launcher it cannot understand (MU023), for several nodes without an address (MU024), and for a node list that it
-/// cannot read (MU025). Every message names the variables.
+/// it uses the first family that is set. If none is set, the world size is 1.
+/// Throws: ConfigError for variables that are incomplete (MU020), not a number (MU021) or contradict each other
+/// (MU022), for a launcher that it does not support (MU023), for several nodes without an address (MU024), and for a
+/// node list that it cannot read (MU025). Every message names the variables.
 Cluster read_cluster(const Environment& variables);
 
 /// The same for this process's variables.

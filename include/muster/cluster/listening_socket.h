@@ -4,11 +4,12 @@
 
 namespace muster::cluster {
 
-/// A listening TCP socket: while it is open nobody else can have its port. Movable; closes itself.
+/// A listening TCP socket: while it is open, no other process can take its port. Movable; closes itself.
 class ListeningSocket {
  public:
   ListeningSocket() = default;
-  /// On `address`, one of this host's as a number ("127.0.0.1", "fe80::1"); empty: on all of them. `port` 0 takes a free one.
+  /// Listens on `address`, a numeric address of this host ("127.0.0.1", "fe80::1"); empty: all its addresses. `port` 0:
+  /// a free port.
   /// Throws: LaunchError (MU033) if the port is taken or cannot be bound.
   ListeningSocket(int port, const std::string& address);
   ListeningSocket(ListeningSocket&& other) noexcept;
@@ -17,7 +18,7 @@ class ListeningSocket {
 
   int fd() const noexcept { return fd_; }
   int port() const noexcept { return port_; }
-  /// Gives the descriptor away.
+  /// Releases the ownership of the descriptor and returns it.
   int release() noexcept;
 
  private:
@@ -25,18 +26,18 @@ class ListeningSocket {
   int port_ = 0;
 };
 
-/// Which address of this host a store at `main_address` listens on: that address, where it is one of this host's own and not
-/// a loopback that its name happens to mean here; the loopback, where it is asked for as such ("localhost", "127.0.0.1");
-/// else empty, for all of them.
+/// The address of this host on which a store at `main_address` listens. It is that address if this host has it and it
+/// is not a loopback to which the host name resolves here; the loopback if it is named explicitly ("localhost",
+/// "127.0.0.1"); else empty, for all addresses.
 std::string where_to_listen(const std::string& main_address);
 
-/// The address that a socket is bound to, as a number; empty: all of them, or it has none.
+/// The numeric address that a socket is bound to; empty: all addresses, or none.
 std::string bound_address(int descriptor);
 
-/// Whether all sockets of this host that listen on this port do so on the loopback; false if none is seen.
+/// Whether all sockets of this host that listen on this port do so on the loopback; false if none is found.
 bool listens_on_loopback_alone(int port);
 
-/// Whether this number is an address that only this host itself reaches.
+/// Whether this numeric address can be reached only from this host.
 bool is_loopback(const std::string& address);
 
 }  // namespace muster::cluster

@@ -7,12 +7,12 @@
 
 namespace muster::cluster {
 
-/// What the ranks of a job know and nobody else does. It writes itself to no stream, so that it reaches no log by mistake.
+/// The secret shared by the ranks of one job. It has no operator<< for streams, so that no log shows it by mistake.
 class Secret {
  public:
-  /// None.
+  /// No secret.
   Secret() = default;
-  /// Blanks around it do not count. Throws: ConfigError (MU068) if fewer than 32 characters are left.
+  /// Strips white space around it. Throws: ConfigError (MU068) if fewer than 32 characters are left.
   explicit Secret(const std::string& text);
 
   bool is_given() const noexcept { return !text_.empty(); }
@@ -23,13 +23,14 @@ class Secret {
   std::string text_;
 };
 
-/// A new one: 32 bytes of the system's generator. Throws: as random_hex().
+/// A new secret: 32 bytes from the system's random generator. Throws: as random_hex().
 Secret make_secret();
 
-/// The one in a file. Throws: ConfigError (MU068) if it cannot be read, or if others may read it.
+/// The secret in a file. Throws: ConfigError (MU068) if it cannot be read, or if other users may read or write it.
 Secret read_secret_file(const std::filesystem::path& path);
 
-/// The one in the file that MUSTER_SECRET_FILE names, or in MUSTER_SECRET; none if neither is set. Throws: ConfigError (MU068).
+/// The secret in the file that MUSTER_SECRET_FILE names, or in MUSTER_SECRET; none if neither is set.
+/// Throws: ConfigError (MU068).
 Secret read_secret(const Environment& variables);
 
 }  // namespace muster::cluster

@@ -1,10 +1,10 @@
 #pragma once
 
 /// The names of all environment variables that Muster writes or reads between launcher and ranks.
-/// docs/howto/environment.md says what each of them means.
+/// docs/howto/environment.md explains each of them.
 namespace muster::cluster {
 
-// Who am I: the names torchrun uses, so that a program of PyTorch understands them too.
+// The rank's identity, under the names that torchrun uses, so that PyTorch programs understand them too.
 inline constexpr const char* kRank = "RANK";
 inline constexpr const char* kWorldSize = "WORLD_SIZE";
 inline constexpr const char* kLocalRank = "LOCAL_RANK";
@@ -15,14 +15,14 @@ inline constexpr const char* kMainAddress = "MASTER_ADDR";
 inline constexpr const char* kMainPort = "MASTER_PORT";
 
 // Our own launcher.
-inline constexpr const char* kJob = "MUSTER_JOB";                  ///< its presence says: started by our launcher
+inline constexpr const char* kJob = "MUSTER_JOB";                  ///< if set, our launcher started the process
 inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";         ///< rank 0: listening socket for the store
-inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";       ///< memory in which a rank tells its launcher how it fares
+inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";       ///< memory for a rank's reports to its launcher
 inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX"; ///< index of this rank's accelerator
-inline constexpr const char* kSecret = "MUSTER_SECRET";            ///< what only the ranks of the job know
-inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";   ///< a file that holds it
+inline constexpr const char* kSecret = "MUSTER_SECRET";            ///< the secret shared by the ranks of the job
+inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";   ///< a file that contains it
 
-// Wishes given on the launcher's command line, for the program to follow.
+// Settings from the launcher's command line, for the program to apply.
 inline constexpr const char* kAccelerator = "MUSTER_ACCELERATOR";
 inline constexpr const char* kPrecision = "MUSTER_PRECISION";
 inline constexpr const char* kSharding = "MUSTER_FSDP";

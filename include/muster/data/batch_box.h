@@ -11,12 +11,12 @@
 
 namespace muster::data {
 
-/// One batch, its type erased.
+/// One batch, type-erased.
 class BatchBox {
  public:
   virtual ~BatchBox() = default;
   virtual void visit(const std::function<void(at::Tensor&)>& f) = 0;
-  /// The batch as bytes for another rank, and back. Throws: UsageError (MU111, MU112).
+  /// Serialises the batch for another rank (pack) and restores it (unpack). Throws: UsageError (MU111, MU112).
   virtual at::Tensor pack() const { refuse_sending(); }
   virtual void unpack(const at::Tensor&) { refuse_sending(); }
 
@@ -34,7 +34,7 @@ class BatchBoxOf : public BatchBox {
   std::optional<Batch> batch;
 };
 
-/// A batch that other ranks can be sent.
+/// A batch that can be sent to other ranks.
 template <class Batch>
 class SendableBox final : public BatchBoxOf<Batch> {
  public:

@@ -16,7 +16,7 @@
 
 namespace muster::data {
 
-/// Samples that were read from a stream and not yet transformed, their type erased.
+/// Samples read from a stream but not yet transformed, type-erased.
 class Records {
  public:
   virtual ~Records() = default;
@@ -25,55 +25,55 @@ class Records {
   virtual void append(const Records& from, int64_t i) = 0;
 };
 
-/// Reads a stream, its type erased. Thread safety: one thread at a time.
+/// Reads a stream, type-erased. Thread safety: one thread at a time.
 class StreamReader {
  public:
   virtual ~StreamReader() = default;
   virtual std::unique_ptr<Records> new_records() const = 0;
-  /// The number of samples in a pass, if the stream says so.
+  /// The number of samples in a pass, if the stream reports it.
   virtual std::optional<int64_t> size() const = 0;
   virtual void start(int64_t epoch) = 0;
-  /// Appends the next sample; false at the end.
+  /// Appends the next sample; returns false at the end.
   virtual bool read(Records& to) = 0;
-  /// Leaves out up to n samples; returns how many there were.
+  /// Skips up to n samples; returns how many it skipped.
   virtual int64_t skip(int64_t n) = 0;
 };
 
-/// What a batch is to be made of.
+/// A request for one batch.
 struct BatchRequest {
-  Indices indices;  ///< of samples; in a stream: their places in the pass
+  Indices indices;  ///< of the samples; for a stream: their positions in the pass
   bool pinned = false;
   EpochRandom random;
-  const Records* records = nullptr;         ///< what was read from a stream, one for each index
-  const std::atomic<bool>* stop = nullptr;  ///< looked at between samples
+  const Records* records = nullptr;         ///< raw samples read from a stream, one per index
+  const std::atomic<bool>* stop = nullptr;  ///< checked between samples
 };
 
-/// Makes batches from a dataset, its type erased. Thread safety: one thread at a time.
+/// Makes batches from a dataset, type-erased. Thread safety: one thread at a time.
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
   virtual int64_t size() const = 0;
   virtual std::unique_ptr<BatchBox> new_box() const = 0;
-  /// Fills the box, reusing the memory it holds. False if `stop` was seen. Throws: DatasetError.
+  /// Fills the box and reuses the memory that it holds. Returns false if `stop` was set. Throws: DatasetError.
   virtual bool make(const BatchRequest& request, BatchBox& box) = 0;
-  /// A maker for one more thread: shares a dataset that is read through const members, copies any other.
-  /// Throws: UsageError (MU103) if it must not be shared and cannot be copied.
+  /// A maker for another thread. It shares a dataset that is read through const members, and copies any other.
+  /// Throws: UsageError (MU103) if the dataset must not be shared and cannot be copied.
   virtual std::shared_ptr<BatchMaker> for_worker() = 0;
   /// The reader of a stream; nullptr for a map-style dataset.
   virtual std::shared_ptr<StreamReader> stream() const { return nullptr; }
-  /// Where a stateful dataset stands; empty for any other.
+  /// The state of a stateful dataset; empty for any other.
   virtual std::string state() const { return {}; }
   virtual void load_state(const std::string&) {}
 };
 
-/// Wraps the exception in flight. Throws: DatasetError, always.
+/// Wraps the current exception. Throws: DatasetError, always.
 [[noreturn]] void throw_dataset_error(int64_t index, bool whole_batch);
 /// Throws: UsageError (MU103), always.
 [[noreturn]] void refuse_sharing();
 /// Throws: ConfigError (MU104) for a dataset that does not know its size.
 int64_t known_size(std::optional<size_t> size);
 
-/// D is read through const members alone, in the same way as if it were not const.
+/// Whether D is read through const members only: a const D returns data in the same way as a non-const D.
 template <class D, class Batch>
 consteval bool shareable() {
   using C = const D;
@@ -86,7 +86,7 @@ consteval bool shareable() {
   else return false;
 }
 
-/// An empty batch for such samples.
+/// Makes an empty batch for samples like this one.
 template <class Batch, class Sample>
 void emplace_like(std::optional<Batch>& batch, const Sample& sample) {
   if constexpr (std::is_default_constructible_v<Batch>) batch.emplace();

@@ -12,14 +12,14 @@
 
 namespace muster {
 
-/// When a pass over several loaders at once ends.
+/// When a pass over several loaders in parallel ends.
 enum class CombineMode {
   min_size,        ///< with the shortest
-  max_size_cycle,  ///< with the longest; the others begin again, in their next epoch
+  max_size_cycle,  ///< with the longest; the others restart, in their next epoch
 };
 
 namespace data {
-/// A pass over some loaders that was broken off because others ended is over for them too.
+/// Ends the pass of one loader and advances its epoch, also if the pass stopped early because another loader ended.
 template <class Batch>
 void end_pass(DataLoader<Batch>& loader, typename DataLoader<Batch>::iterator& at, int64_t epoch) {
   at = {};
@@ -27,8 +27,9 @@ void end_pass(DataLoader<Batch>& loader, typename DataLoader<Batch>::iterator& a
 }
 }  // namespace data
 
-/// Several loaders side by side, as a range of tuples of references to their batches: `for (auto [a, b] : combine(mode, x, y))`.
-/// It holds handles: positions, epochs and samples in hand are asked of the loaders. A pass that ran out advances every epoch.
+/// Several loaders in parallel, as a range of tuples of references to their batches:
+/// `for (auto [a, b] : combine(mode, x, y))`. It holds handles: positions, epochs and the sample counts of the current
+/// batch are those of the loaders. A complete pass advances the epoch of every loader.
 /// Thread safety: one thread at a time; one pass at a time.
 template <class... Batch>
 class CombinedLoaders {
@@ -38,7 +39,7 @@ class CombinedLoaders {
 
   iterator begin() const { return iterator(loaders_, mode_); }
   std::default_sentinel_t end() const noexcept { return {}; }
-  /// Steps of a whole pass. Throws: UsageError (MU113) with a stream of unknown length.
+  /// Steps of a complete pass. Throws: UsageError (MU113) with a stream of unknown length.
   int64_t size() const {
     const auto sizes = std::apply([](const auto&... l) { return std::array{l.size()...}; }, loaders_);
     const auto [least, most] = std::ranges::minmax(sizes);
@@ -59,7 +60,7 @@ class CombinedLoaders<Batch...>::iterator {
 
   iterator(std::tuple<DataLoader<Batch>...> loaders, CombineMode mode) : loaders_(std::move(loaders)), mode_(mode) {
     each([&](auto i) { start<i>(); });
-    // A loader without batches has nothing to begin again with.
+    // A loader without batches cannot be cycled.
     if (some_ended()) finish();
   }
   iterator(iterator&&) noexcept = default;

@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-/// What counts as a map-style dataset, in the order in which it is tried:
+/// The interfaces of a map-style dataset, in the order in which they are tried:
 ///   void get_batch(std::span<const int64_t> indices, Batch& out [, const EpochRandom&])   writes the batch in place
-///   Batch get_batch(indices)                                    makes it; indices as span of int64_t or ArrayRef of size_t
+///   Batch get_batch(indices)                                    returns it; indices: span<int64_t> or ArrayRef<size_t>
 ///   Sample get(index [, SampleRandom&])                         one sample, collated by tree::collate
 ///   std::vector<Sample> get_batch(indices)                      samples, collated
 ///   operator[](index) of a random-access range                  one sample, collated
@@ -85,7 +85,7 @@ concept list_dataset = std::ranges::random_access_range<D> && sized_dataset<D> &
 template <class D>
 concept map_dataset = in_place_dataset<D> || batch_dataset<D> || sample_dataset<D> || list_dataset<D>;
 
-/// One sample of a dataset that makes them one by one.
+/// One sample of a dataset that returns single samples.
 template <class D>
   requires(sample_dataset<D> || list_dataset<D>)
 decltype(auto) sample_of(D& dataset, int64_t index, const EpochRandom& random) {
@@ -99,7 +99,7 @@ decltype(auto) sample_of(D& dataset, int64_t index, const EpochRandom& random) {
   }
 }
 
-/// How a dataset of type D gives its data, and what a batch of it is.
+/// How a dataset of type D returns its data (giving()), and the type of its batches (BatchOf).
 enum class Giving { in_place, batch, sample, sample_list };
 
 template <class D>
@@ -139,7 +139,8 @@ struct BatchOf<D> {
   using type = typename decltype(find())::type;
 };
 
-/// A function and a size as a dataset: from an index [and SampleRandom&] to a sample, or from indices to a batch.
+/// A dataset made of a function and a size. The function maps an index [and SampleRandom&] to a sample, or indices to a
+/// batch.
 template <class F>
 struct Function {
   F call;
@@ -159,7 +160,7 @@ concept dataset_function = !dataset_holder<F> && !sized_dataset<F> && (std::invo
 }  // namespace muster::data
 
 namespace muster {
-/// What a DataLoader over a dataset of type D yields.
+/// The batch type of a DataLoader over a dataset of type D.
 template <class D>
 using batch_of_t = typename data::BatchOf<data::dataset_in_t<D>>::type;
 }  // namespace muster

@@ -7,9 +7,10 @@
 #include <typeinfo>
 #include <utility>
 
-/// What a DataLoader keeps of the dataset it is given, so that nothing dangles: a temporary, or a copy of what has a name; what a
-/// shared_ptr or a class made by TORCH_MODULE holds. std::ref() borrows, for a dataset that outlives the loader and is too large to
-/// copy, or is to be changed later. (A view, such as std::span, is kept; what it looks at is its owner's.)
+/// How a DataLoader keeps the dataset that it is given, so that no reference dangles. It moves a temporary, copies a
+/// named object, and shares what a shared_ptr or a class made by TORCH_MODULE holds. std::ref() borrows: use it for a
+/// dataset that outlives the loader and is too large to copy, or is changed later. (Of a view, such as std::span, only
+/// the view is kept; its elements belong to their owner.)
 namespace muster::data {
 
 namespace detail {
@@ -21,7 +22,7 @@ struct SharedTo<std::shared_ptr<T>> {
 };
 }  // namespace detail
 
-/// Has a ptr() to what it shares, as the classes have that TORCH_MODULE makes.
+/// Has a ptr() that returns a shared_ptr, as classes made by TORCH_MODULE do.
 template <class H>
 concept dataset_holder = requires(const H& holder) { typename detail::SharedTo<std::remove_cvref_t<decltype(holder.ptr())>>::type; };
 
@@ -40,13 +41,13 @@ template <class D>
 struct DatasetIn<const std::reference_wrapper<D>> {
   using type = D;
 };
-/// The dataset in what a DataLoader was given.
+/// The type of the dataset in the argument of a DataLoader.
 template <class D>
 using dataset_in_t = typename DatasetIn<std::remove_reference_t<D>>::type;
 
-/// Throws: ConfigError (MU128) for a pointer to nothing.
+/// Throws: ConfigError (MU128) for a null pointer.
 void require_dataset(const void* dataset);
-/// Throws: ConfigError (MU128), if `whole` is false: the reference was to a base class, and a copy would leave out the rest.
+/// Throws: ConfigError (MU128) if `whole` is false: the reference is to a base class, and a copy would be sliced.
 void require_whole(bool whole);
 
 template <class D>

@@ -18,15 +18,18 @@ using data::ShardSpec;
 
 /// This rank's batches of a map-style dataset or a stream, as a range: `for (auto& [image, label] : loader)`.
 ///
-/// A copy is a handle to the same loader. Datasets are kept: of one with a name a copy is taken, and std::move(), a shared_ptr or
-/// std::ref() takes none; see data/kept_dataset.h. See data/dataset.h and data/stream.h for what counts as a dataset. A dataset that
-/// is read through const members is shared by all workers and must allow that; of any other each worker has a copy, as in torch::data.
-/// A batch belongs to the loader until the iterator moves on; then its memory is used again unless somebody still holds one of its
-/// tensors.
-/// The order and the content of batches depend on (seed, epoch, position) alone: never on workers, and the shuffle never on the
-/// world size. Random operators of LibTorch in a dataset draw numbers that depend on (seed, epoch, sample), not the default generator's.
-/// A pass that ran to its end advances the epoch; a broken-off pass does not, so the next begin() runs it again from its
-/// start, unless seek() says otherwise.
+/// A copy is a handle to the same loader. The loader keeps its dataset: it copies a named one; std::move(), a
+/// shared_ptr or std::ref() avoids the copy; see data/kept_dataset.h. data/dataset.h and data/stream.h list the
+/// interfaces of datasets.
+/// All workers share a dataset that is read through const members, so concurrent reads must be safe. Of any other
+/// dataset each worker has a copy, as in torch::data.
+/// A batch belongs to the loader until the iterator advances. Then its memory is reused, except for tensors that are
+/// still referenced elsewhere.
+/// The order and the content of batches depend on (seed, epoch, position) alone: never on workers, and the shuffle
+/// never on the world size. Random LibTorch operators in a dataset draw numbers that depend on (seed, epoch, sample),
+/// not those of the default generator.
+/// A complete pass advances the epoch. A pass that is stopped early does not: the next begin() repeats it from its
+/// start, unless seek() sets another batch.
 /// Thread safety: one thread at a time; one pass at a time.
 template <class Batch>
 class DataLoader {
@@ -34,7 +37,8 @@ class DataLoader {
   using batch_type = Batch;
   class iterator;
 
-  /// Throws: ConfigError (MU104, MU107) for a dataset without size or options that make no sense; (MU128) for one that cannot be kept.
+  /// Throws: ConfigError (MU104, MU107) for a dataset without a size or for invalid options; (MU128) for a dataset that
+  /// cannot be kept.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   explicit DataLoader(D&& dataset, DataLoaderOptions options = {}) : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::nullopt, options) {}
@@ -42,7 +46,7 @@ class DataLoader {
     requires std::same_as<batch_of_t<D>, Batch>
   explicit DataLoader(std::shared_ptr<D> dataset, DataLoaderOptions options = {}) : DataLoader(std::move(dataset), std::nullopt, options) {}
 
-  /// In the order of a sampler or in the batches of a batch sampler of the user's own: class Sampler, class BatchSampler.
+  /// In the order of a user-defined Sampler, or with the batches of a user-defined BatchSampler.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
   DataLoader(D&& dataset, data::AnySampler sampler, DataLoaderOptions options = {})
@@ -52,7 +56,7 @@ class DataLoader {
   DataLoader(std::shared_ptr<D> dataset, data::AnySampler sampler, DataLoaderOptions options = {})
       : DataLoader(std::move(dataset), std::optional(std::move(sampler)), options) {}
 
-  /// So that the compiler says one line where the loader's type was written out, and is not that of the dataset.
+  /// Gives a one-line compile error if the loader's batch type is written out and is not that of the dataset.
   template <class D>
     requires(!std::same_as<batch_of_t<D>, Batch>)
   explicit DataLoader(D&&, DataLoaderOptions = {}) {
@@ -60,24 +64,24 @@ class DataLoader {
                   "muster::DataLoader: this dataset gives batches of another type; leave the type out: muster::DataLoader loader(dataset, options)");
   }
 
-  /// Over a function from an index [and SampleRandom&] to a sample, or from indices to a batch.
+  /// Over a function that maps an index [and SampleRandom&] to a sample, or indices to a batch.
   template <class F>
     requires data::dataset_function<F> && std::same_as<batch_of_t<data::Function<F>>, Batch>
   DataLoader(F function, int64_t size, DataLoaderOptions options = {})
       : DataLoader(data::keep_dataset(data::Function<F>{std::move(function), size}), std::nullopt, options) {}
 
-  /// Begins a pass; one that is still running ends.
+  /// Begins a pass; a pass that is still running ends.
   iterator begin() const { return iterator(state_->begin_pass()); }
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// The same data as this rank's part of a job: a loader of its own, at the same epoch and position.
-  /// Collective: where shard.group is set; rank 0's seed then counts.
-  /// Throws: ConfigError (MU107) if split_batches cannot cut the batch size, (MU115) if ranks' loaders differ.
+  /// A new loader over this rank's shard of the same data, at the same epoch and position.
+  /// Collective: if shard.group is set; all ranks then use rank 0's seed.
+  /// Throws: ConfigError (MU107) if split_batches cannot divide the batch size, (MU115) if the ranks' loaders differ.
   DataLoader distributed(const ShardSpec& shard) const { return DataLoader(state_->distributed(shard)); }
 
-  /// Batches of a whole pass on this rank, exactly. Throws: UsageError (MU113) for a stream of unknown length.
+  /// The exact number of batches in a pass on this rank. Throws: UsageError (MU113) for a stream of unknown length.
   int64_t size() const { return state_->size(); }
-  /// The same, or nothing for a stream of unknown length.
+  /// The same, or std::nullopt for a stream of unknown length.
   std::optional<int64_t> known_size() const { return state_->known_size(); }
   /// Throws: UsageError (MU113) for a stream of unknown length.
   int64_t dataset_size() const { return state_->dataset_size(); }
@@ -87,35 +91,38 @@ class DataLoader {
   int64_t total_batch_size() const { return state_->total_batch_size(); }
 
   int64_t epoch() const { return state_->epoch(); }
-  /// The epoch of the next pass.
+  /// Sets the epoch of the next pass.
   void set_epoch(int64_t epoch) { state_->set_epoch(epoch); }
-  /// Batches that were handed out in the running or the last broken-off pass, the one in hand included; 0 after a complete pass.
+  /// Batches returned in the current pass, or in the last one if it was stopped early, including the current batch; 0
+  /// after a complete pass.
   int64_t position() const { return state_->position(); }
-  /// The next pass begins at this batch: in constant time with built-in samplers; a user's sampler seeks or steps; data is not read.
+  /// The next pass begins at this batch. Built-in samplers seek in constant time; a user-defined sampler seeks or steps
+  /// there. Data of a map-style dataset is not read; a stream skips samples.
   /// Throws: UsageError (MU108) for a batch beyond size().
   void seek(int64_t batch) { state_->seek(batch); }
-  /// Where the loader stands: after the batch in hand.
+  /// The position of the loader: after the current batch.
   LoaderPosition save_position() const { return state_->save_position(); }
-  /// The next pass goes on there, whatever the number of workers; a stream that is not stateful is read and left out up to there.
-  /// Throws: UsageError (MU114) if no step of this world size begins there.
+  /// The next pass resumes at this position, with any number of workers. A stream that is not stateful skips all
+  /// samples before it. Throws: UsageError (MU114) if no step begins there with this world size and batch size.
   void load_position(const LoaderPosition& saved) { state_->load_position(saved); }
 
-  /// The batch in the user's hands is the last one of this rank.
+  /// Whether the current batch is the last one of this rank.
   bool end_of_dataloader() const { return state_->end_of_dataloader(); }
-  /// dataset_size() modulo total_batch_size(): samples in an incomplete last step; -1 if it is dropped or unknown.
+  /// Samples in a pass modulo total_batch_size(): samples in an incomplete last step; -1 if it is dropped or unknown,
+  /// or with a batch sampler.
   int64_t remainder() const { return state_->remainder(); }
-  /// Samples of this rank's batch in hand, repeated ones included.
+  /// Samples in this rank's current batch, including padding (repeated samples).
   int64_t local_samples() const { return state_->samples().local; }
-  /// Samples of this rank's batch in hand, padding not counted; padding comes last.
+  /// Samples in this rank's current batch, without padding; padding comes last.
   int64_t local_real_samples() const { return state_->samples().local_real; }
-  /// Samples of the step in hand over all ranks, padding not counted; padding comes last in rank order.
+  /// Samples in the current step over all ranks, without padding; padding comes last in rank order.
   int64_t real_samples() const { return state_->samples().real; }
 
   const DataLoaderOptions& options() const { return state_->options(); }
   const ShardSpec& shard() const { return state_->shard(); }
-  /// One line: order, sizes, workers, place in the job.
+  /// One line: order, sizes, world size, workers, device.
   std::string describe() const { return state_->describe(); }
-  /// What the copies of this loader share.
+  /// The state that the copies of this loader share.
   const std::shared_ptr<data::LoaderState>& state() const noexcept { return state_; }
 
  private:
@@ -174,7 +181,8 @@ template <class F>
   requires data::dataset_function<F>
 DataLoader(F, int64_t, DataLoaderOptions = {}) -> DataLoader<batch_of_t<data::Function<F>>>;
 
-/// The loader, to begin at this batch in its next pass only: in constant time, or as fast as a stream skips.
+/// Returns the loader, whose next pass (only that one) begins at this batch: in constant time, or as fast as a stream
+/// skips.
 /// Throws: UsageError (MU108) for a batch beyond its end.
 template <class Batch>
 DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {

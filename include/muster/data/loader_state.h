@@ -16,40 +16,42 @@
 
 namespace muster::data {
 
-/// What a rank's place in the job makes of a loader.
+/// How a loader is sharded for one rank of a job.
 struct ShardSpec {
   at::Device device = at::kCPU;             ///< batches are moved there ahead of use
-  std::optional<bool> dispatch_batches = {};  ///< unset: as the loader's options say
-  std::optional<bool> even_batches = {};    ///< unset: as the loader's options say
-  std::optional<dist::Communicator> group = {};  ///< of these ranks; needed to dispatch, to agree and to keep generators in step
+  std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
+  std::optional<bool> even_batches = {};    ///< unset: as in the loader's options
+  /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
+  std::optional<dist::Communicator> group = {};
   bool non_blocking = true;                 ///< copies from pinned memory overlap with computing
   int rank = 0;
-  std::optional<uint64_t> seed = {};        ///< used where the options name none; the same on all ranks
-  std::optional<bool> split_batches = {};   ///< unset: as the loader's options say
+  std::optional<uint64_t> seed = {};        ///< used if the options set none; the same on all ranks
+  std::optional<bool> split_batches = {};   ///< unset: as in the loader's options
   SyncedGenerators synced_generators = {};
-  std::shared_ptr<Trace> trace = {};        ///< is told of waits for batches
+  std::shared_ptr<Trace> trace = {};        ///< records waits for batches
   int world_size = 1;
 };
 
-/// What the batch in hand and its step hold. A sample is real unless it repeats another one to fill up the step.
+/// Sample counts of the current batch and its step. A sample is real unless it is padding: a repeated sample that fills
+/// up the step.
 struct StepSamples {
   int64_t local = 0;       ///< in this rank's batch
   int64_t local_real = 0;  ///< real ones in this rank's batch; they come first in it
   int64_t real = 0;        ///< real ones in the batches of all ranks; they come first in rank order
-  int64_t rest = 0;        ///< in steps after this one, all of them without a batch for this rank
+  int64_t rest = 0;        ///< in later steps, in which this rank has no batch
   int64_t total = 0;       ///< in the batches of all ranks
 };
 
-/// Where a loader stands: small and exact, and the same for any world size and number of workers.
+/// The position of a loader: small, exact, and the same for any world size and number of workers.
 struct LoaderPosition {
   std::string dataset;    ///< the state of a stateful dataset
   int64_t epoch = 0;
-  int64_t samples = 0;    ///< of the pass that all ranks together have been handed; batches with a batch sampler
+  int64_t samples = 0;    ///< of the pass, returned so far on all ranks together; with a batch sampler: batches
   uint64_t seed = 0;
   friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
 };
 
-/// One run over this rank's batches. Ending it ends its threads.
+/// One pass over this rank's batches. Ending it ends its threads.
 /// Thread safety: one thread at a time.
 class Pass {
  public:
@@ -62,12 +64,12 @@ class Pass {
 /// The state that the copies of a DataLoader share. Thread safety: one thread at a time.
 class LoaderState {
  public:
-  /// Throws: ConfigError (MU107) for options that make no sense or contradict each other.
+  /// Throws: ConfigError (MU107) for options that are invalid or contradict each other.
   LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler, const DataLoaderOptions& options,
               const ShardSpec& shard = {});
   ~LoaderState();
 
-  /// Collective: where shard.group is set.
+  /// Collective: if shard.group is set.
   std::shared_ptr<LoaderState> distributed(const ShardSpec& shard) const;
   std::unique_ptr<Pass> begin_pass();
 
@@ -84,16 +86,16 @@ class LoaderState {
   const DataLoaderOptions& options() const;
   int64_t position() const;
   int64_t remainder() const;
-  /// A pass has begun and neither come to its end nor been broken off.
+  /// Whether a pass has begun and is neither complete nor stopped early.
   bool running() const;
   const StepSamples& samples() const;
   void seek(int64_t batch);
   void set_epoch(int64_t epoch);
-  /// From the next pass on, as ShardSpec::even_batches.
+  /// Replaces ShardSpec::even_batches from the next pass on.
   void set_even_batches(std::optional<bool> even);
   const ShardSpec& shard() const;
   int64_t size() const;
-  /// The data come from a stream.
+  /// Whether the data come from a stream.
   bool streams() const;
   int64_t total_batch_size() const;
 

@@ -19,7 +19,7 @@ template <class Batch>
 inline constexpr bool is_data_loader<DataLoader<Batch>> = true;
 
 namespace data {
-/// In the place of a batch, where something else than a dataset was given.
+/// Takes the place of the batch type if the argument is not a dataset.
 template <class D>
 struct NoDataset {};
 template <class D>
@@ -30,7 +30,7 @@ template <class D>
 inline constexpr bool is_no_dataset<NoDataset<D>> = true;
 }  // namespace data
 
-/// So that the compiler says one line about what is no dataset.
+/// Gives a one-line compile error for an argument that is not a dataset.
 template <class D>
 class DataLoader<data::NoDataset<D>> {
   static_assert(!data::is_no_dataset<data::NoDataset<D>>,

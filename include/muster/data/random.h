@@ -7,10 +7,10 @@
 
 namespace muster {
 
-/// The random numbers of one sample in one epoch: the same whichever worker or rank makes it, in whatever order.
-/// Counter-based (SplitMix64 over a key mixed from seed, epoch and index; Steele, Lea, Flood 2014). Works as the generator of
-/// <random>'s distributions; LibTorch's operators take generator();
-/// those that are given none draw numbers of the sample's own too, not the default generator's.
+/// The random numbers of one sample in one epoch: the same for any worker or rank that makes the sample, in any order.
+/// Counter-based (SplitMix64 over a key mixed from seed, epoch and index; Steele, Lea, Flood 2014). Works as the
+/// generator of the distributions in <random>. LibTorch operators take generator(); without a generator argument they
+/// also draw numbers that belong to the sample, not those of the default generator.
 class SampleRandom {
  public:
   using result_type = uint64_t;
@@ -23,7 +23,7 @@ class SampleRandom {
   double uniform() { return static_cast<double>((*this)() >> 11) * 0x1p-53; }
   /// In [0, bound), unbiased. Requires: bound > 0.
   uint64_t below(uint64_t bound);
-  /// A CPU generator of this sample's own, seeded from the next number. Costs about a microsecond.
+  /// A new CPU generator for this sample, seeded with the next number. Costs about a microsecond.
   at::Generator generator();
 
  private:
@@ -35,7 +35,7 @@ class EpochRandom {
  public:
   EpochRandom(uint64_t seed, int64_t epoch) : epoch_(epoch), seed_(seed) {}
   SampleRandom at(int64_t index) const { return {seed_, epoch_, index}; }
-  /// Random operators of LibTorch that a dataset runs on this thread belong to this sample from here on.
+  /// From now on, random LibTorch operators that a dataset runs on this thread draw the numbers of this sample.
   void seed_operators(int64_t index) const noexcept;
   int64_t epoch() const noexcept { return epoch_; }
 

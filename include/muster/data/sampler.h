@@ -11,26 +11,28 @@
 
 namespace muster {
 
-/// An order of samples of the user's own. Every rank runs its own copy over the whole pass, so all must give the same indices:
-/// draw them from the epoch, not from a clock. Called by one thread at a time, by workers too.
+/// Base class of user-defined sample orders. Every rank runs its own copy over the whole pass, so all ranks must return
+/// the same indices: derive them from the epoch, not from a clock. Called by one thread at a time, which may be a
+/// worker.
 class Sampler {
  public:
   virtual ~Sampler() = default;
   /// The number of indices in a pass. Known before the pass begins.
   virtual int64_t size() const = 0;
-  /// A pass begins at its first index. May be called several times for one pass.
+  /// Begins a pass at its first index. May be called several times for one pass.
   virtual void start(int64_t epoch) = 0;
-  /// The next index of the pass; exactly size() of them.
+  /// The next index of the pass. A pass has exactly size() of them.
   virtual int64_t next() = 0;
-  /// Called right after start(): the next next() is to return the index at `position`.
-  /// This one steps there; override it where that can be computed.
+  /// Called right after start(): the following next() must return the index at `position`.
+  /// The default steps there; override it if the index can be computed directly.
   virtual void seek(int64_t position) {
     for (int64_t i = 0; i < position; ++i) next();
   }
 };
 
-/// Batches of varying size of the user's own: the same rules as for Sampler, with whole batches for indices.
-/// Whole batches are dealt to ranks in turn; with even_batches the last turn is completed with the first batches of the pass.
+/// Base class of user-defined batches of varying size. The rules of Sampler hold, with whole batches in place of
+/// indices. Batches are assigned to ranks round-robin; with even_batches the last round is completed with the first
+/// batches of the pass.
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
@@ -46,7 +48,7 @@ class BatchSampler {
 /// These batches in this order, in every epoch: BatchListSampler({{0, 1}, {2}}).
 class BatchListSampler : public BatchSampler {
  public:
-  /// Throws: ConfigError (MU120) for a list without an index.
+  /// Throws: ConfigError (MU120) for a batch without an index.
   explicit BatchListSampler(std::vector<std::vector<int64_t>> batches);
   BatchListSampler(std::initializer_list<std::vector<int64_t>> batches) : BatchListSampler(std::vector(batches)) {}
   int64_t size() const override { return static_cast<int64_t>(batches_.size()); }
@@ -90,11 +92,12 @@ class RandomSampler : public Sampler {
 };
 
 /// Indices drawn in proportion to weights, from (seed, epoch) alone.
-/// With replacement each position is drawn for itself, so any of them costs the same. Without, no index comes twice and the order
-/// is that of drawing one after the other from what is left, found as a race of exponential clocks (Efraimidis and Spirakis 2006).
+/// With replacement, each position is drawn independently, so any position costs the same. Without replacement, no
+/// index repeats; the order is that of successive draws from the remaining indices, computed as a race of exponential
+/// clocks (Efraimidis and Spirakis 2006).
 class WeightedRandomSampler : public Sampler {
  public:
-  /// `count` indices per pass. Weights need no certain sum; an index of weight 0 never comes.
+  /// `count` indices per pass. Weights need not sum to 1; an index of weight 0 is never drawn.
   /// Throws: ConfigError (MU116) for weights that are negative, not finite or all 0, or too few for `count` without replacement.
   WeightedRandomSampler(std::vector<double> weights, int64_t count, uint64_t seed, bool replacement = true);
   int64_t size() const override { return count_; }
@@ -108,7 +111,7 @@ class WeightedRandomSampler : public Sampler {
 
   int64_t count_;
   int64_t epoch_ = 0;
-  std::vector<int64_t> order_;   // without replacement: of `raced_`
+  std::vector<int64_t> order_;   // without replacement: the order of epoch `raced_`
   int64_t position_ = 0;
   std::optional<int64_t> raced_;
   bool replacement_;

@@ -14,17 +14,18 @@
 #include <utility>
 #include <vector>
 
-/// What counts as a stream, samples without indices, in the order in which it is tried:
-///   std::optional<Raw> next()                              nothing at the end of the pass
+/// The interfaces of a stream (samples without indices), in the order in which they are tried:
+///   std::optional<Raw> next()                              std::nullopt at the end of the pass
 ///   a function from an epoch to a range of Raw             called for every pass
 ///   void reset(); std::optional<std::vector<Raw>> get_batch(size_t)   a stateful dataset of torch::data
-/// A stream may also have, and then should:
-///   void start(int64_t epoch)                              a pass begins at its first sample; without it, passes go on where the last ended
+/// A stream may also have these members, and should where it can:
+///   void start(int64_t epoch)                              begins a pass at its first sample; without it, a pass
+///                                                          continues where the last one ended
 ///   size()                                                 samples in a pass, as a number or std::optional of one
-///   int64_t skip(int64_t n)                                leaves out n samples without making them; returns how many there were
-///   std::string state() const; void load_state(const std::string&)   where it stands; loading comes after start()
-///   Sample transform(const Raw& [, SampleRandom&]) const   what workers do with what was read, many at a time; leaves Raw as it is
-/// The members that read are called by one thread at a time and in order, whatever the number of workers. Raw can be copied.
+///   int64_t skip(int64_t n)                                skips n samples without making them; returns how many
+///   std::string state() const; void load_state(const std::string&)   the position; it is loaded after start()
+///   Sample transform(const Raw& [, SampleRandom&]) const   run by workers, many at a time; does not change Raw
+/// The members that read are called by one thread at a time and in order, with any number of workers. Raw is copyable.
 namespace muster::data {
 
 namespace detail {
@@ -59,14 +60,14 @@ concept reset_stream = !pulled_stream<S> && !range_stream<S> && requires(S& s) {
 template <class S>
 concept stream_dataset = pulled_stream<S> || range_stream<S> || reset_stream<S>;
 
-/// A stream or a map-style dataset that knows where it stands.
+/// A stream or a map-style dataset that can save and restore its position.
 template <class S>
 concept stateful_dataset = requires(S& s, const std::string& saved) {
   { s.state() } -> std::convertible_to<std::string>;
   s.load_state(saved);
 };
 
-/// The passes over a stream, whatever its kind.
+/// Iterates over a stream of any of the three interfaces.
 template <stream_dataset S>
 class StreamCursor {
  public:
@@ -119,11 +120,11 @@ class StreamCursor<S> {
   std::shared_ptr<S> stream_;
 };
 
-/// What a stream's reading gives.
+/// The type of a stream's raw samples.
 template <class S>
 using raw_of_t = typename decltype(std::declval<StreamCursor<S>&>().next())::value_type;
 
-/// What becomes of one raw sample.
+/// One raw sample after the stream's transform, if it has one.
 template <class S>
 decltype(auto) transformed(const S& stream, const raw_of_t<S>& raw, SampleRandom& random) {
   if constexpr (requires { stream.transform(raw, random); }) return stream.transform(raw, random);
@@ -138,7 +139,7 @@ struct BatchOf<D> {
                                                      std::declval<SampleRandom&>()))>;
 };
 
-/// A stream whose samples go through `f`, by workers where there are some: see map_stream().
+/// A stream whose samples are transformed by `f`, in workers if there are any: see map_stream().
 template <class S, class F>
 class MappedStream {
  public:

@@ -6,12 +6,12 @@
 #include <string_view>
 #include <vector>
 
-/// One accelerator, generically: whatever kind this LibTorch was built for and finds on the machine.
+/// The accelerator, whatever its kind: the one that this LibTorch was built for and finds on the machine.
 namespace muster::device {
 
 /// The device of a local rank.
-/// "auto": the accelerator if there is one, else the CPU. "cpu". "gpu" or "accelerator": the accelerator. A kind such as "cuda",
-/// "xpu" or "mps": that accelerator. "cuda:1": this very one, whatever the rank.
+/// "auto": the accelerator if there is one, else the CPU. "cpu". "gpu" or "accelerator": the accelerator. A kind such
+/// as "cuda", "xpu" or "mps": that accelerator. "cuda:1": exactly this device, for any rank.
 /// Without an index, rank r gets device r modulo the number of devices.
 /// Throws: ConfigError (MU101), listing what is available, for a name that is unknown or not available here.
 at::Device choose(std::string_view name, int local_rank = 0);
@@ -22,13 +22,13 @@ std::vector<std::string> available();
 /// Accelerators on this machine; 0 on a machine with none.
 int count();
 
-/// Makes it the calling thread's current device. Nothing to do for the CPU.
+/// Makes it the calling thread's current device. Does nothing for the CPU.
 void set_current(at::Device device);
 
-/// Waits until all work queued on the device is done. Nothing to do for the CPU.
+/// Waits until all work queued on the device is done. Does nothing for the CPU.
 void synchronize(at::Device device);
 
-/// Copies to this device profit from pinned host memory.
+/// Whether copies to this device benefit from pinned host memory.
 bool uses_pinned_memory(at::Device device);
 
 }  // namespace muster::device

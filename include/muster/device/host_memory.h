@@ -13,18 +13,19 @@ struct KeptMemory {
   std::string reason;
 };
 
-/// What becomes of the wish: the variable MUSTER_KEEP_MEMORY (auto, on or 1, off or 0) counts where it is "auto". Memory is never kept
-/// where `variables` tune the C library's allocator already (MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_, MALLOC_TRIM_THRESHOLD_, or
-/// glibc.malloc in GLIBC_TUNABLES), and with a C library other than glibc. Changes nothing. `launched`: by a launcher.
+/// Decides whether freed memory is kept; changes nothing itself. If `wish` is "auto", the variable MUSTER_KEEP_MEMORY
+/// applies (auto, on or 1, off or 0). Memory is never kept if `variables` already tune the C library's allocator
+/// (MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_, MALLOC_TRIM_THRESHOLD_, or glibc.malloc in GLIBC_TUNABLES), or with a C
+/// library other than glibc. `launched`: a launcher started this process.
 /// Throws: ConfigError (MU002) for a variable with another value, (MU171) for one that contradicts "on" or "off".
 KeptMemory choose_kept_memory(KeepMemory wish, bool launched, const Environment& variables = Environment::of_process());
 
-/// From now on this process keeps the memory that it frees and uses it again, instead of giving large blocks back to the system and
-/// having them back page by page, zeroed, in the next step. The process stays as large as it once was. A
-/// process-wide setting. Returns false if the C library refuses.
+/// From now on this process keeps and reuses the memory that it frees. Otherwise it would return large blocks to the
+/// system and get them back in the next step, page by page, zeroed. The process does not shrink. A process-wide
+/// setting. Returns false if the C library refuses.
 bool keep_freed_memory();
 
-/// Gives what is free now back to the system.
+/// Returns memory that is free now to the system.
 void release_freed_memory();
 
 }  // namespace muster::device

@@ -18,8 +18,9 @@ constexpr std::size_t keep_memory_named(std::string_view name) {
 }
 }  // namespace device
 
-/// Whether a process keeps the memory that tensors on the CPU free, for the next step, instead of giving it back to the system: "on",
-/// "off", or "auto": on in ranks that a launcher started, where no limit of the process's memory is near; off in a process started alone.
+/// Whether a process keeps memory that CPU tensors free, for the next step, instead of returning it to the system:
+/// "on", "off", or "auto". "auto" is on in ranks that a launcher started, unless the process has a memory limit
+/// (RLIMIT_DATA, RLIMIT_AS) or is near its container's limit; it is off in a process started alone.
 class KeepMemory {
  public:
   consteval KeepMemory(const char* name) : place_(device::keep_memory_named(name)) {}

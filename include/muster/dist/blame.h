@@ -6,9 +6,10 @@
 
 namespace muster::dist {
 
-/// Tells the launcher, where there is one, that the error which this rank is about to throw is about rank `rank` of the group: should
-/// the job end by it, the launcher names that rank. An operation that is begun later and succeeds takes it back.
-/// What the operations of a group throw about a lost rank is told already. Of this rank itself nothing is told.
+/// Reports to the launcher, if there is one, that the error which this rank is about to throw was caused by rank `rank`
+/// of the group: if that error ends the job, the launcher names that rank. A later operation that succeeds withdraws
+/// the report. Errors about a lost rank that a group's operations throw are reported already. Nothing is reported if
+/// `rank` is this rank itself.
 void blame(const Communicator& group, int rank, std::string_view reason);
 
 }  // namespace muster::dist

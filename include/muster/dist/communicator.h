@@ -20,7 +20,7 @@ enum class ReduceOp { sum, mean, min, max, product };
 /// Throws: ConfigError, listing the names, for any other word.
 ReduceOp parse_reduce_op(std::string_view name);
 
-/// What one finished or started operation looked like, for tracing, statistics and profiling.
+/// Describes one operation, for tracing, statistics and profiling.
 struct OperationEvent {
   std::string_view operation;   ///< "all_reduce", ...
   std::string_view group;       ///< the name of the group, "world" for the first one
@@ -31,7 +31,7 @@ struct OperationEvent {
   std::chrono::steady_clock::time_point end;     ///< when it was done
 };
 
-/// A started operation. Copyable; a default-made one is done already.
+/// A started operation. Copyable; a default-constructed one is done.
 /// The tensors of the operation must stay untouched until wait() returned.
 /// Thread safety: one thread at a time.
 class Work {
@@ -50,8 +50,8 @@ class Work {
 class Group;
 
 /// A group of ranks and the operations on it: a cheap handle to shared state.
-/// Every operation takes float64/32/16, bfloat16, int64/32/16/8, uint8 and bool, empty and non-contiguous tensors;
-/// the start_* forms want contiguous tensors, which they fill in place.
+/// Every operation takes float64/32/16, bfloat16, int64/32/16/8, uint8 and bool, empty and non-contiguous tensors; the
+/// start_* forms need contiguous tensors, which they fill in place.
 /// Ranks that disagree in operation, order, shape, dtype or tag all get a CommError that names both sides, before a wrong
 /// value can be used. Every wait ends within the time-out of the group.
 /// A sum is taken in rank order on every rank, so results are the same bits everywhere and in every run.
@@ -69,11 +69,12 @@ class Communicator {
   const std::string& name() const noexcept;
   std::chrono::milliseconds timeout() const noexcept;
 
-  /// What the operations of this handle say they are for: by default, some call of the user's.
+  /// The tag of this handle's operations, which says what they are for: by default, a call of the user's.
   const Tag& tag() const noexcept { return tag_; }
-  /// The same group, whose operations say `tag`.
+  /// The same group; operations of the returned handle carry `tag`.
   Communicator tagged(Tag tag) const;
-  /// The same group for a message of the library's own: `label` says what for. What one rank's program calls never meets it.
+  /// The same group for the library's own messages; `label` says what they are for. They never match an operation that
+  /// a rank's program calls.
   Communicator as_library(std::string label, int64_t gradient_step = -1) const;
 
   // Collective: all of the below, by every rank of the group, in the same order.
@@ -82,19 +83,19 @@ class Communicator {
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Work start_all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
 
-  /// Equal shapes: the result has one more dimension in front, of the size of the group.
+  /// Shapes are equal. The result has one more dimension in front, of the size of the group.
   at::Tensor all_gather(const at::Tensor& tensor) const;
   /// Shapes may differ in every dimension; one tensor per rank, in rank order.
   std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor) const;
   /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be that piece itself.
   [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
 
-  /// `in` has size() times the elements of `out`; rank r receives the reduction of everybody's r-th piece. `out` may be this
-  /// rank's piece itself.
+  /// `in` has size() times the elements of `out`; rank r receives the reduction of all ranks' r-th pieces. `out` may be
+  /// this rank's piece itself.
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
 
-  /// In place; equal shapes.
+  /// In place; shapes are equal.
   void broadcast(const at::Tensor& tensor, int root = 0) const;
   [[nodiscard]] Work start_broadcast(const at::Tensor& tensor, int root = 0) const;
 
@@ -102,9 +103,9 @@ class Communicator {
   void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum) const;
   /// One tensor per rank on `root`, shapes may differ; empty elsewhere.
   std::vector<at::Tensor> gather(const at::Tensor& tensor, int root = 0) const;
-  /// `parts` is read on `root` only, one per rank, shapes may differ; this rank's part comes back.
+  /// `parts` is read on `root` only, one per rank, shapes may differ. Returns this rank's part.
   at::Tensor scatter(const std::vector<at::Tensor>& parts, int root = 0) const;
-  /// parts[r] goes to rank r; shapes may differ; what rank r sent comes back at [r].
+  /// Sends parts[r] to rank r; shapes may differ. Returns at [r] what rank r sent.
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& parts) const;
 
   void barrier() const;
@@ -113,10 +114,10 @@ class Communicator {
   std::vector<std::string> gather_bytes(const std::string& bytes, int root = 0) const;
 
   /// A group of some of these ranks (ranks of this group, ascending). Collective: every rank of this group, member or
-  /// not; a rank that is no member gets a world of one.
+  /// not; a rank that is not a member gets a world of one.
   Communicator subgroup(const std::vector<int>& ranks) const;
 
-  // Not collective: the two ranks concerned.
+  // Not collective: only the two ranks concerned.
 
   /// The receiver's tensor must have the same shape and dtype.
   void send(const at::Tensor& tensor, int to) const;
@@ -125,7 +126,7 @@ class Communicator {
   /// Ends every running and later operation of the group, on all ranks, with this cause. Never blocks.
   void abort(const std::string& cause) const;
 
-  /// Called on the thread that ran the operation, after it. Thread safety: the observer's own affair.
+  /// Called on the thread that ran the operation, after it. Thread safety: up to the observer.
   using Observer = std::function<void(const OperationEvent&)>;
   void observe(Observer observer) const;
 

@@ -7,12 +7,13 @@
 
 namespace muster::dist {
 
-/// This rank's operations in the group carry `word` from now on, beside what they are for: no message is sent for it, and ranks need not
-/// agree in it. 0 ends it. Thread safety: any thread.
+/// From now on, this rank's operations in the group carry `word` in addition to their own data: no extra message is
+/// sent, and ranks need not agree on it. 0 stops it. Thread safety: any thread.
 void say(const Communicator& group, uint64_t word);
 
-/// What each rank said last, in operations that ended here while this rank said something; 0 for one that was not heard yet.
-/// A group of one, and backends without messages of our own, hear nothing. Thread safety: any thread.
+/// The last word received from each rank, in operations that ended here while this rank carried a word itself; 0 for a
+/// rank from which none was received yet. A group of one, and backends whose messages are not Muster's own, receive
+/// nothing. Thread safety: any thread.
 std::vector<uint64_t> heard(const Communicator& group);
 
 }  // namespace muster::dist

@@ -9,16 +9,17 @@
 
 namespace muster::dist {
 
-/// How ranks run as threads of one process.
+/// Options of ranks that run as threads of one process.
 struct ThreadWorldOptions {
-  int kill_rank = -1;           ///< this rank fails at its step `kill_step`, as if its process had died; -1: none
-  int64_t kill_step = 0;        ///< counts the messages of the first group that the rank sends or takes
+  int kill_rank = -1;           ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
+                                ///< fails
+  int64_t kill_step = 0;        ///< counted in messages of the first group that the rank sends or receives
   uint64_t seed = 0;            ///< 0: threads run freely; otherwise one at a time, in an order drawn from the seed
-  double timeout_seconds = 60;  ///< of an operation; under a seed it passes at once when nobody can go on
+  double timeout_seconds = 60;  ///< per operation; with a seed it expires at once when no rank can proceed
 };
 
-/// Runs `body` as `size` ranks, each in a thread of its own, over the backend "threads", and returns what each rank threw
-/// (null if nothing). Under a seed a rank must wait for another only by way of its communicator.
+/// Runs `body` as `size` ranks, each in its own thread, over the backend "threads", and returns what each rank threw
+/// (null if nothing). With a seed, a rank may wait for another only through its communicator.
 std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOptions& options,
                                                  const std::function<void(Communicator)>& body);
 

@@ -11,10 +11,11 @@
 namespace muster::format {
 
 /// A file that appears under its name complete or not at all.
-/// It is written aside, in the same folder, as `.NAME.XXXXXX.partial`. If the object ends without `publish`,
-/// the part is removed and what stood under the name before is untouched. A process that is killed leaves its part
-/// behind; the next AtomicFile of that name removes parts whose writer is gone.
-/// What replaces a file has that file's mode, and its owner and group where this user may give them; a new one has the umask's.
+/// It is first written to `.NAME.XXXXXX.partial` in the same folder. If the object is destroyed without `publish`, the
+/// partial file is removed and an existing file of that name is untouched. A process that is killed leaves its partial
+/// file behind; the next AtomicFile of that name removes partial files whose writer no longer runs.
+/// A replacement keeps the mode of the file that it replaces, and its owner and group where this user may set them; the
+/// mode of a new file follows the umask.
 /// One thread at a time.
 class AtomicFile {
  public:
@@ -24,20 +25,20 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Takes the room for a file of exactly this size on the disk, where the file system can: writing is faster then,
-  /// and a full disk shows before anything is written.
+  /// Reserves exactly this file size on the disk, where the file system can: writing is faster then, and a full disk is
+  /// detected before anything is written.
   /// Throws: CheckpointError MU202.
   void reserve(std::uint64_t bytes);
 
-  /// Appends the pieces in order, straight from where they are.
+  /// Appends the pieces in order, without copying them.
   /// Throws: CheckpointError MU202 (disk full, file too large, medium fails).
   void write(std::span<const std::string_view> pieces);
 
-  /// Gives the bytes to the medium, as the durability asks. Nothing may be written afterwards.
+  /// Flushes the bytes to the medium, as `durability` requires. Nothing may be written afterwards.
   /// Throws: CheckpointError MU202.
   void finish();
 
-  /// Finishes if need be, and puts the file under its name, in place of what was there.
+  /// Finishes if needed, and moves the file to its name, replacing an existing file.
   /// Throws: CheckpointError MU202.
   void publish();
 

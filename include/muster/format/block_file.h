@@ -10,23 +10,23 @@
 
 namespace muster::format {
 
-/// Bytes per checksum where nothing else is said.
+/// Default number of bytes per checksum.
 inline constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 20;
 
-/// A file that appears complete or not at all, whose checksums are taken block by block in the pass that writes it, while
-/// its bytes are in the processor's cache.
+/// A file that appears complete or not at all. Its checksums are computed block by block in the pass that writes it,
+/// while its bytes are in the processor's cache.
 /// Thread safety: one thread at a time.
 class BlockFile {
  public:
-  /// Takes the room for `bytes` on the disk. Throws: CheckpointError MU202.
+  /// Reserves `bytes` on the disk. Throws: CheckpointError MU202.
   BlockFile(const std::filesystem::path& path, Durability durability, std::uint64_t bytes);
 
-  /// Appends a piece, at the latest at the next flush() or publish(): its memory must stay until then.
+  /// Appends a piece, at the latest at the next flush() or publish(): its memory must stay valid until then.
   /// Throws: CheckpointError MU202.
   void append(std::string_view bytes);
   void flush();
 
-  /// Puts the file under its name. Returns the checksum of each block of kBlockBytes; the last block may be shorter.
+  /// Moves the file to its name. Returns the checksum of each block of kBlockBytes; the last block may be shorter.
   /// Throws: CheckpointError MU202.
   std::vector<std::uint64_t> publish();
 

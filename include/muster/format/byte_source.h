@@ -11,9 +11,9 @@ namespace muster::format {
 
 class InputFile;
 
-/// Bytes that can be read at any place: a file, or memory.
+/// Bytes with random access: a file, or memory.
 struct ByteSource {
-  std::string name;  ///< For messages.
+  std::string name;  ///< Name used in messages.
   std::uint64_t size = 0;
   /// Fills `to` with `bytes` bytes at `offset`. Requires: they lie within the size.
   std::function<void(std::uint64_t offset, void* to, std::size_t bytes)> read;

@@ -9,7 +9,7 @@
 
 namespace muster::format {
 
-/// XXH3 with 64 bits of what is given piece by piece: the pieces' borders do not count.
+/// 64-bit XXH3 of bytes given in pieces; how they are divided into pieces does not matter.
 /// Source: Yann Collet's xxHash, whose value for the same bytes is the same on every machine.
 /// Thread safety: one thread at a time.
 class Checksum {
@@ -17,7 +17,7 @@ class Checksum {
   Checksum();
 
   void update(const void* data, std::size_t bytes);
-  /// Of all that was given since construction or reset().
+  /// The checksum of all bytes since construction or reset().
   std::uint64_t value() const;
   void reset();
 
@@ -25,7 +25,7 @@ class Checksum {
   alignas(64) std::array<std::byte, 576> state_;
 };
 
-/// XXH3-64 of one run of bytes.
+/// XXH3-64 of contiguous bytes.
 std::uint64_t checksum_of(std::string_view bytes);
 
 /// 16 lower-case hexadecimal digits.

@@ -10,12 +10,12 @@
 
 namespace muster::format {
 
-/// A regular file open for reading at any place. Reading is thread-safe.
+/// A regular file open for random-access reading. Reading is thread-safe.
 class InputFile {
  public:
   /// Throws: CheckpointError MU200 if there is no such file, it may not be read, or it is not a regular file.
   explicit InputFile(std::filesystem::path path);
-  /// The same, where the folder is an open one: `path` stands for it in messages, and its last part is looked for there.
+  /// The same, in an open folder: the last part of `path` is opened there; messages show `path`.
   InputFile(int folder, std::filesystem::path path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -41,7 +41,7 @@ class InputFile {
   int descriptor_ = -1;
 };
 
-/// A folder that stays the one it was when it was opened, whatever takes its name.
+/// An open folder. It stays the same one even if its name later refers to another.
 class OpenFolder {
  public:
   /// Throws: CheckpointError MU200.
@@ -62,8 +62,8 @@ class OpenFolder {
 /// Throws: CheckpointError MU200 or MU201.
 Header read_header(const InputFile& file);
 
-/// A file in memory, privately: what is written to the memory is seen by no other process and never reaches the file.
-/// A file replaced by rename stays intact here; one truncated in place ends the process at the next touch (SIGBUS).
+/// A private memory mapping of a file: no other process sees writes to this memory, and they never reach the file.
+/// A file replaced by rename stays intact here; one truncated in place ends the process at the next access (SIGBUS).
 class MappedFile {
  public:
   enum class Access : std::uint8_t { read, copy_on_write };
@@ -78,13 +78,15 @@ class MappedFile {
   std::byte* data() const { return data_; }
   std::uint64_t size() const { return size_; }
 
-  /// Whether this part of the file is there and in the kernel's memory, as far as it tells: touching it needs no medium then.
-  /// What is not should be read instead, where a failure is an error and not the end of the process. Thread-safe.
+  /// Whether this part of the file exists and is in the kernel's memory, as far as the kernel reports it: accessing it
+  /// then needs no medium. Read the rest instead of accessing it here: a failure is then an error and does not end the
+  /// process. Thread-safe.
   /// Requires: `file` is the one that is mapped.
   bool is_resident(const InputFile& file, std::uint64_t offset, std::size_t bytes) const;
 
-  /// Copies a part of the file to `to`. Returns false, and does nothing, if it is not resident:
-  /// read the file then. Thread-safe. Requires: `file` is the one that is mapped.
+  /// Copies a part of the file to `to`. Returns false, and copies nothing, if it is not resident: read the file then.
+  /// Thread-safe.
+  /// Requires: `file` is the one that is mapped.
   bool copy_to(const InputFile& file, void* to, std::uint64_t offset, std::size_t bytes) const;
 
  private:

@@ -8,10 +8,10 @@
 #include <variant>
 #include <vector>
 
-/// JSON as a value, read strictly and written alike everywhere. All functions are pure.
+/// JSON values, parsed strictly and written identically everywhere. All functions are pure.
 namespace muster::format {
 
-/// A JSON value. Integers and numbers with a fraction or an exponent stay apart; names keep their order.
+/// A JSON value. Integers are distinct from numbers with a fraction or an exponent; names keep their order.
 class Json {
  public:
   using List = std::vector<Json>;
@@ -27,12 +27,12 @@ class Json {
   Json(Map value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
-  /// What it holds, or nullptr if that is something else.
+  /// The value, or nullptr if it has another type.
   template <class T>
   const T* get() const {
     return std::get_if<T>(&value_);
   }
-  /// The value under a name, or nullptr if there is none or this is no map.
+  /// The value under a name, or nullptr if there is none or this is not a map.
   const Json* find(std::string_view name) const;
 
  private:
@@ -42,14 +42,14 @@ class Json {
 /// Deepest nesting that is read or written.
 inline constexpr int kMaxJsonDepth = 200;
 
-/// Without white space. Numbers come back with the same bits; text must be UTF-8.
+/// Writes without white space. Numbers read back are bit-identical; text must be UTF-8.
 /// Requires: numbers are finite, no deeper than kMaxJsonDepth, text is UTF-8.
 std::string to_text(const Json& value);
 
 /// Whether it is well-formed UTF-8.
 bool is_utf8(std::string_view text);
 
-/// Reads JSON that may be hostile: one value, UTF-8, no name twice, no integer beyond 64 bits.
+/// Parses JSON that may be hostile: one value, UTF-8, no repeated name, no integer beyond 64 bits.
 /// Throws: CheckpointError with `id`: "`file`: why it is refused".
 Json parse_json(std::string_view text, std::string_view file, std::string_view id);
 

@@ -9,7 +9,7 @@
 #include "muster/format/json.h"
 
 /// The text files of a checkpoint folder: one manifest, and one index per rank beside that rank's safetensors file.
-/// docs/formats/checkpoint.md has every byte. All functions are pure.
+/// docs/formats/checkpoint.md describes every byte. All functions are pure.
 namespace muster::format {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
@@ -29,18 +29,18 @@ struct FileMark {
   std::uint64_t checksum = 0;  ///< XXH3-64
 };
 
-/// What makes a folder a complete checkpoint: it is written last, and every other file hangs on it by checksums.
+/// Makes a folder a complete checkpoint: it is written last, and covers every other file by checksums.
 struct Manifest {
-  std::string id;                  ///< Alike in all files of one save, another in each save.
-  std::vector<FileMark> indexes;   ///< Of each rank's index, in rank order.
+  std::string id;                  ///< The same in all files of one save, different in each save.
+  std::vector<FileMark> indexes;   ///< Size and checksum of each rank's index, in rank order.
 };
 
-/// A run of elements that a rank holds of a tensor that is spread over the ranks.
+/// A contiguous range of elements that a rank holds of a tensor that is sharded over the ranks.
 struct SliceEntry {
   std::string name;                  ///< Of the whole tensor.
   std::vector<std::int64_t> shape;   ///< Of the whole tensor.
-  std::int64_t begin = 0;            ///< First element of the run, in row-major order.
-  std::string tensor;                ///< Where its values are in the rank's safetensors file: a tensor of one dimension.
+  std::int64_t begin = 0;            ///< First element of the range, in row-major order.
+  std::string tensor;                ///< Name of its values in the rank's safetensors file: a 1-D tensor.
 };
 
 /// What a rank wrote, beside the tensors themselves.
@@ -52,21 +52,21 @@ struct RankIndex {
   std::vector<std::uint64_t> checksums;     ///< XXH3-64 of each block.
   std::vector<SliceEntry> slices;
   Json own;                                 ///< This rank's state.
-  Json shared;                              ///< The state alike on all ranks; rank 0 has it, elsewhere null.
+  Json shared;                              ///< The state that is the same on all ranks; null except on rank 0.
 };
 
-/// The text ends with a checksum of all that stands before it.
+/// The text ends with a checksum of everything before it.
 std::string to_text(const Manifest& manifest);
 std::string to_text(const RankIndex& index);
 
 /// Reads a manifest that may be hostile.
 /// Throws: CheckpointError MU210 with the reason, MU216 for a version that is newer than this program.
 Manifest parse_manifest(std::string_view text, std::string_view file);
-/// The same for an index: besides the text, ranks, block sizes and numbers of checksums must fit.
+/// The same for an index: its text, and its ranks, block sizes and numbers of checksums must be consistent.
 /// Throws: CheckpointError MU213, MU216.
 RankIndex parse_rank_index(std::string_view text, std::string_view file);
 
-/// A slice, as far as completeness asks.
+/// The fields of a slice that check_slices() needs.
 struct SlicePart {
   std::string name;
   std::string dtype;

@@ -7,9 +7,9 @@
 
 namespace muster {
 
-/// How much of a written file must be on the medium before it takes the place of the former one.
-/// Whatever the choice, a process that dies leaves the old file or the new one, never a torn one;
-/// the choice says what is left when the machine loses power.
+/// How much of a written file must be on the medium before it replaces the earlier one.
+/// With every choice, a process that dies leaves the old file or the new one, never a torn one; the choice determines
+/// what is left when the machine loses power.
 enum class Durability : std::uint8_t {
   none,  ///< Leave it to the kernel: the fastest, and what most savers do.
   file,  ///< The bytes are on the medium before the name points at them.
@@ -32,22 +32,26 @@ class ByteSize {
   std::uint64_t bytes_;
 };
 
-/// What a file of weights is converted to.
+/// The form to which a file of weights is converted.
 enum class WeightForm : std::uint8_t {
   torch,        ///< One file of Python's torch.save.
   safetensors,  ///< One safetensors file.
   folder,       ///< A folder of safetensors files with an index.
 };
 
-/// How files of weights are converted.
+/// Options for converting files of weights.
 struct ConvertOptions {
   Durability durability = Durability::full;
   bool leave_out = false;                         ///< Leave out objects that are not understood, instead of failing.
-  ByteSize max_shard_size = 10'000'000'000;       ///< Largest file of a folder, but for a tensor that is larger alone.
-  int model = -1;                                 ///< Of a checkpoint with several models: which one's weights to convert.
-  std::string part = {};                          ///< Convert only what stands there: names and list positions, joined by "/".
-  std::string strip = {};                         ///< What to take away from the front of names, such as "module.".
-  std::optional<WeightForm> to = std::nullopt;    ///< By the name of what is written, if nothing is said.
+  ByteSize max_shard_size = 10'000'000'000;       ///< Limit for each file of a folder; a single larger tensor gets a
+                                                  ///< file of its own.
+  int model = -1;                                 ///< Which model's weights to convert, from a checkpoint with several
+                                                  ///< models.
+  std::string part = {};                          ///< Convert only the part at this path: names and list positions,
+                                                  ///< joined by "/".
+  std::string strip = {};                         ///< Prefix to remove from names, such as "module.".
+  std::optional<WeightForm> to = std::nullopt;    ///< The form to write; if unset, the name of the output determines
+                                                  ///< it.
 };
 
 }  // namespace muster

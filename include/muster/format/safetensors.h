@@ -9,13 +9,13 @@
 #include <string_view>
 #include <vector>
 
-/// The safetensors format, as bytes. Nothing here opens a file or knows a tensor.
+/// The safetensors format, as bytes. This file opens no files and does not use LibTorch tensors.
 /// Layout: 8 bytes little-endian length N, N bytes of JSON padded with spaces, then the tensors' bytes without gaps.
-/// docs/formats/safetensors.md has every byte that is written and every reason a file is refused for.
+/// docs/formats/safetensors.md describes every byte that is written and every reason for which a file is refused.
 /// All functions are pure and may be called from any thread.
 namespace muster::format {
 
-/// The element types of the format, in the format's own order, which decides where data lies in a file.
+/// The element types of the format, in the format's own order, which determines where data is in a file.
 enum class ElementType : std::uint8_t {
   boolean,
   f4,
@@ -50,32 +50,32 @@ std::optional<ElementType> element_type(std::string_view name);
 /// All names, separated by ", ", for messages.
 std::string known_element_types();
 
-/// Free text that travels with the tensors. Sorted, so that equal contents give equal bytes.
+/// Free text stored with the tensors. Sorted, so that equal contents give equal bytes.
 using Metadata = std::map<std::string, std::string>;
 
-/// What a file says about one tensor.
+/// The description of one tensor in a file.
 struct TensorSpec {
   std::string name;                 ///< UTF-8, not "__metadata__".
   std::vector<std::int64_t> shape;  ///< In elements, outermost first; empty means one element.
   ElementType type = ElementType::f32;
 };
 
-/// A tensor and where its bytes lie.
+/// A tensor and the position of its bytes.
 struct TensorEntry : TensorSpec {
   std::uint64_t offset = 0;  ///< In bytes from the start of the file.
   std::uint64_t bytes = 0;
 };
 
-/// The checked beginning of a file: the entries cover everything behind it exactly once.
+/// The checked header of a file: the entries cover everything after it exactly once.
 struct Header {
   std::uint64_t data_offset = 0;  ///< Where the tensors' bytes begin.
   Metadata metadata;
   std::vector<TensorEntry> tensors;  ///< In the order of their bytes.
 };
 
-/// Longest header that is read or written, as in the original implementation.
+/// Longest header that is read or written, as in the safetensors library.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-/// Bytes in front of the JSON.
+/// Bytes before the JSON.
 inline constexpr std::uint64_t kLengthBytes = 8;
 
 /// Bytes of a dense tensor, or nothing if a dimension is negative, the number does not fit in 63 bits,
@@ -88,7 +88,7 @@ std::optional<std::uint64_t> byte_count(ElementType type, std::span<const std::i
 std::uint64_t header_length(std::string_view start, std::uint64_t file_bytes, std::string_view file);
 
 /// Reads and checks the header of a file that may be hostile.
-/// Requires: `start` holds the file's beginning up to the end of the JSON, as far as the file goes.
+/// Requires: `start` holds the beginning of the file up to the end of the JSON, or the whole file if it is shorter.
 /// `file` is the name used in messages.
 /// Throws: CheckpointError MU201 with the reason.
 Header parse_header(std::string_view start, std::uint64_t file_bytes, std::string_view file);
@@ -96,15 +96,15 @@ Header parse_header(std::string_view start, std::uint64_t file_bytes, std::strin
 /// How a file will be written.
 struct FilePlan {
   std::uint64_t file_bytes = 0;
-  std::string head;                ///< Length, JSON and padding: what comes before the tensors' bytes.
+  std::string head;                ///< Length, JSON and padding: everything before the tensors' bytes.
   std::vector<std::size_t> order;  ///< Indices into the planned tensors, in the order of their bytes.
 };
 
-/// Plans a file: larger element types first, then by name, header padded to a multiple of 8, so that every tensor
-/// lies aligned to its elements. The bytes are those that the original implementation writes.
-/// `head_alignment`, a power of two from 8 on, pads the header further, so that the data begin at a multiple of it.
-/// Throws: CheckpointError MU203 for a name that is doubled, reserved or not UTF-8, an impossible shape,
-/// or a header that would be too long.
+/// Plans a file: larger element types first, then by name, header padded to a multiple of 8, so that every tensor is
+/// aligned to its element size. The bytes are those that the safetensors library writes. `head_alignment`, a power of
+/// two of at least 8, pads the header further, so that the data begin at a multiple of it.
+/// Throws: CheckpointError MU203 for a name that is repeated, reserved or not UTF-8, an impossible shape, or a header
+/// that would be too long.
 FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file, std::uint64_t head_alignment = 8);
 
 }  // namespace muster::format

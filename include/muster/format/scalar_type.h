@@ -8,26 +8,25 @@
 
 namespace muster::format {
 
-/// A type of LibTorch's elements, by LibTorch's own number (c10::ScalarType).
-/// Only types with a row in `scalar_types` are ever held.
+/// A LibTorch dtype, by LibTorch's own number (c10::ScalarType). Values are always types that have a ScalarTypeRow.
 enum class ScalarType : std::uint8_t { uint8 = 0, int64 = 4, float32 = 6, boolean = 11 };
 
-/// What is known about one type.
+/// The properties of one type.
 struct ScalarTypeRow {
   ScalarType type;
   std::string_view name;      ///< Python's, without "torch.": "float32".
-  unsigned bytes;             ///< Of one element.
+  unsigned bytes;             ///< Bytes of one element.
   std::string_view storage;   ///< Python's class of its storages, such as "FloatStorage"; empty for a type without one.
-  std::optional<ElementType> element;  ///< The same type in a safetensors file, if it has it.
+  std::optional<ElementType> element;  ///< The same type in a safetensors file, if it exists there.
 };
 
-/// Throws: nothing; an unknown number is none of the rows.
+/// Throws: nothing; an unknown number gives nullptr.
 const ScalarTypeRow* find_scalar_type(ScalarType type);
 /// By name: "float32", or an alias such as "half".
 const ScalarTypeRow* find_scalar_type(std::string_view name);
 /// By storage class: "FloatStorage".
 const ScalarTypeRow* find_storage_type(std::string_view storage);
-/// LibTorch's type of an element type of safetensors, or nullptr.
+/// LibTorch's type for a safetensors element type, or nullptr.
 const ScalarTypeRow* find_scalar_type(ElementType element);
 
 /// Requires: the type has a row.

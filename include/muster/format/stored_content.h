@@ -12,10 +12,10 @@
 #include "muster/format/input_file.h"
 #include "muster/format/python_file.h"
 
-/// Files and folders of weights of any kind, opened alike. No tensor of LibTorch is known here.
+/// Files and folders of weights of any kind, with one interface. This file does not use LibTorch tensors.
 namespace muster::format {
 
-/// A run of bytes in a file.
+/// A contiguous range of bytes in a file.
 struct Extent {
   std::shared_ptr<const InputFile> file;
   std::uint64_t offset = 0;
@@ -31,13 +31,14 @@ struct StoredContent {
   std::vector<std::vector<Extent>> extents;  ///< Where each storage's bytes are.
 };
 
-/// Opens what `path` is: a torch file of any form, a safetensors file, an index of such files or a folder with one, or a checkpoint
-/// folder, whose value has "shared", "own" (a list over ranks) and "sliced" (the tensors that are spread over ranks, whole).
-/// Reads no tensor; of a checkpoint, sizes and checksums of its text files are compared.
+/// Opens `path`: a torch file of any form, a safetensors file, an index of such files or a folder with one, or a
+/// checkpoint folder, whose value has "shared", "own" (a list over ranks) and "sliced" (the tensors that are sharded
+/// over ranks, whole).
+/// Reads no tensor; for a checkpoint, sizes and checksums of its text files are compared.
 /// Throws: CheckpointError MU200, MU201, MU205, MU207, MU210, MU213, MU214, MU216, MU225.
 StoredContent open_content(const std::filesystem::path& path);
 
-/// The bytes of storages, read and checked as they are asked for: checksums of torch files, bools of 0 and 1.
+/// The bytes of storages, read and checked on request: checksums of torch files, bools of 0 and 1.
 /// Thread safety: one thread at a time.
 class ContentBytes {
  public:
@@ -47,8 +48,8 @@ class ContentBytes {
   /// Valid until the next call. Throws: CheckpointError MU200, MU225.
   std::string_view of_storage(std::size_t storage);
   /// A tensor's elements in row-major order. Valid until the next call.
-  /// Throws: as of_storage; CheckpointError MU229 for a lazily conjugated or negated tensor, and one that repeats few elements a
-  /// great many times.
+  /// Throws: as of_storage; CheckpointError MU229 for a lazily conjugated or negated tensor, and for one that repeats
+  /// few elements very many times.
   std::string_view of_tensor(const PythonTensor& tensor);
 
  private:
@@ -58,7 +59,7 @@ class ContentBytes {
   std::vector<bool> checked_;
 };
 
-/// A value that is no dictionary and no list of further such values, with its place: names and positions joined by "/".
+/// A value that is neither a dictionary nor a list with nested values, and its path: names and positions joined by "/".
 struct ContentLeaf {
   std::string path;
   const PythonValue* value = nullptr;
@@ -67,13 +68,13 @@ struct ContentLeaf {
 /// A dictionary's key as a name: text as it is, anything else as Python would print it.
 std::string key_name(const PythonValue& key);
 
-/// All leaves, sorted by place. Lists of plain values are leaves. Requires: the value outlives the result.
+/// All leaves, sorted by path. Lists of plain values are leaves. Requires: the value outlives the result.
 std::vector<ContentLeaf> leaves_of(const PythonValue& value);
 
 /// A plain value as Python would print it, at most about `limit` characters.
 std::string to_text(const PythonValue& value, std::size_t limit);
 
-/// Bytes that the tensor has when it is dense.
+/// The tensor's bytes when it is dense.
 std::uint64_t dense_bytes(const PythonTensor& tensor);
 
 }  // namespace muster::format

@@ -8,28 +8,28 @@
 #include <string_view>
 #include <vector>
 
-/// Weights that are spread over several files, with an index in JSON that says which tensor is where.
+/// Weights that are sharded over several files, with a JSON index that maps each tensor to its file.
 /// Names and rules are those of the files on model hubs.
 namespace muster::format {
 
 inline constexpr std::string_view kWeightsName = "model.safetensors";
 inline constexpr std::string_view kWeightIndexName = "model.safetensors.index.json";
 
-/// Cuts tensors of these sizes, in order, into files of at most `limit_bytes`.
-/// A tensor above the limit has a file of its own, which comes before the one being filled.
+/// Divides tensors of these sizes, in order, into files of at most `limit_bytes`.
+/// A tensor above the limit gets its own file, which comes before the one being filled.
 /// Returns the tensors' positions, file by file; at least one file, which may be empty.
 std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uint64_t> tensor_bytes, std::uint64_t limit_bytes);
 
 /// "model.safetensors" if there is one file, else "model-00001-of-00002.safetensors" for index 0 of 2.
 std::string shard_name(std::size_t index, std::size_t count);
 
-/// Whether a file name is one that `shard_name` gives, or a former shard set aside while a new save takes its place.
+/// Whether `shard_name` gives this file name, or it is that of an earlier shard set aside while a new save replaces it.
 bool is_weight_file_name(std::string_view name);
 
 /// The index of a set of files.
 struct WeightIndex {
   std::map<std::string, std::string> file_of;  ///< From tensor to file name, in the index's own folder.
-  std::uint64_t total_bytes = 0;               ///< Of all tensors.
+  std::uint64_t total_bytes = 0;               ///< Bytes of all tensors.
 };
 
 /// The index as text: keys sorted, indented by two, with a final newline.

@@ -9,10 +9,11 @@
 
 namespace muster::hook {
 
-/// Calls a function each time a gradient was accumulated into a leaf, until it is destroyed.
-/// LibTorch has one such hook per tensor: one that is there already is called first, and comes back in the end.
-/// What the function throws comes out of backward.
-/// Thread safety: the function runs on the thread that runs this part of backward; construct and destroy outside backward.
+/// Calls a function each time a gradient was accumulated into a leaf, until this object is destroyed.
+/// LibTorch has one such hook per tensor: an existing hook is called first, and is restored at the end. What the
+/// function throws propagates out of backward.
+/// Thread safety: the function runs on the thread that runs this part of backward; construct and destroy outside
+/// backward.
 class GradientHook {
  public:
   using Function = std::function<void(const at::Tensor& leaf)>;
@@ -29,8 +30,8 @@ class GradientHook {
   std::shared_ptr<Switch> switch_;
 };
 
-/// Calls a function each time autograd::grad() computes the gradient of a leaf for its caller, which accumulates nothing,
-/// until it is destroyed. What the function throws comes out of autograd::grad().
+/// Calls a function each time autograd::grad() computes the gradient of a leaf for its caller (which accumulates
+/// nothing), until this object is destroyed. What the function throws propagates out of autograd::grad().
 class CaptureHook {
  public:
   CaptureHook(const at::Tensor& leaf, std::function<void()> function);
@@ -43,21 +44,22 @@ class CaptureHook {
   unsigned position_ = 0;
 };
 
-/// Calls the function on this thread when the running backward has computed everything; what it throws comes out of it.
+/// Calls the function on this thread when the running backward has computed everything; what it throws propagates out
+/// of backward.
 /// Requires: called from inside a hook.
 void at_end_of_backward(std::function<void()> function);
 
 /// Inside such a function: whether the backward that has ended was called from within another one.
 bool backward_is_nested();
 
-/// Tells apart backward calls; -1 outside of one.
+/// An id of the current backward call; -1 outside of one.
 int64_t current_backward();
 
 /// Inside a hook: whether this backward is itself recorded (create_graph).
 bool backward_is_recorded();
 
-/// Remembers through which autograd graphs some leaves were used: a graph that was begun later is told apart, as long as
-/// the noted one is gone.
+/// Tracks the autograd graphs that use some leaves. A graph that began after note() is distinguished from one that was
+/// noted, as long as the noted one no longer exists.
 /// Thread safety: note() and the others not at the same time.
 class GraphUse {
  public:
@@ -65,11 +67,11 @@ class GraphUse {
   ~GraphUse();
   GraphUse(GraphUse&&) noexcept;
   GraphUse& operator=(GraphUse&&) noexcept;
-  /// The graphs that are alive now are known from now on.
+  /// Records the graphs that are alive now.
   void note() noexcept;
-  /// Some graph that uses leaf i is alive.
+  /// Whether some graph that uses leaf i is alive.
   bool alive(size_t i) const;
-  /// It was alive at the last note().
+  /// Whether that graph was already alive at the last note().
   bool noted(size_t i) const;
 
  private:

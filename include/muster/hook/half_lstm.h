@@ -8,8 +8,10 @@ inline constexpr const char* kNoHalfLstmVariable = "MUSTER_NO_HALF_LSTM";
 /// Whether the environment allows the kernel.
 bool half_lstm_allowed();
 
-/// Lets LSTM run in float32 where autocast on a CPU asks for float16, which has no kernel for it there; everything else stays.
-/// Enters LibTorch's dispatcher once per process, unless the environment forbids it; later calls do nothing. Thread-safe.
+/// Runs LSTM in float32 where autocast on a CPU asks for float16, for which LSTM has no CPU kernel; everything else
+/// stays.
+/// Registers with LibTorch's dispatcher once per process, unless the environment forbids it; later calls do nothing.
+/// Thread-safe.
 void run_half_lstm_in_float();
 
 }  // namespace muster::hook

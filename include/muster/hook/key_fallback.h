@@ -11,11 +11,11 @@
 
 namespace muster::hook {
 
-/// The dispatch key that watched tensors carry. LibTorch keeps it for out-of-core use; it lies above autograd and
+/// The dispatch key that watched tensors carry. LibTorch reserves it for out-of-tree use. It comes before autograd and
 /// autocast, so an operator is seen once, before anything is saved or cast.
 inline constexpr c10::DispatchKey kFallbackKey = c10::DispatchKey::DeferredInit;
 
-/// Set to anything but "" or "0", this environment variable keeps the fallback out of the process.
+/// If set to anything but "" or "0", this environment variable keeps the fallback out of the process.
 inline constexpr const char* kNoKeyFallbackVariable = "MUSTER_NO_KEY_FALLBACK";
 
 /// Whether the environment allows the fallback.
@@ -26,20 +26,21 @@ bool key_fallback_allowed();
 /// Thread-safe.
 void install_key_fallback();
 
-/// One operator that is about to use the bytes of a watched storage.
+/// An operator that is about to use the bytes of a watched storage.
 struct Touch {
   std::string_view op;         ///< "aten::linear"
   const at::Tensor& tensor;    ///< the watched tensor among its arguments, maybe a view
-  int64_t tag = 0;             ///< of the storage
+  int64_t tag = 0;             ///< the tag of the storage
   bool writes = false;         ///< whether the operator writes this argument
 };
 
-/// Hears of operators on its storages. Operators that only look at sizes (views, empty_like, ...) are not reported.
+/// Is notified of operators on its storages. Operators that only look at sizes (views, empty_like, ...) are not
+/// reported.
 /// Thread safety: calls come from every thread that runs operators, at the same time.
 class StorageWatcher {
  public:
   virtual ~StorageWatcher() = default;
-  /// The bytes must be there on return. What it throws comes out of the operator, which then does not run.
+  /// The bytes must be available on return. What it throws propagates out of the operator, which then does not run.
   virtual void before_touch(const Touch& touch) = 0;
   /// The operator has ended; once for each before_touch() that returned.
   virtual void after_touch(int64_t tag) noexcept = 0;
@@ -47,8 +48,8 @@ class StorageWatcher {
 
 class StorageRelay;
 
-/// A storage whose memory comes and goes while tensors on it stay: sizes, versions and the user's handles are kept.
-/// Tensors made on it carry kFallbackKey, and so do their views. They may outlive this object and the watcher; an
+/// A storage whose memory is allocated and freed while tensors on it stay: sizes, versions and the user's handles are
+/// kept. Tensors made on it carry kFallbackKey, and so do their views. They may outlive this object and the watcher; an
 /// operator that touches them then throws UsageError (MU166).
 /// Thread safety: the caller's.
 class WatchedStorage {
@@ -60,7 +61,7 @@ class WatchedStorage {
   bool filled() const noexcept;
   /// Takes this memory. Requires: it has at least the bytes of the storage, on its device.
   void fill(at::DataPtr memory);
-  /// Gives the memory back. Reading a pointer of a tensor on it then throws a c10::Error that says so.
+  /// Frees the memory. Reading a pointer of a tensor on it then throws a c10::Error that says so.
   void drop();
 
   /// A tensor on this storage that carries the key; offset and strides in elements.
@@ -74,7 +75,8 @@ class WatchedStorage {
   c10::intrusive_ptr<c10::StorageImpl> storage_;
 };
 
-/// Lets operators on this one tensor pass unseen, or be seen again. Views made meanwhile keep what it had.
+/// Switches the key of this one tensor off, so that operators on it pass unseen, or on again. Views made meanwhile keep
+/// the tensor's key state at that time.
 /// Thread safety: no operator may run on the tensor meanwhile.
 void set_key(const at::Tensor& tensor, bool on);
 bool has_key(const at::Tensor& tensor) noexcept;

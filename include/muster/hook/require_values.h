@@ -6,8 +6,9 @@
 
 namespace muster::hook {
 
-/// For what reads bytes without an operator: the watcher of this tensor's storage hears of `op`, as of an operator that reads it and has
-/// ended. Nothing for a tensor that nobody watches. Throws: as StorageWatcher::before_touch().
+/// For code that reads bytes without an operator: notifies the watcher of this tensor's storage of `op`, as of an
+/// operator that reads the tensor and has ended. Does nothing for an unwatched tensor. Throws: as
+/// StorageWatcher::before_touch().
 void require_values(const at::Tensor& tensor, const std::string& op);
 
 }  // namespace muster::hook

@@ -5,7 +5,7 @@
 
 namespace muster {
 
-/// The description of RunOptions: flags of `muster run`, section `run` of an option file, variables.
+/// Describes RunOptions: the flags of `muster run`, the section `run` of an option file, and the variables.
 const options::Table<RunOptions>& run_option_table();
 
 }  // namespace muster

@@ -5,15 +5,15 @@
 
 namespace muster {
 
-/// How launch() brings up the ranks of this node from inside a program.
+/// How launch() starts the ranks of this node from inside a program.
 struct LaunchOptions {
-  std::chrono::milliseconds exit_timeout = std::chrono::seconds(30);  ///< how long rank 0 waits at its end for the others
+  std::chrono::milliseconds exit_timeout = std::chrono::seconds(30);  ///< rank 0 waits so long for the others at exit
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL when a rank has failed
   std::string main_address;  ///< host of rank 0; needed for several nodes
-  int main_port = 0;         ///< 0: a free one; needed for several nodes
+  int main_port = 0;         ///< 0: a free one (one node), 29400 (several)
   int node_rank = 0;         ///< this node, 0 to nodes - 1
   int nodes = 1;
-  int processes = 0;         ///< ranks on this node; 0: what the launcher gave, or 1
+  int processes = 0;         ///< ranks on this node; 0: as many as the launcher started, or 1
   int threads = 0;           ///< OMP_NUM_THREADS of each rank; 0: cores / processes, unless the variable is set
 };
 
@@ -23,7 +23,7 @@ struct RunOptions {
   std::string devices = "auto";  ///< a count, a list of indices ("0,2"), or "auto"
   std::string fsdp;          ///< options of sharded training, passed on to the ranks; empty: not passed
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL
-  std::string log_dir;       ///< a file rank_<r>.log per rank in there; empty: none
+  std::string log_dir;       ///< folder for a file rank_<r>.log per rank; empty: none
   std::string main_address;  ///< host of rank 0; needed for several nodes
   int main_port = 0;         ///< 0: a free one (one node), 29400 (several)
   int node_rank = 0;

@@ -17,31 +17,36 @@
 
 namespace muster {
 
-/// A running average of a module's weights, with the numbers of Python's torch.optim.swa_utils.AveragedModel: stochastic
-/// weight averaging (Izmailov et al. 2018) or an exponential moving average. The first update takes the weights as they are.
+/// A running average of a module's weights, with the numbers of Python's torch.optim.swa_utils.AveragedModel:
+/// stochastic weight averaging (Izmailov et al. 2018) or an exponential moving average. The first update copies the
+/// weights.
 /// Buffers take the module's latest values unless use_buffers averages them too.
 /// Needs as much memory as the weights (sharded: as this rank's part of them). Thread safety: one thread at a time.
 class AveragedModel {
  public:
-  /// Requires: the module outlives this object and stays on its device, and so does the source. `source`: where parameters lie that are
-  /// not, or not whole, in the module; a prepared model's `prepared()->managed` serves.
+  /// Requires: the module outlives this object and stays on its device; the source, if given, outlives this object.
+  /// `source`: where parameters are stored that are not, or not whole, in the module; pass a prepared model's
+  /// `prepared()->managed`.
   /// Throws: ConfigError (MU140) for a decay outside of [0, 1].
   explicit AveragedModel(torch::nn::Module& module, AveragingOptions options = {}, optim::FlatSource* source = nullptr);
-  /// Of a prepared model, under any strategy: AveragedModel average(model, {.decay = 0.99}).
+  /// For a prepared model, under any strategy: AveragedModel average(model, {.decay = 0.99}).
   template <class Model>
     requires requires(const Model& model) { model.prepared()->managed; }
   explicit AveragedModel(const Model& model, AveragingOptions options = {})
       : AveragedModel(*model, options, model.prepared()->managed.get()) {}
 
-  /// To be called after an optimizer step. Throws: UsageError (MU141) inside use().
+  /// Call it after an optimizer step. Throws: UsageError (MU141) inside use().
   void update();
-  /// Updates so far.
+  /// Number of updates so far.
   int64_t n_averaged() const noexcept { return n_averaged_; }
 
-  /// Runs f, which evaluates, while the module holds the averaged weights and this object those of training; returns what f returns.
-  /// The weights of training are back afterwards, also if f threw.
-  /// Throws: what f throws; UsageError (MU141) inside another one, or before an update; (MU188) at its end, if an optimizer stepped in f.
-  /// Collective: where parameters are cut over ranks, since the others need this rank's part. f itself may differ from rank to rank.
+  /// Runs f, for evaluation, while the averaged weights and the training weights are swapped: the module holds the
+  /// former, this object the latter. Returns what f returns. The training weights are restored afterwards, also if f
+  /// threw.
+  /// Throws: what f throws; UsageError (MU141) inside another use(), or before the first update; (MU188) at its end, if
+  /// an optimizer stepped in f.
+  /// Collective: where parameters are sharded, since the others need this rank's part. f itself may differ from rank to
+  /// rank.
   template <class F>
   std::invoke_result_t<F&> use(F&& f) {
     if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
@@ -52,14 +57,15 @@ class AveragedModel {
       return *std::move(result);
     }
   }
-  /// Gives the module the averaged weights for good. Collective: as use().
+  /// Copies the averaged weights to the module permanently. Collective: as use().
   void copy_to_module();
 
-  /// The averages by the names of parameters and buffers, and the number of updates as "n_averaged". Sharded: flat parts.
+  /// The averages under the names of parameters and buffers, and the number of updates as "n_averaged". Sharded: flat
+  /// parts.
   std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
   /// Throws: UsageError (MU142) if a name is missing or has another shape; nothing is changed then.
   void load_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& state);
-  /// The same for register_for_checkpointing().
+  /// The same as a State, for register_for_checkpointing().
   State save_state() const;
   void load_state(const State& state);
 
@@ -68,9 +74,9 @@ class AveragedModel {
     std::string name;
     at::Tensor tensor;
     at::Tensor average;
-    bool averaged;   // otherwise the latest value
+    bool averaged;   // otherwise it takes the latest value
   };
-  /// Looked up each time: memory of parameters moves when their module is prepared.
+  /// Looked up each time: parameters move to other memory when their module is prepared.
   at::Tensor live(const Entry& entry) const;
   void lend(const std::function<void()>& f);
   void exchange();
@@ -86,9 +92,9 @@ class AveragedModel {
   bool exchanged_ = false;
 };
 
-/// Gives the module's batch normalizations the statistics of the data that `forward_all` sends through it: to be called once
-/// before averaged weights are used, which have statistics of their own. As Python's update_bn.
-/// The module's training mode and momenta are as before afterwards.
+/// Recomputes the statistics of the module's batch normalizations from the data that `forward_all` sends through it.
+/// Call it once before averaged weights are used, since they need their own statistics. As Python's update_bn.
+/// The module's training mode and momenta are restored afterwards.
 void update_bn(torch::nn::Module& module, const std::function<void()>& forward_all);
 
 }  // namespace muster

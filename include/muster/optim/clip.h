@@ -7,8 +7,9 @@
 
 #include <vector>
 
-// Clipping of gradients that lie whole in grad(). A prepared model is clipped by its Accelerator or Fabric, which know where
-// the strategy keeps gradients; the arithmetic is the same. A tensor that is listed twice, as LibTorch's parameters() lists tied weights, counts once.
+// Clipping of gradients that are whole in grad(). The Accelerator or Fabric clips a prepared model, since it knows
+// where the strategy keeps gradients; the arithmetic is the same. A tensor that is listed twice counts once: LibTorch's
+// parameters() lists tied weights twice.
 
 namespace muster {
 
@@ -16,23 +17,25 @@ namespace optim {
 
 /// What to do with gradients of one norm.
 struct ClipDecision {
-  double factor = 1.0;    ///< gradients are multiplied by this
-  bool drop = false;      ///< or are forgotten, so that the coming step updates nothing
+  double factor = 1.0;    ///< gradients are multiplied by this factor
+  bool drop = false;      ///< or are cleared, so that the next step updates nothing
 };
 
 /// Throws: UsageError (MU143) for a norm that is infinite or not a number, with NonFinite::error.
 ClipDecision decide_clip(double norm, double max_norm, NonFinite non_finite);
 
-/// One bound for each group. Throws: ConfigError (MU135) for another number than one or `groups`.
+/// One bound for each group. Throws: ConfigError (MU135) unless there is one value or `groups` values.
 std::vector<double> clip_bounds(const PerGroup<double>& max_norm, size_t groups);
 
 }  // namespace optim
 
-/// Scales the parameters' gradients so that their norm of order norm_type (any above 0, or infinity) is at most max_norm;
-/// returns the norm before. Throws: ConfigError (MU144) for a norm_type that is no order; as decide_clip.
+/// Scales the parameters' gradients so that their norm of order norm_type (any above 0, or infinity) is at most
+/// max_norm; returns the norm before clipping.
+/// Throws: ConfigError (MU144) for a norm_type that is no order; as decide_clip.
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipNormOptions options = {});
-/// The same for each parameter group by itself, with one max_norm or one for each; returns the norms. If one group's norm is not
-/// finite, NonFinite::error and NonFinite::skip hold for all groups, so that no step is made of half of them.
+/// The same for each parameter group separately, with one max_norm or one for each; returns the norms. If one group's
+/// norm is not finite, NonFinite::error and NonFinite::skip apply to all groups, so that no step updates only some of
+/// them.
 std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm, ClipNormOptions options = {});
 /// Clamps every element of the gradients to [-clip_value, clip_value].
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);

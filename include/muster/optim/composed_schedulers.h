@@ -24,7 +24,7 @@ class ComposedScheduler : public LRScheduler {
   void load(const SchedulerState& state) override;
   void begin() override;
   void restart() override;
-  /// To before the first step, with the initial rates.
+  /// Back to the state before the first step, with the initial rates.
   void rewind();
   void begin_part(size_t index) { parts_[index]->begin(); }
   void restart_part(size_t index) { parts_[index]->restart(); }
@@ -33,12 +33,13 @@ class ComposedScheduler : public LRScheduler {
   std::vector<std::unique_ptr<LRScheduler>> parts_;
 };
 
-/// One schedule after another: the next one starts at each milestone. As Python's: at a milestone a schedule starts over from
-/// the initial rate if it knows its rate at step 0, and from the present one otherwise (MultiplicativeLR).
+/// One schedule after another: the next one starts at each milestone. As in Python, a schedule starts over at a
+/// milestone from the initial rate if it can compute its rate at step 0 directly, and from the current rate otherwise
+/// (MultiplicativeLR).
 /// SequentialLR(adam, {.milestones = {500}, .schedules = {LinearLROptions{...}, CosineAnnealingLROptions{...}}}).
 class SequentialLR final : public ComposedScheduler {
  public:
-  /// Throws: ConfigError (MU135) if there are not one milestone fewer than schedules, ascending.
+  /// Throws: ConfigError (MU135) unless milestones are ascending and there is one fewer of them than schedules.
   SequentialLR(OptimizerRates optimizer, SequentialLROptions options);
   void step() override;
 
@@ -47,21 +48,21 @@ class SequentialLR final : public ComposedScheduler {
   std::vector<int64_t> milestones_;
 };
 
-/// Several schedules at once: each changes the rate that the one before left.
+/// Several schedules at once: each changes the rate that the previous one set.
 class ChainedScheduler final : public ComposedScheduler {
  public:
   ChainedScheduler(OptimizerRates optimizer, ChainedSchedulerOptions options);
   void step() override;
 };
 
-/// The rate times factor when a metric has not got better for more than `patience` steps.
+/// Multiplies the rate by factor when a metric has not improved for more than `patience` steps.
 class ReduceLROnPlateau final : public LRScheduler {
  public:
   /// Throws: ConfigError (MU135) for impossible options.
   explicit ReduceLROnPlateau(OptimizerRates optimizer, ReduceLROnPlateauOptions options = {});
-  /// Not collective: for equal rates on all ranks the metric must be equal there; a prepared scheduler sees to that.
+  /// Not collective: the metric must be equal on all ranks for equal rates; a prepared scheduler ensures this.
   void step(double metric);
-  /// Throws: UsageError (MU139): it watches a metric.
+  /// Throws: UsageError (MU139), always: this scheduler needs a metric.
   void step() override;
   SchedulerState state_dict() const override;
 

@@ -8,7 +8,7 @@
 
 namespace muster::optim {
 
-/// A momentum that goes with the rate: `momentum` of SGD and RMSprop, the first beta of Adam and AdamW.
+/// A momentum that is scheduled with the rate: `momentum` of SGD and RMSprop, the first beta of Adam and AdamW.
 class MomentumSchedule {
  public:
   /// Throws: ConfigError (MU135) if the optimizer has no momentum.
@@ -29,7 +29,7 @@ class MomentumSchedule {
 
 namespace muster {
 
-/// Between base_lr and max_lr, up and down, with the momentum the other way (Smith 2015).
+/// Cycles between base_lr and max_lr, and the momentum in the opposite direction (Smith 2015).
 class CyclicLR final : public LRScheduler {
  public:
   CyclicLR(OptimizerRates optimizer, CyclicLROptions options);
@@ -39,7 +39,7 @@ class CyclicLR final : public LRScheduler {
   double next_lr(size_t group, double lr) override;
   void set_others() override;
   void load(const SchedulerState& state) override;
-  /// Of the height between base and max at last_epoch().
+  /// The fraction of the range between base and max at last_epoch().
   double height() const;
 
   CyclicLROptions options_;
@@ -48,8 +48,9 @@ class CyclicLR final : public LRScheduler {
   double total_size_ = 0, step_ratio_ = 0;
 };
 
-/// One cycle over total_steps steps: up to max_lr, down to far below where it began, momentum the other way (Smith and Topin
-/// 2017). Step total_steps keeps the last rate. Throws: UsageError (MU136) from a step after that.
+/// One cycle over total_steps steps: up to max_lr, then down to far below the initial rate, with the momentum in the
+/// opposite direction (Smith and Topin 2017). Step total_steps keeps the last rate. Throws: UsageError (MU136) from a
+/// step after that.
 class OneCycleLR final : public LRScheduler {
  public:
   OneCycleLR(OptimizerRates optimizer, OneCycleLROptions options);
@@ -67,7 +68,7 @@ class OneCycleLR final : public LRScheduler {
   void advance() override;
   void load(const SchedulerState& state) override;
   double rate(size_t group, Rate which) const;
-  /// The phase of last_epoch(), and how much of it is over.
+  /// The phase at last_epoch(), and the fraction of it that is over.
   std::pair<Phase, double> place() const;
   double anneal(double from, double to, double part) const;
 

@@ -12,7 +12,7 @@
 
 namespace muster {
 
-/// The options of an optimizer of one's own: numbers by name, saved and loaded under these names. "lr" is what schedulers set.
+/// The options of a user-defined optimizer: numbers by name, saved and loaded under these names. Schedulers set "lr".
 class ElementwiseOptions : public torch::optim::OptimizerOptions {
  public:
   ElementwiseOptions() = default;
@@ -33,7 +33,7 @@ class ElementwiseOptions : public torch::optim::OptimizerOptions {
   std::map<std::string, double> values_;
 };
 
-/// What an ElementwiseOptimizer keeps of one parameter.
+/// The state that an ElementwiseOptimizer keeps for one parameter.
 struct ElementwiseState : torch::optim::OptimizerParamState {
   ElementwiseState() = default;
   explicit ElementwiseState(const std::vector<std::string>& names);
@@ -43,18 +43,18 @@ struct ElementwiseState : torch::optim::OptimizerParamState {
   std::vector<std::pair<std::string, at::Tensor>> tensors;     ///< in the order of state_names(); undefined before the first update
 };
 
-/// One update of elements that lie behind each other in memory. All tensors are 1-D, of one length, dtype and device. Which elements
-/// of which parameters they are depends on how parameters are laid out.
+/// One update of elements that are contiguous in memory. All tensors are 1-D, of one length, dtype and device. The
+/// layout of parameters determines which elements of which parameters they are.
 struct ElementwiseUpdate {
   at::Tensor value;                 ///< to be changed in place
-  at::Tensor gradient;              ///< to be left as it is
+  at::Tensor gradient;              ///< not to be changed
   std::vector<at::Tensor> states;   ///< to be changed in place, in the order of state_names(); zero before the first update
   int64_t step = 1;                 ///< the number of this update, from 1
 };
 
-/// Base of an optimizer of one's own whose update of an element depends on nothing but that element's value, gradient and
-/// states, the number of updates and the options. Deriving from this class declares so: Muster then runs update() on
-/// whatever part of the parameters a rank holds, whole or sharded, with equal results.
+/// Base of a user-defined optimizer whose update of an element depends only on that element's value, gradient and
+/// states, the number of updates and the options. Deriving from this class declares this: Muster runs update() on the
+/// part of the parameters that a rank holds, whole or sharded, with equal results.
 ///
 ///   struct Lion : muster::ElementwiseOptimizer {
 ///     explicit Lion(std::vector<at::Tensor> parameters, double lr)
@@ -65,7 +65,8 @@ struct ElementwiseUpdate {
 ///     }
 ///   };
 ///
-/// It is an optimizer of LibTorch like any other, also without Muster. Its state is saved by state_dict(), under the names.
+/// It is an ordinary LibTorch optimizer and also works without Muster. state_dict() saves its state under the state
+/// names.
 class ElementwiseOptimizer : public torch::optim::Optimizer {
  public:
   static constexpr size_t kMaxStates = 8;
@@ -76,7 +77,7 @@ class ElementwiseOptimizer : public torch::optim::Optimizer {
   ElementwiseOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, const ElementwiseOptions& defaults,
                        std::vector<std::string> state_names);
 
-  /// Called without gradients recorded.
+  /// Called with gradient recording off.
   virtual void update(const ElementwiseOptions& options, const ElementwiseUpdate& update) = 0;
 
   at::Tensor step(LossClosure closure = nullptr) final;

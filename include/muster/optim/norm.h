@@ -9,22 +9,22 @@ namespace muster::optim {
 /// The sum of |x|^p over all elements of these tensors; the largest |x| for p = infinity. Undefined tensors count as
 /// empty; 0 for no elements.
 ///
-/// On a CPU the sum does not depend on how elements are divided into tensors: blocks of kFlatPadding elements, counted from
-/// the start of a tensor's memory, are summed in float64 in one order each, and blocks are added without rounding. So the
-/// norm has the same bits whether tensors are whole or cut at such blocks over ranks. On other devices a tensor's sum is one
-/// term, in the device's order.
+/// On a CPU the sum does not depend on how elements are divided into tensors. Blocks of kFlatPadding elements, counted
+/// from the start of a tensor's memory, are each summed in float64 in a fixed order, and the block sums are added
+/// without rounding. The norm is therefore bit-identical whether tensors are whole or sharded at block boundaries. On
+/// other devices a tensor's sum is one term, in the device's order.
 /// Throws: ConfigError (MU144) unless p > 0.
 double power_sum(const std::vector<at::Tensor>& tensors, double p);
 
-/// A power_sum() that is not rounded, on the CPU, for joining those of several ranks: by a sum over ranks, for p = infinity
-/// by the maximum.
+/// A power_sum() that is not rounded, on the CPU, to be combined over ranks: by a sum, or for p = infinity by the
+/// maximum.
 at::Tensor unrounded_power_sum(const std::vector<at::Tensor>& tensors, double p);
 double rounded_power_sum(const at::Tensor& unrounded, double p);
 
-/// The p-norm that belongs to a power_sum().
+/// The p-norm of a power_sum().
 double norm_from_power_sum(double sum, double p);
 
-/// What gradients of this norm are multiplied by so that it is at most max_norm: never above 1.
+/// The factor that scales gradients of this norm so that it is at most max_norm: never above 1.
 /// The same arithmetic as torch::nn::utils::clip_grad_norm_: max_norm / (norm + 1e-6).
 double clip_coefficient(double norm, double max_norm);
 

@@ -10,23 +10,25 @@ namespace muster {
 
 /// The options and the state of an optimizer, in the layout and with the names of Python's Optimizer.state_dict():
 /// {"state": {"0": {"step": 3, "exp_avg": tensor, ...}, ...}, "param_groups": [{"lr": 0.1, ..., "params": [0, 1]}]}.
-/// Parameters are numbered over all groups; those that were never updated have no entry in "state". Counts are integers, which
-/// Python takes as well as its own float tensors. Options that only Python has stand at its defaults. Tensors share memory.
-/// Knows SGD, Adam, AdamW, Adagrad, RMSprop, LBFGS and ElementwiseOptimizer and what derives from them; any other class by what its own
-/// save(OutputArchive&) writes, as {"class": name, "archive": bytes}.
+/// Parameters are numbered over all groups; those that were never updated have no entry in "state". Counts are
+/// integers, which Python takes as well as its own float tensors. Options that only Python has get its defaults.
+/// Tensors share memory. Supports SGD, Adam, AdamW, Adagrad, RMSprop, LBFGS and ElementwiseOptimizer and classes
+/// derived from them. Any other class is saved as what its own save(OutputArchive&) writes, as {"class": name,
+/// "archive": bytes}.
 /// Throws: CheckpointError (MU132) for a class that writes nothing.
 State state_dict(const torch::optim::Optimizer& optimizer);
 
-/// Takes options and state of such an optimizer, saved here or by Python. Tensors are copied, to the dtype, device and, where the
-/// shape is the parameter's, the strides of the parameter; parameters without an entry lose their state.
-/// Throws: CheckpointError (MU131, MU132, MU208, MU209) if the state is none for this optimizer; nothing is changed then.
+/// Loads options and state of such an optimizer, saved here or by Python. Tensors are copied to the dtype and device of
+/// the parameter and, if they have its shape, to its strides. Parameters without an entry lose their state.
+/// Throws: CheckpointError (MU131, MU132, MU208, MU209) if the state is not one of this optimizer; nothing is changed
+/// then.
 void load_state_dict(torch::optim::Optimizer& optimizer, const State& state);
-/// The same in two steps: checks everything now and changes nothing; the function that comes back puts it in place, once, and
-/// then fails for lack of memory only (and where a class of one's own throws in load()).
+/// The same in two steps: checks everything now and changes nothing. The returned function applies the state, once; it
+/// fails only for lack of memory (or if load() of a user-defined class throws).
 /// Requires: the optimizer outlives the function.
 std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state);
 
-/// Puts f(tensor) in the place of each tensor that is kept for this parameter and has its shape. Nothing for an unknown class.
+/// Replaces each state tensor of this parameter that has its shape by f(tensor). Does nothing for an unknown class.
 void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const std::function<at::Tensor(const at::Tensor&)>& f);
 
 }  // namespace muster

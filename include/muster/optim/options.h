@@ -35,16 +35,16 @@ enum class AveragingKind { ema, swa };
 
 /// How weights are averaged.
 struct AveragingOptions {
-  double decay = 0.999;                        ///< ema: what is kept of the average at each update
+  double decay = 0.999;                        ///< ema: the weight of the old average in each update
   AveragingKind kind = AveragingKind::ema;     ///< exponential moving average, or the equal mean of all updates
   bool use_buffers = false;                    ///< average buffers too, instead of taking their latest values
 };
 
-/// What clipping does about a norm that is infinite or not a number.
+/// What clipping does if the norm is infinite or NaN.
 enum class NonFinite {
   error,   ///< throw
-  pass,    ///< clip all the same, which spreads it
-  skip,    ///< forget the gradients, so that the coming step updates nothing
+  pass,    ///< clip anyway, which spreads it
+  skip,    ///< clear the gradients, so that the next step updates nothing
 };
 
 /// How gradients are clipped by norm.
@@ -53,8 +53,9 @@ struct ClipNormOptions {
   double norm_type = 2.0;
 };
 
-// The options of learning-rate schedules, with the names and defaults of Python's torch.optim.lr_scheduler. What has no
-// default there has an impossible value here, which the scheduler refuses. See schedulers.h for what they do.
+// The options of learning-rate schedules, with the names and defaults of Python's torch.optim.lr_scheduler. An option
+// without a default there has an invalid value here, which the scheduler refuses. See schedulers.h for what the
+// schedulers do.
 
 struct LambdaLROptions {
   PerGroup<std::function<double(int64_t)>> lr_lambda = {};   ///< required
@@ -117,8 +118,8 @@ struct CyclicLROptions {
   PerGroup<double> max_momentum = 0.9;
   CyclicMode mode = CyclicMode::triangular;
   std::function<double(double)> scale_fn = {}; ///< instead of a mode
-  CyclicScaleMode scale_mode = CyclicScaleMode::cycle;   ///< what scale_fn is a function of
-  std::optional<int64_t> step_size_down = {};  ///< unset: as step_size_up
+  CyclicScaleMode scale_mode = CyclicScaleMode::cycle;   ///< the argument of scale_fn
+  std::optional<int64_t> step_size_down = {};  ///< unset: same as step_size_up
   int64_t step_size_up = 2000;
 };
 
@@ -143,7 +144,8 @@ enum class WarmupDecay { constant, cosine, linear };
 
 struct WarmupLROptions {
   WarmupDecay decay = WarmupDecay::cosine;     ///< what follows the warm-up
-  double end_factor = 0.0;                     ///< of the base rate, reached at total_steps
+  double end_factor = 0.0;                     ///< the final rate, as a fraction of the base rate, reached at
+                                               ///< total_steps
   int64_t total_steps = 0;                     ///< warm-up included; required unless the rate stays constant
   int64_t warmup_steps = 0;
 };
@@ -169,12 +171,12 @@ struct ChainedSchedulerOptions {
 };
 
 struct SequentialLROptions {
-  std::vector<int64_t> milestones = {};        ///< ascending; one less than schedules
+  std::vector<int64_t> milestones = {};        ///< ascending; one fewer than schedules
   std::vector<Schedule> schedules = {};        ///< required
 };
 
-/// A schedule that is not bound to an optimizer yet, for SequentialLR and ChainedScheduler: the options of one of the
-/// schedulers, or a function that makes a scheduler of your own.
+/// A schedule that is not yet bound to an optimizer, for SequentialLR and ChainedScheduler: the options of one of the
+/// schedulers, or a function that makes a user-defined scheduler.
 struct Schedule {
   using Maker = std::function<std::unique_ptr<LRScheduler>(OptimizerRates)>;
   using Options =

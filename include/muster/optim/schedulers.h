@@ -25,7 +25,7 @@ class LambdaLR final : public LRScheduler {
   std::vector<std::function<double(int64_t)>> lambdas_;
 };
 
-/// The rate times lr_lambda(n) at each step.
+/// Multiplies the rate by lr_lambda(n) at each step.
 class MultiplicativeLR final : public LRScheduler {
  public:
   MultiplicativeLR(OptimizerRates optimizer, MultiplicativeLROptions options);
@@ -35,7 +35,7 @@ class MultiplicativeLR final : public LRScheduler {
   std::vector<std::function<double(int64_t)>> lambdas_;
 };
 
-/// The rate times gamma every step_size steps.
+/// Multiplies the rate by gamma every step_size steps.
 class StepLR final : public LRScheduler {
  public:
   StepLR(OptimizerRates optimizer, StepLROptions options);
@@ -46,7 +46,7 @@ class StepLR final : public LRScheduler {
   StepLROptions options_;
 };
 
-/// The rate times gamma at each milestone.
+/// Multiplies the rate by gamma at each milestone.
 class MultiStepLR final : public LRScheduler {
  public:
   MultiStepLR(OptimizerRates optimizer, MultiStepLROptions options);
@@ -57,7 +57,7 @@ class MultiStepLR final : public LRScheduler {
   MultiStepLROptions options_;
 };
 
-/// The rate times factor until total_iters.
+/// Multiplies the rate by factor until total_iters.
 class ConstantLR final : public LRScheduler {
  public:
   explicit ConstantLR(OptimizerRates optimizer, ConstantLROptions options = {});
@@ -68,7 +68,7 @@ class ConstantLR final : public LRScheduler {
   ConstantLROptions options_;
 };
 
-/// The rate times a factor that goes from start_factor to end_factor over total_iters steps.
+/// Multiplies the rate by a factor that goes from start_factor to end_factor over total_iters steps.
 class LinearLR final : public LRScheduler {
  public:
   explicit LinearLR(OptimizerRates optimizer, LinearLROptions options = {});
@@ -79,7 +79,7 @@ class LinearLR final : public LRScheduler {
   LinearLROptions options_;
 };
 
-/// The rate times gamma at each step.
+/// Multiplies the rate by gamma at each step.
 class ExponentialLR final : public LRScheduler {
  public:
   ExponentialLR(OptimizerRates optimizer, ExponentialLROptions options);
@@ -90,7 +90,7 @@ class ExponentialLR final : public LRScheduler {
   ExponentialLROptions options_;
 };
 
-/// The rate times (1 - n / total_iters) ^ power.
+/// Multiplies the rate by (1 - n / total_iters) ^ power.
 class PolynomialLR final : public LRScheduler {
  public:
   explicit PolynomialLR(OptimizerRates optimizer, PolynomialLROptions options = {});
@@ -101,7 +101,8 @@ class PolynomialLR final : public LRScheduler {
   PolynomialLROptions options_;
 };
 
-/// From base to eta_min along half a cosine of T_max steps, and back (Loshchilov and Hutter 2016, without restarts).
+/// From base to eta_min along half a cosine wave of T_max steps, and back (Loshchilov and Hutter 2016, without
+/// restarts).
 class CosineAnnealingLR final : public LRScheduler {
  public:
   CosineAnnealingLR(OptimizerRates optimizer, CosineAnnealingLROptions options);
@@ -112,7 +113,8 @@ class CosineAnnealingLR final : public LRScheduler {
   CosineAnnealingLROptions options_;
 };
 
-/// From base to eta_min along half a cosine of T_0 steps, then again over T_mult times as many, and so on (same paper).
+/// From base to eta_min along half a cosine wave of T_0 steps, then again over T_mult times as many, and so on (same
+/// paper).
 class CosineAnnealingWarmRestarts final : public LRScheduler {
  public:
   CosineAnnealingWarmRestarts(OptimizerRates optimizer, CosineAnnealingWarmRestartsOptions options);
@@ -126,8 +128,9 @@ class CosineAnnealingWarmRestarts final : public LRScheduler {
   int64_t T_cur_ = 0, T_i_ = 0;
 };
 
-/// Linear from 0 to base over warmup_steps steps, then constant, or to end_factor * base at total_steps along a line or half
-/// a cosine, and constant from there. The rates of a LambdaLR with the factors that transformers use.
+/// Linear from 0 to base over warmup_steps steps, then constant, or to end_factor * base at total_steps along a line or
+/// half a cosine wave, and constant from there. The rates of a LambdaLR with the factors that Hugging Face Transformers
+/// uses.
 class WarmupLR final : public LRScheduler {
  public:
   WarmupLR(OptimizerRates optimizer, WarmupLROptions options);

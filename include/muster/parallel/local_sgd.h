@@ -17,33 +17,33 @@ namespace muster {
 
 /// Options of LocalSGD.
 struct LocalSgdOptions {
-  /// Off: ordinary training; step() does nothing.
+  /// Off: ordinary training, and step() does nothing.
   bool enabled = true;
-  /// Optimizer steps from one averaging to the next.
+  /// Number of optimizer steps between two averagings.
   int64_t local_sgd_steps = 8;
 };
 
-/// Training in which ranks update their parameters alone and average them every few optimizer steps (Stich 2019), instead of
-/// averaging gradients in every step. While it lives, gradients stay local.
-/// Optimizer states stay local. Buffers get the values of rank 0 when parameters are averaged.
+/// Training in which each rank updates its parameters locally; they are averaged every few optimizer steps (Stich
+/// 2019), instead of averaging gradients in every step. While this object exists, gradients stay local.
+/// Optimizer states stay local. When parameters are averaged, buffers get the values of rank 0.
 /// Thread safety: one thread at a time.
 class LocalSGD {
  public:
   /// Requires: module and model outlive this object.
   /// Throws: ConfigError (MU159) for less than one step, or a model whose parameters are sharded.
   LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group, LocalSgdOptions options = {});
-  /// Of a prepared model: LocalSGD local(accelerator.group(), model, {.local_sgd_steps = 8}).
+  /// For a prepared model: LocalSGD local(accelerator.group(), model, {.local_sgd_steps = 8}).
   template <class Model>
   LocalSGD(dist::Communicator group, const Model& model, LocalSgdOptions options = {})
       : LocalSGD(*model, *model.prepared()->managed, std::move(group), options) {}
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
-  /// Gradients are communicated again. Averages nothing: call finish() before.
+  /// Gradients are communicated again. Averages nothing: call finish() first.
   ~LocalSGD();
 
-  /// To be called after each optimizer step. Collective: every local_sgd_steps-th time.
+  /// Call it after each optimizer step. Collective: every local_sgd_steps-th time.
   void step();
-  /// Averages what was not averaged yet, so that all ranks end with equal parameters. Collective.
+  /// Averages the updates since the last averaging, so that all ranks end with equal parameters. Collective.
   void finish();
   /// Steps since the last averaging.
   int64_t pending() const noexcept { return pending_; }

@@ -14,15 +14,15 @@ class CommHook;
 struct PowerSgdOptions {
   /// A gradient is compressed if that makes it smaller by more than this factor.
   double min_compression_rate = 2;
-  /// Columns of the two factors: more follow the gradient better and cost more bytes.
+  /// Columns of the two factors: more approximate the gradient better and cost more bytes.
   int64_t rank = 1;
-  /// Of the first factors; the same on every rank.
+  /// Seed of the first factors; the same on every rank.
   uint64_t seed = 0;
-  /// Backwards before this one communicate whole gradients.
+  /// Whole gradients are communicated in backwards before this one.
   int64_t start_iteration = 1000;
-  /// What compression leaves out is added to the next gradient.
+  /// The compression error is added to the next gradient.
   bool use_error_feedback = true;
-  /// Each factorization starts from the one before.
+  /// Each factorization starts from the previous one.
   bool warm_start = true;
 };
 
@@ -35,21 +35,21 @@ struct DdpOptions {
   double bucket_cap_mb = 25;
   /// How gradients are communicated: "none" (as they are), "fp16", "bf16" or "powersgd".
   std::string comm_hook = "none";
-  /// A way of your own to communicate them, for one model; comm_hook stays "none" then. See comm_hook.h.
+  /// A hook of your own, for one model; comm_hook stays "none" then. See comm_hook.h.
   std::shared_ptr<CommHook> custom_hook = {};
-  /// Parameters may get no gradient in a step. Off: such a step is an error that names them.
+  /// Allows parameters to get no gradient in a step. Off: such a step is an error that names them.
   bool find_unused_parameters = false;
-  /// The first bucket to be ready is smaller, so that communication starts early; MiB.
+  /// The size of the first bucket to be ready, in MiB: smaller, so that communication starts early.
   double first_bucket_mb = 1;
-  /// With comm_hook "powersgd".
+  /// Used with comm_hook "powersgd".
   PowerSgdOptions power_sgd = {};
-  /// The same parameters get gradients in every step; those without are found in the first.
+  /// The same parameters get gradients in every step; those without gradients are found in the first.
   bool static_graph = false;
 };
 
-/// How ranks with unequally many batches train together.
+/// How ranks with uneven numbers of batches train together.
 struct JoinOptions {
-  /// Sums of gradients are divided by the world size all along; off: by the number of ranks that have a batch.
+  /// Sums of gradients are always divided by the world size; off: by the number of ranks that have a batch.
   bool divide_by_initial_world_size = true;
 };
 

@@ -12,18 +12,19 @@ class Module;
 
 namespace muster::parallel {
 
-/// Replicated training: every rank holds the whole model and a part of the batch; gradients are averaged during backward.
+/// Replicated training (DDP): every rank holds the whole model and a part of the batch; gradients are averaged during
+/// backward.
 ///
-/// Parameters move into flat memory (their handles, sizes and strides stay), gradients become views of flat buckets. Hooks
-/// copy each gradient, times 1/size, into its bucket; buckets are laid out by the model, from the last parameter to the
-/// first, and start their all_reduce in this order as they fill, while backward goes on. When backward ends, every
-/// gradient is the mean over ranks of the gradients that each rank has accumulated: summed in rank order, so the bits are
-/// the same on every rank and in every run. Then buffers (running statistics) get the values of rank 0, so that ranks evaluate alike,
-/// each when it likes; not with broadcast_buffers off.
+/// Parameters move into flat memory (their handles, sizes and strides stay), and gradients become views of flat
+/// buckets. Hooks copy each gradient, times 1/size, into its bucket. Buckets are laid out by the model, from the last
+/// parameter to the first, and start their all_reduce in this order as they fill, while backward goes on. When backward
+/// ends, every gradient is the mean over ranks of the gradients that each rank has accumulated. It is summed in rank
+/// order, so the bits are the same on every rank and in every run. Then buffers (running statistics) get the values of
+/// rank 0, so that ranks get equal results in evaluation, whenever each runs it; not with broadcast_buffers off.
 ///
-/// Tied parameters count once. Frozen ones (requires_grad off) take no part; one that is frozen later counts as unused
-/// without being an error, one that is unfrozen later is an error (MU156). backward() called directly works as well.
-/// An exception in backward leaves the reducer usable if all ranks threw at the same place.
+/// Tied parameters count once. Frozen ones (requires_grad off) take no part. A parameter that is frozen later counts as
+/// unused, without an error; one that is unfrozen later is an error (MU156). Calling backward() directly works as well.
+/// After an exception in backward the reducer stays usable if all ranks threw at the same point.
 ///
 /// Throws, from backward on the ranks concerned: UsageError
 ///   MU151 no forward of this backward ran in a forward scope,
@@ -33,7 +34,7 @@ namespace muster::parallel {
 ///   MU155 with static_graph, other parameters got gradients than in the first step.
 class Reducer final : public ManagedModel {
  public:
-  /// Values of parameters and buffers come from rank 0. Requires: the module outlives this object.
+  /// Broadcasts parameters and buffers from rank 0. Requires: the module outlives this object.
   /// Throws: ConfigError (MU150) if ranks disagree in a name, shape, stride, dtype or requires_grad.
   /// Collective.
   Reducer(torch::nn::Module& module, dist::Communicator group, DdpOptions options = {});

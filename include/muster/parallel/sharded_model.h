@@ -15,51 +15,58 @@ class Module;
 
 namespace muster::parallel {
 
-/// A module whose training is cut over the ranks, unit by unit (see wrap.h and ShardedOptions::auto_wrap), by ShardStage.
+/// A module whose training is sharded over the ranks, unit by unit (see wrap.h and ShardedOptions::auto_wrap), by
+/// ShardStage.
 ///
-/// Each rank updates one part of every unit. The module, its parameters and the user's own handles stay what they were, with
-/// names, sizes and versions; only their memory comes and goes.
+/// Each rank updates one part of every unit. The module, its parameters and the user's handles stay the same objects,
+/// with the same names, sizes and versions; only their memory is allocated and freed.
 ///
-/// Stage full: each rank keeps its part. The first operator of a forward or backward that touches a freed unit gathers it,
-/// and the unit that came next last time is gathered ahead. It is freed when another unit is touched, except round the
-/// units within its module; when its last gradient has arrived; and at the end of the forward, except the root's, which
-/// stays for backward. With reshard_after_forward off it is freed only when its gradients have arrived.
-/// Stages optimizer and gradients: whole parameters stay; a part is a piece of them, and the others' pieces are gathered
-/// when the optimizer has stepped, while the program goes on; the first touch waits.
+/// Stage full: each rank keeps its part. The first operator of a forward or backward that touches a freed unit gathers
+/// it, and the unit that followed it last time is prefetched. A unit is freed when another unit is touched, except an
+/// enclosing unit while units within its module run; when its last gradient has arrived; and at the end of the forward,
+/// except the root's, which stays for backward. With reshard_after_forward off it is freed only when its gradients have
+/// arrived.
+/// Stages optimizer and gradients: whole parameters stay in memory, and a part is a piece of them. The other ranks'
+/// pieces are gathered after the optimizer step, while the program goes on; the first touch waits for them.
 ///
-/// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward goes on
-/// (stage full at once, the others in the units' order), and each rank keeps the sum for its part.
-/// A reduction carries one flag per parameter beside the gradients. In stage optimizer whole gradients keep their memory.
+/// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward
+/// goes on (stage full at once, the others in the units' order), and each rank keeps the sum for its part.
+/// A reduction carries one flag per parameter beside the gradients. In stage optimizer whole gradients keep their
+/// memory.
 ///
-/// Elements sent per step, where a rank has P elements in units of which the root's are R, all times (size-1)/size:
-/// optimizer and gradients P gathered, P reduced; full 2P - R and P, or P and P without reshard_after_forward. Of k
-/// micro-batches with gradient_sync() off in k-1 of them, full gathers k times as much and reduces once.
+/// Elements sent per step, where a rank has P elements in units, R of them in the root, all times (size-1)/size:
+/// optimizer and gradients P gathered, P reduced; full 2P - R gathered and P reduced, or P and P without
+/// reshard_after_forward. For k micro-batches with gradient_sync() off in k-1 of them, full gathers k times as much and
+/// reduces once.
 ///
-/// Parts are whole blocks of optim::kFlatPadding elements, so the piece of a parameter (FlatSource) is any stretch of
-/// such blocks of its memory, or empty: then value and gradient have no elements. The state of an optimizer
-/// that steps such pieces has the pieces' shape.
+/// Parts are whole blocks of optim::kFlatPadding elements. The piece of a parameter (FlatSource) is therefore any range
+/// of such blocks of its memory, or empty: then value and gradient have no elements. An optimizer that steps such
+/// pieces has state of the pieces' shape.
 ///
 /// A parameter that got a gradient on any rank counts on all; one that got none on any rank has no gradient.
 /// When gradients have been reduced, buffers (running statistics) get the values of rank 0.
-/// Without gradient_sync() whole gradients stay on each rank and add up (their price: the memory of the parameters).
-/// They add up in the dtype of the reduction, and the sum is scaled.
-/// After backward, grad() of a parameter is a stand-in that throws UsageError (MU167) when it is read, so that a step of
-/// the user's own optimizer handle is no silent nothing. Resetting it (net->zero_grad()) forgets the gradient.
+/// Without gradient_sync() whole gradients stay on each rank and accumulate; this costs as much memory as the
+/// parameters. They accumulate in the dtype of the reduction, and the sum is scaled.
+/// After backward, grad() of a parameter is a placeholder that throws UsageError (MU167) when it is read, so that a
+/// step through the user's own optimizer handle does not silently do nothing. Resetting it (net->zero_grad()) clears
+/// the gradient.
 ///
-/// Touching a parameter in stage full outside enter_forward()..leave_forward(), backward and summon_full_params() throws
-/// UsageError (MU161) with the names of parameter and unit; writing one throws at any time (MU162). A backward that is not surrounded by before_backward() and
-/// after_backward() works as well. Gradients with a graph (create_graph) and autograd::grad with respect to parameters are
-/// refused (MU153), and sparse gradients (MU154). After a backward that threw, clear the gradients.
+/// Touching a parameter in stage full outside enter_forward()..leave_forward(), backward and summon_full_params()
+/// throws UsageError (MU161) with the names of parameter and unit; writing one throws at any time (MU162). A backward
+/// that is not surrounded by before_backward() and after_backward() works as well. Gradients with a graph
+/// (create_graph) and autograd::grad with respect to parameters are refused (MU153), and sparse gradients (MU154).
+/// After a backward that threw, clear the gradients.
 class ShardedModel final : public ManagedModel {
  public:
-  /// Takes the values of rank 0 and cuts them; buffers take rank 0's values too.
+  /// Takes the values of rank 0 and shards them; buffers take rank 0's values too.
   /// Requires: the module is on its device and outlives this object.
   /// Collective: every rank of the group, with the same module.
   /// Throws: UsageError (MU160) where parameters cannot be watched; ConfigError (MU150), on all ranks, if the ranks'
   /// modules differ.
   ShardedModel(torch::nn::Module& module, dist::Communicator group, ShardedOptions options = {});
-  /// Parts are cut over `shards`, and each is held, with equal values, by all ranks of `replicas` (hybrid sharding): gradients
-  /// are reduced over the shards first, then the parts' over the replicas, divided by the product of both sizes.
+  /// Parameters are sharded over `shards`, and each part is replicated over all ranks of `replicas` (hybrid sharding).
+  /// Gradients are reduced over the shards first, then those of the part over the replicas, divided by the product of
+  /// both sizes.
   /// Requires: the ranks of each `replicas` group have the same rank in their `shards` groups.
   ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas, ShardedOptions options);
   /// The module's parameters lose their values; touching them throws UsageError (MU166).
@@ -67,8 +74,9 @@ class ShardedModel final : public ManagedModel {
 
   /// Throws: UsageError (MU163) if a parameter no longer lies where it was put (Module::to, set_data), (MU156) if a frozen
   /// one requires a gradient now, (MU169) inside summon_full_params().
-  /// In stage full the forward is collective: gathers say whether they are for training or evaluation, and the first that meets anything
-  /// else throws CommError (MU050) on all ranks. In the other stages a rank may run a forward alone.
+  /// In stage full the forward is collective: each gather carries whether it is for training or evaluation, and the
+  /// first gather that does not match on all ranks throws CommError (MU050) on all of them. In the other stages a rank
+  /// may run a forward alone.
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;
@@ -92,13 +100,13 @@ class ShardedModel final : public ManagedModel {
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override;
   bool sharded() const override { return true; }
 
-  /// Collective. Unit by unit, so that no more than one unit is gathered beside the result.
+  /// Collective. Gathers unit by unit, so that no more than one unit is gathered beside the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
   std::vector<ParameterPart> parts() override;
   at::ScalarType stored_dtype(const at::Tensor& tensor) const override;
   precision::ForwardCasts forward_casts() const override;
-  /// Throws: UsageError (MU169) inside a forward, backward or another such scope; (MU190) out of an operator that writes a
-  /// parameter without writeback; (MU191) on the other ranks, with nothing written, if f failed on one.
+  /// Throws: UsageError (MU169) inside a forward, backward or another such scope; (MU190) from an operator that writes
+  /// a parameter without writeback; (MU191) on the other ranks, with nothing written, if f failed on one.
   /// Collective.
   void summon_full_params(const std::function<void()>& f, const FullParamsOptions& options = {}) override;
   std::string describe() const override;
@@ -110,14 +118,14 @@ class ShardedModel final : public ManagedModel {
   /// Collective.
   void end_update(const std::vector<at::Tensor>& parameters) override;
 
-  /// What the engine has cost so far on this rank.
+  /// What sharding has cost so far on this rank.
   struct Figures {
-    int64_t gathered_bytes = 0;        ///< of whole values, in memory now or under way
+    int64_t gathered_bytes = 0;        ///< whole values, in memory now or being gathered
     int64_t peak_gathered_bytes = 0;
     int64_t gathers = 0;
     int64_t reductions = 0;
-    int64_t held_bytes = 0;            ///< always there: parts, gradients, and what the stage keeps whole
-    int64_t lent_bytes = 0;            ///< beside them now: gathered values and gradients on their way
+    int64_t held_bytes = 0;            ///< allocated permanently: parts, gradients, and what the stage keeps whole
+    int64_t lent_bytes = 0;            ///< allocated temporarily now: gathered values and gradients being reduced
     int64_t peak_lent_bytes = 0;
   };
   Figures figures() const;

@@ -12,7 +12,7 @@ class Module;
 
 namespace muster::parallel {
 
-/// What is cut over the ranks. Each stage cuts what the ones before it do, too.
+/// What is sharded over the ranks. Each stage also shards what the stages before it do.
 enum class ShardStage {
   none,        ///< nothing: replicated training
   optimizer,   ///< the optimizer's state and its step (ZeRO-1)
@@ -20,15 +20,16 @@ enum class ShardStage {
   full,        ///< parameters (ZeRO-3, FSDP)
 };
 
-/// What becomes of gathered parameters between forward and backward: true, false, or a number of ranks over which they stay cut.
+/// Whether gathered parameters are resharded between forward and backward: true, false, or a number of ranks over which
+/// they stay sharded.
 class ReshardAfterForward {
  public:
   constexpr ReshardAfterForward(bool frees = true) noexcept : ranks_(frees ? 0 : 1) {}
-  /// Requires: no less than 1, which is what false means. Checked where it is used.
+  /// Requires: at least 1, which means the same as false. Checked where it is used.
   constexpr ReshardAfterForward(int ranks) noexcept : ranks_(ranks == 0 ? -1 : ranks) {}
-  /// They do not all stay on each rank.
+  /// Whether the gathered parameters do not all stay on each rank.
   constexpr explicit operator bool() const noexcept { return ranks_ != 1; }
-  /// 0: over all that parameters are cut over.
+  /// 0: over all ranks that parameters are sharded over.
   constexpr int ranks() const noexcept { return ranks_; }
   friend constexpr bool operator==(ReshardAfterForward, ReshardAfterForward) = default;
 
@@ -36,61 +37,68 @@ class ReshardAfterForward {
   int ranks_;
 };
 
-/// Options of sharded training.
-///
-/// Boundaries of units are drawn by wrap() and by all the unit_* fields together; a submodule that several of them name is one unit.
+/// wrap() and all the unit_* fields together define the units; a submodule that several of them name is one unit.
 struct ShardedOptions {
-  /// Where nothing else draws boundaries: make units of the repeated blocks found in the module, and of layers outside of them that
-  /// hold as many elements as the smallest of these. Off: one unit in all.
+  /// If nothing else defines units: make units of the repeated blocks found in the module, and of layers outside of
+  /// them that have at least as many elements as the smallest of these. Off: the whole module is one unit.
   bool auto_wrap = true;
-  /// Floating buffers are used in this dtype, and saved in the one the module was built in; the statistics of norms stay. Empty: that one.
+  /// Floating-point buffers are used in this dtype, and saved in the dtype the module was built in; the statistics of
+  /// norms keep theirs. Empty: the dtype the module was built in.
   std::string buffer_dtype = "";
-  /// With param_dtype: floating inputs of the prepared model's forwards are converted into it.
+  /// With param_dtype: floating-point inputs of the prepared model's forwards are converted to it.
   bool cast_forward_inputs = true;
-  /// Submodules that stay whole on every rank, with all below them: names, or regular expressions that match whole names.
-  /// Their gradients are not communicated, so a prepared optimizer takes their parameters only if they are frozen (MU178).
+  /// Submodules that stay whole on every rank, with all their submodules: names, or regular expressions that match
+  /// whole names. Their gradients are not communicated, so a prepared optimizer takes their parameters only if they are
+  /// frozen (MU178).
   std::vector<std::string> ignored_modules = {};
-  /// Units that are needed soon are gathered ahead as long as no more than this is gathered, in MiB. 0: the unit in use and the next.
+  /// Units that are needed soon are prefetched as long as at most this much is gathered, in MiB. 0: the unit in use and
+  /// the next.
   double limit_gathered_mb = 0;
-  /// Floating outputs of the prepared model's forwards are converted into this dtype. Empty: as the precision says.
+  /// Floating-point outputs of the prepared model's forwards are converted to this dtype. Empty: as the precision sets
+  /// it.
   std::string output_dtype = "";
-  /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64"), while each rank updates its part in the
-  /// dtype the module was built in. Norms with running statistics (BatchNorm, InstanceNorm) are used in the latter. Empty: all are.
+  /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64"), while each rank updates its part in
+  /// the dtype the module was built in. Norms with running statistics (BatchNorm, InstanceNorm) are used in the latter.
+  /// Empty: all parameters are.
   std::string param_dtype = "";
-  /// Gradients are divided by this before they are summed over ranks, and by the rest of the number of ranks after.
-  /// 0: by all of it before, except in "f16": by about its root, so that neither end of the range is lost.
+  /// Gradients are divided by this before they are summed over ranks, and by the number of ranks over this factor
+  /// afterwards. 0: by the number of ranks before the sum, except in "f16": by about its square root, so that neither
+  /// end of the range is lost.
   double predivide_factor = 0;
   /// Gradients are summed over ranks in this dtype. Empty: the dtype the module was built in.
   std::string reduce_dtype = "";
-  /// How many groups of shard_group_size ranks there must be: others are refused (MU198). 0: as many as the ranks make.
+  /// The required number of groups of shard_group_size ranks: another number is refused (MU198). 0: as many as the
+  /// ranks make.
   int replicas = 0;
-  /// Stage full: parameters are freed after forward and gathered again in backward, except the root's. Off: they stay until their
-  /// gradients have arrived, for less traffic and more memory. A number that divides the ranks they are cut over: each group of so many
-  /// neighbours keeps them until backward, cut among its ranks, and gathers them from there; choose the ranks of a node.
+  /// Stage full: parameters are freed after forward and gathered again in backward, except the root's. Off: they stay
+  /// until their gradients have arrived, for less traffic and more memory. A number that divides the number of ranks
+  /// that parameters are sharded over: each group of that many neighbours keeps them until backward, sharded among its
+  /// ranks, and gathers them from there; choose the number of ranks per node.
   ReshardAfterForward reshard_after_forward = true;
-  /// Parameters are cut over groups of so many ranks and replicated over the groups (HSDP). 0: cut over all ranks; -1: over the ranks
-  /// of each node.
+  /// Parameters are sharded over groups of this many ranks and replicated over the groups (HSDP). 0: sharded over all
+  /// ranks; -1: over the ranks of each node.
   int shard_group_size = 0;
   ShardStage stage = ShardStage::full;
   /// Submodules of these classes are units: "TransformerEncoderLayer", without namespace, with or without "Impl".
   std::vector<std::string> unit_classes = {};
-  /// From inside out, a submodule that has at least so many elements beside those of units within is a unit; lists and dictionaries
-  /// of modules are none, and what lies within a MultiheadAttention is none. 0: not by size.
+  /// From the innermost submodule outwards, a submodule is a unit if it has at least this many elements, not counting
+  /// those of units within it. By size, lists and dictionaries of modules are never units, nor is anything within a
+  /// MultiheadAttention. 0: size defines no units.
   int64_t unit_min_elements = 0;
   /// These submodules are units: names, or regular expressions that match whole names.
   std::vector<std::string> unit_names = {};
-  /// Submodules for which this returns true are units. The same answers on every rank.
+  /// Submodules for which this returns true are units. It must answer alike on every rank.
   std::function<bool(const std::string& name, const torch::nn::Module& module)> unit_predicate = {};
   /// Submodules of exactly these classes are units: typeid(BlockImpl).
   std::vector<std::type_index> unit_types = {};
 };
 
-/// How summon_full_params() shows whole parameters.
+/// How summon_full_params() exposes whole parameters.
 struct FullParamsOptions {
-  /// Only the first rank sees whole values; the others hold on to their parts. Off: all ranks.
+  /// Only the first rank sees whole values; the others keep their parts. Off: all ranks.
   bool rank0_only = false;
-  /// What is written to parameters becomes their value: with rank0_only what the first rank wrote, otherwise each rank's own
-  /// part of what it wrote. Off: a write is an error.
+  /// What is written to parameters becomes their value: with rank0_only what the first rank wrote, otherwise each
+  /// rank's own part of what it wrote. Off: a write is an error.
   bool writeback = true;
 };
 

@@ -10,15 +10,15 @@ class Module;
 
 namespace muster::parallel {
 
-/// A module alone in the world: nothing is moved, hooked or communicated.
-/// Parameters are updated where they lie, by the same bits as under the reducer.
+/// A module in a world of one: nothing is moved, hooked or communicated.
+/// Parameters are updated in place, with the same bits as under the reducer.
 class Single final : public ManagedModel {
  public:
   /// Requires: the module outlives this object.
   explicit Single(torch::nn::Module& module);
   ~Single() override;
 
-  /// Holds no parameter: nullptr.
+  /// Always nullptr: it holds no flat pieces.
   const optim::FlatPiece* find(const at::Tensor& parameter) const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
@@ -26,7 +26,7 @@ class Single final : public ManagedModel {
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;
-  /// Throws: UsageError (MU151) if gradients came through forwards outside of every scope only.
+  /// Throws: UsageError (MU151) if gradients came only from forwards outside of every scope.
   void after_backward() override;
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;

@@ -17,11 +17,12 @@ bool is_unit(const torch::nn::Module& module);
 
 }  // namespace parallel
 
-/// Draws a unit's boundary round this module: where parameters are sharded, all of it is gathered and freed together. Returns the
-/// pointer it was given. The mark is the module's, so it may come before its registration or after it, in the model's code or from
-/// outside, until the model is prepared: `block = register_module("block", muster::wrap(Block(8)))`, `muster::wrap(net->block)`,
-/// `muster::wrap(sequential->ptr(0))`. It changes nothing else, and nothing at all where parameters are not sharded. When sharded
-/// training begins, a mark of the same thread that is on no prepared model's module is warned of by its class (MU129).
+/// Makes this module a unit: where parameters are sharded, the whole module is gathered and freed together. Returns the
+/// pointer it was given. The mark belongs to the module, so wrap() may be called before or after registration, in the
+/// model's code or from outside, until the model is prepared: `block = register_module("block",
+/// muster::wrap(Block(8)))`, `muster::wrap(net->block)`, `muster::wrap(sequential->ptr(0))`. It changes nothing else,
+/// and has no effect where parameters are not sharded. When sharded training begins, a warning (MU249) names the class
+/// of each module that the same thread marked and that is in no prepared model.
 /// Requires: the module is owned by shared_ptrs.
 template <std::derived_from<torch::nn::Module> M>
 std::shared_ptr<M> wrap(std::shared_ptr<M> module) {

@@ -7,7 +7,8 @@
 
 namespace muster::precision {
 
-/// One line on what a CPU only emulates of it, and what to choose instead; nothing where it computes all itself.
+/// Returns one line on what a CPU only emulates of this precision and what to choose instead; nullopt if it computes
+/// all natively.
 std::optional<std::string> emulation_on_cpu(Precision precision, bool multiplies_bfloat16);
 
 }  // namespace muster::precision

@@ -9,9 +9,9 @@
 
 namespace muster::precision {
 
-/// The loss scale of one optimizer: the rule of PyTorch's GradScaler, by the operators it uses.
+/// The loss scale of one optimizer, by the rule and with the operators of PyTorch's GradScaler.
 ///
-/// Knows no other rank: whoever owns it agrees on found_inf() before update().
+/// It does not communicate: its owner makes ranks agree on found_inf() before update().
 /// Thread safety: one thread at a time.
 class GradScaler {
  public:
@@ -19,13 +19,14 @@ class GradScaler {
 
   double scale() const noexcept { return state_.scale; }
 
-  /// Divides the gradients in place by the scale that they were made with, and notes whether one of them is infinite or not
-  /// a number. Floating tensors of any dtypes on any devices.
+  /// Divides the gradients in place by `made_with`, the scale of their loss, and records whether one of them is
+  /// infinite or NaN. Takes floating-point tensors of any dtypes on any devices.
   void unscale(const std::vector<at::Tensor>& gradients, double made_with);
-  /// A gradient that was unscaled since the last update() is not finite. Waits for the device.
+  /// True if a gradient that was unscaled since the last update() is not finite. Waits for the device.
   bool found_inf() const;
-  /// Ends a step: the scale shrinks if gradients were not finite, and grows after enough steps in a row in which they
-  /// were. A step with gradients of a smaller scale than this one's says nothing about growing and is not counted.
+  /// Ends a step: the scale shrinks if gradients were not finite, and grows after enough steps in a row with finite
+  /// gradients. If `made_with` is smaller than the scale, finite gradients are not counted, and gradients that are not
+  /// finite shrink the scale from `made_with`.
   void update(bool found_inf, double made_with);
 
   GradScalerState state() const noexcept { return state_; }

@@ -16,16 +16,16 @@ class Module;
 
 namespace muster {
 
-/// How a scope of autocast differs from what the precision says.
+/// How an autocast scope differs from the precision's own settings.
 struct AutocastOptions {
   bool cache_enabled = true;   ///< keep the cast copies of weights until the outermost scope closes
-  bool enabled = true;         ///< off: operators run in the dtype of their inputs, also inside of an autocast scope
+  bool enabled = true;         ///< off: operators run in the dtype of their inputs, also inside an autocast scope
 };
 
 namespace precision {
 
-/// Turns autocast on for one device type, or off, until it is destroyed. Scopes nest; the cast copies of weights are dropped
-/// when the outermost one closes. Thread safety: belongs to the thread that made it.
+/// Turns autocast on or off for one device type, until the scope is destroyed. Scopes nest; the cast copies of weights
+/// are dropped when the outermost one closes. Thread safety: belongs to the thread that made it.
 class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
  public:
   /// Does nothing for a precision that is not mixed, unless it switches autocast off.
@@ -44,25 +44,28 @@ class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
   std::optional<Before> before_;
 };
 
-/// Dtypes that floating inputs and outputs of a forward are converted into, whatever the precision says. Unset: as it says.
+/// Dtypes to which floating-point inputs and outputs of a forward are cast, in place of those of the precision. Unset:
+/// as the precision says.
 struct ForwardCasts {
   std::optional<at::ScalarType> inputs, outputs;
 };
 
-/// What a precision does to a module, its inputs and its outputs. A value; thread-safe.
+/// What a precision does to a module, its inputs and its outputs. A value type; thread-safe.
 class PrecisionPolicy {
  public:
   explicit PrecisionPolicy(Precision precision, ForwardCasts casts = {}) : precision_(precision), casts_(casts) {}
   Precision precision() const noexcept { return precision_; }
 
-  /// Casts floating parameters and buffers in place; the user's handles stay valid. Nothing for mixed precision.
-  /// Submodules named in `fp32` ("norm", "blocks.3.head") and what is below them stay as they are.
+  /// Casts floating-point parameters and buffers in place; the user's handles stay valid. Changes nothing under
+  /// "32-true" and mixed precisions.
+  /// Submodules named in `fp32` ("norm", "blocks.3.head") and their submodules stay as they are.
   /// Throws: ConfigError (MU148) for a name that no submodule has, listing those there are.
   void convert_module(torch::nn::Module& module, const std::vector<std::string>& fp32 = {}) const;
-  /// Floating inputs become the dtype of the parameters, except under "32-true", or that of the casts; everything else stays.
+  /// Casts floating-point inputs to ForwardCasts::inputs if set, else, except under "32-true", to the dtype of the
+  /// parameters. Every other input stays.
   void convert_input(at::Tensor& tensor) const;
-  /// Except under "32-true", bfloat16 and float16 outputs become float32: losses and metrics are computed in it. With a cast all
-  /// floating ones become its dtype.
+  /// Casts floating-point outputs to ForwardCasts::outputs if set. Else, except under "32-true", casts bfloat16 and
+  /// float16 outputs to float32, in which losses and metrics are computed.
   void convert_output(at::Tensor& tensor) const;
   /// The dtype of the parameters.
   at::ScalarType parameter_dtype() const noexcept;
@@ -78,15 +81,15 @@ inline bool is_mixed(Precision precision) noexcept { return autocast_dtype(preci
 /// The dtype in which most operators compute.
 at::ScalarType compute_dtype(Precision precision) noexcept;
 
-/// The precisions that the device computes in, found by a product of two small matrices in each dtype.
+/// The precisions in which the device computes, found by a product of two small matrices in each dtype.
 std::vector<std::string> supported_precisions(at::Device device);
-/// Throws: ConfigError (MU145) for a precision that the device does not compute in, naming those it does.
+/// Throws: ConfigError (MU145) for a precision in which the device does not compute, naming those in which it does.
 void require_supported(Precision precision, at::Device device);
 
 }  // namespace precision
 
-/// Calls f with autocast off and floating tensors among the inputs as float32: for the part of a forward that needs the range or
-/// the accuracy, such as a norm whose module is kept in float32.
+/// Calls f with autocast off and floating-point tensors among the inputs cast to float32: for the part of a forward
+/// that needs the range or the accuracy, such as a norm whose module is kept in float32.
 template <class F, class... A>
 auto in_fp32(F&& f, const A&... inputs) {
   const auto wide = [](const auto& input) -> decltype(auto) {

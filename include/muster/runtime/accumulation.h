@@ -11,8 +11,9 @@ namespace runtime {
 class Accumulation;
 }
 
-/// One micro-batch of an accumulation window, from accumulate() to the end of the block. While it does not end its window,
-/// gradients of the models stay local, and optimizers, schedulers and clipping of the same runtime do nothing.
+/// One micro-batch of an accumulation window, from accumulate() to the end of the block. Except in the last micro-batch
+/// of the window, gradients of the models stay local (unless sync_each_batch is set), and optimizers, schedulers and
+/// clipping of the same runtime do nothing.
 class [[nodiscard("name the scope: auto window = ...")]] AccumulationScope {
  public:
   AccumulationScope(std::shared_ptr<runtime::Accumulation> accumulation, std::vector<std::shared_ptr<parallel::ManagedModel>> models);
@@ -20,10 +21,12 @@ class [[nodiscard("name the scope: auto window = ...")]] AccumulationScope {
   AccumulationScope& operator=(const AccumulationScope&) = delete;
   ~AccumulationScope();
 
-  /// This micro-batch counts for so many in the mean, such as the tokens its loss is a mean over, instead of its samples.
-  /// Requires: every rank counts the same micro-batches of the window. Throws: UsageError (MU182) after its backward.
+  /// Sets the weight of this micro-batch in the mean over the window, such as the number of tokens that its loss
+  /// averages over. Without it, the number of samples counts.
+  /// Requires: every rank calls it in the same micro-batches of the window. Throws: UsageError (MU182) after the
+  /// micro-batch's backward; (MU183) inside join_uneven_inputs().
   void count(double samples);
-  /// The micro-batch ends its window: the optimizer steps.
+  /// True if the micro-batch ends its window, so that the optimizer steps.
   bool sync_gradients() const;
 
  private:

@@ -12,20 +12,20 @@ namespace muster {
 
 class Optimizer;
 
-/// What wants to be told of a program's course. The two functions here are called by the runtime itself; any other that a
-/// class derived from this has is called by Fabric::call(&Mine::on_epoch_end, arguments...).
+/// Base class of callbacks. The runtime itself calls the two functions here; Fabric::call(&Mine::on_epoch_end,
+/// arguments...) calls any other function of a derived class.
 class Callback {
  public:
   virtual ~Callback() = default;
-  /// A module was prepared.
+  /// Called after a module was prepared.
   virtual void on_after_setup(torch::nn::Module&) {}
-  /// A prepared optimizer made an update; not after a skipped one.
+  /// Called after a prepared optimizer made an update, but not after a skipped step.
   virtual void on_after_optimizer_step(Optimizer&) {}
 };
 
 namespace runtime {
 
-/// Calls the member of every callback whose class has it, in the order of the list.
+/// Calls the member function on every callback whose class has it, in the order of the list.
 template <class C, class... P, class... A>
 void call_each(const std::vector<std::shared_ptr<Callback>>& callbacks, void (C::*member)(P...), A&&... arguments) {
   for (const auto& callback : callbacks)

@@ -14,51 +14,55 @@
 
 namespace muster::runtime {
 
-/// Values over ranks. Any nesting of tensors works: tuples, lists, maps, optionals, structs.
-/// Collective: all of it but what says otherwise, on every rank, with values of one structure.
-/// Throws: UsageError (MU065), on every rank, if lists, maps or optionals hold tensors in different places; (MU177) for a tensor
-/// that is undefined, but for broadcast() on the ranks that receive.
+/// Collective operations on values: tensors in any nesting of tuples, lists, maps, optionals and structs.
+/// Collective: every function unless it says otherwise, on every rank, with values of the same structure.
+/// Throws: UsageError (MU065), on every rank, if lists, maps or optionals hold tensors in different places; (MU177) for
+/// an undefined tensor, except in broadcast() on the receiving ranks.
 class Gathering : public Processes {
  public:
-  /// All ranks' tensors, joined along the first dimension in rank order; a tensor without dimensions counts as one of [1].
+  /// Concatenates the tensors of all ranks along the first dimension, in rank order. A 0-dim tensor counts as one of
+  /// shape [1].
   template <class... T>
   auto gather(const T&... values) const { return runtime::gather(group(), values...); }
-  /// As gather(), for values of the batch in hand: what the loader repeated to fill up its last step is cut off, so that every
-  /// sample counts once. That is so for tensors with one row per sample of this rank's batch, and for lists of texts or numbers;
-  /// any other tensor is gathered as it is. What has as many rows by chance, and stands for no batch, is passed as once(value);
-  /// it comes back without the mark. Where ranks have different numbers of batches, use collector().
+  /// As gather(), for values of the current batch: samples that the loader repeated to fill its last step are cut off,
+  /// so that every sample counts once. This applies to tensors with one row per sample of this rank's batch, and to
+  /// lists of strings or numbers with one element per sample; any other tensor or list is gathered whole. If a value
+  /// has this length by chance but does not belong to the batch, pass it as once(value); the result is a plain value
+  /// again. If ranks have different numbers of batches, use collector().
   template <class... T>
   auto gather_for_metrics(const T&... values) const { return runtime::gather_for_metrics(group(), step_rows(*parts_), values...); }
-  /// Collects values of the batches of an epoch, to gather them once at its end: exact for every loader. Not collective.
+  /// Returns a collector for values of the batches of an epoch, which gathers them once at the end: exact for every
+  /// loader. Not collective.
   template <class... T>
   MetricsCollector<T...> collector() const {
     return MetricsCollector<T...>(group(), [parts = parts_] { return step_rows(*parts); });
   }
-  /// All ranks' tensors stacked in a new first dimension, of the size of the world.
+  /// Stacks the tensors of all ranks along a new first dimension, whose size is the world size.
   template <class T>
   T all_gather(const T& value) const { return runtime::all_gather(group(), value); }
-  /// The "sum", "mean", "min", "max" or "product" over ranks, as a new value: of every tensor in it, or of a number by itself (a number
-  /// beside tensors stays as it is).
-  /// Throws: ConfigError (MU054) for a mean of whole numbers.
+  /// Returns the "sum", "mean", "min", "max" or "product" over ranks as a new value: of every tensor in the value, or
+  /// of a single number (numbers beside tensors are not reduced).
+  /// Throws: ConfigError (MU054) for a mean of integers.
   template <class T>
   T reduce(const T& value, std::string_view op = "sum") const { return runtime::reduce(group(), value, op); }
   /// The value of rank `source`.
   template <class T>
   T broadcast(const T& value, int source = 0) const { return runtime::broadcast(group(), value, source); }
-  /// Tensors filled up with `value` so that dimension `dim` is as long as on the rank where it is longest. A tensor without
-  /// dimensions counts as one of [1]. Throws: ConfigError (MU060) for a dimension that is not there.
+  /// Pads tensors with options.value so that dimension options.dim is as long as on the rank where it is longest. A
+  /// 0-dim tensor counts as one of shape [1]. Throws: ConfigError (MU060) if a tensor does not have this dimension.
   template <class T>
   T pad_across_processes(const T& value, PadOptions options = {}) const { return runtime::pad_across_processes(group(), value, options); }
 
-  /// The value of rank `source`, sent as bytes: texts, numbers, lists and maps of them, structs; see tree/pack.h.
+  /// Returns the value of rank `source`, sent as bytes: strings, numbers, lists and maps of them, structs; see
+  /// tree/pack.h.
   template <class T>
   T broadcast_object(const T& value, int source = 0) const { return runtime::broadcast_object(group(), value, source); }
-  /// Such values of all ranks in a list; of lists, their elements in one list.
+  /// Returns a list of such values of all ranks; if the values are lists, one list of all their elements.
   template <class T>
   auto gather_object(const T& value) const { return runtime::gather_object(group(), value); }
 
-  /// This rank's part of a list, a tensor, or a map, tuple or struct of them: contiguous parts, the first ranks get one more
-  /// where it does not come out even. Not collective.
+  /// Returns this rank's part of a list or a tensor, or of every one in a map, tuple or struct. Parts are contiguous;
+  /// if the length is not divisible by the world size, the first ranks get one element more. Not collective.
   template <class T>
   T split_between_processes(const T& value, const SplitOptions& options = {}) const {
     return runtime::split_between_processes(rank(), world_size(), value, options);
@@ -68,7 +72,7 @@ class Gathering : public Processes {
   using Processes::Processes;
 
  private:
-  /// Of the loader in use; nothing without one.
+  /// Of the loader in use; nullopt if there is none.
   static std::optional<StepRows> step_rows(const Parts& parts);
 };
 

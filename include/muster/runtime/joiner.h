@@ -10,10 +10,10 @@
 
 namespace muster::runtime {
 
-/// Along the first dimension; an undefined tensor if one of them is.
+/// Concatenates along the first dimension. Returns an undefined tensor if one of them is undefined.
 at::Tensor join_rows(const std::vector<at::Tensor>& parts);
 
-/// Joins leaf after leaf of several values of one structure, into the first.
+/// Joins several values of the same structure, leaf by leaf, into the first value.
 template <class T>
 class Joiner {
  public:
@@ -61,7 +61,8 @@ class Joiner {
   int leaf_ = 0;
 };
 
-/// What visits the leaves of a value that stands for nothing. Throws: UsageError (MU254) for a tensor, which has no empty form.
+/// Visitor for a value that no rank has added anything to. Throws: UsageError (MU254) for a tensor, which has no empty
+/// form.
 struct NothingGathered {
   [[noreturn]] void operator()(at::Tensor& tensor) const;
   template <tree::plain_list L>

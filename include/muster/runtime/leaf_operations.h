@@ -11,16 +11,17 @@
 
 namespace muster::runtime {
 
-/// Numbers what ranks do for the tensors of one value, so that a rank whose value has others can tell.
+/// Numbers the collectives for the tensors of one value, so that a rank whose value has different tensors is detected.
 class LeafOperations {
  public:
-  /// With `varies`, ranks first compare where their tensors are. With a `source`, tensors need be defined on that rank only.
-  /// Throws: UsageError (MU065), on every rank, if they are not in the same places; (MU177) if one is undefined.
+  /// With `varies`, ranks first compare where their tensors are. With a `source`, tensors must be defined on that rank
+  /// only.
+  /// Throws: UsageError (MU065), on every rank, if tensors are not in the same places; (MU177) if one is undefined.
   /// Collective: with `varies`.
   LeafOperations(const dist::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
                  int source = -1);
 
-  /// The group, for what is done for the next leaf.
+  /// Returns the group for the collective of the next leaf.
   dist::Communicator next();
 
  private:
@@ -28,7 +29,7 @@ class LeafOperations {
   dist::Tag tag_;
 };
 
-/// The value with every tensor t replaced by f(group, t). Collective.
+/// Returns the value with every tensor t replaced by f(group, t). Collective.
 template <class T, class F>
 T each_leaf(const dist::Communicator& group, std::string_view verb, const T& value, F&& f, int source = -1) {
   LeafOperations operations(group, verb, tree::leaves_of(value), tree::varies<T>, source);

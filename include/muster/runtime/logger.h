@@ -10,16 +10,16 @@
 
 namespace muster {
 
-/// Writes lines to the diagnostic log: by itself on the main rank only, so that a line appears once for all ranks.
+/// Writes lines to the diagnostic log: by default on the main rank only, so that a line appears once for all ranks.
 ///   log.info("epoch {}", epoch);   log.everywhere().warning("rank is slow");   log.in_order().info("{} samples", seen);
-/// What is below the log's level is not even formatted. Thread safety: one thread at a time.
+/// Lines below the log's level are not even formatted. Thread safety: one thread at a time.
 class Logger {
  public:
   Logger(std::string name, dist::Communicator group) : name_(std::move(name)), group_(std::move(group)) {}
 
-  /// The same on every rank.
+  /// Returns a logger that writes on every rank.
   Logger everywhere() const { return with(Where::every); }
-  /// The same on every rank, one after another. Collective: every line.
+  /// Returns a logger that writes on every rank, one rank after another. Collective: every line.
   Logger in_order() const { return with(Where::in_order); }
 
   template <class... A>

@@ -18,20 +18,22 @@
 
 namespace muster::runtime {
 
-/// The rows of the batch in hand, for values that have one per sample.
+/// Numbers of rows of the current batch, for values with one row per sample.
 struct StepRows {
-  bool equal = true;       ///< every rank has as many
+  bool equal = true;       ///< every rank has the same number of rows
   int64_t local = 0;       ///< on this rank
-  int64_t local_real = 0;  ///< on this rank, those that repeat no other
+  int64_t local_real = 0;  ///< on this rank, without repeated ones
   int64_t real = 0;        ///< over all ranks, without repeated ones, which come last in rank order
 };
 
-/// A tensor with step.local rows is per sample: repeated ones are cut off. Any other is gathered as it is.
+/// Gathers a tensor. If it has step.local rows, it is per sample, and repeated rows are cut off; any other is gathered
+/// whole.
 at::Tensor gather_rows(const dist::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step);
-/// The first rows of a tensor that is per sample; any other as it is, with a dimension at least.
+/// Returns the rows of a per-sample tensor that are not repeated; any other tensor as it is, with at least one
+/// dimension.
 at::Tensor real_rows(const at::Tensor& tensor, const std::optional<StepRows>& step);
 
-/// What visits the leaves of a value that stands for one batch, and gathers them in place.
+/// Visitor that gathers the leaves of a value of one batch in place.
 struct MetricsGatherer {
   LeafOperations& operations;
   const std::optional<StepRows>& step;
@@ -49,7 +51,7 @@ struct MetricsGatherer {
   }
 };
 
-/// Without the mark of once().
+/// Removes the mark of once().
 template <class T>
 struct Unmarked {
   using type = T;
@@ -61,7 +63,7 @@ struct Unmarked<Once<T>> {
   static T&& of(Once<T>& value) { return std::move(value.value); }
 };
 
-/// One value comes back bare, several as a tuple.
+/// Returns a single value bare, several as a tuple.
 template <class... T>
 auto unmarked(std::tuple<T...> values) {
   if constexpr (sizeof...(T) == 1) return typename Unmarked<T...>::type(Unmarked<T...>::of(std::get<0>(values)));
@@ -81,8 +83,8 @@ auto gather_for_metrics(const dist::Communicator& group, const std::optional<Ste
 
 namespace muster {
 
-/// Collects values of an epoch on every rank and gathers them once: each sample counts once, in the order of the data, also
-/// where ranks have different numbers of batches.
+/// Collects values of an epoch on every rank and gathers them once. Each sample counts once, in the order of the data,
+/// even if ranks have different numbers of batches.
 /// Thread safety: one thread at a time.
 template <class... T>
 class MetricsCollector {
@@ -90,8 +92,8 @@ class MetricsCollector {
   MetricsCollector(dist::Communicator group, std::function<std::optional<runtime::StepRows>()> step)
       : group_(std::move(group)), step_(std::move(step)) {}
 
-  /// The values of the batch in hand: tensors and lists with one row per sample, in any nesting; of a type Once<V> those that
-  /// stand for no batch, which come back as V. Not collective.
+  /// Adds values of the current batch: tensors and lists with one row per sample, in any nesting. Values that do not
+  /// belong to the batch have a type Once<V> and come back as V. Not collective.
   void add(const T&... values) {
     std::tuple<T...> row{values...};
     const auto step = step_();
@@ -99,8 +101,9 @@ class MetricsCollector {
     rows_.push_back(std::move(row));
   }
 
-  /// All that was added on all ranks since the last call, on the CPU, joined along the first dimension; one value comes back bare.
-  /// Where no rank has added anything, lists and maps come back empty. Throws: UsageError (MU254), on every rank, for tensors then.
+  /// Returns everything that all ranks have added since the last call, on the CPU, joined along the first dimension; a
+  /// single value comes back bare. If no rank has added anything, lists and maps come back empty. Throws: UsageError
+  /// (MU254), on every rank, if no rank has added anything and a value is a tensor.
   /// Collective.
   auto gathered() {
     auto all = in_order(runtime::gather_object<std::vector<std::tuple<T...>>>(group_, std::exchange(rows_, {})));
@@ -129,7 +132,7 @@ class MetricsCollector {
     }
   };
 
-  /// Step after step, rank after rank.
+  /// Orders by step, then by rank.
   static std::vector<std::tuple<T...>> in_order(std::vector<std::vector<std::tuple<T...>>> by_rank) {
     std::vector<std::tuple<T...>> all;
     bool more = true;

@@ -21,7 +21,7 @@ namespace runtime {
 template <class M>
 concept ModuleType = std::derived_from<M, torch::nn::Module>;
 
-/// What the runtime knows of one prepared module. Shared by the handle, the optimizers and the runtime.
+/// The runtime's record of one prepared module. Shared by the handle, the optimizers and the runtime.
 struct PreparedModel {
   std::shared_ptr<torch::nn::Module> module;
   std::shared_ptr<parallel::ManagedModel> managed;
@@ -30,7 +30,7 @@ struct PreparedModel {
   std::shared_ptr<Trace> trace;
 };
 
-/// Open while a forward of the model runs: autocast on, parameters in place.
+/// Scope of one forward of the model: autocast is on, parameters are in place.
 class [[nodiscard]] ForwardScope {
  public:
   explicit ForwardScope(PreparedModel& model) : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
@@ -58,7 +58,7 @@ class Model {
   Model(std::shared_ptr<M> module, std::shared_ptr<runtime::PreparedModel> prepared)
       : module_(std::move(module)), prepared_(std::move(prepared)) {}
 
-  /// The module's forward. Collective: under strategies that cut parameters ("fsdp", "zero3", "hsdp").
+  /// Runs the module's forward. Collective: under strategies that shard parameters ("fsdp", "zero3", "hsdp").
   template <class... A>
   auto operator()(A&&... inputs) const {
     if constexpr (requires(M& module) { module.forward(converted(std::forward<A>(inputs))...); })
@@ -67,9 +67,10 @@ class Model {
       return run_forward(input(std::forward<A>(inputs))...);
   }
 
-  /// Any other entry of the module: run(&Net::encode, x), or run([](Net& net, Tensor x) { ... }, x).
-  /// Under "-true" precisions floating tensors of the inputs are converted, alone and in tuples, lists, maps and optionals of tensors;
-  /// an input that the entry wants to change (T&) is left as it is, and so is any other class.
+  /// Runs any other function of the module: run(&Net::encode, x), or run([](Net& net, Tensor x) { ... }, x).
+  /// Floating-point tensors in the inputs are converted as PrecisionPolicy::convert_input() does, alone and in tuples,
+  /// lists, maps and optionals of tensors. Inputs of any other class, and inputs that the function takes by T&, are
+  /// passed unchanged.
   /// Collective: as operator().
   template <class F, class... A>
   auto run(F&& entry, A&&... inputs) const {
@@ -101,7 +102,7 @@ class Model {
     return outputs;
   }
 
-  /// As input(), and a copy with converted tensors of a nesting of nothing but tensors.
+  /// As input(), but a nesting of tensors only becomes a copy with converted tensors.
   template <class T>
   decltype(auto) converted(T&& value) const {
     if constexpr (!tree::tensor<T> && tree::nests_tensors<T>)

@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-/// Values that are sent as bytes: texts, numbers, and structures of them and of tensors; see tree/pack.h.
+/// Values that are sent as bytes: strings, numbers, and structures of them and of tensors; see tree/pack.h.
 namespace muster::runtime {
 
-/// The group, for messages with values as bytes.
+/// Returns the group for messages that carry values as bytes.
 dist::Communicator for_objects(const dist::Communicator& group);
-/// The packed value of rank `source`; read there only. Collective.
+/// Returns the packed value of rank `source`; `packed` is read on that rank only. Collective.
 at::Tensor broadcast_packed(const dist::Communicator& group, const at::Tensor& packed, int source);
 
-/// The value of rank `source`. Collective.
+/// Returns the value of rank `source`. Collective.
 template <class T>
 T broadcast_object(const dist::Communicator& group, const T& value, int source) {
   if (group.size() == 1) return value;
@@ -25,7 +25,7 @@ T broadcast_object(const dist::Communicator& group, const T& value, int source) 
   return here ? value : tree::unpack<T>(packed);
 }
 
-/// The values of all ranks, in rank order. Collective.
+/// Returns the values of all ranks, in rank order. Collective.
 template <class T>
 std::vector<T> gather_object(const dist::Communicator& group, const T& value) {
   std::vector<T> all;
@@ -33,7 +33,7 @@ std::vector<T> gather_object(const dist::Communicator& group, const T& value) {
   return all;
 }
 
-/// Of a list, its elements, joined in rank order; lists may have any lengths. Collective.
+/// Returns the elements of all ranks' lists, joined in rank order; lists may have different lengths. Collective.
 template <class T>
 std::vector<T> gather_object(const dist::Communicator& group, const std::vector<T>& values) {
   std::vector<T> all;

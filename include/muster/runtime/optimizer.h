@@ -18,30 +18,33 @@ class PreparedOptimizer;
 class SavedScheduler;
 }
 
-/// A prepared optimizer: the user's own, stepped where the strategy keeps parameters and gradients.
+/// A prepared optimizer: steps the user's optimizer on parameters and gradients where the strategy keeps them.
 /// A cheap handle to shared state. Thread safety: one thread at a time.
-/// The user's own handle stays good for reading and writing options (`adam.param_groups()`, schedulers);
-/// calling its step() is an error at the next call here (MU133).
+/// The user's own optimizer may still be used to read and write options (`adam.param_groups()`, schedulers). If its
+/// step() is called, the next call on this handle fails (MU133).
 class Optimizer {
  public:
   explicit Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared);
 
-  /// One update; nothing while an accumulation window goes on. Under "16-mixed" gradients are unscaled first, and the update
-  /// is skipped, on all ranks alike, where some are not finite. With a closure (LBFGS), the loss it returns is averaged over
-  /// ranks, so that all ranks search alike.
-  /// A rank whose loss missed a model of the optimizer has no gradients to communicate in backward. It takes part in the others' here, or
-  /// in the clipping or unscaling before: with zeros where unused parameters are allowed, else all ranks get MU152. Not under "fsdp".
+  /// Makes one update; before the last micro-batch of an accumulation window it does nothing. Under "16-mixed"
+  /// gradients are unscaled first, and all ranks skip the update if some gradients are not finite. With a closure
+  /// (LBFGS), the loss that it returns is averaged over ranks, so that all ranks search in the same way.
+  /// If a rank's loss did not use a model of the optimizer, backward on this rank communicates no gradients of that
+  /// model. The rank then takes part in the other ranks' gradient communication here, or in the clipping or unscaling
+  /// before: with zeros if unused parameters are allowed; otherwise all ranks get MU152. Not under "fsdp".
   /// Collective: every rank makes the same steps.
   /// Throws: UsageError (MU146) for a closure under "16-mixed"; (MU152) as backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
-  /// Forgets gradients: undefined by default, or zeros in place. Nothing while an accumulation window goes on.
+  /// Clears gradients: they become undefined by default, or zeros in place. Before the last micro-batch of an
+  /// accumulation window it does nothing.
   void zero_grad(bool set_to_none = true);
-  /// The last step() updated nothing, because gradients were infinite or not a number.
+  /// True if the last step() updated nothing because gradients were infinite or NaN.
   bool step_was_skipped() const;
 
-  /// The loss scale; nothing but under "16-mixed".
+  /// Returns the state of the loss scale; nullopt unless losses are scaled ("16-mixed").
   std::optional<GradScalerState> scaler_state() const;
-  /// Throws: ConfigError (MU147) where losses are not scaled, or for a state that is none.
+  /// Throws: ConfigError (MU147) if losses are not scaled, or for a scale that is not positive and finite or a negative
+  /// count.
   void load_scaler_state(const GradScalerState& state);
 
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
@@ -54,22 +57,24 @@ class Optimizer {
   std::shared_ptr<runtime::PreparedOptimizer> prepared_;
 };
 
-/// A prepared learning-rate scheduler of LibTorch. Call step() as often as the optimizer's: it steps once per update that was
-/// made, whatever the world size; neither inside an accumulation window nor after a skipped update.
+/// A prepared learning-rate scheduler, Muster's or LibTorch's. Call step() as often as the optimizer's: it steps once
+/// per update that was made, whatever the world size; not before the end of an accumulation window, and not after a
+/// skipped update.
 class Scheduler {
  public:
-  /// What step() and step(metric) do; one of the two is empty.
+  /// `step` and `step_by_metric` are what step() and step(metric) call; one of the two is empty.
   Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric, std::shared_ptr<const runtime::SavedScheduler> saved,
             std::shared_ptr<LRScheduler> inner = nullptr)
       : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)), saved_(std::move(saved)), inner_(std::move(inner)) {}
-  /// Throws: UsageError (MU180) for a scheduler that wants a metric.
+  /// Throws: UsageError (MU180) for a scheduler that needs a metric.
   void step() const;
-  /// For ReduceLROnPlateau, ours or LibTorch's: the metric is averaged over ranks, so that all change their rate alike.
-  /// Collective. Throws: UsageError (MU180) for a scheduler that wants none.
+  /// For ReduceLROnPlateau, Muster's or LibTorch's: the metric is averaged over ranks, so that all ranks change the
+  /// learning rate in the same way.
+  /// Collective. Throws: UsageError (MU180) for a scheduler that takes no metric.
   void step(double metric) const;
-  /// The user's scheduler, for its rates and its state; nullptr for one of LibTorch's, which has neither.
+  /// The user's scheduler, for its rates and its state; nullptr for a scheduler of LibTorch, which exposes neither.
   const std::shared_ptr<LRScheduler>& inner() const noexcept { return inner_; }
-  /// What is saved of it.
+  /// The part of the scheduler that checkpoints save.
   const std::shared_ptr<const runtime::SavedScheduler>& saved() const noexcept { return saved_; }
 
  private:

@@ -18,7 +18,7 @@ namespace muster {
 
 class Callback;
 
-/// How many processes, or which devices: 2, {0, 2}, "auto", "0,2", "-1".
+/// The number of processes, or the devices: 2, {0, 2}, "auto", "0,2", "-1".
 class Devices {
  public:
   Devices() = default;
@@ -33,20 +33,20 @@ class Devices {
   std::string text_ = "auto";
 };
 
-/// What the gradients of a window of micro-batches on all ranks are put together to.
+/// How the gradients of a window of micro-batches on all ranks are combined.
 enum class GradientWeighting {
-  fixed,   ///< each micro-batch counts 1/num_steps, and ranks count alike: Accelerate's rule, which gives short windows too little
-  mean,    ///< the mean over all samples of the window: every loss is a mean over its micro-batch's samples
-  sum,     ///< the sum: every loss is a sum over samples
+  fixed,   ///< 1/num_steps per micro-batch, all ranks alike: Accelerate's rule, which gives short windows too little
+  mean,    ///< the mean over all samples of the window, if every loss is a mean over its micro-batch's samples
+  sum,     ///< the sum, if every loss is a sum over samples
 };
 
 /// How gradients are accumulated over several micro-batches.
 struct GradientAccumulationOptions {
-  /// Schedules are written in micro-batches: a scheduler steps as many times per update as the window held.
+  /// Schedules count micro-batches: at each update a scheduler takes as many steps as the window had micro-batches.
   bool adjust_scheduler = false;
-  /// Micro-batches in a window.
+  /// Number of micro-batches in a window.
   int num_steps = 1;
-  /// Communicate gradients with every micro-batch: saves memory where parameters are sharded.
+  /// Communicate gradients in every micro-batch: saves memory if parameters are sharded.
   bool sync_each_batch = false;
   /// The last batch of a loader ends the window.
   bool sync_with_dataloader = true;
@@ -55,10 +55,11 @@ struct GradientAccumulationOptions {
 
 /// Where a program keeps its checkpoints.
 struct ProjectOptions {
-  /// save_state() and load_state() without a folder use numbered ones in directory/checkpoints.
+  /// Without a folder, save_state() and load_state() use numbered folders in directory/checkpoints.
   bool automatic_checkpoint_naming = false;
   std::string directory = ".";
-  /// Numbered checkpoints to keep; older ones are removed once a new one is complete, nothing else ever. 0 keeps all.
+  /// Number of numbered checkpoints to keep. Older ones are removed once a new one is complete; nothing else is ever
+  /// removed. 0 keeps all.
   int total_limit = 0;
 };
 
@@ -71,46 +72,48 @@ struct SaveStateOptions {
 
 /// How the state of a job is loaded.
 struct LoadStateOptions {
-  /// Weights that only one side has, and things that the checkpoint has beyond the program's, are errors.
+  /// It is an error if the checkpoint lacks weights of the program, or holds weights or objects that the program lacks.
   bool strict = true;
 };
 
-/// Options of muster::Accelerator, with Accelerate's words and defaults.
+/// Options of muster::Accelerator, with Accelerate's names and defaults.
 struct AcceleratorOptions {
-  /// Stay on the CPU even where there is an accelerator.
+  /// Use the CPU even if there is an accelerator.
   bool cpu = false;
-  /// Only deterministic kernels; an operator that has none throws.
+  /// Use only deterministic kernels; an operator that has none throws.
   bool deterministic = false;
-  /// Data are read by rank 0 alone, which sends each rank its batches, or by every rank. Unset: as each loader's options say.
+  /// True: rank 0 alone reads the data and sends each rank its batches. False: every rank reads. Unset: as each
+  /// loader's options say.
   std::optional<bool> dispatch_batches = {};
-  /// Every rank gets the same number of equal batches: the first samples are repeated to fill the last ones.
+  /// Every rank gets the same number of batches of the same size: the first samples are repeated to fill the last
+  /// batches.
   bool even_batches = true;
   /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
   std::vector<std::string> fp32_modules = {};
   GradScalerOptions grad_scaler = {};
   GradientAccumulationOptions gradient_accumulation = {};
-  /// Short for gradient_accumulation.num_steps; give one of the two.
+  /// Short for gradient_accumulation.num_steps; set only one of the two.
   int gradient_accumulation_steps = 1;
   KeepMemory keep_memory = "auto";
   Precision mixed_precision = "no";
   ProjectOptions project = {};
-  /// A loader's batch_size is the whole job's, cut into one piece per rank, instead of each rank's.
+  /// A loader's batch_size is that of all ranks together, split into one piece per rank, instead of each rank's.
   bool split_batches = false;
   /// Off: a scheduler's step() always steps, whatever the optimizer does.
   bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";
   /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's rng_types.
   SyncedGenerators synced_generators = {};
-  /// The longest that a rank waits for the others, in a collective and when ranks meet, in seconds. `muster run --timeout` and
-  /// MUSTER_TIMEOUT fill the default, and must not contradict another value (MU171).
+  /// Seconds that a rank waits at most for the others, in a collective and in the rendezvous. `muster run --timeout`
+  /// and MUSTER_TIMEOUT replace the default; they must not contradict another value of the program (MU171).
   int64_t timeout_seconds = 600;
 };
 
-/// Options of muster::Fabric, with Fabric's words and defaults.
+/// Options of muster::Fabric, with Fabric's names and defaults.
 struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
-  /// Told of the program's course, and reached by call().
+  /// Callbacks, called by the runtime and by call().
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   Devices devices = {};
   /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
@@ -131,14 +134,15 @@ struct BackwardOptions {
 
 /// How gradients are clipped by norm.
 struct ClipOptions {
-  /// A norm that is infinite or not a number throws (MU175) instead of spoiling the parameters.
+  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters.
   bool error_if_nonfinite = false;
   double norm_type = 2.0;
-  /// With such a norm the next step of the optimizers that hold these parameters updates nothing, on all ranks alike.
+  /// If the norm is infinite or NaN, the next step of the optimizers that hold these parameters updates nothing, on all
+  /// ranks.
   bool skip_if_nonfinite = false;
 };
 
-/// How Fabric clips: exactly one of the two bounds.
+/// How Fabric clips: set exactly one of clip_val and max_norm.
 struct ClipGradientsOptions {
   std::optional<double> clip_val = {};
   bool error_if_nonfinite = true;
@@ -146,21 +150,22 @@ struct ClipGradientsOptions {
   double norm_type = 2.0;
 };
 
-/// How ranks with unequally many batches train together.
+/// How ranks with different numbers of batches train together.
 struct UnevenInputsOptions {
-  /// Sums of gradients are divided by the number of all ranks all along; off: by that of the ranks that still have a batch. Leave it
-  /// on with accumulate(), which weighs by samples.
+  /// Sums of gradients are always divided by the world size; off: by the number of ranks that still have a batch. Leave
+  /// it on with accumulate(), which weights by samples.
   bool divide_by_initial_world_size = true;
-  /// Whether prepared loaders repeat samples meanwhile to make ranks equal. Unset: as they were prepared.
+  /// Whether prepared loaders meanwhile repeat samples to give all ranks the same number of batches. Unset: as they
+  /// were prepared.
   std::optional<bool> even_batches = {};
 };
 
-/// Options of the runtime behind both doors; a door's preset fills them.
+/// Options of the runtime behind Accelerator and Fabric; presets.h derives them from the options of either.
 struct RuntimeOptions {
   std::string accelerator = "auto";
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   bool deterministic = false;
-  /// Empty: as many as the launcher says. Otherwise launch() brings them up.
+  /// Unset: as many as the launcher started. Otherwise launch() starts them.
   std::optional<Devices> devices = {};
   std::optional<bool> dispatch_batches = {};
   bool even_batches = true;

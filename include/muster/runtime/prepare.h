@@ -21,7 +21,7 @@ namespace muster::runtime {
 
 class Parts;
 
-// The type-erased halves of prepare.
+// The type-erased parts of prepare().
 std::shared_ptr<PreparedModel> prepare_model(Parts& parts, std::shared_ptr<torch::nn::Module> module);
 Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimizer> optimizer);
 Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> scheduler);
@@ -70,14 +70,15 @@ auto module_pointer(T&& object) {
   if constexpr (ModuleHolder<V>) return object.is_empty() ? std::shared_ptr<typename V::ContainedType>() : object.ptr();
   else if constexpr (ModulePointer<V>) return V(std::forward<T>(object));
   else {
-    // What a holder contains may lose its holder: prepare(*Net()).
+    // The module may outlive the holder it came from: prepare(*Net()).
     if constexpr (std::is_lvalue_reference_v<T>)
       if (auto owner = object.weak_from_this().lock()) return std::shared_ptr<V>(std::move(owner), std::addressof(object));
     return hold(std::forward<T>(object));
   }
 }
 
-/// Pass one: what modules, optimizers and loaders become. Schedulers wait for the optimizers of the same call.
+/// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
+/// ReduceLROnPlateauScheduler of LibTorch.
 template <class T>
 auto prepare_one(Parts& parts, T&& object) {
   if constexpr (AnyModule<T>) {
@@ -103,7 +104,7 @@ auto prepare_one(Parts& parts, T&& object) {
   }
 }
 
-/// Pass two.
+/// Second pass: prepares the schedulers that waited.
 template <class T>
 auto finish_one(Parts& parts, T&& prepared) {
   using V = std::remove_cvref_t<T>;

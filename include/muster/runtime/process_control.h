@@ -15,16 +15,16 @@
 
 namespace muster {
 
-/// How a batch size that fits into memory is looked for.
+/// How find_executable_batch_size() searches for a batch size that fits into memory.
 struct BatchSizeOptions {
-  /// The next size to try; unset: nine tenths.
+  /// Returns the next size to try, given the last; unset: nine tenths of it.
   std::function<int64_t(int64_t)> reduce_batch_size = {};
   int64_t starting_batch_size = 128;
 };
 
 namespace runtime {
 
-/// A function that some ranks run; on the others its call does nothing. What it returns comes back as an optional.
+/// A function that runs on some ranks only; on the others a call does nothing. Its result is returned as an optional.
 template <class Here, class F>
 class OnSomeRanks {
  public:
@@ -44,7 +44,7 @@ class OnSomeRanks {
   F f_;
 };
 
-/// The failure of a call, as text; empty if it returned. The exception goes on in `failed`.
+/// Calls f. Returns the message of its exception, or an empty string if it returned. Stores the exception in `failed`.
 template <class F>
 std::string outcome_of(F&& f, std::exception_ptr& failed) {
   try {
@@ -59,11 +59,13 @@ std::string outcome_of(F&& f, std::exception_ptr& failed) {
   }
 }
 
-/// Every rank tells how its turn went: the message of an exception, or nothing.
-/// Throws: UsageError (MU176), on ranks that did not fail themselves, with the message of the first rank that did. Collective.
+/// Exchanges how each rank's turn went: the message of an exception, or an empty string.
+/// Throws: UsageError (MU176), on ranks that did not fail themselves, with the message of the first rank that did.
+/// Collective.
 void share_outcome(const dist::Communicator& group, const std::string& failure);
 
-/// Runs f where `first` holds, then on the other ranks; an exception of the former reaches all. Collective.
+/// Runs f on the ranks where `first` is true, then on the other ranks; if it throws on the former, all ranks throw.
+/// Collective.
 template <class F>
 auto first_here(const dist::Communicator& group, bool first, F&& f) {
   using R = std::invoke_result_t<F&>;
@@ -76,7 +78,7 @@ auto first_here(const dist::Communicator& group, bool first, F&& f) {
     if (!failed) return share_outcome(group, failure);
     try {
       share_outcome(group, failure);
-    } catch (...) {   // the others' failure, or a lost group: one's own comes first
+    } catch (...) {   // another rank's failure, or a lost group: this rank's exception takes precedence
     }
     std::rethrow_exception(failed);
   };
@@ -89,21 +91,22 @@ auto first_here(const dist::Communicator& group, bool first, F&& f) {
   }
 }
 
-/// Whether it says that memory ran out, on a CPU or an accelerator.
+/// True for an exception that says that memory ran out, on a CPU or an accelerator.
 bool is_out_of_memory(const std::exception_ptr& error);
-/// Gives cached memory of accelerators back.
+/// Releases cached memory of accelerators.
 void empty_device_cache();
 
-/// How one try of a batch size went, over all ranks.
+/// The outcome of one trial of a batch size, over all ranks.
 enum class Trial { fits, too_large, failed };
 
-/// Settles a try. `error`: of this rank's try, if any. Throws: what this rank's try threw, if it was no lack of memory;
-/// UsageError (MU176) if another rank's did. Collective.
+/// Agrees on the outcome of a trial. `error`: the exception of this rank's trial, if any. Throws: that exception,
+/// unless it is an out-of-memory error; UsageError (MU176) if another rank's trial failed for another reason than
+/// memory. Collective.
 Trial settle_trial(const dist::Communicator& group, const std::exception_ptr& error);
-/// Throws: UsageError (MU185) when nothing is left to try.
+/// Throws: UsageError (MU185) if no smaller size is left to try.
 int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options);
 
-/// Opens a group for one try, and closes it: what waits in it on other ranks then ends.
+/// Opens and closes a group for one trial; abandon() ends what waits in it on other ranks.
 struct TrialGroup {
   std::function<void()> open, abandon, close;
 };
@@ -126,7 +129,7 @@ auto find_executable_batch_size(const dist::Communicator& group, const TrialGrou
     }
     trial.close();
     const auto outcome = settle_trial(group, error);
-    error = nullptr;   // an exception may hold what filled the memory
+    error = nullptr;   // the exception may hold the objects that filled the memory
     if (outcome == Trial::fits) {
       if constexpr (std::is_void_v<R>) return size;
       else return std::make_pair(size, std::move(*result));

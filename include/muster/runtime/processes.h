@@ -17,16 +17,17 @@ namespace muster::runtime {
 
 class Parts;
 
-/// Which rank runs a function that only one of them is to run.
+/// Selects the rank, or one rank per node, that runs a function.
 struct Turn {
   enum class Kind { main, local_main, last, rank, local_rank } kind = Kind::main;
   int index = 0;
 };
 
-/// What a runtime knows of the ranks, and how it lets them take turns.
+/// The ranks of a job as the runtime knows them, and functions that run on some ranks only or first.
 class Processes {
  public:
-  /// Brings up the other local ranks where nobody did (what stands before it runs in each of them) and joins the group.
+  /// Starts the other local ranks if no launcher did, and joins the group. The code before this call runs in each of
+  /// them.
   /// A second call does nothing. Collective.
   void launch();
 
@@ -42,11 +43,12 @@ class Processes {
   const dist::Communicator& group() const;
   void barrier() const;
 
-  /// The function for the main rank only: a call elsewhere does nothing. What it returns comes back as an optional.
-  /// A program that runs alone always runs it; so with the others.
+  /// Returns f as a function for the main rank only: a call elsewhere does nothing. Its result is returned as an
+  /// optional.
+  /// A world of one rank always runs it; the same holds for the functions below.
   template <class F>
   auto on_main_process(F f) const { return turn({Turn::Kind::main}, std::move(f)); }
-  /// For the first rank of each node.
+  /// As above, for the first rank of each node.
   template <class F>
   auto on_local_main_process(F f) const { return turn({Turn::Kind::local_main}, std::move(f)); }
   template <class F>
@@ -56,35 +58,37 @@ class Processes {
   template <class F>
   auto on_local_process(int index, F f) const { return turn({Turn::Kind::local_rank, index}, std::move(f)); }
 
-  /// Runs `f` on the main rank first, then on the others; an exception on the main rank reaches all. Collective.
+  /// Runs `f` on the main rank first, then on the others; if it throws on the main rank, all ranks throw. Collective.
   template <class F>
   auto main_process_first(F&& f) const { return first_here(group(), is_main(), std::forward<F>(f)); }
   /// As above, with the first rank of each node.
   template <class F>
   auto local_main_process_first(F&& f) const { return first_here(group(), is_local_main(), std::forward<F>(f)); }
 
-  /// A line on the main rank only: print("epoch {}: {:.2f}%", epoch, 100.0 * right / seen).
+  /// Prints a line, on the main rank only: print("epoch {}: {:.2f}%", epoch, 100.0 * right / seen).
   template <class... A>
   void print(FormatText<std::type_identity_t<A>...> text, const A&... values) const {
     if (is_main()) print_line(sizeof...(A) == 0 ? std::string(text.text()) : formatted(text.text(), values...));
   }
-  /// Lines for the diagnostic log, once for all ranks.
+  /// Returns a logger for the diagnostic log, which writes each line once for all ranks.
   Logger logger(std::string name = "muster") const { return Logger(std::move(name), group()); }
 
-  /// Sets this rank's flag; whether any rank has set its one, which takes them all down again. The latter is collective.
+  /// set_trigger() sets this rank's flag. check_trigger() returns whether any rank's flag is set, and if so clears all
+  /// of them. The latter is collective.
   void set_trigger();
   bool check_trigger();
 
-  /// From now on SIGTERM and SIGUSR1 do not end the program but are kept for signal_received(). A second call does nothing.
+  /// From now on SIGTERM and SIGUSR1 do not end the program but are recorded for signal_received(). A second call does
+  /// nothing.
   void catch_signals();
-  /// The signal that came to any rank, or 0; all ranks get the same answer, so that they save and leave at the same step.
-  /// Once it was there it stays. Collective.
+  /// Returns the signal that any rank has received, or 0. All ranks get the same answer, so that they save and exit at
+  /// the same step. A received signal is not cleared. Collective.
   int signal_received();
 
-  /// Calls f(batch_size) with smaller and smaller sizes until no rank runs out of memory; ranks decide together. Returns the size,
-  /// or a pair of the size and what f returned.
-  /// Requires: what f trains is prepared inside of it. Collective.
-  /// Throws: UsageError (MU185) when nothing fits; what else f throws.
+  /// Calls f(batch_size) with smaller and smaller sizes until no rank runs out of memory; all ranks try the same sizes.
+  /// Returns the size, or a pair of the size and the result of f.
+  /// Requires: f itself prepares what it trains. Collective.
+  /// Throws: UsageError (MU185) if no size fits; any other exception of f.
   template <class F>
   auto find_executable_batch_size(F&& f, const BatchSizeOptions& options = {}) {
     return runtime::find_executable_batch_size(group(), trial_group(), std::forward<F>(f), options);

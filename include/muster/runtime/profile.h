@@ -10,14 +10,14 @@ namespace muster {
 
 /// What profile() records and where it writes.
 struct ProfileOptions {
-  bool operators = false;                        ///< LibTorch's operators, too; they make the trace long
+  bool operators = false;                        ///< record LibTorch's operators, too; they make the trace long
   std::filesystem::path path = "trace.json";     ///< written by the main rank
 };
 
 namespace runtime {
 
-/// Records into `trace` from construction on: what the runtime's own scopes see, every collective of the group, and LibTorch's
-/// operators where the options say so.
+/// Records into `trace` from construction on: the runtime's own scopes, every collective of the group, and LibTorch's
+/// operators if the options say so.
 /// Thread safety: one thread at a time.
 class Profile {
  public:
@@ -28,8 +28,9 @@ class Profile {
   ~Profile();
 
   /// Ends the recording and writes the spans of all ranks on one time line, as a Chrome trace. Collective.
-  /// Ranks of one machine share its clock; those of another are laid so that all began together.
-  /// Throws: CheckpointError (MU202), on every rank, if the file cannot be written.
+  /// Ranks on the main rank's machine share its clock; clocks of different machines are aligned at the start of the
+  /// profile.
+  /// Throws: CheckpointError (MU202) on the main rank if the file cannot be written; UsageError (MU176) on the others.
   void write();
 
  private:

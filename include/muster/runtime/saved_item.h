@@ -18,16 +18,16 @@
 namespace muster {
 
 namespace runtime {
-/// Where a state was read, and how it is taken.
+/// Where a state was read, and how it is loaded.
 struct LoadFrom {
-  const Checkpoint* checkpoint = nullptr;   ///< has the tensors that are cut over ranks; borrowed
-  bool strict = true;                       ///< a name that only one side has is an error
+  const Checkpoint* checkpoint = nullptr;   ///< holds the sharded tensors; borrowed
+  bool strict = true;                       ///< a name that only the checkpoint or only the program has is an error
 };
 }  // namespace runtime
 
-/// What a program saves under a name and takes back: a handle that prepare() returned, an object with save_state() and
-/// load_state(), or a plain value: a number, a text, a State. A variable or object is borrowed: it is read when it is saved and
-/// written to when it is loaded. A temporary can be saved only.
+/// An item that a program saves and loads under a name: a handle that prepare() returned, an object with save_state()
+/// and load_state(), or a plain value (a number, a string, a State). A variable or object is borrowed: saving reads it,
+/// and loading writes to it. A temporary can only be saved.
 class SavedItem {
  public:
   template <class M>
@@ -59,10 +59,11 @@ class SavedItem {
   SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
 
   const std::string& name() const noexcept { return name_; }
-  /// What is cut over ranks goes to `slices`.
+  /// Sharded tensors go to `slices`.
   State save(std::vector<Slice>& slices) const { return save_(slices); }
-  /// Throws: CheckpointError (MU240, MU131, MU208, MU209), UsageError (MU114, MU138) if the state is none of such a thing, and
-  /// what the object's own load_state() throws; `load` is to be undone then.
+  /// Throws: CheckpointError (MU240, MU131, MU208, MU209), UsageError (MU114, MU138) if the state is not that of such
+  /// an item, UsageError (MU245) for a temporary or a constant, and what the object's own load_state() throws. The
+  /// caller must then call load.undo().
   void load(const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) const;
 
  private:

@@ -13,26 +13,26 @@ namespace muster {
 
 /// How a value is split over ranks.
 struct SplitOptions {
-  /// Ranks with less get the last element once more, so that all have as many.
+  /// Ranks with fewer elements get the last element once more, so that all ranks have the same number.
   bool apply_padding = false;
 };
 
 namespace runtime {
 
-/// The part of one rank: elements [begin, begin + count), and so many repetitions of the very last one.
+/// One rank's part: elements [begin, begin + count), and `repeated` copies of the last element of the whole list.
 struct SplitPart {
   int64_t begin = 0;
   int64_t count = 0;
   int64_t repeated = 0;
 };
 
-/// Contiguous parts; the first ranks get one more where it does not come out even.
+/// Contiguous parts; if `length` is not divisible by `world`, the first ranks get one element more.
 SplitPart split_part(int64_t length, int rank, int world, const SplitOptions& options);
 at::Tensor split_tensor(const at::Tensor& tensor, const SplitPart& part);
-/// Throws: UsageError (MU184) if `length` differs from the one that was met before.
+/// Throws: UsageError (MU184) if `length` differs from that of an earlier call, kept in `met`.
 void meet_length(std::optional<int64_t>& met, int64_t length);
 
-/// Calls f on every tensor that has dimensions and on every list, and goes into maps, tuples and structs.
+/// Calls f on every tensor that has dimensions and on every list, also inside maps, tuples and structs.
 template <class T, class F>
 void visit_lists(T& value, F&& f) {
   using V = std::remove_cv_t<T>;

@@ -12,8 +12,9 @@
 
 namespace muster::runtime {
 
-/// LibTorch's archives read memory without asking anybody. Waits until the module's parameters have theirs.
-/// Throws: UsageError (MU161) for a parameter that is sharded, by name.
+/// LibTorch's archives read parameters' memory without a call to Muster. Waits until the module's parameters hold their
+/// values.
+/// Throws: UsageError (MU161), naming the parameter, if one is sharded.
 void settle_for_archive(const torch::nn::Module& module);
 
 template <class T>
@@ -30,7 +31,7 @@ concept PreparedHandle = is_prepared_model<T> || std::same_as<T, Optimizer>;
 
 namespace torch {
 
-/// LibTorch's own for modules, once their values can be read.
+/// LibTorch's torch::save for modules, called once their values can be read.
 template <typename Value, typename... SaveToArgs>
   requires muster::runtime::SavedModule<Value>
 void save(const Value& value, SaveToArgs&&... args) {
@@ -40,7 +41,7 @@ void save(const Value& value, SaveToArgs&&... args) {
   archive.save_to(std::forward<SaveToArgs>(args)...);
 }
 
-/// Says what to call instead.
+/// Does not compile; the message says what to call instead.
 template <typename Value, typename... SaveToArgs>
   requires muster::runtime::PreparedHandle<Value>
 void save(const Value&, SaveToArgs&&...) {

@@ -18,7 +18,7 @@
 
 namespace muster::runtime {
 
-/// While it lives, gradients of some models stay local. Restores what was before it.
+/// While it lives, gradients of some models stay local. Its end restores the setting from before.
 class [[nodiscard("name the scope: auto quiet = ...")]] NoSyncScope {
  public:
   NoSyncScope(std::vector<std::shared_ptr<parallel::ManagedModel>> models, bool enabled);
@@ -33,12 +33,12 @@ class [[nodiscard("name the scope: auto quiet = ...")]] NoSyncScope {
 /// How tensors are padded across ranks.
 struct PadOptions {
   int64_t dim = 0;
-  /// Padding goes in front instead of behind.
+  /// Put the padding in front instead of behind.
   bool pad_first = false;
   double value = 0;
 };
 
-// One tensor at a time, which is defined, but for broadcast on the ranks that receive. Collective: all of them.
+// Each takes one tensor, which must be defined, except in broadcast on the receiving ranks. Collective: all of them.
 at::Tensor gather_tensor(const dist::Communicator& group, const at::Tensor& tensor);
 at::Tensor stack_tensor(const dist::Communicator& group, const at::Tensor& tensor);
 at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tensor, std::string_view op);

@@ -12,12 +12,13 @@ namespace muster {
 /// One axis of a mesh.
 struct MeshAxis {
   std::string name;
-  int size = 0;   ///< in the constructor, 0 for at most one axis: what the others leave
+  int size = 0;   ///< in the constructor, 0 for at most one axis: computed from the others
   friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };
 
-/// The ranks of a group laid out on a grid with named axes, the last axis fastest: with axes {"replicate", 2} and {"shard", 4} ranks
-/// 0 to 3 and 4 to 7 are the two shard groups, 0 and 4, 1 and 5, ... the replicate groups. A cheap handle to shared groups.
+/// The ranks of a group on a grid with named axes, the last axis fastest: with axes {"replicate", 2} and {"shard", 4},
+/// ranks 0 to 3 and 4 to 7 are the two shard groups; 0 and 4, 1 and 5, ... are the replicate groups. A cheap handle to
+/// shared groups.
 /// Thread safety: as Communicator.
 class DeviceMesh {
  public:
@@ -31,22 +32,23 @@ class DeviceMesh {
   /// Ranks in the mesh.
   int size() const noexcept;
 
-  // All that take an axis throw ConfigError (MU092), listing those there are, for an unknown one.
+  // All functions that take an axis throw ConfigError (MU092), listing the existing axes, for an unknown one.
 
   int size(std::string_view axis) const;
-  /// Where this rank stands on the axis, from 0.
+  /// This rank's coordinate on the axis, from 0.
   int coordinate(std::string_view axis) const;
-  /// The ranks that stand as this one does on all other axes, in order of their coordinate.
+  /// The ranks that have this rank's coordinates on all other axes, in order of their coordinate on this axis.
   const dist::Communicator& group(std::string_view axis) const;
-  /// The rank, in the group of the constructor, that stands there; one coordinate for each axis.
+  /// The rank, in the group of the constructor, at these coordinates; one coordinate for each axis.
   /// Throws: ConfigError (MU093) for another number of coordinates, or one beyond its axis.
   int rank_at(const std::vector<int>& coordinates) const;
 
-  /// The part of the mesh that this rank is in, along these axes, in the order in which they stand in the mesh. Communicates nothing.
+  /// The submesh along these axes that contains this rank, with the axes in the order of the mesh. Communicates
+  /// nothing.
   /// Throws: ConfigError (MU091) for no axes or a repeated one.
   DeviceMesh slice(const std::vector<std::string>& axes) const;
-  /// The mesh with neighbouring axes as one. Collective: every rank of the group of the constructor.
-  /// Throws: ConfigError (MU094) if they are no neighbours in this order, or if this is a slice.
+  /// The mesh with adjacent axes merged into one. Collective: every rank of the group of the constructor.
+  /// Throws: ConfigError (MU094) if they are not adjacent in this order, or if this is a slice.
   DeviceMesh join(const std::vector<std::string>& axes, const std::string& name) const;
 
   /// "replicate 2 x shard 4".

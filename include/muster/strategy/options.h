@@ -15,25 +15,27 @@ using DDP = parallel::DdpOptions;
 /// Options of sharded training; see parallel/options.h.
 using FSDP = parallel::ShardedOptions;
 using ShardStage = parallel::ShardStage;
-/// How whole parameters are shown; see parallel/sharded_options.h.
+/// Options of summon_full_params(); see parallel/sharded_options.h.
 using FullParamsOptions = parallel::FullParamsOptions;
 
-/// A way to train, by name or with options: "auto", "ddp", "fsdp", muster::DDP{.bucket_cap_mb = 10}, muster::FSDP{.auto_wrap = false}.
+/// A training strategy, by name or with options: "auto", "ddp", "fsdp", muster::DDP{.bucket_cap_mb = 10},
+/// muster::FSDP{.auto_wrap = false}.
 ///
-/// "fsdp" and "zero3" shard parameters, gradients and optimizer state, "zero2" the latter two, "zero1" optimizer state; "hsdp" is fsdp over
-/// the ranks of each node. The names that Accelerate, Lightning, PyTorch and DeepSpeed use mean the same here, in either case:
-/// "FULL_SHARD", "deepspeed_stage_2", ...; docs/reference/strategies.md has the table.
+/// "fsdp" and "zero3" shard parameters, gradients and optimizer state, "zero2" the latter two, "zero1" optimizer state;
+/// "hsdp" is fsdp over the ranks of each node. The names that Accelerate, Lightning, PyTorch and DeepSpeed use mean the
+/// same here, in upper or lower case: "FULL_SHARD", "deepspeed_stage_2", ...; docs/reference/strategies.md has the
+/// table.
 class Strategy {
  public:
-  /// Throws: ConfigError (MU170) for an unknown name, listing the known ones; ConfigError (MU197) for one of the originals' ways that
-  /// is not there, with what to use instead.
+  /// Throws: ConfigError (MU170) for an unknown name, listing the known ones; ConfigError (MU197) for an unsupported
+  /// strategy of Accelerate, Lightning, PyTorch or DeepSpeed, with what to use instead.
   Strategy(const char* name) : Strategy(std::string_view(name)) {}
   Strategy(DDP options) : name_("ddp"), options_(std::move(options)) {}
   Strategy(FSDP options);
   /// Throws: as the constructor.
   static Strategy parse(std::string_view name) { return Strategy(name); }
 
-  /// One of kNames; for options the one that fits them best.
+  /// One of kNames; if options were given, the one that fits them best.
   std::string_view name() const noexcept { return name_; }
   const std::variant<std::monostate, DDP, FSDP>& options() const noexcept { return options_; }
   /// The options if parameters, gradients or state are sharded, else nullptr.

@@ -13,12 +13,12 @@ class Module;
 
 namespace muster::strategy {
 
-/// A way to train: makes a managed model of a module. Immutable and thread-safe.
+/// A training strategy: makes a managed model of a module. Immutable and thread-safe.
 class TrainingStrategy {
  public:
   virtual ~TrainingStrategy() = default;
   virtual std::string_view name() const = 0;
-  /// Why this one, for plan().
+  /// Why this strategy was chosen, for plan().
   virtual std::string reason() const = 0;
   /// The module must be on its device already. It must outlive the result.
   /// Collective: every rank of the group, with the same module.
@@ -26,8 +26,8 @@ class TrainingStrategy {
                                                          const dist::Communicator& group) const = 0;
 };
 
-/// The strategy of this name and these options; "auto" is replicated training, or none in a world of one.
-/// Throws: ConfigError (MU198) if parameters are to be cut over groups that do not divide the world.
+/// Makes the strategy of this name and these options; "auto" is replicated training, or none in a world of one.
+/// Throws: ConfigError (MU198) if parameters are to be sharded over groups whose size does not divide the world size.
 std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size, int ranks_per_node);
 
 }  // namespace muster::strategy

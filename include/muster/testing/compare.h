@@ -7,11 +7,11 @@
 namespace muster::testing {
 
 /// Empty if the tensors have the same dtype, shape and bits; otherwise the first difference in words.
-/// Not-a-number equals itself here if its bits do, and 0.0 differs from -0.0.
+/// NaN equals NaN if the bits are equal, and 0.0 differs from -0.0.
 std::string difference_in_bits(const at::Tensor& actual, const at::Tensor& expected);
 
 /// Empty if |actual - expected| <= absolute + relative * |expected| everywhere; otherwise the first and the largest
-/// difference in words. Not-a-number equals itself.
+/// difference in words. NaN equals NaN.
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double relative = 1e-6, double absolute = 1e-6);
 
 }  // namespace muster::testing

@@ -11,8 +11,8 @@
 
 namespace muster::testing {
 
-/// run_processes for the GoogleTest test that is running: `body` runs as each rank, connected to the others; assertions
-/// that fail there fail the rank.
+/// run_processes() for the current GoogleTest test: `body` runs on every rank, connected to the others; a failed
+/// assertion there fails the rank.
 inline std::vector<RankResult> run_test_processes(int size, const std::function<void(dist::Communicator)>& body,
                                                   const std::string& label = {}, const GroupOptions& group = {},
                                                   double timeout_seconds = 60) {
@@ -28,7 +28,7 @@ inline std::vector<RankResult> run_test_processes(int size, const std::function<
   return run_processes(size, as_rank, options);
 }
 
-/// The same, and every rank must end well.
+/// The same, and expects that every rank succeeds.
 inline void expect_processes(int size, const std::function<void(dist::Communicator)>& body, const std::string& label = {},
                              const GroupOptions& group = {}) {
   auto results = run_test_processes(size, body, label, group);

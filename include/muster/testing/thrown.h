@@ -7,7 +7,7 @@
 namespace muster::testing {
 
 /// The message of the muster::Error that `call` throws, which begins with its id; "no error" if it returns.
-/// Throws: what else `call` throws.
+/// Throws: any other exception of `call`.
 template <class Call>
 std::string thrown(Call&& call) {
   try {
@@ -18,7 +18,7 @@ std::string thrown(Call&& call) {
   return "no error";
 }
 
-/// Its id alone, such as "MU054"; "no error" if it returns.
+/// The id of that error alone, such as "MU054"; "no error" if `call` returns.
 template <class Call>
 std::string thrown_id(Call&& call) {
   try {

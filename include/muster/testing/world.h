@@ -11,8 +11,8 @@
 namespace muster::testing {
 
 /// Runs `body` as `size` ranks, which are threads of this process. With a seed they run one at a time in an order drawn
-/// from it, so that a failure can be repeated; with seed 0 they run freely.
-/// Throws: the first exception of a rank, as an Error (MU062 unless it has an id) that says rank and seed.
+/// from it, so that a failure is reproducible; with seed 0 they run concurrently.
+/// Throws: the first exception of a rank, as an Error (MU062 unless it has an id) that names rank and seed.
 void run_threads(int size, uint64_t seed, const std::function<void(dist::Communicator)>& body);
 
 /// How one rank's process ended.
@@ -20,20 +20,20 @@ struct RankResult {
   int exit_code = 0;       ///< as from exit(), if `signal` is 0
   int signal = 0;          ///< the signal that ended it
   std::string output;      ///< what it wrote to stdout and stderr
-  bool timed_out = false;  ///< it was killed when the time was over
+  bool timed_out = false;  ///< it was killed at the timeout
   bool ok() const noexcept { return exit_code == 0 && signal == 0 && !timed_out; }
 };
 
 struct ProcessWorldOptions {
-  std::vector<std::string> arguments = {};  ///< for the program, so that it comes to the same call again
-  std::string label = "";                   ///< tells apart several calls of one test
+  std::vector<std::string> arguments = {};  ///< for the program, so that it reaches the same call again
+  std::string label = "";                   ///< distinguishes several calls in one test
   double timeout_seconds = 60;
 };
 
-/// Runs `body` as `size` ranks, which are processes: this program is executed again, `size` times, with the arguments of
-/// the options, comes to this call again, runs `body` there as its rank and exits with what it returned (70 if it threw).
-/// The call of the first process waits for all and returns how they ended, in rank order. In a rank, calls with another
-/// label or size return at once with `size` good results.
+/// Runs `body` as `size` ranks, which are processes. It executes this program again `size` times with the arguments of
+/// the options. Each new process reaches this call, runs `body` there as its rank, and exits with the value that `body`
+/// returned (70 if it threw). The call in the first process waits for all ranks and returns how they ended, in rank
+/// order. In a rank, calls with another label or size return at once with `size` successful results.
 /// Requires: no two calls of a program at once. Throws: LaunchError (MU064) if processes cannot be started.
 std::vector<RankResult> run_processes(int size, const std::function<int(const Cluster&)>& body,
                                       const ProcessWorldOptions& options = {});

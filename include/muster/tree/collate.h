@@ -19,8 +19,8 @@ struct Example;
 
 namespace muster::tree {
 
-/// What a batch of T is: tensors gain a dimension in front, numbers become a tensor, texts a vector of texts, containers
-/// and Examples hold batches of what they held; a user's struct or class stays what it is.
+/// The batch type of T. Tensors gain a leading dimension, numbers become a tensor, and strings become a vector of
+/// strings. Containers and Examples hold batches of their elements. A user's struct or class keeps its type.
 template <class T>
 struct collated {
   using type = T;
@@ -79,8 +79,9 @@ template <class To, class From>
 void collate_parts(To& to, const From& from, const StackPlace& place);
 }
 
-/// Puts one sample into its place in the batch. Called for places 0, 1, ..., place.count - 1 in this order; the first call
-/// lays the batch out and reuses the memory that `batch` holds where it fits, so no other use of that memory may be alive.
+/// Copies one sample into its place in the batch. Call it for places 0, 1, ..., place.count - 1 in this order. The
+/// first call allocates the batch; it reuses memory that `batch` holds where it fits, so nothing else may still use
+/// that memory.
 /// Throws: UsageError (MU100) if a sample's shape, dtype, keys or length differ from the first one's.
 template <class S>
 void collate_into(collated_t<S>& batch, const S& sample, const StackPlace& place) {
@@ -153,8 +154,8 @@ void collate_parts(To& to, const From& from, const StackPlace& place) {
 }
 }  // namespace detail
 
-/// A batch of these samples.
-/// Throws: UsageError (MU100) as collate_into() does, and for no samples at all.
+/// Collates the samples into one batch.
+/// Throws: UsageError (MU100) as collate_into() does, and if there are no samples.
 template <class S>
 collated_t<S> collate(const std::vector<S>& samples) {
   if (samples.empty()) throw_uneven("there are no samples", {});

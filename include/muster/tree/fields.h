@@ -12,7 +12,7 @@ template <class T>
 concept aggregate = std::is_aggregate_v<std::remove_cvref_t<T>> && std::is_class_v<std::remove_cvref_t<T>>;
 
 namespace detail {
-/// Converts to whatever a field wants, so that braces with n of them compile for structs of at least n fields.
+/// Converts to any type, so that a braced list of n of them initialises any struct of at least n fields.
 struct Anything {
   template <class T>
   operator T() const;
@@ -34,7 +34,7 @@ consteval std::size_t count_from() {
 }
 }  // namespace detail
 
-/// The number of fields of a plain struct; 9 stands for nine or more.
+/// The number of fields of a plain struct; 9 means nine or more.
 template <aggregate T>
 inline constexpr std::size_t field_count = detail::count_from<std::remove_cvref_t<T>, 9>();
 

@@ -7,11 +7,11 @@
 #include <type_traits>
 #include <vector>
 
-/// Where the tensors of a value are, in words, so that ranks can compare what they hold before they work on it together.
+/// The paths of the tensors in a value, as text, so that ranks can compare their values before a collective.
 namespace muster::tree {
 
-/// One tensor, or one list of texts or numbers: "[1]" in a list, "[\"loss\"]" in a map, "(0)" in a tuple or struct, joined
-/// from the outside in; "" for a value that is one itself.
+/// One tensor, or one list of strings or numbers. Its path is made of "[1]" in a list, "[\"loss\"]" in a map and "(0)"
+/// in a tuple or struct, from the outermost in; it is "" if the whole value is the tensor or list.
 struct Leaf {
   std::string path;
   bool defined = true;
@@ -101,12 +101,12 @@ void add_leaves(const T& value, const std::string& path, std::vector<Leaf>& leav
 
 }  // namespace detail
 
-/// Whether two values of this type can have different tensors: there is a list, a map, an optional or a variant of more than
-/// plain leaves in it.
+/// Whether two values of this type can differ in which tensors they have: the type contains a variant, or a list, map
+/// or optional of more than plain leaves.
 template <class T>
 inline constexpr bool varies = detail::varies<std::remove_cvref_t<T>>();
 
-/// The tensors of a value in the order of visit(), and with `with_lists` its lists of texts and numbers.
+/// The tensors of a value in the order of visit(), and with `with_lists` its lists of strings and numbers.
 template <bool with_lists = false, class T>
 std::vector<Leaf> leaves_of(const T& value) {
   std::vector<Leaf> leaves;

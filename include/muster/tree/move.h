@@ -6,8 +6,9 @@
 
 namespace muster::tree {
 
-/// The tensor on the device: itself if it is there already, undefined if it is undefined.
-/// `non_blocking`: a copy from pinned memory to an accelerator returns before it is done; the accelerator's current stream orders it.
+/// The tensor on the device: the same tensor if it is there already, undefined if it is undefined.
+/// `non_blocking`: a copy from pinned memory to an accelerator returns before it is complete; it is ordered on the
+/// accelerator's current stream.
 at::Tensor moved(const at::Tensor& tensor, at::Device device, bool non_blocking = false);
 
 /// Moves every tensor of the value to the device, in place.

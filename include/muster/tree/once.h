@@ -5,13 +5,13 @@
 
 namespace muster {
 
-/// A value that stands for no batch: the same figures on every rank, or one set of them per rank, such as a confusion matrix.
+/// A value that is not per sample: the same numbers on every rank, or one set per rank, such as a confusion matrix.
 template <class T>
 struct Once {
   T value;
 };
 
-/// Marks `value` as none of the batch in hand, for gather_for_metrics() and collectors: whatever its length, nothing is cut off.
+/// Marks `value` as not per sample, for gather_for_metrics() and collectors: they cut nothing off, whatever its length.
 template <class T>
 Once<std::remove_cvref_t<T>> once(T&& value) {
   return {std::forward<T>(value)};

@@ -13,7 +13,7 @@
 
 namespace muster::tree {
 
-/// Writes structure and tensors of a value into one run of bytes.
+/// Serialises the structure and tensors of a value into one buffer.
 class Packer {
  public:
   void bytes(const void* from, size_t count) { structure_.append(static_cast<const char*>(from), count); }
@@ -21,16 +21,17 @@ class Packer {
   void text(std::string_view text);
   /// Throws: UsageError (MU111) for a tensor that is sparse or quantized.
   void tensor(const at::Tensor& tensor);
-  /// Everything so far, as a CPU tensor of uint8.
+  /// Everything written so far, as a CPU tensor of uint8.
   at::Tensor finish() const;
 
  private:
   std::string structure_;
-  std::vector<std::pair<at::Tensor, int64_t>> tensors_;  // with their places behind the structure
+  std::vector<std::pair<at::Tensor, int64_t>> tensors_;  // with their offsets after the structure
   int64_t payload_ = 0;
 };
 
-/// Reads what Packer wrote, in the same order. Throws, everywhere: UsageError (MU111) if the bytes are cut off or none of Packer's.
+/// Reads what Packer wrote, in the same order.
+/// Throws: UsageError (MU111), from every member, if the bytes are truncated or were not written by Packer.
 class Unpacker {
  public:
   explicit Unpacker(const at::Tensor& packed);
@@ -39,7 +40,7 @@ class Unpacker {
   std::string text();
   /// A CPU tensor that shares the memory of the packed bytes.
   at::Tensor tensor();
-  /// What is left must be nothing.
+  /// Checks that nothing is left.
   void finish() const;
 
  private:
@@ -160,7 +161,7 @@ void unpack_from(Unpacker& from, T& value) {
   }
 }
 
-/// A value made of tensors, numbers and texts as one CPU tensor of uint8, for files and other ranks.
+/// Serialises a value made of tensors, numbers and strings into one CPU tensor of uint8, for files and other ranks.
 /// Throws: UsageError (MU111) for tensors that are sparse or quantized.
 template <class T>
 at::Tensor pack(const T& value) {
@@ -169,8 +170,8 @@ at::Tensor pack(const T& value) {
   return packer.finish();
 }
 
-/// What pack() was given, bit for bit, on the CPU and without gradients; its tensors share the memory of `packed`.
-/// Throws: UsageError (MU111) if the bytes are none of pack() of a T.
+/// Restores the value given to pack(), bit for bit, on the CPU and without gradients; its tensors share the memory of
+/// `packed`. Throws: UsageError (MU111) if the bytes were not made by pack() from a T.
 template <class T>
 T unpack(const at::Tensor& packed) {
   Unpacker unpacker(packed);

@@ -17,7 +17,7 @@ template <class T>
 consteval bool can_be_sent();
 
 namespace detail {
-/// Made anew by whoever unpacks it.
+/// Whether unpack() can create a T.
 template <class T>
 consteval bool can_be_made() {
   return std::default_initializable<std::remove_cvref_t<T>> && tree::can_be_sent<T>();
@@ -53,7 +53,7 @@ consteval bool can_be_sent() {
   else return false;
 }
 
-/// pack() takes it, and unpack() can make its parts anew; whether it can be made as a whole is another question.
+/// pack() accepts it, and unpack() can create its parts; unpack() also needs T itself to be default-initializable.
 template <class T>
 concept sendable = can_be_sent<T>();
 

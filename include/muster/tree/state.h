@@ -14,19 +14,19 @@
 
 namespace muster {
 
-/// What everything saves itself as: nothing, a truth value, a number, text, a tensor, a list of states, or named states.
+/// The common form of saved state: empty, a bool, a number, text, a tensor, a list of states, or a map of named states.
 /// A value; copies share the memory of tensors. Text may hold any bytes.
 /// Thread safety: as a std::vector.
 class State {
  public:
   using List = std::vector<State>;
-  /// Named states in the order in which they were added. Names differ.
+  /// Named states in the order in which they were added. Names are unique.
   using Map = std::vector<std::pair<std::string, State>>;
   enum class Kind : std::uint8_t { none, boolean, integer, number, text, tensor, list, map };
 
   State() = default;
   State(bool value) : value_(value) {}                                                     // NOLINT(google-explicit-constructor)
-  /// An unsigned number keeps its bits: read it as unsigned again.
+  /// An unsigned number keeps its bits: read it back as unsigned.
   template <std::integral T>
     requires(!std::same_as<T, bool>)
   State(T value) : value_(static_cast<std::int64_t>(value)) {}                             // NOLINT(google-explicit-constructor)
@@ -37,13 +37,13 @@ class State {
   State(const char* value) : value_(std::string(value)) {}                                 // NOLINT(google-explicit-constructor)
   State(at::Tensor value) : value_(std::move(value)) {}                                    // NOLINT(google-explicit-constructor)
   State(List value) : value_(std::move(value)) {}                                          // NOLINT(google-explicit-constructor)
-  /// Throws: CheckpointError (MU209) for a name that comes twice.
+  /// Throws: CheckpointError (MU209) for a duplicate name.
   State(Map value);                                                                        // NOLINT(google-explicit-constructor)
 
   Kind kind() const noexcept { return static_cast<Kind>(value_.index()); }
   bool empty() const noexcept { return kind() == Kind::none; }
 
-  // What it holds. Throws: CheckpointError (MU208) if that is something else. number() takes an integer too.
+  // The value. Throws: CheckpointError (MU208) if the state is of another kind. number() accepts an integer too.
   bool boolean() const;
   std::int64_t integer() const;
   double number() const;
@@ -54,7 +54,7 @@ class State {
   const Map& map() const;
   Map& map();
 
-  /// As the type asked for: bool, any integer, any floating type, std::string or at::Tensor.
+  /// The value as type T: bool, any integer, any floating type, std::string or at::Tensor.
   /// Throws: as above; MU208 for an integer that does not fit in a type of fewer than 64 bits.
   template <class T>
   T as() const {
@@ -65,15 +65,15 @@ class State {
     else return tensor();
   }
 
-  /// The named state. Throws: CheckpointError (MU209) with the names there are; MU208 if this is no map.
+  /// The named state. Throws: CheckpointError (MU209), listing the existing names; MU208 if this is not a map.
   const State& at(std::string_view name) const;
   State& at(std::string_view name);
-  /// The same, or nullptr if there is none or this is no map.
+  /// The same, or nullptr if there is none or this is not a map.
   const State* find(std::string_view name) const noexcept;
-  /// Adds a named state or replaces it. A state that holds nothing becomes a map. Returns the new one.
+  /// Adds a named state or replaces it, and returns it. An empty state becomes a map.
   State& set(std::string_view name, State value);
 
-  /// A value made of tensors like any other: it can be packed and sent.
+  /// Makes a State a value of tensors (see visit.h), so that it can be packed and sent.
   friend auto tensors_of(State& state) { return std::tie(state.value_); }
 
  private:
@@ -90,7 +90,7 @@ std::string_view name_of(State::Kind kind);
 /// Same kinds, names, order and values; tensors of the same dtype and shape with the same bits.
 bool identical(const State& a, const State& b);
 
-/// A copy with tensors of its own.
+/// A deep copy: its tensors share no memory with those of `state`.
 State clone(const State& state);
 
 /// Calls f(path, tensor) for all tensors, depth first; the path joins names and list positions by "/".
@@ -106,7 +106,8 @@ void for_each_tensor(const State& state, F&& f, const std::string& path = {}) {
   }
 }
 
-/// A class that saves itself: save_state() returns a State, load_state(state) puts it back or throws and changes nothing.
+/// A class that saves its state: save_state() returns a State; load_state(state) restores it, or throws and changes
+/// nothing.
 template <class T>
 concept Stateful = requires(T& object, const T& constant, const State& state) {
   { constant.save_state() } -> std::convertible_to<State>;

@@ -15,14 +15,14 @@
 #include <variant>
 
 /// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants, torch::data::Example,
-/// and aggregates of up to eight fields, in any nesting and undeclared. Any other class says what it holds in one line:
+/// and aggregates of up to eight fields, in any nesting, undeclared. Any other class lists its fields in one line:
 ///   friend auto tensors_of(Batch& b) { return std::tie(b.image, b.boxes); }
 namespace muster::tree {
 
 template <class T>
 concept tensor = std::same_as<std::remove_cvref_t<T>, at::Tensor>;
 
-/// Leaves that hold no tensor and are passed by: numbers, enumerations, texts, std::monostate.
+/// Leaves without tensors, which visit() skips: numbers, enumerations, strings, std::monostate.
 template <class T>
 concept plain_leaf = std::is_arithmetic_v<std::remove_cvref_t<T>> || std::is_enum_v<std::remove_cvref_t<T>> ||
                      std::convertible_to<T, std::string_view> || std::same_as<std::remove_cvref_t<T>, std::monostate> ||
@@ -40,7 +40,7 @@ concept map_like = requires { typename std::remove_cvref_t<T>::mapped_type; } &&
 template <class T>
 concept list_like = std::ranges::range<T> && !map_like<T> && !plain_leaf<T>;
 
-/// A list of leaves that hold no tensor and can be joined, such as the names of a batch's samples.
+/// A list of leaves without tensors that can be concatenated, such as the names of a batch's samples.
 template <class T>
 concept plain_list = list_like<T> && plain_leaf<std::ranges::range_value_t<T>> &&
                      requires(std::remove_cvref_t<T>& t, std::ranges::range_value_t<T> e) { t.push_back(e); };
@@ -55,7 +55,7 @@ concept tuple_like = requires { std::tuple_size<std::remove_cvref_t<T>>::value; 
 template <class T>
 concept variant_like = requires { std::variant_size<std::remove_cvref_t<T>>::value; };
 
-/// torch::data::Example and its like: a class with public members `data` and `target`.
+/// torch::data::Example and similar: a class with public members `data` and `target`.
 template <class T>
 concept example_like = !std::is_aggregate_v<std::remove_cvref_t<T>> && requires(std::remove_cvref_t<T>& t) {
   t.data;
@@ -73,7 +73,7 @@ concept target_less_example = !std::is_aggregate_v<std::remove_cvref_t<T>> && !e
 namespace detail {
 template <class T>
 struct NestsTensors : std::bool_constant<tensor<T>> {};
-// A view's elements are somebody else's.
+// A view does not own its elements.
 template <list_like T>
   requires(!std::ranges::view<T> && std::same_as<std::ranges::range_reference_t<T>, std::ranges::range_value_t<T>&>)
 struct NestsTensors<T> : NestsTensors<std::ranges::range_value_t<T>> {};
@@ -87,13 +87,13 @@ template <class A, class B>
 struct NestsTensors<std::pair<A, B>> : std::bool_constant<NestsTensors<A>::value && NestsTensors<B>::value> {};
 }  // namespace detail
 
-/// Nothing but tensors: one, or tuples, pairs, lists, maps and optionals of such.
+/// Only tensors: one, or tuples, pairs, lists, maps and optionals of tensors.
 template <class T>
 inline constexpr bool nests_tensors = detail::NestsTensors<std::remove_cvref_t<T>>::value;
 
 /// Calls f(at::Tensor&) on every tensor of the value, in the order of declaration; undefined tensors included.
-/// A const value hands out const at::Tensor&. An f that also takes the lists of plain_list, or Once, gets them whole.
-/// Requires: a type as described on top of this file; any other is refused by the compiler.
+/// For a const value f receives const at::Tensor&. An f that also accepts plain_list or Once receives them whole.
+/// Requires: a type as described at the top of this file; any other type is a compile error.
 template <class T, class F>
 void visit(T& value, F&& f) {
   using V = std::remove_cv_t<T>;
