@@ -1,12 +1,11 @@
 // Windows of four micro-batches under DDP, one process per rank. Argument: gpt-9m or wide-mlp.
 // A window must cost one reduction: the rank counts collectives, and a figure with more of them counts for nothing.
-#include "models.h"
-#include "protocol.h"
+#include <atomic>
 
+#include "models.h"
 #include "muster/runtime/presets.h"
 #include "muster/runtime/runtime.h"
-
-#include <atomic>
+#include "protocol.h"
 
 namespace {
 
@@ -18,7 +17,8 @@ int run(const std::string& name, int windows, int warm_up) {
   muster::Runtime runtime(muster::runtime::accelerate({.gradient_accumulation_steps = kMicroBatches}));
   torch::manual_seed(0);
   Net net;
-  auto [model, optimizer] = runtime.prepare(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-5)));
+  auto [model, optimizer] =
+      runtime.prepare(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-5)));
   const auto batch = bench::make_input(name, runtime.rank());
   std::atomic<int64_t> bytes{0};
   runtime.group().observe([&](const muster::dist::OperationEvent& event) { bytes += event.bytes; });
@@ -42,7 +42,8 @@ int run(const std::string& name, int windows, int warm_up) {
       for (int i = 0; i < windows; ++i) window();
     });
     // Padding and flags make a reduction a little longer than its gradients, never twice as long.
-    const bool once = runtime.world_size() == 1 || (bytes >= gradient_bytes * windows && bytes < gradient_bytes * windows * 5 / 4);
+    const bool once =
+        runtime.world_size() == 1 || (bytes >= gradient_bytes * windows && bytes < gradient_bytes * windows * 5 / 4);
     return {.value = seconds / windows * 1e3, .check = loss.item<double>(), .verified = once};
   });
 }

@@ -1,7 +1,5 @@
-// Checkpoints of 512 MiB in 128 tensors: saved whole, by two ranks, and while training goes on; loaded into tensors that exist,
-// whole and by two ranks from a checkpoint of four. Argument: a folder on a disk.
-#include <torch/torch.h>
-
+// Checkpoints of 512 MiB in 128 tensors: saved whole, by two ranks, and while training goes on; loaded into tensors
+// that exist, whole and by two ranks from a checkpoint of four. Argument: a folder on a disk.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+
+#include <torch/torch.h>
 
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/state_dict.h"
@@ -36,7 +36,9 @@ std::vector<torch::Tensor> make_tensors() {
 std::string name_of(int i) { return "layer" + std::to_string(i / 4) + ".w" + std::to_string(i % 4); }
 
 /// Rows of every tensor that a rank of `world` holds.
-torch::Tensor rows(const torch::Tensor& tensor, int rank, int world) { return tensor.slice(0, 1024 * rank / world, 1024 * (rank + 1) / world); }
+torch::Tensor rows(const torch::Tensor& tensor, int rank, int world) {
+  return tensor.slice(0, 1024 * rank / world, 1024 * (rank + 1) / world);
+}
 
 class Bench {
  public:
@@ -50,8 +52,11 @@ class Bench {
       empty_.push_back(torch::zeros_like(own_.back()));
     }
     for (int i = 0; i < kTensors; ++i) {
-      if (i % 4 == 0) empty_module_->register_module(name_of(i).substr(0, name_of(i).find('.')), std::make_shared<torch::nn::Module>());
-      empty_module_->children().back()->register_buffer("w" + std::to_string(i % 4), empty_[static_cast<std::size_t>(i)]);
+      if (i % 4 == 0)
+        empty_module_->register_module(name_of(i).substr(0, name_of(i).find('.')),
+                                       std::make_shared<torch::nn::Module>());
+      empty_module_->children().back()->register_buffer("w" + std::to_string(i % 4),
+                                                        empty_[static_cast<std::size_t>(i)]);
     }
   }
   ~Bench() {
@@ -74,7 +79,8 @@ class Bench {
     muster::CheckpointContents result;
     if (group_.size() > 1) {
       for (int i = 0; i < kTensors; ++i)
-        result.slices.push_back({name_of(i), {1024, 1024}, kElements * group_.rank() / group_.size(), own_[static_cast<std::size_t>(i)]});
+        result.slices.push_back(
+            {name_of(i), {1024, 1024}, kElements * group_.rank() / group_.size(), own_[static_cast<std::size_t>(i)]});
       return result;
     }
     State::Map weights;
@@ -86,7 +92,8 @@ class Bench {
   void fill(const fs::path& path, muster::CheckpointCheck check) {
     const muster::Checkpoint checkpoint(path, {.check = check});
     if (group_.size() > 1) {
-      for (int i = 0; i < kTensors; ++i) checkpoint.read(name_of(i), kElements * group_.rank() / group_.size(), empty_[static_cast<std::size_t>(i)]);
+      for (int i = 0; i < kTensors; ++i)
+        checkpoint.read(name_of(i), kElements * group_.rank() / group_.size(), empty_[static_cast<std::size_t>(i)]);
       return;
     }
     muster::load_state_dict(*empty_module_, checkpoint.shared());
@@ -104,14 +111,16 @@ class Bench {
 
   double check() const { return own_.back().sum(torch::kDouble).item<double>(); }
 
-  /// Saves once before the timed save and throws that away: a virtual machine whose host takes free memory back needs seconds
-  /// for the first touch of fresh pages, and would otherwise charge them to whoever comes next.
+  /// Saves once before the timed save and throws that away: a virtual machine whose host takes free memory back needs
+  /// seconds for the first touch of fresh pages, and would otherwise charge them to whoever comes next.
   bench::Measured save(Durability durability) {
     const fs::path path = work_ / "saved";
     for (const bool timed : {false, true}) {
       if (group_.rank() == 0) fs::remove_all(path);
       group_.barrier();
-      const double seconds = bench::seconds([&] { muster::write_checkpoint(contents(), path, group_, {.durability = timed ? durability : Durability::none}); });
+      const double seconds = bench::seconds([&] {
+        muster::write_checkpoint(contents(), path, group_, {.durability = timed ? durability : Durability::none});
+      });
       if (!timed) continue;
       clear();
       fill(path, muster::CheckpointCheck::everything);
@@ -122,7 +131,8 @@ class Bench {
     return {};
   }
 
-  /// What a save at best costs: the same bytes by write() from one run of memory, to a file that grows or has its room already.
+  /// What a save at best costs: the same bytes by write() from one run of memory, to a file that grows or has its room
+  /// already.
   bench::Measured raw(bool durable, bool reserved) {
     fs::create_directories(work_);
     const fs::path path = work_ / "raw";
@@ -199,7 +209,10 @@ class Bench {
     const auto failures = muster::dist::run_thread_world(kWorld, {}, [&](muster::dist::Communicator four) {
       muster::CheckpointContents part;
       for (int i = 0; i < kTensors; ++i)
-        part.slices.push_back({name_of(i), {1024, 1024}, kElements * four.rank() / kWorld, rows(tensors_[static_cast<std::size_t>(i)], four.rank(), kWorld)});
+        part.slices.push_back({name_of(i),
+                               {1024, 1024},
+                               kElements * four.rank() / kWorld,
+                               rows(tensors_[static_cast<std::size_t>(i)], four.rank(), kWorld)});
       muster::write_checkpoint(part, path, four, {.durability = Durability::none});
     });
     for (const auto& failure : failures)
@@ -210,7 +223,8 @@ class Bench {
   fs::path work_;
   std::vector<torch::Tensor> tensors_ = make_tensors();
   std::vector<torch::Tensor> own_, empty_, copies_;
-  std::shared_ptr<torch::nn::Module> empty_module_ = std::make_shared<torch::nn::Module>();  ///< Has empty_ as its buffers.
+  std::shared_ptr<torch::nn::Module> empty_module_ =
+      std::make_shared<torch::nn::Module>();  ///< Has empty_ as its buffers.
   torch::Tensor flat_;
   std::optional<muster::CheckpointWriter> writer_;
   bool started_ = false;

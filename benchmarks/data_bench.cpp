@@ -3,12 +3,6 @@
 //             torch (torch::data, one sample at a time), batch (torch::data, whole batches by get_batch),
 //             loop (calls get on as many threads and drops what it gives)
 //   WORKLOAD  images (3 x 32 x 32 bytes to floats, batches of 64) or tokens (rows of 256, batches of 32)
-#include "protocol.h"
-
-#include <muster/data/loader.h>
-
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -16,6 +10,11 @@
 #include <random>
 #include <sstream>
 #include <thread>
+
+#include <torch/torch.h>
+
+#include "muster/data/loader.h"
+#include "protocol.h"
 
 namespace {
 
@@ -25,7 +24,10 @@ constexpr int64_t kImages = 20000, kPixels = 3 * 32 * 32, kRows = 15000, kWindow
 // The same bytes as in peers/data_peer.py.
 struct Images {
   static constexpr int64_t kBatch = 64, kSize = kImages;
-  torch::Tensor x = (torch::arange(kImages).unsqueeze(1) * 7 + torch::arange(kPixels)).remainder(251).to(torch::kByte).view({-1, 3, 32, 32});
+  torch::Tensor x = (torch::arange(kImages).unsqueeze(1) * 7 + torch::arange(kPixels))
+                        .remainder(251)
+                        .to(torch::kByte)
+                        .view({-1, 3, 32, 32});
   torch::Tensor y = torch::arange(kImages).remainder(10);
 
   Example one(size_t i) { return {x[static_cast<int64_t>(i)].to(torch::kFloat).div_(255), y[static_cast<int64_t>(i)]}; }
@@ -114,9 +116,11 @@ Pass torch_pass(Dataset dataset, int64_t batch_size, int workers) {
 
 template <class W>
 Pass make_pass(const std::string& who, const W& work, int workers) {
-  const muster::DataLoaderOptions options{.batch_size = W::kBatch, .prefetch = 4, .seed = 1, .shuffle = true, .workers = workers};
+  const muster::DataLoaderOptions options{
+      .batch_size = W::kBatch, .prefetch = 4, .seed = 1, .shuffle = true, .workers = workers};
   if (who == "get" || who == "place") {
-    auto loader = who == "get" ? muster::DataLoader(BySample<W>(work), options) : muster::DataLoader(InPlace<W>{work}, options);
+    auto loader =
+        who == "get" ? muster::DataLoader(BySample<W>(work), options) : muster::DataLoader(InPlace<W>{work}, options);
     return [loader](const auto& f) {
       for (auto& batch : loader) f(batch);
     };
@@ -150,7 +154,8 @@ Contender make_contender(const std::string& who, int workers) {
   Contender contender{make_pass(who, work, workers), 0, W::kSize};
   const auto plain = make_pass("get", work, 0);
   (who == "loop" ? plain : contender.pass)([&](const Example& batch) {
-    contender.check += batch.data.sum(torch::kDouble).item<double>() + 3 * batch.target.sum(torch::kDouble).item<double>();
+    contender.check +=
+        batch.data.sum(torch::kDouble).item<double>() + 3 * batch.target.sum(torch::kDouble).item<double>();
   });
   return contender;
 }
@@ -162,7 +167,8 @@ bench::Measured measure(const std::string& name) {
     std::string who, workload;
     int workers = 0;
     words >> who >> workload >> workers;
-    contenders[name] = workload == "images" ? make_contender<Images>(who, workers) : make_contender<Tokens>(who, workers);
+    contenders[name] =
+        workload == "images" ? make_contender<Images>(who, workers) : make_contender<Tokens>(who, workers);
   }
   const auto& contender = contenders.at(name);
   int64_t samples = 0;

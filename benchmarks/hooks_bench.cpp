@@ -1,15 +1,13 @@
-// Steps of the reducer under a communication hook, one process per rank. Arguments: gpt-9m or wide-mlp, the hook's name, and
-// the columns that PowerSGD keeps.
-// Cases: "MODEL bytes" (what one rank hands over per step) and "MODEL time".
-#include "models.h"
-#include "protocol.h"
+// Steps of the reducer under a communication hook, one process per rank. Arguments: gpt-9m or wide-mlp, the hook's
+// name, and the columns that PowerSGD keeps. Cases: "MODEL bytes" (what one rank hands over per step) and "MODEL time".
+#include <atomic>
 
+#include "models.h"
 #include "muster/cluster/cluster.h"
 #include "muster/dist/rendezvous.h"
 #include "muster/optim/fused.h"
 #include "muster/parallel/reducer.h"
-
-#include <atomic>
+#include "protocol.h"
 
 namespace {
 
@@ -48,7 +46,8 @@ int run(const std::string& name, const std::string& hook, int64_t columns, int s
       for (int i = 0; i < steps; ++i) loss = step();
     });
     const bool time = asked.ends_with("time");
-    return {.value = time ? seconds / steps * 1e3 : static_cast<double>(bytes) / steps / 1e6, .check = loss.item<double>()};
+    return {.value = time ? seconds / steps * 1e3 : static_cast<double>(bytes) / steps / 1e6,
+            .check = loss.item<double>()};
   });
 }
 

@@ -1,11 +1,11 @@
-// Forward and backward of the GPT, plain or as a sharded model whose parameters stay on the rank. Arguments: plain or resident, and how
-// many times; counted by key.sh. The rank is alone, so that nothing but the watching of parameters is added.
-#include "models.h"
-
-#include "muster/parallel/sharded_model.h"
-
+// Forward and backward of the GPT, plain or as a sharded model whose parameters stay on the rank. Arguments: plain or
+// resident, and how many times; counted by key.sh. The rank is alone, so that nothing but the watching of parameters is
+// added.
 #include <cstdio>
 #include <memory>
+
+#include "models.h"
+#include "muster/parallel/sharded_model.h"
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
@@ -16,8 +16,9 @@ int main(int argc, char** argv) {
   const auto text = bench::make_input("gpt-9m", 0).slice(0, 0, 1).slice(1, 0, 129);
   std::unique_ptr<muster::parallel::ShardedModel> sharded;
   if (way == "resident")
-    sharded = std::make_unique<muster::parallel::ShardedModel>(*net, muster::dist::Communicator(),
-                                                                muster::parallel::ShardedOptions{.stage = muster::parallel::ShardStage::gradients});
+    sharded = std::make_unique<muster::parallel::ShardedModel>(
+        *net, muster::dist::Communicator(),
+        muster::parallel::ShardedOptions{.stage = muster::parallel::ShardStage::gradients});
   torch::Tensor loss;
   for (int i = 0; i < steps; ++i) {
     if (sharded) sharded->enter_forward();

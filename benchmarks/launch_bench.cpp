@@ -1,10 +1,10 @@
 // The first DDP step of a small model: prints when it was reached, on the monotonic clock.
+#include <chrono>
+#include <cstdio>
+
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-
-#include <chrono>
-#include <cstdio>
 
 int main() {
   at::set_num_threads(1);

@@ -2,9 +2,9 @@
 
 // The models of the ddp benchmark, as in peers/models.py: the same operators, names and order of construction.
 
-#include <torch/torch.h>
-
 #include <string>
+
+#include <torch/torch.h>
 
 namespace bench {
 
@@ -22,7 +22,9 @@ struct BlockImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) {
     const auto batch = x.size(0), length = x.size(1), width = x.size(2);
     auto parts = qkv(norm1(x)).view({batch, length, 3, kHeads, width / kHeads}).permute({2, 0, 3, 1, 4});
-    auto a = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true).transpose(1, 2).reshape({batch, length, width});
+    auto a = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true)
+                 .transpose(1, 2)
+                 .reshape({batch, length, width});
     x = x + out(a);
     return x + down(torch::gelu(up(norm2(x))));
   }

@@ -1,15 +1,15 @@
-// AdamW's step alone, one thread. Cases: "muster SIZE" through the Accelerator door, "torch SIZE" by torch::optim::AdamW itself.
-#include "protocol.h"
-
-#include <torch/torch.h>
-
-#include "muster/accelerator.h"
-
+// AdamW's step alone, one thread. Cases: "muster SIZE" through the Accelerator door, "torch SIZE" by
+// torch::optim::AdamW itself.
 #include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "protocol.h"
 
 namespace {
 
@@ -18,7 +18,8 @@ using Shapes = std::vector<std::vector<int64_t>>;
 struct BagImpl : torch::nn::Module {
   explicit BagImpl(const Shapes& shapes) {
     torch::manual_seed(0);
-    for (const auto& shape : shapes) parameters_.push_back(register_parameter("p" + std::to_string(parameters_.size()), torch::randn(shape)));
+    for (const auto& shape : shapes)
+      parameters_.push_back(register_parameter("p" + std::to_string(parameters_.size()), torch::randn(shape)));
   }
   // Its gradient is the parameter halved, so every element's step is its own.
   torch::Tensor forward() {
@@ -42,7 +43,8 @@ Shapes shapes_of(const std::string& size) {
   }
   if (size != "11.6M in 146") throw std::invalid_argument("unknown size " + size);
   shapes = {{8192, 256}, {256, 256}};
-  const Shapes block = {{768, 256}, {768}, {256, 256}, {256}, {1024, 256}, {1024}, {256, 1024}, {256}, {256}, {256}, {256}, {256}};
+  const Shapes block = {{768, 256},  {768}, {256, 256}, {256}, {1024, 256}, {1024},
+                        {256, 1024}, {256}, {256},      {256}, {256},       {256}};
   for (int i = 0; i < 12; ++i) shapes.insert(shapes.end(), block.begin(), block.end());
   return shapes;
 }
@@ -63,7 +65,8 @@ Stepper make_stepper(const std::string& who, const std::string& size) {
     return {[optimizer] { optimizer->step(); }, check};
   }
   auto accelerator = std::make_shared<muster::Accelerator>();
-  auto [model, optimizer] = accelerator->prepare(bag, torch::optim::AdamW(bag->parameters(), torch::optim::AdamWOptions(1e-3)));
+  auto [model, optimizer] =
+      accelerator->prepare(bag, torch::optim::AdamW(bag->parameters(), torch::optim::AdamWOptions(1e-3)));
   accelerator->backward(model());
   return {[accelerator, model, optimizer]() mutable { optimizer.step(); }, check};
 }

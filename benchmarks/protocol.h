@@ -15,9 +15,9 @@ namespace bench {
 
 /// What one measurement found. `check` must agree between contenders, or the figure counts for nothing.
 struct Measured {
-  double value = 0;       ///< in the unit of the benchmark's table
-  double check = 0;       ///< a result of the measured work, such as the last loss
-  bool verified = true;   ///< false: the work itself saw a wrong result
+  double value = 0;      ///< in the unit of the benchmark's table
+  double check = 0;      ///< a result of the measured work, such as the last loss
+  bool verified = true;  ///< false: the work itself saw a wrong result
 };
 
 /// Seconds that `f` takes.
@@ -28,8 +28,8 @@ double seconds(F&& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Where the driver asks and is answered: the standard streams or, under a launcher, which has those for itself, the pipes ask.RANK and
-/// answer.RANK in the folder that the variable BENCH_PIPES names.
+/// Where the driver asks and is answered: the standard streams or, under a launcher, which has those for itself, the
+/// pipes ask.RANK and answer.RANK in the folder that the variable BENCH_PIPES names.
 class Driver {
  public:
   Driver() {
@@ -59,8 +59,8 @@ inline int serve(const std::function<Measured(const std::string&)>& measure) {
     const std::string name = line.substr(4);
     try {
       const Measured m = measure(name);
-      std::fprintf(driver.answers(), "{\"case\": \"%s\", \"value\": %.9g, \"check\": %.9g, \"verified\": %s}\n", name.c_str(), m.value,
-                   m.check, m.verified && std::isfinite(m.check) ? "true" : "false");
+      std::fprintf(driver.answers(), "{\"case\": \"%s\", \"value\": %.9g, \"check\": %.9g, \"verified\": %s}\n",
+                   name.c_str(), m.value, m.check, m.verified && std::isfinite(m.check) ? "true" : "false");
     } catch (const std::exception& error) {
       std::fprintf(driver.answers(), "{\"case\": \"%s\", \"verified\": false, \"error\": \"failed\"}\n", name.c_str());
       std::fprintf(stderr, "%s: %s\n", name.c_str(), error.what());

@@ -1,13 +1,12 @@
-// Milliseconds to the first batch after a skip, asked as "SAMPLES": a loader of shuffled rows is made, told to begin at this sample,
-// and gives one batch.
-#include "protocol.h"
-
-#include <muster/data/loader.h>
+// Milliseconds to the first batch after a skip, asked as "SAMPLES": a loader of shuffled rows is made, told to begin at
+// this sample, and gives one batch.
+#include <span>
+#include <string>
 
 #include <torch/torch.h>
 
-#include <span>
-#include <string>
+#include "muster/data/loader.h"
+#include "protocol.h"
 
 namespace {
 
@@ -29,7 +28,8 @@ bench::Measured measure(const std::string& samples) {
   int64_t rows = 0, position = 0;
   const double time = bench::seconds([&] {
     const Rows data;
-    auto loader = muster::skip_first_batches(muster::DataLoader(data, {.batch_size = kBatch, .seed = 1, .shuffle = true}), skipped);
+    auto loader = muster::skip_first_batches(
+        muster::DataLoader(data, {.batch_size = kBatch, .seed = 1, .shuffle = true}), skipped);
     for (auto& batch : loader) {
       rows = batch.size(0);
       position = loader.position();

@@ -1,9 +1,9 @@
 // 512 MiB in 128 tensors: to one safetensors file, and from it into tensors that exist. Argument: a folder on a disk.
-#include <torch/torch.h>
-
 #include <unistd.h>
 
 #include <filesystem>
+
+#include <torch/torch.h>
 
 #include "muster/checkpoint/weights.h"
 #include "protocol.h"
@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 muster::NamedTensors make_tensors() {
   muster::NamedTensors tensors;
   const auto ramp = torch::arange(1 << 20, torch::kFloat).view({1024, 1024});
-  for (int i = 0; i < 128; ++i) tensors.emplace_back("layer" + std::to_string(i / 4) + ".w" + std::to_string(i % 4), ramp / 1024 + i);
+  for (int i = 0; i < 128; ++i)
+    tensors.emplace_back("layer" + std::to_string(i / 4) + ".w" + std::to_string(i % 4), ramp / 1024 + i);
   return tensors;
 }
 
@@ -45,8 +46,8 @@ class Bench {
   }
 
  private:
-  /// Saves once before the timed save and throws that away: a virtual machine whose host takes free memory back needs seconds
-  /// for the first touch of fresh pages, and would otherwise charge them to whoever comes next.
+  /// Saves once before the timed save and throws that away: a virtual machine whose host takes free memory back needs
+  /// seconds for the first touch of fresh pages, and would otherwise charge them to whoever comes next.
   bench::Measured save(muster::Durability durability) {
     fs::remove(output_);
     muster::save_file(tensors_, output_, {.durability = muster::Durability::none});

@@ -1,11 +1,10 @@
-// Steps where optimizer state, gradients or parameters are cut over ranks, one process per rank, through the Accelerator door.
-// Arguments: a strategy; gpt-9m, wide-mlp or deep-mlp. Cases: "memory..." gives the peak of a rank's memory in MiB, "formula..." what
-// it should be; any other the milliseconds of a step.
+// Steps where optimizer state, gradients or parameters are cut over ranks, one process per rank, through the
+// Accelerator door. Arguments: a strategy; gpt-9m, wide-mlp or deep-mlp. Cases: "memory..." gives the peak of a rank's
+// memory in MiB, "formula..." what it should be; any other the milliseconds of a step.
 #include "memory.h"
 #include "models.h"
-#include "protocol.h"
-
 #include "muster/accelerator.h"
+#include "protocol.h"
 
 namespace {
 
@@ -27,7 +26,8 @@ int run(const std::string& strategy, const std::string& name, int steps, int war
   Net net;
   int64_t count = 0;
   for (const auto& parameter : net->parameters()) count += parameter.numel();
-  auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-5)));
+  auto [model, optimizer] =
+      accelerator.prepare(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-5)));
   const auto batch = bench::make_input(name, static_cast<int>(accelerator.process_index()));
   const auto step = [&] {
     optimizer.zero_grad();
@@ -47,7 +47,8 @@ int run(const std::string& strategy, const std::string& name, int steps, int war
     const double check = loss.item<double>();
     if (asked.starts_with("memory")) return {.value = (bench::peak_bytes() - before) / kMiB, .check = check};
     if (asked.starts_with("formula"))
-      return {.value = static_cast<double>(count) * bytes_per_parameter(strategy, accelerator.num_processes()) / kMiB, .check = check};
+      return {.value = static_cast<double>(count) * bytes_per_parameter(strategy, accelerator.num_processes()) / kMiB,
+              .check = check};
     return {.value = seconds / steps * 1e3, .check = check};
   });
 }

@@ -1,20 +1,19 @@
-// Steps of a small MLP: LibTorch alone with its own optimizer or the fused call, and both doors. Cases: "OPTIMIZER WAY".
-#include "protocol.h"
-
-#include <torch/torch.h>
-
-#include "muster/accelerator.h"
-#include "muster/fabric.h"
-
-#include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/_fused_sgd.h>
-
+// Steps of a small MLP: LibTorch alone with its own optimizer or the fused call, and both doors. Cases: "OPTIMIZER
+// WAY".
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/fabric.h"
+#include "protocol.h"
 
 namespace {
 
@@ -88,7 +87,8 @@ class FusedByHand {
     for (const auto& parameter : parameters_) gradients.push_back(parameter.grad());
     if (!adamw_) return at::_fused_sgd_(parameters_, gradients, {}, 0.0, 0.0, 0.01, 0.0, false, false, true);
     at::_foreach_add_(steps_, 1);
-    at::_fused_adamw_(parameters_, gradients, averages_, squares_, {}, steps_, 1e-3, 0.9, 0.999, 1e-2, 1e-8, false, false);
+    at::_fused_adamw_(parameters_, gradients, averages_, squares_, {}, steps_, 1e-3, 0.9, 0.999, 1e-2, 1e-8, false,
+                      false);
   }
 
  private:

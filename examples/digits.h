@@ -1,15 +1,15 @@
 // The digits of data/digits: a torch::data dataset of 8x8 images, split by line into training and held-out parts.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <fstream>
 #include <stdexcept>
 #include <string>
 
+#include <torch/torch.h>
+
 class Digits : public torch::data::datasets::Dataset<Digits> {
  public:
-  enum class Part { train, test };   // every fifth image is held out
+  enum class Part { train, test };  // every fifth image is held out
 
   explicit Digits(Part part, const std::string& file = MUSTER_DIGITS) {
     std::ifstream lines(file);
@@ -31,9 +31,11 @@ class Digits : public torch::data::datasets::Dataset<Digits> {
  private:
   static void read(const std::string& line, std::vector<float>& pixels, std::vector<int64_t>& labels) {
     std::vector<float> numbers;
-    for (size_t at = 0; at < line.size(); at = line.find(',', at) == std::string::npos ? line.size() : line.find(',', at) + 1)
+    for (size_t at = 0; at < line.size();
+         at = line.find(',', at) == std::string::npos ? line.size() : line.find(',', at) + 1)
       numbers.push_back(std::stof(line.substr(at)));
-    if (numbers.size() != 65) throw std::runtime_error("a line of the digits has " + std::to_string(numbers.size()) + " numbers, not 65");
+    if (numbers.size() != 65)
+      throw std::runtime_error("a line of the digits has " + std::to_string(numbers.size()) + " numbers, not 65");
     pixels.insert(pixels.end(), numbers.begin(), numbers.end() - 1);
     labels.push_back(static_cast<int64_t>(numbers.back()));
   }

@@ -1,10 +1,11 @@
 #include "muster/format/convert.h"
 
+#include <cstdio>
+#include <filesystem>
+
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <cstdio>
-#include <filesystem>
 
 #include "muster/base/error.h"
 #include "parse.h"
@@ -14,7 +15,8 @@ namespace muster::cli {
 namespace {
 
 void print_report(const format::ConvertReport& report) {
-  std::printf("%s -> %s: %zu tensors, %llu bytes\n", report.from.c_str(), std::string(format::name_of(report.to)).c_str(), report.tensors,
+  std::printf("%s -> %s: %zu tensors, %llu bytes\n", report.from.c_str(),
+              std::string(format::name_of(report.to)).c_str(), report.tensors,
               static_cast<unsigned long long>(report.bytes));
   for (const auto& file : report.files) std::printf("  %s\n", file.c_str());
   for (const auto& place : report.left_out) std::printf("  left out: %s\n", place.c_str());
@@ -23,9 +25,11 @@ void print_report(const format::ConvertReport& report) {
 }  // namespace
 
 int convert(const Arguments& arguments) {
-  CLI::App app("Converts weights: torch files (of any form), safetensors files, folders of them with an index; and checkpoint folders into "
-               "any of these. What is written follows from its name (.safetensors; .pt .pth .bin .ckpt; a folder).",
-               "muster convert");
+  CLI::App app(
+      "Converts weights: torch files (of any form), safetensors files, folders of them with an index; and checkpoint "
+      "folders into "
+      "any of these. What is written follows from its name (.safetensors; .pt .pth .bin .ckpt; a folder).",
+      "muster convert");
   std::string from, to, form, size;
   ConvertOptions options;
   app.add_option("FROM", from, "file or folder to read")->required();
@@ -33,7 +37,8 @@ int convert(const Arguments& arguments) {
   app.add_option("--to", form, "form to write, whatever the name says: torch, safetensors or folder");
   app.add_option("--model", options.model, "of a checkpoint folder with several models: which one's weights, from 0");
   app.add_option("--key,--part", options.part,
-                 "convert only what stands there, such as state_dict or optimizer/state (see muster show) [for safetensors: the only state dict]");
+                 "convert only what stands there, such as state_dict or optimizer/state (see muster show) [for "
+                 "safetensors: the only state dict]");
   app.add_option("--strip", options.strip, "take this away from the front of names, such as module.");
   app.add_option("--max-shard-size", size, "largest file of a folder [10GB]");
   app.add_flag("--leave-out", options.leave_out, "leave out objects that are not understood, instead of failing");
@@ -46,14 +51,18 @@ int convert(const Arguments& arguments) {
 }
 
 int consolidate(const Arguments& arguments) {
-  CLI::App app("Makes one file of a checkpoint folder, whatever the number of ranks that wrote it: as muster convert does.", "muster consolidate");
+  CLI::App app(
+      "Makes one file of a checkpoint folder, whatever the number of ranks that wrote it: as muster convert does.",
+      "muster consolidate");
   std::string folder, output;
   app.add_option("FOLDER", folder, "checkpoint folder")->required();
-  app.add_option("--output-file,--output_file", output, "file to write; a torch file unless it ends with .safetensors [FOLDER.consolidated]");
+  app.add_option("--output-file,--output_file", output,
+                 "file to write; a torch file unless it ends with .safetensors [FOLDER.consolidated]");
   if (parse(app, arguments)) return 0;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   if (output.empty()) output = folder + ".consolidated";
-  if (std::filesystem::exists(output)) throw UsageError("MU230", output + " is there already; remove it, or give another --output-file");
+  if (std::filesystem::exists(output))
+    throw UsageError("MU230", output + " is there already; remove it, or give another --output-file");
   ConvertOptions options;
   options.to = output.ends_with(".safetensors") ? WeightForm::safetensors : WeightForm::torch;
   print_report(format::convert(folder, output, options));

@@ -1,9 +1,10 @@
 #include "parse.h"
 
+#include <cstdio>
+
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <cstdio>
 
 #include "muster/base/error.h"
 

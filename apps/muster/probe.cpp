@@ -3,13 +3,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <thread>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
 
 #include "commands.h"
 #include "muster/base/error.h"
@@ -37,17 +38,19 @@ void line(const char* name, const std::string& value) { std::printf("%-14s %s\n"
 /// Who gets into the job that this process belongs to, or into those that are started from here.
 std::string who_may_join(const Cluster& cluster) {
   try {
-    if (cluster::read_secret(Environment::of_process()).is_given()) return "ranks with the secret that is given here, and nobody else";
+    if (cluster::read_secret(Environment::of_process()).is_given())
+      return "ranks with the secret that is given here, and nobody else";
   } catch (const Error& error) {
     return error.what();
   }
   if (cluster.launcher == LauncherKind::none)
-    return "on one node the ranks that muster run starts, by a secret it makes; on several whoever reaches the store: no secret is given (MUSTER_SECRET)";
+    return "on one node the ranks that muster run starts, by a secret it makes; on several whoever reaches the store: "
+           "no secret is given (MUSTER_SECRET)";
   if (cluster.rendezvous == RendezvousKind::none) return "nobody: a world of one";
   if (cluster.rendezvous == RendezvousKind::file) return "processes of this user: the ranks meet in a file of its own";
   const bool stays = cluster::is_loopback(cluster.main_address) && !cluster.store_is_external;
-  return log::format(stays ? "every user of this host" : "whoever reaches it", ", at ", cluster.main_address, " port ", cluster.main_port,
-                     ": no secret is given (MUSTER_SECRET)");
+  return log::format(stays ? "every user of this host" : "whoever reaches it", ", at ", cluster.main_address, " port ",
+                     cluster.main_port, ": no secret is given (MUSTER_SECRET)");
 }
 
 int execute(std::string path, std::string argument) {
@@ -70,12 +73,13 @@ int print_env(const Arguments& arguments) {
   uname(&system);
   line("muster", MUSTER_VERSION);
   line("compiler", __VERSION__);
-  line("system", log::format(system.sysname, " ", system.release, " ", system.machine, ", ", std::thread::hardware_concurrency(), " cores, ",
-                             sysconf(_SC_PHYS_PAGES) / 1024 * sysconf(_SC_PAGESIZE) / 1024 / 1024, " GiB"));
+  line("system",
+       log::format(system.sysname, " ", system.release, " ", system.machine, ", ", std::thread::hardware_concurrency(),
+                   " cores, ", sysconf(_SC_PHYS_PAGES) / 1024 * sysconf(_SC_PAGESIZE) / 1024 / 1024, " GiB"));
   const auto cluster = read_cluster();
-  line("started by", cluster.launcher == LauncherKind::none
-                         ? "nobody: a program run here has one rank"
-                         : log::format(to_string(cluster.launcher), ": rank ", cluster.rank, " of ", cluster.world_size));
+  line("started by", cluster.launcher == LauncherKind::none ? "nobody: a program run here has one rank"
+                                                            : log::format(to_string(cluster.launcher), ": rank ",
+                                                                          cluster.rank, " of ", cluster.world_size));
   line("may join", who_may_join(cluster));
   const auto probe = find_probe();
   if (!probe) {
@@ -86,14 +90,18 @@ int print_env(const Arguments& arguments) {
 }
 
 int self_test(const Arguments& arguments) {
-  CLI::App app("Tries launch, collectives, data, training and weights on this machine; takes a few seconds.", "muster test");
+  CLI::App app("Tries launch, collectives, data, training and weights on this machine; takes a few seconds.",
+               "muster test");
   int ranks = 2;
   app.add_option("--devices", ranks, "how many ranks [2]")->check(CLI::PositiveNumber);
   if (parse(app, arguments)) return 0;
   const auto probe = find_probe();
-  if (!probe) throw LaunchError("MU031", log::format("cannot execute '", kProbe, "': it is missing beside muster; build or install it again"));
+  if (!probe)
+    throw LaunchError(
+        "MU031", log::format("cannot execute '", kProbe, "': it is missing beside muster; build or install it again"));
   if (const int present = launcher::count_accelerators(Environment::of_process()))
-    std::printf("muster test: on the CPU; the %d accelerator%s of this machine cannot be used yet\n", present, present == 1 ? "" : "s");
+    std::printf("muster test: on the CPU; the %d accelerator%s of this machine cannot be used yet\n", present,
+                present == 1 ? "" : "s");
   std::fflush(stdout);
   RunOptions options;
   // An accelerator would be taken by default, and the ranks cannot meet on one.

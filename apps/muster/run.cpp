@@ -1,11 +1,11 @@
 #include "muster/launcher/run.h"
 
+#include <algorithm>
+#include <deque>
+
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-
-#include <algorithm>
-#include <deque>
 
 #include "commands.h"
 #include "muster/base/error.h"
@@ -42,9 +42,9 @@ void add_flags(CLI::App& app, const std::vector<options::Description>& table, Fl
   for (const auto& option : table) {
     auto& text = flags.texts.emplace_back();
     if (option.is_switch)
-      flags.given[option.name] = app.add_flag(spellings(option, "") + ",!" + "--no-" + option.flag().substr(2), text, help_of(option));
-    else
-      flags.given[option.name] = app.add_option(spellings(option, ""), text, help_of(option));
+      flags.given[option.name] =
+          app.add_flag(spellings(option, "") + ",!" + "--no-" + option.flag().substr(2), text, help_of(option));
+    else flags.given[option.name] = app.add_option(spellings(option, ""), text, help_of(option));
   }
   app.add_option("--config", flags.config, "YAML file with a section `run` of these options {MUSTER_CONFIG}");
 }
@@ -54,7 +54,8 @@ Arguments program_of(const CLI::App& app) {
   auto rest = app.remaining(true);
   if (!rest.empty() && rest.front() == "--") rest.erase(rest.begin());
   else if (!rest.empty() && rest.front().starts_with("-"))
-    throw UsageError("MU006", "muster run knows no flag '" + rest.front() + "'; flags of the program stand after its name (see muster run --help)");
+    throw UsageError("MU006", "muster run knows no flag '" + rest.front() +
+                                  "'; flags of the program stand after its name (see muster run --help)");
   return rest;
 }
 
@@ -79,7 +80,8 @@ void check_wishes(const RunOptions& options) {
 int run(const Arguments& arguments) {
   CLI::App app(
       "Starts a program on several ranks of this node, watches them and passes their output on.\n"
-      "The words in [] are defaults, those in {} environment variables; a flag counts more than a variable, a variable more "
+      "The words in [] are defaults, those in {} environment variables; a flag counts more than a variable, a variable "
+      "more "
       "than the file.",
       "muster run");
   app.prefix_command();

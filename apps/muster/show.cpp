@@ -1,9 +1,10 @@
-#include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <set>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
 
 #include "commands.h"
 #include "muster/base/error.h"
@@ -60,7 +61,9 @@ Totals totals_of(const format::StoredContent& stored, const std::vector<format::
 
 void print_table(const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
   std::size_t widest = 4, shapes = 5;
-  const auto tensor_of = [&](const PythonValue& value) -> const PythonTensor& { return stored.content.tensors[static_cast<std::size_t>(value.integer)]; };
+  const auto tensor_of = [&](const PythonValue& value) -> const PythonTensor& {
+    return stored.content.tensors[static_cast<std::size_t>(value.integer)];
+  };
   for (const auto& [path, value] : leaves) {
     widest = std::max(widest, std::min<std::size_t>(path.size(), 80));
     if (value->kind == PythonValue::Kind::tensor) shapes = std::max(shapes, shape_of(tensor_of(*value)).size());
@@ -68,27 +71,33 @@ void print_table(const format::StoredContent& stored, const std::vector<format::
   for (const auto& [path, value] : leaves)
     if (value->kind == PythonValue::Kind::tensor) {
       const auto& tensor = tensor_of(*value);
-      std::printf("  %-*s  %-14s %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(), std::string(row_of(tensor.type).name).c_str(),
-                  static_cast<int>(shapes), shape_of(tensor).c_str(), in_units(format::dense_bytes(tensor)).c_str());
+      std::printf("  %-*s  %-14s %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(),
+                  std::string(row_of(tensor.type).name).c_str(), static_cast<int>(shapes), shape_of(tensor).c_str(),
+                  in_units(format::dense_bytes(tensor)).c_str());
     }
   for (const auto& [path, value] : leaves)
     if (value->kind != PythonValue::Kind::tensor)
-      std::printf("  %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(), format::to_text(*value, 60).c_str());
-  for (const auto& [name, text] : stored.metadata) std::printf("  metadata %s: %s\n", printable(name).c_str(), shown(text, 200).c_str());
+      std::printf("  %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(),
+                  format::to_text(*value, 60).c_str());
+  for (const auto& [name, text] : stored.metadata)
+    std::printf("  metadata %s: %s\n", printable(name).c_str(), shown(text, 200).c_str());
 }
 
-void print_plain(const std::string& path, const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
+void print_plain(const std::string& path, const format::StoredContent& stored,
+                 const std::vector<format::ContentLeaf>& leaves) {
   const Totals totals = totals_of(stored, leaves);
   std::printf("%s: %s\n", printable(path).c_str(), stored.kind.c_str());
   print_table(stored, leaves);
-  std::printf("%zu tensors, %llu elements, %s", totals.tensors, static_cast<unsigned long long>(totals.elements), in_units(totals.bytes).c_str());
+  std::printf("%zu tensors, %llu elements, %s", totals.tensors, static_cast<unsigned long long>(totals.elements),
+              in_units(totals.bytes).c_str());
   if (totals.stored != totals.bytes) std::printf(" (%s stored)", in_units(totals.stored).c_str());
   std::printf("\n");
 }
 
 std::string valid_text(const std::string& text) { return format::is_utf8(text) ? text : shown(text, 400); }
 
-void print_json(const std::string& path, const format::StoredContent& stored, const std::vector<format::ContentLeaf>& leaves) {
+void print_json(const std::string& path, const format::StoredContent& stored,
+                const std::vector<format::ContentLeaf>& leaves) {
   const Totals totals = totals_of(stored, leaves);
   Json::List tensors;
   Json::Map values, metadata;
@@ -100,22 +109,31 @@ void print_json(const std::string& path, const format::StoredContent& stored, co
     const auto& tensor = stored.content.tensors[static_cast<std::size_t>(value->integer)];
     Json::List shape;
     for (const auto size : tensor.shape) shape.emplace_back(size);
-    tensors.emplace_back(Json::Map{{"name", valid_text(place)}, {"dtype", std::string(row_of(tensor.type).name)}, {"shape", std::move(shape)},
+    tensors.emplace_back(Json::Map{{"name", valid_text(place)},
+                                   {"dtype", std::string(row_of(tensor.type).name)},
+                                   {"shape", std::move(shape)},
                                    {"bytes", static_cast<std::int64_t>(format::dense_bytes(tensor))}});
   }
   for (const auto& [name, text] : stored.metadata) metadata.emplace_back(name, text);
-  const Json all = Json::Map{{"path", valid_text(path)}, {"kind", stored.kind}, {"tensors", std::move(tensors)}, {"values", std::move(values)},
-                             {"metadata", std::move(metadata)}, {"elements", static_cast<std::int64_t>(totals.elements)},
-                             {"bytes", static_cast<std::int64_t>(totals.bytes)}, {"stored_bytes", static_cast<std::int64_t>(totals.stored)}};
+  const Json all = Json::Map{{"path", valid_text(path)},
+                             {"kind", stored.kind},
+                             {"tensors", std::move(tensors)},
+                             {"values", std::move(values)},
+                             {"metadata", std::move(metadata)},
+                             {"elements", static_cast<std::int64_t>(totals.elements)},
+                             {"bytes", static_cast<std::int64_t>(totals.bytes)},
+                             {"stored_bytes", static_cast<std::int64_t>(totals.stored)}};
   std::puts(format::to_text(all).c_str());
 }
 
 }  // namespace
 
 int show(const Arguments& arguments) {
-  CLI::App app("Lists what a file of weights holds: names, dtypes, shapes, sizes, other values, metadata.\nReads torch files of any form, "
-               "safetensors files, indexes and folders of them, and checkpoint folders; no tensor is read and nothing executed.",
-               "muster show");
+  CLI::App app(
+      "Lists what a file of weights holds: names, dtypes, shapes, sizes, other values, metadata.\nReads torch files of "
+      "any form, "
+      "safetensors files, indexes and folders of them, and checkpoint folders; no tensor is read and nothing executed.",
+      "muster show");
   std::string path;
   bool json = false;
   app.add_option("PATH", path, "file or folder")->required();

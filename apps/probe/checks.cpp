@@ -1,12 +1,3 @@
-#include "probe.h"
-
-#include "muster/accelerator.h"
-#include "muster/base/format.h"
-#include "muster/base/temporary_folder.h"
-#include "muster/checkpoint/weights.h"
-
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +6,14 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/base/format.h"
+#include "muster/base/temporary_folder.h"
+#include "muster/checkpoint/weights.h"
+#include "probe.h"
 
 namespace muster::probe {
 namespace {
@@ -28,7 +27,8 @@ void demand(bool holds, const std::string& what) {
 
 struct NetImpl : torch::nn::Module {
   Tensor forward(Tensor x) { return out(torch::tanh(in(x))); }
-  torch::nn::Linear in{register_module("in", torch::nn::Linear(8, 16))}, out{register_module("out", torch::nn::Linear(16, 1))};
+  torch::nn::Linear in{register_module("in", torch::nn::Linear(8, 16))},
+      out{register_module("out", torch::nn::Linear(16, 1))};
 };
 TORCH_MODULE(Net);
 
@@ -56,7 +56,8 @@ void check_collectives(Accelerator& accelerator) {
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kLong})
     for (const int64_t size : {1, 1000, 300'000}) {
       const auto mine = torch::full({size}, rank + 1, dtype).to(accelerator.device());
-      demand(torch::equal(accelerator.reduce(mine), torch::full_like(mine, world * (world + 1) / 2)), "a sum over ranks is wrong");
+      demand(torch::equal(accelerator.reduce(mine), torch::full_like(mine, world * (world + 1) / 2)),
+             "a sum over ranks is wrong");
       const auto all = accelerator.gather(mine);
       demand(all.size(0) == world * size && all[-1].item<int64_t>() == world, "gathered values are not in rank order");
     }
@@ -64,7 +65,8 @@ void check_collectives(Accelerator& accelerator) {
 
 void check_data(Accelerator& accelerator) {
   constexpr int64_t kSamples = 103;
-  auto loader = accelerator.prepare(DataLoader([](int64_t i) { return torch::tensor(i); }, kSamples, {.batch_size = 5, .shuffle = true, .workers = 2}));
+  auto loader = accelerator.prepare(DataLoader([](int64_t i) { return torch::tensor(i); }, kSamples,
+                                               {.batch_size = 5, .shuffle = true, .workers = 2}));
   std::vector<int64_t> seen;
   for (auto& batch : loader) {
     const auto step = accelerator.gather(batch).narrow(0, 0, loader.real_samples()).cpu();
@@ -81,7 +83,8 @@ void check_training(Accelerator& accelerator) {
   const auto data = pairs(4 * batch);
   auto net = make_net(), alone = make_net();
   torch::optim::SGD by_hand(alone->parameters(), 0.05);
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.05), DataLoader(data, {.batch_size = 8}));
+  auto [model, optimizer, batches] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.05), DataLoader(data, {.batch_size = 8}));
   double first = 0, last = 0;
   for (int epoch = 0; epoch < 5; ++epoch)
     for (auto& [x, y] : batches) {
@@ -100,13 +103,15 @@ void check_training(Accelerator& accelerator) {
   demand(last < first, formatted("the loss went from {:.4f} to {:.4f}", first, last));
   const auto trained = net->parameters(), expected = alone->parameters();
   for (size_t i = 0; i < trained.size(); ++i)
-    demand(torch::allclose(trained[i].cpu(), expected[i], 1e-9, 1e-9), "the ranks' weights are not those of one process");
+    demand(torch::allclose(trained[i].cpu(), expected[i], 1e-9, 1e-9),
+           "the ranks' weights are not those of one process");
 }
 
 void check_weights(Accelerator& accelerator) {
   auto net = make_net();
   auto model = accelerator.prepare(net);
-  const std::filesystem::path folder = accelerator.broadcast_object(accelerator.is_main_process() ? new_temporary_folder("muster-test").string() : "");
+  const std::filesystem::path folder =
+      accelerator.broadcast_object(accelerator.is_main_process() ? new_temporary_folder("muster-test").string() : "");
   accelerator.save_model(model, folder);
   accelerator.wait_for_everyone();
   const auto expected = make_net();
@@ -114,7 +119,8 @@ void check_weights(Accelerator& accelerator) {
   for (auto& parameter : other->parameters()) torch::NoGradGuard(), parameter.set_data(torch::zeros_like(parameter));
   load_into(weights_of(*other), folder);
   for (size_t i = 0; i < expected->parameters().size(); ++i)
-    demand(torch::equal(other->parameters()[i], expected->parameters()[i]), "weights that were saved and read again differ");
+    demand(torch::equal(other->parameters()[i], expected->parameters()[i]),
+           "weights that were saved and read again differ");
   accelerator.wait_for_everyone();
   if (accelerator.is_main_process()) std::filesystem::remove_all(folder);
 }
@@ -125,7 +131,9 @@ int run_checks() {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   Accelerator accelerator;
-  const auto seconds = [](Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); };
+  const auto seconds = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
   int failures = 0;
   const auto check = [&](const char* name, const std::function<void()>& body) {
     const auto start = Clock::now();
@@ -145,10 +153,14 @@ int run_checks() {
     }
     return problem.empty();
   };
-  const bool all = check("launch", [&] { accelerator.wait_for_everyone(); }) && check("collectives", [&] { check_collectives(accelerator); }) &&
-                   check("data", [&] { check_data(accelerator); }) && check("training", [&] { check_training(accelerator); }) &&
+  const bool all = check("launch", [&] { accelerator.wait_for_everyone(); }) &&
+                   check("collectives", [&] { check_collectives(accelerator); }) &&
+                   check("data", [&] { check_data(accelerator); }) &&
+                   check("training", [&] { check_training(accelerator); }) &&
                    check("weights", [&] { check_weights(accelerator); });
-  if (all) accelerator.print("muster test: everything works on {} ranks ({:.1f} s)", accelerator.num_processes(), seconds(begin));
+  if (all)
+    accelerator.print("muster test: everything works on {} ranks ({:.1f} s)", accelerator.num_processes(),
+                      seconds(begin));
   return failures ? 1 : 0;
 }
 

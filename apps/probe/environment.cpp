@@ -1,12 +1,8 @@
-#include "probe.h"
-
 #include "muster/base/environment.h"
-#include "muster/base/format.h"
-#include "muster/device/device.h"
-#include "muster/device/host_memory.h"
-#include "muster/hook/half_lstm.h"
-#include "muster/hook/key_fallback.h"
-#include "muster/hook/random_scope.h"
+
+#include <cstdio>
+#include <string>
+#include <vector>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -14,9 +10,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/version.h>
 
-#include <cstdio>
-#include <string>
-#include <vector>
+#include "muster/base/format.h"
+#include "muster/device/device.h"
+#include "muster/device/host_memory.h"
+#include "muster/hook/half_lstm.h"
+#include "muster/hook/key_fallback.h"
+#include "muster/hook/random_scope.h"
+#include "probe.h"
 
 namespace muster::probe {
 namespace {
@@ -42,24 +42,29 @@ std::string those(std::initializer_list<std::pair<const char*, bool>> names, Has
 std::vector<std::string> entries() {
   const auto variables = Environment::of_process();
   const auto entry = [](const char* name, bool allowed, const char* when, const std::string& variable) {
-    return formatted("{:<14} {}", name, allowed ? std::string(when) + "; kept out by " + variable : "kept out by " + variable);
+    return formatted("{:<14} {}", name,
+                     allowed ? std::string(when) + "; kept out by " + variable : "kept out by " + variable);
   };
-  return {entry("key fallback", hook::key_fallback_allowed(), "from the first sharded model on", std::string(hook::kNoKeyFallbackVariable) + "=1"),
-          entry("random key", hook::random_key_allowed(), "from the first data loader on", std::string(hook::kNoRandomKeyVariable) + "=1"),
-          entry("half LSTM", hook::half_lstm_allowed(), "from the first 16-mixed on a CPU on", std::string(hook::kNoHalfLstmVariable) + "=1"),
-          entry("kept memory", device::choose_kept_memory("auto", true, variables).kept, "from the first model prepared on a CPU on",
-                "MUSTER_KEEP_MEMORY=0 or malloc's own variables")};
+  return {entry("key fallback", hook::key_fallback_allowed(), "from the first sharded model on",
+                std::string(hook::kNoKeyFallbackVariable) + "=1"),
+          entry("random key", hook::random_key_allowed(), "from the first data loader on",
+                std::string(hook::kNoRandomKeyVariable) + "=1"),
+          entry("half LSTM", hook::half_lstm_allowed(), "from the first 16-mixed on a CPU on",
+                std::string(hook::kNoHalfLstmVariable) + "=1"),
+          entry("kept memory", device::choose_kept_memory("auto", true, variables).kept,
+                "from the first model prepared on a CPU on", "MUSTER_KEEP_MEMORY=0 or malloc's own variables")};
 }
 
 }  // namespace
 
 void print_environment() {
   line("libtorch", formatted("{} (CPU kernels for {})", TORCH_VERSION, at::get_cpu_capability()));
-  line("threads", formatted("{} within an operator, {} between operators", at::get_num_threads(), at::get_num_interop_threads()));
+  line("threads",
+       formatted("{} within an operator, {} between operators", at::get_num_threads(), at::get_num_interop_threads()));
   line("devices", joined(device::available()));
   const std::initializer_list<std::pair<const char*, bool>> parts = {
-      {"mkl", at::hasMKL()}, {"lapack", at::hasLAPACK()}, {"openmp", at::hasOpenMP()}, {"mkldnn", at::hasMKLDNN()},
-      {"cuda", at::hasCUDA()}, {"hip", at::hasHIP()}, {"mps", at::hasMPS()}, {"xpu", at::hasXPU()}};
+      {"mkl", at::hasMKL()},   {"lapack", at::hasLAPACK()}, {"openmp", at::hasOpenMP()}, {"mkldnn", at::hasMKLDNN()},
+      {"cuda", at::hasCUDA()}, {"hip", at::hasHIP()},       {"mps", at::hasMPS()},       {"xpu", at::hasXPU()}};
   line("has", those(parts, true));
   line("has not", those(parts, false));
   for (const auto& entry : entries()) line("process-wide", entry);

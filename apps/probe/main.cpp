@@ -1,8 +1,8 @@
-#include "probe.h"
-
 #include <cstdio>
 #include <exception>
 #include <string_view>
+
+#include "probe.h"
 
 int main(int count, char** values) {
   const std::string_view what = count == 2 ? values[1] : "";

@@ -1,12 +1,12 @@
 // The code of accumulation.md.
-#include <muster/accelerator.h>
-#include <muster/fabric.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <tuple>
 #include <vector>
+
+#include <muster/accelerator.h>
+#include <muster/fabric.h>
+#include <torch/torch.h>
 
 namespace F = torch::nn::functional;
 using Points = std::vector<std::tuple<torch::Tensor, torch::Tensor>>;
@@ -23,9 +23,9 @@ static void train(const Points& data) {
   auto [model, optimizer, batches] =
       accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), muster::DataLoader(data, {.batch_size = 2}));
   for (auto& [x, y] : batches) {
-    auto window = accelerator.accumulate(model);          // before the forward, once per batch
+    auto window = accelerator.accumulate(model);  // before the forward, once per batch
     accelerator.backward(F::mse_loss(model(x), y));
-    accelerator.clip_grad_norm_(model, 1.0);              // these three do nothing until the window ends
+    accelerator.clip_grad_norm_(model, 1.0);  // these three do nothing until the window ends
     optimizer.step();
     optimizer.zero_grad();
   }
@@ -37,10 +37,10 @@ static void train_by_tokens(const Points& data) {
   auto [model, optimizer, batches] =
       accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), muster::DataLoader(data, {.batch_size = 2}));
   for (auto& [x, y] : batches) {
-    const auto mask = y > 0;                              // the loss is a mean over some places only
+    const auto mask = y > 0;  // the loss is a mean over some places only
     const auto tokens = mask.sum().item<int64_t>();
     auto window = accelerator.accumulate(model);
-    window.count(tokens);                                 // so this is what it counts for
+    window.count(tokens);  // so this is what it counts for
     accelerator.backward((model(x) - y).square().mul(mask).sum() / std::max<int64_t>(tokens, 1));
     optimizer.step();
     optimizer.zero_grad();
@@ -55,10 +55,11 @@ static void train_without_a_loader(const Points& data) {
   for (int64_t i = 0; i < 9; ++i) {
     const int64_t rows = (i + accelerator.process_index()) % 3;
     std::vector<torch::Tensor> kept{torch::empty({0, 4})};
-    for (int64_t row = 0; row < rows; ++row) kept.push_back(std::get<0>(data[static_cast<size_t>(i + row)]).view({1, 4}));
+    for (int64_t row = 0; row < rows; ++row)
+      kept.push_back(std::get<0>(data[static_cast<size_t>(i + row)]).view({1, 4}));
     const auto x = torch::cat(kept);
     auto window = accelerator.accumulate(model);
-    window.count(static_cast<double>(x.size(0)));         // no loader knows how many there are
+    window.count(static_cast<double>(x.size(0)));  // no loader knows how many there are
     if (rows > 0) accelerator.backward(model(x).square().mean());
     optimizer.step();
     optimizer.zero_grad();
@@ -73,7 +74,7 @@ static void train_by_hand(const Points& data) {
   int step = 0;
   for (auto& [x, y] : batches) {
     const bool accumulating = ++step % 4 != 0;
-    auto quiet = fabric.no_backward_sync(model, accumulating);   // round forward and backward
+    auto quiet = fabric.no_backward_sync(model, accumulating);  // round forward and backward
     fabric.backward(F::mse_loss(model(x), y) / 4);
     if (accumulating) continue;
     optimizer.step();

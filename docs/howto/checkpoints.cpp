@@ -1,13 +1,12 @@
 // The code of checkpoints.md, run on two ranks.
-#include <muster/accelerator.h>
-#include <muster/base/temporary_folder.h>
-#include <muster/checkpoint/checkpoint.h>
-
-#include <torch/torch.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <string>
+
+#include <muster/accelerator.h>
+#include <muster/base/temporary_folder.h>
+#include <muster/checkpoint/checkpoint.h>
+#include <torch/torch.h>
 
 int failed = 0, passed = 0;
 
@@ -17,7 +16,8 @@ void expect(const char* what, bool holds) {
 }
 
 /// Learns to double its input, at a rate that is too high in the end. Returns the loss over all ranks.
-double train_and_validate(muster::Accelerator& accelerator, const muster::Model<torch::nn::LinearImpl>& model, muster::Optimizer& optimizer, int epoch) {
+double train_and_validate(muster::Accelerator& accelerator, const muster::Model<torch::nn::LinearImpl>& model,
+                          muster::Optimizer& optimizer, int epoch) {
   if (epoch == 4) optimizer.inner().param_groups()[0].options().set_lr(3);
   const auto x = torch::linspace(-1, 1, 8).view({8, 1});
   accelerator.backward(torch::mse_loss(model(x), 2 * x));
@@ -49,7 +49,8 @@ void keep_the_best(muster::Accelerator& accelerator, const std::filesystem::path
 int main() {
   muster::Accelerator accelerator({.cpu = true});
   const auto& group = accelerator.group();
-  const std::filesystem::path folder = group.broadcast_bytes(group.rank() == 0 ? muster::new_temporary_folder("muster-howto-").string() : std::string());
+  const std::filesystem::path folder =
+      group.broadcast_bytes(group.rank() == 0 ? muster::new_temporary_folder("muster-howto-").string() : std::string());
 
   keep_the_best(accelerator, folder);
 
@@ -76,7 +77,8 @@ int main() {
   const muster::Checkpoint checkpoint(folder / "one", {.check = muster::CheckpointCheck::as_read});
   const auto third = checkpoint.read("table", rows * columns / 3, rows * columns * 2 / 3);
   const int64_t step = checkpoint.shared().at("step").integer();
-  for (int rank = 0; rank < checkpoint.world_size(); ++rank) expect("own", checkpoint.own(rank).at("rank").integer() == rank);
+  for (int rank = 0; rank < checkpoint.world_size(); ++rank)
+    expect("own", checkpoint.own(rank).at("rank").integer() == rank);
 
   expect("step", step == 10);
   expect("a third", torch::equal(third, torch::arange(rows * columns / 3, rows * columns * 2 / 3, torch::kFloat)));

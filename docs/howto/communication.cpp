@@ -1,8 +1,8 @@
+#include <cstdio>
+
 #include <muster/accelerator.h>
 #include <muster/parallel/comm_hook.h>
 #include <torch/torch.h>
-
-#include <cstdio>
 
 namespace {
 
@@ -42,10 +42,12 @@ bool trains(muster::Accelerator& accelerator, bool local) {
 }  // namespace
 
 int main() {
-  muster::Accelerator compressed({.strategy = muster::DDP{.comm_hook = "powersgd", .power_sgd = {.rank = 2, .start_iteration = 10}}});
+  muster::Accelerator compressed(
+      {.strategy = muster::DDP{.comm_hook = "powersgd", .power_sgd = {.rank = 2, .start_iteration = 10}}});
   const bool good = trains(compressed, false) && trains(compressed, true);
   auto hook = muster::parallel::make_comm_hook(
-      [](const muster::parallel::GradientBucket& bucket, const muster::dist::Communicator& group) -> muster::parallel::CommHook::Finish {
+      [](const muster::parallel::GradientBucket& bucket,
+         const muster::dist::Communicator& group) -> muster::parallel::CommHook::Finish {
         auto work = group.start_all_reduce(bucket.flat);
         return [work]() mutable { work.wait(); };
       });

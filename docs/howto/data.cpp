@@ -1,9 +1,4 @@
 // The programs of data.md, compiled and run by the tests.
-#include <muster/data/combined.h>
-#include <muster/data/loader.h>
-#include <muster/data/sequenced.h>
-#include <torch/torch.h>
-
 #include <cstdio>
 #include <optional>
 #include <span>
@@ -11,6 +6,11 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <muster/data/combined.h>
+#include <muster/data/loader.h>
+#include <muster/data/sequenced.h>
+#include <torch/torch.h>
 
 int failed = 0, passed = 0;
 
@@ -20,11 +20,11 @@ void expect(const char* what, bool holds) {
 }
 
 struct Images {
-  torch::Tensor bytes, labels;                                  // all of them, on the CPU
+  torch::Tensor bytes, labels;  // all of them, on the CPU
   int64_t size() const { return bytes.size(0); }
   void get_batch(std::span<const int64_t> indices, torch::data::Example<>& out) const {
     const auto n = static_cast<int64_t>(indices.size());
-    muster::tree::ensure_tensor(out.data, {n, 3, 32, 32}, torch::kFloat);   // keeps the memory of an earlier batch
+    muster::tree::ensure_tensor(out.data, {n, 3, 32, 32}, torch::kFloat);  // keeps the memory of an earlier batch
     muster::tree::ensure_tensor(out.target, {n}, torch::kLong);
     for (int64_t i = 0; i < n; ++i) {
       out.data[i].copy_(bytes[indices[i]]);
@@ -36,7 +36,8 @@ struct Images {
 void in_place() {
   const Images images{torch::ones({10, 3, 32, 32}, torch::kByte), torch::arange(10)};
   int64_t seen = 0;
-  for (auto& [image, label] : muster::DataLoader(images, {.batch_size = 4, .shuffle = true, .workers = 2})) seen += label.numel();
+  for (auto& [image, label] : muster::DataLoader(images, {.batch_size = 4, .shuffle = true, .workers = 2}))
+    seen += label.numel();
   expect("images", seen == 10);
 }
 
@@ -53,7 +54,8 @@ void random_transforms() {
   const Noisy noisy{torch::rand({6, 4})};
   const auto batches = [&](int workers) {
     std::vector<torch::Tensor> all;
-    for (auto& batch : muster::DataLoader(noisy, {.batch_size = 2, .seed = 1, .workers = workers})) all.push_back(batch);
+    for (auto& batch : muster::DataLoader(noisy, {.batch_size = 2, .seed = 1, .workers = workers}))
+      all.push_back(batch);
     return torch::cat(all);
   };
   expect("random transforms", batches(0).equal(batches(3)));
@@ -63,19 +65,20 @@ struct Lines {
   std::string text;
   std::istringstream in = {};
   Lines(std::string t) : text(std::move(t)) {}
-  void start(int64_t) { in = std::istringstream(text); }        // a pass begins
-  std::optional<std::string> next() {                           // called in order, by one thread at a time
+  void start(int64_t) { in = std::istringstream(text); }  // a pass begins
+  std::optional<std::string> next() {                     // called in order, by one thread at a time
     std::string line;
     return std::getline(in, line) ? std::optional(line) : std::nullopt;
   }
-  int64_t transform(const std::string& line) const { return static_cast<int64_t>(line.size()); }   // by the workers
+  int64_t transform(const std::string& line) const { return static_cast<int64_t>(line.size()); }  // by the workers
   std::string state() const { return std::to_string(static_cast<long>(const_cast<std::istringstream&>(in).tellg())); }
   void load_state(const std::string& saved) { in.seekg(std::stol(saved)); }
 };
 
 void streams() {
   int64_t letters = 0;
-  for (auto& lengths : muster::DataLoader(Lines("a\nbb\nccc\n"), {.batch_size = 2, .workers = 2})) letters += lengths.sum().item<int64_t>();
+  for (auto& lengths : muster::DataLoader(Lines("a\nbb\nccc\n"), {.batch_size = 2, .workers = 2}))
+    letters += lengths.sum().item<int64_t>();
   expect("lines", letters == 6);
 
   const std::vector<int64_t> values{3, 1, 4};
@@ -90,7 +93,8 @@ void orders() {
   const auto images = torch::arange(4);
   const auto get = [&](int64_t i) { return images[i]; };
   muster::DataLoader often(get, 4, {.batch_size = 8});
-  muster::DataLoader weighted(muster::data::Function{get, 4}, muster::WeightedRandomSampler({1, 1, 0, 6}, 100, /*seed=*/1), {.batch_size = 100});
+  muster::DataLoader weighted(muster::data::Function{get, 4},
+                              muster::WeightedRandomSampler({1, 1, 0, 6}, 100, /*seed=*/1), {.batch_size = 100});
   for (auto& batch : weighted) expect("weights", (batch == 2).sum().item<int64_t>() == 0 && batch.numel() == 100);
   muster::DataLoader listed(muster::data::Function{get, 4}, muster::BatchListSampler({{0, 1}, {2}, {3, 0, 1}}));
   int64_t sum = 0;
@@ -103,7 +107,8 @@ void several() {
   const std::vector<int64_t> pictures{1, 2, 3}, texts{10, 20};
   muster::DataLoader a(pictures), b(texts);
   int64_t sum = 0;
-  for (auto [picture, text] : muster::combine(muster::CombineMode::max_size_cycle, a, b)) sum += (picture + text).item<int64_t>();
+  for (auto [picture, text] : muster::combine(muster::CombineMode::max_size_cycle, a, b))
+    sum += (picture + text).item<int64_t>();
   expect("combined", sum == 6 + 40);
   for (auto step : muster::in_sequence(a, b)) step.visit([&](auto& batch) { sum -= batch.template item<int64_t>(); });
   expect("in sequence", sum == 46 - 36);

@@ -1,12 +1,12 @@
 // The code of evaluation.md.
-#include <muster/accelerator.h>
-#include <torch/torch.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <tuple>
 #include <vector>
+
+#include <muster/accelerator.h>
+#include <torch/torch.h>
 
 constexpr int64_t kSamples = 11;
 
@@ -30,11 +30,14 @@ static torch::Tensor by_model(const muster::Accelerator& accelerator, const Mode
 }
 
 template <class Model>
-static torch::Tensor by_module(const muster::Accelerator& accelerator, const Model& model, torch::nn::Sequential& net, const torch::Tensor& x) {
+static torch::Tensor by_module(const muster::Accelerator& accelerator, const Model& model, torch::nn::Sequential& net,
+                               const torch::Tensor& x) {
   torch::Tensor answer;
-  accelerator.summon_full_params(model, [&] {
-    if (accelerator.is_main_process()) answer = net->forward(x);
-  }, {.rank0_only = true, .writeback = false});
+  accelerator.summon_full_params(model,
+                                 [&] {
+                                   if (accelerator.is_main_process()) answer = net->forward(x);
+                                 },
+                                 {.rank0_only = true, .writeback = false});
   return answer;
 }
 

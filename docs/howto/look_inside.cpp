@@ -1,12 +1,11 @@
-#include <muster/accelerator.h>
-#include <muster/base/throughput.h>
-#include <torch/torch.h>
-
-#include <muster/base/temporary_folder.h>
-
 #include <chrono>
 #include <filesystem>
 #include <string>
+
+#include <muster/accelerator.h>
+#include <muster/base/temporary_folder.h>
+#include <muster/base/throughput.h>
+#include <torch/torch.h>
 
 namespace F = torch::nn::functional;
 
@@ -37,7 +36,8 @@ int main() {
   for (int64_t pass = 1; pass <= 2; ++pass) {
     train();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    throughput.update({.batches = pass * batches.size(), .samples = pass * batches.size() * 16, .seconds = seconds.count()});
+    throughput.update(
+        {.batches = pass * batches.size(), .samples = pass * batches.size() * 16, .seconds = seconds.count()});
   }
   accelerator.print("{:.0f} samples a second on this rank", throughput.compute().at("device/samples_per_sec"));
   const bool written = accelerator.is_main_process() && std::filesystem::file_size(trace) > 1000;

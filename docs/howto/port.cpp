@@ -1,10 +1,4 @@
 // The code of port.md.
-#include "muster/accelerator.h"
-#include "muster/base/temporary_folder.h"
-#include "muster/optim/averaging.h"
-
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +7,11 @@
 #include <string_view>
 #include <tuple>
 #include <vector>
+
+#include <muster/accelerator.h>
+#include <muster/base/temporary_folder.h>
+#include <muster/optim/averaging.h>
+#include <torch/torch.h>
 
 static void require(bool good, const char* what) {
   if (good) return;
@@ -24,21 +23,23 @@ struct NetImpl : torch::nn::Module {
   torch::Tensor encode(torch::Tensor x) { return hidden(x).relu(); }
   torch::Tensor forward(torch::Tensor x) { return head(encode(x)); }
   torch::Tensor spread() { return log_std.exp(); }
-  torch::nn::Linear hidden{register_module("hidden", torch::nn::Linear(4, 8))}, head{register_module("head", torch::nn::Linear(8, 2))};
+  torch::nn::Linear hidden{register_module("hidden", torch::nn::Linear(4, 8))},
+      head{register_module("head", torch::nn::Linear(8, 2))};
   torch::Tensor log_std = register_parameter("log_std", torch::zeros(2));
 };
 TORCH_MODULE(Net);
 
 static std::vector<torch::data::Example<>> samples(int64_t count) {
   std::vector<torch::data::Example<>> all;
-  for (int64_t i = 0; i < count; ++i) all.emplace_back(torch::sin(torch::arange(4, torch::kFloat) + i), torch::tensor(i % 2));
+  for (int64_t i = 0; i < count; ++i)
+    all.emplace_back(torch::sin(torch::arange(4, torch::kFloat) + i), torch::tensor(i % 2));
   return all;
 }
 
 // Takes the handles: it trains.
 static void train(muster::Accelerator& accelerator, muster::Model<NetImpl>& model, muster::Optimizer& optimizer,
                   muster::DataLoader<torch::data::Example<>>& batches) {
-  model->train();                                     // what is no forward: by the arrow
+  model->train();  // what is no forward: by the arrow
   for (auto& [x, label] : batches) {
     optimizer.zero_grad();
     accelerator.backward(torch::nn::functional::cross_entropy(model(x) / model.run(&NetImpl::spread), label));
@@ -53,7 +54,8 @@ static int64_t size_of(Net& net) {
   return size;
 }
 
-static double accuracy(muster::Accelerator& accelerator, muster::Model<NetImpl>& model, muster::DataLoader<torch::data::Example<>>& batches) {
+static double accuracy(muster::Accelerator& accelerator, muster::Model<NetImpl>& model,
+                       muster::DataLoader<torch::data::Example<>>& batches) {
   torch::NoGradGuard no_grad;
   int64_t right = 0, seen = 0;
   for (auto& batch : batches) {
@@ -76,7 +78,8 @@ class Agent {
 };
 
 void Agent::learn(const torch::Tensor& state) {
-  auto [mean, spread] = net.run([](NetImpl& net, const torch::Tensor& x) { return std::tuple(net.forward(x), net.spread()); }, state);
+  auto [mean, spread] =
+      net.run([](NetImpl& net, const torch::Tensor& x) { return std::tuple(net.forward(x), net.spread()); }, state);
   optimizer.zero_grad();
   accelerator.backward(((mean - 1) / spread).square().mean());
   optimizer.step();
@@ -87,13 +90,14 @@ static void play(muster::Accelerator& accelerator) {
   const auto episodes = 3 + accelerator.process_index();
   const auto play_one = [] { return torch::randn({5, 4}); };
   accelerator.join_uneven_inputs([&] {
-    for (int64_t i = 0; i < episodes; ++i) agent.learn(play_one());   // not the same number on every rank
+    for (int64_t i = 0; i < episodes; ++i) agent.learn(play_one());  // not the same number on every rank
   });
 }
 
 static void copy_weights(Net& target, Net& source, double tau) {
   torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < target->parameters().size(); ++i) target->parameters()[i].mul_(1 - tau).add_(source->parameters()[i], tau);
+  for (size_t i = 0; i < target->parameters().size(); ++i)
+    target->parameters()[i].mul_(1 - tau).add_(source->parameters()[i], tau);
 }
 
 static void follow_target(const char* strategy) {
@@ -103,9 +107,9 @@ static void follow_target(const char* strategy) {
   torch::manual_seed(3);
   Net value_net, by_hand;
   auto [value, optimizer] = accelerator.prepare(value_net, torch::optim::SGD(value_net->parameters(), 0.1));
-  if (whole) copy_weights(by_hand, value_net, 1);       // once prepare has made the ranks alike
+  if (whole) copy_weights(by_hand, value_net, 1);  // once prepare has made the ranks alike
   muster::AveragedModel target(value, {.decay = 1 - tau});
-  target.update();                                      // the first time: a copy
+  target.update();  // the first time: a copy
   const auto state = torch::sin(torch::arange(8, torch::kFloat)).view({2, 4});
   for (int step = 0; step < 3; ++step) {
     const auto next = target.use([&] {
@@ -117,7 +121,8 @@ static void follow_target(const char* strategy) {
     optimizer.step();
     target.update();
     if (whole) copy_weights(by_hand, value_net, tau);
-    require(!whole || torch::allclose(by_hand->forward(state), target.use([&] { return value(state); })), "both targets are alike");
+    require(!whole || torch::allclose(by_hand->forward(state), target.use([&] { return value(state); })),
+            "both targets are alike");
   }
 }
 
@@ -138,7 +143,8 @@ struct PaddedImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x, const torch::Tensor& padding) {
     return muster::in_fp32([&](torch::Tensor wide) { return layer(wide, torch::Tensor(), padding); }, x);
   }
-  torch::nn::TransformerEncoderLayer layer{register_module("layer", torch::nn::TransformerEncoderLayer(torch::nn::TransformerEncoderLayerOptions(8, 2)))};
+  torch::nn::TransformerEncoderLayer layer{
+      register_module("layer", torch::nn::TransformerEncoderLayer(torch::nn::TransformerEncoderLayerOptions(8, 2)))};
 };
 TORCH_MODULE(Padded);
 
@@ -150,38 +156,43 @@ static void padding_in_bf16() {
   try {
     model.run([&](PaddedImpl& net) { return net.layer(x, torch::Tensor(), padding); });
     require(false, "LibTorch now takes padding in bfloat16: mend the page");
-  } catch (const c10::Error&) {
-  }
+  } catch (const c10::Error&) {}
 }
 
 // Another one on each rank.
-static double loss_of(muster::Accelerator& accelerator, int epoch) { return 1.0 / (1 + epoch + accelerator.process_index()); }
+static double loss_of(muster::Accelerator& accelerator, int epoch) {
+  return 1.0 / (1 + epoch + accelerator.process_index());
+}
 
-static void until_it_is_good(muster::Accelerator& accelerator, muster::Model<NetImpl>& model, const std::filesystem::path& folder) {
+static void until_it_is_good(muster::Accelerator& accelerator, muster::Model<NetImpl>& model,
+                             const std::filesystem::path& folder) {
   double best = 1e9;
   for (int epoch = 0; epoch < 5; ++epoch) {
-    const double mean = accelerator.reduce(loss_of(accelerator, epoch), "mean");   // the same on every rank
-    if (mean < best) accelerator.save_model(model, folder / "best");               // so all save, or none
+    const double mean = accelerator.reduce(loss_of(accelerator, epoch), "mean");  // the same on every rank
+    if (mean < best) accelerator.save_model(model, folder / "best");              // so all save, or none
     best = std::min(best, mean);
     if (mean < 0.3) break;
   }
 }
 
 int main() {
-  torch::manual_seed(1);                                // before the model: alike on every rank
+  torch::manual_seed(1);  // before the model: alike on every rank
   muster::Accelerator accelerator({.split_batches = true});
   if (!accelerator.is_main_process()) std::freopen("/dev/null", "w", stdout);
   Net net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
-  auto [model, optimizer, batches, tests] = accelerator.prepare(net, sgd,
-      muster::DataLoader(samples(20), {.batch_size = 4, .shuffle = true}), muster::DataLoader(samples(9), {.batch_size = 4}));
-  accelerator.set_seed(1, /*per_rank=*/true);           // from here on each rank draws noise of its own
+  auto [model, optimizer, batches, tests] =
+      accelerator.prepare(net, sgd, muster::DataLoader(samples(20), {.batch_size = 4, .shuffle = true}),
+                          muster::DataLoader(samples(9), {.batch_size = 4}));
+  accelerator.set_seed(1, /*per_rank=*/true);  // from here on each rank draws noise of its own
   for (auto epoch : accelerator.epochs(3)) {
     train(accelerator, model, optimizer, batches);
     const double right = accuracy(accelerator, model, tests);
-    std::printf("epoch %d: %.3f right, %d parameters\n", static_cast<int>(epoch), right, static_cast<int>(size_of(net)));
+    std::printf("epoch %d: %.3f right, %d parameters\n", static_cast<int>(epoch), right,
+                static_cast<int>(size_of(net)));
   }
-  const std::filesystem::path folder = accelerator.broadcast_object(accelerator.is_main_process() ? muster::new_temporary_folder("muster-howto-").string() : std::string());
+  const std::filesystem::path folder = accelerator.broadcast_object(
+      accelerator.is_main_process() ? muster::new_temporary_folder("muster-howto-").string() : std::string());
   until_it_is_good(accelerator, model, folder);
   require(std::filesystem::exists(folder / "best"), "the best weights");
   accelerator.group().barrier();

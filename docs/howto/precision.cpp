@@ -1,9 +1,9 @@
 // The code of precision.md.
-#include <muster/accelerator.h>
-#include <torch/torch.h>
-
 #include <cstdio>
 #include <cstdlib>
+
+#include <muster/accelerator.h>
+#include <torch/torch.h>
 
 namespace F = torch::nn::functional;
 
@@ -25,9 +25,9 @@ static void mixed() {
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3));
   const auto x = torch::randn({8, 4}), y = torch::randn({8, 1});
   for (int step = 0; step < 3; ++step) {
-    accelerator.backward(F::mse_loss(model(x), y));       // scaled
-    accelerator.clip_grad_norm_(model, 1.0);              // unscales first, once
-    optimizer.step();                                     // or not, on all ranks alike
+    accelerator.backward(F::mse_loss(model(x), y));  // scaled
+    accelerator.clip_grad_norm_(model, 1.0);         // unscales first, once
+    optimizer.step();                                // or not, on all ranks alike
     if (accelerator.optimizer_step_was_skipped()) std::puts("the gradients were not finite");
     optimizer.zero_grad();
   }
@@ -35,10 +35,10 @@ static void mixed() {
   optimizer.load_scaler_state(saved);
 
   auto cast = accelerator.autocast();
-  const auto half = torch::mm(x, x.t());                  // float16
+  const auto half = torch::mm(x, x.t());  // float16
   {
     auto off = accelerator.autocast({.enabled = false});
-    const auto full = torch::mm(x, x.t());                // float32
+    const auto full = torch::mm(x, x.t());  // float32
     if (full.scalar_type() != torch::kFloat || half.scalar_type() != torch::kHalf) std::abort();
   }
 }

@@ -1,15 +1,14 @@
 // The code of process_control.md.
-#include <muster/accelerator.h>
-#include <muster/fabric.h>
-#include <torch/torch.h>
-
-#include <muster/base/temporary_folder.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
+
+#include <muster/accelerator.h>
+#include <muster/base/temporary_folder.h>
+#include <muster/fabric.h>
+#include <torch/torch.h>
 
 struct Tables {};
 static Tables load_tables() { return {}; }
@@ -23,7 +22,7 @@ struct Watcher : muster::Callback {
 static void turns(muster::Accelerator& accelerator) {
   auto report = accelerator.on_main_process([](double loss) { std::printf("loss %.1f\n", loss); });
   report(0.5);
-  const Tables tables = accelerator.main_process_first([] { return load_tables(); });   // downloads once
+  const Tables tables = accelerator.main_process_first([] { return load_tables(); });  // downloads once
   (void)tables;
   const auto log = accelerator.logger("train");
   log.info("once for all ranks, at step {}", 3);
@@ -39,13 +38,13 @@ static void train(muster::Accelerator& accelerator) {
     accelerator.backward(loss);
     optimizer.step();
     optimizer.zero_grad();
-    if (accelerator.signal_received() != 0) break;        // all ranks leave here, at the same step
+    if (accelerator.signal_received() != 0) break;  // all ranks leave here, at the same step
     if (loss.item<double>() < -1) accelerator.set_trigger();
-    if (accelerator.check_trigger()) break;               // any rank may have set it
+    if (accelerator.check_trigger()) break;  // any rank may have set it
   }
   std::string folder;
   if (accelerator.is_main_process()) folder = muster::new_temporary_folder("muster-howto-");
-  folder = accelerator.broadcast_object(folder);          // a name that nobody can foresee
+  folder = accelerator.broadcast_object(folder);  // a name that nobody can foresee
   accelerator.save_model(model, folder);
   accelerator.wait_for_everyone();
   if (accelerator.is_main_process()) std::filesystem::remove_all(folder);

@@ -1,10 +1,10 @@
 // The programs of resume.md, compiled and run by the tests.
-#include <muster/data/loader.h>
-
 #include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <muster/data/loader.h>
 
 int failed = 0, passed = 0;
 
@@ -33,7 +33,7 @@ void resume(const char* what, const Data& data, muster::DataLoaderOptions option
     for (auto& batch : loader) {
       before.push_back(values(batch));
       if (before.size() == 3) {
-        saved = loader.save_position();      // epoch, samples handed out, seed, and the data set's own state
+        saved = loader.save_position();  // epoch, samples handed out, seed, and the data set's own state
         break;
       }
     }
@@ -50,7 +50,8 @@ void skip() {
   muster::DataLoader loader(data, {.batch_size = 2});
   std::vector<int64_t> first;
   for (int epoch = 0; epoch < 2; ++epoch)
-    for (auto& batch : epoch == 0 ? muster::skip_first_batches(loader, 2) : loader) first.push_back(batch[0].item<int64_t>());
+    for (auto& batch : epoch == 0 ? muster::skip_first_batches(loader, 2) : loader)
+      first.push_back(batch[0].item<int64_t>());
   expect("skip", first == std::vector<int64_t>{4, 0, 2, 4});
 }
 

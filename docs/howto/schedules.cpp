@@ -1,11 +1,11 @@
+#include <cmath>
+#include <cstdio>
+
 #include <muster/accelerator.h>
 #include <muster/optim/averaging.h>
 #include <muster/optim/clip.h>
 #include <muster/optim/schedulers.h>
 #include <torch/torch.h>
-
-#include <cmath>
-#include <cstdio>
 
 int main() {
   muster::Accelerator accelerator;
@@ -15,9 +15,10 @@ int main() {
   const auto x = torch::randn({32, 8}), y = x.sum(1, true).sin();
 
   auto [model, optimizer, scheduler] = accelerator.prepare(
-      net, adam, muster::SequentialLR(adam, {.milestones = {10},
-                                             .schedules = {muster::LinearLROptions{.start_factor = 0.1, .total_iters = 10},
-                                                           muster::CosineAnnealingLROptions{.T_max = 90}}}));
+      net, adam,
+      muster::SequentialLR(adam, {.milestones = {10},
+                                  .schedules = {muster::LinearLROptions{.start_factor = 0.1, .total_iters = 10},
+                                                muster::CosineAnnealingLROptions{.T_max = 90}}}));
   muster::AveragedModel average(model, {.decay = 0.9});
   double first = 0, last = 0;
   for (int step = 0; step < 100; ++step) {
@@ -46,11 +47,12 @@ int main() {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   (torch::mse_loss(net->forward(x), y) * std::nan("")).backward();
   muster::clip_grad_norm_(sgd, 1.0, {.non_finite = muster::NonFinite::skip});
-  sgd.step();   // updates nothing: the gradients were forgotten
+  sgd.step();  // updates nothing: the gradients were forgotten
 
   std::printf("loss %.4f to %.4f, averaged %.4f, rate %.1e\n", first, last, averaged, resumed.get_last_lr()[0]);
   const bool finite = std::isfinite(net->parameters()[0].sum().item<double>());
-  const bool good = last < first && averaged < first && finite && resumed.get_last_lr() == scheduler.inner()->get_last_lr();
+  const bool good =
+      last < first && averaged < first && finite && resumed.get_last_lr() == scheduler.inner()->get_last_lr();
   std::printf("%d passed, %d failed, 0 skipped\n", good, !good);
   return good ? 0 : 1;
 }

@@ -1,12 +1,13 @@
-// The code of sharding.md: sharding FOLDER trains on as many ranks as there are, and leaves a checkpoint and whole weights in FOLDER.
+// The code of sharding.md: sharding FOLDER trains on as many ranks as there are, and leaves a checkpoint and whole
+// weights in FOLDER.
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
 #include <muster/accelerator.h>
 #include <muster/optim/elementwise.h>
 #include <muster/parallel/wrap.h>
 #include <torch/torch.h>
-
-#include <cstdio>
-#include <filesystem>
-#include <string>
 
 int failed = 0, passed = 0;
 
@@ -18,7 +19,8 @@ void expect(const char* what, bool holds) {
 // Nothing in the model knows of sharding.
 struct BlockImpl : torch::nn::Module {
   torch::nn::LayerNorm norm{register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({40})))};
-  torch::nn::Linear up{register_module("up", torch::nn::Linear(40, 100))}, down{register_module("down", torch::nn::Linear(100, 40))};
+  torch::nn::Linear up{register_module("up", torch::nn::Linear(40, 100))},
+      down{register_module("down", torch::nn::Linear(100, 40))};
   at::Tensor forward(const at::Tensor& x) { return x + down(torch::gelu(up(norm(x)))); }
 };
 TORCH_MODULE(Block);
@@ -35,7 +37,8 @@ TORCH_MODULE(Net);
 // An optimizer of one's own that works on whatever part of the parameters a rank holds.
 struct Lion : muster::ElementwiseOptimizer {
   Lion(std::vector<at::Tensor> parameters, double lr)
-      : ElementwiseOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, {{"lr", lr}, {"beta", 0.9}}, {"exp_avg"}) {}
+      : ElementwiseOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, {{"lr", lr}, {"beta", 0.9}},
+                             {"exp_avg"}) {}
   void update(const muster::ElementwiseOptions& options, const muster::ElementwiseUpdate& u) override {
     u.value.sub_((u.states[0] * 0.9 + u.gradient * 0.1).sign_(), options.get_lr());
     u.states[0].mul_(options.at("beta")).add_(u.gradient, 1 - options.at("beta"));
@@ -61,14 +64,15 @@ int main(int argc, char** argv) {
     optimizer.zero_grad();
     (step == 0 ? first : last) = loss.item<double>();
   }
-  accelerator.save_state(folder / "state");    // each rank its part
-  accelerator.save_model(model, folder / "model");   // whole weights, tensor by tensor
+  accelerator.save_state(folder / "state");         // each rank its part
+  accelerator.save_model(model, folder / "model");  // whole weights, tensor by tensor
 
   // The user's own module, with whole values; what is written is kept, unless .writeback = false forbids it.
   accelerator.summon_full_params(model, [&] { torch::nn::init::zeros_(net->head->bias); });
 
   double sum = 1;
-  accelerator.summon_full_params(model, [&] { sum = net->head->bias.abs().sum().item<double>(); }, {.writeback = false});
+  accelerator.summon_full_params(model, [&] { sum = net->head->bias.abs().sum().item<double>(); },
+                                 {.writeback = false});
   expect("what was written is there", sum == 0);
   expect("it learns", last < first);
   if (accelerator.is_main_process() || failed > 0) std::printf("%d passed, %d failed, 0 skipped\n", passed, failed);

@@ -1,16 +1,16 @@
 // The programs of state.md, compiled and run by the tests.
-#include <muster/accelerator.h>
-#include <muster/fabric.h>
-#include <muster/optim/schedulers.h>
-#include <torch/torch.h>
-
-#include <muster/base/temporary_folder.h>
-
 #include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <string>
+
+#include <muster/accelerator.h>
+#include <muster/base/temporary_folder.h>
+#include <muster/fabric.h>
+#include <muster/optim/schedulers.h>
+#include <torch/torch.h>
 
 int failed = 0, passed = 0;
 
@@ -32,12 +32,14 @@ struct Best {
 
 /// Trains three epochs, or up to a batch at which it is interrupted; goes on where the last call ended.
 double train(const std::string& runs, int stop_after) {
-  muster::Accelerator accelerator({.gradient_accumulation_steps = 2,
-                                   .project = {.automatic_checkpoint_naming = true, .directory = runs, .total_limit = 2}});
+  muster::Accelerator accelerator(
+      {.gradient_accumulation_steps = 2,
+       .project = {.automatic_checkpoint_naming = true, .directory = runs, .total_limit = 2}});
   torch::nn::Linear net(4, 1);
   torch::optim::AdamW adam(net->parameters(), 0.05);
-  auto [model, optimizer, scheduler, batches] = accelerator.prepare(
-      net, adam, muster::StepLR(adam, {.step_size = 4}), muster::DataLoader(Numbers(), {.batch_size = 4, .shuffle = true}));
+  auto [model, optimizer, scheduler, batches] =
+      accelerator.prepare(net, adam, muster::StepLR(adam, {.step_size = 4}),
+                          muster::DataLoader(Numbers(), {.batch_size = 4, .shuffle = true}));
   Best best;
   accelerator.register_for_checkpointing(best);
 
@@ -79,7 +81,7 @@ int main() {
   const auto whole = train(folder / "whole", -1);
   torch::manual_seed(1);
   train(folder / "parts", 5);
-  torch::manual_seed(99);   // another program knows nothing of the first one's numbers
+  torch::manual_seed(99);  // another program knows nothing of the first one's numbers
   train(folder / "parts", 20);
   torch::manual_seed(100);
   expect("to the bit", train(folder / "parts", -1) == whole);

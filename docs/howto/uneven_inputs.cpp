@@ -1,11 +1,11 @@
 // The code of uneven_inputs.md.
-#include <muster/accelerator.h>
-#include <torch/torch.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <tuple>
 #include <vector>
+
+#include <muster/accelerator.h>
+#include <torch/torch.h>
 
 namespace F = torch::nn::functional;
 
@@ -15,7 +15,8 @@ int main() {
   accelerator.set_seed(1);
   torch::nn::Linear net(4, 1);
   const auto get = [](int64_t i) { return std::make_tuple(torch::full({4}, 0.1 * i), torch::full({1}, 0.3 * i)); };
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.01), muster::DataLoader(get, 9, {.batch_size = 2}));
+  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.01),
+                                                         muster::DataLoader(get, 9, {.batch_size = 2}));
 
   auto losses = accelerator.collector<torch::Tensor>();
   accelerator.join_uneven_inputs(
@@ -30,7 +31,7 @@ int main() {
         }
       },
       {.even_batches = false});
-  if (losses.gathered().numel() != 9) std::abort();       // each sample once
+  if (losses.gathered().numel() != 9) std::abort();  // each sample once
 
   int64_t seen = 0;
   for (auto& [x, y] : accelerator.skip_first_batches(batches, 1)) seen += accelerator.gather_for_metrics(y).numel();

@@ -1,13 +1,13 @@
 // The code of values.md.
-#include <muster/accelerator.h>
-#include <torch/torch.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <muster/accelerator.h>
+#include <torch/torch.h>
 
 static void require(bool good) {
   if (!good) std::abort();
@@ -25,21 +25,22 @@ int main() {
     right += (guess == truth).sum().item<int64_t>();
     seen += truth.size(0);
   }
-  require(seen == 13);                                    // not more, whatever the number of ranks
+  require(seen == 13);  // not more, whatever the number of ranks
 
   const auto confusion = torch::zeros({3, 3});
-  const auto matrices = accelerator.gather_for_metrics(muster::once(confusion));   // three rows of every rank
+  const auto matrices = accelerator.gather_for_metrics(muster::once(confusion));  // three rows of every rank
   require(matrices.size(0) == 3 * accelerator.num_processes());
 
   auto collected = accelerator.collector<torch::Tensor, torch::Tensor>();
   for (auto& [x, label] : eval) collected.add(model(x).argmax(1), label);
-  auto [guesses, truths] = collected.gathered();          // once per epoch, on the CPU
+  auto [guesses, truths] = collected.gathered();  // once per epoch, on the CPU
   require(truths.size(0) == 13 && (guesses == truths).sum().item<int64_t>() == right);
 
   std::map<std::string, torch::Tensor> figures{{"loss", torch::tensor(1.0)}, {"norm", torch::tensor(2.0)}};
   figures = accelerator.reduce(figures, "mean");
 
-  const auto names = accelerator.gather_object(std::vector<std::string>{"rank " + std::to_string(accelerator.process_index())});
+  const auto names =
+      accelerator.gather_object(std::vector<std::string>{"rank " + std::to_string(accelerator.process_index())});
   const auto best = accelerator.broadcast_object(std::map<std::string, double>{{"lr", 0.1}});
   require(std::ssize(names) == accelerator.num_processes() && best.at("lr") == 0.1);
 

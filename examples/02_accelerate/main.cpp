@@ -1,5 +1,5 @@
-#include <torch/torch.h>
 #include <muster/accelerator.h>
+#include <torch/torch.h>
 
 #include "../digits.h"
 
@@ -9,8 +9,9 @@ void train() {
   torch::manual_seed(1);
   muster::Accelerator accelerator;
   DigitNet net;
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3),
-      muster::DataLoader(Digits(Digits::Part::train), {.batch_size = 64, .shuffle = true}));
+  auto [model, optimizer, batches] =
+      accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3),
+                          muster::DataLoader(Digits(Digits::Part::train), {.batch_size = 64, .shuffle = true}));
   for (int epoch = 0; epoch < 3; ++epoch) {
     torch::Tensor loss;
     for (auto& [image, label] : batches) {

@@ -1,5 +1,5 @@
-#include <torch/torch.h>
 #include <muster/fabric.h>
+#include <torch/torch.h>
 
 #include "../digits.h"
 
@@ -11,7 +11,8 @@ void train() {
   fabric.launch();
   DigitNet net;
   auto [model, optimizer] = fabric.setup(net, torch::optim::AdamW(net->parameters(), 1e-3));
-  auto batches = fabric.setup_dataloaders(muster::DataLoader(Digits(Digits::Part::train), {.batch_size = 64, .shuffle = true}));
+  auto batches =
+      fabric.setup_dataloaders(muster::DataLoader(Digits(Digits::Part::train), {.batch_size = 64, .shuffle = true}));
   for (int epoch = 0; epoch < 3; ++epoch) {
     torch::Tensor loss;
     for (auto& [image, label] : batches) {

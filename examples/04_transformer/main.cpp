@@ -1,6 +1,6 @@
 // torch::nn::Transformer, unchanged, learns to predict the next row of a digit from the rows above it.
-#include <torch/torch.h>
 #include <muster/accelerator.h>
+#include <torch/torch.h>
 
 #include "../digits.h"
 
@@ -21,8 +21,9 @@ void train() {
   torch::manual_seed(1);
   muster::Accelerator accelerator;
   torch::nn::Transformer net(torch::nn::TransformerOptions(8, 2, 2, 2).dim_feedforward(64).dropout(0.0));
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3),
-      muster::DataLoader(rows(), {.batch_size = 64, .shuffle = true}));
+  auto [model, optimizer, batches] =
+      accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3),
+                          muster::DataLoader(rows(), {.batch_size = 64, .shuffle = true}));
   for (auto epoch : accelerator.epochs(3)) {
     torch::Tensor loss;
     for (auto& [source, target] : batches) {

@@ -1,17 +1,17 @@
-// A transformer learns a book, byte by byte; under "fsdp" no rank holds all of it. Leaves the loss and this rank's memory after
-// every step in FOLDER/rank0.csv and so on.
+// A transformer learns a book, byte by byte; under "fsdp" no rank holds all of it. Leaves the loss and this rank's
+// memory after every step in FOLDER/rank0.csv and so on.
 //   fsdp TEXT FOLDER [STRATEGY [PRECISION [auto|wrap [STEPS [WIDTH]]]]]
-#include <torch/torch.h>
-#include <muster/base/format.h>
-#include <muster/fabric.h>
-#include <muster/parallel/wrap.h>
-
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <muster/base/format.h>
+#include <muster/fabric.h>
+#include <muster/parallel/wrap.h>
+#include <torch/torch.h>
 
 namespace F = torch::nn::functional;
 
@@ -84,10 +84,13 @@ double resident() {
 }
 
 void train(const std::vector<std::string>& given) {
-  const auto option = [&](size_t i, const char* otherwise) { return i < given.size() ? given[i] : std::string(otherwise); };
+  const auto option = [&](size_t i, const char* otherwise) {
+    return i < given.size() ? given[i] : std::string(otherwise);
+  };
   const std::filesystem::path folder = option(1, ".");
   const auto steps = std::stoll(option(5, "40"));
-  muster::Fabric fabric({.precision = muster::Precision::parse(option(3, "32-true")), .strategy = muster::Strategy::parse(option(2, "fsdp"))});
+  muster::Fabric fabric({.precision = muster::Precision::parse(option(3, "32-true")),
+                         .strategy = muster::Strategy::parse(option(2, "fsdp"))});
   fabric.launch();
   const double before = resident();
   torch::manual_seed(1);

@@ -1,16 +1,16 @@
 // Trains a digit classifier on any number of ranks and leaves its weights and its loss curve in a folder.
 //   demo FOLDER [EPOCHS]
-#include <torch/torch.h>
+#include <filesystem>
+
 #include <muster/accelerator.h>
 #include <muster/base/progress.h>
+#include <torch/torch.h>
 
 #include "../digits.h"
 
-#include <filesystem>
-
 namespace F = torch::nn::functional;
 
-constexpr int64_t kBatchSize = 64;   // of the whole job, whatever the number of ranks
+constexpr int64_t kBatchSize = 64;  // of the whole job, whatever the number of ranks
 
 // The share of held-out images that the model names rightly, over all ranks.
 template <class Model, class Batches>
@@ -43,7 +43,8 @@ void train(const std::filesystem::path& folder, int64_t epochs) {
     curve.open(folder / "loss.csv");
     curve << "step,loss\n";
   }
-  const auto style = accelerator.is_main_process() ? muster::ProgressOptions::Style::automatic : muster::ProgressOptions::Style::silent;
+  const auto style = accelerator.is_main_process() ? muster::ProgressOptions::Style::automatic
+                                                   : muster::ProgressOptions::Style::silent;
   int64_t step = 0;
   for (auto epoch : accelerator.epochs(epochs)) {
     muster::Progress progress(muster::formatted("epoch {:2d}/{}", epoch + 1, epochs), batches.size() * kBatchSize,

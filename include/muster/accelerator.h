@@ -1,11 +1,11 @@
 #pragma once
 
+#include <string>
+
 #include "muster/data/combined.h"
 #include "muster/data/sequenced.h"
 #include "muster/runtime/presets.h"
 #include "muster/runtime/runtime.h"
-
-#include <string>
 
 namespace muster {
 

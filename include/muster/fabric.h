@@ -1,13 +1,13 @@
 #pragma once
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 #include "muster/data/combined.h"
 #include "muster/data/sequenced.h"
 #include "muster/runtime/presets.h"
 #include "muster/runtime/runtime.h"
-
-#include <cstdint>
-#include <utility>
-#include <vector>
 
 namespace muster {
 
@@ -63,13 +63,21 @@ class Fabric final : private Runtime {
 
   /// Returns the module's handle, or a tuple of the handles of the module and the optimizers. Collective.
   template <runtime::AnyModule M, runtime::AnyOptimizer... O>
-  auto setup(M&& module, O&&... optimizers) { return prepare(std::forward<M>(module), std::forward<O>(optimizers)...); }
+  auto setup(M&& module, O&&... optimizers) {
+    return prepare(std::forward<M>(module), std::forward<O>(optimizers)...);
+  }
   template <runtime::AnyModule M>
-  auto setup_module(M&& module) { return prepare(std::forward<M>(module)); }
+  auto setup_module(M&& module) {
+    return prepare(std::forward<M>(module));
+  }
   template <runtime::AnyOptimizer... O>
-  auto setup_optimizers(O&&... optimizers) { return prepare(std::forward<O>(optimizers)...); }
+  auto setup_optimizers(O&&... optimizers) {
+    return prepare(std::forward<O>(optimizers)...);
+  }
   template <runtime::Loader... L>
-  auto setup_dataloaders(L&&... loaders) { return prepare(std::forward<L>(loaders)...); }
+  auto setup_dataloaders(L&&... loaders) {
+    return prepare(std::forward<L>(loaders)...);
+  }
 
   /// Clips the gradients of the optimizer's parameters by norm or by value. Collective: as Runtime::clip_grad_norm_().
   /// Throws: ConfigError (MU179) unless exactly one of max_norm and clip_val is given; UsageError (MU175) for a norm
@@ -80,13 +88,19 @@ class Fabric final : private Runtime {
   }
   /// Returns the value reduced over ranks, as a new value. Collective.
   template <class T>
-  T all_reduce(const T& value, std::string_view op = "mean") const { return reduce(value, op); }
+  T all_reduce(const T& value, std::string_view op = "mean") const {
+    return reduce(value, op);
+  }
   /// Runs `f` on rank 0 first, then on the others. Collective.
   template <class F>
-  auto rank_zero_first(F&& f) const { return main_process_first(std::forward<F>(f)); }
+  auto rank_zero_first(F&& f) const {
+    return main_process_first(std::forward<F>(f));
+  }
   /// As above, with the first rank of each node.
   template <class F>
-  auto local_rank_zero_first(F&& f) const { return local_main_process_first(std::forward<F>(f)); }
+  auto local_rank_zero_first(F&& f) const {
+    return local_main_process_first(std::forward<F>(f));
+  }
   void seed_everything(uint64_t seed) { set_seed(seed); }
 
   int global_rank() const { return rank(); }

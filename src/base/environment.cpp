@@ -9,7 +9,8 @@ Environment Environment::of_process() {
   for (char** line = environ; line && *line; ++line) {
     std::string_view text(*line);
     size_t equals = text.find('=');
-    if (equals != std::string_view::npos) result.set(std::string(text.substr(0, equals)), std::string(text.substr(equals + 1)));
+    if (equals != std::string_view::npos)
+      result.set(std::string(text.substr(0, equals)), std::string(text.substr(equals + 1)));
   }
   return result;
 }

@@ -1,9 +1,9 @@
 #include "muster/base/format.h"
 
-#include "muster/base/error.h"
-
 #include <fmt/args.h>
 #include <fmt/format.h>
+
+#include "muster/base/error.h"
 
 namespace muster::base {
 

@@ -1,10 +1,10 @@
 #include "muster/base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <atomic>
 #include <cstdlib>
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include "muster/base/error.h"
 
@@ -65,10 +65,8 @@ void write(Level at, std::string_view message) noexcept {
   try {
     int rank = thread_rank != kNone ? thread_rank : process().rank.load();
     auto spdlog_level = static_cast<spdlog::level::level_enum>(at);
-    if (rank == kNone)
-      process().logger.log(spdlog_level, "{}", message);
-    else
-      process().logger.log(spdlog_level, "rank {}: {}", rank, message);
+    if (rank == kNone) process().logger.log(spdlog_level, "{}", message);
+    else process().logger.log(spdlog_level, "rank {}: {}", rank, message);
   } catch (...) {
     // A message that cannot be written has nowhere else to go.
   }

@@ -38,7 +38,9 @@ std::string Value<bool>::read(const std::string& text, bool& value) {
 }
 std::string Value<bool>::write(const bool& value) { return value ? "true" : "false"; }
 
-std::string Value<int>::read(const std::string& text, int& value) { return read_number(text, value) ? "" : "a whole number"; }
+std::string Value<int>::read(const std::string& text, int& value) {
+  return read_number(text, value) ? "" : "a whole number";
+}
 std::string Value<int>::write(const int& value) { return std::to_string(value); }
 
 std::string Value<int64_t>::read(const std::string& text, int64_t& value) {
@@ -46,7 +48,9 @@ std::string Value<int64_t>::read(const std::string& text, int64_t& value) {
 }
 std::string Value<int64_t>::write(const int64_t& value) { return std::to_string(value); }
 
-std::string Value<double>::read(const std::string& text, double& value) { return read_number(text, value) ? "" : "a number"; }
+std::string Value<double>::read(const std::string& text, double& value) {
+  return read_number(text, value) ? "" : "a number";
+}
 std::string Value<double>::write(const double& value) {
   std::ostringstream text;
   text << value;
@@ -100,24 +104,23 @@ std::map<std::string, Found> find(const std::vector<Description>& table, const s
   for (const auto& [key, found] : in_file)
     if (std::find(known.begin(), known.end(), key) == known.end())
       throw ConfigError("MU001", found.place + ": unknown option '" + key + "'" +
-                                     (section.empty() ? "" : " in section '" + section + "'") + "; known: " + join(known));
+                                     (section.empty() ? "" : " in section '" + section + "'") +
+                                     "; known: " + join(known));
   std::map<std::string, Found> result;
   for (const auto& option : table) {
     auto flag = sources.flags.find(option.name);
     auto variable = option.variable.empty() ? std::nullopt : sources.variables.find(option.variable);
-    if (flag != sources.flags.end())
-      result[option.name] = {flag->second, "flag " + option.flag()};
-    else if (variable)
-      result[option.name] = {*variable, "variable " + option.variable};
-    else if (auto found = in_file.find(option.name); found != in_file.end())
-      result[option.name] = found->second;
+    if (flag != sources.flags.end()) result[option.name] = {flag->second, "flag " + option.flag()};
+    else if (variable) result[option.name] = {*variable, "variable " + option.variable};
+    else if (auto found = in_file.find(option.name); found != in_file.end()) result[option.name] = found->second;
   }
   return result;
 }
 
 void refuse(const Description& option, const Found& found, const std::string& wanted) {
   throw ConfigError("MU002", found.place + ": option '" + option.name + "' is '" + found.text + "', but " + wanted +
-                                 " is wanted" + (option.unit.empty() ? "" : " (" + option.unit + ")") + ": correct it there");
+                                 " is wanted" + (option.unit.empty() ? "" : " (" + option.unit + ")") +
+                                 ": correct it there");
 }
 
 std::string to_markdown(const std::vector<Description>& table) {
@@ -126,8 +129,9 @@ std::string to_markdown(const std::vector<Description>& table) {
     auto code = [](const std::string& text) { return text.empty() ? std::string("–") : "`" + text + "`"; };
     std::string flag = "`" + option.flag() + "`";
     if (option.is_switch) flag += ", `--no-" + option.flag().substr(2) + "`";
-    result += "| " + flag + " | " + code(option.name) + " | " + code(option.variable) + " | " + code(option.default_text) +
-              " | " + (option.unit.empty() ? "–" : option.unit) + " | " + option.help + " |\n";
+    result += "| " + flag + " | " + code(option.name) + " | " + code(option.variable) + " | " +
+              code(option.default_text) + " | " + (option.unit.empty() ? "–" : option.unit) + " | " + option.help +
+              " |\n";
   }
   return result;
 }

@@ -1,8 +1,8 @@
-#include <yaml-cpp/yaml.h>
-
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include <yaml-cpp/yaml.h>
 
 #include "muster/base/error.h"
 #include "muster/base/options.h"
@@ -46,7 +46,8 @@ File File::load(const std::string& path) {
   std::ostringstream text;
   bool readable = stream && !std::filesystem::is_directory(path);
   if (readable) text << stream.rdbuf();
-  if (!readable) throw ConfigError("MU004", "cannot read the option file '" + path + "'; check its path and permissions");
+  if (!readable)
+    throw ConfigError("MU004", "cannot read the option file '" + path + "'; check its path and permissions");
   return parse(text.str(), path);
 }
 

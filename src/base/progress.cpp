@@ -1,13 +1,13 @@
 #include "muster/base/progress.h"
 
-#include "muster/base/format.h"
-
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
+
+#include "muster/base/format.h"
 
 namespace muster {
 namespace {
@@ -81,7 +81,8 @@ void Progress::finish() {
 
 void Progress::show(bool last) {
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
-  auto line = progress_line(title_, done_, total_, passed.count(), options_.unit, note_, live_ ? columns_of(options_.stream) - 1 : 100);
+  auto line = progress_line(title_, done_, total_, passed.count(), options_.unit, note_,
+                            live_ ? columns_of(options_.stream) - 1 : 100);
   // Live: back to the start of the line, clear it, draw.
   if (live_) line = "\r\x1b[2K" + line + (last ? "\n" : "");
   else line += "\n";

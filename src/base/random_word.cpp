@@ -35,6 +35,8 @@ std::string random_hex(std::size_t bytes) {
 }
 
 // 32 letters: each is as likely as another.
-std::string random_word(std::size_t letters) { return spelled(random_bytes(letters), "abcdefghijkmnpqrstuvwxyz23456789"); }
+std::string random_word(std::size_t letters) {
+  return spelled(random_bytes(letters), "abcdefghijkmnpqrstuvwxyz23456789");
+}
 
 }  // namespace muster

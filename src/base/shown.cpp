@@ -17,7 +17,10 @@ Character character_at(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const unsigned char first = byte(0);
   if (first < 0x80) return {.code = first};
-  const std::size_t bytes = first >= 0xf0 && first < 0xf5 ? 4 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xc2 && first < 0xe0 ? 2 : 0;
+  const std::size_t bytes = first >= 0xf0 && first < 0xf5   ? 4
+                            : first >= 0xe0 && first < 0xf0 ? 3
+                            : first >= 0xc2 && first < 0xe0 ? 2
+                                                            : 0;
   const Character invalid{.code = first, .bytes = 1, .valid = false};
   if (bytes == 0 || at + bytes > text.size()) return invalid;
   std::uint32_t code = first & (0x7f >> bytes);
@@ -32,8 +35,9 @@ Character character_at(std::string_view text, std::size_t at) {
 
 /// Control characters of both sets, line ends, and marks that are not seen or turn what follows round.
 bool misleads(std::uint32_t code) {
-  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0xad || code == 0x61c || (code >= 0x200b && code <= 0x200f) ||
-         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2060 && code <= 0x206f) || code == 0xfeff || code >= 0xe0000;
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0xad || code == 0x61c ||
+         (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+         (code >= 0x2060 && code <= 0x206f) || code == 0xfeff || code >= 0xe0000;
 }
 
 std::string escaped(const Character& character) {

@@ -13,7 +13,7 @@ constexpr int kSignals = 65;
 // A signal comes to the process, and its handler gets no argument: what it leaves has to lie where it can find it.
 struct Post {
   std::atomic<uint32_t> arrivals{0};
-  std::atomic<bool> calls_before{false};   // `replaced` is a function; it does not change while a watch lives
+  std::atomic<bool> calls_before{false};  // `replaced` is a function; it does not change while a watch lives
   struct sigaction replaced = {};
   int watches = 0;
 };
@@ -53,7 +53,8 @@ SignalWatch::SignalWatch(std::vector<int> signals) {
       action.sa_flags = SA_RESTART | SA_SIGINFO;
       sigaction(signal, nullptr, &post.replaced);
       const bool has_info = (post.replaced.sa_flags & SA_SIGINFO) != 0;
-      post.calls_before.store(has_info || (post.replaced.sa_handler != SIG_DFL && post.replaced.sa_handler != SIG_IGN), std::memory_order_release);
+      post.calls_before.store(has_info || (post.replaced.sa_handler != SIG_DFL && post.replaced.sa_handler != SIG_IGN),
+                              std::memory_order_release);
       sigaction(signal, &action, nullptr);
     }
     watched_.push_back({signal, arrivals(signal)});

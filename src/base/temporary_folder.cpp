@@ -25,19 +25,24 @@ fs::path temporary_folder() {
   const fs::path folder = fs::temp_directory_path(missing);
   if (!missing) return folder;
   const char* variable = std::getenv("TMPDIR");
-  throw LaunchError("MU069", formatted("the folder for temporary files, {}, cannot be used: {}. Set TMPDIR to a folder that this user may write to",
-                                       variable ? variable : "/tmp", missing.message()));
+  throw LaunchError(
+      "MU069",
+      formatted(
+          "the folder for temporary files, {}, cannot be used: {}. Set TMPDIR to a folder that this user may write to",
+          variable ? variable : "/tmp", missing.message()));
 }
 
 /// A link is not: lstat() sees the link itself.
 bool is_ours_alone(const fs::path& path) {
   struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
+         (status.st_mode & 077) == 0;
 }
 
 [[noreturn]] void refuse(const fs::path& path, int error) {
-  throw LaunchError("MU069", formatted("the folder {} cannot be made: {}. Set TMPDIR to a folder that this user may write to", path.string(),
-                                       std::strerror(error)));
+  throw LaunchError("MU069",
+                    formatted("the folder {} cannot be made: {}. Set TMPDIR to a folder that this user may write to",
+                              path.string(), std::strerror(error)));
 }
 
 }  // namespace
@@ -50,8 +55,11 @@ fs::path private_folder() {
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) refuse(path, errno);
     if (is_ours_alone(path)) return path;
   }
-  throw LaunchError("MU069", formatted("in {} the names {} to {}-{} all belong to others or are open to them. Remove them, or set TMPDIR to "
-                                       "a folder of your own", above.string(), name, name, kNames - 1));
+  throw LaunchError(
+      "MU069",
+      formatted("in {} the names {} to {}-{} all belong to others or are open to them. Remove them, or set TMPDIR to "
+                "a folder of your own",
+                above.string(), name, name, kNames - 1));
 }
 
 fs::path new_temporary_folder(std::string_view start) {

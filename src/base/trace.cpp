@@ -1,8 +1,9 @@
 #include "muster/base/trace.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 namespace muster {
 namespace {
@@ -41,8 +42,12 @@ std::string chrome_events(const std::vector<Trace::Span>& spans, int rank, Trace
       text += ",\n" + name_event("thread_name", rank, std::ssize(tracks), span.track).dump();
       track = tracks.insert(track, span.track);
     }
-    nlohmann::json event{{"ph", "X"}, {"name", span.name}, {"pid", rank}, {"tid", track - tracks.begin()},
-                         {"ts", microseconds(span.begin - origin)}, {"dur", microseconds(span.end - span.begin)}};
+    nlohmann::json event{{"ph", "X"},
+                         {"name", span.name},
+                         {"pid", rank},
+                         {"tid", track - tracks.begin()},
+                         {"ts", microseconds(span.begin - origin)},
+                         {"dur", microseconds(span.end - span.begin)}};
     if (span.bytes >= 0) event["args"]["bytes"] = span.bytes;
     text += ",\n" + event.dump();
   }

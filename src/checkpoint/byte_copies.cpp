@@ -1,11 +1,11 @@
 #include "checkpoint/byte_copies.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
-
-#include <algorithm>
-#include <cstring>
 
 namespace muster::checkpoint {
 
@@ -24,14 +24,14 @@ void copy_bytes(const std::vector<ByteCopy>& copies) {
 }
 
 bool is_plain(const at::Tensor& tensor) {
-  // LibTorch says what an ordinary tensor has; a list of our own would miss a key that it adds. A difference of key sets keeps the
-  // backend's bit, so bits are compared.
+  // LibTorch says what an ordinary tensor has; a list of our own would miss a key that it adds. A difference of key
+  // sets keeps the backend's bit, so bits are compared.
   static const uint64_t ordinary = [] {
     const c10::InferenceMode off(false);
     return at::empty({0}, at::kCPU).key_set().raw_repr();
   }();
-  return (tensor.key_set().raw_repr() & ~ordinary) == 0 && tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-         !tensor.is_conj() && !tensor.is_neg();
+  return (tensor.key_set().raw_repr() & ~ordinary) == 0 && tensor.device().is_cpu() &&
+         tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 }  // namespace muster::checkpoint

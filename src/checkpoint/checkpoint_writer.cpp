@@ -37,7 +37,8 @@ dist::Communicator apart(const dist::Communicator& group) {
 
 class CheckpointWriter::Worker {
  public:
-  Worker(const dist::Communicator& group, const WriteCheckpointOptions& options) : rank_(group.rank()), group_(apart(group)), options_(options) {}
+  Worker(const dist::Communicator& group, const WriteCheckpointOptions& options)
+      : rank_(group.rank()), group_(apart(group)), options_(options) {}
 
   ~Worker() {
     if (!thread_.joinable()) return;
@@ -84,7 +85,8 @@ class CheckpointWriter::Worker {
     std::exception_ptr failure;
     try {
       path = checkpoint::publish_together(
-          folder_, group_, options_, [&](const fs::path& part, const std::string& id) { return write(part, id); }, parts_.parts);
+          folder_, group_, options_, [&](const fs::path& part, const std::string& id) { return write(part, id); },
+          parts_.parts);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -128,7 +130,9 @@ CheckpointWriter::CheckpointWriter(const dist::Communicator& group, const WriteC
     : worker_(std::make_unique<Worker>(group, options)) {}
 CheckpointWriter::~CheckpointWriter() = default;
 
-void CheckpointWriter::start(const CheckpointContents& contents, const fs::path& folder) { worker_->start(contents, folder); }
+void CheckpointWriter::start(const CheckpointContents& contents, const fs::path& folder) {
+  worker_->start(contents, folder);
+}
 fs::path CheckpointWriter::wait() { return worker_->wait(); }
 bool CheckpointWriter::busy() const { return worker_->busy(); }
 

@@ -1,7 +1,7 @@
+#include <algorithm>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-
-#include <algorithm>
 
 #include "checkpoint/byte_copies.h"
 #include "muster/checkpoint/state_dict.h"
@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kBytesWorthStreaming = std::size_t{256} << 10;
 
 bool takes_bytes(const at::Tensor& to, const at::Tensor& from) {
-  return to.nbytes() >= kBytesWorthStreaming && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && checkpoint::is_plain(to) &&
-         checkpoint::is_plain(from);
+  return to.nbytes() >= kBytesWorthStreaming && to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
+         checkpoint::is_plain(to) && checkpoint::is_plain(from);
 }
 
 /// Whether one of them writes what another one writes, or reads what it writes itself.
@@ -34,7 +34,9 @@ void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
   const at::NoGradGuard no_grad;
   std::vector<checkpoint::ByteCopy> copies;
   for (const auto& [to, from] : pairs)
-    if (takes_bytes(to, from)) copies.push_back({static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()), to.nbytes()});
+    if (takes_bytes(to, from))
+      copies.push_back(
+          {static_cast<char*>(to.mutable_data_ptr()), static_cast<const char*>(from.const_data_ptr()), to.nbytes()});
   const bool by_bytes = !overlap(copies);
   if (by_bytes) checkpoint::copy_bytes(copies);
   for (const auto& [to, from] : pairs) {

@@ -1,9 +1,9 @@
 #include "checkpoint/element_types.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <array>
 #include <sstream>
+
+#include <c10/core/ScalarType.h>
 
 #include "muster/base/error.h"
 #include "muster/base/shown.h"
@@ -70,20 +70,22 @@ format::TensorSpec spec_of(const std::string& name, const at::Tensor& tensor, co
                format::known_element_types() + ")");
   format::TensorSpec spec{.name = name, .shape = tensor.sizes().vec(), .type = *type};
   if (*type != ElementType::f4) return spec;
-  if (spec.shape.empty()) refuse(file, name, "has no dimension to count its pairs of 4-bit elements in; reshape it to [1]");
+  if (spec.shape.empty())
+    refuse(file, name, "has no dimension to count its pairs of 4-bit elements in; reshape it to [1]");
   spec.shape.back() *= 2;
   return spec;
 }
 
 std::vector<int64_t> shape_of(const format::TensorSpec& entry, const std::string& file) {
   if (!scalar_type(entry.type))
-    throw CheckpointError(
-        "MU207", file + ": tensor " + in_quotes(entry.name) + " has dtype " + std::string(format::name_of(entry.type)) + ", which LibTorch has not");
+    throw CheckpointError("MU207", file + ": tensor " + in_quotes(entry.name) + " has dtype " +
+                                       std::string(format::name_of(entry.type)) + ", which LibTorch has not");
   std::vector<int64_t> shape = entry.shape;
   if (entry.type != ElementType::f4) return shape;
   if (shape.empty() || shape.back() % 2 != 0)
-    throw CheckpointError(
-        "MU207", file + ": tensor " + in_quotes(entry.name) + " has an odd number of 4-bit elements in its last dimension; LibTorch has only pairs");
+    throw CheckpointError("MU207",
+                          file + ": tensor " + in_quotes(entry.name) +
+                              " has an odd number of 4-bit elements in its last dimension; LibTorch has only pairs");
   shape.back() /= 2;
   return shape;
 }

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "muster/format/safetensors.h"
 

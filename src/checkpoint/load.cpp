@@ -1,9 +1,9 @@
+#include <algorithm>
+#include <set>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-
-#include <algorithm>
-#include <set>
 
 #include "checkpoint/byte_copies.h"
 #include "checkpoint/element_types.h"
@@ -60,7 +60,8 @@ Matches match(const NamedTensors& destinations, const WeightSource& source) {
     used.insert(stored->entry.name);
     if (stored->type != destination.scalar_type() || destination.sizes() != at::IntArrayRef(stored->shape))
       matches.different.push_back(in_quotes(name) + " (file: " + std::string(name_of(stored->entry.type)) + " " +
-                                  c10::str(at::IntArrayRef(stored->shape)) + ", here: " + checkpoint::description(destination) + ")");
+                                  c10::str(at::IntArrayRef(stored->shape)) +
+                                  ", here: " + checkpoint::description(destination) + ")");
     else matches.pairs.emplace_back(stored, destination);
   }
   for (const auto& [name, destination] : unmatched)
@@ -74,7 +75,8 @@ void check(const Matches& matches, const std::filesystem::path& path, bool stric
   std::string problems;
   if (!matches.different.empty()) problems += "; shape or dtype differs:" + list_of(matches.different);
   if (strict && !matches.report.missing.empty()) problems += "; the file lacks:" + list_of(matches.report.missing);
-  if (strict && !matches.report.unexpected.empty()) problems += "; only the file has:" + list_of(matches.report.unexpected);
+  if (strict && !matches.report.unexpected.empty())
+    problems += "; only the file has:" + list_of(matches.report.unexpected);
   if (!problems.empty()) throw CheckpointError("MU204", path.string() + " does not fit, nothing was loaded" + problems);
 }
 
@@ -113,8 +115,9 @@ void fill(const Matches& matches) {
 }  // namespace
 
 const at::Tensor& LoadedWeights::at(const std::string& name) const {
-  const auto found = std::lower_bound(tensors.begin(), tensors.end(), name,
-                                      [](const auto& entry, const std::string& wanted) { return entry.first < wanted; });
+  const auto found =
+      std::lower_bound(tensors.begin(), tensors.end(), name,
+                       [](const auto& entry, const std::string& wanted) { return entry.first < wanted; });
   if (found != tensors.end() && found->first == name) return found->second;
   std::vector<std::string> names;
   for (const auto& [known, tensor] : tensors) names.push_back(known);
@@ -139,7 +142,8 @@ LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions
   return loaded;
 }
 
-LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path, const LoadIntoOptions& options) {
+LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path,
+                     const LoadIntoOptions& options) {
   const WeightSource source = checkpoint::open_weights(path);
   const Matches matches = match(destinations, source);
   check(matches, path, options.strict);

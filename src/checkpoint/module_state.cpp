@@ -1,11 +1,11 @@
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-
 #include <algorithm>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include "checkpoint/tied_tensors.h"
 #include "muster/base/error.h"
@@ -37,7 +37,9 @@ struct Fitting : StateDictFit {
 
 /// Whether a copy takes the values of one dtype into the other.
 bool converts(at::ScalarType from, at::ScalarType to) {
-  const auto is_number = [](at::ScalarType type) { return !c10::isQIntType(type) && !c10::isBitsType(type) && type != at::ScalarType::Float4_e2m1fn_x2; };
+  const auto is_number = [](at::ScalarType type) {
+    return !c10::isQIntType(type) && !c10::isBitsType(type) && type != at::ScalarType::Float4_e2m1fn_x2;
+  };
   return from == to || (is_number(from) && is_number(to));
 }
 
@@ -51,7 +53,8 @@ void pair_up(Fitting& fitting, const std::string& name, const at::Tensor& to, co
   const bool scalar = to.dim() == 0 && from.dim() == 1 && from.numel() == 1;
   if (from.layout() != at::kStrided || !converts(from.scalar_type(), to.scalar_type()))
     fitting.different.push_back(in_quotes(name) + " (state: " + from.toString() + ", module: " + to.toString() + ")");
-  else if (!scalar && from.sizes() != to.sizes()) fitting.different.push_back(in_quotes(name) + " (state: " + shape_text(from) + ", module: " + shape_text(to) + ")");
+  else if (!scalar && from.sizes() != to.sizes())
+    fitting.different.push_back(in_quotes(name) + " (state: " + shape_text(from) + ", module: " + shape_text(to) + ")");
   else fitting.pairs.emplace_back(to, scalar ? from.squeeze(0) : from);
 }
 
@@ -75,11 +78,13 @@ Fitting fit(const NamedTensors& weights, const State::Map& state, const std::str
     values.erase(found);
   }
   for (const auto& [name, tensor] : without) {
-    const bool tied = std::any_of(fitting.pairs.begin(), fitting.pairs.end(), [&](const auto& pair) { return checkpoint::are_tied(pair.first, tensor); });
+    const bool tied = std::any_of(fitting.pairs.begin(), fitting.pairs.end(),
+                                  [&](const auto& pair) { return checkpoint::are_tied(pair.first, tensor); });
     if (!tied && (counts_batches || !name.ends_with(kBatchCount))) fitting.report.missing.push_back(name);
   }
   for (const auto& [name, value] : state)
-    if (!name.starts_with(prefix) || values.contains(std::string_view(name).substr(prefix.size()))) fitting.report.unexpected.push_back(name);
+    if (!name.starts_with(prefix) || values.contains(std::string_view(name).substr(prefix.size())))
+      fitting.report.unexpected.push_back(name);
   return fitting;
 }
 
@@ -90,17 +95,21 @@ std::string prefix_hint(const Fitting& fitting) {
   const std::string& wanted = fitting.report.missing.front();
   if (first.size() <= wanted.size() || !first.ends_with(wanted)) return "";
   const std::string prefix = first.substr(0, first.size() - wanted.size());
-  const bool all = std::all_of(fitting.report.unexpected.begin(), fitting.report.unexpected.end(), [&](const auto& name) { return name.starts_with(prefix); });
-  return all ? "; the state's names begin with " + in_quotes(prefix) + ": load with .prefix = \"" + shown(prefix) + "\"" : "";
+  const bool all = std::all_of(fitting.report.unexpected.begin(), fitting.report.unexpected.end(),
+                               [&](const auto& name) { return name.starts_with(prefix); });
+  return all ? "; the state's names begin with " + in_quotes(prefix) + ": load with .prefix = \"" + shown(prefix) + "\""
+             : "";
 }
 
 void check_fit(const Fitting& fitting, bool strict, std::string_view what) {
   std::string problems;
   if (!fitting.different.empty()) problems += "; shapes or kinds differ:" + joined(fitting.different);
   if (strict && !fitting.report.missing.empty()) problems += "; the state lacks:" + joined(fitting.report.missing);
-  if (strict && !fitting.report.unexpected.empty()) problems += "; only the state has:" + joined(fitting.report.unexpected);
+  if (strict && !fitting.report.unexpected.empty())
+    problems += "; only the state has:" + joined(fitting.report.unexpected);
   if (!problems.empty())
-    throw CheckpointError("MU228", std::string(what) + " does not fit the module, nothing was loaded" + problems + (strict ? prefix_hint(fitting) : ""));
+    throw CheckpointError("MU228", std::string(what) + " does not fit the module, nothing was loaded" + problems +
+                                       (strict ? prefix_hint(fitting) : ""));
 }
 
 }  // namespace
@@ -111,7 +120,8 @@ State state_dict(const torch::nn::Module& module) {
   return map;
 }
 
-StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state, const LoadStateDictOptions& options, std::string_view what) {
+StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state, const LoadStateDictOptions& options,
+                            std::string_view what) {
   Fitting fitting = fit(weights_of(module), state.map(), options.prefix);
   check_fit(fitting, options.strict, what);
   return fitting;

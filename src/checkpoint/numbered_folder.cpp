@@ -41,7 +41,8 @@ std::string reason_to_keep(const fs::path& path) {
     if (fs::symlink_status(path).type() != fs::file_type::directory) return "it is no folder";
     for (const auto& entry : fs::directory_iterator(path)) {
       const std::string name = entry.path().filename().string();
-      const bool ours = format::is_checkpoint_file_name(name) && entry.symlink_status().type() == fs::file_type::regular;
+      const bool ours =
+          format::is_checkpoint_file_name(name) && entry.symlink_status().type() == fs::file_type::regular;
       if (!ours) return "it holds " + in_quotes(name) + ", which is none of ours";
     }
     const format::InputFile manifest(path / format::kManifestName);
@@ -60,7 +61,8 @@ std::string reason_to_pass_over(const fs::path& path) {
     const Checkpoint checkpoint(path, {.check = CheckpointCheck::as_read});
     return {};
   } catch (const CheckpointError& error) {
-    if (error.id() == "MU216") throw;   // whole, and newer than this program: an older one would silently lose what was trained since
+    if (error.id() == "MU216")
+      throw;  // whole, and newer than this program: an older one would silently lose what was trained since
     return error.what();
   } catch (const fs::filesystem_error& error) {
     return error.what();
@@ -70,7 +72,8 @@ std::string reason_to_pass_over(const fs::path& path) {
 void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw CheckpointError("MU202", folder.string() + " cannot be made (" + error.message() + "); nothing was saved");
+  if (error)
+    throw CheckpointError("MU202", folder.string() + " cannot be made (" + error.message() + "); nothing was saved");
 }
 
 /// The numbers of which a killed writer may have left something: a lock, a part, a former one.
@@ -112,7 +115,9 @@ NumberedFolder::NumberedFolder(const fs::path& folder) : folder_(folder) {
 fs::path NumberedFolder::next() const {
   const auto there = numbered_in(folder_);
   const std::string name = std::string(kNumberedName) + std::to_string(there.empty() ? 0 : there.rbegin()->first + 1);
-  if (!number_in(name)) throw CheckpointError("MU202", folder_.string() + " has no number left above " + there.rbegin()->second.filename().string() + "; nothing was saved");
+  if (!number_in(name))
+    throw CheckpointError("MU202", folder_.string() + " has no number left above " +
+                                       there.rbegin()->second.filename().string() + "; nothing was saved");
   return folder_ / name;
 }
 
@@ -122,7 +127,8 @@ void NumberedFolder::keep_highest(int count) const {
   for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
     const std::string reason = reason_to_keep(entry->second);
     if (reason.empty() && count-- <= 0) format::remove_folder(entry->second);
-    if (!reason.empty()) log::info(entry->second.string(), " is left as it is, and not counted by total_limit: ", reason);
+    if (!reason.empty())
+      log::info(entry->second.string(), " is left as it is, and not counted by total_limit: ", reason);
   }
 }
 

@@ -25,7 +25,7 @@ using format::Json;
 struct Failure {
   std::string id;
   std::string message;
-  int rank = 0;   ///< as rank 0 tells it to all
+  int rank = 0;  ///< as rank 0 tells it to all
 };
 
 /// What `action` throws, if it throws; a CommError goes on its way.
@@ -44,14 +44,19 @@ std::optional<Failure> failure_of(Action&& action) {
 }
 
 Json json_of(const std::optional<Failure>& failure) {
-  return failure ? Json(Json::Map{{"id", failure->id}, {"message", format::is_utf8(failure->message) ? failure->message : "(no text)"}, {"rank", std::int64_t{failure->rank}}}) : Json();
+  return failure ? Json(Json::Map{{"id", failure->id},
+                                  {"message", format::is_utf8(failure->message) ? failure->message : "(no text)"},
+                                  {"rank", std::int64_t{failure->rank}}})
+                 : Json();
 }
 
 /// What another rank sent under this name. Throws: CheckpointError (MU210) if it is not there, or of another kind.
 template <class T>
 const T& field(const Json* value, const char* name) {
   const T* held = value ? value->get<T>() : nullptr;
-  if (!held) throw CheckpointError("MU210", std::string("a message between ranks has no '") + name + "': do all ranks run the same build?");
+  if (!held)
+    throw CheckpointError(
+        "MU210", std::string("a message between ranks has no '") + name + "': do all ranks run the same build?");
   return *held;
 }
 template <class T>
@@ -62,7 +67,8 @@ const T& field(const Json& message, const char* name) {
 std::optional<Failure> failure_in(const Json& message) {
   const Json* failure = message.find("failure");
   if (!failure || failure->is_null()) return std::nullopt;
-  return Failure{field<std::string>(*failure, "id"), field<std::string>(*failure, "message"), static_cast<int>(field<std::int64_t>(*failure, "rank"))};
+  return Failure{field<std::string>(*failure, "id"), field<std::string>(*failure, "message"),
+                 static_cast<int>(field<std::int64_t>(*failure, "rank"))};
 }
 
 [[noreturn]] void raise(const Failure& failure) { throw CheckpointError(failure.id, failure.message); }
@@ -71,7 +77,8 @@ Json parse_message(const std::string& text) { return format::parse_json(text, "a
 
 /// Rank 0's say, on all ranks: throws there what it says has failed.
 Json hear_rank_0(const dist::Communicator& group, const Json& said) {
-  const Json heard = parse_message(group.as_library("what rank 0 says of a checkpoint").broadcast_bytes(group.rank() == 0 ? format::to_text(said) : std::string()));
+  const Json heard = parse_message(group.as_library("what rank 0 says of a checkpoint")
+                                       .broadcast_bytes(group.rank() == 0 ? format::to_text(said) : std::string()));
   const auto failure = failure_in(heard);
   if (!failure) return heard;
   dist::blame(group, failure->rank, failure->message);
@@ -87,13 +94,18 @@ Json json_of(const format::SlicePart& part) {
 format::SlicePart part_of(const Json& json, int rank) {
   const auto& fields = field<Json::List>(&json, "slice");
   const auto at = [&](std::size_t i) { return i < fields.size() ? &fields[i] : nullptr; };
-  format::SlicePart part{.name = field<std::string>(at(0), "name"), .dtype = field<std::string>(at(1), "dtype"), .shape = {},
-                         .begin = field<std::int64_t>(at(3), "begin"), .count = field<std::int64_t>(at(4), "count"), .rank = rank};
+  format::SlicePart part{.name = field<std::string>(at(0), "name"),
+                         .dtype = field<std::string>(at(1), "dtype"),
+                         .shape = {},
+                         .begin = field<std::int64_t>(at(3), "begin"),
+                         .count = field<std::int64_t>(at(4), "count"),
+                         .rank = rank};
   for (const Json& size : field<Json::List>(at(2), "shape")) part.shape.push_back(field<std::int64_t>(&size, "size"));
   return part;
 }
 
-Json report_of(const std::optional<Failure>& failure, const format::FileMark& mark, const std::vector<format::SlicePart>& parts) {
+Json report_of(const std::optional<Failure>& failure, const format::FileMark& mark,
+               const std::vector<format::SlicePart>& parts) {
   Json::List slices;
   if (!failure)
     for (const format::SlicePart& part : parts) slices.push_back(json_of(part));
@@ -105,7 +117,8 @@ Json report_of(const std::optional<Failure>& failure, const format::FileMark& ma
 
 std::uint64_t checksum_in(const Json& report) {
   const auto checksum = format::from_hex(field<std::string>(report, "checksum"));
-  if (!checksum) throw CheckpointError("MU210", "a message between ranks has no 'checksum': do all ranks run the same build?");
+  if (!checksum)
+    throw CheckpointError("MU210", "a message between ranks has no 'checksum': do all ranks run the same build?");
   return *checksum;
 }
 
@@ -129,13 +142,17 @@ struct Draft {
     std::vector<format::SlicePart> parts;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       failed_rank = static_cast<int>(rank);
-      if (auto failure = failure_in(reports[rank])) raise({failure->id, (reports.size() > 1 ? "rank " + std::to_string(rank) + ": " : "") + failure->message});
-      manifest.indexes.push_back({static_cast<std::uint64_t>(field<std::int64_t>(reports[rank], "bytes")), checksum_in(reports[rank])});
-      for (const Json& part : field<Json::List>(reports[rank], "slices")) parts.push_back(part_of(part, static_cast<int>(rank)));
+      if (auto failure = failure_in(reports[rank]))
+        raise({failure->id, (reports.size() > 1 ? "rank " + std::to_string(rank) + ": " : "") + failure->message});
+      manifest.indexes.push_back(
+          {static_cast<std::uint64_t>(field<std::int64_t>(reports[rank], "bytes")), checksum_in(reports[rank])});
+      for (const Json& part : field<Json::List>(reports[rank], "slices"))
+        parts.push_back(part_of(part, static_cast<int>(rank)));
     }
     failed_rank = 0;
     format::check_slices(std::move(parts), folder->path().string());
-    format::AtomicFile file(folder->part() / format::kManifestName, options.durability == Durability::none ? Durability::none : Durability::file);
+    format::AtomicFile file(folder->part() / format::kManifestName,
+                            options.durability == Durability::none ? Durability::none : Durability::file);
     const std::string text = format::to_text(manifest);
     file.write(std::array{std::string_view(text)});
     file.publish();
@@ -146,18 +163,23 @@ struct Draft {
 
 }  // namespace
 
-fs::path publish_together(const fs::path& folder, const dist::Communicator& group, const WriteCheckpointOptions& options, const WriteRank& write_rank,
+fs::path publish_together(const fs::path& folder, const dist::Communicator& group,
+                          const WriteCheckpointOptions& options, const WriteRank& write_rank,
                           const std::vector<format::SlicePart>& parts) {
   Draft draft;
   const bool leads = group.rank() == 0;
   std::optional<Failure> failure;
   if (leads) failure = failure_of([&] { draft.open(folder, options); });
-  const Json start = hear_rank_0(group, leads && !failure ? Json(Json::Map{{"part", draft.folder->part().string()}, {"path", draft.folder->path().string()}, {"id", draft.id}})
+  const Json start = hear_rank_0(group, leads && !failure ? Json(Json::Map{{"part", draft.folder->part().string()},
+                                                                           {"path", draft.folder->path().string()},
+                                                                           {"id", draft.id}})
                                                           : Json(Json::Map{{"failure", json_of(failure)}}));
   format::FileMark mark;
   failure = failure_of([&] { mark = write_rank(field<std::string>(start, "part"), field<std::string>(start, "id")); });
-  const auto texts = group.as_library("reports of a checkpoint's files").gather_bytes(format::to_text(report_of(failure, mark, parts)));
-  if (leads) failure = failure_of([&] {
+  const auto texts = group.as_library("reports of a checkpoint's files")
+                         .gather_bytes(format::to_text(report_of(failure, mark, parts)));
+  if (leads)
+    failure = failure_of([&] {
       std::vector<Json> reports;
       for (const std::string& text : texts) reports.push_back(parse_message(text));
       draft.publish(reports, options);

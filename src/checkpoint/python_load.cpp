@@ -1,12 +1,12 @@
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-#include <c10/core/ScalarType.h>
-
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
 
 #include "muster/base/error.h"
 #include "muster/base/log.h"
@@ -60,7 +60,8 @@ class OpenStorages {
   void verify(const PythonStorage& storage, const at::Tensor& memory) const {
     if (!options_.verify || !storage.has_crc || storage.bytes == 0) return;
     if (format::crc32({static_cast<const char*>(memory.const_data_ptr()), storage.bytes}) != storage.crc)
-      throw CheckpointError("MU225", file_.path().string() + ": the checksum of the storage " + in_quotes(storage.key) + " is wrong; the file is damaged");
+      throw CheckpointError("MU225", file_.path().string() + ": the checksum of the storage " + in_quotes(storage.key) +
+                                         " is wrong; the file is damaged");
   }
 
   static constexpr std::size_t kWidestAlignment = 16;
@@ -78,12 +79,13 @@ void check_bool_bytes(const std::filesystem::path& path, const c10::Storage& sto
 at::Tensor view_of(const c10::Storage& storage, const PythonTensor& tensor, const std::filesystem::path& path) {
   const auto type = static_cast<at::ScalarType>(tensor.type);
   if (type == at::kBool) check_bool_bytes(path, storage);
-  auto result = at::detail::make_tensor<at::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                        c10::scalarTypeToTypeMeta(type));
+  auto result = at::detail::make_tensor<at::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
   auto* impl = result.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(tensor.shape, tensor.strides);
   impl->set_storage_offset(tensor.offset);
-  if (tensor.conjugate && !at::isComplexType(type)) throw CheckpointError("MU225", path.string() + ": a tensor that is not complex is conjugated");
+  if (tensor.conjugate && !at::isComplexType(type))
+    throw CheckpointError("MU225", path.string() + ": a tensor that is not complex is conjugated");
   if (tensor.conjugate) impl->_set_conj(true);
   if (tensor.negative) impl->_set_neg(true);
   return result.resolve_conj().resolve_neg();
@@ -91,7 +93,8 @@ at::Tensor view_of(const c10::Storage& storage, const PythonTensor& tensor, cons
 
 class StateOfPython {
  public:
-  StateOfPython(const PythonFile& file, std::vector<at::Tensor> tensors, const std::filesystem::path& path, bool leave_out)
+  StateOfPython(const PythonFile& file, std::vector<at::Tensor> tensors, const std::filesystem::path& path,
+                bool leave_out)
       : file_(file), tensors_(std::move(tensors)), path_(path), leave_out_(leave_out) {}
 
   State of(const PythonValue& value, const std::string& place) const {
@@ -108,8 +111,9 @@ class StateOfPython {
       case Kind::tensor: return tensors_[static_cast<std::size_t>(value.integer)];
       case Kind::foreign: break;
     }
-    refuse_content(path_, place, "an object of '" + value.text + "', which is not understood: " + format::advice_about(value.text) +
-                                     ", or load with leave_out");
+    refuse_content(path_, place,
+                   "an object of '" + value.text + "', which is not understood: " + format::advice_about(value.text) +
+                       ", or load with leave_out");
   }
 
  private:
@@ -119,7 +123,9 @@ class StateOfPython {
     return true;
   }
 
-  static std::string below(const std::string& place, const std::string& name) { return place.empty() ? name : place + "/" + name; }
+  static std::string below(const std::string& place, const std::string& name) {
+    return place.empty() ? name : place + "/" + name;
+  }
 
   State list_of(const PythonValue& value, const std::string& place) const {
     State::List list;
@@ -134,7 +140,8 @@ class StateOfPython {
     State::Map map;
     for (const auto& [key, part] : value.entries) {
       const bool named = key.kind == Kind::text || key.kind == Kind::bytes;
-      if (!named && key.kind != Kind::integer) refuse_content(path_, place, "a dictionary with a key that is neither text nor an integer");
+      if (!named && key.kind != Kind::integer)
+        refuse_content(path_, place, "a dictionary with a key that is neither text nor an integer");
       const std::string name = named ? key.text : std::to_string(key.integer);
       const std::string here = below(place, name);
       if (!leaves_out(part, here)) map.emplace_back(name, of(part, here));

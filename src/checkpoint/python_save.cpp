@@ -1,11 +1,11 @@
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/ScalarType.h>
-
 #include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 
 #include "muster/base/error.h"
 #include "muster/base/shown.h"
@@ -30,7 +30,8 @@ struct Stretch {
 Stretch stretch_of(const at::Tensor& tensor) {
   const auto width = static_cast<std::uint64_t>(tensor.element_size());
   std::uint64_t last = 0;
-  for (int64_t i = 0; i < tensor.dim(); ++i) last += static_cast<std::uint64_t>((tensor.size(i) - 1) * tensor.stride(i));
+  for (int64_t i = 0; i < tensor.dim(); ++i)
+    last += static_cast<std::uint64_t>((tensor.size(i) - 1) * tensor.stride(i));
   const auto first = static_cast<std::uint64_t>(tensor.storage_offset());
   return {tensor.storage(), first * width, (first + last + 1) * width};
 }
@@ -52,7 +53,8 @@ class PythonOfState {
     const Stretch& stretch = stretches_[storage];
     const std::uint64_t bytes = stretch.end - stretch.begin;
     if (bytes == 0) return {};
-    if (stretch.storage.device().is_cpu()) return {static_cast<const char*>(stretch.storage.data()) + stretch.begin, bytes};
+    if (stretch.storage.device().is_cpu())
+      return {static_cast<const char*>(stretch.storage.data()) + stretch.begin, bytes};
     at::Tensor all = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(stretch.storage.device()));
     all.set_(stretch.storage, static_cast<int64_t>(stretch.begin), {static_cast<int64_t>(bytes)}, {1});
     copy_ = all.cpu();
@@ -77,7 +79,8 @@ class PythonOfState {
       case State::Kind::tensor: return of_tensor(state.tensor(), place);
       case State::Kind::list:
         value.kind = tuple ? PythonValue::Kind::tuple : PythonValue::Kind::list;
-        for (std::size_t i = 0; i < state.list().size(); ++i) value.items.push_back(of(state.list()[i], place + "/" + std::to_string(i), false));
+        for (std::size_t i = 0; i < state.list().size(); ++i)
+          value.items.push_back(of(state.list()[i], place + "/" + std::to_string(i), false));
         return value;
       case State::Kind::map: return of_map(state, place);
     }
@@ -88,7 +91,9 @@ class PythonOfState {
     PythonValue value;
     value.kind = PythonValue::Kind::map;
     const auto& map = state.map();
-    const bool integers = options_.integer_keys && std::all_of(map.begin(), map.end(), [](const auto& entry) { return format::is_decimal_key(entry.first); });
+    const bool integers = options_.integer_keys && std::all_of(map.begin(), map.end(), [](const auto& entry) {
+                            return format::is_decimal_key(entry.first);
+                          });
     for (const auto& [name, part] : map)
       value.entries.emplace_back(integers ? PythonValue::of_integer(std::stoll(name)) : PythonValue::of_text(name),
                                  of(part, place + "/" + name, options_.tuples.contains(name)));
@@ -97,7 +102,8 @@ class PythonOfState {
 
   PythonValue of_tensor(const at::Tensor& given, const std::string& place) {
     const auto refuse = [&](const std::string& why) {
-      throw CheckpointError("MU227", path_.string() + " was not written: the tensor " + in_quotes(place.empty() ? place : place.substr(1)) + " " + why);
+      throw CheckpointError("MU227", path_.string() + " was not written: the tensor " +
+                                         in_quotes(place.empty() ? place : place.substr(1)) + " " + why);
     };
     if (!given.defined()) refuse("is undefined");
     if (given.is_meta()) refuse("is on the meta device and has no values; give it memory first");
@@ -105,8 +111,11 @@ class PythonOfState {
     at::Tensor tensor = given.detach().resolve_conj().resolve_neg();
     if (!tensor.has_storage()) tensor = tensor.cpu();
     const auto* row = format::find_scalar_type(static_cast<format::ScalarType>(tensor.scalar_type()));
-    if (!row) refuse(std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", which is not written; dequantize it first");
-    PythonTensor view{.storage = 0, .type = row->type, .offset = 0, .shape = tensor.sizes().vec(), .strides = tensor.strides().vec()};
+    if (!row)
+      refuse(std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
+             ", which is not written; dequantize it first");
+    PythonTensor view{
+        .storage = 0, .type = row->type, .offset = 0, .shape = tensor.sizes().vec(), .strides = tensor.strides().vec()};
     Stretch stretch;
     if (tensor.numel() > 0) stretch = stretch_of(tensor);
     if (stretch.end > 0 && stretch.end > stretch.storage.nbytes()) refuse("has no memory behind it now");
@@ -119,19 +128,22 @@ class PythonOfState {
   void share_memory() {
     std::vector<std::size_t> order(places_.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    const auto key = [&](std::size_t i) { return std::pair(places_[i].storage ? places_[i].storage.unsafeGetStorageImpl() : nullptr, places_[i].begin); };
+    const auto key = [&](std::size_t i) {
+      return std::pair(places_[i].storage ? places_[i].storage.unsafeGetStorageImpl() : nullptr, places_[i].begin);
+    };
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
     std::vector<std::size_t> group_of(places_.size());
     std::vector<Stretch> groups;
     for (const std::size_t i : order) {
       const Stretch& place = places_[i];
-      const bool overlaps = !groups.empty() && place.end > 0 && groups.back().storage && place.storage.is_alias_of(groups.back().storage) &&
-                            place.begin < groups.back().end;
+      const bool overlaps = !groups.empty() && place.end > 0 && groups.back().storage &&
+                            place.storage.is_alias_of(groups.back().storage) && place.begin < groups.back().end;
       if (!overlaps) groups.push_back(place);
       groups.back().end = std::max(groups.back().end, place.end);
       group_of[i] = groups.size() - 1;
     }
-    for (Stretch& group : groups) group.begin -= group.begin % kWidestElement;  // views of other types start at a multiple of it
+    for (Stretch& group : groups)
+      group.begin -= group.begin % kWidestElement;  // views of other types start at a multiple of it
     std::map<std::size_t, std::size_t> number_of;
     for (std::size_t i = 0; i < places_.size(); ++i) {
       const auto [found, fresh] = number_of.emplace(group_of[i], stretches_.size());
@@ -140,7 +152,8 @@ class PythonOfState {
       if (fresh) content_.storages.push_back({.key = "", .location = "cpu", .bytes = group.end - group.begin});
       PythonTensor& tensor = content_.tensors[i];
       tensor.storage = found->second;
-      if (places_[i].end > 0) tensor.offset = static_cast<std::int64_t>((places_[i].begin - group.begin) / format::row_of(tensor.type).bytes);
+      if (places_[i].end > 0)
+        tensor.offset = static_cast<std::int64_t>((places_[i].begin - group.begin) / format::row_of(tensor.type).bytes);
     }
   }
 
@@ -158,7 +171,8 @@ void save_python(const State& state, const std::filesystem::path& path, const Sa
   PythonOfState maker(path, options);
   const PythonFile content = maker.make(state);
   format::AtomicFile file(path, options.durability);
-  format::write_python_file(file, content, path.stem().string(), [&](std::size_t storage) { return maker.bytes_of(storage); });
+  format::write_python_file(file, content, path.stem().string(),
+                            [&](std::size_t storage) { return maker.bytes_of(storage); });
   file.publish();
 }
 

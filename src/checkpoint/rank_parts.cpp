@@ -1,12 +1,12 @@
 #include "checkpoint/rank_parts.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-
 #include <algorithm>
 #include <array>
 #include <unordered_map>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include "checkpoint/byte_copies.h"
 #include "checkpoint/dense.h"
@@ -30,7 +30,8 @@ class TensorNames {
   explicit TensorNames(NamedTensors& tensors) : tensors_(tensors) {}
 
   std::string operator()(const std::string& path, const at::Tensor& tensor) {
-    const void* place = tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr;
+    const void* place =
+        tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr;
     const auto [first, last] = kept_at_.equal_range(place);
     for (auto kept = first; place && kept != last; ++kept)
       if (are_tied(tensors_[kept->second].second, tensor)) return tensors_[kept->second].first;
@@ -48,12 +49,15 @@ void add_slices(RankParts& result, const std::vector<Slice>& slices, int rank, c
   for (const Slice& slice : slices) {
     const std::string name = "slice/" + escaped(slice.name, true) + "@" + std::to_string(slice.begin);
     const format::TensorSpec spec = spec_of(slice.name, slice.values, folder);
-    result.parts.push_back({slice.name, std::string(format::name_of(spec.type)), slice.shape, slice.begin, slice.values.numel(), rank});
+    result.parts.push_back(
+        {slice.name, std::string(format::name_of(spec.type)), slice.shape, slice.begin, slice.values.numel(), rank});
     const bool is_whole_empty = std::find(slice.shape.begin(), slice.shape.end(), 0) != slice.shape.end();
     if (slice.values.numel() == 0 && !is_whole_empty) continue;
     if (spec.type == format::ElementType::f4)
-      throw CheckpointError("MU203", folder + " was not written: tensor " + in_quotes(slice.name) + " has pairs of 4-bit elements, which cannot be sliced; view it as bytes");
-    if (!format::is_utf8(slice.name)) throw CheckpointError("MU203", folder + " was not written: the name of a sliced tensor is not UTF-8");
+      throw CheckpointError("MU203", folder + " was not written: tensor " + in_quotes(slice.name) +
+                                         " has pairs of 4-bit elements, which cannot be sliced; view it as bytes");
+    if (!format::is_utf8(slice.name))
+      throw CheckpointError("MU203", folder + " was not written: the name of a sliced tensor is not UTF-8");
     result.slices.push_back({slice.name, slice.shape, slice.begin, name});
     result.tensors.emplace_back(name, slice.values.detach().reshape({-1}));
   }
@@ -107,9 +111,8 @@ RankParts plan_rank(const CheckpointContents& contents, int rank, const std::fil
 
 void HostBuffer::take(RankParts& parts) {
   filled_ = parts.plan.file_bytes - parts.plan.head.size();
-  const auto pinned = std::any_of(parts.tensors.begin(), parts.tensors.end(), [](const auto& entry) {
-    return device::uses_pinned_memory(entry.second.device());
-  });
+  const auto pinned = std::any_of(parts.tensors.begin(), parts.tensors.end(),
+                                  [](const auto& entry) { return device::uses_pinned_memory(entry.second.device()); });
   if (!memory_.defined() || memory_.nbytes() < filled_ || (pinned && !memory_.is_pinned()))
     memory_ = at::empty({static_cast<int64_t>(filled_)}, at::TensorOptions(at::kByte).pinned_memory(pinned));
   char* place = filled_ > 0 ? static_cast<char*>(memory_.mutable_data_ptr()) : nullptr;
@@ -117,7 +120,8 @@ void HostBuffer::take(RankParts& parts) {
   for (const std::size_t i : parts.plan.order) {
     const at::Tensor& tensor = parts.tensors[i].second;
     const std::size_t bytes = tensor.nbytes();
-    if (bytes > 0 && is_plain(tensor)) copies.push_back({place, static_cast<const char*>(tensor.const_data_ptr()), bytes});
+    if (bytes > 0 && is_plain(tensor))
+      copies.push_back({place, static_cast<const char*>(tensor.const_data_ptr()), bytes});
     else if (bytes > 0) convert_to(place, tensor);
     place += bytes;
   }
@@ -126,26 +130,35 @@ void HostBuffer::take(RankParts& parts) {
 }
 
 std::string_view HostBuffer::bytes() const {
-  return filled_ > 0 ? std::string_view(static_cast<const char*>(memory_.const_data_ptr()), filled_) : std::string_view();
+  return filled_ > 0 ? std::string_view(static_cast<const char*>(memory_.const_data_ptr()), filled_)
+                     : std::string_view();
 }
 
-format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder, int rank, const std::string& id,
-                     Durability durability, const std::function<bool()>& go_on) {
+format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder,
+                            int rank, const std::string& id, Durability durability,
+                            const std::function<bool()>& go_on) {
   constexpr std::size_t kBytesPerQuestion = std::size_t{8} << 20;
   const Durability of_files = durability == Durability::none ? Durability::none : Durability::file;
   const auto data_path = folder / format::rank_file_name(rank);
   format::BlockFile file(data_path, of_files, parts.plan.file_bytes);
   const auto append = [&](std::string_view bytes) {
     for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kBytesPerQuestion))) {
-      if (!go_on()) throw CheckpointError("MU202", data_path.string() + " was not written: its writer was ended meanwhile");
+      if (!go_on())
+        throw CheckpointError("MU202", data_path.string() + " was not written: its writer was ended meanwhile");
       file.append(bytes.substr(0, kBytesPerQuestion));
     }
   };
   append(parts.plan.head);
   if (taken) append(taken->bytes());
   else append_tensors(parts, file, append);
-  format::RankIndex index{.id = id, .rank = rank, .file_bytes = parts.plan.file_bytes, .block_bytes = format::kBlockBytes,
-                          .checksums = file.publish(), .slices = parts.slices, .own = parts.own, .shared = parts.shared};
+  format::RankIndex index{.id = id,
+                          .rank = rank,
+                          .file_bytes = parts.plan.file_bytes,
+                          .block_bytes = format::kBlockBytes,
+                          .checksums = file.publish(),
+                          .slices = parts.slices,
+                          .own = parts.own,
+                          .shared = parts.shared};
   const std::string text = format::to_text(index);
   format::AtomicFile index_file(folder / format::rank_index_name(rank), of_files);
   index_file.write(std::array{std::string_view(text)});

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
@@ -18,11 +18,11 @@ namespace muster::checkpoint {
 
 /// What one rank writes, planned without the others.
 struct RankParts {
-  NamedTensors tensors;                     ///< Under the names in the rank's file; empty once they are copied
-                                            ///< elsewhere.
-  format::FilePlan plan;                    ///< The layout of that file.
+  NamedTensors tensors;   ///< Under the names in the rank's file; empty once they are copied
+                          ///< elsewhere.
+  format::FilePlan plan;  ///< The layout of that file.
   std::vector<format::SliceEntry> slices;
-  std::vector<format::SlicePart> parts;     ///< The same slices, with the fields that check_slices() needs.
+  std::vector<format::SlicePart> parts;  ///< The same slices, with the fields that check_slices() needs.
   format::Json own, shared;
 };
 
@@ -46,7 +46,7 @@ class HostBuffer {
 /// Returns the mark of its index. `go_on` is called from time to time; if it returns false, writing stops with an
 /// error.
 /// Throws: CheckpointError MU202.
-format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder, int rank, const std::string& id,
-                     Durability durability, const std::function<bool()>& go_on);
+format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder,
+                            int rank, const std::string& id, Durability durability, const std::function<bool()>& go_on);
 
 }  // namespace muster::checkpoint

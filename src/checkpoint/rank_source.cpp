@@ -1,10 +1,10 @@
 #include "checkpoint/rank_source.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include <ATen/Parallel.h>
 
 #include "checkpoint/element_types.h"
 #include "muster/base/error.h"
@@ -31,7 +31,8 @@ auto as_file_of_checkpoint(Action&& action) {
 
 }  // namespace
 
-RankSource::RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank, bool check_head)
+RankSource::RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank,
+                       bool check_head)
     : folder_(std::move(folder)), data_name_(format::rank_file_name(rank)) {
   read_index(manifest, rank);
   is_checked_ = std::make_unique<std::atomic<bool>[]>(index_.checksums.size());
@@ -40,7 +41,7 @@ RankSource::RankSource(std::shared_ptr<format::OpenFolder> folder, const format:
   } catch (const CheckpointError&) {
     if (check_head) throw;
     entries_.clear();
-    read_checked_head();   // a damaged one is named as such
+    read_checked_head();  // a damaged one is named as such
   }
 }
 
@@ -49,9 +50,11 @@ void RankSource::trust_values() {
 }
 
 void RankSource::refuse(const std::string& name, const std::string& what) const {
-  throw CheckpointError("MU213", (folder_->path() / name).string() + " " + what +
-                                     ": it is torn, was edited, or belongs to another checkpoint; nothing was loaded. Copy the checkpoint again "
-                                     "as a whole, or load an older one");
+  throw CheckpointError(
+      "MU213",
+      (folder_->path() / name).string() + " " + what +
+          ": it is torn, was edited, or belongs to another checkpoint; nothing was loaded. Copy the checkpoint again "
+          "as a whole, or load an older one");
 }
 
 void RankSource::read_index(const format::Manifest& manifest, int rank) {
@@ -59,19 +62,23 @@ void RankSource::read_index(const format::Manifest& manifest, int rank) {
   const format::FileMark& mark = manifest.indexes[static_cast<std::size_t>(rank)];
   const std::string text = as_file_of_checkpoint([&] {
     const format::InputFile file(folder_->descriptor(), folder_->path() / name);
-    if (file.size() != mark.bytes) refuse(name, "has " + std::to_string(file.size()) + " bytes, not the " + std::to_string(mark.bytes) + " that were saved");
+    if (file.size() != mark.bytes)
+      refuse(name, "has " + std::to_string(file.size()) + " bytes, not the " + std::to_string(mark.bytes) +
+                       " that were saved");
     return file.read_text(mark.bytes);
   });
   if (format::checksum_of(text) != mark.checksum) refuse(name, "has not the bytes that were saved");
   index_ = format::parse_rank_index(text, (folder_->path() / name).string());
-  if (index_.id != manifest.id || index_.rank != rank) refuse(name, "is not of this save or not of rank " + std::to_string(rank));
+  if (index_.id != manifest.id || index_.rank != rank)
+    refuse(name, "is not of this save or not of rank " + std::to_string(rank));
 }
 
 std::shared_ptr<format::InputFile> RankSource::open() const {
   return as_file_of_checkpoint([&] {
     auto file = std::make_shared<format::InputFile>(folder_->descriptor(), folder_->path() / data_name_);
     if (file->size() != index_.file_bytes)
-      refuse(data_name_, "has " + std::to_string(file->size()) + " bytes, not the " + std::to_string(index_.file_bytes) + " that were saved");
+      refuse(data_name_, "has " + std::to_string(file->size()) + " bytes, not the " +
+                             std::to_string(index_.file_bytes) + " that were saved");
     return file;
   });
 }
@@ -120,8 +127,8 @@ void RankSource::compare(std::size_t block, std::uint64_t checksum) const {
   std::string list;
   for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 3); ++i) list += (i ? ", '" : " '") + names[i] + "'";
   if (names.size() > 3) list += " and " + std::to_string(names.size() - 3) + " more";
-  refuse(data_name_, "has not the bytes that were saved between byte " + std::to_string(begin) + " and " + std::to_string(end) +
-                         (list.empty() ? "" : ", in tensor" + list));
+  refuse(data_name_, "has not the bytes that were saved between byte " + std::to_string(begin) + " and " +
+                         std::to_string(end) + (list.empty() ? "" : ", in tensor" + list));
 }
 
 std::shared_ptr<format::MappedFile> RankSource::take_mapping(const format::InputFile& file) const {
@@ -132,11 +139,13 @@ std::shared_ptr<format::MappedFile> RankSource::take_mapping(const format::Input
 }
 
 /// What is in memory is looked at where it is, so that it need not be brought in a second time when it is used.
-void RankSource::check_block(const format::InputFile& file, const format::MappedFile& mapping, std::size_t block) const {
+void RankSource::check_block(const format::InputFile& file, const format::MappedFile& mapping,
+                             std::size_t block) const {
   if (is_checked_[block]) return;
   const std::uint64_t begin = block * index_.block_bytes, length = block_length(block);
   if (mapping.is_resident(file, begin, static_cast<std::size_t>(length))) {
-    compare(block, format::checksum_of({reinterpret_cast<const char*>(mapping.data()) + begin, static_cast<std::size_t>(length)}));
+    compare(block, format::checksum_of(
+                       {reinterpret_cast<const char*>(mapping.data()) + begin, static_cast<std::size_t>(length)}));
     return;
   }
   read_block(file, {block, 0, 0, nullptr});
@@ -144,7 +153,8 @@ void RankSource::check_block(const format::InputFile& file, const format::Mapped
 
 /// A piece is hashed while it is in the processor's cache, wherever it is wanted.
 void RankSource::read_block(const format::InputFile& file, const Wanted& wanted) const {
-  const std::uint64_t begin = wanted.block * index_.block_bytes, length = block_length(wanted.block), end = wanted.skip + wanted.bytes;
+  const std::uint64_t begin = wanted.block * index_.block_bytes, length = block_length(wanted.block),
+                      end = wanted.skip + wanted.bytes;
   std::vector<char> scratch;
   format::Checksum checksum;
   for (std::uint64_t done = 0; done < length; done += kBytesPerCheck) {
@@ -155,7 +165,8 @@ void RankSource::read_block(const format::InputFile& file, const Wanted& wanted)
     file.read_at(begin + done, target, static_cast<std::size_t>(bytes));
     checksum.update(target, static_cast<std::size_t>(bytes));
     const std::uint64_t from = std::max(done, wanted.skip), until = std::min(done + bytes, end);
-    if (!straight && from < until) std::memcpy(wanted.to + (from - wanted.skip), target + (from - done), static_cast<std::size_t>(until - from));
+    if (!straight && from < until)
+      std::memcpy(wanted.to + (from - wanted.skip), target + (from - done), static_cast<std::size_t>(until - from));
   }
   compare(wanted.block, checksum.value());
 }
@@ -164,7 +175,8 @@ void RankSource::check_blocks(std::size_t first, std::size_t last) const {
   if (first >= last) return;
   const auto file = open();
   at::parallel_for(static_cast<int64_t>(first), static_cast<int64_t>(last), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) read_block(*file, {static_cast<std::size_t>(block), 0, 0, nullptr});
+    for (int64_t block = begin; block < end; ++block)
+      read_block(*file, {static_cast<std::size_t>(block), 0, 0, nullptr});
   });
 }
 
@@ -172,11 +184,14 @@ void RankSource::check() {
   if (mapping_) check(*open(), *mapping_, 0, index_.file_bytes);
 }
 
-void RankSource::check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset, std::uint64_t bytes) const {
+void RankSource::check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset,
+                       std::uint64_t bytes) const {
   if (bytes == 0) return;
   const auto first = static_cast<std::ptrdiff_t>(offset / index_.block_bytes);
   const auto last = static_cast<std::ptrdiff_t>((std::min(offset + bytes, index_.file_bytes) - 1) / index_.block_bytes);
-  if (std::all_of(&is_checked_[first], &is_checked_[last] + 1, [](const std::atomic<bool>& done) { return done.load(); })) return;
+  if (std::all_of(&is_checked_[first], &is_checked_[last] + 1,
+                  [](const std::atomic<bool>& done) { return done.load(); }))
+    return;
   at::parallel_for(first, last + 1, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) check_block(file, mapping, static_cast<std::size_t>(block));
   });
@@ -193,7 +208,8 @@ std::uint64_t RankSource::read(std::uint64_t offset, void* to, std::uint64_t byt
     const std::uint64_t begin = block * index_.block_bytes, length = block_length(block);
     const std::uint64_t wanted = std::min(bytes, begin + length - offset);
     if (is_checked_[block]) {
-      if (ranges.empty() || ranges.back().offset + ranges.back().bytes != offset) ranges.push_back({file, offset, place, 0});
+      if (ranges.empty() || ranges.back().offset + ranges.back().bytes != offset)
+        ranges.push_back({file, offset, place, 0});
       ranges.back().bytes += wanted;
       taken += wanted;
     } else {

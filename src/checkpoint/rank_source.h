@@ -35,13 +35,15 @@ class RankSource {
   /// The tensors' file. Throws: CheckpointError MU213 if it is gone or has another size.
   std::shared_ptr<format::InputFile> open() const;
 
-  /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 that names the tensors in a damaged one, MU200.
+  /// Checks all blocks that are not checked yet. Throws: CheckpointError MU213 that names the tensors in a damaged one,
+  /// MU200.
   void check();
   std::size_t blocks() const { return index_.checksums.size(); }
   /// Checks the blocks [first, last), reading each of their bytes once.
   void check_blocks(std::size_t first, std::size_t last) const;
   /// As check(), for the blocks of a part of the file, which is resident in memory.
-  void check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset, std::uint64_t bytes) const;
+  void check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset,
+             std::uint64_t bytes) const;
 
   /// Fills `to` with these bytes of the tensors' file, checking each block that is not checked yet.
   /// Returns how many bytes were read from the file. Throws: CheckpointError MU213, MU200.

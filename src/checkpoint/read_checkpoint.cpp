@@ -1,9 +1,9 @@
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <atomic>
 #include <map>
 #include <system_error>
+
+#include <ATen/ops/empty.h>
 
 #include "checkpoint/element_types.h"
 #include "checkpoint/rank_source.h"
@@ -42,7 +42,8 @@ format::Manifest read_manifest(const format::OpenFolder& folder) {
     return format::parse_manifest(file.read_text(kMaxManifestBytes), path.string());
   } catch (const CheckpointError& error) {
     if (error.id() != "MU200") throw;
-    throw CheckpointError("MU210", std::string(error.what()).substr(error.id().size() + 2) + "; " + folder.path().string() +
+    throw CheckpointError("MU210", std::string(error.what()).substr(error.id().size() + 2) + "; " +
+                                       folder.path().string() +
                                        " is no complete checkpoint: name a folder that was saved as one");
   }
 }
@@ -50,7 +51,8 @@ format::Manifest read_manifest(const format::OpenFolder& folder) {
 std::shared_ptr<format::OpenFolder> open_folder(const fs::path& path) {
   std::error_code ignored;
   const fs::path folder = format::find_folder(path);
-  if (!fs::exists(folder, ignored)) throw CheckpointError("MU210", "there is no checkpoint at " + path.string() + "; check the path");
+  if (!fs::exists(folder, ignored))
+    throw CheckpointError("MU210", "there is no checkpoint at " + path.string() + "; check the path");
   return std::make_shared<format::OpenFolder>(folder);
 }
 
@@ -58,7 +60,8 @@ void check_booleans(const at::Tensor& values, const std::string& name, const fs:
   if (values.scalar_type() != at::kBool) return;
   const auto* bytes = static_cast<const unsigned char*>(values.const_data_ptr());
   if (std::any_of(bytes, bytes + values.numel(), [](unsigned char byte) { return byte > 1; }))
-    throw CheckpointError("MU213", path.string() + ": tensor " + in_quotes(name) + " is BOOL and has a byte other than 0 and 1");
+    throw CheckpointError("MU213",
+                          path.string() + ": tensor " + in_quotes(name) + " is BOOL and has a byte other than 0 and 1");
 }
 
 }  // namespace
@@ -70,7 +73,9 @@ class Checkpoint::Files {
     const format::Manifest manifest = read_manifest(*folder_);
     id_ = manifest.id;
     const auto ranks = static_cast<int>(manifest.indexes.size());
-    for (int rank = 0; rank < ranks; ++rank) sources_.push_back(std::make_unique<RankSource>(folder_, manifest, rank, options.check != CheckpointCheck::share));
+    for (int rank = 0; rank < ranks; ++rank)
+      sources_.push_back(
+          std::make_unique<RankSource>(folder_, manifest, rank, options.check != CheckpointCheck::share));
     if (options.check == CheckpointCheck::share) check_share();
     for (const auto& source : sources_) {
       if (options.check == CheckpointCheck::everything) source->check();
@@ -80,7 +85,7 @@ class Checkpoint::Files {
       collect_slices();
       for (int rank = 0; rank < ranks; ++rank) check_state(rank);
     } catch (const CheckpointError&) {
-      if (options.check == CheckpointCheck::share)   // was it another's share that is damaged?
+      if (options.check == CheckpointCheck::share)  // was it another's share that is damaged?
         for (const auto& source : sources_) source->check_blocks(0, source->blocks());
       throw;
     }
@@ -93,7 +98,8 @@ class Checkpoint::Files {
 
   State state(int rank, bool own) const {
     if (rank < 0 || rank >= world_size())
-      throw CheckpointError("MU215", path().string() + " was saved by " + std::to_string(world_size()) + " ranks, there is no rank " + std::to_string(rank));
+      throw CheckpointError("MU215", path().string() + " was saved by " + std::to_string(world_size()) +
+                                         " ranks, there is no rank " + std::to_string(rank));
     const RankSource& source = *sources_[static_cast<std::size_t>(rank)];
     const auto file = source.open();
     const auto mapping = source.take_mapping(*file);
@@ -114,25 +120,32 @@ class Checkpoint::Files {
     constexpr std::size_t kLongest = 2000;
     for (const SlicedTensor& tensor : sliced_)
       if (known.size() < kLongest) known += (known.empty() ? "" : ", ") + shown(tensor.name);
-    throw CheckpointError("MU215", path().string() + " has no sliced tensor " + in_quotes(name) + "; it has: " + (known.empty() ? "none" : known));
+    throw CheckpointError("MU215", path().string() + " has no sliced tensor " + in_quotes(name) +
+                                       "; it has: " + (known.empty() ? "none" : known));
   }
 
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) {
     const StoredRuns& stored = find(name);
     const std::int64_t end = begin + to.numel();
-    const auto refuse = [&](const std::string& what) { throw CheckpointError("MU215", path().string() + ": sliced tensor " + in_quotes(name) + " " + what); };
+    const auto refuse = [&](const std::string& what) {
+      throw CheckpointError("MU215", path().string() + ": sliced tensor " + in_quotes(name) + " " + what);
+    };
     if (begin < 0 || end > stored.tensor->numel())
-      refuse("has " + std::to_string(stored.tensor->numel()) + " elements; " + std::to_string(begin) + " to " + std::to_string(end) + " were asked for");
-    if (to.scalar_type() != stored.tensor->dtype) refuse(std::string("has dtype ") + c10::toString(stored.tensor->dtype) + ", it was to be read as " + c10::toString(to.scalar_type()));
+      refuse("has " + std::to_string(stored.tensor->numel()) + " elements; " + std::to_string(begin) + " to " +
+             std::to_string(end) + " were asked for");
+    if (to.scalar_type() != stored.tensor->dtype)
+      refuse(std::string("has dtype ") + c10::toString(stored.tensor->dtype) + ", it was to be read as " +
+             c10::toString(to.scalar_type()));
     if (!to.device().is_cpu() || !to.is_contiguous()) refuse("can only be read into a contiguous tensor on the CPU");
     if (to.numel() == 0) return;
     auto* place = static_cast<char*>(to.mutable_data_ptr());
     const auto bytes_each = static_cast<std::int64_t>(to.element_size());
-    auto run = std::upper_bound(stored.runs.begin(), stored.runs.end(), begin, [](std::int64_t at, const StoredRun& next) { return at < next.end; });
+    auto run = std::upper_bound(stored.runs.begin(), stored.runs.end(), begin,
+                                [](std::int64_t at, const StoredRun& next) { return at < next.end; });
     for (; begin < end; ++run) {
       const std::int64_t count = std::min(end, run->end) - begin;
-      bytes_read_ += run->source->read(run->offset + static_cast<std::uint64_t>((begin - run->begin) * bytes_each), place,
-                                       static_cast<std::uint64_t>(count * bytes_each));
+      bytes_read_ += run->source->read(run->offset + static_cast<std::uint64_t>((begin - run->begin) * bytes_each),
+                                       place, static_cast<std::uint64_t>(count * bytes_each));
       place += count * bytes_each;
       begin += count;
     }
@@ -146,7 +159,8 @@ class Checkpoint::Files {
   at::Tensor load(const RankSource& source, const std::string& name, const std::shared_ptr<format::InputFile>& file,
                   const format::MappedFile& mapping, checkpoint::Mappings& mappings) const {
     const format::TensorEntry& entry = source.entry(name);
-    const checkpoint::StoredTensor stored{entry, file, checkpoint::shape_of(entry, path().string()), *checkpoint::scalar_type(entry.type)};
+    const checkpoint::StoredTensor stored{entry, file, checkpoint::shape_of(entry, path().string()),
+                                          *checkpoint::scalar_type(entry.type)};
     source.check(*file, mapping, entry.offset, entry.bytes);
     checkpoint::check_booleans(stored);
     if (options_.map) return mappings.tensor(stored);
@@ -155,8 +169,8 @@ class Checkpoint::Files {
     return tensor;
   }
 
-  /// Shares are runs of bytes over all files in their order, and a block is in that in which it begins: where as many ranks load as
-  /// saved, each checks about what it reads.
+  /// Shares are runs of bytes over all files in their order, and a block is in that in which it begins: where as many
+  /// ranks load as saved, each checks about what it reads.
   void check_share() const {
     std::uint64_t total = 0, before = 0;
     for (const auto& source : sources_) total += source->index().file_bytes;
@@ -164,7 +178,9 @@ class Checkpoint::Files {
     const std::uint64_t first = total / parts * part, last = part + 1 == parts ? total : total / parts * (part + 1);
     for (const auto& source : sources_) {
       const auto& [bytes, block] = std::pair(source->index().file_bytes, source->index().block_bytes);
-      const auto first_block_from = [&](std::uint64_t at) { return static_cast<std::size_t>((std::clamp(at, before, before + bytes) - before + block - 1) / block); };
+      const auto first_block_from = [&](std::uint64_t at) {
+        return static_cast<std::size_t>((std::clamp(at, before, before + bytes) - before + block - 1) / block);
+      };
       source->check_blocks(first_block_from(first), first_block_from(last));
       before += bytes;
     }
@@ -178,17 +194,22 @@ class Checkpoint::Files {
       for (const format::SliceEntry& slice : source->index().slices) {
         const format::TensorEntry& entry = source->entry(slice.tensor);
         const auto shape = checkpoint::shape_of(entry, path().string());
-        if (shape.size() != 1) throw CheckpointError("MU213", path().string() + ": the slice of " + in_quotes(slice.name) + " is no tensor of one dimension; the file was edited");
+        if (shape.size() != 1)
+          throw CheckpointError("MU213", path().string() + ": the slice of " + in_quotes(slice.name) +
+                                             " is no tensor of one dimension; the file was edited");
         const auto type = *checkpoint::scalar_type(entry.type);
-        parts.push_back({slice.name, std::string(format::name_of(entry.type)), slice.shape, slice.begin, shape[0], source->index().rank});
+        parts.push_back({slice.name, std::string(format::name_of(entry.type)), slice.shape, slice.begin, shape[0],
+                         source->index().rank});
         tensors.try_emplace(slice.name, SlicedTensor{slice.name, slice.shape, type});
-        if (shape[0] > 0) runs_[slice.name].runs.push_back({slice.begin, slice.begin + shape[0], source.get(), entry.offset});
+        if (shape[0] > 0)
+          runs_[slice.name].runs.push_back({slice.begin, slice.begin + shape[0], source.get(), entry.offset});
       }
     format::check_slices(std::move(parts), path().string());
     for (auto& [name, tensor] : tensors) sliced_.push_back(std::move(tensor));
     for (const SlicedTensor& tensor : sliced_) {
       StoredRuns& stored = runs_[tensor.name];
-      std::sort(stored.runs.begin(), stored.runs.end(), [](const StoredRun& a, const StoredRun& b) { return a.begin < b.begin; });
+      std::sort(stored.runs.begin(), stored.runs.end(),
+                [](const StoredRun& a, const StoredRun& b) { return a.begin < b.begin; });
       stored.tensor = &tensor;
     }
   }
@@ -219,7 +240,8 @@ std::int64_t SlicedTensor::numel() const {
   return count;
 }
 
-Checkpoint::Checkpoint(const fs::path& folder, const ReadCheckpointOptions& options) : files_(std::make_shared<Files>(folder, options)) {}
+Checkpoint::Checkpoint(const fs::path& folder, const ReadCheckpointOptions& options)
+    : files_(std::make_shared<Files>(folder, options)) {}
 
 const fs::path& Checkpoint::path() const { return files_->path(); }
 const std::string& Checkpoint::id() const { return files_->id(); }
@@ -228,14 +250,17 @@ State Checkpoint::shared() const { return files_->state(0, false); }
 State Checkpoint::own(int rank) const { return files_->state(rank, true); }
 const std::vector<SlicedTensor>& Checkpoint::sliced() const { return files_->sliced(); }
 const SlicedTensor& Checkpoint::sliced(std::string_view name) const { return *files_->find(name).tensor; }
-void Checkpoint::read(std::string_view name, std::int64_t begin, const at::Tensor& to) const { files_->read(name, begin, to); }
+void Checkpoint::read(std::string_view name, std::int64_t begin, const at::Tensor& to) const {
+  files_->read(name, begin, to);
+}
 std::uint64_t Checkpoint::bytes_read() const { return files_->bytes_read(); }
 
 at::Tensor Checkpoint::read(std::string_view name, std::int64_t begin, std::int64_t end) const {
   const SlicedTensor& tensor = sliced(name);
   if (begin < 0 || end < begin || end > tensor.numel())
-    throw CheckpointError("MU215", path().string() + ": sliced tensor " + in_quotes(tensor.name) + " has " + std::to_string(tensor.numel()) + " elements; " +
-                                       std::to_string(begin) + " to " + std::to_string(end) + " were asked for");
+    throw CheckpointError("MU215", path().string() + ": sliced tensor " + in_quotes(tensor.name) + " has " +
+                                       std::to_string(tensor.numel()) + " elements; " + std::to_string(begin) + " to " +
+                                       std::to_string(end) + " were asked for");
   at::Tensor values = at::empty({end - begin}, at::TensorOptions().dtype(tensor.dtype));
   read(name, begin, values);
   return values;

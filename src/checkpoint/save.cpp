@@ -1,7 +1,7 @@
-#include <ATen/core/Tensor.h>
-
 #include <memory>
 #include <system_error>
+
+#include <ATen/core/Tensor.h>
 
 #include "checkpoint/dense.h"
 #include "checkpoint/element_types.h"
@@ -55,8 +55,9 @@ class TensorStream {
   std::size_t waiting_ = 0;
 };
 
-std::unique_ptr<format::AtomicFile> write_aside(const NamedTensors& tensors, const fs::path& path, const format::Metadata& metadata,
-                                                Durability durability, const ValueOf& value_of) {
+std::unique_ptr<format::AtomicFile> write_aside(const NamedTensors& tensors, const fs::path& path,
+                                                const format::Metadata& metadata, Durability durability,
+                                                const ValueOf& value_of) {
   std::vector<format::TensorSpec> specs;
   specs.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor, path.string()));
@@ -73,7 +74,8 @@ std::unique_ptr<format::AtomicFile> write_aside(const NamedTensors& tensors, con
 void check_names(const NamedTensors& tensors, const fs::path& path) {
   std::map<std::string_view, int> seen;
   for (const auto& [name, tensor] : tensors)
-    if (seen[name]++ > 0) throw CheckpointError("MU203", path.string() + " was not written: two tensors are named " + in_quotes(name));
+    if (seen[name]++ > 0)
+      throw CheckpointError("MU203", path.string() + " was not written: two tensors are named " + in_quotes(name));
 }
 
 std::vector<NamedTensors> split(const NamedTensors& tensors, std::uint64_t limit_bytes, format::WeightIndex& index,
@@ -98,8 +100,8 @@ void make_target_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
-    throw CheckpointError(
-        "MU202", folder.string() + " is no folder and cannot be made one (" + (error ? error.message() : "a file has that name") + ")");
+    throw CheckpointError("MU202", folder.string() + " is no folder and cannot be made one (" +
+                                       (error ? error.message() : "a file has that name") + ")");
 }
 
 }  // namespace
@@ -112,11 +114,13 @@ void save_file(const NamedTensors& tensors, const fs::path& path, const SaveFile
   write_aside(untied.tensors, path, metadata, options.durability, {})->publish();
 }
 
-std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder, const SaveWeightsOptions& options) {
+std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder,
+                                   const SaveWeightsOptions& options) {
   return save_weights(tensors, folder, options, {});
 }
 
-std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder, const SaveWeightsOptions& options, const ValueOf& value_of) {
+std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& folder,
+                                   const SaveWeightsOptions& options, const ValueOf& value_of) {
   make_target_folder(folder);
   check_names(tensors, folder);
   const checkpoint::UntiedTensors untied = checkpoint::drop_tied(tensors);
@@ -132,7 +136,8 @@ std::vector<fs::path> save_weights(const NamedTensors& tensors, const fs::path& 
     paths.push_back(folder / format::shard_name(i, shards.size()));
     files.push_back(write_aside(shards[i], paths.back(), metadata[i], options.durability, value_of));
   }
-  format::publish_weight_set(folder, files, shards.size() > 1 ? std::optional(index) : std::nullopt, options.durability);
+  format::publish_weight_set(folder, files, shards.size() > 1 ? std::optional(index) : std::nullopt,
+                             options.durability);
   return paths;
 }
 

@@ -18,7 +18,8 @@ constexpr std::string_view kDigits = "0123456789abcdef";
 
 std::string hex_of(std::string_view bytes) {
   std::string text;
-  for (const char c : bytes) (text += kDigits[static_cast<unsigned char>(c) >> 4]) += kDigits[static_cast<unsigned char>(c) & 15];
+  for (const char c : bytes)
+    (text += kDigits[static_cast<unsigned char>(c) >> 4]) += kDigits[static_cast<unsigned char>(c) & 15];
   return text;
 }
 
@@ -33,14 +34,18 @@ class StateWriter {
   explicit StateWriter(const StoreTensor& store) : store_(store) {}
 
   Json operator()(const State& state, const std::string& path, int depth) const {
-    if (depth > kMaxStateDepth) throw CheckpointError("MU203", "a state is nested more than " + std::to_string(kMaxStateDepth) + " deep at " + path);
+    if (depth > kMaxStateDepth)
+      throw CheckpointError("MU203",
+                            "a state is nested more than " + std::to_string(kMaxStateDepth) + " deep at " + path);
     switch (state.kind()) {
       case State::Kind::none: return {};
       case State::Kind::boolean: return state.boolean();
       case State::Kind::integer: return state.integer();
       case State::Kind::number: return number(state.number());
-      case State::Kind::text: return format::is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_of(state.text()));
-      case State::Kind::tensor: return tagged("tensor", state.tensor().defined() ? Json(store_(path, state.tensor())) : Json());
+      case State::Kind::text:
+        return format::is_utf8(state.text()) ? Json(state.text()) : tagged("bytes", hex_of(state.text()));
+      case State::Kind::tensor:
+        return tagged("tensor", state.tensor().defined() ? Json(store_(path, state.tensor())) : Json());
       case State::Kind::list: return list(state.list(), path, depth);
       case State::Kind::map: return map(state.map(), path, depth);
     }
@@ -57,13 +62,15 @@ class StateWriter {
 
   Json list(const State::List& states, const std::string& path, int depth) const {
     Json::List result;
-    for (std::size_t i = 0; i < states.size(); ++i) result.push_back((*this)(states[i], path + "/" + std::to_string(i), depth + 1));
+    for (std::size_t i = 0; i < states.size(); ++i)
+      result.push_back((*this)(states[i], path + "/" + std::to_string(i), depth + 1));
     return result;
   }
 
   Json map(const State::Map& states, const std::string& path, int depth) const {
     Json::Map result;
-    for (const auto& [name, state] : states) result.emplace_back(escaped(name, false), (*this)(state, path + "/" + escaped(name, true), depth + 1));
+    for (const auto& [name, state] : states)
+      result.emplace_back(escaped(name, false), (*this)(state, path + "/" + escaped(name, true), depth + 1));
     return tagged("map", std::move(result));
   }
 
@@ -90,7 +97,8 @@ class StateReader {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw CheckpointError("MU213", std::string(file_) + ": a state in it " + what + "; the file was edited or is none of Muster's");
+    throw CheckpointError(
+        "MU213", std::string(file_) + ": a state in it " + what + "; the file was edited or is none of Muster's");
   }
 
   State tagged(const Json::Map& map) const {
@@ -101,7 +109,8 @@ class StateReader {
     const auto* text = value.get<std::string>();
     if (tag == "tensor" && text) return find_(*text);
     if (tag == "bytes" && text) return bytes(*text);
-    if (const auto bits = tag == "number" && text ? format::from_hex(*text) : std::nullopt) return std::bit_cast<double>(*bits);
+    if (const auto bits = tag == "number" && text ? format::from_hex(*text) : std::nullopt)
+      return std::bit_cast<double>(*bits);
     refuse("has a table marked " + in_quotes(tag) + " that cannot be understood");
   }
 
@@ -156,14 +165,20 @@ std::string escaped(std::string_view text, bool in_path) {
     const std::string_view character = text.substr(i, length);
     const bool is_plain = format::is_utf8(character) && character != "%" && !(in_path && character == "/");
     if (is_plain) result += character;
-    else ((result += '%') += kDigits[static_cast<unsigned char>(text[i]) >> 4]) += kDigits[static_cast<unsigned char>(text[i]) & 15];
+    else
+      ((result += '%') += kDigits[static_cast<unsigned char>(text[i]) >> 4]) +=
+          kDigits[static_cast<unsigned char>(text[i]) & 15];
     i += is_plain ? character.size() : 1;
   }
   return result;
 }
 
-Json json_of(const State& state, const StoreTensor& store, const std::string& root) { return StateWriter(store)(state, root, 0); }
+Json json_of(const State& state, const StoreTensor& store, const std::string& root) {
+  return StateWriter(store)(state, root, 0);
+}
 
-State state_of(const Json& json, const FindTensor& find, std::string_view file) { return StateReader(find, file)(json); }
+State state_of(const Json& json, const FindTensor& find, std::string_view file) {
+  return StateReader(find, file)(json);
+}
 
 }  // namespace muster::checkpoint

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <string>
 #include <string_view>
+
+#include <ATen/core/Tensor.h>
 
 #include "muster/format/json.h"
 #include "muster/tree/state.h"

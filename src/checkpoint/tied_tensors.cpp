@@ -5,19 +5,21 @@
 namespace muster::checkpoint {
 namespace {
 
-bool can_be_tied(const at::Tensor& tensor) { return tensor.defined() && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0; }
+bool can_be_tied(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0;
+}
 
 /// No pointers are asked for: a sharded model has none between steps.
 bool begin_alike(const at::Tensor& a, const at::Tensor& b) {
-  return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() && a.storage_offset() == b.storage_offset();
+  return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
+         a.storage_offset() == b.storage_offset();
 }
 
 }  // namespace
 
 bool are_tied(const at::Tensor& a, const at::Tensor& b) {
-  return can_be_tied(a) && can_be_tied(b) && begin_alike(a, b) &&
-         a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() && a.is_conj() == b.is_conj() &&
-         a.is_neg() == b.is_neg();
+  return can_be_tied(a) && can_be_tied(b) && begin_alike(a, b) && a.scalar_type() == b.scalar_type() &&
+         a.sizes() == b.sizes() && a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 UntiedTensors drop_tied(const NamedTensors& tensors) {

@@ -1,11 +1,11 @@
 #include "checkpoint/weight_source.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-
-#include <algorithm>
-#include <cstring>
 
 #include "checkpoint/element_types.h"
 #include "muster/base/error.h"
@@ -30,7 +30,8 @@ struct Piece {
 /// Large pieces that are in the page cache are copied from a mapping of the file, which is faster than read().
 void read_piece(const Piece& piece) {
   const bool mapped = piece.mapping && piece.bytes >= kBytesWorthMapping;
-  if (!mapped || !piece.mapping->copy_to(*piece.file, piece.to, piece.offset, piece.bytes)) piece.file->read_at(piece.offset, piece.to, piece.bytes);
+  if (!mapped || !piece.mapping->copy_to(*piece.file, piece.to, piece.offset, piece.bytes))
+    piece.file->read_at(piece.offset, piece.to, piece.bytes);
 }
 
 void add_file(WeightSource& source, const std::filesystem::path& path) {
@@ -41,10 +42,11 @@ void add_file(WeightSource& source, const std::filesystem::path& path) {
     const auto shape = shape_of(entry, path.string());
     const at::ScalarType type = *scalar_type(entry.type);
     std::string name = entry.name;
-    const auto [place, fresh] = source.tensors.emplace(std::move(name), StoredTensor{std::move(entry), file, shape, type});
+    const auto [place, fresh] =
+        source.tensors.emplace(std::move(name), StoredTensor{std::move(entry), file, shape, type});
     if (!fresh)
-      throw CheckpointError(
-          "MU205", "tensor " + in_quotes(place->first) + " is in two files, " + place->second.file->path().string() + " and " + path.string());
+      throw CheckpointError("MU205", "tensor " + in_quotes(place->first) + " is in two files, " +
+                                         place->second.file->path().string() + " and " + path.string());
   }
 }
 
@@ -58,7 +60,8 @@ void check_index(const WeightSource& source, const format::WeightSet& set) {
       refuse("says that tensor " + in_quotes(name) + " is in " + file + ", which has none of that name");
   }
   for (const auto& [name, tensor] : source.tensors)
-    if (!set.index->file_of.contains(name)) refuse("does not know tensor " + in_quotes(name) + " of " + tensor.file->path().filename().string());
+    if (!set.index->file_of.contains(name))
+      refuse("does not know tensor " + in_quotes(name) + " of " + tensor.file->path().filename().string());
 }
 
 }  // namespace

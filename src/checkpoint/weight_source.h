@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "muster/format/input_file.h"
 #include "muster/format/safetensors.h"
@@ -57,7 +57,9 @@ class Mappings {
  public:
   Mappings() = default;
   /// For a file that is mapped already.
-  Mappings(const std::shared_ptr<format::InputFile>& file, std::shared_ptr<format::MappedFile> mapping) { of_file_[file.get()] = std::move(mapping); }
+  Mappings(const std::shared_ptr<format::InputFile>& file, std::shared_ptr<format::MappedFile> mapping) {
+    of_file_[file.get()] = std::move(mapping);
+  }
 
   at::Tensor tensor(const StoredTensor& stored);
 

@@ -6,12 +6,13 @@
 
 namespace muster {
 
-std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder, const dist::Communicator& group,
-                                       const WriteCheckpointOptions& options) {
+std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
+                                       const dist::Communicator& group, const WriteCheckpointOptions& options) {
   checkpoint::RankParts parts;
   const auto write_rank = [&](const std::filesystem::path& part, const std::string& id) {
     auto planned = checkpoint::plan_rank(contents, group.rank(), folder);
-    const auto mark = checkpoint::write_rank(planned, nullptr, part, group.rank(), id, options.durability, [] { return true; });
+    const auto mark =
+        checkpoint::write_rank(planned, nullptr, part, group.rank(), id, options.durability, [] { return true; });
     parts.parts = std::move(planned.parts);
     return mark;
   };

@@ -11,7 +11,8 @@ namespace {
 
 using cluster::present;
 
-// Here, since every program of several ranks has this object file, and so early, since options may be refused before main() has made a runtime.
+// Here, since every program of several ranks has this object file, and so early, since options may be refused before
+// main() has made a runtime.
 [[maybe_unused]] const bool ends_by_errors = cluster::end_by_uncaught_errors();
 
 /// Families that say "started by a launcher" and that no reader here understands.
@@ -30,10 +31,11 @@ void refuse_unknown_launcher(const Environment& variables) {
   };
   for (const auto& sign : signs)
     if (variables.has(sign.variable))
-      throw ConfigError("MU023", log::format("variable ", sign.variable, " looks as if ", sign.launcher,
-                                             " started this program, which is not understood; set RANK, WORLD_SIZE, LOCAL_RANK, "
-                                             "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, or unset ",
-                                             sign.variable, " to run alone"));
+      throw ConfigError("MU023",
+                        log::format("variable ", sign.variable, " looks as if ", sign.launcher,
+                                    " started this program, which is not understood; set RANK, WORLD_SIZE, LOCAL_RANK, "
+                                    "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, or unset ",
+                                    sign.variable, " to run alone"));
 }
 
 /// RANK and its kin without RANK or WORLD_SIZE: nobody sets them so on purpose.
@@ -43,21 +45,25 @@ void refuse_half_set(const Environment& variables) {
   if (found.empty()) return;
   std::string names;
   for (const auto& name : found) names += (names.empty() ? "" : ", ") + name;
-  throw ConfigError("MU020", log::format("of RANK and WORLD_SIZE not both are set, but ", names,
-                                         found.size() == 1 ? " is" : " are", "; set RANK and WORLD_SIZE, or none of them to run alone"));
+  throw ConfigError(
+      "MU020", log::format("of RANK and WORLD_SIZE not both are set, but ", names, found.size() == 1 ? " is" : " are",
+                           "; set RANK and WORLD_SIZE, or none of them to run alone"));
 }
 
 bool pmi_is_slurms(const Environment& variables) {
   return cluster::find_slurm(variables) == cluster::SlurmPresence::task &&
-         variables.find("PMI_RANK") == variables.find("SLURM_PROCID") && variables.find("PMI_SIZE") == variables.find("SLURM_NTASKS");
+         variables.find("PMI_RANK") == variables.find("SLURM_PROCID") &&
+         variables.find("PMI_SIZE") == variables.find("SLURM_NTASKS");
 }
 
 Cluster alone(const Environment& variables) {
   Cluster result;
   auto tasks = cluster::read_number(variables, "SLURM_NTASKS", 1);
   if (cluster::find_slurm(variables) == cluster::SlurmPresence::shell && tasks.value_or(1) > 1)
-    result.note = log::format("SLURM_NTASKS is ", *tasks, ", but this program was not started by srun: it runs alone; "
-                              "start it with srun for ", *tasks, " ranks");
+    result.note = log::format("SLURM_NTASKS is ", *tasks,
+                              ", but this program was not started by srun: it runs alone; "
+                              "start it with srun for ",
+                              *tasks, " ranks");
   return result;
 }
 

@@ -16,7 +16,7 @@
 namespace muster::cluster {
 namespace {
 
-std::terminate_handler handler_before = nullptr;   // as process-wide as the handler itself
+std::terminate_handler handler_before = nullptr;  // as process-wide as the handler itself
 
 /// The page that the launcher gave this process.
 Report own_report() {
@@ -35,7 +35,8 @@ void flush(FILE* stream) {
 [[noreturn]] void end_by_uncaught() {
   if (const auto words = words_of_error(std::current_exception())) {
     const char* rank = std::getenv(kRank);
-    if (!leave_last_words(own_report(), *words)) std::fprintf(stderr, "muster: rank %s: %s\n", rank ? rank : "?", words->c_str());
+    if (!leave_last_words(own_report(), *words))
+      std::fprintf(stderr, "muster: rank %s: %s\n", rank ? rank : "?", words->c_str());
     end_by_error();
   }
   if (handler_before) handler_before();

@@ -30,8 +30,8 @@ constexpr unsigned int kListens = 0x0A;  // as /proc/net/tcp says it
 [[noreturn]] void refuse(int fd, int port, const std::string& address) {
   std::string reason = std::strerror(errno);
   if (fd >= 0) close(fd);
-  throw LaunchError("MU033", log::format("cannot listen on port ", port, address.empty() ? "" : " of " + address, ": ", reason,
-                                         port ? "; give another --main-port, or 0 for a free one" : ""));
+  throw LaunchError("MU033", log::format("cannot listen on port ", port, address.empty() ? "" : " of " + address, ": ",
+                                         reason, port ? "; give another --main-port, or 0 for a free one" : ""));
 }
 
 /// A port asked for by number may still be in TIME_WAIT from an earlier job; a free one is never shared, so it goes
@@ -171,8 +171,10 @@ bool listens_on_loopback_alone(int port) {
     for (std::string line; std::getline(lines, line);) {
       char digits[33] = "";
       unsigned int listens_at = 0, state = 0;
-      if (std::sscanf(line.c_str(), " %*d: %32[0-9A-F]:%x %*[0-9A-F]:%*x %x", digits, &listens_at, &state) != 3) continue;
-      if (state == kListens && static_cast<int>(listens_at) == port) ++(is_loopback(number_in_table(digits)) ? loopback : others);
+      if (std::sscanf(line.c_str(), " %*d: %32[0-9A-F]:%x %*[0-9A-F]:%*x %x", digits, &listens_at, &state) != 3)
+        continue;
+      if (state == kListens && static_cast<int>(listens_at) == port)
+        ++(is_loopback(number_in_table(digits)) ? loopback : others);
     }
   }
   return loopback > 0 && others == 0;

@@ -41,13 +41,15 @@ Cluster read_family(const Environment& variables, const Family& family, const st
   cluster.store_prefix = "muster/0";
   if (cluster.world_size == 1 || read_main_address(variables, kDefaultPort, cluster)) return cluster;
   if (cluster.nodes > 1)
-    throw ConfigError("MU024", format(family.launcher, " started ", cluster.world_size, " ranks on ", cluster.nodes,
-                                      " nodes (", names.world_size, ", ", names.local_world_size,
-                                      "), but MASTER_ADDR is not set; give every rank MASTER_ADDR, the host of rank 0, and "
-                                      "MASTER_PORT (with mpirun: -x MASTER_ADDR=host -x MASTER_PORT=29500)"));
+    throw ConfigError("MU024",
+                      format(family.launcher, " started ", cluster.world_size, " ranks on ", cluster.nodes, " nodes (",
+                             names.world_size, ", ", names.local_world_size,
+                             "), but MASTER_ADDR is not set; give every rank MASTER_ADDR, the host of rank 0, and "
+                             "MASTER_PORT (with mpirun: -x MASTER_ADDR=host -x MASTER_PORT=29500)"));
   if (job.empty())
-    throw ConfigError("MU024", format(family.launcher, " gives no name of the job by which ", cluster.world_size,
-                                      " ranks could meet; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
+    throw ConfigError("MU024",
+                      format(family.launcher, " gives no name of the job by which ", cluster.world_size,
+                             " ranks could meet; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
   meet_in_file(cluster);
   return cluster;
 }
@@ -55,10 +57,10 @@ Cluster read_family(const Environment& variables, const Family& family, const st
 }  // namespace
 
 Cluster read_open_mpi(const Environment& variables) {
-  static constexpr Family family{LauncherKind::open_mpi,
-                                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                  "OMPI_COMM_WORLD_LOCAL_SIZE"},
-                                 "Open MPI"};
+  static constexpr Family family{
+      LauncherKind::open_mpi,
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+      "Open MPI"};
   std::string job = variables.find("PMIX_NAMESPACE").value_or("");
   // The name space repeats when process ids do; the transport key is random.
   if (auto key = variables.find("OMPI_MCA_orte_precondition_transports")) job += (job.empty() ? "" : "-") + *key;
@@ -66,10 +68,10 @@ Cluster read_open_mpi(const Environment& variables) {
 }
 
 Cluster read_mvapich(const Environment& variables) {
-  static constexpr Family family{LauncherKind::mvapich,
-                                 {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-                                  "MV2_COMM_WORLD_LOCAL_SIZE"},
-                                 "MVAPICH"};
+  static constexpr Family family{
+      LauncherKind::mvapich,
+      {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
+      "MVAPICH"};
   return read_family(variables, family, variables.find("MPISPAWN_ID").value_or(""));
 }
 

@@ -35,7 +35,8 @@ int tasks_on_node(std::string_view text, int node, std::string_view variable) {
     int tasks = 0, nodes = 1;
     size_t open = entry.find("(x");
     if (open != std::string_view::npos) {
-      if (entry.back() != ')' || !read_digits(entry.substr(open + 2, entry.size() - open - 3), nodes)) refuse(variable, text, wanted);
+      if (entry.back() != ')' || !read_digits(entry.substr(open + 2, entry.size() - open - 3), nodes))
+        refuse(variable, text, wanted);
       entry = entry.substr(0, open);
     }
     if (!read_digits(entry, tasks)) refuse(variable, text, wanted);
@@ -60,7 +61,8 @@ std::string first_host(std::string_view list, std::string_view variable) {
     if (close == std::string_view::npos) refuse(variable, list, wanted);
     auto inside = trim(text.substr(at + 1, close - at - 1));
     auto number = trim(inside.substr(0, inside.find_first_of(",-")));
-    if (number.empty() || number.find_first_not_of("0123456789") != std::string_view::npos) refuse(variable, list, wanted);
+    if (number.empty() || number.find_first_not_of("0123456789") != std::string_view::npos)
+      refuse(variable, list, wanted);
     host += number;
     at = close + 1;
   }

@@ -46,9 +46,9 @@ Cluster read_slurm(const Environment& variables);
 
 /// The role of this process according to SLURM's variables.
 enum class SlurmPresence {
-  none,        ///< no SLURM
-  shell,       ///< an interactive shell, or the process of a batch script: a program in it runs alone
-  task,        ///< a task started by srun
+  none,   ///< no SLURM
+  shell,  ///< an interactive shell, or the process of a batch script: a program in it runs alone
+  task,   ///< a task started by srun
 };
 SlurmPresence find_slurm(const Environment& variables);
 

@@ -28,7 +28,8 @@ struct Written {
   std::atomic<std::int32_t> left_by_exception;
   char reason[512];
 };
-static_assert(sizeof(Written) <= kStandingBytes && std::atomic<std::int64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free);
+static_assert(sizeof(Written) <= kStandingBytes && std::atomic<std::int64_t>::is_always_lock_free &&
+              std::atomic<std::int32_t>::is_always_lock_free);
 
 std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
@@ -54,7 +55,7 @@ class Report::Page {
 
   const int descriptor;
   bool owns_descriptor = false;
-  std::mutex mutex;      // of the text and what belongs to it
+  std::mutex mutex;  // of the text and what belongs to it
   Written* const written;
 };
 
@@ -76,8 +77,11 @@ Report Report::make() {
 
 Report Report::open(int descriptor) {
   struct stat status;
-  // Whoever closed the launcher's descriptor may have opened a file of its own under the number: only sealed memory is ours.
-  if (descriptor < 0 || fcntl(descriptor, F_GET_SEALS) != kSeals || fstat(descriptor, &status) != 0 || status.st_size != kPageBytes) return {};
+  // Whoever closed the launcher's descriptor may have opened a file of its own under the number: only sealed memory is
+  // ours.
+  if (descriptor < 0 || fcntl(descriptor, F_GET_SEALS) != kSeals || fstat(descriptor, &status) != 0 ||
+      status.st_size != kPageBytes)
+    return {};
   auto page = Page::map(descriptor);
   return page && page->written->magic == kMagic ? Report(std::move(page)) : Report();
 }
@@ -108,7 +112,8 @@ void Report::lost(int rank, std::string_view reason) const noexcept {
 }
 
 void Report::well(std::chrono::steady_clock::time_point begun) const noexcept {
-  if (page_ && page_->written->lost_rank >= 0 && nanoseconds(begun) > page_->written->lost_at) page_->written->lost_rank = -1;
+  if (page_ && page_->written->lost_rank >= 0 && nanoseconds(begun) > page_->written->lost_at)
+    page_->written->lost_rank = -1;
 }
 
 void Report::left_by_exception() const noexcept {

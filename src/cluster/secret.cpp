@@ -27,7 +27,8 @@ constexpr const char* kBlanks = " \t\r\n";
 std::string read_all(int descriptor) {
   char bytes[4096];
   std::string text;
-  for (ssize_t got; text.size() < sizeof bytes && (got = ::read(descriptor, bytes, sizeof bytes)) > 0;) text.append(bytes, static_cast<std::size_t>(got));
+  for (ssize_t got; text.size() < sizeof bytes && (got = ::read(descriptor, bytes, sizeof bytes)) > 0;)
+    text.append(bytes, static_cast<std::size_t>(got));
   ::close(descriptor);
   return text;
 }
@@ -52,7 +53,10 @@ Secret read_secret_file(const std::filesystem::path& path) {
   const bool is_private = (status.st_mode & 077) == 0;
   if (is_file && is_private) return Secret(read_all(descriptor));
   ::close(descriptor);
-  refuse_file(path, is_file ? "may be read or written by others; say chmod 600, and take another secret if others had time to read it" : "is no file");
+  refuse_file(
+      path,
+      is_file ? "may be read or written by others; say chmod 600, and take another secret if others had time to read it"
+              : "is no file");
 }
 
 Secret read_secret(const Environment& variables) {

@@ -48,8 +48,9 @@ void meet(const Environment& variables, Cluster& cluster) {
     cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(port_of_job(variables));
     return;
   }
-  throw ConfigError("MU024", format("SLURM started ", cluster.world_size, " ranks on ", cluster.nodes,
-                                    " nodes, but gives no SLURM_JOB_NODELIST; set MASTER_ADDR, the host of rank 0, and MASTER_PORT"));
+  throw ConfigError(
+      "MU024", format("SLURM started ", cluster.world_size, " ranks on ", cluster.nodes,
+                      " nodes, but gives no SLURM_JOB_NODELIST; set MASTER_ADDR, the host of rank 0, and MASTER_PORT"));
 }
 
 }  // namespace
@@ -77,8 +78,8 @@ Cluster read_slurm(const Environment& variables) {
   cluster.node_rank = need_number(variables, "SLURM_NODEID", kSlurmNames.rank);
   cluster.nodes = read_number(variables, nodes, 1).value_or(1);
   if (cluster.node_rank >= cluster.nodes)
-    throw ConfigError("MU022", format("variables contradict each other: SLURM_NODEID is ", cluster.node_rank, ", but ", nodes,
-                                      " is ", cluster.nodes));
+    throw ConfigError("MU022", format("variables contradict each other: SLURM_NODEID is ", cluster.node_rank, ", but ",
+                                      nodes, " is ", cluster.nodes));
   cluster.local_world_size = read_local_world_size(variables, cluster);
   check_ranks(cluster, {kSlurmNames.rank, size, kSlurmNames.local_rank, "SLURM_TASKS_PER_NODE"});
   cluster.restart_count = read_number(variables, "SLURM_RESTART_COUNT").value_or(0);

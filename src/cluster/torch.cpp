@@ -28,11 +28,14 @@ void read_ranks(const Environment& variables, std::string_view because, Cluster&
 
 void need_main_address(const Environment& variables, std::string_view because, Cluster& cluster) {
   if (!read_main_address(variables, 0, cluster))
-    throw ConfigError("MU020", format("variable ", because, " is set, but MASTER_ADDR is not; set it to the host of rank 0"));
+    throw ConfigError("MU020",
+                      format("variable ", because, " is set, but MASTER_ADDR is not; set it to the host of rank 0"));
   cluster.main_port = need_number(variables, kMainPort, kMainAddress, 1, 65535);
 }
 
-bool is_true(const std::optional<std::string>& text) { return text && (*text == "True" || *text == "true" || *text == "1"); }
+bool is_true(const std::optional<std::string>& text) {
+  return text && (*text == "True" || *text == "true" || *text == "1");
+}
 
 }  // namespace
 

@@ -1,9 +1,9 @@
 #include "muster/data/batch_maker.h"
 
-#include <c10/util/Exception.h>
-
 #include <exception>
 #include <string>
+
+#include <c10/util/Exception.h>
 
 namespace muster::data {
 
@@ -15,21 +15,24 @@ void throw_dataset_error(int64_t index, bool whole_batch) {
     cause = e.what_without_backtrace();
   } catch (const std::exception& e) {
     cause = e.what();
-  } catch (...) {
-  }
+  } catch (...) {}
   const std::string where = whole_batch ? "in the batch that begins with sample " : "at sample ";
   std::throw_with_nested(DatasetError(index, "the data set failed " + where + std::to_string(index) + ": " + cause));
 }
 
 void refuse_sharing() {
-  throw UsageError("MU103", "several workers cannot read this data set: its members are not const, so that each worker needs a copy, "
-                            "and it cannot be copied. Make get or get_batch const (and safe to call from several threads), make the "
-                            "data set copyable, or set workers = 0");
+  throw UsageError(
+      "MU103",
+      "several workers cannot read this data set: its members are not const, so that each worker needs a copy, "
+      "and it cannot be copied. Make get or get_batch const (and safe to call from several threads), make the "
+      "data set copyable, or set workers = 0");
 }
 
 void BatchBox::refuse_sending() {
-  throw UsageError("MU112", "batches of this type cannot be sent to other ranks, which dispatch_batches needs: give the loader data "
-                            "whose batches have a default constructor, or leave dispatch_batches out");
+  throw UsageError(
+      "MU112",
+      "batches of this type cannot be sent to other ranks, which dispatch_batches needs: give the loader data "
+      "whose batches have a default constructor, or leave dispatch_batches out");
 }
 
 void require_dataset(const void* dataset) {
@@ -38,13 +41,16 @@ void require_dataset(const void* dataset) {
 
 void require_whole(bool whole) {
   if (!whole)
-    throw ConfigError("MU128", "a loader was given a data set by a reference to its base class, and a copy of that would leave out the rest: "
-                               "give the data set by its own type, by a shared_ptr, or by std::ref() if it outlives the loader");
+    throw ConfigError(
+        "MU128",
+        "a loader was given a data set by a reference to its base class, and a copy of that would leave out the rest: "
+        "give the data set by its own type, by a shared_ptr, or by std::ref() if it outlives the loader");
 }
 
 int64_t known_size(std::optional<size_t> size) {
   if (size) return static_cast<int64_t>(*size);
-  throw ConfigError("MU104", "the data set does not know its size; muster::DataLoader takes data sets with a size and an index");
+  throw ConfigError("MU104",
+                    "the data set does not know its size; muster::DataLoader takes data sets with a size and an index");
 }
 
 }  // namespace muster::data

@@ -1,24 +1,24 @@
 #pragma once
 
-#include "muster/data/batch_maker.h"
-#include "muster/data/loader_state.h"
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "muster/data/batch_maker.h"
+#include "muster/data/loader_state.h"
+
 namespace muster::data {
 
 /// The content of one batch.
 struct BatchContent {
   std::vector<int64_t> indices;
-  bool last = false;                ///< of its rank's pass
-  bool none = false;                ///< its rank has no part of the step, so no batch is made
-  std::unique_ptr<Records> records; ///< of a stream
+  bool last = false;                 ///< of its rank's pass
+  bool none = false;                 ///< its rank has no part of the step, so no batch is made
+  std::unique_ptr<Records> records;  ///< of a stream
   StepSamples samples;
-  std::string state;                ///< of a stateful stream, after the batch was read
+  std::string state;  ///< of a stateful stream, after the batch was read
   const std::atomic<bool>* stop = nullptr;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "muster/hook/random_scope.h"
-
 #include <ATen/core/LegacyTypeDispatch.h>
+
+#include "muster/hook/random_scope.h"
 
 namespace muster::data {
 

@@ -1,9 +1,9 @@
 #include "device_mover.h"
 
-#include "muster/tree/move.h"
-
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "muster/tree/move.h"
 
 namespace muster::data {
 

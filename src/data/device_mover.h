@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/data/batch_maker.h"
+#include <optional>
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
-#include <optional>
+#include "muster/data/batch_maker.h"
 
 namespace muster::data {
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "index_order.h"
-#include "shard_plan.h"
-
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include "index_order.h"
+#include "shard_plan.h"
 
 namespace muster::data {
 
@@ -24,8 +24,8 @@ class DispatchedOrder : public BatchOrder {
   ShardPlan plan(int rank) const;
 
   Deal deal_;
-  std::vector<int64_t> head_;   // indices that padding repeats
-  BatchContent step_;           // all ranks' samples of the current step
+  std::vector<int64_t> head_;  // indices that padding repeats
+  BatchContent step_;          // all ranks' samples of the current step
   std::shared_ptr<IndexOrder> whole_;
 };
 

@@ -1,11 +1,11 @@
 #include "dispatched_pass.h"
 
+#include <exception>
+#include <utility>
+
 #include "muster/base/error.h"
 #include "muster/data/dataset_error.h"
 #include "muster/tree/pack.h"
-
-#include <exception>
-#include <utility>
 
 namespace muster::data {
 namespace {
@@ -15,8 +15,8 @@ struct Parcel {
   at::Tensor batch;
   std::string failure;
   int64_t failed_index = -1;
-  bool last = true;      ///< of this rank's batches
-  bool over = true;      ///< no rank gets anything after this
+  bool last = true;  ///< of this rank's batches
+  bool over = true;  ///< no rank gets anything after this
   StepSamples samples;
 };
 
@@ -39,7 +39,8 @@ Parcel failure_of(const std::exception& error) {
 }  // namespace
 
 DispatchedPass::DispatchedPass(PassPlan plan, std::shared_ptr<Progress> progress)
-    : OpenPass(progress), group_(plan.shard.group->as_library("batches that rank 0 reads")), maker_(plan.makers.front()), mover_(plan.shard.device, plan.shard.non_blocking) {
+    : OpenPass(progress), group_(plan.shard.group->as_library("batches that rank 0 reads")),
+      maker_(plan.makers.front()), mover_(plan.shard.device, plan.shard.non_blocking) {
   if (group_.rank() != 0) return;
   read_ = std::make_shared<Progress>();
   read_->epoch = progress->epoch;
@@ -93,7 +94,8 @@ BatchBox* DispatchedPass::read_and_send() {
 
 BatchBox* DispatchedPass::receive() {
   const auto parcel = tree::unpack<Parcel>(group_.scatter({}, 0));
-  if (!parcel.failure.empty()) throw DatasetError(parcel.failed_index, "rank 0, which reads for all ranks, failed: " + parcel.failure);
+  if (!parcel.failure.empty())
+    throw DatasetError(parcel.failed_index, "rank 0, which reads for all ranks, failed: " + parcel.failure);
   over_ = parcel.over;
   if (!parcel.batch.defined()) return nullptr;
   if (!box_) box_ = maker_->new_box();

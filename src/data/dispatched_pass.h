@@ -1,13 +1,12 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-
-#include "device_mover.h"
-#include "pass.h"
-
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "device_mover.h"
+#include "muster/dist/communicator.h"
+#include "pass.h"
 
 namespace muster::data {
 
@@ -31,8 +30,8 @@ class DispatchedPass : public OpenPass {
   dist::Communicator group_;
   std::shared_ptr<BatchMaker> maker_;
   DeviceMover mover_;
-  bool over_ = false;                      // no rank gets another batch
-  std::shared_ptr<Progress> read_;         // rank 0: the progress of reading, counted in parts of steps
+  bool over_ = false;               // no rank gets another batch
+  std::shared_ptr<Progress> read_;  // rank 0: the progress of reading, counted in parts of steps
   std::unique_ptr<RunningPass> reading_;
 };
 

@@ -1,18 +1,19 @@
 #include "index_order.h"
 
-#include "muster/base/error.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
+
+#include "muster/base/error.h"
 
 namespace muster::data {
 namespace {
 
 int64_t checked(int64_t index, int64_t size) {
   if (index >= 0 && index < size) return index;
-  throw UsageError("MU109", "the sampler gave index " + std::to_string(index) + ", but the data set has " + std::to_string(size) +
-                                " samples; make it give indices from 0 to " + std::to_string(size - 1));
+  throw UsageError("MU109", "the sampler gave index " + std::to_string(index) + ", but the data set has " +
+                                std::to_string(size) + " samples; make it give indices from 0 to " +
+                                std::to_string(size - 1));
 }
 
 }  // namespace
@@ -67,8 +68,8 @@ StepSamples SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
   return plan_.samples(batch);
 }
 
-BatchSampledOrder::BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
-                                     int64_t epoch, int64_t first_batch)
+BatchSampledOrder::BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler,
+                                     int64_t dataset_size, int64_t epoch, int64_t first_batch)
     : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
   const auto& deal = plan_.deal();
   if (plan_.pads()) {
@@ -97,7 +98,8 @@ StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices
   }
   for (const int64_t index : indices) checked(index, dataset_size_);
   if (batch + 1 == plan_.batches() && !deal.drop_last)
-    for (int64_t global = (batch + 1) * deal.world_size; global < deal.size; ++global) samples.rest += static_cast<int64_t>(sampler_->next().size());
+    for (int64_t global = (batch + 1) * deal.world_size; global < deal.size; ++global)
+      samples.rest += static_cast<int64_t>(sampler_->next().size());
   return samples;
 }
 

@@ -1,14 +1,13 @@
 #pragma once
 
-#include "muster/data/sampler.h"
-
-#include "batch_order.h"
-#include "permutation.h"
-#include "shard_plan.h"
-
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "batch_order.h"
+#include "muster/data/sampler.h"
+#include "permutation.h"
+#include "shard_plan.h"
 
 namespace muster::data {
 
@@ -41,7 +40,8 @@ class ComputedOrder : public IndexOrder {
 /// Throws: UsageError (MU109) for an index outside the dataset.
 class SampledOrder : public IndexOrder {
  public:
-  SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch, int64_t first_batch);
+  SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampler, int64_t dataset_size, int64_t epoch,
+               int64_t first_batch);
   bool random_access() const override { return false; }
   StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 
@@ -57,8 +57,8 @@ class SampledOrder : public IndexOrder {
 /// Throws: UsageError (MU109) for an index outside the dataset.
 class BatchSampledOrder : public IndexOrder {
  public:
-  BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size, int64_t epoch,
-                    int64_t first_batch);
+  BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler, int64_t dataset_size,
+                    int64_t epoch, int64_t first_batch);
   bool random_access() const override { return false; }
   StepSamples fill(int64_t batch, std::vector<int64_t>& indices) override;
 

@@ -1,23 +1,22 @@
 #include "muster/data/loader_state.h"
 
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <ATen/Context.h>
+
 #include "dispatched_order.h"
 #include "dispatched_pass.h"
 #include "index_order.h"
 #include "mix.h"
-#include "pass.h"
-#include "rank_agreement.h"
-#include "stream_order.h"
-
 #include "muster/base/error.h"
 #include "muster/device/device.h"
 #include "muster/device/vector_math.h"
 #include "muster/hook/random_scope.h"
-
-#include <ATen/Context.h>
-
-#include <algorithm>
-#include <string>
-#include <utility>
+#include "pass.h"
+#include "rank_agreement.h"
+#include "stream_order.h"
 
 namespace muster::data {
 namespace {
@@ -38,23 +37,32 @@ uint64_t seed_of(const DataLoaderOptions& options, const ShardSpec& shard) {
   return shard.seed ? *shard.seed : at::globalContext().defaultGenerator(at::kCPU).current_seed();
 }
 
-void check_source(const DataLoaderOptions& options, const ShardSpec& shard, bool is_stream, bool has_order, bool has_batch_sampler) {
+void check_source(const DataLoaderOptions& options, const ShardSpec& shard, bool is_stream, bool has_order,
+                  bool has_batch_sampler) {
   const bool dispatch = shard.dispatch_batches.value_or(options.dispatch_batches);
   if (is_stream && (options.shuffle || has_order))
-    throw ConfigError("MU107", "a loader of a stream has a sampler or shuffle = true, but a stream has no indices; shuffle inside the stream");
+    throw ConfigError(
+        "MU107",
+        "a loader of a stream has a sampler or shuffle = true, but a stream has no indices; shuffle inside the stream");
   if (dispatch && has_batch_sampler)
-    throw ConfigError("MU107", "a loader with a batch sampler has dispatch_batches = true, but rank 0 cuts what it reads into equal parts, and a batch "
-                               "sampler decides the batches; leave dispatch_batches out");
+    throw ConfigError("MU107",
+                      "a loader with a batch sampler has dispatch_batches = true, but rank 0 cuts what it reads into "
+                      "equal parts, and a batch "
+                      "sampler decides the batches; leave dispatch_batches out");
   if (dispatch && shard.world_size > 1 && !shard.group)
-    throw ConfigError("MU107", "dispatch_batches needs the group of ranks that rank 0 reads for; prepare the loader, or give ShardSpec a group");
+    throw ConfigError("MU107",
+                      "dispatch_batches needs the group of ranks that rank 0 reads for; prepare the loader, or give "
+                      "ShardSpec a group");
 }
 
 void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sampler) {
   if (options.workers < 0 || options.workers > 1024)
     throw ConfigError("MU107", "a loader's workers is " + std::to_string(options.workers) + "; give 0 to 1024");
-  if (options.prefetch < 1) throw ConfigError("MU107", "a loader's prefetch is " + std::to_string(options.prefetch) + "; give at least 1");
+  if (options.prefetch < 1)
+    throw ConfigError("MU107", "a loader's prefetch is " + std::to_string(options.prefetch) + "; give at least 1");
   if (options.shuffle && (has_sampler || has_batch_sampler))
-    throw ConfigError("MU107", "a loader has a sampler and shuffle = true; the sampler decides the order, so leave shuffle out");
+    throw ConfigError("MU107",
+                      "a loader has a sampler and shuffle = true; the sampler decides the order, so leave shuffle out");
   if (has_batch_sampler && (options.batch_size != 1))
     throw ConfigError("MU107", "a loader has a batch sampler, which decides the batches; leave batch_size out");
 }
@@ -96,12 +104,15 @@ std::shared_ptr<BatchOrder> LoaderState::Parts::order() const {
   if (streams()) {
     const auto deal = deal_of(options, shard, 0);
     return std::make_shared<StreamOrder>(
-        maker, StreamOrder::Settings{.deal = deal, .first_step = first, .random = random(), .state = progress->next_state});
+        maker,
+        StreamOrder::Settings{.deal = deal, .first_step = first, .random = random(), .state = progress->next_state});
   }
   if (batch_sampler())
     return std::make_shared<BatchSampledOrder>(batch_plan(), sampler->batch_sampler(), maker->size(), epoch, first);
   const auto deal = deal_of(options, shard, samples());
-  if (deal.dispatch) return std::make_shared<DispatchedOrder>(deal, first, [&](const ShardPlan& whole, int64_t start) { return indices(whole, start); });
+  if (deal.dispatch)
+    return std::make_shared<DispatchedOrder>(
+        deal, first, [&](const ShardPlan& whole, int64_t start) { return indices(whole, start); });
   return indices(plan(), first);
 }
 
@@ -110,8 +121,8 @@ std::shared_ptr<IndexOrder> LoaderState::Parts::indices(const ShardPlan& dealt, 
   return std::make_shared<ComputedOrder>(dealt, options.shuffle, seed, progress->epoch);
 }
 
-LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler, const DataLoaderOptions& options,
-                         const ShardSpec& shard)
+LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler,
+                         const DataLoaderOptions& options, const ShardSpec& shard)
     : parts_(std::make_unique<Parts>()) {
   parts_->maker = std::move(maker);
   parts_->options = options;
@@ -148,7 +159,8 @@ namespace {
 /// Tells a trace how long batches were waited for.
 class TracedPass final : public Pass {
  public:
-  TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace) : pass_(std::move(pass)), trace_(std::move(trace)) {}
+  TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace)
+      : pass_(std::move(pass)), trace_(std::move(trace)) {}
   BatchBox* next() override {
     TraceScope waiting(*trace_, "waiting for data");
     return pass_->next();
@@ -165,7 +177,8 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
   auto& p = *parts_;
   if (p.progress->running) p.progress->running->end();
   p.began = std::chrono::steady_clock::now();
-  if (p.shard.group && p.shard.world_size > 1) synchronize_generators(*p.shard.group, p.shard.device, p.shard.synced_generators);
+  if (p.shard.group && p.shard.world_size > 1)
+    synchronize_generators(*p.shard.group, p.shard.device, p.shard.synced_generators);
   PassPlan plan{.makers = {},
                 .options = p.options,
                 .order = p.order(),
@@ -218,14 +231,18 @@ std::optional<int64_t> LoaderState::known_size() const {
 
 int64_t LoaderState::size() const {
   if (const auto size = known_size()) return *size;
-  throw UsageError("MU113", "the length of a loader was asked for, but its stream does not say how many samples it has; give the stream "
-                            "a member size(), or ask known_size()");
+  throw UsageError(
+      "MU113",
+      "the length of a loader was asked for, but its stream does not say how many samples it has; give the stream "
+      "a member size(), or ask known_size()");
 }
 
 int64_t LoaderState::dataset_size() const {
   if (parts_->maker->size() >= 0) return parts_->maker->size();
-  throw UsageError("MU113", "the size of a loader's data set was asked for, but its stream does not say how many samples it has; give the "
-                            "stream a member size()");
+  throw UsageError(
+      "MU113",
+      "the size of a loader's data set was asked for, but its stream does not say how many samples it has; give the "
+      "stream a member size()");
 }
 
 LoaderPosition LoaderState::save_position() const {
@@ -240,8 +257,9 @@ void LoaderState::load_position(const LoaderPosition& saved) {
   auto& p = *parts_;
   const bool whole = p.sized() && saved.samples >= p.total();
   if (saved.samples < 0 || (!whole && saved.samples % p.step() != 0))
-    throw UsageError("MU114", "a loader's saved position is sample " + std::to_string(saved.samples) + " of the pass, but its steps have " +
-                                  std::to_string(p.step()) + " samples now, so no step begins there; resume with a world size and batch "
+    throw UsageError("MU114", "a loader's saved position is sample " + std::to_string(saved.samples) +
+                                  " of the pass, but its steps have " + std::to_string(p.step()) +
+                                  " samples now, so no step begins there; resume with a world size and batch "
                                   "size whose product divides it");
   seek(whole ? size() : saved.samples / p.step());
   p.seed = saved.seed;
@@ -259,9 +277,10 @@ std::string LoaderState::describe_order() const {
   const auto& p = *parts_;
   const auto& o = p.options;
   const auto deal = deal_of(o, p.shard, 0);
-  return std::string(p.order_name()) + ", samples " + std::to_string(p.total()) + ", batch_size " + std::to_string(o.batch_size) +
-         (deal.drop_last ? ", drop_last" : "") + (deal.even ? ", even_batches" : "") + (deal.split ? ", split_batches" : "") +
-         (deal.dispatch ? ", dispatch_batches" : "") + (o.seed ? ", seed " + std::to_string(*o.seed) : "");
+  return std::string(p.order_name()) + ", samples " + std::to_string(p.total()) + ", batch_size " +
+         std::to_string(o.batch_size) + (deal.drop_last ? ", drop_last" : "") + (deal.even ? ", even_batches" : "") +
+         (deal.split ? ", split_batches" : "") + (deal.dispatch ? ", dispatch_batches" : "") +
+         (o.seed ? ", seed " + std::to_string(*o.seed) : "");
 }
 
 std::string LoaderState::describe() const {
@@ -271,12 +290,15 @@ std::string LoaderState::describe() const {
   std::string text = p.order_name();
   if (!p.sampler && o.shuffle) text += ", seed " + std::to_string(p.seed);
   text += p.maker->size() < 0 ? ", unknown length" : ", " + std::to_string(p.maker->size()) + " samples";
-  if (!p.batch_sampler()) text += ", batch " + std::to_string(batch_size()) + " x " + counted(p.shard.world_size, "rank");
+  if (!p.batch_sampler())
+    text += ", batch " + std::to_string(batch_size()) + " x " + counted(p.shard.world_size, "rank");
   if (p.sized()) text += ", " + std::to_string(size()) + " batches";
-  const bool pads = p.batch_sampler() ? p.batch_plan().pads() : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
+  const bool pads = p.batch_sampler() ? p.batch_plan().pads()
+                                      : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
   text += o.drop_last ? ", incomplete step dropped" : pads ? ", last step padded" : "";
   if (deal_of(o, p.shard, 0).dispatch) text += ", read by rank 0";
-  return text + ", " + (o.workers == 0 ? "made by the caller" : counted(o.workers, "worker")) + ", to " + p.shard.device.str();
+  return text + ", " + (o.workers == 0 ? "made by the caller" : counted(o.workers, "worker")) + ", to " +
+         p.shard.device.str();
 }
 
 }  // namespace muster::data

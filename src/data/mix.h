@@ -11,6 +11,8 @@ constexpr uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-constexpr uint64_t mix(uint64_t a, uint64_t b) { return mix(mix(a + 0x9e3779b97f4a7c15ull) ^ (b + 0xd1b54a32d192ed03ull)); }
+constexpr uint64_t mix(uint64_t a, uint64_t b) {
+  return mix(mix(a + 0x9e3779b97f4a7c15ull) ^ (b + 0xd1b54a32d192ed03ull));
+}
 
 }  // namespace muster::data

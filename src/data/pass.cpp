@@ -1,18 +1,18 @@
 #include "pass.h"
 
-#include "dataset_scope.h"
-
-#include "muster/base/error.h"
-#include "muster/base/log.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "dataset_scope.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+
 namespace muster::data {
 namespace {
 
-// Memory is used again only where nobody else can see it: no other tensor, view or saved variable, and no foreign owner.
+// Memory is used again only where nobody else can see it: no other tensor, view or saved variable, and no foreign
+// owner.
 bool is_ours_alone(const at::Tensor& t) {
   return t.use_count() == 1 && t.weak_use_count() <= 1 && t.has_storage() && t.storage().use_count() == 1 &&
          t.storage().resizable() && !t.requires_grad() && !t.is_inference() && t.is_cpu();
@@ -25,8 +25,10 @@ void drop_shared_tensors(BatchBox& box) {
 }
 
 void tell_of_repeats(const StepSamples& step) {
-  log::warning(step.total - step.real, " of the last step's ", step.total, " samples are repeated, so that all ranks get equal batches. gather_for_metrics and a "
-               "collector leave them out; gradients and sums by reduce or gather count them. With even_batches = false or drop_last = true there are none");
+  log::warning(step.total - step.real, " of the last step's ", step.total,
+               " samples are repeated, so that all ranks get equal batches. gather_for_metrics and a "
+               "collector leave them out; gradients and sums by reduce or gather count them. With even_batches = false "
+               "or drop_last = true there are none");
 }
 
 }  // namespace
@@ -50,8 +52,10 @@ void OpenPass::end() noexcept {
 
 void OpenPass::require_open() const {
   if (ended_)
-    throw UsageError("MU106", "this pass over a loader is over: another one was begun while it ran, or it failed. Give a loop inside a "
-                              "loop over the same data a loader of its own");
+    throw UsageError(
+        "MU106",
+        "this pass over a loader is over: another one was begun while it ran, or it failed. Give a loop inside a "
+        "loop over the same data a loader of its own");
 }
 
 void OpenPass::hand_out(const MadeBatch& made) {
@@ -60,7 +64,8 @@ void OpenPass::hand_out(const MadeBatch& made) {
   progress_->samples = made.samples;
   progress_->last = made.last;
   progress_->state = made.state;
-  if (made.samples.total > made.samples.real && std::exchange(progress_->tells_repeats, false)) tell_of_repeats(made.samples);
+  if (made.samples.total > made.samples.real && std::exchange(progress_->tells_repeats, false))
+    tell_of_repeats(made.samples);
 }
 
 BatchBox* OpenPass::finish() {

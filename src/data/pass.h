@@ -1,16 +1,15 @@
 #pragma once
 
-#include "muster/data/loader_state.h"
-
-#include "batch_order.h"
-#include "device_mover.h"
-#include "worker_queue.h"
-
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "batch_order.h"
+#include "device_mover.h"
+#include "muster/data/loader_state.h"
+#include "worker_queue.h"
 
 namespace muster::data {
 
@@ -19,14 +18,14 @@ class OpenPass;
 /// The progress of a loader, as its user sees it.
 struct Progress {
   int64_t epoch = 0;
-  bool last = false;            ///< the current batch is the last one
-  int64_t next_start = 0;       ///< the batch at which the next pass begins
-  std::string next_state;       ///< of a stateful stream there; empty: reach it by skipping
+  bool last = false;       ///< the current batch is the last one
+  int64_t next_start = 0;  ///< the batch at which the next pass begins
+  std::string next_state;  ///< of a stateful stream there; empty: reach it by skipping
   int64_t position = 0;
   OpenPass* running = nullptr;
-  StepSamples samples;          ///< of the current batch or the last one
-  std::string state;            ///< of a stateful stream at `position`
-  bool tells_repeats = false;   ///< this rank logs the warning about repeated samples, and has not done so yet
+  StepSamples samples;         ///< of the current batch or the last one
+  std::string state;           ///< of a stateful stream at `position`
+  bool tells_repeats = false;  ///< this rank logs the warning about repeated samples, and has not done so yet
 };
 
 /// Base class of all passes: keeps its loader's progress.

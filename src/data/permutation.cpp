@@ -1,8 +1,8 @@
 #include "permutation.h"
 
-#include "mix.h"
-
 #include <bit>
+
+#include "mix.h"
 
 namespace muster::data {
 namespace {

@@ -1,10 +1,9 @@
 #include "muster/data/random.h"
 
-#include "mix.h"
-
-#include "muster/hook/random_scope.h"
-
 #include <ATen/CPUGeneratorImpl.h>
+
+#include "mix.h"
+#include "muster/hook/random_scope.h"
 
 namespace muster {
 

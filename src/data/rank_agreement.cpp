@@ -1,10 +1,10 @@
 #include "rank_agreement.h"
 
-#include "muster/base/error.h"
+#include <mutex>
 
 #include <ATen/Context.h>
 
-#include <mutex>
+#include "muster/base/error.h"
 
 namespace muster::data {
 namespace {
@@ -23,8 +23,10 @@ uint64_t agree(const dist::Communicator& group, const std::string& said, uint64_
   auto text = [&](size_t rank) { return all[rank].substr(all[rank].find(':') + 1); };
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (text(rank) != text(0))
-      throw ConfigError("MU115", "ranks prepare different loaders: rank 0 has " + text(0) + "; rank " + std::to_string(rank) + " has " +
-                                     text(rank) + ": give all ranks the same data set and options, and prepare loaders in the same order on each");
+      throw ConfigError(
+          "MU115", "ranks prepare different loaders: rank 0 has " + text(0) + "; rank " + std::to_string(rank) +
+                       " has " + text(rank) +
+                       ": give all ranks the same data set and options, and prepare loaders in the same order on each");
   return std::stoull(all.front());
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/data/options.h"
-#include "muster/dist/communicator.h"
+#include <cstdint>
+#include <string>
 
 #include <c10/core/Device.h>
 
-#include <cstdint>
-#include <string>
+#include "muster/data/options.h"
+#include "muster/dist/communicator.h"
 
 namespace muster::data {
 

@@ -1,23 +1,23 @@
 #include "muster/data/sampler.h"
 
-#include "mix.h"
-#include "permutation.h"
-
-#include "muster/base/error.h"
-#include "muster/data/random.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
 
+#include "mix.h"
+#include "muster/base/error.h"
+#include "muster/data/random.h"
+#include "permutation.h"
+
 namespace muster {
 
 BatchListSampler::BatchListSampler(std::vector<std::vector<int64_t>> batches) : batches_(std::move(batches)) {
   const auto empty = std::ranges::find_if(batches_, [](const auto& batch) { return batch.empty(); });
   if (empty != batches_.end())
-    throw ConfigError("MU120", "list " + std::to_string(empty - batches_.begin()) + " of " + std::to_string(batches_.size()) +
+    throw ConfigError("MU120", "list " + std::to_string(empty - batches_.begin()) + " of " +
+                                   std::to_string(batches_.size()) +
                                    " of a BatchListSampler has no index; leave it out, or give it one");
 }
 
@@ -28,20 +28,23 @@ void RandomSampler::start(int64_t epoch) {
 
 int64_t RandomSampler::next() { return data::Permutation(size_, seed_, epoch_)(position_++); }
 
-WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, int64_t count, uint64_t seed, bool replacement)
+WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, int64_t count, uint64_t seed,
+                                             bool replacement)
     : count_(count), replacement_(replacement), seed_(data::mix(seed, 0x77656967687473)), weights_(std::move(weights)) {
   const auto wrong = std::ranges::find_if(weights_, [](double w) { return !std::isfinite(w) || w < 0; });
   if (wrong != weights_.end())
-    throw ConfigError("MU116", "weight " + std::to_string(wrong - weights_.begin()) + " of a sampler is " + std::to_string(*wrong) +
-                                   "; weights are finite and at least 0");
+    throw ConfigError("MU116", "weight " + std::to_string(wrong - weights_.begin()) + " of a sampler is " +
+                                   std::to_string(*wrong) + "; weights are finite and at least 0");
   const auto usable = std::ranges::count_if(weights_, [](double w) { return w > 0; });
   if (count < 0 || (count > 0 && usable == 0) || (!replacement && count > usable))
-    throw ConfigError("MU116", "a weighted sampler is to draw " + std::to_string(count) + " indices, but " + std::to_string(usable) +
-                                   " have a weight above 0; draw fewer, or with replacement");
+    throw ConfigError("MU116", "a weighted sampler is to draw " + std::to_string(count) + " indices, but " +
+                                   std::to_string(usable) + " have a weight above 0; draw fewer, or with replacement");
   if (replacement) std::partial_sum(weights_.begin(), weights_.end(), weights_.begin());
 }
 
-double WeightedRandomSampler::uniform(int64_t position) const { return SampleRandom(seed_, epoch_, position).uniform(); }
+double WeightedRandomSampler::uniform(int64_t position) const {
+  return SampleRandom(seed_, epoch_, position).uniform();
+}
 
 void WeightedRandomSampler::start(int64_t epoch) {
   epoch_ = epoch;

@@ -1,9 +1,9 @@
 #include "shard_plan.h"
 
-#include "muster/base/error.h"
-
 #include <algorithm>
 #include <string>
+
+#include "muster/base/error.h"
 
 namespace muster::data {
 namespace {
@@ -12,7 +12,8 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void check_world(const Deal& deal) {
   if (deal.world_size < 1 || deal.rank < 0 || deal.rank >= deal.world_size)
-    throw ConfigError("MU107", "rank " + std::to_string(deal.rank) + " is not in a world of " + std::to_string(deal.world_size));
+    throw ConfigError("MU107",
+                      "rank " + std::to_string(deal.rank) + " is not in a world of " + std::to_string(deal.world_size));
 }
 
 }  // namespace
@@ -20,7 +21,8 @@ void check_world(const Deal& deal) {
 ShardPlan::ShardPlan(const Deal& deal) : deal_(deal) {
   check_world(deal);
   if (deal.batch_size < 1)
-    throw ConfigError("MU107", "a loader's batch_size is " + std::to_string(deal.batch_size) + "; give one of at least 1");
+    throw ConfigError("MU107",
+                      "a loader's batch_size is " + std::to_string(deal.batch_size) + "; give one of at least 1");
   if (deal.world_size == 1) {
     deal_.split = false;
     deal_.even = false;
@@ -31,7 +33,9 @@ ShardPlan::ShardPlan(const Deal& deal) : deal_(deal) {
                                    " equal pieces; give a batch_size that is a multiple of the world size");
 }
 
-int64_t ShardPlan::local_batch_size() const { return deal_.split ? deal_.batch_size / deal_.world_size : deal_.batch_size; }
+int64_t ShardPlan::local_batch_size() const {
+  return deal_.split ? deal_.batch_size / deal_.world_size : deal_.batch_size;
+}
 
 int64_t ShardPlan::step_size() const { return local_batch_size() * deal_.world_size; }
 
@@ -76,8 +80,9 @@ BatchShardPlan::BatchShardPlan(const Deal& deal) : deal_(deal) {
   check_world(deal);
   if (deal.world_size == 1) deal_.even = false;
   if (deal.split && deal.world_size > 1)
-    throw ConfigError("MU107", "split_batches cannot cut the batches of a batch sampler, whose sizes vary; let the sampler make "
-                               "one batch per rank");
+    throw ConfigError("MU107",
+                      "split_batches cannot cut the batches of a batch sampler, whose sizes vary; let the sampler make "
+                      "one batch per rank");
 }
 
 int64_t BatchShardPlan::batches() const {

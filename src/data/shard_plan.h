@@ -1,8 +1,8 @@
 #pragma once
 
-#include "muster/data/loader_state.h"
-
 #include <cstdint>
+
+#include "muster/data/loader_state.h"
 
 namespace muster::data {
 
@@ -24,9 +24,8 @@ struct Positions {
   int64_t start = 0;
 };
 
-/// Which positions of the pass each batch of a rank holds: Accelerate's BatchSamplerShard and, with dispatch, its DataLoaderDispatcher
-/// in closed form.
-/// A world of one never pads.
+/// Which positions of the pass each batch of a rank holds: Accelerate's BatchSamplerShard and, with dispatch, its
+/// DataLoaderDispatcher in closed form. A world of one never pads.
 class ShardPlan {
  public:
   /// Throws: ConfigError (MU107) if the batch size is below one, or split into pieces of unequal size.

@@ -63,8 +63,7 @@ bool StreamOrder::start(const std::atomic<bool>* stop) {
   started_ = true;
   reader_->start(settings_.random.epoch());
   head_ = reader_->new_records();
-  while (position_ < head_size_ && !seen(stop) && read_one(*head_)) {
-  }
+  while (position_ < head_size_ && !seen(stop) && read_one(*head_)) {}
   const int64_t first = settings_.first_step * step_size_;
   if (first > 0 && !settings_.state.empty()) {
     maker_->load_state(settings_.state);
@@ -84,8 +83,7 @@ void StreamOrder::read_step(int64_t number, const std::atomic<bool>* stop) {
   // The head, if any of it is in this step, has been read already.
   for (int64_t p = start + from_; p < std::min(position_, start + to_); ++p) step.kept->append(*head_, p);
   skip_to(start + from_, stop);
-  while (position_ < start + to_ && !seen(stop) && read_one(*step.kept)) {
-  }
+  while (position_ < start + to_ && !seen(stop) && read_one(*step.kept)) {}
   skip_to(start + step_size_, stop);
   step.real = std::clamp<int64_t>(position_ - start, 0, step_size_);
   if (step.real == 0 || (settings_.deal.drop_last && step.real < step_size_)) return;
@@ -126,7 +124,8 @@ bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
   if (!deal.dispatch && !has_part(rank, *now_)) return false;
   take_part(rank, content);
   const auto all = plan(0, *now_).samples(now_->number);
-  content.samples = has_part(rank, *now_) ? plan(rank, *now_).samples(now_->number) : StepSamples{.real = all.real, .total = all.total};
+  content.samples = has_part(rank, *now_) ? plan(rank, *now_).samples(now_->number)
+                                          : StepSamples{.real = all.real, .total = all.total};
   content.last = !failed_ && !(next_ && has_part(rank, *next_));
   if (content.last && next_) content.samples.rest = next_->real;
   content.state = now_->state;

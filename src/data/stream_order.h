@@ -1,15 +1,14 @@
 #pragma once
 
-#include "muster/data/batch_maker.h"
-
-#include "batch_order.h"
-#include "shard_plan.h"
-
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
+
+#include "batch_order.h"
+#include "muster/data/batch_maker.h"
+#include "shard_plan.h"
 
 namespace muster::data {
 
@@ -20,10 +19,10 @@ namespace muster::data {
 class StreamOrder : public BatchOrder {
  public:
   struct Settings {
-    Deal deal;                ///< its size is not used
+    Deal deal;  ///< its size is not used
     int64_t first_step = 0;
     EpochRandom random;
-    std::string state;        ///< of a stateful stream at the first step
+    std::string state;  ///< of a stateful stream at the first step
   };
   StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings);
   bool random_access() const override { return false; }
@@ -45,13 +44,13 @@ class StreamOrder : public BatchOrder {
   void take_part(int rank, BatchContent& content) const;
 
   bool ended_ = false;
-  std::exception_ptr failed_;          // while reading ahead
-  int64_t from_, to_;                  // the part of a step that this rank keeps
-  std::unique_ptr<Records> head_;      // samples that padding repeats
+  std::exception_ptr failed_;      // while reading ahead
+  int64_t from_, to_;              // the part of a step that this rank keeps
+  std::unique_ptr<Records> head_;  // samples that padding repeats
   int64_t head_size_ = 0;
   std::shared_ptr<BatchMaker> maker_;
   std::optional<Step> next_, now_;
-  int64_t position_ = 0;               // samples read or skipped
+  int64_t position_ = 0;  // samples read or skipped
   std::shared_ptr<StreamReader> reader_;
   Settings settings_;
   bool started_ = false;

@@ -1,12 +1,5 @@
 #include "worker_queue.h"
 
-#include "dataset_scope.h"
-#include "worker_threads.h"
-
-#include "muster/base/error.h"
-#include "muster/base/format.h"
-#include "muster/base/log.h"
-
 #include <pthread.h>
 
 #include <algorithm>
@@ -18,6 +11,12 @@
 #include <system_error>
 #include <utility>
 
+#include "dataset_scope.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/base/log.h"
+#include "worker_threads.h"
+
 namespace muster::data {
 namespace {
 
@@ -25,24 +24,32 @@ std::string in_seconds(std::chrono::milliseconds time) {
   return formatted("{:.1f} s", std::chrono::duration<double>(time).count());
 }
 
-/// A thread that still reads what its owner is about to free would corrupt memory, or give wrong samples, without a word.
+/// A thread that still reads what its owner is about to free would corrupt memory, or give wrong samples, without a
+/// word.
 [[noreturn]] void end_process(const std::string& overdue, const std::string& waited) {
   if (!overdue.empty()) log::error(overdue);
-  log::error("MU129", ": a loader's worker thread stayed in the data set's code for ", waited, " after its loop was over; the process ends, "
-             "since what the thread uses may be freed next. Look at what the data set waits for, or raise the loader's timeout");
+  log::error("MU129", ": a loader's worker thread stayed in the data set's code for ", waited,
+             " after its loop was over; the process ends, "
+             "since what the thread uses may be freed next. Look at what the data set waits for, or raise the loader's "
+             "timeout");
   std::fflush(stdout);
   std::_Exit(1);
 }
 
 }  // namespace
 
-bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned, MadeBatch& made) {
+bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned,
+                MadeBatch& made) {
   if (!made.box) made.box = maker.new_box();
   made.last = content.last;
   made.samples = content.samples;
   made.state = content.state;
   if (content.none) return true;
-  return maker.make({.indices = content.indices, .pinned = pinned, .random = random, .records = content.records.get(), .stop = content.stop},
+  return maker.make({.indices = content.indices,
+                     .pinned = pinned,
+                     .random = random,
+                     .records = content.records.get(),
+                     .stop = content.stop},
                     *made.box);
 }
 
@@ -69,16 +76,16 @@ struct WorkerQueue::Shared {
   int64_t last = std::numeric_limits<int64_t>::max();  // no batch from here on
   std::shared_ptr<BatchOrder> order;
   std::mutex mutex;
-  std::condition_variable ready;    // the batch to be taken next is there, or never will be
-  std::condition_variable room;     // there is room for another batch
-  std::condition_variable left;     // a thread has ended
-  std::mutex turn;                  // held while a batch is prepared, where that goes in order
+  std::condition_variable ready;  // the batch to be taken next is there, or never will be
+  std::condition_variable room;   // there is room for another batch
+  std::condition_variable left;   // a thread has ended
+  std::mutex turn;                // held while a batch is prepared, where that goes in order
   std::vector<std::unique_ptr<BatchBox>> spare;
   std::vector<Slot> slots;
   std::atomic<bool> stop{false};
   int running = 0;
-  int64_t taken;                    // the batch to be taken next
-  int64_t ticket;                   // the batch to be started next
+  int64_t taken;   // the batch to be taken next
+  int64_t ticket;  // the batch to be started next
   int waiting_for_room = 0;
   bool waiting_for_batch = false;
 };
@@ -128,9 +135,10 @@ bool WorkerQueue::Shared::run_one(BatchMaker& maker) {
     }
     if (in_order) in_order.unlock();
     make_batch(maker, content, settings.random, settings.pinned, made.batch);
-    if (settings.pinned) made.batch.box->visit([](at::Tensor& t) {
-      if (t.defined() && t.is_cpu()) t = t.pin_memory();
-    });
+    if (settings.pinned)
+      made.batch.box->visit([](at::Tensor& t) {
+        if (t.defined() && t.is_cpu()) t = t.pin_memory();
+      });
   } catch (...) {
     made.error = std::current_exception();
   }
@@ -139,8 +147,7 @@ bool WorkerQueue::Shared::run_one(BatchMaker& maker) {
 }
 
 void WorkerQueue::Shared::run(BatchMaker& maker) {
-  while (run_one(maker)) {
-  }
+  while (run_one(maker)) {}
 }
 
 WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> order,
@@ -168,7 +175,8 @@ WorkerQueue::WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> o
       --shared_->running;
     }
     end();
-    throw Error("MU110", "a loader's worker thread could not be started (" + std::string(e.what()) + "); ask for fewer workers");
+    throw Error("MU110",
+                "a loader's worker thread could not be started (" + std::string(e.what()) + "); ask for fewer workers");
   }
 }
 
@@ -188,8 +196,9 @@ void WorkerQueue::wait_for_threads() {
   const auto all_left = [&s] { return s.running == 0; };
   if (s.left.wait_for(lock, s.settings.patience, all_left)) return;
   const auto more = overdue_.empty() ? s.settings.timeout : std::chrono::milliseconds(0);
-  log::warning("MU129", ": a loop over a loader is over, and ", s.running, " of its worker threads stayed in the data set's code for ",
-               in_seconds(s.settings.patience), "; waiting for ", in_seconds(more), " more");
+  log::warning("MU129", ": a loop over a loader is over, and ", s.running,
+               " of its worker threads stayed in the data set's code for ", in_seconds(s.settings.patience),
+               "; waiting for ", in_seconds(more), " more");
   if (!s.left.wait_for(lock, more, all_left)) end_process(overdue_, in_seconds(s.settings.patience + more));
 }
 
@@ -206,10 +215,12 @@ std::optional<MadeBatch> WorkerQueue::take() {
   auto& s = *shared_;
   std::unique_lock lock(s.mutex);
   s.waiting_for_batch = true;
-  const bool came = s.ready.wait_for(lock, s.settings.timeout, [&s] { return s.slot(s.taken).ready || s.taken >= s.last; });
+  const bool came =
+      s.ready.wait_for(lock, s.settings.timeout, [&s] { return s.slot(s.taken).ready || s.taken >= s.last; });
   s.waiting_for_batch = false;
   if (!came) {
-    const Error error("MU105", "no worker made batch " + std::to_string(s.taken) + " within " + std::to_string(s.settings.timeout.count()) +
+    const Error error("MU105", "no worker made batch " + std::to_string(s.taken) + " within " +
+                                   std::to_string(s.settings.timeout.count()) +
                                    " ms; the data set may hang, or options.timeout may be too short");
     overdue_ = error.what();
     throw error;

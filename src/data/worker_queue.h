@@ -1,9 +1,5 @@
 #pragma once
 
-#include "muster/data/batch_maker.h"
-
-#include "batch_order.h"
-
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -14,6 +10,9 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "batch_order.h"
+#include "muster/data/batch_maker.h"
 
 namespace muster::data {
 
@@ -26,7 +25,8 @@ struct MadeBatch {
 };
 
 /// Makes one batch in the calling thread. Returns false if `content.stop` was set.
-bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned, MadeBatch& made);
+bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned,
+                MadeBatch& made);
 
 /// The batches of a pass from `first` on, made by threads and returned in order. At most `capacity` batches wait.
 /// Thread safety: take(), try_take(), recycle() and the destructor by one thread.
@@ -41,7 +41,8 @@ class WorkerQueue {
     std::chrono::milliseconds timeout;
   };
   /// One thread per maker. Throws: Error (MU110) if a thread cannot be started.
-  WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> order, std::vector<std::shared_ptr<BatchMaker>> makers);
+  WorkerQueue(const Settings& settings, std::shared_ptr<BatchOrder> order,
+              std::vector<std::shared_ptr<BatchMaker>> makers);
   /// Ends the threads: at once between samples. It waits for a thread that is still in the dataset's code, since the
   /// dataset and what it refers to may be destroyed next: it warns after `patience`, and waits for `timeout` more (not
   /// at all if take() has already waited that long); then it ends the process with code 1 (MU129).
@@ -60,7 +61,7 @@ class WorkerQueue {
   void end() noexcept;
   void wait_for_threads();
 
-  std::string overdue_;   // the message about a batch that was not made in time
+  std::string overdue_;  // the message about a batch that was not made in time
   std::shared_ptr<Shared> shared_;
   std::vector<std::thread> threads_;
 };

@@ -1,13 +1,14 @@
 #include "worker_threads.h"
 
-#include <ATen/Parallel.h>
-
 #include <dlfcn.h>
+
+#include <ATen/Parallel.h>
 
 namespace muster::data {
 
-// at::set_num_threads would also change the number that every later thread of the process starts with, autograd's included.
-// OpenMP's own call sets the calling thread's number; it is looked up because the wheel carries its OpenMP under a name of its own.
+// at::set_num_threads would also change the number that every later thread of the process starts with, autograd's
+// included. OpenMP's own call sets the calling thread's number; it is looked up because the wheel carries its OpenMP
+// under a name of its own.
 void use_one_intra_op_thread() {
   // Lets LibTorch do its own set-up of this thread first, which would otherwise undo ours later.
   at::get_num_threads();

@@ -1,12 +1,12 @@
 #include "muster/device/device.h"
 
-#include "muster/base/error.h"
-
-#include <ATen/DeviceAccelerator.h>
-
 #include <algorithm>
 #include <cctype>
 #include <optional>
+
+#include <ATen/DeviceAccelerator.h>
+
+#include "muster/base/error.h"
 
 namespace muster::device {
 namespace {
@@ -58,7 +58,8 @@ at::Device choose(std::string_view name, int local_rank) {
   const auto [wanted, index] = parse(name);
   if (wanted == "cpu" || (wanted == "auto" && !kind)) return at::Device(at::kCPU);
   const bool any = wanted == "auto" || wanted == "gpu" || wanted == "accelerator";
-  if (!kind) refuse(name, any ? "is not available: there is no accelerator on this machine" : "is unknown or not available");
+  if (!kind)
+    refuse(name, any ? "is not available: there is no accelerator on this machine" : "is unknown or not available");
   if (!any && wanted != kind_name(*kind)) refuse(name, "is unknown or not available");
   if (index.value_or(0) >= count()) refuse(name, "has an index beyond the last device");
   return at::Device(*kind, static_cast<c10::DeviceIndex>(index.value_or(local_rank % count())));

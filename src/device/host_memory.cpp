@@ -18,7 +18,8 @@ namespace {
 [[maybe_unused]] const char* tuning_variable(const Environment& variables) {
   for (const char* name : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_"})
     if (variables.has(name)) return name;
-  return variables.find("GLIBC_TUNABLES").value_or("").find("glibc.malloc") != std::string::npos ? "GLIBC_TUNABLES" : nullptr;
+  return variables.find("GLIBC_TUNABLES").value_or("").find("glibc.malloc") != std::string::npos ? "GLIBC_TUNABLES"
+                                                                                                 : nullptr;
 }
 
 KeepMemory wish_of(const Environment& variables) {
@@ -42,7 +43,7 @@ std::string limit_of_process() {
 std::optional<double> number_in(const std::string& path) {
   std::ifstream file(path);
   double value = 0;
-  return file >> value ? std::optional(value) : std::nullopt;   // "max" is no number
+  return file >> value ? std::optional(value) : std::nullopt;  // "max" is no number
 }
 
 /// A container of which half is in use before training has no room for what would only be kept.
@@ -57,8 +58,11 @@ std::string limit_of_container() {
 KeptMemory choose_kept_memory(KeepMemory wish, [[maybe_unused]] bool launched, const Environment& variables) {
   const auto told = wish_of(variables);
   if (wish != "auto" && told != "auto" && wish != told)
-    throw ConfigError("MU171", formatted("the program asks for keep_memory '{}' and the variable MUSTER_KEEP_MEMORY for '{}'; drop one of them",
-                                         wish.name(), told.name()));
+    throw ConfigError(
+        "MU171",
+        formatted(
+            "the program asks for keep_memory '{}' and the variable MUSTER_KEEP_MEMORY for '{}'; drop one of them",
+            wish.name(), told.name()));
   const auto asked = wish != "auto" ? wish : told;
 #if defined(__GLIBC__)
   if (asked == "off") return {false, "switched off"};

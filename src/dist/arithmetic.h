@@ -1,9 +1,9 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "muster/dist/communicator.h"
 

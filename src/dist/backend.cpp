@@ -1,9 +1,9 @@
 #include "muster/dist/backend.h"
 
+#include <utility>
+
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-
-#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -57,7 +57,8 @@ ReduceOp from_c10d(const c10d::ReduceOp& op) {
 }
 
 at::Tensor& only(Tensors& tensors) {
-  if (tensors.size() != 1) throw ConfigError("MU060", formatted("the backend takes one tensor per call, not {}", tensors.size()));
+  if (tensors.size() != 1)
+    throw ConfigError("MU060", formatted("the backend takes one tensor per call, not {}", tensors.size()));
   return tensors[0];
 }
 
@@ -70,12 +71,14 @@ class CommunicatorBackend final : public c10d::Backend {
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     auto& tensor = only(tensors);
-    return started(c10d::OpType::ALLREDUCE, communicator_.start_all_reduce(tensor, from_c10d(options.reduceOp)), {tensor});
+    return started(c10d::OpType::ALLREDUCE, communicator_.start_all_reduce(tensor, from_c10d(options.reduceOp)),
+                   {tensor});
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     auto& tensor = only(tensors);
-    return started(c10d::OpType::BROADCAST, communicator_.start_broadcast(tensor, static_cast<int>(options.rootRank)), {tensor});
+    return started(c10d::OpType::BROADCAST, communicator_.start_broadcast(tensor, static_cast<int>(options.rootRank)),
+                   {tensor});
   }
 
   WorkPtr _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions&) override {
@@ -142,7 +145,8 @@ class CommunicatorBackend final : public c10d::Backend {
   }
 
   static void copy(const Tensors& from, Tensors& to) {
-    if (from.size() != to.size()) throw ConfigError("MU060", formatted("{} tensors for {} results", to.size(), from.size()));
+    if (from.size() != to.size())
+      throw ConfigError("MU060", formatted("{} tensors for {} results", to.size(), from.size()));
     for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
   }
 

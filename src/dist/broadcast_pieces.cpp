@@ -16,7 +16,8 @@ class Pairwise::PieceBroadcast {
     for (int peer : others_) legs.push_back({.peer = peer});
     group_.send_frames(call_, legs);
     if (rank_ == root_) send_pieces();
-    for (const auto& leg : legs) group_.check_arrival(call_, leg, read_header(group_.receive_frame(call_, leg.peer, nullptr)));
+    for (const auto& leg : legs)
+      group_.check_arrival(call_, leg, read_header(group_.receive_frame(call_, leg.peer, nullptr)));
     if (rank_ != root_) pass_on();
     for (auto& ticket : gathers_) ticket->wait(call_.deadline);
     for (auto& ticket : sends_) ticket->wait(call_.deadline);
@@ -42,7 +43,8 @@ class Pairwise::PieceBroadcast {
   void post_arrivals() {
     for (int64_t chunk = 0; chunk < chunks(rank_); ++chunk) own_.push_back(receive(root_, rank_, chunk));
     for (int peer : others_)
-      for (int64_t chunk = 0; peer != root_ && chunk < chunks(peer); ++chunk) gathers_.push_back(receive(peer, peer, chunk));
+      for (int64_t chunk = 0; peer != root_ && chunk < chunks(peer); ++chunk)
+        gathers_.push_back(receive(peer, peer, chunk));
   }
 
   void send_pieces() {

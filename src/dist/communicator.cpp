@@ -1,11 +1,11 @@
 #include "muster/dist/communicator.h"
 
+#include <array>
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-
-#include <array>
-#include <utility>
 
 #include "dist/group.h"
 #include "dist/header.h"
@@ -22,28 +22,31 @@ void check_tensor(const Group& group, const at::Tensor& tensor, std::string_view
   if (!tensor.defined()) throw ConfigError("MU060", formatted("{} got an undefined tensor", operation));
   if (tensor.device().type() != group.identity().device)
     throw ConfigError("MU056", formatted("{}: group {} takes {} tensors (backend {}), but this one is on {}", operation,
-                                      group.identity().name, c10::DeviceTypeName(group.identity().device, true),
-                                      group.identity().backend, tensor.device().str()));
+                                         group.identity().name, c10::DeviceTypeName(group.identity().device, true),
+                                         group.identity().backend, tensor.device().str()));
   if (tensor.layout() != at::kStrided)
     throw ConfigError("MU056", formatted("{} takes dense tensors; call to_dense() first", operation));
   bool known = false;
   for (auto dtype : kDtypes) known |= tensor.scalar_type() == dtype;
   if (!known)
-    throw ConfigError("MU056", formatted("{} does not take tensors of {}; it takes float64/32/16, bfloat16, int64/32/16/8, "
-                                      "uint8 and bool", operation, name_of(tensor.scalar_type())));
-  if (tensor.dim() > kMaxDims) throw ConfigError("MU056", formatted("{} takes at most {} dimensions", operation, kMaxDims));
+    throw ConfigError("MU056",
+                      formatted("{} does not take tensors of {}; it takes float64/32/16, bfloat16, int64/32/16/8, "
+                                "uint8 and bool",
+                                operation, name_of(tensor.scalar_type())));
+  if (tensor.dim() > kMaxDims)
+    throw ConfigError("MU056", formatted("{} takes at most {} dimensions", operation, kMaxDims));
 }
 
 void check_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view operation) {
   if (op != ReduceOp::mean || at::isFloatingType(tensor.scalar_type())) return;
   throw ConfigError("MU054", formatted("{}: the mean of {} is not defined; convert to a floating type, or take the sum",
-                                    operation, name_of(tensor.scalar_type())));
+                                       operation, name_of(tensor.scalar_type())));
 }
 
 void check_rank(const Group& group, int rank, std::string_view operation) {
   if (rank >= 0 && rank < group.size()) return;
   throw ConfigError("MU060", formatted("{}: there is no rank {} in group {} of {} ranks", operation, rank,
-                                    group.identity().name, group.size()));
+                                       group.identity().name, group.size()));
 }
 
 /// Both contiguous and of one dtype, `whole` with as many elements as all ranks' `piece` together.
@@ -51,29 +54,35 @@ void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor&
   check_tensor(group, whole, operation);
   check_tensor(group, piece, operation);
   if (whole.scalar_type() != piece.scalar_type() || whole.numel() != piece.numel() * group.size())
-    throw ConfigError("MU060", formatted("{}: {} elements of {} on one side and {} of {} on the other do not fit {} ranks",
-                                      operation, whole.numel(), name_of(whole.scalar_type()), piece.numel(),
-                                      name_of(piece.scalar_type()), group.size()));
+    throw ConfigError(
+        "MU060", formatted("{}: {} elements of {} on one side and {} of {} on the other do not fit {} ranks", operation,
+                           whole.numel(), name_of(whole.scalar_type()), piece.numel(), name_of(piece.scalar_type()),
+                           group.size()));
 }
 
 bool in_memory(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return true;
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() != nullptr;
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() !=
+         nullptr;
 }
 
 void check_memory(const at::Tensor& tensor, std::string_view operation) {
   if (in_memory(tensor)) return;
-  throw UsageError("MU066", formatted("{} works in place, and the values of this tensor are not in memory now, as may be those of a parameter that is "
-                                      "cut over ranks; give it a copy (clone())", operation));
+  throw UsageError("MU066", formatted("{} works in place, and the values of this tensor are not in memory now, as may "
+                                      "be those of a parameter that is "
+                                      "cut over ranks; give it a copy (clone())",
+                                      operation));
 }
 
 void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
   check_memory(tensor, operation);
   if (tensor.is_contiguous()) return;
-  throw ConfigError("MU060", formatted("{} wants contiguous tensors, since it works in place after it returned", operation));
+  throw ConfigError("MU060",
+                    formatted("{} wants contiguous tensors, since it works in place after it returned", operation));
 }
 
-/// The tensor's values at a pointer. Memory that comes for operators only, as a parameter's whose values are under way, is copied by one.
+/// The tensor's values at a pointer. Memory that comes for operators only, as a parameter's whose values are under way,
+/// is copied by one.
 at::Tensor readable(const at::Tensor& tensor) {
   return in_memory(tensor) ? tensor.contiguous() : tensor.clone(at::MemoryFormat::Contiguous);
 }
@@ -173,7 +182,8 @@ void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, R
   at::NoGradGuard no_grad;
   check_memory(out, "reduce_scatter");
   const at::Tensor result = out.contiguous();
-  Operation operation{.kind = OperationKind::reduce_scatter, .tag = tag_, .reduce = op, .in = readable(in), .out = result};
+  Operation operation{
+      .kind = OperationKind::reduce_scatter, .tag = tag_, .reduce = op, .in = readable(in), .out = result};
   group_->run(operation);
   if (!out.is_contiguous()) out.detach().copy_(result);
 }
@@ -233,7 +243,8 @@ at::Tensor Communicator::scatter(const std::vector<at::Tensor>& parts, int root)
 
 std::vector<at::Tensor> Communicator::all_to_all(const std::vector<at::Tensor>& parts) const {
   if (static_cast<int>(parts.size()) != size())
-    throw ConfigError("MU060", formatted("all_to_all takes one part per rank, {} in all, not {}", size(), parts.size()));
+    throw ConfigError("MU060",
+                      formatted("all_to_all takes one part per rank, {} in all, not {}", size(), parts.size()));
   at::NoGradGuard no_grad;
   Operation operation{.kind = OperationKind::all_to_all, .tag = tag_};
   for (const auto& part : parts) {
@@ -275,7 +286,8 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks) const {
   if (ranks.empty()) throw ConfigError("MU060", "subgroup takes at least one rank");
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     check_rank(*group_, ranks[i], "subgroup");
-    if (i > 0 && ranks[i] <= ranks[i - 1]) throw ConfigError("MU060", "subgroup takes ranks in ascending order, each once");
+    if (i > 0 && ranks[i] <= ranks[i - 1])
+      throw ConfigError("MU060", "subgroup takes ranks in ascending order, each once");
   }
   auto group = group_->subgroup(ranks, tag_);
   return group ? Communicator(std::move(group)) : Communicator();

@@ -1,9 +1,5 @@
 #include "dist/gloo_transport.h"
 
-#include <ATen/ops/from_blob.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-
 #include <sched.h>
 #include <signal.h>
 
@@ -11,6 +7,10 @@
 #include <ctime>
 #include <mutex>
 #include <utility>
+
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "dist/greeting.h"
 #include "dist/header.h"
@@ -38,8 +38,9 @@ std::vector<at::Tensor> view(void* data, std::size_t bytes) {
 
 std::vector<at::Tensor> view_of(Frame& frame) { return view(frame.bytes.data(), kFrameBytes); }
 
-/// Threads that are started while it lives run when others wait, and do not interrupt them. gloo's thread only tries the lock of
-/// a connection; where it interrupts the thread that holds it, on the same core, it would try until its slice ends: milliseconds.
+/// Threads that are started while it lives run when others wait, and do not interrupt them. gloo's thread only tries
+/// the lock of a connection; where it interrupts the thread that holds it, on the same core, it would try until its
+/// slice ends: milliseconds.
 class CalmThreads {
  public:
   CalmThreads() {
@@ -117,9 +118,10 @@ auto connecting(const std::string& name, int rank, F make) {
   } catch (const std::exception& failure) {
     reason = failure.what();
   }
-  throw CommError("MU058", formatted("rank {} could not connect group {} by gloo: {}. Check that the ranks reach each other, "
-                                  "and name the network interface (GLOO_SOCKET_IFNAME).",
-                                  rank, name, plain_words(reason)));
+  throw CommError("MU058",
+                  formatted("rank {} could not connect group {} by gloo: {}. Check that the ranks reach each other, "
+                            "and name the network interface (GLOO_SOCKET_IFNAME).",
+                            rank, name, plain_words(reason)));
 }
 
 /// Why a wait failed, in gloo's words; empty if it did not.
@@ -149,13 +151,15 @@ class GlooTransport final : public Transport {
 
   ~GlooTransport() override { close(); }
 
-  /// First frames to and from everybody: when they are done, nobody needs the store any more to be connected, and everybody
-  /// has shown that it belongs to the job.
+  /// First frames to and from everybody: when they are done, nobody needs the store any more to be connected, and
+  /// everybody has shown that it belongs to the job.
   void greet() {
     Greeting greeting(setup_.secret, name_, rank_, size_);
-    exchange([&](int) { return greeting.question(); }, [&](int peer, const Frame& frame) { greeting.take_question(peer, frame); });
+    exchange([&](int) { return greeting.question(); },
+             [&](int peer, const Frame& frame) { greeting.take_question(peer, frame); });
     if (greeting.asks())
-      exchange([&](int peer) { return greeting.answer(peer); }, [&](int peer, const Frame& frame) { greeting.check_answer(peer, frame); });
+      exchange([&](int peer) { return greeting.answer(peer); },
+               [&](int peer, const Frame& frame) { greeting.check_answer(peer, frame); });
   }
 
   int rank() const noexcept override { return rank_; }
@@ -186,14 +190,16 @@ class GlooTransport final : public Transport {
     check_alive();
     PipeGuard guard;
     auto block = view(const_cast<void*>(data), bytes);
-    return std::make_unique<Block>(*this, to, post(*peers_[to], [&] { return gloo_->send(block, to, block_tag(bytes, lane)); }));
+    return std::make_unique<Block>(*this, to,
+                                   post(*peers_[to], [&] { return gloo_->send(block, to, block_tag(bytes, lane)); }));
   }
 
   Ticket receive(int from, void* data, std::size_t bytes, int lane) override {
     check_alive();
     PipeGuard guard;
     auto block = view(data, bytes);
-    return std::make_unique<Block>(*this, from, post(*peers_[from], [&] { return gloo_->recv(block, from, block_tag(bytes, lane)); }));
+    return std::make_unique<Block>(
+        *this, from, post(*peers_[from], [&] { return gloo_->recv(block, from, block_tag(bytes, lane)); }));
   }
 
   void abort(const std::string& cause) noexcept override;
@@ -218,7 +224,8 @@ class GlooTransport final : public Transport {
 
   class Block final : public Transfer {
    public:
-    Block(GlooTransport& transport, int peer, WorkPtr work) : transport_(transport), peer_(peer), work_(std::move(work)) {}
+    Block(GlooTransport& transport, int peer, WorkPtr work)
+        : transport_(transport), peer_(peer), work_(std::move(work)) {}
     void wait(TimePoint deadline) override { transport_.wait(work_, peer_, deadline); }
 
    private:

@@ -1,8 +1,8 @@
 #include "dist/group.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <utility>
+
+#include <ATen/core/grad_mode.h>
 
 #include "dist/words.h"
 #include "muster/base/error.h"
@@ -18,7 +18,8 @@ void Work::wait() {
   if (!state_) return;
   Waiting::Lock lock(state_->waiting->mutex());
   // Every operation of the queue ends within the time-out of the group, so this wait needs none of its own.
-  state_->waiting->wait(lock, [this] { return state_->done; }, TimePoint::max());
+  state_->waiting->wait(
+      lock, [this] { return state_->done; }, TimePoint::max());
   if (state_->error) std::rethrow_exception(state_->error);
 }
 
@@ -42,7 +43,8 @@ Group::~Group() {
   lock.unlock();
   if (in_flight) abort("the group was destroyed with operations under way");
   lock.lock();
-  identity_.waiting->wait(lock, [this] { return worker_ended_; }, TimePoint::max());
+  identity_.waiting->wait(
+      lock, [this] { return worker_ended_; }, TimePoint::max());
   lock.unlock();
   identity_.waiting->join(worker_);
 }
@@ -122,7 +124,8 @@ void Group::work_off_queue() {
   auto& waiting = *identity_.waiting;
   Waiting::Lock lock(waiting.mutex());
   for (;;) {
-    waiting.wait(lock, [this] { return stop_ || (!queue_.empty() && !busy_); }, TimePoint::max());
+    waiting.wait(
+        lock, [this] { return stop_ || (!queue_.empty() && !busy_); }, TimePoint::max());
     if (queue_.empty()) break;
     auto state = queue_.front();
     busy_ = true;
@@ -167,8 +170,10 @@ void Group::execute(Operation& operation, Clock::time_point asked) {
   } catch (const CommError& error) {
     fail({error.id(), std::string(error.what()).substr(error.id().size() + 2), -1});
   } catch (const std::exception& error) {
-    fail({"MU061", formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
-                                     plain_words(error.what(), 500)), -1});
+    fail({"MU061",
+          formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
+                    plain_words(error.what(), 500)),
+          -1});
   }
   listen(operation);
   identity_.report.well(asked);
@@ -187,17 +192,24 @@ void Group::fail(Failure failure) {
   throw CommError(failure_->id, failure_->text);
 }
 
-Group::Failure Group::explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const {
+Group::Failure Group::explain(const Operation& operation, const TransportFailure& failure,
+                              Clock::time_point begin) const {
   double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  std::string place = formatted("{}, operation {} of group {}", describe(operation), operation.sequence, identity_.name);
+  std::string place =
+      formatted("{}, operation {} of group {}", describe(operation), operation.sequence, identity_.name);
   switch (failure.kind) {
     case TransportFailure::Kind::timeout:
-      return {"MU051", formatted("rank {} waited {:.1f} s for rank {} in {}. Has that rank left the loop, or does it call "
-                              "something else?", rank_, seconds, failure.peer, place), failure.peer};
+      return {"MU051",
+              formatted("rank {} waited {:.1f} s for rank {} in {}. Has that rank left the loop, or does it call "
+                        "something else?",
+                        rank_, seconds, failure.peer, place),
+              failure.peer};
     case TransportFailure::Kind::closed:
-      return {"MU052", formatted("rank {} lost rank {} in {}, after {:.1f} s ({}). Look for the first failure in the output "
-                              "of that rank; if there is none, it has left the loop earlier.", rank_, failure.peer, place, seconds,
-                              first_sentence(failure.detail)), failure.peer};
+      return {"MU052",
+              formatted("rank {} lost rank {} in {}, after {:.1f} s ({}). Look for the first failure in the output "
+                        "of that rank; if there is none, it has left the loop earlier.",
+                        rank_, failure.peer, place, seconds, first_sentence(failure.detail)),
+              failure.peer};
     case TransportFailure::Kind::aborted: break;
   }
   // The id of the first cause stays the id on all ranks.
@@ -236,8 +248,13 @@ void Group::tell_observers(const Operation& operation, Clock::time_point asked) 
   }
   if (!observers) return;
   const auto& tensor = described_tensor(operation);
-  OperationEvent event{name_of(operation.kind), identity_.name, operation.sequence, payload_bytes(operation),
-                       tensor.defined() ? tensor.scalar_type() : at::kByte, asked, Clock::now()};
+  OperationEvent event{name_of(operation.kind),
+                       identity_.name,
+                       operation.sequence,
+                       payload_bytes(operation),
+                       tensor.defined() ? tensor.scalar_type() : at::kByte,
+                       asked,
+                       Clock::now()};
   for (const auto& observer : *observers) observer(event);
 }
 

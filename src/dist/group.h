@@ -24,9 +24,9 @@ struct GroupIdentity {
   c10::DeviceType device = c10::DeviceType::CPU;  ///< the device type of its tensors
   std::shared_ptr<void> keeps{};                  ///< kept alive by the group and its subgroups
   std::string name = "world";
-  std::vector<int> ranks{};                       ///< their ranks in the job; empty: as in the group
-  cluster::Report report{};                       ///< where this rank reports lost ranks
-  bool starts_inline = false;                     ///< operations never wait, so nothing needs a thread
+  std::vector<int> ranks{};    ///< their ranks in the job; empty: as in the group
+  cluster::Report report{};    ///< where this rank reports lost ranks
+  bool starts_inline = false;  ///< operations never wait, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};
   std::shared_ptr<Waiting> waiting = std::make_shared<Waiting>();
 };

@@ -18,21 +18,27 @@ template <class Words>
 int64_t hash(const Words& words) {
   uint64_t value = 1469598103934665603ULL;
   // Unsigned first: whether char has a sign differs between the machines of a job.
-  for (const auto word : words) value = (value ^ static_cast<std::make_unsigned_t<std::remove_const_t<decltype(word)>>>(word)) * 1099511628211ULL;
+  for (const auto word : words)
+    value = (value ^ static_cast<std::make_unsigned_t<std::remove_const_t<decltype(word)>>>(word)) * 1099511628211ULL;
   return static_cast<int64_t>(value);
 }
 
 /// Labels of a peer are shown in messages, so they must not move the cursor.
 std::string shown_label(const Header& header) {
   std::string text(header.label, strnlen(header.label, kMaxLabel));
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
   return text;
 }
 
 std::string describe(const Header& header) {
-  return dist::describe(describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes()),
-                  {.gradient_step = header.gradient_step, .label = shown_label(header), .leaf = header.leaf, .leaves = header.leaves,
-                   .source = header.source});
+  return dist::describe(
+      describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes()),
+      {.gradient_step = header.gradient_step,
+       .label = shown_label(header),
+       .leaf = header.leaf,
+       .leaves = header.leaves,
+       .source = header.source});
 }
 
 /// False if the parts of a header contradict each other, so that nothing in it can be believed.
@@ -62,18 +68,25 @@ bool same_tag(const Header& a, const Header& b) {
 }
 
 const char* ways_out_of_gradients(const Header& a, const Header& b) {
-  const auto averages = [](const Header& one) { return one.source == Source::library && shown_label(one).find("gradients of") != std::string::npos; };
+  const auto averages = [](const Header& one) {
+    return one.source == Source::library && shown_label(one).find("gradients of") != std::string::npos;
+  };
   if (!averages(a) || !averages(b)) return "";
-  return " A rank's loss missed a model that the others' went through, or ranks reach models in different orders: let no rank miss a loss, multiply it by "
+  return " A rank's loss missed a model that the others' went through, or ranks reach models in different orders: let "
+         "no rank miss a loss, multiply it by "
          "zero there.";
 }
 
 /// Where one rank runs a forward of a model whose parameters are cut over ranks, this is what its user reads first.
 const char* ways_out(const Header& a, const Header& b) {
-  const auto evaluates = [](const Header& one) { return one.source == Source::library && shown_label(one).starts_with("evaluation, unit"); };
+  const auto evaluates = [](const Header& one) {
+    return one.source == Source::library && shown_label(one).starts_with("evaluation, unit");
+  };
   if (evaluates(a) == evaluates(b)) return ways_out_of_gradients(a, b);
-  return " Where parameters are cut over ranks, a forward needs all of them: evaluate on every rank and bring the answers together by "
-         "gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with zero2, where a rank may "
+  return " Where parameters are cut over ranks, a forward needs all of them: evaluate on every rank and bring the "
+         "answers together by "
+         "gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with zero2, "
+         "where a rank may "
          "evaluate alone.";
 }
 
@@ -140,25 +153,32 @@ Frame abort_frame(int rank, const std::string& cause) {
 void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer, const std::string& group) {
   Header theirs = read_header(frame);
   if (theirs.magic != kMagic)
-    throw CommError("MU050", formatted("rank {} sent rank {} something that is no message of group {}: do all ranks run the "
-                                    "same build?", peer, my_rank, group));
+    throw CommError("MU050",
+                    formatted("rank {} sent rank {} something that is no message of group {}: do all ranks run the "
+                              "same build?",
+                              peer, my_rank, group));
   if (theirs.is_abort) {
     std::string cause(reinterpret_cast<const char*>(payload(frame)), std::min<std::size_t>(theirs.bytes, kInlineBytes));
     throw TransportFailure{TransportFailure::Kind::aborted, peer, cause};
   }
   if (!is_sound(theirs))
-    throw CommError("MU050", formatted("rank {} sent rank {} a message of group {} whose parts contradict each other: do all ranks "
-                                    "run the same build?", peer, my_rank, group));
+    throw CommError(
+        "MU050", formatted("rank {} sent rank {} a message of group {} whose parts contradict each other: do all ranks "
+                           "run the same build?",
+                           peer, my_rank, group));
   if (agree(mine, my_rank, theirs, peer)) return;
   auto side = [](int rank, const Header& header) { return formatted("rank {} called {}", rank, describe(header)); };
   std::string first = my_rank < peer ? side(my_rank, mine) : side(peer, theirs);
   std::string second = my_rank < peer ? side(peer, theirs) : side(my_rank, mine);
-  std::string place = mine.sequence == theirs.sequence
-                          ? formatted("operation {}", mine.sequence)
-                          : formatted("operation {} on rank {} and {} on rank {}", mine.sequence, my_rank, theirs.sequence, peer);
-  const char* whose = mine.source == theirs.source ? "" : " One of them is a call of the program, the other one of the library's own.";
-  throw CommError("MU050", formatted("{}, {}, {} of group {}.{} All ranks must call the same operations in the same order, with "
-                                  "equal shapes and dtypes.{}", first, second, place, group, whose, ways_out(mine, theirs)));
+  std::string place = mine.sequence == theirs.sequence ? formatted("operation {}", mine.sequence)
+                                                       : formatted("operation {} on rank {} and {} on rank {}",
+                                                                   mine.sequence, my_rank, theirs.sequence, peer);
+  const char* whose =
+      mine.source == theirs.source ? "" : " One of them is a call of the program, the other one of the library's own.";
+  throw CommError("MU050",
+                  formatted("{}, {}, {} of group {}.{} All ranks must call the same operations in the same order, with "
+                            "equal shapes and dtypes.{}",
+                            first, second, place, group, whose, ways_out(mine, theirs)));
 }
 
 }  // namespace muster::dist

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
+
+#include <ATen/core/Tensor.h>
 
 #include "dist/operation.h"
 #include "dist/transport.h"
@@ -21,21 +21,21 @@ struct Header {
   uint32_t magic = 0;
   OperationKind kind = OperationKind::barrier;
   uint8_t is_abort = 0;
-  uint8_t gives = 0;         ///< 1 if the receiver gets the tensor described here; uneven operations only
+  uint8_t gives = 0;  ///< 1 if the receiver gets the tensor described here; uneven operations only
   int8_t reduce = 0;
   int8_t dtype = 0;
   Source source = Source::user;
   int32_t root = -1;
-  int32_t dims = 0;          ///< how many entries of `shape` count
+  int32_t dims = 0;  ///< how many entries of `shape` count
   int32_t leaf = 0;
   int32_t leaves = 1;
   int64_t gradient_step = -1;
   int64_t sequence = 0;
-  int64_t shape_hash = 0;    ///< of all dims, including those that do not fit
-  int64_t label_hash = 0;    ///< 0 if there is no label
-  char label[kMaxLabel + 1] = {};   ///< its beginning, zero-terminated
-  uint64_t word = 0;         ///< the sender's word; see hearsay.h
-  uint64_t bytes = 0;        ///< payload from the sender to this receiver; inside the frame if it fits
+  int64_t shape_hash = 0;          ///< of all dims, including those that do not fit
+  int64_t label_hash = 0;          ///< 0 if there is no label
+  char label[kMaxLabel + 1] = {};  ///< its beginning, zero-terminated
+  uint64_t word = 0;               ///< the sender's word; see hearsay.h
+  uint64_t bytes = 0;              ///< payload from the sender to this receiver; inside the frame if it fits
   int64_t shape[kMaxDims] = {};
 
   at::IntArrayRef sizes() const { return {shape, static_cast<std::size_t>(dims < kMaxDims ? dims : kMaxDims)}; }

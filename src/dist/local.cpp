@@ -69,7 +69,8 @@ void Local::run(Operation& operation, const std::string&, TimePoint) {
       return;
     case OperationKind::scatter:
       if (!is_root)
-        throw CommError("MU061", formatted("the fake backend cannot know what rank {} would scatter to rank {}", operation.root, rank_));
+        throw CommError("MU061", formatted("the fake backend cannot know what rank {} would scatter to rank {}",
+                                           operation.root, rank_));
       results.assign(1, operation.parts[rank_].clone());
       return;
     case OperationKind::broadcast:

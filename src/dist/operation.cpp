@@ -1,10 +1,10 @@
 #include "dist/operation.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
+
+#include <c10/core/ScalarType.h>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -13,8 +13,9 @@ namespace muster::dist {
 namespace {
 
 constexpr std::array<std::string_view, 16> kNames{
-    "all_reduce", "all_gather", "all_gather_uneven", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
-    "all_to_all", "barrier", "broadcast_bytes", "all_gather_bytes", "gather_bytes", "subgroup", "send", "receive"};
+    "all_reduce", "all_gather", "all_gather_uneven", "reduce_scatter",  "broadcast",        "reduce",       "gather",
+    "scatter",    "all_to_all", "barrier",           "broadcast_bytes", "all_gather_bytes", "gather_bytes", "subgroup",
+    "send",       "receive"};
 constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "min", "max", "product"};
 
 std::string list(at::IntArrayRef values) {
@@ -32,7 +33,8 @@ ReduceOp parse_reduce_op(std::string_view name) {
     if (name == kReduceNames[i]) return static_cast<ReduceOp>(i);
   if (name == "avg") return ReduceOp::mean;
   if (name == "prod") return ReduceOp::product;
-  throw ConfigError("MU055", formatted("'{}' is no way to reduce; known are sum, mean (or avg), min, max, product (or prod)", name));
+  throw ConfigError(
+      "MU055", formatted("'{}' is no way to reduce; known are sum, mean (or avg), min, max, product (or prod)", name));
 }
 
 std::string_view name_of(OperationKind kind) {
@@ -68,8 +70,12 @@ bool reduces(OperationKind kind) {
 
 bool has_root(OperationKind kind) {
   switch (kind) {
-    case OperationKind::broadcast: case OperationKind::reduce: case OperationKind::gather: case OperationKind::scatter:
-    case OperationKind::broadcast_bytes: case OperationKind::gather_bytes: return true;
+    case OperationKind::broadcast:
+    case OperationKind::reduce:
+    case OperationKind::gather:
+    case OperationKind::scatter:
+    case OperationKind::broadcast_bytes:
+    case OperationKind::gather_bytes: return true;
     default: return false;
   }
 }
@@ -78,8 +84,13 @@ bool is_pairwise(OperationKind kind) { return kind == OperationKind::send || kin
 
 bool has_one_shape(OperationKind kind) {
   switch (kind) {
-    case OperationKind::all_reduce: case OperationKind::all_gather: case OperationKind::reduce_scatter:
-    case OperationKind::broadcast: case OperationKind::reduce: case OperationKind::subgroup: case OperationKind::send:
+    case OperationKind::all_reduce:
+    case OperationKind::all_gather:
+    case OperationKind::reduce_scatter:
+    case OperationKind::broadcast:
+    case OperationKind::reduce:
+    case OperationKind::subgroup:
+    case OperationKind::send:
     case OperationKind::receive: return true;
     default: return false;
   }

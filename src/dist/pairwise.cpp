@@ -1,10 +1,10 @@
 #include "dist/pairwise.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cstring>
 #include <tuple>
+
+#include <ATen/ops/empty.h>
 
 #include "dist/arithmetic.h"
 #include "muster/base/error.h"
@@ -19,9 +19,13 @@ constexpr std::size_t kWholeBytes = 64 * 1024;
 /// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.
 bool must_give(const Operation& operation, int from, int to) {
   switch (operation.kind) {
-    case OperationKind::all_gather_uneven: case OperationKind::all_gather_bytes: case OperationKind::all_to_all: return true;
-    case OperationKind::gather: case OperationKind::gather_bytes: return to == operation.root;
-    case OperationKind::scatter: case OperationKind::broadcast_bytes: return from == operation.root;
+    case OperationKind::all_gather_uneven:
+    case OperationKind::all_gather_bytes:
+    case OperationKind::all_to_all: return true;
+    case OperationKind::gather:
+    case OperationKind::gather_bytes: return to == operation.root;
+    case OperationKind::scatter:
+    case OperationKind::broadcast_bytes: return from == operation.root;
     default: return false;
   }
 }
@@ -85,7 +89,8 @@ void Pairwise::post_blocks(Tickets& tickets, int peer, void* data, std::size_t b
   auto* at = static_cast<std::byte*>(data);
   for (std::size_t done = 0; done < bytes; done += kMaxBlockBytes) {
     std::size_t block = std::min(kMaxBlockBytes, bytes - done);
-    tickets.push_back(sending ? transport_->send(peer, at + done, block, 0) : transport_->receive(peer, at + done, block, 0));
+    tickets.push_back(sending ? transport_->send(peer, at + done, block, 0)
+                              : transport_->receive(peer, at + done, block, 0));
   }
 }
 
@@ -108,14 +113,16 @@ Frame Pairwise::receive_frame(const Call& call, int peer, const at::Tensor* sent
 
 void Pairwise::check_arrival(const Call& call, const Leg& leg, const Header& header) const {
   if (leg.expected && header.bytes != *leg.expected)
-    throw CommError("MU050", formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", leg.peer,
-                                    header.bytes, *leg.expected, rank(), describe(call.operation), call.group));
+    throw CommError("MU050",
+                    formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", leg.peer,
+                              header.bytes, *leg.expected, rank(), describe(call.operation), call.group));
   if (leg.expected) return;
   const bool due = must_give(call.operation, leg.peer, rank());
   if (due != (header.gives != 0) || (!due && header.bytes != 0))
-    throw CommError("MU050", formatted("rank {} sent rank {} {} in {} of group {}: do all ranks run the same build?", leg.peer, rank(),
-                                    due ? "nothing where a tensor is due" : "a tensor where none is due", describe(call.operation),
-                                    call.group));
+    throw CommError("MU050",
+                    formatted("rank {} sent rank {} {} in {} of group {}: do all ranks run the same build?", leg.peer,
+                              rank(), due ? "nothing where a tensor is due" : "a tensor where none is due",
+                              describe(call.operation), call.group));
 }
 
 void Pairwise::exchange(const Call& call, const std::vector<Leg>& legs, const Allocate& allocate) {

@@ -33,10 +33,10 @@ class Pairwise final : public Collectives {
   /// What one rank sends to and receives from one other in an exchange.
   struct Leg {
     int peer = 0;
-    const void* data = nullptr;             ///< sent to the peer
+    const void* data = nullptr;  ///< sent to the peer
     std::size_t bytes = 0;
-    const at::Tensor* sent = nullptr;       ///< the tensor that `data` belongs to, where shapes differ
-    void* into = nullptr;                   ///< where the peer's payload goes
+    const at::Tensor* sent = nullptr;         ///< the tensor that `data` belongs to, where shapes differ
+    void* into = nullptr;                     ///< where the peer's payload goes
     std::optional<std::size_t> expected = 0;  ///< its size; none: the header has it
   };
   using Allocate = std::function<void*(int peer, const Header& header)>;

@@ -11,10 +11,12 @@ Patience::Patience(std::chrono::milliseconds timeout) : end_(begin_ + timeout) {
 
 std::chrono::milliseconds Patience::next() {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now());
-  return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1), std::max(left, std::chrono::milliseconds(1)));
+  return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1),
+                    std::max(left, std::chrono::milliseconds(1)));
 }
 
-Reminder::Reminder(std::function<std::string(double)> words) : words_(std::move(words)), thread_([this] { remind(); }) {}
+Reminder::Reminder(std::function<std::string(double)> words)
+    : words_(std::move(words)), thread_([this] { remind(); }) {}
 
 Reminder::~Reminder() {
   {
@@ -29,7 +31,8 @@ void Reminder::remind() {
   const Patience waiting(std::chrono::milliseconds(0));
   auto part = kFirstWord;
   std::unique_lock lock(mutex_);
-  while (!ended_.wait_for(lock, std::exchange(part, kLaterWords), [this] { return end_; })) log::warning(words_(waiting.waited_seconds()));
+  while (!ended_.wait_for(lock, std::exchange(part, kLaterWords), [this] { return end_; }))
+    log::warning(words_(waiting.waited_seconds()));
 }
 
 }  // namespace muster::dist

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::dist {
 
@@ -23,7 +23,9 @@ struct Pieces {
   int64_t piece;
   int64_t chunk;
 
-  Range of_rank(int64_t rank) const { return {std::min(rank * piece, elements), std::min((rank + 1) * piece, elements)}; }
+  Range of_rank(int64_t rank) const {
+    return {std::min(rank * piece, elements), std::min((rank + 1) * piece, elements)};
+  }
   int64_t chunks(int64_t rank) const { return (of_rank(rank).size() + chunk - 1) / chunk; }
   Range of_chunk(int64_t rank, int64_t index) const {
     Range piece_range = of_rank(rank);

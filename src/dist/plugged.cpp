@@ -1,12 +1,12 @@
 #include "dist/plugged.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include "dist/header.h"
 #include "muster/base/error.h"
@@ -55,7 +55,9 @@ class Plugged final : public Collectives {
   void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
-    if (!split_) throw CommError("MU061", formatted("backend {} was adopted as one group and cannot be split", backend_->getBackendName()));
+    if (!split_)
+      throw CommError("MU061",
+                      formatted("backend {} was adopted as one group and cannot be split", backend_->getBackendName()));
     int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
     return std::make_unique<Plugged>(split_(name, place, static_cast<int>(ranks.size())), device_, split_);
   }
@@ -86,7 +88,8 @@ void Plugged::wait(const c10::intrusive_ptr<c10d::Work>& work, int peer) const {
     if (work->wait(left_until(deadline_))) return;
   } catch (const std::exception& failure) {
     bool late = std::chrono::steady_clock::now() >= deadline_;
-    throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure.what()};
+    throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer,
+                           failure.what()};
   }
   throw TransportFailure{TransportFailure::Kind::aborted, -1, "the backend ended the wait"};
 }
@@ -104,7 +107,8 @@ Header Plugged::announced(const Header& mine, const at::Tensor& row, int from) c
   check_headers(mine, rank(), frame, from, group_);
   const Header theirs = read_header(frame);
   if (!theirs.gives)
-    throw CommError("MU050", formatted("rank {} sent rank {} nothing where a tensor is due in {} of group {}", from, rank(), name_of(mine.kind), group_));
+    throw CommError("MU050", formatted("rank {} sent rank {} nothing where a tensor is due in {} of group {}", from,
+                                       rank(), name_of(mine.kind), group_));
   return theirs;
 }
 
@@ -133,7 +137,8 @@ at::Tensor Plugged::scattered(const Operation& operation) const {
   const bool is_root = rank() == operation.root;
   std::vector<at::Tensor> rows;
   for (const auto& part : operation.parts) rows.push_back(header_row(operation, part));
-  std::vector<at::Tensor> shapes{is_root ? at::stack(rows).to(device_) : at::empty({size(), kHeaderRow}, options(at::kByte))};
+  std::vector<at::Tensor> shapes{is_root ? at::stack(rows).to(device_)
+                                         : at::empty({size(), kHeaderRow}, options(at::kByte))};
   c10d::BroadcastOptions how;
   how.rootRank = operation.root;
   wait(backend_->broadcast(shapes, how), operation.root);
@@ -142,14 +147,17 @@ at::Tensor Plugged::scattered(const Operation& operation) const {
     if (to != rank() && part[0].numel() > 0) wait(backend_->send(part, to, 0), to);
   }
   if (is_root) return operation.parts[rank()].clone();
-  const Header own = announced(make_header(operation, nullptr, 0), shapes[0][rank()].cpu().contiguous(), operation.root);
+  const Header own =
+      announced(make_header(operation, nullptr, 0), shapes[0][rank()].cpu().contiguous(), operation.root);
   std::vector<at::Tensor> part{at::empty(own.sizes(), options(own.scalar_type()))};
   if (part[0].numel() > 0) wait(backend_->recv(part, operation.root, 0), operation.root);
   return part[0];
 }
 
 void Plugged::run_uneven(Operation& operation) {
-  auto bytes = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device_) : at::empty({0}, options(at::kByte)); };
+  auto bytes = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(device_) : at::empty({0}, options(at::kByte));
+  };
   auto& results = operation.results;
   switch (operation.kind) {
     case OperationKind::all_gather_uneven:
@@ -220,7 +228,8 @@ void Plugged::run(Operation& operation, const std::string& group, TimePoint dead
 
 }  // namespace
 
-std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split) {
+std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device,
+                                          SplitBackend split) {
   return std::make_unique<Plugged>(std::move(backend), device, std::move(split));
 }
 

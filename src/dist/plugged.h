@@ -1,11 +1,11 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "dist/collectives.h"
 
@@ -15,6 +15,7 @@ namespace muster::dist {
 using SplitBackend = std::function<c10::intrusive_ptr<c10d::Backend>(const std::string& name, int rank, int size)>;
 
 /// The operations through a plugged-in backend. `split` may be empty: then there are no subgroups.
-std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split);
+std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device,
+                                          SplitBackend split);
 
 }  // namespace muster::dist

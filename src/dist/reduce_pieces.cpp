@@ -17,9 +17,11 @@ constexpr int64_t kWindow = 4;
 /// One reduction of pieces on its way.
 class Pairwise::PieceReduction {
  public:
-  PieceReduction(Pairwise& group, const Call& call, const at::Tensor& source, const at::Tensor& target, Receivers receivers)
-      : group_(group), transport_(*group.transport_), call_(call), source_(source), target_(target), receivers_(receivers),
-        rank_(group.rank()), others_(group.peers()), pieces_(divide()), window_(std::min(kWindow, pieces_.chunks(rank_))),
+  PieceReduction(Pairwise& group, const Call& call, const at::Tensor& source, const at::Tensor& target,
+                 Receivers receivers)
+      : group_(group), transport_(*group.transport_), call_(call), source_(source), target_(target),
+        receivers_(receivers), rank_(group.rank()), others_(group.peers()), pieces_(divide()),
+        window_(std::min(kWindow, pieces_.chunks(rank_))),
         peer_bytes_(bytes({0, std::min(window_ * pieces_.chunk, pieces_.of_rank(rank_).size())})),
         memory_(group.scratch(group.size() * peer_bytes_)), arrivals_(group.size()), terms_(group.size()) {}
 
@@ -30,7 +32,8 @@ class Pairwise::PieceReduction {
     for (int peer : others_) legs.push_back({.peer = peer});
     group_.send_frames(call_, legs);
     for (int peer : others_) send_piece(peer);
-    for (const auto& leg : legs) group_.check_arrival(call_, leg, read_header(group_.receive_frame(call_, leg.peer, nullptr)));
+    for (const auto& leg : legs)
+      group_.check_arrival(call_, leg, read_header(group_.receive_frame(call_, leg.peer, nullptr)));
     for (int64_t chunk = 0; chunk < own_chunks; ++chunk) {
       reduce_chunk(chunk);
       if (chunk + window_ < own_chunks) post_arrivals(chunk + window_);
@@ -48,10 +51,14 @@ class Pairwise::PieceReduction {
   }
 
   /// Whether `rank` gets the pieces of others.
-  bool gathers(int rank) const { return receivers_ == Receivers::all || (receivers_ == Receivers::root && rank == call_.operation.root); }
+  bool gathers(int rank) const {
+    return receivers_ == Receivers::all || (receivers_ == Receivers::root && rank == call_.operation.root);
+  }
 
   std::size_t bytes(Range range) const { return static_cast<std::size_t>(range.size()) * source_.element_size(); }
-  std::byte* slot(int peer, int64_t chunk) const { return memory_ + peer * peer_bytes_ + bytes({0, chunk % window_ * pieces_.chunk}); }
+  std::byte* slot(int peer, int64_t chunk) const {
+    return memory_ + peer * peer_bytes_ + bytes({0, chunk % window_ * pieces_.chunk});
+  }
 
   void post_arrivals(int64_t chunk) {
     for (int peer : others_)
@@ -63,11 +70,13 @@ class Pairwise::PieceReduction {
       Range range = pieces_.of_chunk(peer, chunk);
       sends_.push_back(transport_.send(peer, at_element(source_, range.begin), bytes(range), 0));
       // The result comes back into memory that is sent from, but not before the peer has all of it.
-      if (gathers(rank_)) gathers_.push_back(transport_.receive(peer, at_element(target_, range.begin), bytes(range), 1));
+      if (gathers(rank_))
+        gathers_.push_back(transport_.receive(peer, at_element(target_, range.begin), bytes(range), 1));
     }
   }
 
-  /// Where the sum of a chunk goes. Where only the root's tensor may change, that is this rank's own place in scratch memory.
+  /// Where the sum of a chunk goes. Where only the root's tensor may change, that is this rank's own place in scratch
+  /// memory.
   at::Tensor result_of(int64_t chunk, Range range) {
     if (receivers_ == Receivers::root && !gathers(rank_)) {
       if (static_cast<int64_t>(results_.size()) == window_) {
@@ -105,7 +114,7 @@ class Pairwise::PieceReduction {
   const std::vector<int> others_;
   const Pieces pieces_;
   const int64_t window_;
-  const std::size_t peer_bytes_;   // of scratch memory
+  const std::size_t peer_bytes_;  // of scratch memory
   std::byte* const memory_;
   Tickets gathers_;
   std::deque<Transport::Ticket> sends_, results_;
@@ -113,7 +122,8 @@ class Pairwise::PieceReduction {
   std::vector<at::Tensor> terms_;
 };
 
-void Pairwise::reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, Receivers receivers) {
+void Pairwise::reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target,
+                             Receivers receivers) {
   PieceReduction(*this, call, source, target, receivers).run();
 }
 

@@ -1,12 +1,12 @@
 #include "muster/dist/rendezvous.h"
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "dist/gloo_transport.h"
 #include "dist/group.h"
@@ -46,7 +46,8 @@ StorePtr with_secret(StorePtr store, const cluster::Secret& secret) {
 
 Meeting open_file(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
   auto file = std::make_shared<StoreFile>(cluster, timeout.count() / 1000.0);
-  return {file, c10::make_intrusive<c10d::PrefixStore>(std::to_string(file->turn()), with_secret(file->store(), secret))};
+  return {file,
+          c10::make_intrusive<c10d::PrefixStore>(std::to_string(file->turn()), with_secret(file->store(), secret))};
 }
 
 Meeting open_server(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
@@ -68,9 +69,11 @@ Meeting open_store(const Cluster& cluster, const cluster::Secret& secret, std::c
   } catch (const Error&) {
     throw;
   } catch (const std::exception& failure) {
-    throw CommError("MU058", formatted("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
-                                    "and is the address right?", cluster.rank, cluster.world_size, place,
-                                    timeout.count() / 1000.0, plain_words(failure.what())));
+    throw CommError(
+        "MU058",
+        formatted("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
+                  "and is the address right?",
+                  cluster.rank, cluster.world_size, place, timeout.count() / 1000.0, plain_words(failure.what())));
   }
 }
 
@@ -95,11 +98,13 @@ void tell_missing(const Cluster& cluster, const std::vector<int>& missing, const
   int first_here = 0;
   while (std::binary_search(missing.begin(), missing.end(), first_here)) ++first_here;
   if (cluster.rank == first_here)
-    log::warning(formatted("has waited {:.0f} s for {} ranks to meet; missing: {}", patience.waited_seconds(), cluster.world_size, list_of(missing)));
+    log::warning(formatted("has waited {:.0f} s for {} ranks to meet; missing: {}", patience.waited_seconds(),
+                           cluster.world_size, list_of(missing)));
 }
 
 /// Waits until every rank has left its mark; while they do not come, a line says who is missing.
-void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout, const cluster::Report& report) {
+void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
+          const cluster::Report& report) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
   Patience patience(timeout);
@@ -116,7 +121,8 @@ void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds 
       missing = missing_ranks(cluster, store);
     } catch (const std::exception&) {
       report.lost(0, "MU058");
-      throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank, plain_words(reason)));
+      throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank,
+                                         plain_words(reason)));
     }
     if (missing.empty()) return;
     if (!patience.over()) {
@@ -124,8 +130,11 @@ void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds 
       continue;
     }
     report.lost(missing.front(), "MU057");
-    throw CommError("MU057", formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
-                                    "address and world size?", cluster.rank, timeout.count() / 1000.0, cluster.world_size, list_of(missing)));
+    throw CommError(
+        "MU057",
+        formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
+                  "address and world size?",
+                  cluster.rank, timeout.count() / 1000.0, cluster.world_size, list_of(missing)));
   }
 }
 
@@ -135,11 +144,15 @@ void check_marks(const Cluster& cluster, c10d::Store& store, const cluster::Secr
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
   std::vector<std::vector<uint8_t>> marks;
   if (cluster.rendezvous == RendezvousKind::tcp) marks = store.multiGet(keys);
-  else for (const auto& key : keys) marks.push_back(store.get(key));
+  else
+    for (const auto& key : keys) marks.push_back(store.get(key));
   for (int rank = 0; rank < cluster.world_size && !secret.is_given(); ++rank)
     if (is_signed(marks[rank]))
-      throw CommError("MU067", formatted("rank {} of this job has a secret, but rank {} has none. Give all ranks the same MUSTER_SECRET, or "
-                                      "MUSTER_SECRET_FILE", rank, cluster.rank));
+      throw CommError(
+          "MU067",
+          formatted("rank {} of this job has a secret, but rank {} has none. Give all ranks the same MUSTER_SECRET, or "
+                    "MUSTER_SECRET_FILE",
+                    rank, cluster.rank));
 }
 
 GroupIdentity identity_of(const std::string& backend, const GroupOptions& options) {
@@ -149,8 +162,8 @@ GroupIdentity identity_of(const std::string& backend, const GroupOptions& option
   return identity;
 }
 
-Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Cluster& cluster, const GroupOptions& options,
-                     std::shared_ptr<void> keeps, const cluster::Report& report) {
+Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Cluster& cluster,
+                     const GroupOptions& options, std::shared_ptr<void> keeps, const cluster::Report& report) {
   GroupIdentity identity = identity_of(options.backend, options);
   identity.keeps = std::move(keeps);
   identity.report = report;
@@ -197,7 +210,8 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options, const 
   auto [cleanup, store] = open_store(cluster, secret, timeout);
   meet(cluster, *store, timeout, report);
   check_marks(cluster, *store, secret);
-  if (auto entry = more.find(options.backend); entry != more.end()) return plug_in(entry->second, store, cluster, options, std::move(cleanup), report);
+  if (auto entry = more.find(options.backend); entry != more.end())
+    return plug_in(entry->second, store, cluster, options, std::move(cleanup), report);
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
   identity.report = report;

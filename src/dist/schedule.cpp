@@ -103,7 +103,8 @@ void Schedule::join(std::thread& thread) {
     // A thread whose body is over still needs its turn to leave.
     Lock lock(mutex());
     auto id = thread.get_id();
-    wait(lock, [&] { return !threads_.contains(id); }, TimePoint::max());
+    wait(
+        lock, [&] { return !threads_.contains(id); }, TimePoint::max());
   }
   thread.join();
 }

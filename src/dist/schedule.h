@@ -36,7 +36,7 @@ class Schedule final : public Waiting {
     bool waits = true;
     bool ended = false;
     bool late = false;
-    uint32_t weight = 1;                           ///< slow threads are chosen less often
+    uint32_t weight = 1;  ///< slow threads are chosen less often
     std::condition_variable turn;
   };
 

@@ -1,11 +1,11 @@
 #include "dist/signature.h"
 
+#include <stdexcept>
+#include <string>
+
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-
-#include <stdexcept>
-#include <string>
 
 namespace muster::dist {
 
@@ -18,8 +18,9 @@ Signature sign(const cluster::Secret& secret, std::initializer_list<std::string_
   const auto& key = secret.reveal();
   Signature signature{};
   unsigned int size = 0;
-  if (!::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-              signature.data(), &size) || size != kSignatureBytes)
+  if (!::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
+              reinterpret_cast<const unsigned char*>(text.data()), text.size(), signature.data(), &size) ||
+      size != kSignatureBytes)
     throw std::runtime_error("libcrypto gives no HMAC-SHA256");
   return signature;
 }

@@ -28,7 +28,8 @@ Signature signature_of(const cluster::Secret& secret, const std::string& key, st
 
 bool is_signed(const Bytes& value) noexcept { return value.size() >= kAdded && text_of(value).starts_with(kMark); }
 
-SignedStore::SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret) : store_(std::move(store)), secret_(std::move(secret)) {}
+SignedStore::SignedStore(c10::intrusive_ptr<c10d::Store> store, cluster::Secret secret)
+    : store_(std::move(store)), secret_(std::move(secret)) {}
 
 Bytes SignedStore::with_signature(const std::string& key, const Bytes& value) const {
   const auto signature = signature_of(secret_, key, text_of(value));
@@ -43,23 +44,30 @@ Bytes SignedStore::with_signature(const std::string& key, const Bytes& value) co
 
 Bytes SignedStore::checked(const std::string& key, const Bytes& value) const {
   const auto refuse = [&](const char* why) {
-    throw CommError("MU067", formatted("the value of '{}' in the store {}: somebody without the job's secret wrote it, or ranks were given "
-                                       "different secrets. Give all ranks of the job the same one, and nobody else", key, why));
+    throw CommError(
+        "MU067",
+        formatted("the value of '{}' in the store {}: somebody without the job's secret wrote it, or ranks were given "
+                  "different secrets. Give all ranks of the job the same one, and nobody else",
+                  key, why));
   };
   if (!is_signed(value)) refuse("bears no signature");
   const std::span<const std::uint8_t> bytes(value);
   const auto rest = text_of(value).substr(kAdded);
-  if (!is_signature(signature_of(secret_, key, rest), bytes.subspan(kMark.size(), kSignatureBytes))) refuse("bears another signature than this job's");
+  if (!is_signature(signature_of(secret_, key, rest), bytes.subspan(kMark.size(), kSignatureBytes)))
+    refuse("bears another signature than this job's");
   return {value.begin() + static_cast<std::ptrdiff_t>(kAdded), value.end()};
 }
 
-c10::intrusive_ptr<c10d::Store> SignedStore::clone() { return c10::make_intrusive<SignedStore>(store_->clone(), secret_); }
+c10::intrusive_ptr<c10d::Store> SignedStore::clone() {
+  return c10::make_intrusive<SignedStore>(store_->clone(), secret_);
+}
 
 void SignedStore::set(const std::string& key, const Bytes& value) { store_->set(key, with_signature(key, value)); }
 
 // Nothing stands for a key that is not there.
 Bytes SignedStore::compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) {
-  const auto value = store_->compareSet(key, expected.empty() ? expected : with_signature(key, expected), with_signature(key, desired));
+  const auto value = store_->compareSet(key, expected.empty() ? expected : with_signature(key, expected),
+                                        with_signature(key, desired));
   return value.empty() ? value : checked(key, value);
 }
 
@@ -75,7 +83,9 @@ int64_t SignedStore::getNumKeys() { return store_->getNumKeys(); }
 
 void SignedStore::wait(const std::vector<std::string>& keys) { store_->wait(keys); }
 
-void SignedStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) { store_->wait(keys, timeout); }
+void SignedStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
+  store_->wait(keys, timeout);
+}
 
 const std::chrono::milliseconds& SignedStore::getTimeout() const noexcept { return store_->getTimeout(); }
 
@@ -93,7 +103,9 @@ void SignedStore::multiSet(const std::vector<std::string>& keys, const std::vect
   store_->multiSet(keys, all);
 }
 
-void SignedStore::queuePush(const std::string& key, const Bytes& value) { store_->queuePush(key, with_signature(key, value)); }
+void SignedStore::queuePush(const std::string& key, const Bytes& value) {
+  store_->queuePush(key, with_signature(key, value));
+}
 
 Bytes SignedStore::queuePop(const std::string& key, bool block) { return checked(key, store_->queuePop(key, block)); }
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <string>
 #include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/cluster/secret.h"
 

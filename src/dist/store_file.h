@@ -1,9 +1,9 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <filesystem>
 #include <memory>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/cluster/cluster.h"
 
@@ -13,7 +13,8 @@ namespace muster::dist {
 /// time. Its holder may remove the file: a rank that waited for it then takes the lock of the new one.
 class FileLock {
  public:
-  /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time; (MU069) if it is not this user's.
+  /// Throws: CommError (MU058) if the file cannot be made or the lock does not come in time; (MU069) if it is not this
+  /// user's.
   FileLock(std::filesystem::path path, double timeout_seconds);
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -1,13 +1,14 @@
 #include "dist/store_server.h"
 
 #include <stdlib.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <map>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "dist/patience.h"
 #include "muster/base/error.h"
@@ -21,8 +22,8 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// The servers that this process runs, by their ports and as process-wide as these. They live as long as the process: the
-/// launcher hands its socket over once, and a rank may come to meet again while another still leaves.
+/// The servers that this process runs, by their ports and as process-wide as these. They live as long as the process:
+/// the launcher hands its socket over once, and a rank may come to meet again while another still leaves.
 struct Servers {
   struct Running {
     StorePtr store;
@@ -48,7 +49,8 @@ int listen_at(const Cluster& cluster) {
 StorePtr run_server(const Cluster& cluster, c10d::TCPStoreOptions options) {
   auto& all = servers();
   std::lock_guard lock(all.mutex);
-  if (all.running.contains(cluster.main_port)) return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
+  if (all.running.contains(cluster.main_port))
+    return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
   const bool is_launchers = cluster.store_listen_fd >= 0;
   if (is_launchers) ::unsetenv(cluster::kStoreFd);
   options.masterListenFd = is_launchers ? cluster.store_listen_fd : listen_at(cluster);
@@ -85,8 +87,8 @@ StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeou
   std::optional<Reminder> reminder;
   if (speaks_for_node(cluster))
     reminder.emplace([&](double seconds) {
-      return formatted("has waited {:.0f} s for the store at {}:{}, which {} opens", seconds, cluster.main_address, cluster.main_port,
-                       cluster.store_is_external ? "the launcher" : "rank 0");
+      return formatted("has waited {:.0f} s for the store at {}:{}, which {} opens", seconds, cluster.main_address,
+                       cluster.main_port, cluster.store_is_external ? "the launcher" : "rank 0");
     });
   return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
 }
@@ -98,10 +100,14 @@ void say_who_may_join(const Cluster& cluster, bool has_secret) {
   if (cluster::is_loopback(address) || (has_secret && !address.empty())) return;
   const auto where = log::format("the store of this job listens on port ", cluster.main_port, " of ",
                                  address.empty() ? "all addresses of its host" : address);
-  if (has_secret) return log::warning(where, ", since '", cluster.main_address, "' is no address of this host that others reach; only ranks with the "
-                                             "job's secret are let in");
-  log::warning(where, ", and the job has no secret: whoever reaches it can change what the ranks tell each other there, or join as a rank. Give every rank "
-                      "the same MUSTER_SECRET, or MUSTER_SECRET_FILE (see docs/concepts/security.md)");
+  if (has_secret)
+    return log::warning(where, ", since '", cluster.main_address,
+                        "' is no address of this host that others reach; only ranks with the "
+                        "job's secret are let in");
+  log::warning(where,
+               ", and the job has no secret: whoever reaches it can change what the ranks tell each other there, or "
+               "join as a rank. Give every rank "
+               "the same MUSTER_SECRET, or MUSTER_SECRET_FILE (see docs/concepts/security.md)");
 }
 
 }  // namespace muster::dist

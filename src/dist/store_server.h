@@ -1,8 +1,8 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <chrono>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/cluster/cluster.h"
 

@@ -89,7 +89,8 @@ ThreadHub::Block::~Block() {
 
 void ThreadHub::Block::wait(TimePoint deadline) {
   Waiting::Lock lock(transport_.hub_->waiting_->mutex());
-  transport_.wait(lock, peer_, [this] { return done_; }, deadline);
+  transport_.wait(
+      lock, peer_, [this] { return done_; }, deadline);
 }
 
 ThreadTransport::Lock ThreadTransport::begin_step() {
@@ -124,7 +125,8 @@ void ThreadTransport::send_frame(int to, const Frame& frame, TimePoint) {
 void ThreadTransport::receive_frame(int from, Frame& frame, TimePoint deadline) {
   Lock lock = begin_step();
   auto& frames = hub_->box(from, rank_).frames;
-  wait(lock, from, [&] { return !frames.empty(); }, deadline);
+  wait(
+      lock, from, [&] { return !frames.empty(); }, deadline);
   frame = frames.front();
   frames.pop_front();
 }

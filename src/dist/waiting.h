@@ -12,9 +12,11 @@ namespace muster::dist {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-/// What is left until then, at least 1 ms. It is rounded up: a wait of that length ends after the deadline, so a failed one is known to be late.
+/// What is left until then, at least 1 ms. It is rounded up: a wait of that length ends after the deadline, so a failed
+/// one is known to be late.
 inline std::chrono::milliseconds left_until(TimePoint deadline) {
-  return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - TimePoint::clock::now()), std::chrono::milliseconds(1));
+  return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - TimePoint::clock::now()),
+                  std::chrono::milliseconds(1));
 }
 
 /// How the threads of a process wait for each other: in real time here, under a seeded schedule in Schedule.

@@ -28,8 +28,10 @@ fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.
 void give_rights(int descriptor, const struct stat& former) {
   mode_t mode = former.st_mode & 0777;
   struct stat now {};
-  if (::fstat(descriptor, &now) == 0 && now.st_uid != former.st_uid) [[maybe_unused]] const int owner = ::fchown(descriptor, former.st_uid, static_cast<gid_t>(-1));
-  if (now.st_gid != former.st_gid && ::fchown(descriptor, static_cast<uid_t>(-1), former.st_gid) != 0) mode &= ~070u | (mode << 3 & 070u);
+  if (::fstat(descriptor, &now) == 0 && now.st_uid != former.st_uid) [[maybe_unused]]
+    const int owner = ::fchown(descriptor, former.st_uid, static_cast<gid_t>(-1));
+  if (now.st_gid != former.st_gid && ::fchown(descriptor, static_cast<uid_t>(-1), former.st_gid) != 0)
+    mode &= ~070u | (mode << 3 & 070u);
   ::fchmod(descriptor, mode);
 }
 
@@ -88,8 +90,9 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(std::string_view what, int error) const {
-  throw CheckpointError("MU202", path_.string() + " was not written: " + std::string(what) + " (" + std::generic_category().message(error) +
-                                     ", after " + std::to_string(written_) + " bytes); what stood there before is untouched");
+  throw CheckpointError("MU202", path_.string() + " was not written: " + std::string(what) + " (" +
+                                     std::generic_category().message(error) + ", after " + std::to_string(written_) +
+                                     " bytes); what stood there before is untouched");
 }
 
 void AtomicFile::reserve(std::uint64_t bytes) {
@@ -117,7 +120,8 @@ void AtomicFile::write(std::span<const std::string_view> pieces) {
 }
 
 void AtomicFile::finish() {
-  if (!finished_ && durability_ != Durability::none && ::fsync(descriptor_) != 0) fail("its bytes did not reach the medium", errno);
+  if (!finished_ && durability_ != Durability::none && ::fsync(descriptor_) != 0)
+    fail("its bytes did not reach the medium", errno);
   finished_ = true;
 }
 
@@ -134,8 +138,8 @@ void sync_folder(const fs::path& folder) {
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);
   if (!synced)
-    throw CheckpointError("MU202",
-                          "the names in " + folder.string() + " did not reach the medium (" + std::generic_category().message(error) + ")");
+    throw CheckpointError("MU202", "the names in " + folder.string() + " did not reach the medium (" +
+                                       std::generic_category().message(error) + ")");
 }
 
 }  // namespace muster::format

@@ -24,7 +24,8 @@ constexpr std::string_view kFormerEnd = ".former";
 constexpr std::size_t kWordLetters = 8;
 
 [[noreturn]] void refuse_folder(const fs::path& path, const std::string& what, int error) {
-  throw CheckpointError("MU202", path.string() + " was not written: " + what + " (" + std::generic_category().message(error) +
+  throw CheckpointError("MU202", path.string() + " was not written: " + what + " (" +
+                                     std::generic_category().message(error) +
                                      "); what stood there before is untouched");
 }
 
@@ -32,14 +33,16 @@ fs::path beside(const fs::path& path, std::string_view end) {
   return path.parent_path() / ("." + path.filename().string() + "." + random_word(kWordLetters) + std::string(end));
 }
 
-/// The folders that writers of this name left beside it: `.NAME.XXXXXXXX` and this end. A link or file of such a name is none of ours.
+/// The folders that writers of this name left beside it: `.NAME.XXXXXXXX` and this end. A link or file of such a name
+/// is none of ours.
 std::vector<fs::path> left_beside(const fs::path& path, std::string_view end) {
   const std::string start = "." + path.filename().string() + ".";
   std::vector<fs::path> found;
   std::error_code ignored;
   for (fs::directory_iterator entry(path.parent_path(), ignored), last; entry != last; entry.increment(ignored)) {
     const std::string name = entry->path().filename().string();
-    if (name.size() != start.size() + kWordLetters + end.size() || !name.starts_with(start) || !name.ends_with(end)) continue;
+    if (name.size() != start.size() + kWordLetters + end.size() || !name.starts_with(start) || !name.ends_with(end))
+      continue;
     if (name.find('.', start.size()) != start.size() + kWordLetters) continue;
     if (entry->symlink_status(ignored).type() == fs::file_type::directory) found.push_back(entry->path());
   }
@@ -52,7 +55,8 @@ fs::path settled(fs::path path) {
   if (!path.has_filename()) path = path.parent_path();
   std::error_code ignored;
   if (fs::is_symlink(path, ignored)) path = fs::weakly_canonical(path, ignored);
-  if (!path.has_filename() || path.filename() == "." || path.filename() == "..") path = fs::weakly_canonical(path, ignored);
+  if (!path.has_filename() || path.filename() == "." || path.filename() == "..")
+    path = fs::weakly_canonical(path, ignored);
   if (!path.has_parent_path()) path = fs::path(".") / path;
   if (!path.has_filename() || path == "/") refuse_folder(path, "it has no name of its own", EINVAL);
   return path;
@@ -70,7 +74,10 @@ void check_replaceable(const fs::path& path, bool (*is_own)(std::string_view)) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return;
   const auto refuse = [&](const std::string& what) {
-    throw CheckpointError("MU212", path.string() + " is " + what + " and is not replaced by a checkpoint; nothing was saved. Save to another folder, or move that away");
+    throw CheckpointError(
+        "MU212",
+        path.string() + " is " + what +
+            " and is not replaced by a checkpoint; nothing was saved. Save to another folder, or move that away");
   };
   if (!S_ISDIR(status.st_mode)) refuse("a file");
   std::string others;

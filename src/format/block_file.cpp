@@ -5,14 +5,15 @@
 namespace muster::format {
 namespace {
 
-/// What is read for a checksum is still in the processor's cache when the kernel copies it, and the kernel keeps what it is
-/// given at once in pages as large as it has, which costs less here and when the file is mapped.
+/// What is read for a checksum is still in the processor's cache when the kernel copies it, and the kernel keeps what
+/// it is given at once in pages as large as it has, which costs less here and when the file is mapped.
 constexpr std::size_t kBytesPerWrite = std::size_t{4} << 20;
 constexpr std::size_t kPiecesPerWrite = 1024;
 
 }  // namespace
 
-BlockFile::BlockFile(const std::filesystem::path& path, Durability durability, std::uint64_t bytes) : file_(path, durability) {
+BlockFile::BlockFile(const std::filesystem::path& path, Durability durability, std::uint64_t bytes)
+    : file_(path, durability) {
   file_.reserve(bytes);
 }
 

@@ -5,8 +5,8 @@
 
 namespace muster::format {
 
-/// Counts the memory that a file asks for by what it describes, so that a small file cannot ask for much: what it names once it
-/// may refer to again and again.
+/// Counts the memory that a file asks for by what it describes, so that a small file cannot ask for much: what it names
+/// once it may refer to again and again.
 class ByteLimit {
  public:
   /// `given`: bytes of the description.

@@ -11,7 +11,9 @@
 namespace muster::format {
 namespace {
 
-XXH3_state_t* state_in(std::array<std::byte, 576>& room) { return std::launder(reinterpret_cast<XXH3_state_t*>(room.data())); }
+XXH3_state_t* state_in(std::array<std::byte, 576>& room) {
+  return std::launder(reinterpret_cast<XXH3_state_t*>(room.data()));
+}
 
 }  // namespace
 
@@ -26,7 +28,9 @@ void Checksum::reset() { XXH3_64bits_reset(state_in(state_)); }
 
 void Checksum::update(const void* data, std::size_t bytes) { XXH3_64bits_update(state_in(state_), data, bytes); }
 
-std::uint64_t Checksum::value() const { return XXH3_64bits_digest(state_in(const_cast<std::array<std::byte, 576>&>(state_))); }
+std::uint64_t Checksum::value() const {
+  return XXH3_64bits_digest(state_in(const_cast<std::array<std::byte, 576>&>(state_)));
+}
 
 std::uint64_t checksum_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 

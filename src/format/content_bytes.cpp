@@ -12,7 +12,8 @@ namespace {
 /// Copies the elements of a strided tensor in row-major order.
 class Gathering {
  public:
-  Gathering(const PythonTensor& tensor, const char* from, char* to) : tensor_(tensor), from_(from), to_(to), width_(row_of(tensor.type).bytes) {}
+  Gathering(const PythonTensor& tensor, const char* from, char* to)
+      : tensor_(tensor), from_(from), to_(to), width_(row_of(tensor.type).bytes) {}
 
   void run() { copy(0, tensor_.offset); }
 
@@ -29,7 +30,8 @@ class Gathering {
       to_ += bytes;
       return;
     }
-    for (std::int64_t i = 0; i < tensor_.shape[dimension]; ++i) copy(dimension + 1, at + i * tensor_.strides[dimension]);
+    for (std::int64_t i = 0; i < tensor_.shape[dimension]; ++i)
+      copy(dimension + 1, at + i * tensor_.strides[dimension]);
   }
 
   const PythonTensor& tensor_;
@@ -61,8 +63,8 @@ std::string_view ContentBytes::of_storage(std::size_t storage) {
   const PythonStorage& known = content_.content.storages[storage];
   checked_.resize(content_.content.storages.size());
   if (known.has_crc && !checked_[storage] && crc32(bytes) != known.crc)
-    throw CheckpointError("MU225", extents.front().file->path().string() + ": the checksum of the storage " + in_quotes(known.key) +
-                                       " is wrong; the file is damaged");
+    throw CheckpointError("MU225", extents.front().file->path().string() + ": the checksum of the storage " +
+                                       in_quotes(known.key) + " is wrong; the file is damaged");
   checked_[storage] = true;
   return bytes;
 }
@@ -72,11 +74,13 @@ std::string_view ContentBytes::of_tensor(const PythonTensor& tensor) {
   const std::string_view storage = of_storage(tensor.storage);
   const std::uint64_t bytes = dense_bytes(tensor);
   if (tensor.conjugate || tensor.negative)
-    throw CheckpointError("MU229", "a tensor is lazily conjugated or negated, which only LibTorch can resolve; call resolve_conj() and "
-                                   "resolve_neg() on it before it is saved");
+    throw CheckpointError(
+        "MU229",
+        "a tensor is lazily conjugated or negated, which only LibTorch can resolve; call resolve_conj() and "
+        "resolve_neg() on it before it is saved");
   if (bytes > kFree && bytes / kMostOften > storage.size())
-    throw CheckpointError("MU229", "a tensor repeats " + std::to_string(storage.size()) + " bytes until they are " + std::to_string(bytes) +
-                                       "; save it before it is expanded");
+    throw CheckpointError("MU229", "a tensor repeats " + std::to_string(storage.size()) + " bytes until they are " +
+                                       std::to_string(bytes) + "; save it before it is expanded");
   std::string_view result;
   if (is_dense(tensor)) {
     if (bytes > 0) result = storage.substr(static_cast<std::size_t>(tensor.offset) * row_of(tensor.type).bytes, bytes);
@@ -85,7 +89,8 @@ std::string_view ContentBytes::of_tensor(const PythonTensor& tensor) {
     Gathering(tensor, storage.data(), gathered_.data()).run();
     result = gathered_;
   }
-  if (tensor.type == ScalarType::boolean && std::any_of(result.begin(), result.end(), [](char byte) { return byte != 0 && byte != 1; }))
+  if (tensor.type == ScalarType::boolean &&
+      std::any_of(result.begin(), result.end(), [](char byte) { return byte != 0 && byte != 1; }))
     throw CheckpointError("MU225", "a bool has a byte other than 0 and 1; the file is damaged");
   return result;
 }

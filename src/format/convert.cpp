@@ -23,7 +23,9 @@ using Kind = PythonValue::Kind;
 constexpr std::array<std::pair<WeightForm, std::string_view>, 3> kForms{
     {{WeightForm::torch, "torch"}, {WeightForm::safetensors, "safetensors"}, {WeightForm::folder, "folder"}}};
 
-[[noreturn]] void refuse_conversion(const std::string& reason) { throw CheckpointError("MU229", "nothing was converted: " + reason); }
+[[noreturn]] void refuse_conversion(const std::string& reason) {
+  throw CheckpointError("MU229", "nothing was converted: " + reason);
+}
 
 WeightForm form_of_name(const fs::path& path) {
   const std::string ending = path.extension().string();
@@ -31,8 +33,10 @@ WeightForm form_of_name(const fs::path& path) {
   for (const char* known : {".pt", ".pth", ".bin", ".ckpt"})
     if (ending == known) return WeightForm::torch;
   if (ending.empty() || fs::is_directory(path)) return WeightForm::folder;
-  throw UsageError("MU230", "the name " + path.string() + " does not tell what to write: end it with .safetensors, .pt, .pth, .bin or .ckpt, give a " +
-                                "folder, or say which form to write (torch, safetensors, folder)");
+  throw UsageError("MU230",
+                   "the name " + path.string() +
+                       " does not tell what to write: end it with .safetensors, .pt, .pth, .bin or .ckpt, give a " +
+                       "folder, or say which form to write (torch, safetensors, folder)");
 }
 
 std::string joined_keys(const PythonValue& value) {
@@ -48,7 +52,8 @@ std::string joined_keys(const PythonValue& value) {
 PythonValue* find_part(PythonValue& value, std::string_view place) {
   if (place.empty()) return &value;
   const auto slash = place.find('/');
-  const std::string_view first = place.substr(0, slash), rest = slash == std::string_view::npos ? "" : place.substr(slash + 1);
+  const std::string_view first = place.substr(0, slash),
+                         rest = slash == std::string_view::npos ? "" : place.substr(slash + 1);
   for (auto& [key, part] : value.entries) {
     const std::string name = key_name(key);
     if (name == place) return &part;
@@ -66,18 +71,20 @@ constexpr std::size_t kMostName = 4096;
 /// Named tensors and nothing else, as state_dict() gives them.
 bool is_state_dict(const PythonValue& value) {
   const auto is_tensor = [](const PythonValue::Entry& entry) { return entry.second.kind == Kind::tensor; };
-  return value.kind == Kind::map && !value.entries.empty() && std::all_of(value.entries.begin(), value.entries.end(), is_tensor);
+  return value.kind == Kind::map && !value.entries.empty() &&
+         std::all_of(value.entries.begin(), value.entries.end(), is_tensor);
 }
 
 bool holds_tensors_only(const PythonValue& value) {
   if (value.kind == Kind::tensor) return true;
   const bool nested = value.kind == Kind::map || value.kind == Kind::list || value.kind == Kind::tuple;
   return nested && std::all_of(value.items.begin(), value.items.end(), holds_tensors_only) &&
-         std::all_of(value.entries.begin(), value.entries.end(), [](const auto& entry) { return holds_tensors_only(entry.second); });
+         std::all_of(value.entries.begin(), value.entries.end(),
+                     [](const auto& entry) { return holds_tensors_only(entry.second); });
 }
 
-/// The weights in what a training script saved, such as {"model": weights, "optimizer": state, "epoch": 3}; empty if the whole value can
-/// be written. What is passed over goes to `left_out`.
+/// The weights in what a training script saved, such as {"model": weights, "optimizer": state, "epoch": 3}; empty if
+/// the whole value can be written. What is passed over goes to `left_out`.
 std::string find_weights(const PythonValue& value, const std::string& file, std::vector<std::string>& left_out) {
   if (holds_tensors_only(value)) return {};
   std::vector<std::string> found;
@@ -98,7 +105,8 @@ void settle_foreign(PythonValue& value, const std::string& place, bool leave_out
   const auto goes = [&](const PythonValue& part, const std::string& here) {
     if (part.kind != Kind::foreign) return false;
     if (!leave_out)
-      throw CheckpointError("MU226", in_quotes(here) + " is an object of '" + part.text + "', which is not understood: " + advice_about(part.text) +
+      throw CheckpointError("MU226", in_quotes(here) + " is an object of '" + part.text +
+                                         "', which is not understood: " + advice_about(part.text) +
                                          ", or leave such objects out");
     left_out.push_back(shown(here, kMostName));
     return true;
@@ -107,7 +115,8 @@ void settle_foreign(PythonValue& value, const std::string& place, bool leave_out
   std::erase_if(value.entries, [&](const auto& entry) { return goes(entry.second, below(key_name(entry.first))); });
   std::erase_if(value.items, [&](const auto& item) { return goes(item, below("?")); });
   for (auto& [key, part] : value.entries) settle_foreign(part, below(key_name(key)), leave_out, left_out);
-  for (std::size_t i = 0; i < value.items.size(); ++i) settle_foreign(value.items[i], below(std::to_string(i)), leave_out, left_out);
+  for (std::size_t i = 0; i < value.items.size(); ++i)
+    settle_foreign(value.items[i], below(std::to_string(i)), leave_out, left_out);
 }
 
 void strip_names(PythonValue& value, const std::string& front) {
@@ -130,7 +139,8 @@ class Pruned {
 
  private:
   void renumber(PythonValue& value) {
-    if (value.kind == Kind::tensor) value.integer = static_cast<std::int64_t>(tensor(static_cast<std::size_t>(value.integer)));
+    if (value.kind == Kind::tensor)
+      value.integer = static_cast<std::int64_t>(tensor(static_cast<std::size_t>(value.integer)));
     for (auto& [key, part] : value.entries) renumber(part);
     for (auto& item : value.items) renumber(item);
   }
@@ -155,12 +165,14 @@ class Pruned {
   std::vector<std::size_t> storages_;
 };
 
-void write_torch(const StoredContent& stored, const PythonValue& value, const fs::path& to, const ConvertOptions& options, ConvertReport& report) {
+void write_torch(const StoredContent& stored, const PythonValue& value, const fs::path& to,
+                 const ConvertOptions& options, ConvertReport& report) {
   Pruned pruned(stored);
   const PythonFile content = pruned.make(value);
   ContentBytes bytes(stored);
   AtomicFile file(to, options.durability);
-  write_python_file(file, content, to.stem().string(), [&](std::size_t storage) { return bytes.of_storage(pruned.former_storage(storage)); });
+  write_python_file(file, content, to.stem().string(),
+                    [&](std::size_t storage) { return bytes.of_storage(pruned.former_storage(storage)); });
   file.publish();
   report.tensors = content.tensors.size();
   for (const PythonTensor& tensor : content.tensors) report.bytes += dense_bytes(tensor);
@@ -176,18 +188,23 @@ struct NamedContent {
 
 TensorSpec spec_of(const std::string& name, const PythonTensor& tensor) {
   const ScalarTypeRow& row = row_of(tensor.type);
-  if (!row.element) refuse_conversion("the tensor " + in_quotes(name) + " has dtype " + std::string(row.name) + ", which safetensors files have not");
+  if (!row.element)
+    refuse_conversion("the tensor " + in_quotes(name) + " has dtype " + std::string(row.name) +
+                      ", which safetensors files have not");
   TensorSpec spec{.name = name, .shape = tensor.shape, .type = *row.element};
   if (spec.type == ElementType::f4) {
-    if (spec.shape.empty()) refuse_conversion("the tensor " + in_quotes(name) + " has no dimension to count its pairs of 4-bit elements in");
+    if (spec.shape.empty())
+      refuse_conversion("the tensor " + in_quotes(name) + " has no dimension to count its pairs of 4-bit elements in");
     spec.shape.back() *= 2;
   }
   return spec;
 }
 
 /// All tensors under names joined by ".", in their order.
-void collect(const StoredContent& stored, const PythonValue& value, const std::string& name, std::vector<NamedContent>& into) {
-  if (name.size() > kMostName) refuse_conversion("the name " + in_quotes(name) + " has more than " + std::to_string(kMostName) + " bytes");
+void collect(const StoredContent& stored, const PythonValue& value, const std::string& name,
+             std::vector<NamedContent>& into) {
+  if (name.size() > kMostName)
+    refuse_conversion("the name " + in_quotes(name) + " has more than " + std::to_string(kMostName) + " bytes");
   const auto below = [&](const std::string& more) { return name.empty() ? more : name + "." + more; };
   const bool sequence = value.kind == Kind::list || value.kind == Kind::tuple;
   if (value.kind == Kind::tensor && !name.empty()) {
@@ -196,14 +213,16 @@ void collect(const StoredContent& stored, const PythonValue& value, const std::s
   } else if (value.kind == Kind::map) {
     for (const auto& [key, part] : value.entries) collect(stored, part, below(key_name(key)), into);
   } else if (sequence) {
-    for (std::size_t i = 0; i < value.items.size(); ++i) collect(stored, value.items[i], below(std::to_string(i)), into);
+    for (std::size_t i = 0; i < value.items.size(); ++i)
+      collect(stored, value.items[i], below(std::to_string(i)), into);
   } else {
-    refuse_conversion("safetensors files hold named tensors only, and " + in_quotes(name) + " is " + to_text(value, 60) +
-                      "; name the part to convert, or write a torch file");
+    refuse_conversion("safetensors files hold named tensors only, and " + in_quotes(name) + " is " +
+                      to_text(value, 60) + "; name the part to convert, or write a torch file");
   }
 }
 
-/// Keeps one of each set of tied tensors, the alphabetically first, as save_file does. Returns the others' names with its name.
+/// Keeps one of each set of tied tensors, the alphabetically first, as save_file does. Returns the others' names with
+/// its name.
 Metadata drop_tied_content(std::vector<NamedContent>& tensors) {
   const auto place = [](const NamedContent& one) {
     const PythonTensor& tensor = *one.tensor;
@@ -212,7 +231,8 @@ Metadata drop_tied_content(std::vector<NamedContent>& tensors) {
   std::map<decltype(place(tensors.front())), std::string> first;
   for (const NamedContent& one : tensors)
     if (one.bytes > 0)
-      if (const auto [found, fresh] = first.emplace(place(one), one.spec.name); !fresh) found->second = std::min(found->second, one.spec.name);
+      if (const auto [found, fresh] = first.emplace(place(one), one.spec.name); !fresh)
+        found->second = std::min(found->second, one.spec.name);
   Metadata dropped;
   std::erase_if(tensors, [&](const NamedContent& one) {
     if (one.bytes == 0 || first.at(place(one)) == one.spec.name) return false;
@@ -222,8 +242,8 @@ Metadata drop_tied_content(std::vector<NamedContent>& tensors) {
   return dropped;
 }
 
-std::unique_ptr<AtomicFile> write_weights(const std::vector<NamedContent>& tensors, const Metadata& metadata, const fs::path& path,
-                                          Durability durability, ContentBytes& bytes) {
+std::unique_ptr<AtomicFile> write_weights(const std::vector<NamedContent>& tensors, const Metadata& metadata,
+                                          const fs::path& path, Durability durability, ContentBytes& bytes) {
   std::vector<TensorSpec> specs;
   for (const NamedContent& one : tensors) specs.push_back(one.spec);
   const FilePlan plan = plan_file(specs, metadata, path.string());
@@ -234,11 +254,12 @@ std::unique_ptr<AtomicFile> write_weights(const std::vector<NamedContent>& tenso
   return file;
 }
 
-void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied, Metadata metadata, const fs::path& folder,
-                  const ConvertOptions& options, ContentBytes& bytes, ConvertReport& report) {
+void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied, Metadata metadata,
+                  const fs::path& folder, const ConvertOptions& options, ContentBytes& bytes, ConvertReport& report) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error || !fs::is_directory(folder)) throw CheckpointError("MU202", folder.string() + " is no folder and cannot be made one (" + error.message() + ")");
+  if (error || !fs::is_directory(folder))
+    throw CheckpointError("MU202", folder.string() + " is no folder and cannot be made one (" + error.message() + ")");
   std::vector<std::uint64_t> sizes;
   for (const NamedContent& one : tensors) sizes.push_back(one.bytes);
   const auto shards = split_into_shards(sizes, options.max_shard_size.bytes());
@@ -250,7 +271,8 @@ void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied
     for (const std::size_t i : shards[shard]) inside.push_back(tensors[i]), index.file_of[tensors[i].spec.name] = name;
     Metadata here = metadata;
     for (const auto& [dropped, kept] : tied)
-      if (const auto found = index.file_of.find(kept); found != index.file_of.end() && found->second == name) here.emplace(dropped, kept);
+      if (const auto found = index.file_of.find(kept); found != index.file_of.end() && found->second == name)
+        here.emplace(dropped, kept);
     files.push_back(write_weights(inside, here, folder / name, options.durability, bytes));
     report.files.push_back(folder / name);
   }
@@ -258,17 +280,21 @@ void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied
   if (shards.size() > 1) report.files.push_back(folder / kWeightIndexName);
 }
 
-void write_safetensors(const StoredContent& stored, const PythonValue& value, const fs::path& to, const ConvertOptions& options, ConvertReport& report) {
+void write_safetensors(const StoredContent& stored, const PythonValue& value, const fs::path& to,
+                       const ConvertOptions& options, ConvertReport& report) {
   std::vector<NamedContent> tensors;
   collect(stored, value, "", tensors);
   const Metadata tied = drop_tied_content(tensors);
   Metadata metadata = stored.metadata;
-  std::erase_if(metadata, [&](const auto& entry) { return stored.content.value.find(entry.second) != nullptr; });  // ties, found again
+  std::erase_if(metadata, [&](const auto& entry) {
+    return stored.content.value.find(entry.second) != nullptr;
+  });  // ties, found again
   metadata.emplace("format", "pt");
   report.tensors = tensors.size();
   for (const NamedContent& one : tensors) report.bytes += one.bytes;
   ContentBytes bytes(stored);
-  if (report.to == WeightForm::folder) return write_folder(tensors, tied, std::move(metadata), to, options, bytes, report);
+  if (report.to == WeightForm::folder)
+    return write_folder(tensors, tied, std::move(metadata), to, options, bytes, report);
   for (const auto& [dropped, kept] : tied) metadata.emplace(dropped, kept);
   write_weights(tensors, metadata, to, options.durability, bytes)->publish();
   report.files.push_back(to);
@@ -281,7 +307,8 @@ std::string_view name_of(WeightForm form) { return kForms.at(static_cast<std::si
 WeightForm weight_form(std::string_view name) {
   for (const auto& [form, known] : kForms)
     if (known == name) return form;
-  throw UsageError("MU230", "\"" + std::string(name) + "\" is no form of weights; there are: torch, safetensors, folder");
+  throw UsageError("MU230",
+                   "\"" + std::string(name) + "\" is no form of weights; there are: torch, safetensors, folder");
 }
 
 ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
@@ -290,11 +317,15 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   StoredContent stored = open_content(from);
   if (stored.is_checkpoint) check_checkpoint_values(from);
   report.from = stored.kind;
-  if (stored.is_checkpoint && options.part.empty()) stored.content.value = traded_value(stored, report.to, options.model);
+  if (stored.is_checkpoint && options.part.empty())
+    stored.content.value = traded_value(stored, report.to, options.model);
   const bool may_search = options.part.empty() && report.to != WeightForm::torch && !stored.is_checkpoint;
-  const std::string place = may_search ? find_weights(stored.content.value, from.string(), report.left_out) : options.part;
+  const std::string place =
+      may_search ? find_weights(stored.content.value, from.string(), report.left_out) : options.part;
   PythonValue* part = find_part(stored.content.value, place);
-  if (!part) refuse_conversion(from.string() + " has no part " + in_quotes(place) + "; it has: " + joined_keys(stored.content.value));
+  if (!part)
+    refuse_conversion(from.string() + " has no part " + in_quotes(place) +
+                      "; it has: " + joined_keys(stored.content.value));
   PythonValue value = *part;
   settle_foreign(value, place, options.leave_out, report.left_out);
   strip_names(value, options.strip);

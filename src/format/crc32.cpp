@@ -41,7 +41,8 @@ std::uint32_t crc32(std::string_view bytes, std::uint32_t before) {
     }
     value = next;
   }
-  for (; left > 0; --left, ++place) value = value >> 8 ^ kCrcTables[0][(value ^ static_cast<std::uint8_t>(*place)) & 0xFF];
+  for (; left > 0; --left, ++place)
+    value = value >> 8 ^ kCrcTables[0][(value ^ static_cast<std::uint8_t>(*place)) & 0xFF];
   return ~value;
 }
 

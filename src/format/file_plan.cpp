@@ -1,7 +1,8 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <unordered_set>
+
+#include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/shown.h"
@@ -18,8 +19,8 @@ std::string as_json(const std::string& text, std::string_view file) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    refuse_to_write(file,
-           "a name or a metadata text is not UTF-8: " + nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+    refuse_to_write(file, "a name or a metadata text is not UTF-8: " +
+                              nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
   }
 }
 
@@ -31,7 +32,8 @@ void append_metadata(std::string& json, const Metadata& metadata, std::string_vi
   json += ',';
 }
 
-void append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t begin, std::uint64_t end, std::string_view file) {
+void append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t begin, std::uint64_t end,
+                   std::string_view file) {
   json += as_json(tensor.name, file) + ":{\"dtype\":\"" + std::string(name_of(tensor.type)) + "\",\"shape\":[";
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) json += (i ? "," : "") + std::to_string(tensor.shape[i]);
   json += "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]},";
@@ -57,7 +59,8 @@ std::vector<std::size_t> data_order(std::span<const TensorSpec> tensors) {
 
 }  // namespace
 
-FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file, std::uint64_t head_alignment) {
+FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file,
+                   std::uint64_t head_alignment) {
   check_names(tensors, file);
   FilePlan plan;
   plan.order = data_order(tensors);
@@ -66,7 +69,9 @@ FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata
   std::uint64_t position = 0;
   for (const std::size_t i : plan.order) {
     const auto bytes = byte_count(tensors[i].type, tensors[i].shape);
-    if (!bytes) refuse_to_write(file, "the shape of tensor " + in_quotes(tensors[i].name) + " has no size in whole bytes below 2^60");
+    if (!bytes)
+      refuse_to_write(file,
+                      "the shape of tensor " + in_quotes(tensors[i].name) + " has no size in whole bytes below 2^60");
     append_tensor(json, tensors[i], position, position + *bytes, file);
     position += *bytes;
   }
@@ -75,8 +80,8 @@ FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata
   json.resize((kLengthBytes + json.size() + head_alignment - 1) / head_alignment * head_alignment - kLengthBytes, ' ');
   const std::uint64_t length = json.size();
   if (length > kMaxHeaderBytes)
-    refuse_to_write(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes) +
-                     "; spread the tensors over several files");
+    refuse_to_write(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " +
+                              std::to_string(kMaxHeaderBytes) + "; spread the tensors over several files");
   plan.head.assign(reinterpret_cast<const char*>(&length), sizeof(length));
   plan.head += json;
   plan.file_bytes = plan.head.size() + position;

@@ -37,19 +37,24 @@ std::string owner_in(int descriptor) {
 }
 
 [[noreturn]] void refuse_lock(const fs::path& path, int error) {
-  throw CheckpointError("MU202", "nothing was saved: " + path.string() + ", which marks the folder as being written, cannot be written (" +
-                                     std::generic_category().message(error) + "); choose a folder that may be written to");
+  throw CheckpointError("MU202", "nothing was saved: " + path.string() +
+                                     ", which marks the folder as being written, cannot be written (" +
+                                     std::generic_category().message(error) +
+                                     "); choose a folder that may be written to");
 }
 
 /// Another writer may have removed the file between our opening and our locking it.
 bool is_still_there(int descriptor, const fs::path& path) {
-  struct stat held {}, named {};
-  return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+  struct stat held {
+  }, named{};
+  return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+         held.st_dev == named.st_dev;
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const fs::path& path) : lock_path_(path.parent_path() / ("." + path.filename().string() + ".lock")) {
+FolderLock::FolderLock(const fs::path& path)
+    : lock_path_(path.parent_path() / ("." + path.filename().string() + ".lock")) {
   for (;;) {
     descriptor_ = ::open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (descriptor_ < 0) refuse_lock(lock_path_, errno);
@@ -61,8 +66,9 @@ FolderLock::FolderLock(const fs::path& path) : lock_path_(path.parent_path() / (
       throw CheckpointError("MU211", path.string() + " is being written by " + owner +
                                          "; nothing was saved. Wait until that is done, or save to another folder");
     }
-    if (refused != 0) log::warning("the file system of ", path.string(), " has no locks (", std::generic_category().message(refused),
-                                   "): make sure that no other process saves there");
+    if (refused != 0)
+      log::warning("the file system of ", path.string(), " has no locks (", std::generic_category().message(refused),
+                   "): make sure that no other process saves there");
     if (is_still_there(descriptor_, lock_path_)) break;
     ::close(descriptor_);
   }

@@ -2,11 +2,11 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include <nlohmann/json.hpp>
+
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
 #include "muster/base/shown.h"
 #include "muster/format/safetensors.h"
 
@@ -44,7 +44,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_array() override {
-    if (field_ == kOffsets && offsets_.size() != 2) return fail("data_offsets of " + in_quotes(tensors.back().name) + " are not two numbers");
+    if (field_ == kOffsets && offsets_.size() != 2)
+      return fail("data_offsets of " + in_quotes(tensors.back().name) + " are not two numbers");
     if (field_ == kOffsets) tensors.back().offset = offsets_[0];
     if (field_ == kOffsets) tensors.back().bytes = offsets_[1];
     return enter(Place::tensor);
@@ -62,8 +63,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     if (place_ != Place::tensor || field_ != kDtype) return unexpected("a string");
     const auto type = element_type(text);
     if (!type)
-      return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown dtype " + in_quotes(text) + " (known: " + known_element_types() +
-                  ")");
+      return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown dtype " + in_quotes(text) +
+                  " (known: " + known_element_types() + ")");
     tensors.back().type = *type;
     return true;
   }
@@ -78,14 +79,16 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool number_integer(number_integer_t) override { return unexpected("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override { return unexpected("a number that is no integer of 64 bits"); }
+  bool number_float(number_float_t, const string_t&) override {
+    return unexpected("a number that is no integer of 64 bits");
+  }
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("true or false"); }
   bool binary(binary_t&) override { return unexpected("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
     // The parser's own sentence repeats the bad token, which may be megabytes long.
-    return fail("its header is no JSON at byte " + std::to_string(position) + " (" + in_quotes(std::string_view(error.what()).substr(0, 60)) +
-                ")");
+    return fail("its header is no JSON at byte " + std::to_string(position) + " (" +
+                in_quotes(std::string_view(error.what()).substr(0, 60)) + ")");
   }
 
  private:
@@ -105,15 +108,14 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool unexpected(const std::string& what) {
     switch (place_) {
-      case Place::metadata:
-        return fail("metadata " + in_quotes(metadata_key_) + " is " + what + ", not a string");
+      case Place::metadata: return fail("metadata " + in_quotes(metadata_key_) + " is " + what + ", not a string");
       case Place::root:
-        return fail((in_metadata_ ? "__metadata__" : "tensor " + in_quotes(tensors.back().name)) + " is " + what + ", not an object");
+        return fail((in_metadata_ ? "__metadata__" : "tensor " + in_quotes(tensors.back().name)) + " is " + what +
+                    ", not an object");
       case Place::tensor:
       case Place::array:
         return fail("tensor " + in_quotes(tensors.back().name) + " has " + what + " in its " + field_name());
-      default:
-        return fail("its header is " + what + ", not an object");
+      default: return fail("its header is " + what + ", not an object");
     }
   }
 
@@ -131,7 +133,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool tensor_key(const std::string& name) {
     field_ = name == "dtype" ? kDtype : name == "shape" ? kShape : name == "data_offsets" ? kOffsets : kNone;
-    if (field_ == kNone) return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown field " + in_quotes(name));
+    if (field_ == kNone)
+      return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown field " + in_quotes(name));
     if (seen_ & field_) return fail("tensor " + in_quotes(tensors.back().name) + " has " + field_name() + " twice");
     seen_ |= field_;
     offsets_.clear();
@@ -148,30 +151,34 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 };
 
 /// Turns the offsets into places in the file, and checks that the tensors cover the data once, without gap or overlap.
-void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, std::uint64_t file_bytes, std::string_view file) {
+void check_ranges(std::vector<TensorEntry>& tensors, std::uint64_t data_offset, std::uint64_t file_bytes,
+                  std::string_view file) {
   for (TensorEntry& tensor : tensors) {
     const std::uint64_t begin = tensor.offset, end = tensor.bytes;
     const auto expected = byte_count(tensor.type, tensor.shape);
-    if (!expected) refuse_header(file, "the shape of tensor " + in_quotes(tensor.name) + " has no size in whole bytes below 2^60");
+    if (!expected)
+      refuse_header(file, "the shape of tensor " + in_quotes(tensor.name) + " has no size in whole bytes below 2^60");
     if (end < begin) refuse_header(file, "tensor " + in_quotes(tensor.name) + " ends before it begins");
     if (end > file_bytes - data_offset)
       refuse_header(file, "tensor " + in_quotes(tensor.name) + " ends at byte " + std::to_string(end) + " of " +
-                       std::to_string(file_bytes - data_offset) + " bytes of data: the file is truncated");
+                              std::to_string(file_bytes - data_offset) + " bytes of data: the file is truncated");
     if (end - begin != *expected)
-      refuse_header(file, "tensor " + in_quotes(tensor.name) + " has " + std::to_string(end - begin) + " bytes, its shape needs " +
-                       std::to_string(*expected));
+      refuse_header(file, "tensor " + in_quotes(tensor.name) + " has " + std::to_string(end - begin) +
+                              " bytes, its shape needs " + std::to_string(*expected));
     tensor.bytes = end - begin;
     tensor.offset = data_offset + begin;
   }
-  std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const TensorEntry& a, const TensorEntry& b) { return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes); });
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+  });
   std::uint64_t position = data_offset;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.offset < position) refuse_header(file, "tensor " + in_quotes(tensor.name) + " overlaps another");
     if (tensor.offset > position) refuse_header(file, "there is a hole before tensor " + in_quotes(tensor.name));
     position += tensor.bytes;
   }
-  if (position != file_bytes) refuse_header(file, std::to_string(file_bytes - position) + " bytes at its end belong to no tensor");
+  if (position != file_bytes)
+    refuse_header(file, std::to_string(file_bytes - position) + " bytes at its end belong to no tensor");
 }
 
 }  // namespace
@@ -182,10 +189,11 @@ std::uint64_t header_length(std::string_view start, std::uint64_t file_bytes, st
   std::uint64_t length = 0;
   std::memcpy(&length, start.data(), kLengthBytes);
   if (length > kMaxHeaderBytes)
-    refuse_header(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " + std::to_string(kMaxHeaderBytes));
+    refuse_header(file, "its header would have " + std::to_string(length) + " bytes, more than the limit of " +
+                            std::to_string(kMaxHeaderBytes));
   if (length > file_bytes - kLengthBytes)
-    refuse_header(file, "its header would have " + std::to_string(length) + " bytes, but only " + std::to_string(file_bytes - kLengthBytes) +
-                     " follow: the file is truncated");
+    refuse_header(file, "its header would have " + std::to_string(length) + " bytes, but only " +
+                            std::to_string(file_bytes - kLengthBytes) + " follow: the file is truncated");
   return length;
 }
 

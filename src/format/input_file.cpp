@@ -62,7 +62,8 @@ void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const
     const ssize_t count = ::pread(descriptor_, place, bytes, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) refuse_path(path_, "cannot be read at byte " + std::to_string(offset) + " (" + reason(errno) + ")");
-    if (count == 0) refuse_path(path_, "ends at byte " + std::to_string(offset) + ": it was shortened while it was read");
+    if (count == 0)
+      refuse_path(path_, "ends at byte " + std::to_string(offset) + ": it was shortened while it was read");
     place += count;
     offset += static_cast<std::uint64_t>(count);
     bytes -= static_cast<std::size_t>(count);
@@ -70,7 +71,8 @@ void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const
 }
 
 std::string InputFile::read_text(std::uint64_t limit) const {
-  if (size_ > limit) refuse_path(path_, "has " + std::to_string(size_) + " bytes, more than the limit of " + std::to_string(limit));
+  if (size_ > limit)
+    refuse_path(path_, "has " + std::to_string(size_) + " bytes, more than the limit of " + std::to_string(limit));
   std::string text(size_, '\0');
   read_at(0, text.data(), text.size());
   return text;
@@ -96,7 +98,8 @@ bool MappedFile::is_resident(const InputFile& file, std::uint64_t offset, std::s
   const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t start = offset / page * page, pages = (offset + bytes - start + page - 1) / page;
   struct stat status {};  // pages beyond a new end may still be there, but must not be touched
-  if (::fstat(file.descriptor(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < offset + bytes) return false;
+  if (::fstat(file.descriptor(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < offset + bytes)
+    return false;
   constexpr long kCacheStat = 451;  // Linux 6.5; it counts large pages as one, which mincore does not
   const std::array<std::uint64_t, 2> range = {start, pages * page};
   std::array<std::uint64_t, 5> counts = {};

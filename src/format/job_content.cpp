@@ -18,7 +18,8 @@ struct Named {
 
 bool holds_only_tensors(const PythonValue& value) {
   return value.kind == Made::map && !value.entries.empty() &&
-         std::all_of(value.entries.begin(), value.entries.end(), [](const auto& entry) { return entry.second.kind == Made::tensor; });
+         std::all_of(value.entries.begin(), value.entries.end(),
+                     [](const auto& entry) { return entry.second.kind == Made::tensor; });
 }
 
 /// The `field` of each entry of a list of the job, named "word", or "word_0", "word_1" if there are several.
@@ -89,7 +90,8 @@ class Whole {
   }
 
   [[noreturn]] void refuse(const std::string& name) const {
-    throw CheckpointError("MU213", "the checkpoint's state asks for the spread tensor " + in_quotes(name) + " in a way that cannot be; it was edited");
+    throw CheckpointError("MU213", "the checkpoint's state asks for the spread tensor " + in_quotes(name) +
+                                       " in a way that cannot be; it was edited");
   }
 
   StoredContent& stored_;
@@ -109,7 +111,8 @@ PythonValue traded_value(StoredContent& stored, WeightForm form, int model) {
     refuse("the checkpoint has no model " + std::to_string(model) + "; it has: " + (names.empty() ? "none" : names));
   if (form != WeightForm::torch) {
     if (job.models.empty()) refuse("the checkpoint has no model's weights by themselves; name the part to convert");
-    if (job.models.size() > 1 && model < 0) refuse("the checkpoint has several models, choose one by its number from 0: " + names);
+    if (job.models.size() > 1 && model < 0)
+      refuse("the checkpoint has several models, choose one by its number from 0: " + names);
     return std::move(job.models[static_cast<std::size_t>(std::max(model, 0))].value);
   }
   if (model >= 0) return std::move(job.models[static_cast<std::size_t>(model)].value);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
@@ -90,7 +91,8 @@ void append_string(std::string& out, std::string_view text) {
     const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
     if (c == '"' || c == '\\') (out += '\\') += c;
     else if (byte < 0x20 || byte == 0x7f) ((out += "\\u00") += kDigits[byte >> 4]) += kDigits[byte & 15];
-    else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) ++i, ((out += "\\u00") += kDigits[next >> 4]) += kDigits[next & 15];   // these control a terminal, too
+    else if (byte == 0xc2 && next >= 0x80 && next < 0xa0)
+      ++i, ((out += "\\u00") += kDigits[next >> 4]) += kDigits[next & 15];  // these control a terminal, too
     else out += c;
   }
   out += '"';
@@ -144,7 +146,11 @@ bool is_utf8(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   for (std::size_t i = 0; i < text.size();) {
     const unsigned char first = byte(i);
-    const std::size_t length = first < 0x80 ? 1 : first >= 0xc2 && first < 0xe0 ? 2 : (first & 0xf0) == 0xe0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
+    const std::size_t length = first < 0x80                    ? 1
+                               : first >= 0xc2 && first < 0xe0 ? 2
+                               : (first & 0xf0) == 0xe0        ? 3
+                               : first >= 0xf0 && first < 0xf5 ? 4
+                                                               : 0;
     if (length == 0 || i + length > text.size()) return false;
     for (std::size_t k = 1; k < length; ++k)
       if ((byte(i + k) & 0xc0) != 0x80) return false;
@@ -160,7 +166,8 @@ Json parse_json(std::string_view text, std::string_view file, std::string_view i
   JsonEvents events;
   // The parser takes a zero byte for the end, and would pass over what hides behind it.
   if (text.find('\0') != std::string_view::npos) throw CheckpointError(id, std::string(file) + ": it has a zero byte");
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &events)) throw CheckpointError(id, std::string(file) + ": " + events.reason);
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &events))
+    throw CheckpointError(id, std::string(file) + ": " + events.reason);
   return std::move(events.result);
 }
 

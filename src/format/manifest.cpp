@@ -20,14 +20,16 @@ constexpr std::string_view kManifestEnd = "\"\n}\n";
 /// A JSON map of which every name must be asked for, each with its type.
 class Fields {
  public:
-  Fields(const Json& value, std::string_view place, std::string_view file, std::string_view id) : place_(place), file_(file), id_(id) {
+  Fields(const Json& value, std::string_view place, std::string_view file, std::string_view id)
+      : place_(place), file_(file), id_(id) {
     map_ = value.get<Json::Map>();
     if (!map_) refuse("is no table");
   }
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw CheckpointError(id_, std::string(file_) + ": " + std::string(place_) + " " + what +
-                                   "; the file was edited or is none of Muster's: take the checkpoint from where it was copied, or an older one");
+                                   "; the file was edited or is none of Muster's: take the checkpoint from where it "
+                                   "was copied, or an older one");
   }
 
   const Json& value(std::string_view name) {
@@ -72,7 +74,8 @@ void check_version(Fields& fields, std::string_view wanted, std::string_view fil
   if (fields.text("format") != wanted) fields.refuse("says that its format is " + in_quotes(fields.text("format")));
   const std::int64_t version = fields.count("version");
   if (version > kCheckpointVersion)
-    throw CheckpointError("MU216", std::string(file) + " has version " + std::to_string(version) + " of the checkpoint format, this program reads up to " +
+    throw CheckpointError("MU216", std::string(file) + " has version " + std::to_string(version) +
+                                       " of the checkpoint format, this program reads up to " +
                                        std::to_string(kCheckpointVersion) + "; load it with a newer Muster");
   if (version < 1) fields.refuse("has version " + std::to_string(version));
 }
@@ -89,7 +92,10 @@ std::vector<std::int64_t> read_shape(const Json::List& list, const Fields& field
 
 SliceEntry read_slice(const Json& value, std::string_view file) {
   Fields fields(value, "a slice", file, "MU213");
-  SliceEntry slice{.name = fields.text("name"), .shape = read_shape(fields.list("shape"), fields), .begin = fields.count("begin"), .tensor = fields.text("tensor")};
+  SliceEntry slice{.name = fields.text("name"),
+                   .shape = read_shape(fields.list("shape"), fields),
+                   .begin = fields.count("begin"),
+                   .tensor = fields.text("tensor")};
   fields.expect_no_more();
   return slice;
 }
@@ -101,7 +107,8 @@ void read_data_file(RankIndex& index, const Json& value, std::string_view file) 
   const std::string& digits = fields.text("checksums");
   fields.expect_no_more();
   constexpr std::uint64_t kSmallest = 1 << 12, kLargest = 1 << 30;
-  if (index.block_bytes < kSmallest || index.block_bytes > kLargest) fields.refuse("has blocks of " + std::to_string(index.block_bytes) + " bytes");
+  if (index.block_bytes < kSmallest || index.block_bytes > kLargest)
+    fields.refuse("has blocks of " + std::to_string(index.block_bytes) + " bytes");
   const std::uint64_t blocks = index.file_bytes / index.block_bytes + (index.file_bytes % index.block_bytes != 0);
   if (digits.size() % 16 != 0 || digits.size() / 16 != blocks)
     fields.refuse("has " + std::to_string(digits.size() / 16) + " checksums for " + std::to_string(blocks) + " blocks");
@@ -133,12 +140,14 @@ std::string rank_file_name(int rank) {
 }
 
 bool is_checkpoint_file_name(std::string_view name) {
-  static const std::regex pattern(R"(rank-\d{5,}\.(json|safetensors)|manifest\.json|\.(rank-\d{5,}\.(json|safetensors)|manifest\.json)\.[a-z0-9]{8}\.partial)");
+  static const std::regex pattern(
+      R"(rank-\d{5,}\.(json|safetensors)|manifest\.json|\.(rank-\d{5,}\.(json|safetensors)|manifest\.json)\.[a-z0-9]{8}\.partial)");
   return std::regex_match(name.begin(), name.end(), pattern);
 }
 
 std::string to_text(const Manifest& manifest) {
-  std::string text = "{\n  \"format\": \"" + std::string(kManifestFormat) + "\",\n  \"version\": " + std::to_string(kCheckpointVersion) +
+  std::string text = "{\n  \"format\": \"" + std::string(kManifestFormat) +
+                     "\",\n  \"version\": " + std::to_string(kCheckpointVersion) +
                      ",\n  \"id\": " + to_text(Json(manifest.id)) + ",\n  \"ranks\": [";
   for (std::size_t rank = 0; rank < manifest.indexes.size(); ++rank) {
     const FileMark& mark = manifest.indexes[rank];
@@ -180,15 +189,18 @@ Manifest parse_manifest(std::string_view text, std::string_view file) {
   const std::uint64_t stored = fields.checksum("checksum");
   for (const Json& entry : fields.list("ranks")) {
     Fields mark(entry, "an entry of \"ranks\"", file, "MU210");
-    if (mark.text("file") != rank_index_name(static_cast<int>(manifest.indexes.size()))) mark.refuse("names the file " + in_quotes(mark.text("file")) + " out of order");
+    if (mark.text("file") != rank_index_name(static_cast<int>(manifest.indexes.size())))
+      mark.refuse("names the file " + in_quotes(mark.text("file")) + " out of order");
     manifest.indexes.push_back({static_cast<std::uint64_t>(mark.count("bytes")), mark.checksum("checksum")});
     mark.expect_no_more();
   }
   fields.expect_no_more();
   if (manifest.indexes.empty()) fields.refuse("names no rank");
   const std::size_t tail = kChecksumLine.size() + 16 + kManifestEnd.size();
-  const bool ends_well = text.size() > tail && text.ends_with(kManifestEnd) && text.substr(text.size() - tail).starts_with(kChecksumLine);
-  if (!ends_well || checksum_of(text.substr(0, text.size() - tail)) != stored) fields.refuse("does not agree with its own checksum");
+  const bool ends_well =
+      text.size() > tail && text.ends_with(kManifestEnd) && text.substr(text.size() - tail).starts_with(kChecksumLine);
+  if (!ends_well || checksum_of(text.substr(0, text.size() - tail)) != stored)
+    fields.refuse("does not agree with its own checksum");
   return manifest;
 }
 

@@ -32,16 +32,18 @@ std::string upper(std::string_view text) {
 }
 
 [[noreturn]] void refuse_size(std::string_view words) {
-  throw ConfigError("MU206", "\"" + std::string(words) +
-                                 "\" is no number of bytes: write a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, "
-                                 "such as \"10GB\"");
+  throw ConfigError("MU206",
+                    "\"" + std::string(words) +
+                        "\" is no number of bytes: write a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, "
+                        "such as \"10GB\"");
 }
 
 }  // namespace
 
 ByteSize::ByteSize(std::string_view words) : bytes_(0) {
   double number = 0;
-  const auto [rest, error] = std::from_chars(words.data(), words.data() + words.size(), number, std::chars_format::fixed);
+  const auto [rest, error] =
+      std::from_chars(words.data(), words.data() + words.size(), number, std::chars_format::fixed);
   if (error != std::errc{} || !(number >= 0)) refuse_size(words);
   std::string_view unit(rest, static_cast<std::size_t>(words.data() + words.size() - rest));
   while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);

@@ -12,7 +12,7 @@ struct PickleNode {
     none,
     boolean,
     integer,
-    huge,        ///< An integer beyond 64 bits; its bytes are the text.
+    huge,  ///< An integer beyond 64 bits; its bytes are the text.
     number,
     text,
     bytes,
@@ -37,9 +37,9 @@ struct PickleNode {
 
 /// All objects of one or more pickles. Objects may contain each other, also in circles.
 struct PickleGraph {
-  std::vector<PickleNode> nodes{1};                    ///< The first is None, and stands for "nothing" too.
-  std::vector<std::vector<std::uint32_t>> lists{1};    ///< The first is empty.
-  std::uint64_t bytes = 0;                             ///< Read so far.
+  std::vector<PickleNode> nodes{1};                  ///< The first is None, and stands for "nothing" too.
+  std::vector<std::vector<std::uint32_t>> lists{1};  ///< The first is empty.
+  std::uint64_t bytes = 0;                           ///< Read so far.
 
   const PickleNode& at(std::uint32_t node) const { return nodes[node]; }
   const std::vector<std::uint32_t>& items(const PickleNode& node) const { return lists[node.items]; }
@@ -57,7 +57,8 @@ inline constexpr std::size_t kMaxPickleName = 1024;
 /// Reads the pickle that begins at `position`, sets the position behind it, and returns its root. Protocols 2 to 5.
 /// Nothing is called and nothing imported: time and memory grow with the bytes read, whatever they say.
 /// Requires: the bytes outlive the graph; `file` is for messages.
-/// Throws: PickleCutOff; CheckpointError MU225 for what no pickle of Python says, or too many objects or too much memory for them.
+/// Throws: PickleCutOff; CheckpointError MU225 for what no pickle of Python says, or too many objects or too much
+/// memory for them.
 std::uint32_t read_pickle(std::string_view bytes, std::size_t& position, PickleGraph& graph, std::string_view file);
 
 }  // namespace muster::format

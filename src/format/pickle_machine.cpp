@@ -28,15 +28,16 @@ class PickleMachine {
     for (;;) {
       opcode_ = take<std::uint8_t>();
       if (opcode_ == '.') return pop();
-      if (!read_scalar() && !read_text() && !read_container() && !read_stack() && !read_object()) refuse("has the unknown opcode " + std::to_string(opcode_));
+      if (!read_scalar() && !read_text() && !read_container() && !read_stack() && !read_object())
+        refuse("has the unknown opcode " + std::to_string(opcode_));
     }
   }
   std::size_t position() const { return position_; }
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw CheckpointError("MU225", std::string(file_) + ": its pickle " + what + " at byte " + std::to_string(position_) +
-                                       "; it is damaged, or no file of torch.save");
+    throw CheckpointError("MU225", std::string(file_) + ": its pickle " + what + " at byte " +
+                                       std::to_string(position_) + "; it is damaged, or no file of torch.save");
   }
 
   void charge(std::uint64_t bytes) {
@@ -117,7 +118,8 @@ class PickleMachine {
   }
 
   /// Lists grow in place, and so do objects of classes derived from them.
-  bool extend(std::uint32_t PickleNode::* where, const std::vector<std::uint32_t>& more, std::initializer_list<Kind> takers) {
+  bool extend(std::uint32_t PickleNode::*where, const std::vector<std::uint32_t>& more,
+              std::initializer_list<Kind> takers) {
     const std::uint32_t node = top();
     bool takes = false;
     for (const Kind kind : takers) takes |= graph_.at(node).kind == kind;
@@ -155,7 +157,8 @@ class PickleMachine {
   bool read_scalar() {
     switch (opcode_) {
       case 'N': stack_.push_back(0); return true;
-      case 0x88: case 0x89: {
+      case 0x88:
+      case 0x89: {
         PickleNode node = node_of(Kind::boolean);
         node.integer = opcode_ == 0x88;
         return push(node);
@@ -179,7 +182,8 @@ class PickleMachine {
       case 'T': return push_text(Kind::text, take_bytes(take<std::uint32_t>()));
       case 'B': return push_text(Kind::bytes, take_bytes(take<std::uint32_t>()));
       case 'C': return push_text(Kind::bytes, take_bytes(take<std::uint8_t>()));
-      case 0x8e: case 0x96: return push_text(Kind::bytes, take_bytes(take<std::uint64_t>()));
+      case 0x8e:
+      case 0x96: return push_text(Kind::bytes, take_bytes(take<std::uint64_t>()));
       default: return false;
     }
   }
@@ -193,7 +197,9 @@ class PickleMachine {
       case 'l': return push_items(Kind::list, pop_to_mark());
       case 't': return push_items(Kind::tuple, pop_to_mark());
       case 0x91: return push_items(Kind::set, pop_to_mark());
-      case 0x85: case 0x86: case 0x87: return push_items(Kind::tuple, pop_last(opcode_ - 0x84u));
+      case 0x85:
+      case 0x86:
+      case 0x87: return push_items(Kind::tuple, pop_last(opcode_ - 0x84u));
       case 'a': {
         const auto item = pop();
         return extend(&PickleNode::items, {item}, {Kind::list});
@@ -247,7 +253,8 @@ class PickleMachine {
   }
 
   bool push_global(std::string_view module, std::string_view name) {
-    if (module.size() > kMaxPickleName || name.size() > kMaxPickleName) refuse("has a class's name of more than " + std::to_string(kMaxPickleName) + " bytes");
+    if (module.size() > kMaxPickleName || name.size() > kMaxPickleName)
+      refuse("has a class's name of more than " + std::to_string(kMaxPickleName) + " bytes");
     PickleNode node = node_of(Kind::global);
     node.text = module;
     node.name = name;
@@ -266,7 +273,8 @@ class PickleMachine {
         if (name.kind != Kind::text || module.kind != Kind::text) refuse("names a class by something else than text");
         return push_global(module.text, name.text);
       }
-      case 'R': case 0x81: return push_items(Kind::object, pop_last(2));
+      case 'R':
+      case 0x81: return push_items(Kind::object, pop_last(2));
       case 0x92: {
         auto parts = pop_last(3);
         const auto& keywords = graph_.at(parts[2]);
@@ -284,7 +292,7 @@ class PickleMachine {
     }
   }
 
-  static constexpr std::uint64_t kMemoEntry = 48;   // of a map's node and its bucket
+  static constexpr std::uint64_t kMemoEntry = 48;  // of a map's node and its bucket
 
   std::string_view bytes_;
   std::size_t position_;

@@ -13,7 +13,8 @@
 namespace muster::format {
 namespace {
 
-constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{256} << 20, kFirstBytes = std::uint64_t{1} << 20, kMaxWordBytes = 256;
+constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{256} << 20, kFirstBytes = std::uint64_t{1} << 20,
+                        kMaxWordBytes = 256;
 /// The number that a file of torch.save began with before it was an archive.
 constexpr std::string_view kLegacyMagic("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 15);
 constexpr std::int64_t kLegacyProtocol = 1001;
@@ -52,7 +53,8 @@ class Records {
 PythonFile read_zip_form(const ByteSource& source) {
   const Records records(source);
   if (const std::string order = records.text("byteorder", kMaxWordBytes); !order.empty() && order != "little")
-    refuse_python(source.name, "its bytes are in " + (order == "big" ? std::string("big-endian") : std::string("an unknown")) + " order");
+    refuse_python(source.name, "its bytes are in " +
+                                   (order == "big" ? std::string("big-endian") : std::string("an unknown")) + " order");
   PythonFile file;
   if (records.find("constants.pkl")) file.form = PythonFile::Form::archive;
   const std::string pickle = records.text("data.pkl", kMaxPickleBytes);
@@ -61,7 +63,9 @@ PythonFile read_zip_form(const ByteSource& source) {
   std::uint32_t root = 0;
   try {
     root = read_pickle(pickle, position, graph, source.name);
-  } catch (const PickleCutOff&) { refuse_python(source.name, "its pickle is cut off"); }
+  } catch (const PickleCutOff&) {
+    refuse_python(source.name, "its pickle is cut off");
+  }
   PythonObjects objects(graph, source.name, [&](const std::string& key) -> std::optional<StoragePlace> {
     const ZipEntry* entry = records.find("data/" + key);
     if (!entry) return std::nullopt;
@@ -126,14 +130,16 @@ std::unordered_map<std::string, StoragePlace> legacy_places(const ByteSource& so
   std::uint64_t at = pickles.end;
   for (const auto item : pickles.graph.items(pickles.graph.at(pickles.keys))) {
     const PickleNode& node = pickles.graph.at(item);
-    const std::string key = node.kind == PickleNode::Kind::integer ? std::to_string(node.integer) : std::string(node.text);
+    const std::string key =
+        node.kind == PickleNode::Kind::integer ? std::to_string(node.integer) : std::string(node.text);
     const auto name = names.find(key);
     if (name == names.end()) refuse_python(source.name, "it has a storage that nothing names");
     if (source.size - at < sizeof(std::int64_t)) refuse_python(source.name, "its storages are cut off");
     const auto count = number_at<std::int64_t>(source.text(at, sizeof(std::int64_t)), 0);
     at += sizeof(std::int64_t);
     const std::uint64_t width = name->second.type->bytes;
-    if (count < 0 || static_cast<std::uint64_t>(count) > (source.size - at) / width) refuse_python(source.name, "its storages are cut off");
+    if (count < 0 || static_cast<std::uint64_t>(count) > (source.size - at) / width)
+      refuse_python(source.name, "its storages are cut off");
     if (!places.emplace(key, StoragePlace{.offset = at, .bytes = static_cast<std::uint64_t>(count) * width}).second)
       refuse_python(source.name, "it has one storage twice");
     at += static_cast<std::uint64_t>(count) * width;
@@ -187,7 +193,8 @@ const PythonValue* PythonValue::find(std::string_view key) const {
 
 bool is_decimal_key(std::string_view text) {
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
-  const bool all = !digits.empty() && digits.size() <= 18 && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool all = !digits.empty() && digits.size() <= 18 &&
+                   std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   return all && (text == "0" || digits[0] != '0');
 }
 
@@ -211,18 +218,25 @@ bool is_python_file(const ByteSource& source) { return is_zip(source) || is_lega
 PythonFile read_python_file(const ByteSource& source) {
   if (is_zip(source)) return read_zip_form(source);
   if (is_legacy(source)) return read_legacy_form(source);
-  refuse_python(source.name, "it begins neither as an archive of torch.save nor as a file of it from before PyTorch 1.6");
+  refuse_python(source.name,
+                "it begins neither as an archive of torch.save nor as a file of it from before PyTorch 1.6");
 }
 
 std::string advice_about(std::string_view foreign_class) {
-  if (foreign_class.starts_with("torch._utils._rebuild_sparse")) return "call to_dense() on sparse tensors before saving them";
-  if (foreign_class.starts_with("torch._utils._rebuild_qtensor")) return "call dequantize() on quantized tensors before saving them";
-  if (foreign_class.starts_with("torch._utils._rebuild_meta")) return "tensors on the meta device have no values to load";
-  if (foreign_class.starts_with("torch._utils._rebuild_nested")) return "save the parts of nested tensors, from unbind()";
-  if (foreign_class.starts_with("numpy")) return "turn numpy arrays into tensors by torch.from_numpy, and numpy numbers into int or float";
+  if (foreign_class.starts_with("torch._utils._rebuild_sparse"))
+    return "call to_dense() on sparse tensors before saving them";
+  if (foreign_class.starts_with("torch._utils._rebuild_qtensor"))
+    return "call dequantize() on quantized tensors before saving them";
+  if (foreign_class.starts_with("torch._utils._rebuild_meta"))
+    return "tensors on the meta device have no values to load";
+  if (foreign_class.starts_with("torch._utils._rebuild_nested"))
+    return "save the parts of nested tensors, from unbind()";
+  if (foreign_class.starts_with("numpy"))
+    return "turn numpy arrays into tensors by torch.from_numpy, and numpy numbers into int or float";
   if (foreign_class == "argparse.Namespace") return "save vars(args), not args";
   if (foreign_class.starts_with("int of more")) return "save it as text";
-  if (foreign_class.find("torch.nn.modules") != std::string_view::npos || foreign_class.find("torch.optim") != std::string_view::npos)
+  if (foreign_class.find("torch.nn.modules") != std::string_view::npos ||
+      foreign_class.find("torch.optim") != std::string_view::npos)
     return "save its state_dict(), not the object";
   return "save tensors, numbers, texts, lists and dictionaries only";
 }

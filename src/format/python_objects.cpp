@@ -21,7 +21,8 @@ PythonValue foreign(std::string_view name) { return PythonValue::of_text(shown(n
 
 /// What tells two keys of a map apart.
 std::string key_of(const PythonValue& key) {
-  if (key.kind == Made::text || key.kind == Made::bytes || key.kind == Made::foreign) return std::string(1, static_cast<char>(key.kind)) + key.text;
+  if (key.kind == Made::text || key.kind == Made::bytes || key.kind == Made::foreign)
+    return std::string(1, static_cast<char>(key.kind)) + key.text;
   if (key.kind == Made::tuple) {
     std::string text = "(";
     for (const auto& item : key.items) {
@@ -30,7 +31,8 @@ std::string key_of(const PythonValue& key) {
     }
     return text;
   }
-  return std::string(1, static_cast<char>(key.kind)) + std::to_string(key.integer) + "," + std::to_string(std::bit_cast<std::uint64_t>(key.number));
+  return std::string(1, static_cast<char>(key.kind)) + std::to_string(key.integer) + "," +
+         std::to_string(std::bit_cast<std::uint64_t>(key.number));
 }
 
 /// UTF-8 that stands for the bytes 0 to 255, back to those bytes; nothing if it stands for anything else.
@@ -67,7 +69,8 @@ PythonValue PythonObjects::value(std::uint32_t node, PythonFile& into) {
 }
 
 PythonValue PythonObjects::make(std::uint32_t node, int depth) {
-  if (depth > kMaxPythonDepth) refuse("its values are nested more than " + std::to_string(kMaxPythonDepth) + " deep, or contain themselves");
+  if (depth > kMaxPythonDepth)
+    refuse("its values are nested more than " + std::to_string(kMaxPythonDepth) + " deep, or contain themselves");
   const PickleNode& at = graph_.at(node);
   PythonValue value;
   switch (at.kind) {
@@ -116,14 +119,16 @@ PythonValue PythonObjects::make_sequence(Made kind, const Arguments& items, int 
 PythonValue PythonObjects::make_map(const Arguments& pairs, int depth) {
   PythonValue value;
   value.kind = Made::map;
-  constexpr std::uint64_t kPlace = 64;   // of a key in the table of keys, beside its text
+  constexpr std::uint64_t kPlace = 64;  // of a key in the table of keys, beside its text
   charge(pairs.size() / 2 * (sizeof(PythonValue::Entry) + kPlace));
   value.entries.reserve(pairs.size() / 2);
   std::unordered_map<std::string, std::size_t> places;
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     PythonValue key = make(pairs[i], depth + 1);
-    if (key.text.size() > kMaxPythonKey) refuse("a dictionary has a key of more than " + std::to_string(kMaxPythonKey) + " bytes");
-    if (key.kind == Made::list || key.kind == Made::map || key.kind == Made::tensor) refuse("a dictionary has a key that Python does not take");
+    if (key.text.size() > kMaxPythonKey)
+      refuse("a dictionary has a key of more than " + std::to_string(kMaxPythonKey) + " bytes");
+    if (key.kind == Made::list || key.kind == Made::map || key.kind == Made::tensor)
+      refuse("a dictionary has a key that Python does not take");
     std::string name = key_of(key);
     charge(name.size());
     const auto [place, fresh] = places.emplace(std::move(name), value.entries.size());
@@ -162,10 +167,12 @@ PythonValue PythonObjects::make_object(std::uint32_t node, int depth) {
   if (callee.text.starts_with("__torch__")) return make_module(object, depth);
   const auto& arguments = arguments_of(object);
   if (name == "_codecs.encode") return make_bytes(arguments);
-  if (name == "numpy.core.multiarray.scalar" || name == "numpy._core.multiarray.scalar") return make_numpy_scalar(arguments);
+  if (name == "numpy.core.multiarray.scalar" || name == "numpy._core.multiarray.scalar")
+    return make_numpy_scalar(arguments);
   if (name == "torch.device" && !arguments.empty()) {
     std::string device = text(arguments[0], "a device");
-    if (arguments.size() > 1 && graph_.at(arguments[1]).kind == Kind::integer) device += ":" + std::to_string(integer(arguments[1], "a device"));
+    if (arguments.size() > 1 && graph_.at(arguments[1]).kind == Kind::integer)
+      device += ":" + std::to_string(integer(arguments[1], "a device"));
     return PythonValue::of_text(std::move(device));
   }
   return foreign(name);
@@ -192,10 +199,11 @@ std::optional<PythonValue> PythonObjects::make_collection(std::string_view name,
   if (typed_list || name == "builtins.set" || name == "builtins.frozenset" || name == "torch.Size") {
     const auto& arguments = arguments_of(object);
     static const Arguments kNothing;
-    return make_sequence(name == "torch.Size" ? Made::tuple : Made::list, arguments.empty() ? kNothing : graph_.items(graph_.at(arguments[0])),
-                         depth);
+    return make_sequence(name == "torch.Size" ? Made::tuple : Made::list,
+                         arguments.empty() ? kNothing : graph_.items(graph_.at(arguments[0])), depth);
   }
-  if (name == "torch.jit._pickle.restore_type_tag" && !arguments_of(object).empty()) return make(arguments_of(object)[0], depth + 1);
+  if (name == "torch.jit._pickle.restore_type_tag" && !arguments_of(object).empty())
+    return make(arguments_of(object)[0], depth + 1);
   if (name == "builtins.bytearray") return make_bytes(arguments_of(object));
   return std::nullopt;
 }
@@ -212,10 +220,13 @@ std::optional<PythonValue> PythonObjects::make_tensor_like(std::string_view name
   }
   if (name == "torch._tensor._rebuild_from_type_v2") {
     const auto& arguments = arguments_of(graph_.at(node));
-    if (arguments.size() != 4 || graph_.at(arguments[0]).kind != Kind::global || graph_.at(arguments[1]).kind != Kind::global)
+    if (arguments.size() != 4 || graph_.at(arguments[0]).kind != Kind::global ||
+        graph_.at(arguments[1]).kind != Kind::global)
       return std::nullopt;
-    const std::string type = name_of_global(graph_.at(arguments[1])), function = name_of_global(graph_.at(arguments[0]));
-    if (type != "torch.Tensor" && type != "torch.nn.parameter.Parameter" && type != "torch.nn.parameter.Buffer") return foreign(type);
+    const std::string type = name_of_global(graph_.at(arguments[1])),
+                      function = name_of_global(graph_.at(arguments[0]));
+    if (type != "torch.Tensor" && type != "torch.nn.parameter.Parameter" && type != "torch.nn.parameter.Buffer")
+      return foreign(type);
     const PickleNode& inner = graph_.at(arguments[2]);
     if (inner.kind != Kind::tuple || !function.starts_with(kRebuild)) return foreign(function);
     const auto& parts = graph_.items(inner);
@@ -255,10 +266,13 @@ PythonValue PythonObjects::make_numpy_scalar(const Arguments& arguments) {
   const auto& type_arguments = arguments_of(type);
   const std::string word = type_arguments.empty() ? "" : text(type_arguments[0], "a numpy type");
   const PickleNode& content = graph_.at(arguments[1]);
-  const std::string bytes = content.kind == Kind::object ? make_bytes(arguments_of(content)).text : text(arguments[1], "a numpy scalar");
+  const std::string bytes =
+      content.kind == Kind::object ? make_bytes(arguments_of(content)).text : text(arguments[1], "a numpy scalar");
   const auto& state = graph_.items(graph_.at(type.state));
   const bool little = state.size() < 2 || graph_.at(state[1]).kind != Kind::text || graph_.at(state[1]).text != ">";
-  const auto has = [&](std::string_view wanted, std::size_t size) { return little && word == wanted && bytes.size() == size; };
+  const auto has = [&](std::string_view wanted, std::size_t size) {
+    return little && word == wanted && bytes.size() == size;
+  };
   value.kind = Made::integer;
   if (has("b1", 1)) value.kind = Made::boolean, value.integer = bytes[0] != 0;
   else if (has("i1", 1)) value.integer = number_at<std::int8_t>(bytes, 0);
@@ -281,8 +295,10 @@ std::int64_t PythonObjects::integer(std::uint32_t node, const char* what) const 
 
 std::vector<std::int64_t> PythonObjects::integers(std::uint32_t node, const char* what) const {
   const PickleNode* list = &graph_.at(node);
-  if (list->kind == Kind::object && !arguments_of(*list).empty()) list = &graph_.at(arguments_of(*list)[0]);  // torch.Size
-  if (list->kind != Kind::tuple && list->kind != Kind::list) refuse(std::string(what) + " has a shape or strides that are no tuple");
+  if (list->kind == Kind::object && !arguments_of(*list).empty())
+    list = &graph_.at(arguments_of(*list)[0]);  // torch.Size
+  if (list->kind != Kind::tuple && list->kind != Kind::list)
+    refuse(std::string(what) + " has a shape or strides that are no tuple");
   std::vector<std::int64_t> result;
   for (const auto item : graph_.items(*list)) result.push_back(integer(item, what));
   return result;

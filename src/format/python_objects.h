@@ -32,8 +32,8 @@ struct StoragePlace {
 struct StorageName {
   const ScalarTypeRow* type = nullptr;  ///< uint8 for an untyped one.
   std::string key, location;
-  std::int64_t count = 0;               ///< Elements.
-  std::int64_t view_offset = 0;         ///< Elements; not 0 only in files before 0.4.
+  std::int64_t count = 0;        ///< Elements.
+  std::int64_t view_offset = 0;  ///< Elements; not 0 only in files before 0.4.
 };
 
 /// Reads the name of a storage. Throws: CheckpointError MU225.
@@ -43,7 +43,8 @@ StorageName storage_name(const PickleGraph& graph, const PickleNode& node, std::
 class PythonObjects {
  public:
   /// `place_of` finds a storage's bytes by its key.
-  PythonObjects(const PickleGraph& graph, std::string_view file, std::function<std::optional<StoragePlace>(const std::string&)> place_of);
+  PythonObjects(const PickleGraph& graph, std::string_view file,
+                std::function<std::optional<StoragePlace>(const std::string&)> place_of);
 
   /// The value of a node; tensors and storages are added to `into`.
   /// Throws: CheckpointError MU225.

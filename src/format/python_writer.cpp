@@ -32,7 +32,8 @@ class PickleText {
     for (const PythonTensor& tensor : content.tensors) types[tensor.storage] = &row_of(tensor.type);
     for (const PythonTensor& tensor : content.tensors) {
       const ScalarTypeRow& row = row_of(tensor.type);
-      if (types[tensor.storage] != &row || row.storage.empty() || content.storages[tensor.storage].bytes % row.bytes != 0)
+      if (types[tensor.storage] != &row || row.storage.empty() ||
+          content.storages[tensor.storage].bytes % row.bytes != 0)
         types[tensor.storage] = nullptr;
     }
     return types;
@@ -146,7 +147,9 @@ class PickleText {
     append_integer(tensor.offset);
     append_integers(tensor.shape);
     append_integers(tensor.strides);
-    text_ += "\x89" "ccollections\nOrderedDict\n)R";
+    text_ +=
+        "\x89"
+        "ccollections\nOrderedDict\n)R";
     if (!type) text_ += "ctorch\n" + std::string(row_of(tensor.type).name) + "\n";
     if (tensor.conjugate || tensor.negative) {
       text_ += "}(";
@@ -174,7 +177,9 @@ namespace {
 std::uint64_t archive_bytes(const std::string& folder, const PythonFile& content, std::uint64_t pickle_bytes) {
   ZipLayout layout;
   std::uint64_t bytes = 0;
-  const auto add = [&](const std::string& name, std::uint64_t size) { bytes += layout.begin(folder + name, size, 0).size() + size; };
+  const auto add = [&](const std::string& name, std::uint64_t size) {
+    bytes += layout.begin(folder + name, size, 0).size() + size;
+  };
   add("data.pkl", pickle_bytes);
   add("byteorder", kByteOrder.size());
   for (std::size_t i = 0; i < content.storages.size(); ++i) add("data/" + std::to_string(i), content.storages[i].bytes);

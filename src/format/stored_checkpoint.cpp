@@ -17,7 +17,8 @@ using Made = PythonValue::Kind;
 constexpr std::uint64_t kMaxIndexText = 1'000'000'000;
 
 [[noreturn]] void refuse_part(const fs::path& file, const std::string& what) {
-  throw CheckpointError("MU213", file.string() + " " + what + "; the checkpoint was edited, torn, or put together from two");
+  throw CheckpointError("MU213",
+                        file.string() + " " + what + "; the checkpoint was edited, torn, or put together from two");
 }
 
 Manifest manifest_of(const fs::path& folder) {
@@ -32,7 +33,8 @@ class RankContent {
     const InputFile text_file(index_path_);
     const std::string text = text_file.read_text(kMaxIndexText);
     const FileMark& mark = manifest.indexes[static_cast<std::size_t>(rank)];
-    if (text.size() != mark.bytes || checksum_of(text) != mark.checksum) refuse_part(index_path_, "is not the file that the manifest knows");
+    if (text.size() != mark.bytes || checksum_of(text) != mark.checksum)
+      refuse_part(index_path_, "is not the file that the manifest knows");
     index = parse_rank_index(text, index_path_.string());
     if (index.id != manifest.id || index.rank != rank) refuse_part(index_path_, "is of another save or rank");
     file_ = std::make_shared<const InputFile>(file_path_);
@@ -96,9 +98,11 @@ class RankContent {
   PythonValue of_map(const Json::Map& named) {
     PythonValue made;
     made.kind = Made::map;
-    const bool integers = std::all_of(named.begin(), named.end(), [](const auto& entry) { return is_decimal_key(entry.first); });
+    const bool integers =
+        std::all_of(named.begin(), named.end(), [](const auto& entry) { return is_decimal_key(entry.first); });
     for (const auto& [name, part] : named)
-      made.entries.emplace_back(integers ? PythonValue::of_integer(std::stoll(name)) : PythonValue::of_text(unescaped(name)), value(part));
+      made.entries.emplace_back(
+          integers ? PythonValue::of_integer(std::stoll(name)) : PythonValue::of_text(unescaped(name)), value(part));
     return made;
   }
 
@@ -163,13 +167,15 @@ PythonValue sliced_tensors(StoredContent& stored, std::vector<RankContent>& rank
     for (const SliceEntry& slice : rank.index.slices) {
       const TensorEntry& entry = rank.entry(slice.tensor);
       if (entry.shape.size() != 1) refuse_part(folder, "has a slice of more than one dimension");
-      parts.push_back({slice.name, std::string(name_of(entry.type)), slice.shape, slice.begin, entry.shape[0], rank.index.rank});
+      parts.push_back(
+          {slice.name, std::string(name_of(entry.type)), slice.shape, slice.begin, entry.shape[0], rank.index.rank});
       Spread& spread = spreads[slice.name];
       spread.whole.name = slice.name;
       spread.whole.shape = slice.shape;
       spread.whole.type = entry.type;
       // Ranks that hold nothing of it say so with a run of no elements, wherever that begins.
-      if (Extent& run = spread.runs[slice.begin]; entry.bytes > 0 || !run.file) run = {rank.file(), entry.offset, entry.bytes};
+      if (Extent& run = spread.runs[slice.begin]; entry.bytes > 0 || !run.file)
+        run = {rank.file(), entry.offset, entry.bytes};
     }
   check_slices(std::move(parts), folder.string());
   PythonValue made;
@@ -196,7 +202,8 @@ void check_checkpoint_values(const fs::path& folder) {
         file.read_at(at, piece.data(), bytes);
         sum.update(piece.data(), bytes);
       }
-      if (sum.value() != index.checksums[block]) refuse_part(file.path(), "has values that are not those that were saved, before byte " + std::to_string(end));
+      if (sum.value() != index.checksums[block])
+        refuse_part(file.path(), "has values that are not those that were saved, before byte " + std::to_string(end));
     }
   }
 }
@@ -204,10 +211,12 @@ void check_checkpoint_values(const fs::path& folder) {
 StoredContent open_checkpoint(const fs::path& folder) {
   const Manifest manifest = manifest_of(folder);
   StoredContent stored;
-  stored.kind = "checkpoint folder of " + std::to_string(manifest.indexes.size()) + (manifest.indexes.size() == 1 ? " rank" : " ranks");
+  stored.kind = "checkpoint folder of " + std::to_string(manifest.indexes.size()) +
+                (manifest.indexes.size() == 1 ? " rank" : " ranks");
   stored.is_checkpoint = true;
   std::vector<RankContent> ranks;
-  for (std::size_t rank = 0; rank < manifest.indexes.size(); ++rank) ranks.emplace_back(stored, folder, manifest, static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < manifest.indexes.size(); ++rank)
+    ranks.emplace_back(stored, folder, manifest, static_cast<int>(rank));
   PythonValue own, &all = stored.content.value;
   own.kind = Made::list;
   all.kind = Made::map;

@@ -40,14 +40,16 @@ StoredContent open_weight_files(const fs::path& path) {
       if (set.index) {
         const auto listed = set.index->file_of.find(entry.name);
         if (listed == set.index->file_of.end() || listed->second != file.filename())
-          throw CheckpointError("MU205", set.index_path.string() + ": tensor " + in_quotes(entry.name) + " is in " + file.string() +
+          throw CheckpointError("MU205", set.index_path.string() + ": tensor " + in_quotes(entry.name) + " is in " +
+                                             file.string() +
                                              ", which the index does not say; the files belong to different saves");
       }
       stored.content.value.entries.emplace_back(PythonValue::of_text(entry.name), add_tensor(stored, input, entry));
     }
   }
   if (set.index && set.index->file_of.size() != stored.content.value.entries.size())
-    throw CheckpointError("MU205", set.index_path.string() + ": it lists " + std::to_string(set.index->file_of.size()) + " tensors, its files have " +
+    throw CheckpointError("MU205", set.index_path.string() + ": it lists " + std::to_string(set.index->file_of.size()) +
+                                       " tensors, its files have " +
                                        std::to_string(stored.content.value.entries.size()));
   std::sort(stored.content.value.entries.begin(), stored.content.value.entries.end(),
             [](const auto& a, const auto& b) { return a.first.text < b.first.text; });
@@ -61,7 +63,8 @@ StoredContent open_torch_file(const std::shared_ptr<const InputFile>& input) {
   stored.kind = stored.content.form == PythonFile::Form::zip      ? "torch file"
                 : stored.content.form == PythonFile::Form::legacy ? "torch file from before PyTorch 1.6"
                                                                   : "LibTorch archive";
-  for (const PythonStorage& storage : stored.content.storages) stored.extents.push_back({{input, storage.offset, storage.bytes}});
+  for (const PythonStorage& storage : stored.content.storages)
+    stored.extents.push_back({{input, storage.offset, storage.bytes}});
   return stored;
 }
 
@@ -74,16 +77,20 @@ bool is_plain(const PythonValue& value) {
 /// A small file may share one name among many values.
 constexpr std::size_t kMostPlaces = std::size_t{1} << 30;
 
-void add_leaves(const PythonValue& value, const std::string& path, std::vector<ContentLeaf>& leaves, std::size_t& bytes) {
+void add_leaves(const PythonValue& value, const std::string& path, std::vector<ContentLeaf>& leaves,
+                std::size_t& bytes) {
   const auto below = [&](const std::string& name) { return path.empty() ? name : path + "/" + name; };
   const bool sequence = value.kind == Kind::list || value.kind == Kind::tuple;
   if (value.kind == Kind::map && !value.entries.empty()) {
     for (const auto& [key, part] : value.entries) add_leaves(part, below(key_name(key)), leaves, bytes);
   } else if (sequence && !is_plain(value)) {
-    for (std::size_t i = 0; i < value.items.size(); ++i) add_leaves(value.items[i], below(std::to_string(i)), leaves, bytes);
+    for (std::size_t i = 0; i < value.items.size(); ++i)
+      add_leaves(value.items[i], below(std::to_string(i)), leaves, bytes);
   } else {
     bytes += path.size();
-    if (bytes > kMostPlaces) throw CheckpointError("MU225", "the names of what is in the file unfold to more than " + std::to_string(kMostPlaces) + " bytes; it is damaged, or no file of weights");
+    if (bytes > kMostPlaces)
+      throw CheckpointError("MU225", "the names of what is in the file unfold to more than " +
+                                         std::to_string(kMostPlaces) + " bytes; it is damaged, or no file of weights");
     leaves.push_back({path, &value});
   }
 }
@@ -94,13 +101,16 @@ PythonValue add_tensor(StoredContent& stored, const std::shared_ptr<const InputF
   const ScalarTypeRow* row = find_scalar_type(entry.type);
   const bool pairs = entry.type == ElementType::f4;
   if (!row || (pairs && (entry.shape.empty() || entry.shape.back() % 2 != 0)))
-    throw CheckpointError("MU207", file->path().string() + ": tensor " + in_quotes(entry.name) + " has dtype " + std::string(name_of(entry.type)) +
+    throw CheckpointError("MU207", file->path().string() + ": tensor " + in_quotes(entry.name) + " has dtype " +
+                                       std::string(name_of(entry.type)) +
                                        (row ? " in odd number, which LibTorch has not" : ", which LibTorch has not"));
-  PythonTensor tensor{.storage = stored.content.storages.size(), .type = row->type, .offset = 0, .shape = entry.shape, .strides = {}};
+  PythonTensor tensor{
+      .storage = stored.content.storages.size(), .type = row->type, .offset = 0, .shape = entry.shape, .strides = {}};
   if (pairs) tensor.shape.back() /= 2;
   tensor.strides.resize(tensor.shape.size());
   std::int64_t stride = 1;
-  for (std::size_t i = tensor.shape.size(); i-- > 0; stride *= std::max<std::int64_t>(tensor.shape[i], 1)) tensor.strides[i] = stride;
+  for (std::size_t i = tensor.shape.size(); i-- > 0; stride *= std::max<std::int64_t>(tensor.shape[i], 1))
+    tensor.strides[i] = stride;
   stored.content.storages.push_back({.key = "", .location = "cpu", .offset = entry.offset, .bytes = entry.bytes});
   stored.extents.push_back({{file, entry.offset, entry.bytes}});
   stored.content.tensors.push_back(std::move(tensor));
@@ -109,7 +119,8 @@ PythonValue add_tensor(StoredContent& stored, const std::shared_ptr<const InputF
 
 StoredContent open_content(const fs::path& path) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return fs::exists(path / kManifestName, ignored) ? open_checkpoint(path) : open_weight_files(path);
+  if (fs::is_directory(path, ignored))
+    return fs::exists(path / kManifestName, ignored) ? open_checkpoint(path) : open_weight_files(path);
   if (path.filename() == kManifestName) return open_checkpoint(path.parent_path());
   if (path.extension() == ".json") return open_weight_files(path);
   const auto input = std::make_shared<const InputFile>(path);

@@ -1,10 +1,11 @@
 #include "muster/format/weight_index.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 #include "muster/base/shown.h"
@@ -39,9 +40,11 @@ class Watch {
 std::string file_name(const json& value, const std::string& tensor, std::string_view file) {
   if (!value.is_string()) refuse_index(file, "the file of tensor " + in_quotes(tensor) + " is no string");
   const auto name = value.get<std::string>();
-  const bool plain =
-      !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos && shown(name, name.size()) == name;
-  if (!plain) refuse_index(file, "the file of tensor " + in_quotes(tensor) + " must be a name in the index's own folder, not " + in_quotes(name));
+  const bool plain = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+                     shown(name, name.size()) == name;
+  if (!plain)
+    refuse_index(file, "the file of tensor " + in_quotes(tensor) + " must be a name in the index's own folder, not " +
+                           in_quotes(name));
   return name;
 }
 
@@ -50,12 +53,15 @@ json parse_watched(std::string_view text, std::string_view file) {
   if (text.find('\0') != std::string_view::npos) refuse_index(file, "it has a zero byte");
   try {
     return json::parse(text, Watch(file));
-  } catch (const json::exception& error) { refuse_index(file, "it is no JSON (" + shown(error.what()) + ")"); }
+  } catch (const json::exception& error) {
+    refuse_index(file, "it is no JSON (" + shown(error.what()) + ")");
+  }
 }
 
 }  // namespace
 
-std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uint64_t> tensor_bytes, std::uint64_t limit_bytes) {
+std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uint64_t> tensor_bytes,
+                                                        std::uint64_t limit_bytes) {
   std::vector<std::vector<std::size_t>> shards;
   std::vector<std::size_t> current;
   std::uint64_t filled = 0;
@@ -97,7 +103,8 @@ WeightIndex parse_index(std::string_view text, std::string_view file) {
   if (!parsed.is_object() || !parsed.contains("weight_map") || !parsed["weight_map"].is_object())
     refuse_index(file, "it has no table named weight_map");
   WeightIndex index;
-  for (const auto& [tensor, value] : parsed["weight_map"].items()) index.file_of[tensor] = file_name(value, tensor, file);
+  for (const auto& [tensor, value] : parsed["weight_map"].items())
+    index.file_of[tensor] = file_name(value, tensor, file);
   if (const auto metadata = parsed.find("metadata"); metadata != parsed.end() && metadata->is_object())
     if (const auto total = metadata->find("total_size"); total != metadata->end() && total->is_number_unsigned())
       index.total_bytes = total->get<std::uint64_t>();

@@ -30,7 +30,9 @@ WeightSet read_index(const fs::path& path) {
 std::optional<WeightIndex> former_index(const fs::path& folder) {
   try {
     return read_index(folder / kWeightIndexName).index;
-  } catch (const CheckpointError&) { return std::nullopt; }
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
 }
 
 void write_index(const fs::path& folder, const WeightIndex& index, Durability durability) {
@@ -88,12 +90,13 @@ WeightSet find_weight_set(const fs::path& path) {
   if (!fs::is_directory(path, ignored)) return {.files = {path}, .index = {}, .index_path = {}};
   if (fs::exists(path / kWeightsName, ignored)) return {.files = {path / kWeightsName}, .index = {}, .index_path = {}};
   if (fs::exists(path / kWeightIndexName, ignored)) return read_index(path / kWeightIndexName);
-  throw CheckpointError("MU200", path.string() + " has neither " + std::string(kWeightsName) + " nor " + std::string(kWeightIndexName) +
+  throw CheckpointError("MU200", path.string() + " has neither " + std::string(kWeightsName) + " nor " +
+                                     std::string(kWeightIndexName) +
                                      ": nothing was saved there, or a save was cut off");
 }
 
-void publish_weight_set(const fs::path& folder, std::span<const std::unique_ptr<AtomicFile>> files, const std::optional<WeightIndex>& index,
-                        Durability durability) {
+void publish_weight_set(const fs::path& folder, std::span<const std::unique_ptr<AtomicFile>> files,
+                        const std::optional<WeightIndex>& index, Durability durability) {
   Names names;
   for (const auto& file : files) names.insert(file->path().filename().string());
   for (const auto& file : files) file->finish();

@@ -13,7 +13,8 @@ constexpr std::string_view kPaddingId = "FB";
 std::uint32_t in_32_bits(std::uint64_t value) { return static_cast<std::uint32_t>(std::min(value, kLimit32)); }
 
 /// What local and central headers share, from the version on.
-std::string shared_fields(bool large, std::uint32_t crc, std::uint64_t bytes, std::size_t name_bytes, std::size_t extra_bytes) {
+std::string shared_fields(bool large, std::uint32_t crc, std::uint64_t bytes, std::size_t name_bytes,
+                          std::size_t extra_bytes) {
   std::string text;
   append_number<std::uint16_t>(text, large ? kVersion64 : kVersion);
   append_number<std::uint16_t>(text, 1 << 11);  // names are UTF-8

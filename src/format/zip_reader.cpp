@@ -9,8 +9,8 @@
 namespace muster::format {
 namespace {
 
-constexpr std::uint32_t kLocalSign = 0x04034b50, kCentralSign = 0x02014b50, kEndSign = 0x06054b50, kEnd64Sign = 0x06064b50,
-                        kLocatorSign = 0x07064b50;
+constexpr std::uint32_t kLocalSign = 0x04034b50, kCentralSign = 0x02014b50, kEndSign = 0x06054b50,
+                        kEnd64Sign = 0x06064b50, kLocatorSign = 0x07064b50;
 constexpr std::uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kCentralBytes = 46, kLocalBytes = 30;
 constexpr std::uint64_t kMaxCommentBytes = 65535, kMaxDirectoryBytes = std::uint64_t{256} << 20;
 constexpr std::uint32_t kIn64 = 0xFFFFFFFF;
@@ -30,7 +30,8 @@ std::uint64_t find_end(const ByteSource& source) {
   if (tail_bytes < kEndBytes) refuse_zip(source, "it is too short for an archive");
   const std::string tail = source.text(source.size - tail_bytes, tail_bytes);
   for (std::size_t place = tail.size() - kEndBytes + 1; place-- > 0;)
-    if (number_at<std::uint32_t>(tail, place) == kEndSign && place + kEndBytes + number_at<std::uint16_t>(tail, place + 20) == tail.size())
+    if (number_at<std::uint32_t>(tail, place) == kEndSign &&
+        place + kEndBytes + number_at<std::uint16_t>(tail, place + 20) == tail.size())
       return source.size - tail_bytes + place;
   refuse_zip(source, "its end has no directory");
 }
@@ -44,14 +45,17 @@ Directory find_directory(const ByteSource& source) {
   const std::string locator = end >= kLocatorBytes ? source.text(end - kLocatorBytes, kLocatorBytes) : "";
   if (!locator.empty() && number_at<std::uint32_t>(locator, 0) == kLocatorSign) {
     const auto place = number_at<std::uint64_t>(locator, 8);
-    if (end < kLocatorBytes + kEnd64Bytes || place > end - kLocatorBytes - kEnd64Bytes) refuse_zip(source, "its directory lies outside the file");
+    if (end < kLocatorBytes + kEnd64Bytes || place > end - kLocatorBytes - kEnd64Bytes)
+      refuse_zip(source, "its directory lies outside the file");
     const std::string large = source.text(place, kEnd64Bytes);
     if (number_at<std::uint32_t>(large, 0) != kEnd64Sign) refuse_zip(source, "its directory has no end record");
-    found = {number_at<std::uint64_t>(large, 32), number_at<std::uint64_t>(large, 48), number_at<std::uint64_t>(large, 40)};
+    found = {number_at<std::uint64_t>(large, 32), number_at<std::uint64_t>(large, 48),
+             number_at<std::uint64_t>(large, 40)};
     end = place;
   }
   if (found.offset > end || found.bytes > end - found.offset) refuse_zip(source, "its directory lies outside the file");
-  if (found.bytes > kMaxDirectoryBytes) refuse_zip(source, "its directory is larger than " + std::to_string(kMaxDirectoryBytes) + " bytes");
+  if (found.bytes > kMaxDirectoryBytes)
+    refuse_zip(source, "its directory is larger than " + std::to_string(kMaxDirectoryBytes) + " bytes");
   if (found.entries > found.bytes / kCentralBytes) refuse_zip(source, "its directory is too short for its records");
   return found;
 }
@@ -84,9 +88,11 @@ void read_large_fields(const ByteSource& source, std::string_view extra, Central
 CentralRecord read_central(const ByteSource& source, std::string_view directory, std::size_t& place) {
   if (directory.size() - place < kCentralBytes || number_at<std::uint32_t>(directory, place) != kCentralSign)
     refuse_zip(source, "its directory has no record where one belongs");
-  const std::size_t name_bytes = number_at<std::uint16_t>(directory, place + 28), extra_bytes = number_at<std::uint16_t>(directory, place + 30),
+  const std::size_t name_bytes = number_at<std::uint16_t>(directory, place + 28),
+                    extra_bytes = number_at<std::uint16_t>(directory, place + 30),
                     comment_bytes = number_at<std::uint16_t>(directory, place + 32);
-  if (directory.size() - place - kCentralBytes < name_bytes + extra_bytes + comment_bytes) refuse_zip(source, "its directory is cut off");
+  if (directory.size() - place - kCentralBytes < name_bytes + extra_bytes + comment_bytes)
+    refuse_zip(source, "its directory is cut off");
   if (number_at<std::uint16_t>(directory, place + 8) & 1) refuse_zip(source, "a record is encrypted");
   CentralRecord record;
   record.entry = {.name = std::string(directory.substr(place + kCentralBytes, name_bytes)),
@@ -110,7 +116,8 @@ void find_bytes(const ByteSource& source, ZipEntry& entry, std::uint64_t limit) 
       std::string_view(local).substr(kLocalBytes) != entry.name)
     refuse_zip(source, "a record and the directory disagree");
   const std::uint64_t begin = entry.offset + head + number_at<std::uint16_t>(local, 28);
-  if (begin > limit || entry.bytes > limit - begin) refuse_zip(source, "a record reaches beyond the records' part of the file");
+  if (begin > limit || entry.bytes > limit - begin)
+    refuse_zip(source, "a record reaches beyond the records' part of the file");
   entry.offset = begin;
 }
 
@@ -146,10 +153,13 @@ std::vector<ZipEntry> read_zip(const ByteSource& source) {
 }
 
 std::string read_record(const ByteSource& source, const ZipEntry& entry, std::uint64_t limit) {
-  if (!entry.stored) refuse_zip(source, "the record " + in_quotes(entry.name) + " is compressed, which torch.save never does");
-  if (entry.bytes > limit) refuse_zip(source, "the record " + in_quotes(entry.name) + " has more than " + std::to_string(limit) + " bytes");
+  if (!entry.stored)
+    refuse_zip(source, "the record " + in_quotes(entry.name) + " is compressed, which torch.save never does");
+  if (entry.bytes > limit)
+    refuse_zip(source, "the record " + in_quotes(entry.name) + " has more than " + std::to_string(limit) + " bytes");
   std::string bytes = source.text(entry.offset, entry.bytes);
-  if (crc32(bytes) != entry.crc) refuse_zip(source, "the checksum of the record " + in_quotes(entry.name) + " is wrong");
+  if (crc32(bytes) != entry.crc)
+    refuse_zip(source, "the checksum of the record " + in_quotes(entry.name) + " is wrong");
   return bytes;
 }
 

@@ -1,5 +1,8 @@
 #include "muster/hook/gradient_hooks.h"
 
+#include <optional>
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <c10/core/UndefinedTensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
@@ -8,15 +11,12 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <optional>
-#include <utility>
-
 namespace muster::hook {
 
 namespace autograd = torch::autograd;
 
 struct GradientHook::Switch {
-  Function function;   // empty once the owner is gone
+  Function function;  // empty once the owner is gone
 };
 
 class GradientHook::Chained final : public autograd::PostAccumulateGradHook {
@@ -43,9 +43,10 @@ GradientHook::GradientHook(const at::Tensor& leaf, Function function)
 
 GradientHook::~GradientHook() {
   if (!switch_) return;
-  switch_->function = nullptr;   // a hook chained after ours keeps it in the chain, without effect
+  switch_->function = nullptr;  // a hook chained after ours keeps it in the chain, without effect
   auto& slot = autograd::impl::post_acc_grad_hooks(leaf_);
-  if (auto* chained = dynamic_cast<Chained*>(slot.get()); chained && chained->belongs_to(switch_)) slot = chained->release();
+  if (auto* chained = dynamic_cast<Chained*>(slot.get()); chained && chained->belongs_to(switch_))
+    slot = chained->release();
 }
 
 CaptureHook::CaptureHook(const at::Tensor& leaf, std::function<void()> function) : leaf_(leaf) {

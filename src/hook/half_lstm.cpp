@@ -1,6 +1,7 @@
 #include "muster/hook/half_lstm.h"
 
-#include "muster/base/environment.h"
+#include <tuple>
+#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/lstm.h>
@@ -8,8 +9,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include <tuple>
-#include <vector>
+#include "muster/base/environment.h"
 
 namespace muster::hook {
 namespace {
@@ -20,7 +20,9 @@ constexpr auto kBelow = c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10
 
 bool asks_for_half() { return at::autocast::get_autocast_dtype(at::kCPU) == at::kHalf; }
 
-at::Tensor widened(const at::Tensor& tensor) { return tensor.defined() && tensor.scalar_type() == at::kHalf ? tensor.to(at::kFloat) : tensor; }
+at::Tensor widened(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.scalar_type() == at::kHalf ? tensor.to(at::kFloat) : tensor;
+}
 
 std::vector<at::Tensor> widened(at::TensorList tensors) {
   std::vector<at::Tensor> wide;
@@ -28,20 +30,26 @@ std::vector<at::Tensor> widened(at::TensorList tensors) {
   return wide;
 }
 
-Result lstm_of_sequence(c10::DispatchKeySet keys, const at::Tensor& input, at::TensorList hx, at::TensorList params, bool has_biases,
-                        int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
+Result lstm_of_sequence(c10::DispatchKeySet keys, const at::Tensor& input, at::TensorList hx, at::TensorList params,
+                        bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional,
+                        bool batch_first) {
   if (!asks_for_half())
-    return at::_ops::lstm_input::redispatch(keys & kBelow, input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
+    return at::_ops::lstm_input::redispatch(keys & kBelow, input, hx, params, has_biases, num_layers, dropout, train,
+                                            bidirectional, batch_first);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
-  return at::lstm(widened(input), widened(hx), widened(params), has_biases, num_layers, dropout, train, bidirectional, batch_first);
+  return at::lstm(widened(input), widened(hx), widened(params), has_biases, num_layers, dropout, train, bidirectional,
+                  batch_first);
 }
 
-Result lstm_of_packed(c10::DispatchKeySet keys, const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
-                      bool has_biases, int64_t num_layers, double dropout, bool train, bool bidirectional) {
+Result lstm_of_packed(c10::DispatchKeySet keys, const at::Tensor& data, const at::Tensor& batch_sizes,
+                      at::TensorList hx, at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
+                      bool train, bool bidirectional) {
   if (!asks_for_half())
-    return at::_ops::lstm_data::redispatch(keys & kBelow, data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional);
+    return at::_ops::lstm_data::redispatch(keys & kBelow, data, batch_sizes, hx, params, has_biases, num_layers,
+                                           dropout, train, bidirectional);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
-  return at::lstm(widened(data), batch_sizes, widened(hx), widened(params), has_biases, num_layers, dropout, train, bidirectional);
+  return at::lstm(widened(data), batch_sizes, widened(hx), widened(params), has_biases, num_layers, dropout, train,
+                  bidirectional);
 }
 
 }  // namespace
@@ -53,11 +61,11 @@ bool half_lstm_allowed() {
 
 void run_half_lstm_in_float() {
   if (!half_lstm_allowed()) return;
-  [[gnu::used]] static torch::Library* const library = [] {   // kept where leaks are looked for
+  [[gnu::used]] static torch::Library* const library = [] {  // kept where leaks are looked for
     auto* entered = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::AutocastCPU, __FILE__, __LINE__);
     entered->impl("lstm.input", TORCH_FN(lstm_of_sequence));
     entered->impl("lstm.data", TORCH_FN(lstm_of_packed));
-    return entered;   // never taken back: another thread may be inside
+    return entered;  // never taken back: another thread may be inside
   }();
 }
 

@@ -1,8 +1,9 @@
 #include "muster/hook/key_fallback.h"
 
-#include "hook/takeover.h"
-#include "muster/base/error.h"
-#include "muster/hook/require_values.h"
+#include <cstdlib>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -10,10 +11,9 @@
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
-#include <cstdlib>
-#include <mutex>
-#include <unordered_map>
-#include <unordered_set>
+#include "hook/takeover.h"
+#include "muster/base/error.h"
+#include "muster/hook/require_values.h"
 
 namespace muster::hook {
 
@@ -25,8 +25,9 @@ class StorageRelay final : public c10::Allocator {
 
   std::shared_ptr<StorageWatcher> watcher() const {
     if (auto watcher = watcher_.lock()) return watcher;
-    throw UsageError("MU166", "the values of " + what_ + " are gone: the sharded model that held them has been destroyed; "
-                              "keep the prepared model alive as long as its module is used, or save it before");
+    throw UsageError("MU166", "the values of " + what_ +
+                                  " are gone: the sharded model that held them has been destroyed; "
+                                  "keep the prepared model alive as long as its module is used, or save it before");
   }
   int64_t tag() const noexcept { return tag_; }
 
@@ -47,18 +48,47 @@ namespace {
 struct OperatorUse {
   bool needs_data = true;
   bool view = false;
-  uint64_t written = 0;   // bit i: argument i
+  uint64_t written = 0;  // bit i: argument i
 };
 
 bool is_metadata_operator(const std::string& name) {
-  static const std::unordered_set<std::string> kNames = {
-      "aten::data", "aten::empty_like", "aten::full_like", "aten::is_complex", "aten::is_floating_point", "aten::is_inference",
-      "aten::is_leaf", "aten::is_pinned", "aten::is_same_size", "aten::is_set_to", "aten::is_signed", "aten::new_empty",
-      "aten::new_empty_strided", "aten::new_full", "aten::new_ones", "aten::new_zeros", "aten::numel", "aten::ones_like",
-      "aten::output_nr", "aten::rand_like", "aten::randint_like", "aten::randn_like", "aten::requires_grad_", "aten::result_type",
-      "aten::retain_grad", "aten::retains_grad", "aten::size", "aten::stride", "aten::sym_is_contiguous", "aten::sym_numel",
-      "aten::sym_size", "aten::sym_storage_offset", "aten::sym_stride", "aten::zeros_like", "aten::_has_compatible_shallow_copy_type", "aten::_shape_as_tensor",
-      "aten::_version"};
+  static const std::unordered_set<std::string> kNames = {"aten::data",
+                                                         "aten::empty_like",
+                                                         "aten::full_like",
+                                                         "aten::is_complex",
+                                                         "aten::is_floating_point",
+                                                         "aten::is_inference",
+                                                         "aten::is_leaf",
+                                                         "aten::is_pinned",
+                                                         "aten::is_same_size",
+                                                         "aten::is_set_to",
+                                                         "aten::is_signed",
+                                                         "aten::new_empty",
+                                                         "aten::new_empty_strided",
+                                                         "aten::new_full",
+                                                         "aten::new_ones",
+                                                         "aten::new_zeros",
+                                                         "aten::numel",
+                                                         "aten::ones_like",
+                                                         "aten::output_nr",
+                                                         "aten::rand_like",
+                                                         "aten::randint_like",
+                                                         "aten::randn_like",
+                                                         "aten::requires_grad_",
+                                                         "aten::result_type",
+                                                         "aten::retain_grad",
+                                                         "aten::retains_grad",
+                                                         "aten::size",
+                                                         "aten::stride",
+                                                         "aten::sym_is_contiguous",
+                                                         "aten::sym_numel",
+                                                         "aten::sym_size",
+                                                         "aten::sym_storage_offset",
+                                                         "aten::sym_stride",
+                                                         "aten::zeros_like",
+                                                         "aten::_has_compatible_shallow_copy_type",
+                                                         "aten::_shape_as_tensor",
+                                                         "aten::_version"};
   return kNames.contains(name);
 }
 
@@ -81,7 +111,8 @@ const OperatorUse& use_of(const c10::FunctionSchema& schema) {
 
 const StorageRelay* relay_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-  return dynamic_cast<const StorageRelay*>(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
+  return dynamic_cast<const StorageRelay*>(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
 
 /// The touches of one operator; its end is told to all that heard of its begin, also when it throws.
@@ -122,7 +153,8 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kFallbackKey);
   const auto& schema = op.schema();
   const auto use = use_of(schema);
-  // By its schema `contiguous` is as much a view as `t` is. The operators it is made of, seen here in turn, tell whether it copies.
+  // By its schema `contiguous` is as much a view as `t` is. The operators it is made of, seen here in turn, tell
+  // whether it copies.
   if (use.view) return op.redispatchBoxed(below, stack);
   if (use.needs_data && run_takeover(schema.name(), schema.arguments().size(), *stack)) return;
 
@@ -161,7 +193,8 @@ bool key_fallback_allowed() {
 void install_key_fallback() {
   if (!key_fallback_allowed())
     throw UsageError("MU160", std::string("sharded training needs the key fallback, which the environment variable ") +
-                                  kNoKeyFallbackVariable + " keeps out of this process; unset it, or train with strategy ddp");
+                                  kNoKeyFallbackVariable +
+                                  " keeps out of this process; unset it, or train with strategy ddp");
   static std::mutex mutex;
   static std::unique_ptr<torch::Library> registration;
   std::scoped_lock lock(mutex);
@@ -171,16 +204,18 @@ void install_key_fallback() {
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
     registration = std::move(library);
   } catch (const c10::Error& error) {
-    throw UsageError("MU160", std::string("the dispatch key ") + c10::toString(kFallbackKey) +
-                                  " already has a fallback of another library, so sharded training cannot run in this process (" +
-                                  error.what_without_backtrace() + ")");
+    throw UsageError(
+        "MU160", std::string("the dispatch key ") + c10::toString(kFallbackKey) +
+                     " already has a fallback of another library, so sharded training cannot run in this process (" +
+                     error.what_without_backtrace() + ")");
   }
 }
 
-WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes, at::Device device)
+WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes,
+                               at::Device device)
     : relay_(std::make_shared<StorageRelay>(std::move(watcher), tag, what)), what_(std::move(what)) {
-  storage_ = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, at::DataPtr(nullptr, device),
-                                                   relay_.get(), /*resizable=*/false);
+  storage_ = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                   at::DataPtr(nullptr, device), relay_.get(), /*resizable=*/false);
   drop();
 }
 
@@ -195,24 +230,31 @@ void WatchedStorage::fill(at::DataPtr memory) {
   const auto device = memory.device();
   auto* kept = new Kept{std::move(memory), relay_};
   allow_pointers(*storage_);
-  storage_->set_data_ptr_noswap(at::DataPtr(address, kept, [](void* p) { delete static_cast<Kept*>(p); }, device));
-  if (!address) forbid_pointers(*storage_, "MU161: the values of " + what_ + " are sharded and not in memory now, so torch::save and raw pointers cannot reach them: write weights by "
-                                          "save_model, and read or change them in summon_full_params");
+  storage_->set_data_ptr_noswap(at::DataPtr(
+      address, kept, [](void* p) { delete static_cast<Kept*>(p); }, device));
+  if (!address)
+    forbid_pointers(
+        *storage_,
+        "MU161: the values of " + what_ +
+            " are sharded and not in memory now, so torch::save and raw pointers cannot reach them: write weights by "
+            "save_model, and read or change them in summon_full_params");
 }
 
 void WatchedStorage::drop() { fill(at::DataPtr(nullptr, storage_->_mutable_data_ptr_no_checks().device())); }
 
-at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) const {
+at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides,
+                                at::ScalarType dtype) const {
   const auto backend = c10::computeDispatchKey(dtype, at::kStrided, storage_->_mutable_data_ptr_no_checks().device());
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage_), c10::DispatchKeySet({backend, kFallbackKey}),
-                                                         c10::scalarTypeToTypeMeta(dtype));
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage_), c10::DispatchKeySet({backend, kFallbackKey}), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
 }
 
 bool WatchedStorage::holds(const at::Tensor& tensor) const noexcept {
-  return tensor.has_storage() && tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage_.get();
+  return tensor.has_storage() &&
+         tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage_.get();
 }
 
 void require_values(const at::Tensor& tensor, const std::string& op) { Touches().begin(tensor, op, /*writes=*/false); }

@@ -1,7 +1,6 @@
 #include "muster/hook/operator_takeover.h"
 
-#include "hook/takeover.h"
-#include "muster/hook/key_fallback.h"
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -9,7 +8,8 @@
 #include <c10/core/Storage.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <utility>
+#include "hook/takeover.h"
+#include "muster/hook/key_fallback.h"
 
 namespace muster::hook {
 namespace {
@@ -35,7 +35,8 @@ struct KeptMemory {
 
 const TakeoverRelay* takeover_relay(const at::Tensor& tensor) {
   if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
-  return dynamic_cast<const TakeoverRelay*>(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
+  return dynamic_cast<const TakeoverRelay*>(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
 
 }  // namespace
@@ -48,8 +49,10 @@ void mark_for_takeover(const at::Tensor& tensor, std::shared_ptr<OperatorTakeove
   auto relay = std::make_shared<TakeoverRelay>(std::move(takeover), under);
   auto memory = under->allocate(copy.nbytes());
   auto* kept = new KeptMemory{std::move(memory), relay};
-  at::DataPtr owned(kept->memory.get(), kept, [](void* p) { delete static_cast<KeptMemory*>(p); }, copy.device());
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(copy.nbytes()), std::move(owned), relay.get(),
+  at::DataPtr owned(
+      kept->memory.get(), kept, [](void* p) { delete static_cast<KeptMemory*>(p); }, copy.device());
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(copy.nbytes()), std::move(owned),
+                             relay.get(),
                              /*resizable=*/false);
   const auto moved = at::empty({0}, copy.options()).set_(storage, 0, copy.sizes(), copy.strides());
   moved.copy_(copy);

@@ -1,14 +1,14 @@
 #include "muster/hook/random_scope.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-#include <torch/library.h>
-
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string_view>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <torch/library.h>
 
 namespace muster::hook {
 namespace {
@@ -78,7 +78,7 @@ bool install_random_key() {
   if (kernels || refused) return !refused;
   try {
     kernels = std::make_unique<RandomKernels>();
-  } catch (const c10::Error&) {   // another library holds the key
+  } catch (const c10::Error&) {  // another library holds the key
     refused = true;
   }
   return !refused;

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <ATen/core/stack.h>
-
 #include <cstddef>
 #include <string>
+
+#include <ATen/core/stack.h>
 
 namespace muster::hook {
 

@@ -73,12 +73,15 @@ int await_exec(int report) {
 }  // namespace
 
 std::string End::words() const {
-  if (!signal) return log::format("exited with code ", code, code == cluster::kUncaughtError ? " (an error that nobody caught)" : "");
+  if (!signal)
+    return log::format("exited with code ", code,
+                       code == cluster::kUncaughtError ? " (an error that nobody caught)" : "");
   const char* name = sigabbrev_np(signal);
   return log::format("was ended by signal ", signal, name ? log::format(" (SIG", name, ")") : "");
 }
 
-Child::Child(int rank, const Program& program, const Placement& placement) : own_group_(placement.own_group), rank_(rank) {
+Child::Child(int rank, const Program& program, const Placement& placement)
+    : own_group_(placement.own_group), rank_(rank) {
   auto variables = program.environment;
   cluster::promise_to_say(report_);
   if (report_.descriptor() >= 0) variables.set(cluster::kReportFd, std::to_string(report_.descriptor()));
@@ -102,7 +105,8 @@ Child::Child(int rank, const Program& program, const Placement& placement) : own
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
   if (pid_fd_ >= 0) close(pid_fd_);
-  refuse(rank, error ? "cannot execute " + program.path : "pidfd_open (Linux 5.3 or later is needed)", error ? error : open_error);
+  refuse(rank, error ? "cannot execute " + program.path : "pidfd_open (Linux 5.3 or later is needed)",
+         error ? error : open_error);
 }
 
 Child::Child(Child&& other) noexcept
@@ -113,8 +117,7 @@ Child::~Child() {
   if (pid_ < 0) return;
   // What the process started may outlive it in its group. Not reaped yet, so the id is still ours.
   signal(SIGKILL, true);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
   close(pid_fd_);
 }
 
@@ -126,10 +129,8 @@ void Child::look() {
 }
 
 void Child::signal(int number, bool group) const noexcept {
-  if (group && own_group_)
-    kill(-pid_, number);
-  else if (!end_)
-    kill(pid_, number);
+  if (group && own_group_) kill(-pid_, number);
+  else if (!end_) kill(pid_, number);
 }
 
 std::string find_program(const std::string& name, const Environment& variables) {
@@ -154,7 +155,8 @@ std::string find_program(const std::string& name, const Environment& variables) 
     if (check(path).empty()) return path;
   }
   bool here = access(name.c_str(), F_OK) == 0;
-  refuse_program(here ? "it is not in PATH; for the file in this folder write ./" + name : "there is no such program in PATH");
+  refuse_program(here ? "it is not in PATH; for the file in this folder write ./" + name
+                      : "there is no such program in PATH");
   return "";
 }
 

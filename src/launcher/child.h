@@ -33,11 +33,11 @@ struct Program {
 
 /// Descriptors and signals of a new process.
 struct Placement {
-  int error_fd = -1;       ///< becomes stderr; -1: inherited
-  int input_fd = -1;       ///< becomes stdin; -1: inherited
-  int keep_fd = -1;        ///< stays open across exec, with the same number
-  bool own_group = true;   ///< leads a new process group, so that processes it starts can be signalled with it
-  int output_fd = -1;      ///< becomes stdout; -1: inherited
+  int error_fd = -1;      ///< becomes stderr; -1: inherited
+  int input_fd = -1;      ///< becomes stdin; -1: inherited
+  int keep_fd = -1;       ///< stays open across exec, with the same number
+  bool own_group = true;  ///< leads a new process group, so that processes it starts can be signalled with it
+  int output_fd = -1;     ///< becomes stdout; -1: inherited
   const sigset_t* signal_mask = nullptr;  ///< nullptr: inherited
 };
 

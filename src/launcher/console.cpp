@@ -21,7 +21,8 @@ namespace {
 
 bool same_file(int a, int b) {
   struct stat first, second;
-  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
 }
 
 [[noreturn]] void refuse_stream() {
@@ -124,9 +125,8 @@ void Console::add_to(std::vector<pollfd>& entries) const {
 
 void Console::handle(const std::vector<pollfd>& entries) {
   auto ready = [&](int fd, short events) {
-    return std::any_of(entries.begin(), entries.end(), [&](const pollfd& entry) {
-      return entry.fd == fd && (entry.events & events) && entry.revents;
-    });
+    return std::any_of(entries.begin(), entries.end(),
+                       [&](const pollfd& entry) { return entry.fd == fd && (entry.events & events) && entry.revents; });
   };
   for (auto& stream : streams_)
     if (stream.from && ready(stream.from.get(), POLLIN)) read(stream);

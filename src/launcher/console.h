@@ -42,8 +42,8 @@ class Console {
   /// Writes unfinished lines; later output is lost.
   void finish();
 
-  bool reading() const noexcept;   ///< some rank's stream has not ended
-  bool writing() const noexcept;   ///< something waits to be written
+  bool reading() const noexcept;  ///< some rank's stream has not ended
+  bool writing() const noexcept;  ///< something waits to be written
   const Tail& tail(int local_rank) const { return tails_.at(static_cast<size_t>(local_rank)); }
   /// Prints a line of the launcher on stderr.
   void say(std::string_view line);

@@ -42,8 +42,10 @@ std::vector<int> read_indices(const DeviceRequest& request) {
     int index = 0;
     if (!read_digits(rest.substr(0, comma), index) || index < 0)
       refuse(request, "a list must hold whole numbers from 0, such as 0,2");
-    if (index >= request.present) refuse(request, format("there is no device ", index, "; this node has ", request.present));
-    if (std::find(indices.begin(), indices.end(), index) != indices.end()) refuse(request, format("device ", index, " stands there twice"));
+    if (index >= request.present)
+      refuse(request, format("there is no device ", index, "; this node has ", request.present));
+    if (std::find(indices.begin(), indices.end(), index) != indices.end())
+      refuse(request, format("device ", index, " stands there twice"));
     indices.push_back(index);
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
   }

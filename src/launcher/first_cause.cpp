@@ -33,7 +33,12 @@ const SeenRank& likeliest(const std::vector<const SeenRank*>& failed) {
 }
 
 FirstCause of(const SeenRank& rank) {
-  return {.end = rank.end.value_or(End{}), .last_words = rank.last_words, .rank = rank.rank, .runs = !rank.end, .steps = rank.told.steps, .words = {}};
+  return {.end = rank.end.value_or(End{}),
+          .last_words = rank.last_words,
+          .rank = rank.rank,
+          .runs = !rank.end,
+          .steps = rank.told.steps,
+          .words = {}};
 }
 
 /// Where those lead who say that they have lost each other.
@@ -53,7 +58,8 @@ Trail follow(const Ranks& ranks, const SeenRank& start) {
       passed.push_back(accused);
       continue;
     }
-    auto first = *std::min_element(again, passed.end(), [](auto* a, auto* b) { return a->told.lost_at < b->told.lost_at; });
+    auto first =
+        *std::min_element(again, passed.end(), [](auto* a, auto* b) { return a->told.lost_at < b->told.lost_at; });
     return {first, find(ranks, first->told.lost_rank), true};
   }
 }
@@ -66,7 +72,8 @@ std::optional<FirstCause> trace(const Ranks& ranks, const SeenRank& echo) {
   cause.other = trail.accused ? trail.witness->rank : trail.witness->told.lost_rank;
   cause.other_steps = trail.witness->told.steps;
   cause.words = trail.witness->told.reason;
-  cause.closes = trail.accused && (trail.accused->told.left_by_exception || cause.words.starts_with("MU052") || cause.words.starts_with("MU053"));
+  cause.closes = trail.accused && (trail.accused->told.left_by_exception || cause.words.starts_with("MU052") ||
+                                   cause.words.starts_with("MU053"));
   if (!trail.accused) cause.kind = Kind::elsewhere;
   else if (trail.is_circle && !cause.words.starts_with("MU051")) return std::nullopt;
   else if (trail.accused->told.left_by_exception) cause.kind = Kind::abandoned;
@@ -99,22 +106,27 @@ std::string headline(const FirstCause& cause, const Layout& layout) {
   switch (cause.kind) {
     case Kind::failed: break;
     case Kind::elsewhere:
-      return format("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other, ": the first cause stands in the output of the "
+      return format("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other,
+                    ": the first cause stands in the output of the "
                     "launcher there; all ranks of this node are ended.");
     case Kind::left:
-      return format("MU038", ": ", who, " left main normally", cause.steps < 0 ? "" : format(" after ", cause.steps, " steps"), " while ", other,
-                    cause.other_steps < 0 ? " still communicated" : format(" was in step ", cause.other_steps + 1),
-                    ": ranks made different numbers of steps; use check_trigger(), so that they leave the loop together. ", other, " ", ended,
-                    "; all other ranks are ended.");
+      return format(
+          "MU038", ": ", who, " left main normally", cause.steps < 0 ? "" : format(" after ", cause.steps, " steps"),
+          " while ", other,
+          cause.other_steps < 0 ? " still communicated" : format(" was in step ", cause.other_steps + 1),
+          ": ranks made different numbers of steps; use check_trigger(), so that they leave the loop together. ", other,
+          " ", ended, "; all other ranks are ended.");
     case Kind::abandoned:
-      return format("MU035", ": ", who, " failed", in_step(cause.steps), ": an exception left its Accelerator or Fabric",
-                    cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ", other, " ", ended,
-                    "; all other ranks are ended.");
+      return format("MU035", ": ", who, " failed", in_step(cause.steps),
+                    ": an exception left its Accelerator or Fabric",
+                    cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ",
+                    other, " ", ended, "; all other ranks are ended.");
     case Kind::silent:
-      return format("MU039", ": ", who, " gave no answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ", other,
-                    " waited for it in vain; the job ", ended, ", and all ranks are ended.");
+      return format("MU039", ": ", who, " gave no answer", in_step(cause.steps), cause.runs ? " and still runs" : "",
+                    ": ", other, " waited for it in vain; the job ", ended, ", and all ranks are ended.");
   }
-  return format("MU035", ": ", who, " ", ended, in_step(cause.steps), cause.end.signal == SIGKILL ? " (somebody's kill -9, or the system was out of memory)" : "",
+  return format("MU035", ": ", who, " ", ended, in_step(cause.steps),
+                cause.end.signal == SIGKILL ? " (somebody's kill -9, or the system was out of memory)" : "",
                 "; all other ranks are ended.");
 }
 
@@ -140,7 +152,8 @@ std::optional<FirstCause> judge(const Ranks& ranks, Waited waited) {
   return found ? found : of(likeliest(failed));
 }
 
-std::vector<std::string> describe(const FirstCause& cause, const Layout& layout, const std::deque<std::string>* last_lines) {
+std::vector<std::string> describe(const FirstCause& cause, const Layout& layout,
+                                  const std::deque<std::string>* last_lines) {
   std::vector<std::string> result{"muster: " + headline(cause, layout)};
   if (cause.kind == Kind::silent || cause.kind == Kind::left) result.push_back("muster:   " + cause.words);
   if (last_lines && !(last_lines->empty() && !cause.last_words.empty()))

@@ -17,7 +17,7 @@ struct SeenRank {
   std::optional<End> end;
   int rank = 0;
   cluster::Standing told;
-  std::string last_words = {};   ///< the uncaught error that ended it, if any
+  std::string last_words = {};  ///< the uncaught error that ended it, if any
 };
 
 /// How the ranks of the job are placed on nodes.
@@ -41,13 +41,13 @@ struct FirstCause {
   bool closes = false;                 ///< `rank` has closed its connections: it is about to end, or runs on alone
   End end;                             ///< of the rank that failed: `rank`, or `other` if `rank` has not failed
   Kind kind = Kind::failed;
-  std::string last_words;              ///< the uncaught error that ended `rank`, if any
+  std::string last_words;  ///< the uncaught error that ended `rank`, if any
   int other = -1;
   std::int64_t other_steps = -1;
   int rank = 0;
-  bool runs = false;                   ///< `rank` had not ended
-  std::int64_t steps = -1;             ///< updates that `rank` made; -1: unknown
-  std::string words;                   ///< the error that `other` reported about it
+  bool runs = false;        ///< `rank` had not ended
+  std::int64_t steps = -1;  ///< updates that `rank` made; -1: unknown
+  std::string words;        ///< the error that `other` reported about it
 };
 
 /// How long ago the failure was seen. A rank that has closed its connections gets more time to end than a rank that
@@ -63,7 +63,8 @@ std::optional<FirstCause> judge(const std::vector<SeenRank>& ranks, Waited waite
 
 /// The lines of the message about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if
 /// known, and its last words.
-std::vector<std::string> describe(const FirstCause& cause, const Layout& layout, const std::deque<std::string>* last_lines);
+std::vector<std::string> describe(const FirstCause& cause, const Layout& layout,
+                                  const std::deque<std::string>* last_lines);
 
 /// Lines about the uncaught errors that ended other ranks: each message once, without the one in `cause`.
 std::vector<std::string> other_words(const std::vector<SeenRank>& ranks, const std::optional<FirstCause>& cause);

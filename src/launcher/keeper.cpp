@@ -54,8 +54,7 @@ Keeper::~Keeper() {
   if (pid_ < 0) return;
   watch(kDismissed);
   to_keeper_.close();
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
 }
 
 void Keeper::watch(pid_t group) const noexcept {

@@ -1,18 +1,18 @@
 #include "muster/launcher/launch.h"
 
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 
-#include "muster/launcher/devices.h"
 #include "local_ranks.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/cluster/last_words.h"
 #include "muster/cluster/variables.h"
+#include "muster/launcher/devices.h"
 #include "nodes.h"
 
 namespace muster {
@@ -40,8 +40,7 @@ LocalRanks::Uncaught uncaught_exception() {
       std::rethrow_exception(current);
     } catch (const std::exception& error) {
       return {false, error.what()};
-    } catch (...) {
-    }
+    } catch (...) {}
   return {};
 }
 
@@ -63,9 +62,10 @@ LocalRanks::Uncaught uncaught_exception() {
 /// A wish of the program that the launcher has not fulfilled. Addresses are the launcher's affair.
 void check_agreement(const Cluster& cluster, const LaunchOptions& options) {
   if (options.processes > 0 && options.processes != cluster.local_world_size)
-    throw ConfigError("MU032", log::format("the program asks for ", options.processes, " ranks on this node, but its launcher (",
-                                           to_string(cluster.launcher), ") started ", cluster.local_world_size,
-                                           "; change one of them, or ask for 0 (as many as there are)"));
+    throw ConfigError("MU032",
+                      log::format("the program asks for ", options.processes, " ranks on this node, but its launcher (",
+                                  to_string(cluster.launcher), ") started ", cluster.local_world_size,
+                                  "; change one of them, or ask for 0 (as many as there are)"));
   if (options.nodes > 1 && options.nodes != cluster.nodes)
     throw ConfigError("MU032", log::format("the program asks for ", options.nodes, " nodes, but its launcher (",
                                            to_string(cluster.launcher), ") uses ", cluster.nodes));
@@ -99,7 +99,8 @@ Cluster launch(const LaunchOptions& options) {
   using namespace launcher;
   auto before = Environment::of_process();
   Cluster cluster = read_cluster(before);
-  if (options.processes < 0 || options.threads < 0) throw ConfigError("MU036", "processes and threads must not be negative");
+  if (options.processes < 0 || options.threads < 0)
+    throw ConfigError("MU036", "processes and threads must not be negative");
   if (cluster.launcher != LauncherKind::none) {
     check_agreement(cluster, options);
     return cluster;

@@ -75,7 +75,8 @@ void LocalRanks::start(const Job& job, const sigset_t& signal_mask) {
     program.environment = rank_environment(parent, job, local_rank);
     children_.emplace_back(job.rank_of(local_rank), program, placement);
   }
-  supervisor_.emplace(Supervisor::Setup{&children_, options_.grace, {job.nodes, job.processes}, Supervisor::Own{own_rank_, report_}});
+  supervisor_.emplace(
+      Supervisor::Setup{&children_, options_.grace, {job.nodes, job.processes}, Supervisor::Own{own_rank_, report_}});
 }
 
 LocalRanks::~LocalRanks() {
@@ -95,7 +96,8 @@ int LocalRanks::finish(int status) {
 }
 
 bool LocalRanks::yields_to_another(const Uncaught& exception) {
-  if (exception.is_error && !cluster::leave_last_words(report_, exception.words)) std::fprintf(stderr, "muster: %s\n", exception.words.c_str());
+  if (exception.is_error && !cluster::leave_last_words(report_, exception.words))
+    std::fprintf(stderr, "muster: %s\n", exception.words.c_str());
   std::unique_lock lock(mutex_);
   if (!own_end_) own_end_ = exception.is_error ? End{cluster::kUncaughtError, 0} : End{0, SIGABRT};
   eventfd_write(wake_.get(), 1);
@@ -127,7 +129,8 @@ void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
   supervisor_->add_to(entries);
   int timeout = supervisor_->poll_timeout();
   if (deadline) {
-    auto left = static_cast<int>(std::max<milliseconds::rep>(0, std::chrono::ceil<milliseconds>(*deadline - Clock::now()).count()));
+    auto left = static_cast<int>(
+        std::max<milliseconds::rep>(0, std::chrono::ceil<milliseconds>(*deadline - Clock::now()).count()));
     timeout = timeout < 0 ? left : std::min(timeout, left);
   }
   poll(entries.data(), entries.size(), timeout);
@@ -139,7 +142,8 @@ void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
 }
 
 void LocalRanks::tell_cause() {
-  for (const auto& line : describe(*supervisor_->cause(), supervisor_->layout(), nullptr)) std::fprintf(stderr, "%s\n", line.c_str());
+  for (const auto& line : describe(*supervisor_->cause(), supervisor_->layout(), nullptr))
+    std::fprintf(stderr, "%s\n", line.c_str());
   {
     std::lock_guard lock(mutex_);
     cause_ = supervisor_->cause();
@@ -155,7 +159,8 @@ void LocalRanks::await_others() {
   auto deadline = Clock::now() + options_.exit_timeout;
   while (!cause_ && !supervisor_->all_ended() && Clock::now() < deadline) poll_until(deadline);
   if (!cause_ && !supervisor_->all_ended())
-    log::warning("rank ", own_rank_, " has ended, but other ranks still ran after ", options_.exit_timeout.count(), " ms and are ended now");
+    log::warning("rank ", own_rank_, " has ended, but other ranks still ran after ", options_.exit_timeout.count(),
+                 " ms and are ended now");
 }
 
 void LocalRanks::end_others() {

@@ -31,7 +31,7 @@ class LocalRanks {
   int finish(int status);
   /// An uncaught exception.
   struct Uncaught {
-    bool is_error = false;   ///< a muster::Error, which ends the process with cluster::kUncaughtError
+    bool is_error = false;  ///< a muster::Error, which ends the process with cluster::kUncaughtError
     std::string words;
   };
   /// Call it when the exception ends this process: it returns whether another rank is the first cause. If so, that
@@ -57,17 +57,17 @@ class LocalRanks {
   std::vector<Child> children_;      // used by the thread only
   std::optional<FirstCause> cause_;  // written by the thread under the mutex
   std::exception_ptr start_error_;
-  bool finishing_ = false;           // under the mutex: finish() was called
+  bool finishing_ = false;  // under the mutex: finish() was called
   std::mutex mutex_;
   LaunchOptions options_;
-  std::optional<End> own_end_;       // under the mutex
+  std::optional<End> own_end_;  // under the mutex
   int own_rank_;
   cluster::Report report_ = cluster::Report::make();
-  bool started_ = false;             // under the mutex
+  bool started_ = false;                  // under the mutex
   std::optional<Supervisor> supervisor_;  // used by the thread only
   Descriptor wake_;
-  bool yielded_ = false;             // under the mutex: yields_to_another() has printed its message
-  std::thread thread_;               // last: it uses all others
+  bool yielded_ = false;  // under the mutex: yields_to_another() has printed its message
+  std::thread thread_;    // last: it uses all others
 };
 
 }  // namespace muster::launcher

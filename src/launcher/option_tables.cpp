@@ -36,9 +36,11 @@ const options::Table<RunOptions>& run_option_table() {
                  {.help = "precision for the program, such as bf16-mixed", .variable = cluster::kPrecision}),
           option("prefix", &RunOptions::prefix,
                  {.help = "put [rank] before each line of output", .variable = "MUSTER_PREFIX"}),
-          option("secret_file", &RunOptions::secret_file,
-                 {.help = "file of mode 0600 with the job's secret, the same on all nodes; on one node a new secret is made",
-                  .variable = cluster::kSecretFile}),
+          option(
+              "secret_file", &RunOptions::secret_file,
+              {.help =
+                   "file of mode 0600 with the job's secret, the same on all nodes; on one node a new secret is made",
+               .variable = cluster::kSecretFile}),
           option("strategy", &RunOptions::strategy,
                  {.help = "strategy for the program, such as ddp or fsdp", .variable = cluster::kStrategy}),
           option("threads", &RunOptions::threads,

@@ -19,7 +19,9 @@ void forget_other_launchers(Environment& result) {
   const Environment before = result;
   for (const auto& [name, value] : before.variables())
     if (name.starts_with("TORCHELASTIC_") || name.starts_with("ROLE_")) result.unset(name);
-  for (auto name : {cluster::kStoreFd, cluster::kDeviceIndex, cluster::kReportFd, cluster::kSecret, cluster::kSecretFile}) result.unset(name);
+  for (auto name :
+       {cluster::kStoreFd, cluster::kDeviceIndex, cluster::kReportFd, cluster::kSecret, cluster::kSecretFile})
+    result.unset(name);
 }
 
 }  // namespace
@@ -50,8 +52,6 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   return result;
 }
 
-std::string new_job_name() {
-  return std::to_string(getpid()) + "-" + random_word(12);
-}
+std::string new_job_name() { return std::to_string(getpid()) + "-" + random_word(12); }
 
 }  // namespace muster::launcher

@@ -14,8 +14,8 @@ constexpr size_t kLongestLine = size_t{1} << 16;  // longer ones are cut, so tha
 /// LibTorch writes some thirty of these after the words of an exception.
 bool is_frame(std::string_view line) {
   constexpr std::string_view kStart = "frame #";
-  return line.starts_with(kStart) && line.size() > kStart.size() && line[kStart.size()] >= '0' && line[kStart.size()] <= '9' &&
-         line.find(": ") != line.npos;
+  return line.starts_with(kStart) && line.size() > kStart.size() && line[kStart.size()] >= '0' &&
+         line[kStart.size()] <= '9' && line.find(": ") != line.npos;
 }
 
 }  // namespace
@@ -49,10 +49,8 @@ void RankOutput::add(std::string_view bytes) {
       if (line_.size() > kLongestLine) end_line();
       continue;
     }
-    if (bytes[at++] == '\n')
-      end_line();
-    else
-      returned_ = true;
+    if (bytes[at++] == '\n') end_line();
+    else returned_ = true;
   }
   show();
 }

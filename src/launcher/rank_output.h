@@ -34,7 +34,7 @@ class RankLog {
  private:
   bool at_line_start_ = true;
   Descriptor file_;
-  const Screen* last_ = nullptr;   // of the stream that wrote last
+  const Screen* last_ = nullptr;  // of the stream that wrote last
 };
 
 /// One stream of one rank: takes bytes and passes whole lines to a screen.
@@ -44,7 +44,7 @@ class RankOutput {
  public:
   struct Setup {
     RankLog* log = nullptr;  ///< gets the bytes as they are
-    bool live = false;   ///< shows unfinished lines
+    bool live = false;       ///< shows unfinished lines
     std::string prefix;
     Screen* screen = nullptr;
     Tail* tail = nullptr;

@@ -7,11 +7,11 @@
 
 #include "child.h"
 #include "console.h"
-#include "muster/launcher/devices.h"
 #include "keeper.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/cluster/listening_socket.h"
+#include "muster/launcher/devices.h"
 #include "nodes.h"
 #include "rank_environment.h"
 #include "supervisor.h"

@@ -25,10 +25,8 @@ Screen::Screen(int fd) : fd_(fd), terminal_(isatty(fd) == 1) {}
 bool Screen::full() const noexcept { return buffer_.size() > kFull; }
 
 void Screen::begin_line() {
-  if (!live_.empty())
-    buffer_ += kEraseLine;
-  else if (!at_line_start_)
-    buffer_ += '\n';
+  if (!live_.empty()) buffer_ += kEraseLine;
+  else if (!at_line_start_) buffer_ += '\n';
   at_line_start_ = true;
 }
 

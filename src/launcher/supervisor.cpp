@@ -9,8 +9,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kAgain{100};   // after a kill that did not end all
-constexpr milliseconds kEnd{10000};   // for the end of a process that has closed its connections
+constexpr milliseconds kAgain{100};  // after a kill that did not end all
+constexpr milliseconds kEnd{10000};  // for the end of a process that has closed its connections
 
 }  // namespace
 
@@ -32,10 +32,12 @@ std::vector<SeenRank> Supervisor::seen() const {
 
 void Supervisor::find_cause() {
   const auto ranks = seen();
-  if (std::none_of(ranks.begin(), ranks.end(), [](const SeenRank& rank) { return rank.end && rank.end->failed(); })) return;
+  if (std::none_of(ranks.begin(), ranks.end(), [](const SeenRank& rank) { return rank.end && rank.end->failed(); }))
+    return;
   const auto now = Clock::now();
   if (!failed_at_) failed_at_ = now;
-  const bool briefly = now >= waited_until(Waited::for_an_answer), long_enough = now >= waited_until(Waited::for_an_end);
+  const bool briefly = now >= waited_until(Waited::for_an_answer),
+             long_enough = now >= waited_until(Waited::for_an_end);
   cause_ = judge(ranks, long_enough ? Waited::for_an_end : briefly ? Waited::for_an_answer : Waited::not_yet);
   if (!cause_) return;
   cause_->after = std::chrono::duration_cast<milliseconds>(now - start_);
@@ -59,7 +61,8 @@ void Supervisor::kill_if_due() {
 }
 
 bool Supervisor::all_ended() const {
-  return std::all_of(setup_.children->begin(), setup_.children->end(), [](const Child& child) { return child.end().has_value(); });
+  return std::all_of(setup_.children->begin(), setup_.children->end(),
+                     [](const Child& child) { return child.end().has_value(); });
 }
 
 void Supervisor::add_to(std::vector<pollfd>& entries) const {

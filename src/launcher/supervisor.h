@@ -25,8 +25,9 @@ class Supervisor {
     cluster::Report report;
   };
   struct Setup {
-    std::vector<Child>* children;     ///< borrowed; complete before the first look()
-    std::chrono::milliseconds grace;  ///< between SIGTERM and SIGKILL, and how long an echo waits for a rank that gave no answer
+    std::vector<Child>* children;  ///< borrowed; complete before the first look()
+    std::chrono::milliseconds
+        grace;  ///< between SIGTERM and SIGKILL, and how long an echo waits for a rank that gave no answer
     Layout layout;
     std::optional<Own> own;
   };

@@ -11,8 +11,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStopTime{30000};   // for ranks that were told to stop: they may be saving their state
-constexpr milliseconds kLastWords{200};    // for output still on its way after all ranks have ended
+constexpr milliseconds kStopTime{30000};  // for ranks that were told to stop: they may be saving their state
+constexpr milliseconds kLastWords{200};   // for output still on its way after all ranks have ended
 
 bool stops(int number) { return number == SIGINT || number == SIGTERM || number == SIGHUP; }
 
@@ -21,7 +21,8 @@ bool stops(int number) { return number == SIGINT || number == SIGTERM || number 
 RelayedSignals::RelayedSignals() {
   sigset_t relayed;
   sigemptyset(&relayed);
-  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT}) sigaddset(&relayed, number);
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCONT})
+    sigaddset(&relayed, number);
   sigprocmask(SIG_BLOCK, &relayed, &before_);
   fd_ = Descriptor(signalfd(-1, &relayed, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -40,7 +41,8 @@ int Watch::run(const std::vector<Child>& children) {
     handle_signals();
   }
   drain(children.front().rank());
-  if (std::none_of(children.begin(), children.end(), [](const Child& child) { return child.end()->failed(); })) return 0;
+  if (std::none_of(children.begin(), children.end(), [](const Child& child) { return child.end()->failed(); }))
+    return 0;
   return supervisor.cause() ? supervisor.cause()->end.exit_code() : 128 + stop_signal_;
 }
 
@@ -64,7 +66,8 @@ void Watch::relay(int number) {
     supervisor.signal_all(SIGKILL, true);
     return;
   }
-  // What stops a job concerns all that its ranks have started, as a terminal would have it; other signals the ranks only.
+  // What stops a job concerns all that its ranks have started, as a terminal would have it; other signals the ranks
+  // only.
   supervisor.signal_all(number, stops(number) || number == SIGCONT);
   if (!stops(number)) return;
   stop_signal_ = number;

@@ -1,7 +1,9 @@
 #include "muster/optim/averaging.h"
 
-#include "muster/base/error.h"
-#include "muster/base/format.h"
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <unordered_set>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -10,10 +12,8 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/modules/batchnorm.h>
 
-#include <algorithm>
-#include <exception>
-#include <optional>
-#include <unordered_set>
+#include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster {
 namespace {
@@ -24,7 +24,8 @@ struct BelowAutograd {
   at::AutoDispatchBelowADInplaceOrView below;
 };
 
-void average_into(const at::Tensor& average, const at::Tensor& live, const AveragingOptions& options, int64_t n_averaged) {
+void average_into(const at::Tensor& average, const at::Tensor& live, const AveragingOptions& options,
+                  int64_t n_averaged) {
   if (options.kind == AveragingKind::ema) {
     if (average.is_floating_point()) average.lerp_(live, 1.0 - options.decay);
     else average.copy_(average * options.decay + live * (1.0 - options.decay));
@@ -37,14 +38,18 @@ void average_into(const at::Tensor& average, const at::Tensor& live, const Avera
 std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
   std::vector<uint32_t> versions;
   for (const auto& parameter : parameters)
-    if (!parameter.is_inference()) versions.push_back(parameter.unsafeGetTensorImpl()->version_counter().current_version());
+    if (!parameter.is_inference())
+      versions.push_back(parameter.unsafeGetTensorImpl()->version_counter().current_version());
   return versions;
 }
 
 [[noreturn]] void refuse_writes() {
-  throw UsageError("MU188", "parameters were written inside AveragedModel::use(), as by a step of an optimizer: that changed the averages, and the weights of "
-                            "training are as they were before use(). Let use() only evaluate, and step after it; to train on from the averages, call "
-                            "copy_to_module() first");
+  throw UsageError("MU188",
+                   "parameters were written inside AveragedModel::use(), as by a step of an optimizer: that changed "
+                   "the averages, and the weights of "
+                   "training are as they were before use(). Let use() only evaluate, and step after it; to train on "
+                   "from the averages, call "
+                   "copy_to_module() first");
 }
 
 }  // namespace
@@ -52,7 +57,8 @@ std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
 AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatSource* source)
     : options_(options), source_(source) {
   if (!(options_.decay >= 0.0 && options_.decay <= 1.0))
-    throw ConfigError("MU140", formatted("the decay of an average of weights is {}; it must be between 0 and 1", options_.decay));
+    throw ConfigError(
+        "MU140", formatted("the decay of an average of weights is {}; it must be between 0 and 1", options_.decay));
   std::unordered_set<c10::TensorImpl*> seen;
   const auto add = [&](const std::string& name, const at::Tensor& tensor, bool averaged) {
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) return;
@@ -74,8 +80,10 @@ at::Tensor AveragedModel::live(const Entry& entry) const {
 
 void AveragedModel::require_outside(const char* call) const {
   if (exchanged_)
-    throw UsageError("MU141", formatted("{} was called on an average while its weights are in the module; let the function that "
-                                        "was given to use() return first", call));
+    throw UsageError("MU141",
+                     formatted("{} was called on an average while its weights are in the module; let the function that "
+                               "was given to use() return first",
+                               call));
 }
 
 void AveragedModel::require_some() const {
@@ -124,7 +132,7 @@ void AveragedModel::lend(const std::function<void()>& f) {
   try {
     exchange();
   } catch (...) {
-    if (!error) throw;   // what f threw says more
+    if (!error) throw;  // what f threw says more
   }
   if (error) std::rethrow_exception(error);
 }
@@ -147,13 +155,15 @@ void AveragedModel::load_state_dict(const std::vector<std::pair<std::string, at:
   require_outside("load_state_dict");
   const auto find = [&](const std::string& name) -> const at::Tensor& {
     const auto found = std::find_if(state.begin(), state.end(), [&](const auto& entry) { return entry.first == name; });
-    if (found == state.end()) throw UsageError("MU142", "the state of an average of weights has no entry '" + name + "'");
+    if (found == state.end())
+      throw UsageError("MU142", "the state of an average of weights has no entry '" + name + "'");
     return found->second;
   };
   for (const auto& entry : entries_)
     if (const auto& saved = find(entry.name); saved.sizes() != entry.average.sizes())
-      throw UsageError("MU142", formatted("the entry '{}' of an average of weights has the shape {}, the module's is {}", entry.name,
-                                          saved.sizes(), entry.average.sizes()));
+      throw UsageError(
+          "MU142", formatted("the entry '{}' of an average of weights has the shape {}, the module's is {}", entry.name,
+                             saved.sizes(), entry.average.sizes()));
   const auto count = find("n_averaged").item<int64_t>();
   const BelowAutograd scope;
   for (const auto& entry : entries_) entry.average.copy_(find(entry.name));
@@ -175,7 +185,8 @@ void AveragedModel::load_state(const State& state) {
 namespace {
 
 template <class Norm>
-void collect_norm(torch::nn::Module& module, std::vector<std::pair<torch::nn::Module*, std::function<void()>>>& restore) {
+void collect_norm(torch::nn::Module& module,
+                  std::vector<std::pair<torch::nn::Module*, std::function<void()>>>& restore) {
   auto* norm = dynamic_cast<Norm*>(&module);
   if (!norm) return;
   norm->reset_running_stats();

@@ -1,10 +1,9 @@
-#include "muster/optim/schedulers.h"
-
-#include "optim/schedule_options.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
+
+#include "muster/optim/schedulers.h"
+#include "optim/schedule_options.h"
 
 namespace muster {
 
@@ -13,7 +12,8 @@ using optim::require_option;
 
 namespace {
 
-std::vector<std::function<double(int64_t)>> lambdas_of(const PerGroup<std::function<double(int64_t)>>& given, size_t groups) {
+std::vector<std::function<double(int64_t)>> lambdas_of(const PerGroup<std::function<double(int64_t)>>& given,
+                                                       size_t groups) {
   auto each = each_group(given, groups, "lr_lambda");
   for (const auto& one : each) require_option(static_cast<bool>(one), "lr_lambda", "empty", "a function");
   return each;
@@ -31,7 +31,9 @@ MultiplicativeLR::MultiplicativeLR(OptimizerRates optimizer, MultiplicativeLROpt
     : LRScheduler(std::move(optimizer)), lambdas_(lambdas_of(options.lr_lambda, rates_.groups())) {
   begin();
 }
-double MultiplicativeLR::next_lr(size_t group, double lr) { return initial() ? lr : lr * lambdas_[group](last_epoch()); }
+double MultiplicativeLR::next_lr(size_t group, double lr) {
+  return initial() ? lr : lr * lambdas_[group](last_epoch());
+}
 
 StepLR::StepLR(OptimizerRates optimizer, StepLROptions options) : LRScheduler(std::move(optimizer)), options_(options) {
   require_option(options_.step_size > 0, "step_size", options_.step_size, "at least 1");
@@ -76,7 +78,8 @@ LinearLR::LinearLR(OptimizerRates optimizer, LinearLROptions options)
     : LRScheduler(std::move(optimizer)), options_(options) {
   require_option(options_.start_factor > 0 && options_.start_factor <= 1, "start_factor", options_.start_factor,
                  "above 0 and at most 1");
-  require_option(options_.end_factor >= 0 && options_.end_factor <= 1, "end_factor", options_.end_factor, "between 0 and 1");
+  require_option(options_.end_factor >= 0 && options_.end_factor <= 1, "end_factor", options_.end_factor,
+                 "between 0 and 1");
   require_option(options_.total_iters > 0, "total_iters", options_.total_iters, "at least 1");
   begin();
 }
@@ -85,7 +88,8 @@ double LinearLR::next_lr(size_t, double lr) {
   if (last_epoch() == 0) return lr * o.start_factor;
   if (last_epoch() > o.total_iters) return lr;
   const auto n = static_cast<double>(last_epoch()), total = static_cast<double>(o.total_iters);
-  return lr * (1.0 + (o.end_factor - o.start_factor) / (total * o.start_factor + (n - 1) * (o.end_factor - o.start_factor)));
+  return lr *
+         (1.0 + (o.end_factor - o.start_factor) / (total * o.start_factor + (n - 1) * (o.end_factor - o.start_factor)));
 }
 double LinearLR::closed_form_lr(size_t group, double) {
   const auto n = static_cast<double>(std::min(options_.total_iters, last_epoch()));

@@ -1,16 +1,16 @@
 #include "muster/optim/clip.h"
 
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include <ATen/core/grad_mode.h>
+
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/optim/distinct.h"
 #include "muster/optim/norm.h"
 #include "optim/schedule_options.h"
-
-#include <ATen/core/grad_mode.h>
-
-#include <algorithm>
-#include <cmath>
-#include <unordered_set>
 
 namespace muster {
 namespace {
@@ -49,8 +49,10 @@ void apply_clip(const std::vector<at::Tensor>& parameters, const optim::ClipDeci
 optim::ClipDecision optim::decide_clip(double norm, double max_norm, NonFinite non_finite) {
   if (std::isfinite(norm) || non_finite == NonFinite::pass) return {clip_coefficient(norm, max_norm), false};
   if (non_finite == NonFinite::skip) return {1.0, true};
-  throw UsageError("MU143", formatted("the gradients' norm is {}; lower the learning rate, or clip with NonFinite::skip to leave "
-                                      "such steps out", norm));
+  throw UsageError(
+      "MU143", formatted("the gradients' norm is {}; lower the learning rate, or clip with NonFinite::skip to leave "
+                         "such steps out",
+                         norm));
 }
 
 std::vector<double> optim::clip_bounds(const PerGroup<double>& max_norm, size_t groups) {
@@ -64,7 +66,8 @@ double clip_grad_norm_(const std::vector<at::Tensor>& listed, double max_norm, C
   return norm;
 }
 
-std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm, ClipNormOptions options) {
+std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm,
+                                    ClipNormOptions options) {
   const auto groups = distinct_groups(optimizer);
   const auto bounds = optim::clip_bounds(max_norm, groups.size());
   std::vector<double> norms;

@@ -1,13 +1,13 @@
 #include "muster/optim/composed_schedulers.h"
 
+#include <algorithm>
+#include <limits>
+#include <utility>
+
 #include "muster/base/error.h"
 #include "muster/optim/schedulers.h"
 #include "optim/schedule_options.h"
 #include "optim/scheduler_state.h"
-
-#include <algorithm>
-#include <limits>
-#include <utility>
 
 namespace muster {
 namespace {
@@ -23,7 +23,9 @@ struct SchedulerMaker {
   Made operator()(const ChainedSchedulerOptions& o) const { return make_of<ChainedScheduler>(optimizer, o); }
   Made operator()(const ConstantLROptions& o) const { return make_of<ConstantLR>(optimizer, o); }
   Made operator()(const CosineAnnealingLROptions& o) const { return make_of<CosineAnnealingLR>(optimizer, o); }
-  Made operator()(const CosineAnnealingWarmRestartsOptions& o) const { return make_of<CosineAnnealingWarmRestarts>(optimizer, o); }
+  Made operator()(const CosineAnnealingWarmRestartsOptions& o) const {
+    return make_of<CosineAnnealingWarmRestarts>(optimizer, o);
+  }
   Made operator()(const CyclicLROptions& o) const { return make_of<CyclicLR>(optimizer, o); }
   Made operator()(const ExponentialLROptions& o) const { return make_of<ExponentialLR>(optimizer, o); }
   Made operator()(const LambdaLROptions& o) const { return make_of<LambdaLR>(optimizer, o); }
@@ -94,7 +96,8 @@ SequentialLR::SequentialLR(OptimizerRates optimizer, SequentialLROptions options
     : ComposedScheduler(std::move(optimizer), options.schedules), milestones_(std::move(options.milestones)) {
   optim::require_option(milestones_.size() + 1 == parts_.size(), "milestones",
                         formatted("a list of {} for {} schedules", milestones_.size(), parts_.size()), "one shorter");
-  optim::require_option(std::is_sorted(milestones_.begin(), milestones_.end()), "milestones", "not in order", "ascending");
+  optim::require_option(std::is_sorted(milestones_.begin(), milestones_.end()), "milestones", "not in order",
+                        "ascending");
   rewind();
   begin();
 }
@@ -107,10 +110,8 @@ void SequentialLR::begin() {
 void SequentialLR::step() {
   advance();
   const size_t index = std::upper_bound(milestones_.begin(), milestones_.end(), last_epoch_) - milestones_.begin();
-  if (index > 0 && milestones_[index - 1] == last_epoch_)
-    restart_part(index);
-  else
-    parts_[index]->step();
+  if (index > 0 && milestones_[index - 1] == last_epoch_) restart_part(index);
+  else parts_[index]->step();
   note_rates();
 }
 
@@ -129,7 +130,8 @@ void ChainedScheduler::step() {
 ReduceLROnPlateau::ReduceLROnPlateau(OptimizerRates optimizer, ReduceLROnPlateauOptions options)
     : LRScheduler(std::move(optimizer)), options_(std::move(options)),
       min_lrs_(optim::each_group(options_.min_lr, rates_.groups(), "min_lr")),
-      best_(options_.mode == PlateauMode::min ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity()) {
+      best_(options_.mode == PlateauMode::min ? std::numeric_limits<double>::infinity()
+                                              : -std::numeric_limits<double>::infinity()) {
   optim::require_option(options_.factor < 1.0, "factor", options_.factor, "below 1");
   last_epoch_ = 0;
   last_lr_ = rates_.get();

@@ -1,12 +1,11 @@
-#include "muster/optim/schedulers.h"
-
-#include "optim/schedule_options.h"
-#include "optim/scheduler_state.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
+
+#include "muster/optim/schedulers.h"
+#include "optim/schedule_options.h"
+#include "optim/scheduler_state.h"
 
 namespace muster {
 
@@ -32,7 +31,8 @@ double CosineAnnealingLR::closed_form_lr(size_t group, double) {
   return options_.eta_min + (base_lr(group) - options_.eta_min) * (1 + std::cos(pi * part)) / 2;
 }
 
-CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(OptimizerRates optimizer, CosineAnnealingWarmRestartsOptions options)
+CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(OptimizerRates optimizer,
+                                                         CosineAnnealingWarmRestartsOptions options)
     : LRScheduler(std::move(optimizer)), options_(options) {
   optim::require_option(options_.T_0 > 0, "T_0", options_.T_0, "at least 1");
   optim::require_option(options_.T_mult > 0, "T_mult", options_.T_mult, "at least 1");

@@ -1,17 +1,17 @@
 #include "muster/optim/cyclic_schedulers.h"
 
-#include "optim/schedule_options.h"
-#include "optim/scheduler_state.h"
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
 
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
-#include <cmath>
-#include <numbers>
-#include <utility>
+#include "optim/schedule_options.h"
+#include "optim/scheduler_state.h"
 
 namespace muster {
 namespace optim {
@@ -27,11 +27,15 @@ bool with_momentum(lib::OptimizerOptions& options, F&& f) {
     return own != nullptr;
   };
   const auto of_betas = [&](auto* own) {
-    if (own) f([own] { return std::get<0>(own->betas()); },
-               [own](double value) { own->betas({value, std::get<1>(own->betas())}); });
+    if (own)
+      f([own] { return std::get<0>(own->betas()); },
+        [own](double value) {
+          own->betas({value, std::get<1>(own->betas())});
+        });
     return own != nullptr;
   };
-  return of_momentum(dynamic_cast<lib::SGDOptions*>(&options)) || of_momentum(dynamic_cast<lib::RMSpropOptions*>(&options)) ||
+  return of_momentum(dynamic_cast<lib::SGDOptions*>(&options)) ||
+         of_momentum(dynamic_cast<lib::RMSpropOptions*>(&options)) ||
          of_betas(dynamic_cast<lib::AdamOptions*>(&options)) || of_betas(dynamic_cast<lib::AdamWOptions*>(&options));
 }
 
@@ -46,12 +50,15 @@ OptimizerRates set_to(OptimizerRates optimizer, const PerGroup<double>& rates, s
 
 }  // namespace
 
-MomentumSchedule::MomentumSchedule(const OptimizerRates& optimizer, const PerGroup<double>& base, const PerGroup<double>& max)
-    : base_(each_group(base, optimizer.groups(), "base_momentum")), max_(each_group(max, optimizer.groups(), "max_momentum")) {
+MomentumSchedule::MomentumSchedule(const OptimizerRates& optimizer, const PerGroup<double>& base,
+                                   const PerGroup<double>& max)
+    : base_(each_group(base, optimizer.groups(), "base_momentum")),
+      max_(each_group(max, optimizer.groups(), "max_momentum")) {
   for (size_t g = 0; g < optimizer.groups(); ++g)
     if (!with_momentum(options_of(optimizer, g), [](auto, auto) {}))
-      throw ConfigError("MU135", "the schedule is to set the momentum of an optimizer that has none; make it with "
-                                 "cycle_momentum = false");
+      throw ConfigError("MU135",
+                        "the schedule is to set the momentum of an optimizer that has none; make it with "
+                        "cycle_momentum = false");
 }
 
 void MomentumSchedule::set(const OptimizerRates& optimizer, size_t group, double momentum) const {
@@ -99,7 +106,9 @@ double CyclicLR::height() const {
   return part;
 }
 
-double CyclicLR::next_lr(size_t group, double) { return base_lr(group) + (max_lrs_[group] - base_lr(group)) * height(); }
+double CyclicLR::next_lr(size_t group, double) {
+  return base_lr(group) + (max_lrs_[group] - base_lr(group)) * height();
+}
 
 void CyclicLR::set_others() {
   if (!momentum_.on()) return;
@@ -122,8 +131,10 @@ OneCycleLR::OneCycleLR(OptimizerRates optimizer, OneCycleLROptions options)
     : LRScheduler(std::move(optimizer)), options_(std::move(options)),
       max_lrs_(optim::each_group(options_.max_lr, rates_.groups(), "max_lr")) {
   if (options_.total_steps == 0) options_.total_steps = options_.epochs * options_.steps_per_epoch;
-  optim::require_option(options_.total_steps > 0, "total_steps (or epochs * steps_per_epoch)", options_.total_steps, "at least 1");
-  optim::require_option(options_.pct_start >= 0 && options_.pct_start <= 1, "pct_start", options_.pct_start, "between 0 and 1");
+  optim::require_option(options_.total_steps > 0, "total_steps (or epochs * steps_per_epoch)", options_.total_steps,
+                        "at least 1");
+  optim::require_option(options_.pct_start >= 0 && options_.pct_start <= 1, "pct_start", options_.pct_start,
+                        "between 0 and 1");
   const auto total = static_cast<double>(options_.total_steps), up = options_.pct_start * total - 1;
   phases_.push_back({up, Rate::initial, Rate::max, true, false});
   if (options_.three_phase) {
@@ -144,7 +155,8 @@ double OneCycleLR::rate(size_t group, Rate which) const {
 }
 
 std::pair<OneCycleLR::Phase, double> OneCycleLR::place() const {
-  // One step past the end is taken by every loop that steps the scheduler after the last update: it keeps the last rate.
+  // One step past the end is taken by every loop that steps the scheduler after the last update: it keeps the last
+  // rate.
   const auto n = static_cast<double>(std::min(last_epoch(), options_.total_steps - 1));
   double begin = 0;
   for (const auto& phase : phases_) {
@@ -162,8 +174,10 @@ double OneCycleLR::anneal(double from, double to, double part) const {
 
 void OneCycleLR::advance() {
   if (last_epoch() >= options_.total_steps)
-    throw UsageError("MU136", formatted("a OneCycleLR of {} steps was stepped once more; give it as total_steps the number of "
-                                        "optimizer steps of the whole training", options_.total_steps));
+    throw UsageError("MU136",
+                     formatted("a OneCycleLR of {} steps was stepped once more; give it as total_steps the number of "
+                               "optimizer steps of the whole training",
+                               options_.total_steps));
   LRScheduler::advance();
 }
 

@@ -17,8 +17,8 @@ int64_t remove_repeated(torch::optim::Optimizer& optimizer) {
   std::unordered_set<const c10::TensorImpl*> seen;
   int64_t removed = 0;
   for (auto& group : optimizer.param_groups())
-    removed += static_cast<int64_t>(
-        std::erase_if(group.params(), [&](const at::Tensor& one) { return !seen.insert(one.unsafeGetTensorImpl()).second; }));
+    removed += static_cast<int64_t>(std::erase_if(
+        group.params(), [&](const at::Tensor& one) { return !seen.insert(one.unsafeGetTensorImpl()).second; }));
   return removed;
 }
 

@@ -1,14 +1,14 @@
 #include "muster/optim/elementwise.h"
 
-#include "muster/base/error.h"
-#include "optim/flat.h"
+#include <set>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/serialize/archive.h>
 
-#include <set>
+#include "muster/base/error.h"
+#include "optim/flat.h"
 
 namespace muster {
 namespace {
@@ -31,7 +31,8 @@ at::Tensor laid_as(const at::Tensor& tensor, const at::Tensor& like) {
 double ElementwiseOptions::at(const std::string& name) const {
   const auto found = values_.find(name);
   if (found == values_.end())
-    throw ConfigError("MU199", "an optimizer of one's own has no option '" + name + "'; its options are " + known_names(values_));
+    throw ConfigError(
+        "MU199", "an optimizer of one's own has no option '" + name + "'; its options are " + known_names(values_));
   return found->second;
 }
 
@@ -40,7 +41,9 @@ void ElementwiseOptions::set(const std::string& name, double value) {
   values_[name] = value;
 }
 
-std::unique_ptr<torch::optim::OptimizerOptions> ElementwiseOptions::clone() const { return std::make_unique<ElementwiseOptions>(*this); }
+std::unique_ptr<torch::optim::OptimizerOptions> ElementwiseOptions::clone() const {
+  return std::make_unique<ElementwiseOptions>(*this);
+}
 
 void ElementwiseOptions::serialize(torch::serialize::InputArchive& archive) {
   for (auto& [name, value] : values_) {
@@ -58,21 +61,27 @@ ElementwiseState::ElementwiseState(const std::vector<std::string>& names) {
   for (const auto& name : names) tensors.emplace_back(name, at::Tensor());
 }
 
-std::unique_ptr<torch::optim::OptimizerParamState> ElementwiseState::clone() const { return std::make_unique<ElementwiseState>(*this); }
+std::unique_ptr<torch::optim::OptimizerParamState> ElementwiseState::clone() const {
+  return std::make_unique<ElementwiseState>(*this);
+}
 
-ElementwiseOptimizer::ElementwiseOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, const ElementwiseOptions& defaults,
-                                           std::vector<std::string> state_names)
+ElementwiseOptimizer::ElementwiseOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups,
+                                           const ElementwiseOptions& defaults, std::vector<std::string> state_names)
     : Optimizer(groups, defaults.clone()), state_names_(std::move(state_names)) {
   defaults.get_lr();
-  if (state_names_.size() > kMaxStates || std::set<std::string>(state_names_.begin(), state_names_.end()).size() != state_names_.size())
+  if (state_names_.size() > kMaxStates ||
+      std::set<std::string>(state_names_.begin(), state_names_.end()).size() != state_names_.size())
     throw ConfigError("MU199", "an optimizer of one's own keeps at most " + std::to_string(kMaxStates) +
-                                   " tensors per parameter, under different names; this one names " + std::to_string(state_names_.size()));
+                                   " tensors per parameter, under different names; this one names " +
+                                   std::to_string(state_names_.size()));
   for (size_t g = 0; g < groups.size(); ++g) {
     if (!groups[g].has_options()) continue;
     // LibTorch puts its defaults in their place where it does not know the class.
     param_groups()[g].set_options(groups[g].options().clone());
     if (!dynamic_cast<const ElementwiseOptions*>(&groups[g].options()))
-      throw ConfigError("MU199", "a parameter group of an optimizer of one's own has options of another class; give it muster::ElementwiseOptions");
+      throw ConfigError("MU199",
+                        "a parameter group of an optimizer of one's own has options of another class; give it "
+                        "muster::ElementwiseOptions");
   }
 }
 

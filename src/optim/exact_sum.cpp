@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kLanes = 8;
 constexpr int64_t kDigit = (int64_t{1} << 32) - 1;
-constexpr int kLowestExponent = -1074;   // of the smallest float64
+constexpr int kLowestExponent = -1074;  // of the smallest float64
 
 void carry(ExactSum::Words& words) {
   for (size_t i = 0; i + 1 < ExactSum::kDigits; ++i) {
@@ -67,18 +67,16 @@ double ExactSum::value(Words words) {
   if (words[kDigits] > 0) return std::numeric_limits<double>::infinity();
   carry(words);
   double sum = 0;
-  for (size_t i = 0; i < kDigits; ++i) sum += std::ldexp(static_cast<double>(words[i]), static_cast<int>(i) * 32 + kLowestExponent);
+  for (size_t i = 0; i < kDigits; ++i)
+    sum += std::ldexp(static_cast<double>(words[i]), static_cast<int>(i) * 32 + kLowestExponent);
   return sum;
 }
 
 template <class T>
 void add_powers(ExactSum& sum, const T* elements, int64_t count, double p) {
-  if (p == 2)
-    add_blocks(sum, elements, count, [](double x) { return x * x; });
-  else if (p == 1)
-    add_blocks(sum, elements, count, [](double x) { return std::abs(x); });
-  else
-    add_blocks(sum, elements, count, [p](double x) { return std::pow(std::abs(x), p); });
+  if (p == 2) add_blocks(sum, elements, count, [](double x) { return x * x; });
+  else if (p == 1) add_blocks(sum, elements, count, [](double x) { return std::abs(x); });
+  else add_blocks(sum, elements, count, [p](double x) { return std::pow(std::abs(x), p); });
 }
 
 template void add_powers(ExactSum&, const float*, int64_t, double);

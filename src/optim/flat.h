@@ -1,13 +1,13 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::optim {
 
-/// `count` elements of the tensor's memory, from element `offset` after its start, as a 1-D tensor that autograd and the
-/// tensor's version counter do not know of.
+/// `count` elements of the tensor's memory, from element `offset` after its start, as a 1-D tensor that autograd and
+/// the tensor's version counter do not know of.
 at::Tensor flat_alias(const at::Tensor& tensor, int64_t offset, int64_t count);
 /// Lets an alias look at the memory of another tensor of the same dtype and device.
 void point_at(const at::Tensor& alias, const at::Tensor& target, int64_t offset);

@@ -1,19 +1,19 @@
 #include "muster/optim/fused.h"
 
-#include "muster/base/error.h"
-#include "muster/optim/distinct.h"
-#include "optim/flat.h"
-#include "optim/own_step.h"
-#include "optim/plan.h"
+#include <algorithm>
+#include <optional>
+#include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/ScopeExit.h>
 
-#include <algorithm>
-#include <optional>
-#include <utility>
+#include "muster/base/error.h"
+#include "muster/optim/distinct.h"
+#include "optim/flat.h"
+#include "optim/own_step.h"
+#include "optim/plan.h"
 
 namespace muster::optim {
 namespace {
@@ -22,7 +22,10 @@ namespace lib = torch::optim;
 
 bool has_kernel(const at::Tensor& parameter) {
   switch (parameter.scalar_type()) {
-    case at::kDouble: case at::kFloat: case at::kHalf: case at::kBFloat16: break;
+    case at::kDouble:
+    case at::kFloat:
+    case at::kHalf:
+    case at::kBFloat16: break;
     default: return false;
   }
   return parameter.device().is_cpu() || parameter.device().is_cuda();
@@ -88,7 +91,7 @@ class FusedOptimizer::Impl {
   std::vector<FlatSource*> sources_;
   Rule rule_;
   std::vector<Slot> slots_;
-  std::vector<StateSet> state_sets_;   // per group, as planned
+  std::vector<StateSet> state_sets_;  // per group, as planned
   std::optional<UpdatePlan> plan_;
   OwnStepWatch watch_;
   int64_t repeated_ = 0;
@@ -142,8 +145,8 @@ void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
   slot.step = step ? *step : 1;
 }
 
-/// Makes the gradient lie as the parameter does, where it does not. Returns false where only the optimizer's own step can
-/// use it.
+/// Makes the gradient lie as the parameter does, where it does not. Returns false where only the optimizer's own step
+/// can use it.
 bool FusedOptimizer::Impl::settle_gradient(Slot& slot) const {
   const auto& gradient = slot.impl->grad();
   const auto& parameter = slot.parameter;
@@ -173,7 +176,7 @@ bool FusedOptimizer::Impl::inspect(Slot& slot) {
       plan_.reset();
     }
   }
-  if (!shows_ours(rule_, find_state(inner_->state(), slot), slot)) plan_.reset();   // loaded, or made by inner.step()
+  if (!shows_ours(rule_, find_state(inner_->state(), slot), slot)) plan_.reset();  // loaded, or made by inner.step()
   return true;
 }
 
@@ -207,11 +210,16 @@ void FusedOptimizer::Impl::follow_states() {
 
 void FusedOptimizer::Impl::refuse_parts() const {
   if (std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.whole; })) return;
-  const auto why = rule_ == Rule::own ? class_name(*inner_) + " needs whole parameters, since it " + why_whole(*inner_)
-                                      : class_name(*inner_) + " has to run its own step() for a gradient or state of another dtype, device or layout "
-                                                              "than its parameter's, which needs whole parameters";
-  throw UsageError("MU134", why + "; this rank holds only a part of some: use SGD, Adam, AdamW, Adagrad or RMSprop with dense gradients, or a "
-                                  "strategy that keeps parameters whole (\"ddp\")");
+  const auto why = rule_ == Rule::own
+                       ? class_name(*inner_) + " needs whole parameters, since it " + why_whole(*inner_)
+                       : class_name(*inner_) +
+                             " has to run its own step() for a gradient or state of another dtype, device or layout "
+                             "than its parameter's, which needs whole parameters";
+  throw UsageError(
+      "MU134",
+      why +
+          "; this rank holds only a part of some: use SGD, Adam, AdamW, Adagrad or RMSprop with dense gradients, or a "
+          "strategy that keeps parameters whole (\"ddp\")");
 }
 
 at::Tensor FusedOptimizer::Impl::step_inner(const lib::Optimizer::LossClosure& closure) {
@@ -294,10 +302,8 @@ void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
     }
     if (!slot.impl->grad().defined()) continue;
     auto& gradient = slot.parameter.mutable_grad();
-    if (set_to_none)
-      gradient.reset();
-    else
-      gradient.detach_().zero_();
+    if (set_to_none) gradient.reset();
+    else gradient.detach_().zero_();
   }
   watch_.forget();
 }
@@ -315,7 +321,7 @@ void FusedOptimizer::Impl::refuse_own_step() {
   }
   if (!stepped) return;
   watch_.forget();
-  follow_states();   // reported once, then accepted
+  follow_states();  // reported once, then accepted
   throw UsageError("MU133", "parameters changed after backward, as by a step() of the " + class_name(*inner_) +
                                 " that was prepared: call step() on the optimizer that prepare() returned, and edit "
                                 "parameters only after that step");
@@ -341,7 +347,9 @@ void FusedOptimizer::after_another_step() { impl_->after_another_step(); }
 int64_t FusedOptimizer::repeated() const noexcept { return impl_->repeated(); }
 bool FusedOptimizer::fused() const noexcept { return impl_->rule() != Rule::own; }
 std::string FusedOptimizer::describe() const {
-  const auto* way = impl_->rule() == Rule::elementwise ? ", by its update()" : fused() ? ", fused" : ", by its own step";
+  const auto* way = impl_->rule() == Rule::elementwise ? ", by its update()"
+                    : fused()                          ? ", fused"
+                                                       : ", by its own step";
   return class_name(impl_->inner()) + way;
 }
 lib::Optimizer& FusedOptimizer::inner() const noexcept { return impl_->inner(); }

@@ -1,9 +1,7 @@
 #include "muster/optim/norm.h"
 
-#include "muster/base/error.h"
-#include "muster/base/format.h"
-#include "muster/optim/flat_source.h"
-#include "optim/exact_sum.h"
+#include <algorithm>
+#include <cmath>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -11,8 +9,10 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <cmath>
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/optim/flat_source.h"
+#include "optim/exact_sum.h"
 
 namespace muster::optim {
 namespace {
@@ -23,7 +23,7 @@ at::Tensor largest(const std::vector<at::Tensor>& tensors) {
   auto most = at::zeros({}, at::kDouble);
   for (const auto& tensor : tensors)
     if (tensor.defined() && tensor.numel() > 0)
-      most = at::maximum(most, at::linalg_vector_norm(tensor, INFINITY).to(at::kCPU, at::kDouble));   // a NaN stays one
+      most = at::maximum(most, at::linalg_vector_norm(tensor, INFINITY).to(at::kCPU, at::kDouble));  // a NaN stays one
   return most;
 }
 
@@ -38,20 +38,21 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
 void add_elements(ExactSum& sum, const at::Tensor& tensor, double p) {
   if (!tensor.device().is_cpu()) {
     const auto wide = tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const auto norm = at::linalg_vector_norm(tensor, p, std::nullopt, false, wide).to(at::kCPU, at::kDouble).item<double>();
+    const auto norm =
+        at::linalg_vector_norm(tensor, p, std::nullopt, false, wide).to(at::kCPU, at::kDouble).item<double>();
     return sum.add(p == 2 ? norm * norm : std::pow(norm, p));
   }
   const auto flat = in_memory_order(tensor);
-  if (flat.scalar_type() == at::kDouble)
-    add_powers(sum, flat.const_data_ptr<double>(), flat.numel(), p);
-  else
-    add_powers(sum, flat.const_data_ptr<float>(), flat.numel(), p);
+  if (flat.scalar_type() == at::kDouble) add_powers(sum, flat.const_data_ptr<double>(), flat.numel(), p);
+  else add_powers(sum, flat.const_data_ptr<float>(), flat.numel(), p);
 }
 
 }  // namespace
 
 at::Tensor unrounded_power_sum(const std::vector<at::Tensor>& tensors, double p) {
-  if (!(p > 0)) throw ConfigError("MU144", formatted("gradients are to be clipped by a norm of order {}; give one above 0, or infinity", p));
+  if (!(p > 0))
+    throw ConfigError("MU144",
+                      formatted("gradients are to be clipped by a norm of order {}; give one above 0, or infinity", p));
   at::NoGradGuard no_grad;
   if (std::isinf(p)) return largest(tensors);
   ExactSum sum;
@@ -68,7 +69,9 @@ double rounded_power_sum(const at::Tensor& unrounded, double p) {
   return ExactSum::value(words);
 }
 
-double power_sum(const std::vector<at::Tensor>& tensors, double p) { return rounded_power_sum(unrounded_power_sum(tensors, p), p); }
+double power_sum(const std::vector<at::Tensor>& tensors, double p) {
+  return rounded_power_sum(unrounded_power_sum(tensors, p), p);
+}
 
 double norm_from_power_sum(double sum, double p) {
   if (std::isinf(p)) return sum;

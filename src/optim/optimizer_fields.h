@@ -1,6 +1,7 @@
 #pragma once
 
-#include "muster/optim/elementwise.h"
+#include <optional>
+#include <type_traits>
 
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -9,8 +10,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <optional>
-#include <type_traits>
+#include "muster/optim/elementwise.h"
 
 /// The fields of LibTorch's optimizers, under Python's names and in Python's order, and those of ElementwiseOptimizer.
 namespace muster::optim {
@@ -48,9 +48,13 @@ void each_adam_option(O& o, F&& f, bool decoupled) {
   f("decoupled_weight_decay", PythonOnly{decoupled});
 }
 template <class F>
-void each_option(torch::optim::AdamOptions& o, F&& f) { each_adam_option(o, f, false); }
+void each_option(torch::optim::AdamOptions& o, F&& f) {
+  each_adam_option(o, f, false);
+}
 template <class F>
-void each_option(torch::optim::AdamWOptions& o, F&& f) { each_adam_option(o, f, true); }
+void each_option(torch::optim::AdamWOptions& o, F&& f) {
+  each_adam_option(o, f, true);
+}
 
 template <class F>
 void each_option(torch::optim::AdagradOptions& o, F&& f) {
@@ -96,7 +100,9 @@ void each_option(ElementwiseOptions& o, F&& f) {
 }
 
 template <class F>
-void each_state(torch::optim::SGDParamState& s, F&& f) { f("momentum_buffer", s.momentum_buffer()); }
+void each_state(torch::optim::SGDParamState& s, F&& f) {
+  f("momentum_buffer", s.momentum_buffer());
+}
 
 template <class S, class F>
 void each_adam_state(S& s, F&& f) {
@@ -106,9 +112,13 @@ void each_adam_state(S& s, F&& f) {
   f("max_exp_avg_sq", s.max_exp_avg_sq());
 }
 template <class F>
-void each_state(torch::optim::AdamParamState& s, F&& f) { each_adam_state(s, f); }
+void each_state(torch::optim::AdamParamState& s, F&& f) {
+  each_adam_state(s, f);
+}
 template <class F>
-void each_state(torch::optim::AdamWParamState& s, F&& f) { each_adam_state(s, f); }
+void each_state(torch::optim::AdamWParamState& s, F&& f) {
+  each_adam_state(s, f);
+}
 
 template <class F>
 void each_state(torch::optim::AdagradParamState& s, F&& f) {

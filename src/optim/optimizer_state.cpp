@@ -1,15 +1,5 @@
 #include "muster/optim/optimizer_state.h"
 
-#include "muster/base/error.h"
-#include "optim/optimizer_fields.h"
-#include "optim/rule.h"
-
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <torch/serialize.h>
-
 #include <concepts>
 #include <deque>
 #include <functional>
@@ -22,6 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/serialize.h>
+
+#include "muster/base/error.h"
+#include "optim/optimizer_fields.h"
+#include "optim/rule.h"
+
 namespace muster {
 namespace {
 
@@ -31,7 +31,9 @@ State written(const at::Tensor& value) { return value.defined() ? State(value) :
 State written(const optim::PythonOnly& value) { return value.value ? State(*value.value) : State(); }
 template <class T>
   requires std::is_arithmetic_v<T>
-State written(const T& value) { return value; }
+State written(const T& value) {
+  return value;
+}
 State written(const std::tuple<double, double>& value) { return State::List{std::get<0>(value), std::get<1>(value)}; }
 template <class T>
 State written(const std::optional<T>& value);
@@ -45,7 +47,9 @@ State list_of(const L& tensors) {
 State written(const std::deque<at::Tensor>& value) { return list_of(value); }
 State written(const std::vector<at::Tensor>& value) { return list_of(value); }
 template <class T>
-State written(const std::optional<T>& value) { return value ? written(*value) : State(); }
+State written(const std::optional<T>& value) {
+  return value ? written(*value) : State();
+}
 
 struct Writer {
   State::Map& to;
@@ -87,7 +91,8 @@ class Reader {
   }
   void operator()(const char* name, std::tuple<double, double>& value) const {
     const auto& list = from_.at(name).list();
-    if (list.size() != 2) throw CheckpointError("MU131", "an optimizer's saved \"" + std::string(name) + "\" are not two numbers");
+    if (list.size() != 2)
+      throw CheckpointError("MU131", "an optimizer's saved \"" + std::string(name) + "\" are not two numbers");
     value = {read_number(list[0]), read_number(list[1])};
   }
   void operator()(const char* name, std::string& value) const { value = from_.at(name).text(); }
@@ -118,7 +123,8 @@ struct Placer {
     if (!value.defined()) return;
     const auto options = parameter.options().requires_grad(false);
     // As the parameter lies, where it has its shape.
-    const auto own = value.sizes() == parameter.sizes() ? at::empty_like(parameter, options) : at::empty(value.sizes(), options);
+    const auto own =
+        value.sizes() == parameter.sizes() ? at::empty_like(parameter, options) : at::empty(value.sizes(), options);
     value = own.copy_(value);
   }
   template <class L>
@@ -150,16 +156,18 @@ std::string archive_of(const lib::Optimizer& optimizer) {
   std::istringstream again(text.str());
   back.load_from(again);
   if (back.keys().empty())
-    throw CheckpointError("MU132", "the optimizer class " + optim::class_name(optimizer) +
-                                       " does not save itself: override save(OutputArchive&) and load(InputArchive&) in it");
+    throw CheckpointError("MU132",
+                          "the optimizer class " + optim::class_name(optimizer) +
+                              " does not save itself: override save(OutputArchive&) and load(InputArchive&) in it");
   return text.str();
 }
 
 std::function<void()> prepare_archive(lib::Optimizer& optimizer, const State& state) {
   const auto name = optim::class_name(optimizer);
   if (!state.find("archive") || state.at("class").text() != name)
-    throw CheckpointError("MU132", "an optimizer of class " + name + " was given the saved state of " +
-                                       (state.find("class") ? "one of class " + state.at("class").text() : "another class"));
+    throw CheckpointError("MU132",
+                          "an optimizer of class " + name + " was given the saved state of " +
+                              (state.find("class") ? "one of class " + state.at("class").text() : "another class"));
   auto archive = std::make_shared<torch::serialize::InputArchive>();
   std::istringstream text(state.at("archive").text());
   archive->load_from(text);
@@ -168,14 +176,17 @@ std::function<void()> prepare_archive(lib::Optimizer& optimizer, const State& st
 
 State entry_of(lib::OptimizerOptions& options, lib::OptimizerParamState& kept) {
   State::Map entry;
-  optim::with_known_class(options, [&]<class S>(auto&, std::type_identity<S>) { optim::each_state(dynamic_cast<S&>(kept), Writer{entry}); });
+  optim::with_known_class(options, [&]<class S>(auto&, std::type_identity<S>) {
+    optim::each_state(dynamic_cast<S&>(kept), Writer{entry});
+  });
   return entry;
 }
 
 template <class S>
 std::shared_ptr<S> empty_state(const lib::Optimizer& optimizer) {
   if constexpr (std::same_as<S, ElementwiseState>)
-    if (const auto* own = dynamic_cast<const ElementwiseOptimizer*>(&optimizer)) return std::make_shared<S>(own->state_names());
+    if (const auto* own = dynamic_cast<const ElementwiseOptimizer*>(&optimizer))
+      return std::make_shared<S>(own->state_names());
   return std::make_shared<S>();
 }
 
@@ -192,7 +203,9 @@ struct Changer {
 };
 
 void require_fit(bool fits, const std::string& what) {
-  if (!fits) throw CheckpointError("MU131", "a saved optimizer state does not fit: " + what + "; build the optimizer as when it was saved");
+  if (!fits)
+    throw CheckpointError(
+        "MU131", "a saved optimizer state does not fit: " + what + "; build the optimizer as when it was saved");
 }
 
 /// What a load is about to put in place.
@@ -204,7 +217,8 @@ struct Loaded {
 void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const State& states, Loaded& loaded) {
   const auto& group = optimizer.param_groups()[g];
   const auto& numbers = saved.at("params").list();
-  require_fit(numbers.size() == group.params().size(), "it has a group of " + std::to_string(numbers.size()) + " parameters where the optimizer has " +
+  require_fit(numbers.size() == group.params().size(), "it has a group of " + std::to_string(numbers.size()) +
+                                                           " parameters where the optimizer has " +
                                                            std::to_string(group.params().size()));
   loaded.options.push_back(group.options().clone());
   optim::with_known_class(*loaded.options.back(), [&]<class S>(auto& options, std::type_identity<S>) {
@@ -225,7 +239,8 @@ void read_group(lib::Optimizer& optimizer, size_t g, const State& saved, const S
 }  // namespace
 
 State state_dict(const lib::Optimizer& optimizer) {
-  if (!is_known(optimizer)) return State::Map{{"class", optim::class_name(optimizer)}, {"archive", archive_of(optimizer)}};
+  if (!is_known(optimizer))
+    return State::Map{{"class", optim::class_name(optimizer)}, {"archive", archive_of(optimizer)}};
   State::Map states;
   State::List groups;
   int64_t number = 0;
@@ -235,7 +250,8 @@ State state_dict(const lib::Optimizer& optimizer) {
     optim::with_known_class(group.options(), [&](auto& options, auto) { optim::each_option(options, Writer{saved}); });
     for (const auto& parameter : group.params()) {
       const auto kept = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (kept != optimizer.state().end()) states.emplace_back(std::to_string(number), entry_of(group.options(), *kept->second));
+      if (kept != optimizer.state().end())
+        states.emplace_back(std::to_string(number), entry_of(group.options(), *kept->second));
       numbers.emplace_back(number++);
     }
     saved.emplace_back("params", std::move(numbers));
@@ -247,22 +263,26 @@ State state_dict(const lib::Optimizer& optimizer) {
 std::function<void()> prepare_load(lib::Optimizer& optimizer, const State& state) {
   if (!is_known(optimizer)) return prepare_archive(optimizer, state);
   const auto& groups = state.at("param_groups").list();
-  require_fit(groups.size() == optimizer.param_groups().size(), "it has " + std::to_string(groups.size()) + " parameter groups and the optimizer " +
+  require_fit(groups.size() == optimizer.param_groups().size(), "it has " + std::to_string(groups.size()) +
+                                                                    " parameter groups and the optimizer " +
                                                                     std::to_string(optimizer.param_groups().size()));
   auto loaded = std::make_shared<Loaded>();
   for (size_t g = 0; g < groups.size(); ++g) read_group(optimizer, g, groups[g], state.at("state"), *loaded);
   return [&optimizer, loaded] {
     const at::NoGradGuard no_grad;
-    for (size_t g = 0; g < loaded->options.size(); ++g) optimizer.param_groups()[g].set_options(std::move(loaded->options[g]));
+    for (size_t g = 0; g < loaded->options.size(); ++g)
+      optimizer.param_groups()[g].set_options(std::move(loaded->options[g]));
     optimizer.state().clear();
     for (const auto& put : loaded->states) put();
   };
 }
 
-void change_state(lib::Optimizer& optimizer, const at::Tensor& parameter, const std::function<at::Tensor(const at::Tensor&)>& f) {
+void change_state(lib::Optimizer& optimizer, const at::Tensor& parameter,
+                  const std::function<at::Tensor(const at::Tensor&)>& f) {
   for (auto& group : optimizer.param_groups())
     for (const auto& own : group.params()) {
-      const auto kept = own.is_same(parameter) ? optimizer.state().find(own.unsafeGetTensorImpl()) : optimizer.state().end();
+      const auto kept =
+          own.is_same(parameter) ? optimizer.state().find(own.unsafeGetTensorImpl()) : optimizer.state().end();
       if (kept == optimizer.state().end()) continue;
       const at::NoGradGuard no_grad;
       optim::with_known_class(group.options(), [&]<class S>(auto&, std::type_identity<S>) {

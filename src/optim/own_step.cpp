@@ -45,7 +45,8 @@ bool OwnStepWatch::changed(const Slot& slot, const Sample& sample) {
 
 bool OwnStepWatch::moved(const std::vector<Slot>& slots) const {
   const auto all = [&](const auto& notes) {
-    return !notes.empty() && std::all_of(notes.begin(), notes.end(), [&](const auto& note) { return changed(slots[note.slot], note); });
+    return !notes.empty() &&
+           std::all_of(notes.begin(), notes.end(), [&](const auto& note) { return changed(slots[note.slot], note); });
   };
   return all(marks_) || all(samples_);
 }

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "optim/slot.h"
-
 #include <array>
 #include <cstdint>
 #include <vector>
+
+#include "optim/slot.h"
 
 namespace muster::optim {
 

@@ -1,13 +1,13 @@
 #include "optim/plan.h"
 
-#include "optim/flat.h"
+#include <algorithm>
+#include <cstring>
+#include <functional>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
+#include "optim/flat.h"
 
 namespace muster::optim {
 namespace {
@@ -29,10 +29,8 @@ CallKey key_of(Rule rule, const Slot& slot) {
 
 /// Appends `next`, as a longer last tensor where it follows that in memory.
 void append(std::vector<at::Tensor>& list, const at::Tensor& next, bool merge) {
-  if (merge)
-    list.back() = flat_alias(list.back(), 0, list.back().numel() + next.numel());
-  else
-    list.push_back(next);
+  if (merge) list.back() = flat_alias(list.back(), 0, list.back().numel() + next.numel());
+  else list.push_back(next);
 }
 
 char* bytes_at(const at::Tensor& tensor, int64_t begin) {
@@ -81,7 +79,8 @@ std::vector<UpdatePlan::Entry> UpdatePlan::entries_of(const std::vector<Slot>& s
       continue;
     }
     const auto count = slot.impl->numel(), tail = pad ? count % kFlatPadding : 0, body = count - tail;
-    if (body > 0) entries.push_back({i, flat_alias(slot.parameter, 0, body), flat_alias(slot.parameter, 0, body), 0, true});
+    if (body > 0)
+      entries.push_back({i, flat_alias(slot.parameter, 0, body), flat_alias(slot.parameter, 0, body), 0, true});
     if (tail == 0) continue;
     const auto value = flat_alias(tail_values, tail_at, kFlatPadding);
     const auto gradient = flat_alias(tail_gradients, tail_at, kFlatPadding);
@@ -123,8 +122,7 @@ void UpdatePlan::add_call(StateSet states, const std::vector<Slot>& slots, const
 }
 
 void UpdatePlan::copy_in(const std::vector<Slot>& slots) {
-  for (const auto& link : links_)
-    point_at(calls_[link.call].gradients[link.entry], slots[link.slot].gradient(), 0);
+  for (const auto& link : links_) point_at(calls_[link.call].gradients[link.entry], slots[link.slot].gradient(), 0);
   for (const auto& tail : tails_) {
     const auto& slot = slots[tail.slot];
     const auto bytes = static_cast<size_t>(tail.count) * slot.parameter.element_size();

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <vector>
+
 #include "optim/rule.h"
 #include "optim/slot.h"
-
-#include <vector>
 
 namespace muster::optim {
 
@@ -20,10 +20,10 @@ class UpdatePlan {
   void run(Rule rule, torch::optim::Optimizer& inner, const std::vector<Slot>& slots);
 
  private:
-  struct Link {            // an entry whose gradient is wherever autograd put it
+  struct Link {  // an entry whose gradient is wherever autograd put it
     size_t slot, call, entry;
   };
-  struct Tail {            // the end of a parameter, copied to padded memory and back
+  struct Tail {  // the end of a parameter, copied to padded memory and back
     size_t slot;
     at::Tensor value, gradient;
     int64_t begin, count;
@@ -43,7 +43,7 @@ class UpdatePlan {
   std::vector<UpdateCall> calls_;
   std::vector<Link> links_;
   std::vector<Tail> tails_;
-  at::Tensor nothing_;     // what links look at between steps, so that no gradient is kept alive
+  at::Tensor nothing_;  // what links look at between steps, so that no gradient is kept alive
 };
 
 }  // namespace muster::optim

@@ -13,10 +13,12 @@ struct RmspropNumbers {
   double weight_decay;
 };
 
-/// One update of `count` elements as torch::optim::RMSprop makes it, operation by operation, each rounded to T, so that an element's
-/// result does not depend on where it lies. `momentum_buffer` and `grad_avg` are nullptr where the update has none.
+/// One update of `count` elements as torch::optim::RMSprop makes it, operation by operation, each rounded to T, so that
+/// an element's result does not depend on where it lies. `momentum_buffer` and `grad_avg` are nullptr where the update
+/// has none.
 template <class T>
-void update_rmsprop(const RmspropNumbers& numbers, T* value, const T* gradient, T* square_avg, T* momentum_buffer, T* grad_avg, int64_t count);
+void update_rmsprop(const RmspropNumbers& numbers, T* value, const T* gradient, T* square_avg, T* momentum_buffer,
+                    T* grad_avg, int64_t count);
 
 extern template void update_rmsprop(const RmspropNumbers&, float*, const float*, float*, float*, float*, int64_t);
 extern template void update_rmsprop(const RmspropNumbers&, double*, const double*, double*, double*, double*, int64_t);

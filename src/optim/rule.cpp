@@ -1,7 +1,6 @@
 #include "optim/rule.h"
 
-#include "muster/optim/elementwise.h"
-#include "optim/rmsprop.h"
+#include <typeinfo>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_fused_adagrad.h>
@@ -16,7 +15,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <typeinfo>
+#include "muster/optim/elementwise.h"
+#include "optim/rmsprop.h"
 
 namespace muster::optim {
 namespace {
@@ -56,26 +56,26 @@ void run_rmsprop_by_operators(const RmspropNumbers& numbers, const std::array<at
   const auto g = numbers.weight_decay != 0 ? gradient.add(value, numbers.weight_decay) : gradient;
   square_avg.mul_(numbers.alpha).addcmul_(g, g, 1 - numbers.alpha);
   if (grad_avg.defined()) grad_avg.mul_(numbers.alpha).add_(g, 1 - numbers.alpha);
-  const auto scale = (grad_avg.defined() ? square_avg.addcmul(grad_avg, grad_avg, -1) : square_avg.clone()).sqrt_().add_(numbers.eps);
-  if (momentum_buffer.defined())
-    value.add_(momentum_buffer.mul_(numbers.momentum).addcdiv_(g, scale), -numbers.lr);
-  else
-    value.addcdiv_(g, scale, -numbers.lr);
+  const auto scale =
+      (grad_avg.defined() ? square_avg.addcmul(grad_avg, grad_avg, -1) : square_avg.clone()).sqrt_().add_(numbers.eps);
+  if (momentum_buffer.defined()) value.add_(momentum_buffer.mul_(numbers.momentum).addcdiv_(g, scale), -numbers.lr);
+  else value.addcdiv_(g, scale, -numbers.lr);
 }
 
 void run_rmsprop(const lib::RMSpropOptions& options, UpdateCall& call) {
-  const RmspropNumbers numbers{.alpha = options.alpha(), .eps = options.eps(), .lr = options.lr(), .momentum = options.momentum(), .weight_decay = options.weight_decay()};
+  const RmspropNumbers numbers{.alpha = options.alpha(),
+                               .eps = options.eps(),
+                               .lr = options.lr(),
+                               .momentum = options.momentum(),
+                               .weight_decay = options.weight_decay()};
   for (size_t i = 0; i < call.values.size(); ++i) {
     std::array<at::Tensor, 5> tensors{call.values[i], call.gradients[i]};
     for (size_t k = 0; k < 3; ++k)
       if (!call.states[k].empty()) tensors[2 + k] = call.states[k][i];
     const bool on_cpu = tensors[0].device().is_cpu();
-    if (on_cpu && tensors[0].scalar_type() == at::kFloat)
-      run_rmsprop_entry<float>(numbers, tensors);
-    else if (on_cpu && tensors[0].scalar_type() == at::kDouble)
-      run_rmsprop_entry<double>(numbers, tensors);
-    else
-      run_rmsprop_by_operators(numbers, tensors);
+    if (on_cpu && tensors[0].scalar_type() == at::kFloat) run_rmsprop_entry<float>(numbers, tensors);
+    else if (on_cpu && tensors[0].scalar_type() == at::kDouble) run_rmsprop_entry<double>(numbers, tensors);
+    else run_rmsprop_by_operators(numbers, tensors);
   }
 }
 
@@ -91,10 +91,8 @@ void run_elementwise(ElementwiseOptimizer& optimizer, const lib::OptimizerOption
 void set_step(const UpdateCall& call) {
   const auto& scalar = call.steps.front();
   const auto step = static_cast<float>(call.step + 1);
-  if (scalar.device().is_cpu())
-    *scalar.mutable_data_ptr<float>() = step;
-  else
-    scalar.fill_(step);
+  if (scalar.device().is_cpu()) *scalar.mutable_data_ptr<float>() = step;
+  else scalar.fill_(step);
 }
 
 }  // namespace
@@ -206,7 +204,8 @@ void run_update(Rule rule, lib::Optimizer& optimizer, const lib::OptimizerOption
 
 std::string why_whole(const lib::Optimizer& optimizer) {
   if (dynamic_cast<const lib::LBFGS*>(&optimizer)) return "takes dot products of whole gradients";
-  return "has a step() of its own, which may look at more than one element at a time: derive it from muster::ElementwiseOptimizer if it does not";
+  return "has a step() of its own, which may look at more than one element at a time: derive it from "
+         "muster::ElementwiseOptimizer if it does not";
 }
 
 }  // namespace muster::optim

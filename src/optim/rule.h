@@ -1,14 +1,14 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/optim/optimizer.h>
-
 #include <array>
 #include <bitset>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
 
 namespace muster::optim {
 
@@ -17,7 +17,8 @@ enum class Rule { own, adagrad, adam, adamw, elementwise, rmsprop, sgd };
 
 inline constexpr size_t kMaxStates = 8;
 
-/// By the exact dynamic type, since a derived class may have a step() of its own; ElementwiseOptimizer by what derives from it.
+/// By the exact dynamic type, since a derived class may have a step() of its own; ElementwiseOptimizer by what derives
+/// from it.
 Rule rule_of(const torch::optim::Optimizer& optimizer);
 std::string class_name(const torch::optim::Optimizer& optimizer);
 
@@ -35,16 +36,17 @@ double initial_value(Rule rule, const torch::optim::OptimizerOptions& options);
 /// The arguments of one call of an update rule: 1-D tensors of equal lengths, entry by entry.
 struct UpdateCall {
   size_t group = 0;
-  bool first = false;            ///< SGD: momentum starts with this gradient
-  int64_t step = 0;              ///< updates before this call
+  bool first = false;  ///< SGD: momentum starts with this gradient
+  int64_t step = 0;    ///< updates before this call
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> gradients;
   std::array<std::vector<at::Tensor>, kMaxStates> states;
-  std::vector<at::Tensor> steps;   ///< one float32 scalar, repeated
+  std::vector<at::Tensor> steps;  ///< one float32 scalar, repeated
 };
 
 /// Requires: gradients off, dispatch below autograd.
-void run_update(Rule rule, torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options, UpdateCall& call);
+void run_update(Rule rule, torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
+                UpdateCall& call);
 
 /// Why an optimizer with rule `own` needs whole parameters.
 std::string why_whole(const torch::optim::Optimizer& optimizer);

@@ -1,19 +1,20 @@
 #pragma once
 
-#include "muster/base/error.h"
-#include "muster/base/format.h"
-#include "muster/optim/options.h"
-
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/optim/options.h"
 
 namespace muster::optim {
 
 /// Throws: ConfigError (MU135) unless `good`.
 template <class T>
 void require_option(bool good, std::string_view option, const T& value, std::string_view wanted) {
-  if (!good) throw ConfigError("MU135", formatted("the schedule's option {} is {}; it must be {}", option, value, wanted));
+  if (!good)
+    throw ConfigError("MU135", formatted("the schedule's option {} is {}; it must be {}", option, value, wanted));
 }
 
 /// One value per group. Throws: ConfigError (MU135) for any number of values but one and `groups`.
@@ -21,8 +22,10 @@ template <class T>
 std::vector<T> each_group(const PerGroup<T>& given, size_t groups, std::string_view option) {
   const auto& values = given.values();
   if (values.size() != 1 && values.size() != groups)
-    throw ConfigError("MU135", formatted("the schedule's option {} has {} values; give one, or one for each of the optimizer's {} "
-                                         "parameter groups", option, values.size(), groups));
+    throw ConfigError(
+        "MU135", formatted("the schedule's option {} has {} values; give one, or one for each of the optimizer's {} "
+                           "parameter groups",
+                           option, values.size(), groups));
   return values.size() == groups ? values : std::vector<T>(groups, values.front());
 }
 

@@ -1,23 +1,26 @@
 #include "muster/optim/scheduler.h"
 
+#include <utility>
+
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "optim/scheduler_state.h"
 
-#include <utility>
-
 namespace muster {
 
 OptimizerRates::OptimizerRates(torch::optim::Optimizer& optimizer)
-    : optimizer_(&optimizer), groups_(optimizer.param_groups().size()), initial_(std::make_shared<std::vector<double>>()) {}
+    : optimizer_(&optimizer), groups_(optimizer.param_groups().size()),
+      initial_(std::make_shared<std::vector<double>>()) {}
 
 size_t OptimizerRates::groups() const noexcept { return groups_; }
 
 std::vector<double> OptimizerRates::get() const {
   const auto& groups = optimizer_->param_groups();
   if (groups.size() != groups_)
-    throw UsageError("MU137", formatted("a scheduler was made for {} parameter groups, and its optimizer now has {}; add groups "
-                                        "before you make the scheduler", groups_, groups.size()));
+    throw UsageError("MU137",
+                     formatted("a scheduler was made for {} parameter groups, and its optimizer now has {}; add groups "
+                               "before you make the scheduler",
+                               groups_, groups.size()));
   std::vector<double> rates;
   for (const auto& group : groups) rates.push_back(group.options().get_lr());
   return rates;
@@ -62,7 +65,10 @@ void LRScheduler::restart() {
 }
 
 SchedulerState LRScheduler::state_dict() const {
-  return {{"base_lrs", base_lrs_}, {"last_epoch", optim::as_state(last_epoch_)}, {"last_lr", last_lr_}, {"lr", rates_.get()}};
+  return {{"base_lrs", base_lrs_},
+          {"last_epoch", optim::as_state(last_epoch_)},
+          {"last_lr", last_lr_},
+          {"lr", rates_.get()}};
 }
 
 void LRScheduler::load(const SchedulerState& state) {
@@ -81,8 +87,9 @@ void LRScheduler::load_state_dict(const SchedulerState& state) {
   for (const auto& [name, values] : before) optim::read_state(state, name, values.size());
   for (const auto& [name, values] : state)
     if (!before.contains(name))
-      throw UsageError("MU138", "the state of a scheduler has an entry '" + name + "' that this one does not know; load it into a "
-                                "scheduler made as the one that was saved");
+      throw UsageError("MU138", "the state of a scheduler has an entry '" + name +
+                                    "' that this one does not know; load it into a "
+                                    "scheduler made as the one that was saved");
   load(state);
 }
 
@@ -91,11 +98,14 @@ namespace optim {
 const std::vector<double>& read_state(const SchedulerState& state, const std::string& name, size_t count) {
   const auto found = state.find(name);
   if (found == state.end())
-    throw UsageError("MU138", "the state of a scheduler has no entry '" + name + "', which this one needs; load it into a scheduler "
-                              "made as the one that was saved");
+    throw UsageError("MU138", "the state of a scheduler has no entry '" + name +
+                                  "', which this one needs; load it into a scheduler "
+                                  "made as the one that was saved");
   if (found->second.size() != count)
-    throw UsageError("MU138", formatted("the entry '{}' of a scheduler's state has {} values, expected {}: the optimizer it was "
-                                        "saved for has other parameter groups", name, found->second.size(), count));
+    throw UsageError("MU138",
+                     formatted("the entry '{}' of a scheduler's state has {} values, expected {}: the optimizer it was "
+                               "saved for has other parameter groups",
+                               name, found->second.size(), count));
   return found->second;
 }
 

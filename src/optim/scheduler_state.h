@@ -1,10 +1,10 @@
 #pragma once
 
-#include "muster/optim/scheduler.h"
-
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "muster/optim/scheduler.h"
 
 namespace muster::optim {
 

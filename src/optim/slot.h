@@ -1,15 +1,15 @@
 #pragma once
 
-#include "muster/optim/flat_source.h"
-#include "optim/rule.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <array>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/optim/flat_source.h"
+#include "optim/rule.h"
 
 namespace muster::optim {
 
@@ -18,16 +18,17 @@ struct Slot {
   at::Tensor parameter;
   c10::TensorImpl* impl = nullptr;
   size_t group = 0;
-  FlatSource* source = nullptr;         ///< nullptr: updated where it lies
+  FlatSource* source = nullptr;  ///< nullptr: updated where it lies
   const FlatPiece* piece = nullptr;
-  bool whole = true;                    ///< the memory that is updated is the parameter's own
-  bool active = false;                  ///< has a gradient in the planned step
-  const void* data = nullptr;           ///< where the parameter lay when the step was planned
-  int64_t step = 0;                     ///< updates so far
+  bool whole = true;           ///< the memory that is updated is the parameter's own
+  bool active = false;         ///< has a gradient in the planned step
+  const void* data = nullptr;  ///< where the parameter lay when the step was planned
+  int64_t step = 0;            ///< updates so far
   torch::optim::OptimizerParamState* state = nullptr;
-  std::array<at::Tensor, kMaxStates> states;            ///< 1-D, padded
-  std::array<at::Tensor, kMaxStates> shown;             ///< the views of them that `state` holds; kept, so that no other can lie there
-  at::Tensor relaid;                    ///< this step's gradient in the parameter's layout, where it came in another
+  std::array<at::Tensor, kMaxStates> states;  ///< 1-D, padded
+  std::array<at::Tensor, kMaxStates>
+      shown;          ///< the views of them that `state` holds; kept, so that no other can lie there
+  at::Tensor relaid;  ///< this step's gradient in the parameter's layout, where it came in another
 
   /// Of what is updated; the parameter itself may be used in another one.
   at::ScalarType dtype() const { return piece ? piece->value.scalar_type() : parameter.scalar_type(); }
@@ -49,8 +50,8 @@ inline torch::optim::OptimizerParamState* find_state(const StateMap& states, con
   return found == states.end() ? nullptr : found->second.get();
 }
 
-/// LibTorch's state object for this slot is the one we know, and shows our memory. (A new object may lie where an old one
-/// did, so its address alone says nothing.)
+/// LibTorch's state object for this slot is the one we know, and shows our memory. (A new object may lie where an old
+/// one did, so its address alone says nothing.)
 inline bool shows_ours(Rule rule, torch::optim::OptimizerParamState* found, const Slot& slot) {
   if (found != slot.state) return false;
   return !found || !slot.shown[0].defined() || state_tensor(rule, *found, 0).is_same(slot.shown[0]);

@@ -1,13 +1,13 @@
-#include "muster/base/error.h"
-#include "optim/flat.h"
-#include "optim/slot.h"
-
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
+
+#include <ATen/ops/zeros.h>
+
+#include "muster/base/error.h"
+#include "optim/flat.h"
+#include "optim/slot.h"
 
 namespace muster::optim {
 namespace {

@@ -1,9 +1,9 @@
 #include "parallel/agreement.h"
 
-#include "muster/base/error.h"
-
 #include <algorithm>
 #include <sstream>
+
+#include "muster/base/error.h"
 
 namespace muster::parallel {
 namespace {
@@ -21,12 +21,14 @@ std::string line_or_none(const std::vector<std::string>& lines, size_t i) {
 
 }  // namespace
 
-std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers) {
+std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parameters,
+                                          const std::vector<NamedTensor>& buffers) {
   std::vector<std::string> lines;
   const auto add = [&](const char* what, const NamedTensor& named) {
     std::ostringstream line;
-    line << what << ' ' << named.name << ": " << c10::toString(named.tensor.scalar_type()) << ' ' << named.tensor.sizes()
-         << ", strides " << named.tensor.strides() << (named.tensor.requires_grad() ? ", trainable" : ", no gradient");
+    line << what << ' ' << named.name << ": " << c10::toString(named.tensor.scalar_type()) << ' '
+         << named.tensor.sizes() << ", strides " << named.tensor.strides()
+         << (named.tensor.requires_grad() ? ", trainable" : ", no gradient");
     lines.push_back(line.str());
   };
   for (const auto& named : parameters) add("parameter", named);

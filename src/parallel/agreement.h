@@ -1,15 +1,16 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "parallel/local.h"
-
 #include <string>
 #include <vector>
+
+#include "muster/dist/communicator.h"
+#include "parallel/local.h"
 
 namespace muster::parallel {
 
 /// One line per tensor: "parameter fc.weight: Float [10, 64], strides [64, 1], trainable".
-std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers);
+std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parameters,
+                                          const std::vector<NamedTensor>& buffers);
 
 /// Throws: ConfigError (MU150) on every rank, naming the first line that differs and both sides.
 /// Collective: one exchange of bytes.

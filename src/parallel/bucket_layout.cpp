@@ -8,7 +8,7 @@ namespace muster::parallel {
 BucketLayout lay_buckets(const std::vector<BucketItem>& items, double first_bytes, double cap_bytes) {
   BucketLayout layout;
   layout.offsets.resize(items.size());
-  std::map<size_t, BucketSpan> open;   // one per kind
+  std::map<size_t, BucketSpan> open;  // one per kind
   bool first = true;
   const auto close = [&](BucketSpan& bucket) {
     layout.buckets.push_back(bucket);
@@ -30,7 +30,8 @@ BucketLayout lay_buckets(const std::vector<BucketItem>& items, double first_byte
   }
   std::vector<BucketSpan> rest;
   for (auto& [kind, bucket] : open) rest.push_back(std::move(bucket));
-  std::sort(rest.begin(), rest.end(), [](const BucketSpan& a, const BucketSpan& b) { return a.items.back() > b.items.back(); });
+  std::sort(rest.begin(), rest.end(),
+            [](const BucketSpan& a, const BucketSpan& b) { return a.items.back() > b.items.back(); });
   for (auto& bucket : rest) close(bucket);
   return layout;
 }

@@ -7,22 +7,22 @@
 namespace muster::parallel {
 
 struct BucketItem {
-  int64_t elements = 0;       ///< padded
+  int64_t elements = 0;  ///< padded
   int64_t element_size = 0;
-  size_t kind = 0;            ///< items of one kind (dtype and device) share flat memory
+  size_t kind = 0;  ///< items of one kind (dtype and device) share flat memory
 };
 
 struct BucketSpan {
   size_t kind = 0;
-  int64_t begin = 0;          ///< in the flat memory of the kind
+  int64_t begin = 0;  ///< in the flat memory of the kind
   int64_t length = 0;
   std::vector<size_t> items;
 };
 
 struct BucketLayout {
-  std::vector<BucketSpan> buckets;     ///< in the order in which they are communicated
-  std::vector<int64_t> offsets;        ///< offset of each item, in the flat memory of its kind
-  std::vector<int64_t> totals;         ///< elements per kind
+  std::vector<BucketSpan> buckets;  ///< in the order in which they are communicated
+  std::vector<int64_t> offsets;     ///< offset of each item, in the flat memory of its kind
+  std::vector<int64_t> totals;      ///< elements per kind
 };
 
 /// Assigns items, from the last to the first (roughly the order in which backward reaches them), to buckets of one kind

@@ -1,11 +1,11 @@
 #include "parallel/coalesced.h"
 
+#include <algorithm>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Storage.h>
-
-#include <algorithm>
 
 namespace muster::parallel {
 namespace {
@@ -44,7 +44,9 @@ void CoalescedBroadcast::run(const dist::Communicator& ranks, int root) const {
   const auto group = ranks.as_library("buffers");
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
-  dist::Tag tag{.label = "buffers and frozen parameters", .leaves = static_cast<int32_t>(messages_.size()), .source = dist::Source::library};
+  dist::Tag tag{.label = "buffers and frozen parameters",
+                .leaves = static_cast<int32_t>(messages_.size()),
+                .source = dist::Source::library};
   for (const auto& message : messages_) {
     if (group.rank() == root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.places[i].copy_(message.tensors[i]);

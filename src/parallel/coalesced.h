@@ -1,10 +1,10 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
+#include "muster/dist/communicator.h"
 
 namespace muster::parallel {
 
@@ -21,7 +21,7 @@ class CoalescedBroadcast {
   struct Message {
     at::Tensor bytes;
     std::vector<at::Tensor> tensors;
-    std::vector<at::Tensor> places;   // views of `bytes`, with the tensors' dtypes and shapes
+    std::vector<at::Tensor> places;  // views of `bytes`, with the tensors' dtypes and shapes
   };
   std::vector<Message> messages_;
 };

@@ -1,8 +1,8 @@
 #include "muster/parallel/comm_hook.h"
 
-#include "muster/base/error.h"
-
 #include <utility>
+
+#include "muster/base/error.h"
 
 namespace muster::parallel {
 namespace {
@@ -37,20 +37,24 @@ class CastHook final : public CommHook {
 
 }  // namespace
 
-std::shared_ptr<CommHook> make_comm_hook(FunctionHook::Start start) { return std::make_shared<FunctionHook>(std::move(start)); }
+std::shared_ptr<CommHook> make_comm_hook(FunctionHook::Start start) {
+  return std::make_shared<FunctionHook>(std::move(start));
+}
 std::shared_ptr<CommHook> make_cast_hook(at::ScalarType dtype) { return std::make_shared<CastHook>(dtype); }
 
 std::shared_ptr<CommHook> chosen_comm_hook(const DdpOptions& options) {
   if (options.custom_hook) {
     if (options.comm_hook != "none")
-      throw ConfigError("MU157", "the options name the comm_hook '" + options.comm_hook + "' and give a custom_hook; give one of them");
+      throw ConfigError("MU157", "the options name the comm_hook '" + options.comm_hook +
+                                     "' and give a custom_hook; give one of them");
     return options.custom_hook;
   }
   if (options.comm_hook == "none") return nullptr;
   if (options.comm_hook == "fp16") return make_cast_hook(at::kHalf);
   if (options.comm_hook == "bf16") return make_cast_hook(at::kBFloat16);
   if (options.comm_hook == "powersgd") return make_power_sgd_hook(options.power_sgd);
-  throw ConfigError("MU157", "unknown comm_hook '" + options.comm_hook + "'; the known ones are none, fp16, bf16, powersgd");
+  throw ConfigError("MU157",
+                    "unknown comm_hook '" + options.comm_hook + "'; the known ones are none, fp16, bf16, powersgd");
 }
 
 }  // namespace muster::parallel

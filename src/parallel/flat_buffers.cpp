@@ -1,9 +1,9 @@
 #include "parallel/flat_buffers.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-
-#include <algorithm>
 
 namespace muster::parallel {
 namespace {

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::parallel {
 
@@ -24,7 +24,7 @@ class FlatBuffers {
   int64_t peak_bytes() const noexcept { return peak_; }
 
  private:
-  std::vector<at::Tensor> free_;   // of bytes
+  std::vector<at::Tensor> free_;  // of bytes
   int64_t lent_ = 0, kept_ = 0, peak_ = 0;
 };
 

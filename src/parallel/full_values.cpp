@@ -1,8 +1,8 @@
+#include <exception>
+
 #include "muster/base/error.h"
 #include "muster/dist/blame.h"
 #include "parallel/sharded_state.h"
-
-#include <exception>
 
 namespace muster::parallel {
 namespace {
@@ -35,7 +35,9 @@ std::string first_failure(const dist::Communicator& group, const std::string& ow
 void ShardedModel::State::open_values(const FullParamsOptions& how) {
   std::scoped_lock lock(mutex);
   if (scope_ != FullScope::none || forward_depth_ > 0 || hook::current_backward() >= 0)
-    throw UsageError("MU169", "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: call it between steps");
+    throw UsageError("MU169",
+                     "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: "
+                     "call it between steps");
   abandon_backward();
   residency_->release_all(/*keep_roots=*/false);
   name_gathers("summon_full_params");
@@ -71,7 +73,9 @@ void ShardedModel::State::with_full_values(const std::function<void()>& f, const
   close_values(how, how.writeback && failure.empty());
   if (error) std::rethrow_exception(error);
   if (!failure.empty())
-    throw UsageError("MU191", "nothing was written back by summon_full_params, since its function failed on another rank: " + failure);
+    throw UsageError(
+        "MU191",
+        "nothing was written back by summon_full_params, since its function failed on another rank: " + failure);
 }
 
 }  // namespace muster::parallel

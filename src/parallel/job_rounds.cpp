@@ -5,7 +5,9 @@
 namespace muster::parallel {
 namespace {
 
-bool holds(const std::vector<int64_t>& places, int64_t place) { return std::find(places.begin(), places.end(), place) != places.end(); }
+bool holds(const std::vector<int64_t>& places, int64_t place) {
+  return std::find(places.begin(), places.end(), place) != places.end();
+}
 
 }  // namespace
 

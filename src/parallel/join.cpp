@@ -1,14 +1,14 @@
 #include "muster/parallel/join.h"
 
-#include "muster/base/error.h"
-#include "muster/dist/blame.h"
-#include "parallel/join_session.h"
-
-#include <ATen/ops/tensor.h>
-
 #include <iterator>
 #include <string>
 #include <tuple>
+
+#include <ATen/ops/tensor.h>
+
+#include "muster/base/error.h"
+#include "muster/dist/blame.h"
+#include "parallel/join_session.h"
 
 namespace muster::parallel {
 namespace {
@@ -33,10 +33,12 @@ std::vector<Joinable*> joinable(const std::vector<std::shared_ptr<ManagedModel>>
   for (const auto& model : models) {
     all.push_back(model->joinable());
     if (!all.back())
-      throw UsageError("MU117", "join_uneven_inputs was given a model that cannot be joined (" + model->describe() +
-                                    "): only replicated models can; train with strategy ddp, or let even_batches make ranks equal");
+      throw UsageError(
+          "MU117", "join_uneven_inputs was given a model that cannot be joined (" + model->describe() +
+                       "): only replicated models can; train with strategy ddp, or let even_batches make ranks equal");
     if (const auto obstacle = all.back()->obstacle(); !obstacle.empty())
-      throw UsageError("MU117", "join_uneven_inputs was given a model that cannot be joined (" + model->describe() + "), since " + obstacle);
+      throw UsageError("MU117", "join_uneven_inputs was given a model that cannot be joined (" + model->describe() +
+                                    "), since " + obstacle);
   }
   return all;
 }
@@ -45,12 +47,12 @@ void run_own_part(const std::function<void()>& f, JoinSession& session) {
   try {
     f();
   } catch (const CommError&) {
-    throw;   // the group is unusable, so nobody can be told
+    throw;  // the group is unusable, so nobody can be told
   } catch (...) {
     if (session.broken()) throw;
     try {
       session.tell(JoinEvent::failed, -1);
-    } catch (const Error&) {   // what f threw says more
+    } catch (const Error&) {  // what f threw says more
     }
     throw;
   }
@@ -62,15 +64,18 @@ void JoinSession::check(int rank, const int64_t* said) {
   const auto [event, model, models] = std::tie(said[0], said[1], said[2]);
   if (models != models_) {
     broken_ = true;
-    throw UsageError("MU118", "join_uneven_inputs was given " + std::to_string(models_) + " models on rank " + std::to_string(group_.rank()) + " and " +
-                                  std::to_string(models) + " on rank " + std::to_string(rank) + "; name the same models on every rank");
+    throw UsageError("MU118", "join_uneven_inputs was given " + std::to_string(models_) + " models on rank " +
+                                  std::to_string(group_.rank()) + " and " + std::to_string(models) + " on rank " +
+                                  std::to_string(rank) + "; name the same models on every rank");
   }
   const bool speaks = event == static_cast<int64_t>(JoinEvent::gradients);
-  const bool ends = event == static_cast<int64_t>(JoinEvent::finished) || event == static_cast<int64_t>(JoinEvent::failed);
+  const bool ends =
+      event == static_cast<int64_t>(JoinEvent::finished) || event == static_cast<int64_t>(JoinEvent::failed);
   if (ends || (speaks && model >= 0 && model < models_)) return;
   broken_ = true;
-  throw CommError("MU050", "inside join_uneven_inputs, rank " + std::to_string(rank) + " said what no rank says (event " + std::to_string(event) +
-                               ", model " + std::to_string(model) + "): do all ranks run the same build?");
+  throw CommError("MU050", "inside join_uneven_inputs, rank " + std::to_string(rank) +
+                               " said what no rank says (event " + std::to_string(event) + ", model " +
+                               std::to_string(model) + "): do all ranks run the same build?");
 }
 
 JoinSession::Next JoinSession::tell(JoinEvent event, int64_t model) {
@@ -91,15 +96,17 @@ JoinSession::Next JoinSession::tell(JoinEvent event, int64_t model) {
       next.model = said[1];
     } else if (next.event != of_rank || next.model != said[1]) {
       broken_ = true;
-      throw UsageError("MU118", "inside join_uneven_inputs, ranks " + std::to_string(first) + " and " + std::to_string(rank) +
-                                    " communicate for different models or at different points of their step; let every rank run the "
-                                    "same steps, as long as it has batches");
+      throw UsageError(
+          "MU118", "inside join_uneven_inputs, ranks " + std::to_string(first) + " and " + std::to_string(rank) +
+                       " communicate for different models or at different points of their step; let every rank run the "
+                       "same steps, as long as it has batches");
     }
   }
   if (next.failed >= 0 && event != JoinEvent::failed) {
     broken_ = true;
     dist::blame(group_, next.failed, "MU119");
-    throw UsageError("MU119", "the loop of rank " + std::to_string(next.failed) + " inside join_uneven_inputs threw; see that rank's error");
+    throw UsageError("MU119", "the loop of rank " + std::to_string(next.failed) +
+                                  " inside join_uneven_inputs threw; see that rank's error");
   }
   if (next.active > 0) last_rank_ = next.root;
   uneven_ = uneven_ || (next.active > 0 && next.active < group_.size());
@@ -107,7 +114,8 @@ JoinSession::Next JoinSession::tell(JoinEvent event, int64_t model) {
 }
 
 void join_uneven_inputs(const dist::Communicator& group, const std::vector<std::shared_ptr<ManagedModel>>& models,
-                        const std::function<void()>& f, const JoinOptions& options, const std::function<void(int last_rank)>& then) {
+                        const std::function<void()>& f, const JoinOptions& options,
+                        const std::function<void(int last_rank)>& then) {
   if (group.size() == 1) return f();
   const auto all = joinable(models);
   JoinSession session(group, std::ssize(all), options);

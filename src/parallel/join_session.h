@@ -1,11 +1,11 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/parallel/options.h"
-
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/options.h"
 
 namespace muster::parallel {
 
@@ -40,8 +40,8 @@ class JoinSession {
     JoinEvent event = JoinEvent::finished;
     int64_t model = -1;
     int active = 0;
-    int root = 0;       ///< the highest active rank
-    int failed = -1;    ///< a rank whose loop threw
+    int root = 0;     ///< the highest active rank
+    int failed = -1;  ///< a rank whose loop threw
   };
   /// Collective. Throws: UsageError (MU118), (MU119); CommError (MU050) for a value that no rank sends.
   Next tell(JoinEvent event, int64_t model);

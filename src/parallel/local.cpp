@@ -1,8 +1,8 @@
 #include "parallel/local.h"
 
-#include "muster/optim/norm.h"
-
 #include <unordered_set>
+
+#include "muster/optim/norm.h"
 
 namespace muster::parallel {
 namespace {
@@ -40,10 +40,8 @@ double local_power_sum(const std::vector<at::Tensor>& parameters, double p) {
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none) {
   if (!parameter.unsafeGetTensorImpl()->grad().defined()) return;
   auto& gradient = parameter.mutable_grad();
-  if (set_to_none)
-    gradient.reset();
-  else
-    gradient.detach_().zero_();
+  if (set_to_none) gradient.reset();
+  else gradient.detach_().zero_();
 }
 
 std::vector<std::pair<std::string, at::Tensor>> local_state(const torch::nn::Module& module) {

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 /// Functions that need no other rank: for modules, and for gradients that are whole on this rank.
 namespace muster::parallel {

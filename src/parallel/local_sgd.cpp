@@ -1,27 +1,30 @@
 #include "muster/parallel/local_sgd.h"
 
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/optim/flat_source.h"
 #include "muster/parallel/sharded_model.h"
 #include "parallel/local.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-
-#include <algorithm>
-#include <utility>
-
 namespace muster {
 
-LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group, LocalSgdOptions options)
+LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group,
+                   LocalSgdOptions options)
     : model_(model), group_(std::move(group)), options_(options), synced_before_(model.gradient_sync()) {
   if (options_.local_sgd_steps < 1)
-    throw ConfigError("MU159", formatted("local_sgd_steps is {}; parameters can be averaged after 1 optimizer step or more",
-                                         options_.local_sgd_steps));
+    throw ConfigError("MU159",
+                      formatted("local_sgd_steps is {}; parameters can be averaged after 1 optimizer step or more",
+                                options_.local_sgd_steps));
   if (dynamic_cast<parallel::ShardedModel*>(&model))
-    throw ConfigError("MU159", "local SGD needs whole parameters on every rank, and this model's are sharded; use strategy ddp");
+    throw ConfigError("MU159",
+                      "local SGD needs whole parameters on every rank, and this model's are sharded; use strategy ddp");
   for (const auto& [name, parameter] : parallel::distinct_parameters(module)) {
     if (!parameter.requires_grad()) continue;
     const auto* piece = model.find(parameter);

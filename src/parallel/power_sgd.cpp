@@ -1,14 +1,4 @@
-#include "muster/parallel/comm_hook.h"
-
-#include "muster/base/error.h"
-#include "muster/base/format.h"
 #include "parallel/power_sgd.h"
-
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/outer.h>
-#include <ATen/ops/randn.h>
 
 #include <algorithm>
 #include <memory>
@@ -16,10 +6,20 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/randn.h>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/parallel/comm_hook.h"
+
 namespace muster::parallel {
 
 at::Tensor orthonormalize(const at::Tensor& matrix) {
-  const double noise = matrix.scalar_type() == at::kDouble ? 1e-12 : 1e-5;   // of a column: no direction is left in it
+  const double noise = matrix.scalar_type() == at::kDouble ? 1e-12 : 1e-5;  // of a column: no direction is left in it
   const auto before = matrix.norm(2, 0);
   for (int64_t i = 0; i < matrix.size(1); ++i) {
     const auto column = matrix.select(1, i);
@@ -55,14 +55,14 @@ class PowerSgdHook final : public CommHook {
 
  private:
   struct Pair {
-    at::Tensor matrix, p, q;   // p and q lie in flat_p and flat_q
+    at::Tensor matrix, p, q;  // p and q lie in flat_p and flat_q
   };
   struct BucketState {
     std::vector<Pair> pairs;
-    std::vector<at::Tensor> whole;   // what travels as it is
+    std::vector<at::Tensor> whole;  // what travels as it is
     at::Tensor flat_p, flat_q, flat_whole, error, before;
-    at::Tensor kept_q;       // flat_q as the round found it
-    at::Tensor next_error;   // what the round leaves
+    at::Tensor kept_q;      // flat_q as the round found it
+    at::Tensor next_error;  // what the round leaves
     bool started = false, was_started = false;
     bool laid_out = false;
   };
@@ -77,7 +77,7 @@ class PowerSgdHook final : public CommHook {
   at::Tensor drawn(const BucketState& state, size_t bucket, size_t i) const;
 
   PowerSgdOptions options_;
-  bool finite_ = true;   // all of this round so far; the same on every rank
+  bool finite_ = true;  // all of this round so far; the same on every rank
   int64_t iteration_ = 0;
   std::vector<std::unique_ptr<BucketState>> states_;
 };
@@ -89,7 +89,8 @@ PowerSgdHook::BucketState& PowerSgdHook::state_of(const GradientBucket& bucket) 
   if (std::exchange(state->laid_out, true)) return *state;
   const auto loaded = std::exchange(state->flat_q, {}), error = state->error;
   lay_out(*state, bucket);
-  const bool fits = loaded.defined() && loaded.sizes() == state->flat_q.sizes() && (!error.defined() || error.sizes() == bucket.flat.sizes());
+  const bool fits = loaded.defined() && loaded.sizes() == state->flat_q.sizes() &&
+                    (!error.defined() || error.sizes() == bucket.flat.sizes());
   if (fits) state->flat_q.copy_(loaded);
   state->started = fits && state->started;
   if (!fits) state->error.reset();
@@ -170,7 +171,7 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const dist::C
     state.before = bucket.flat.clone();
   }
   if (bucket.index == 0) finite_ = true;
-  if (state.kept_q.defined()) restore(state);   // the round before did not come to its end
+  if (state.kept_q.defined()) restore(state);  // the round before did not come to its end
   state.was_started = state.started;
   state.kept_q = state.flat_q.clone();
   int64_t at = 0;
@@ -224,10 +225,8 @@ void PowerSgdHook::end_round() {
   ++iteration_;
   for (auto& state : states_) {
     if (!state || !state->kept_q.defined()) continue;
-    if (finite_)
-      state->error = state->next_error;
-    else
-      restore(*state);
+    if (finite_) state->error = state->next_error;
+    else restore(*state);
     state->next_error = state->kept_q = at::Tensor();
   }
 }
@@ -245,7 +244,8 @@ void clear_part(const at::Tensor& like, const at::Tensor& flat, const at::Tensor
 
 std::shared_ptr<CommHook> make_power_sgd_hook(const PowerSgdOptions& options) {
   const auto require = [](bool good, std::string_view option, auto value, std::string_view wanted) {
-    if (!good) throw ConfigError("MU158", formatted("PowerSGD's option {} is {}; it must be {}", option, value, wanted));
+    if (!good)
+      throw ConfigError("MU158", formatted("PowerSGD's option {} is {}; it must be {}", option, value, wanted));
   };
   require(options.rank > 0, "rank", options.rank, "at least 1");
   require(options.min_compression_rate > 0, "min_compression_rate", options.min_compression_rate, "above 0");

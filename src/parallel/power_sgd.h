@@ -1,9 +1,9 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <cstdint>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::parallel {
 

@@ -1,5 +1,12 @@
 #include "muster/parallel/reducer.h"
 
+#include <algorithm>
+#include <sstream>
+#include <unordered_map>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
 #include "muster/base/error.h"
 #include "muster/hook/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
@@ -9,13 +16,6 @@
 #include "parallel/reduction_round.h"
 #include "parallel/replica.h"
 #include "parallel/synchronized_norm.h"
-
-#include <ATen/core/grad_mode.h>
-#include <torch/nn/module.h>
-
-#include <algorithm>
-#include <sstream>
-#include <unordered_map>
 
 namespace muster::parallel {
 namespace {
@@ -40,12 +40,8 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 class Reducer::Impl final : public Joinable {
  public:
   Impl(torch::nn::Module& module, dist::Communicator group, DdpOptions options)
-      : module_(module),
-        group_(std::move(group)),
-        options_(options),
-        all_(distinct_parameters(module)),
-        frozen_(select(all_, false)),
-        buffers_(tensors_of(agreed_buffers())),
+      : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)),
+        frozen_(select(all_, false)), buffers_(tensors_of(agreed_buffers())),
         replica_(select(all_, true), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
                  RoundFlags::count(all_.size() - frozen_.size())),
         round_(module.name(), replica_, group_, options_) {
@@ -72,8 +68,10 @@ class Reducer::Impl final : public Joinable {
 
   std::string obstacle() const override {
     const auto norm = first_synchronized_norm(module_);
-    return norm.empty() ? norm : "the batch normalization '" + norm + "' takes its statistics from all ranks' batches in every forward; keep even_batches "
-                                 "on, or train without convert_sync_batchnorm";
+    return norm.empty() ? norm
+                        : "the batch normalization '" + norm +
+                              "' takes its statistics from all ranks' batches in every forward; keep even_batches "
+                              "on, or train without convert_sync_batchnorm";
   }
 
   void shadow(JoinEvent, int root, double divisor) override {
@@ -96,13 +94,17 @@ class Reducer::Impl final : public Joinable {
   void require_unmoved() const {
     for (const auto& parameter : replica_.parameters())
       if (parameter.tensor.const_data_ptr() != parameter.data)
-        throw UsageError("MU156", "parameter '" + parameter.name + "' was moved to other memory after prepare(), as by "
-                                  "module->to(...) or torch::load(module, ...): move and convert the module before prepare(), and load "
-                                  "weights after it with load_model(model, path)");
+        throw UsageError(
+            "MU156",
+            "parameter '" + parameter.name +
+                "' was moved to other memory after prepare(), as by "
+                "module->to(...) or torch::load(module, ...): move and convert the module before prepare(), and load "
+                "weights after it with load_model(model, path)");
     for (const auto& named : frozen_)
       if (named.tensor.requires_grad())
-        throw UsageError("MU156", "parameter '" + named.name + "' was frozen at prepare() and requires a gradient now, which "
-                                  "would not be averaged over ranks: freeze it after prepare() instead");
+        throw UsageError("MU156", "parameter '" + named.name +
+                                      "' was frozen at prepare() and requires a gradient now, which "
+                                      "would not be averaged over ranks: freeze it after prepare() instead");
   }
 
   void enter_forward() {
@@ -122,7 +124,8 @@ class Reducer::Impl final : public Joinable {
     if (options_.broadcast_buffers && !buffers_.empty()) text << ", buffers from rank 0";
     if (options_.find_unused_parameters) text << ", parameters may be unused";
     if (options_.custom_hook || options_.comm_hook != "none")
-      text << ", communicated by the hook " << (options_.custom_hook ? options_.custom_hook->name() : options_.comm_hook);
+      text << ", communicated by the hook "
+           << (options_.custom_hook ? options_.custom_hook->name() : options_.comm_hook);
     if (options_.static_graph) text << ", the same parameters in every step";
     return text.str();
   }
@@ -136,7 +139,7 @@ class Reducer::Impl final : public Joinable {
   ReductionRound round_;
   std::unordered_map<c10::TensorImpl*, size_t> index_;
   int depth_ = 0;
-  bool shadowed_ = false;          // others' gradients since the session began
+  bool shadowed_ = false;  // others' gradients since the session began
 };
 
 Reducer::Reducer(torch::nn::Module& module, dist::Communicator group, DdpOptions options)
@@ -180,20 +183,24 @@ void Reducer::join_job(std::shared_ptr<JobRounds> job, int64_t place) { impl_->r
 
 bool Reducer::has_gradients() const {
   const auto& parameters = impl_->replica_.parameters();
-  return std::any_of(parameters.begin(), parameters.end(), [](const auto& one) { return one.tensor.unsafeGetTensorImpl()->grad().defined(); });
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const auto& one) { return one.tensor.unsafeGetTensorImpl()->grad().defined(); });
 }
 
 double Reducer::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   return local_power_sum(parameters, p);
 }
-void Reducer::for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {
+void Reducer::for_each_gradient(const std::vector<at::Tensor>& parameters,
+                                const std::function<void(const at::Tensor&)>& f) {
   each_local_gradient(parameters, f);
 }
 std::vector<std::pair<std::string, at::Tensor>> Reducer::full_state(bool main_only) {
   if (main_only && impl_->group_.rank() != 0) return {};
   return local_state(impl_->module_);
 }
-State Reducer::save_communication() const { return impl_->round_.comm_hook() ? impl_->round_.comm_hook()->save_state() : State(); }
+State Reducer::save_communication() const {
+  return impl_->round_.comm_hook() ? impl_->round_.comm_hook()->save_state() : State();
+}
 void Reducer::load_communication(const State& state) {
   if (impl_->round_.comm_hook() && !state.empty()) impl_->round_.comm_hook()->load_state(state);
 }

@@ -1,6 +1,7 @@
 #include "parallel/reduction_round.h"
 
-#include "muster/base/error.h"
+#include <algorithm>
+#include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -10,8 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/ScopeExit.h>
 
-#include <algorithm>
-#include <utility>
+#include "muster/base/error.h"
 
 namespace muster::parallel {
 namespace {
@@ -31,17 +31,11 @@ at::Tensor number(double value) {
 
 }  // namespace
 
-ReductionRound::ReductionRound(std::string name, Replica& replica, const dist::Communicator& group, const DdpOptions& options)
-    : name_(std::move(name)),
-      replica_(replica),
-      group_(group),
-      options_(options),
-      scale_(number(1.0 / group.size())),
-      graphs_(leaves_of(replica)),
-      states_(replica.parameters().size()),
-      pending_(replica.buckets().size()),
-      bucket_tags_(replica.buckets().size()),
-      comm_hook_(chosen_comm_hook(options)) {
+ReductionRound::ReductionRound(std::string name, Replica& replica, const dist::Communicator& group,
+                               const DdpOptions& options)
+    : name_(std::move(name)), replica_(replica), group_(group), options_(options), scale_(number(1.0 / group.size())),
+      graphs_(leaves_of(replica)), states_(replica.parameters().size()), pending_(replica.buckets().size()),
+      bucket_tags_(replica.buckets().size()), comm_hook_(chosen_comm_hook(options)) {
   if (comm_hook_) hook_buckets_ = replica.hook_buckets();
   hook_groups_.resize(hook_buckets_.size());
   name_operations(name_);
@@ -49,9 +43,11 @@ ReductionRound::ReductionRound(std::string name, Replica& replica, const dist::C
   for (size_t i = 0; i < parameters.size(); ++i) {
     hooks_.emplace_back(parameters[i].tensor, [this, i](const at::Tensor&) { on_gradient(i); });
     captures_.emplace_back(parameters[i].tensor, [&parameters, i] {
-      throw UsageError("MU153", "autograd::grad with respect to parameter '" + parameters[i].name + "' of a prepared model "
-                                "would give this rank's gradient only, unaveraged: take it from a module that is not "
-                                "prepared, or call backward and read the parameter's grad()");
+      throw UsageError("MU153",
+                       "autograd::grad with respect to parameter '" + parameters[i].name +
+                           "' of a prepared model "
+                           "would give this rank's gradient only, unaveraged: take it from a module that is not "
+                           "prepared, or call backward and read the parameter's grad()");
     });
     early_hooks_.push_back(parameters[i].tensor.register_hook([this, i](const at::Tensor&) { before_gradient(i); }));
   }
@@ -112,11 +108,11 @@ void ReductionRound::finish_started() {
 
 void ReductionRound::note_forward() noexcept {
   graphs_.note();
-  if (hook::current_backward() < 0) announced_ = false;   // one that threw was never said to have ended
+  if (hook::current_backward() < 0) announced_ = false;  // one that threw was never said to have ended
 }
 
 void ReductionRound::before_backward() {
-  if (hook::current_backward() >= 0) return;   // within another one
+  if (hook::current_backward() >= 0) return;  // within another one
   const std::lock_guard lock(mutex_);
   if (active_) drain();
   seen_gradient_ = seen_scoped_ = false;
@@ -127,27 +123,31 @@ void ReductionRound::after_backward() {
   if (hook::current_backward() >= 0) return;
   const std::lock_guard lock(mutex_);
   announced_ = false;
-  if (active_) finish(/*reports=*/true);   // all gradients came from backwards within this one
+  if (active_) finish(/*reports=*/true);  // all gradients came from backwards within this one
   if (seen_gradient_ && !seen_scoped_) refuse_bypass();
 }
 
 void ReductionRound::refuse_bypass() {
   seen_gradient_ = false;
-  throw UsageError("MU151", "backward reached parameters of a prepared model whose forward ran outside of the handle that "
-                            "prepare() returned, without autocast and synchronisation: call model(x), or "
-                            "model.run(&Net::other, x) for another entry");
+  throw UsageError("MU151",
+                   "backward reached parameters of a prepared model whose forward ran outside of the handle that "
+                   "prepare() returned, without autocast and synchronisation: call model(x), or "
+                   "model.run(&Net::other, x) for another entry");
 }
 
 void ReductionRound::on_gradient(size_t i) {
   const std::lock_guard lock(mutex_);
   const auto& parameter = replica_.parameters()[i];
   if (hook::backward_is_recorded())
-    throw UsageError("MU153", "backward with create_graph reached parameter '" + parameter.name + "' of a prepared model: its "
-                              "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
-                              "it by autograd::grad with respect to activations");
+    throw UsageError(
+        "MU153", "backward with create_graph reached parameter '" + parameter.name +
+                     "' of a prepared model: its "
+                     "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
+                     "it by autograd::grad with respect to activations");
   if (parameter.tensor.unsafeGetTensorImpl()->grad().layout() != at::kStrided)
-    throw UsageError("MU154", "parameter '" + parameter.name + "' got a sparse gradient, which replicated training does not "
-                              "average: make it dense (EmbeddingOptions::sparse(false))");
+    throw UsageError("MU154", "parameter '" + parameter.name +
+                                  "' got a sparse gradient, which replicated training does not "
+                                  "average: make it dense (EmbeddingOptions::sparse(false))");
   meet_backward();
   seen_gradient_ = true;
   seen_scoped_ = seen_scoped_ || graphs_.noted(i);
@@ -163,7 +163,7 @@ void ReductionRound::on_gradient(size_t i) {
 
 /// What has arrived is on its way, or scaled already: what comes now must not be added to it by autograd.
 void ReductionRound::before_gradient(size_t i) {
-  if (!active_ || !states_[i].fired) return;   // most gradients, which need no lock
+  if (!active_ || !states_[i].fired) return;  // most gradients, which need no lock
   const std::lock_guard lock(mutex_);
   if (!announced_ && running_.expired()) drain();
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
@@ -186,13 +186,13 @@ void ReductionRound::meet_backward() {
   hook::at_end_of_backward([this, current, running] { backward_ended(current); });
 }
 
-/// A round ends with the outermost backward. Where that one brought no gradient of its own, after_backward() ends the round, and
-/// without it the inner one's end does, which cannot tell what is unused.
+/// A round ends with the outermost backward. Where that one brought no gradient of its own, after_backward() ends the
+/// round, and without it the inner one's end does, which cannot tell what is unused.
 void ReductionRound::backward_ended(int64_t id) {
   const std::lock_guard lock(mutex_);
   std::erase(backwards_, id);
   const bool inner = hook::backward_is_nested();
-  seen_scoped_ = seen_scoped_ || inner;   // its forward ran within backward, in no scope
+  seen_scoped_ = seen_scoped_ || inner;  // its forward ran within backward, in no scope
   several_ = several_ || inner;
   if (!active_ || (inner && (announced_ || !backwards_.empty()))) return;
   finish(/*reports=*/!inner);
@@ -209,10 +209,8 @@ void ReductionRound::open() {
   std::fill(pending_.begin(), pending_.end(), 0);
   for (size_t i = 0; i < states_.size(); ++i) {
     states_[i].fired = false;
-    if (states_[i].expected)
-      ++pending_[replica_.parameters()[i].bucket];
-    else
-      fill(i);   // its bucket will not wait for it
+    if (states_[i].expected) ++pending_[replica_.parameters()[i].bucket];
+    else fill(i);  // its bucket will not wait for it
   }
 }
 
@@ -220,7 +218,7 @@ void ReductionRound::open() {
 void ReductionRound::drain() noexcept {
   for (auto& finish : std::exchange(finishes_, {})) try {
       if (finish) finish();
-    } catch (...) {   // the group is unusable then, and its next operation says so
+    } catch (...) {  // the group is unusable then, and its next operation says so
     }
   late_.clear();
   active_ = own_ = false;
@@ -253,7 +251,8 @@ void ReductionRound::take_more(size_t i) {
   }
 }
 
-/// Where backwards lie within one another more may come for full buckets, and the last one has to say so: it waits for the end.
+/// Where backwards lie within one another more may come for full buckets, and the last one has to say so: it waits for
+/// the end.
 void ReductionRound::start_full_buckets(bool ends) {
   const auto& buckets = replica_.buckets();
   const auto startable = buckets.size() - (several_ && !ends ? 1 : 0);
@@ -264,7 +263,9 @@ void ReductionRound::start_full_buckets(bool ends) {
 }
 
 void ReductionRound::name_operations(const std::string& model) {
-  const auto tag = [&](const std::string& what) { return dist::Tag{.label = "gradients of " + model + ", " + what, .source = dist::Source::library}; };
+  const auto tag = [&](const std::string& what) {
+    return dist::Tag{.label = "gradients of " + model + ", " + what, .source = dist::Source::library};
+  };
   flag_tag_ = tag("flags");
   late_tag_ = tag("late gradients");
   for (size_t b = 0; b < bucket_tags_.size(); ++b) bucket_tags_[b] = tag("bucket " + std::to_string(b));
@@ -286,13 +287,15 @@ void ReductionRound::start_bucket(size_t bucket) {
   if (!shadow_ && !own_) record_.begin();
   const auto group = in_this_step(bucket_tags_[bucket]);
   if (!comm_hook_) {
-    finishes_.push_back([work = group.start_all_reduce(replica_.buckets()[bucket], dist::ReduceOp::sum)]() mutable { work.wait(); });
+    finishes_.push_back(
+        [work = group.start_all_reduce(replica_.buckets()[bucket], dist::ReduceOp::sum)]() mutable { work.wait(); });
     return;
   }
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
-  if (hook_buckets_[bucket].last) flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), dist::ReduceOp::sum);
+  if (hook_buckets_[bucket].last)
+    flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), dist::ReduceOp::sum);
 }
 
 void ReductionRound::end_buckets() {
@@ -313,7 +316,7 @@ void ReductionRound::write_flags() {
 
 void ReductionRound::finish(bool reports) {
   try {
-    if (!own_) fill_the_rest();   // start() has done so, and what is under way must stay
+    if (!own_) fill_the_rest();  // start() has done so, and what is under way must stay
     start_full_buckets(/*ends=*/true);
     end_buckets();
     active_ = false;
@@ -343,7 +346,8 @@ void ReductionRound::conclude(bool reports) {
   const auto flags = RoundFlags::read(replica_);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
-    if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() && parameter.tensor.requires_grad())
+    if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() &&
+        parameter.tensor.requires_grad())
       parameter.tensor.mutable_grad() = parameter.gradient;
   }
   if (flags.late || !late_.empty()) average_late();
@@ -367,7 +371,8 @@ void ReductionRound::average_late() {
       const auto found = late.find(i);
       if (found == late.end()) continue;
       const auto& like = replica_.parameters()[i].gradient;
-      sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin).copy_(at::mul(found->second, scale_));
+      sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin)
+          .copy_(at::mul(found->second, scale_));
     }
     in_this_step(late_tag_).all_reduce(sum, dist::ReduceOp::sum);
     replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
@@ -378,15 +383,18 @@ void ReductionRound::report(const RoundFlags& flags) {
   if (seen_gradient_ && !seen_scoped_) refuse_bypass();
   if (!flags.any()) return;
   if (options_.static_graph && (flags.broken || broken_))
-    throw UsageError("MU155", "static_graph is on, but in this backward other parameters got gradients than in the first one: "
-                              "turn it off, and find_unused_parameters on if parameters may be unused");
+    throw UsageError("MU155",
+                     "static_graph is on, but in this backward other parameters got gradients than in the first one: "
+                     "turn it off, and find_unused_parameters on if parameters may be unused");
   if (options_.find_unused_parameters || options_.static_graph) return;
   auto text = flags.missing(replica_);
   if (text.empty()) return;
   if (record_.step() >= 0 && !session_) text += " in gradient step " + std::to_string(record_.step());
-  throw UsageError("MU152", text + ": use these parameters in the loss, freeze them before prepare(), or set "
-                                   "find_unused_parameters. Where the layers are used, a parameter was likely assigned over (layer->weight = ...), so that the "
-                                   "model computes with another tensor: write into it by copy_() instead");
+  throw UsageError("MU152", text +
+                                ": use these parameters in the loss, freeze them before prepare(), or set "
+                                "find_unused_parameters. Where the layers are used, a parameter was likely assigned "
+                                "over (layer->weight = ...), so that the "
+                                "model computes with another tensor: write into it by copy_() instead");
 }
 
 }  // namespace muster::parallel

@@ -1,14 +1,5 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/hook/gradient_hooks.h"
-#include "muster/parallel/comm_hook.h"
-#include "muster/parallel/options.h"
-#include "parallel/join_session.h"
-#include "parallel/replica.h"
-#include "parallel/round_flags.h"
-#include "parallel/round_record.h"
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -18,6 +9,15 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "muster/dist/communicator.h"
+#include "muster/hook/gradient_hooks.h"
+#include "muster/parallel/comm_hook.h"
+#include "muster/parallel/options.h"
+#include "parallel/join_session.h"
+#include "parallel/replica.h"
+#include "parallel/round_flags.h"
+#include "parallel/round_record.h"
 
 namespace muster::parallel {
 
@@ -68,8 +68,8 @@ class ReductionRound {
 
  private:
   struct State {
-    std::atomic<bool> fired = false;   ///< in this round
-    bool expected = true;              ///< its bucket waits for it
+    std::atomic<bool> fired = false;  ///< in this round
+    bool expected = true;             ///< its bucket waits for it
   };
 
   void before_gradient(size_t i);
@@ -102,38 +102,38 @@ class ReductionRound {
   at::Tensor scale_;
   hook::GraphUse graphs_;
   std::vector<State> states_;
-  std::vector<int64_t> pending_;      // per bucket: expected gradients that have not arrived
-  std::vector<dist::Tag> bucket_tags_;   // the tags of operations, without the step
+  std::vector<int64_t> pending_;        // per bucket: expected gradients that have not arrived
+  std::vector<dist::Tag> bucket_tags_;  // the tags of operations, without the step
   dist::Tag flag_tag_, late_tag_;
-  std::shared_ptr<CommHook> comm_hook_;         // nullptr: all_reduce
-  std::vector<GradientBucket> hook_buckets_;    // the buckets passed to the hook
-  std::vector<dist::Communicator> hook_groups_; // of each bucket
-  std::vector<CommHook::Finish> finishes_;      // of the buckets that were started, in this order
-  dist::Work flag_work_;                        // under a hook
+  std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
+  std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
+  std::vector<dist::Communicator> hook_groups_;  // of each bucket
+  std::vector<CommHook::Finish> finishes_;       // of the buckets that were started, in this order
+  dist::Work flag_work_;                         // under a hook
   std::mutex mutex_;
   JoinSession* session_ = nullptr;
-  int64_t number_ = -1;               // in the session
-  int root_ = 0;                      // of this round
+  int64_t number_ = -1;  // in the session
+  int root_ = 0;         // of this round
   std::function<void(int root)> at_end_;
-  bool shadow_ = false;               // this round has no backward here
-  bool own_ = false;                  // this round was begun by start()
+  bool shadow_ = false;  // this round has no backward here
+  bool own_ = false;     // this round was begun by start()
   int64_t ended_ = 0;
   RoundRecord record_;
-  int64_t backward_ = -1;             // the one that produced the latest gradient
-  std::vector<int64_t> backwards_;    // that have not ended: this one, and those around it
-  std::weak_ptr<char> running_;       // kept by the callbacks of these
-  bool several_ = false;              // backwards in this round, within one another
-  bool announced_ = false;            // between before_backward() and after_backward()
-  std::map<size_t, at::Tensor> late_;   // gradients of parameters whose bucket had started
+  int64_t backward_ = -1;              // the one that produced the latest gradient
+  std::vector<int64_t> backwards_;     // that have not ended: this one, and those around it
+  std::weak_ptr<char> running_;        // kept by the callbacks of these
+  bool several_ = false;               // backwards in this round, within one another
+  bool announced_ = false;             // between before_backward() and after_backward()
+  std::map<size_t, at::Tensor> late_;  // gradients of parameters whose bucket had started
   std::atomic<bool> active_ = false;
   bool sync_ = true;
-  bool learned_ = false;              // static_graph: `expected` is known
-  bool broken_ = false;               // static_graph: another parameter fired
-  bool seen_gradient_ = false;        // since before_backward() or the round's begin
+  bool learned_ = false;        // static_graph: `expected` is known
+  bool broken_ = false;         // static_graph: another parameter fired
+  bool seen_gradient_ = false;  // since before_backward() or the round's begin
   bool seen_scoped_ = false;
   std::vector<hook::GradientHook> hooks_;
   std::vector<hook::CaptureHook> captures_;
-  std::vector<unsigned> early_hooks_;   // of each parameter: called before a gradient is added to it
+  std::vector<unsigned> early_hooks_;  // of each parameter: called before a gradient is added to it
 };
 
 }  // namespace muster::parallel

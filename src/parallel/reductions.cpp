@@ -7,14 +7,17 @@
 namespace muster::parallel {
 
 Reductions::Reductions(const Units& units, const ShardSettings& settings)
-    : units_(units), in_order_(settings.resident()), complete_(units.size()), reduced_(units.size()), tags_(units.size()) {
+    : units_(units), in_order_(settings.resident()), complete_(units.size()), reduced_(units.size()),
+      tags_(units.size()) {
   for (size_t u = units.size(); u-- > 0;)
     if (units[u]->trainable_count() > 0) order_.push_back(u);
   label("");
 }
 
 void Reductions::label(const std::string& model) {
-  for (const auto u : order_) tags_[u] = {.label = "the gradients of " + model + "unit '" + units_[u]->name() + "'", .source = dist::Source::library};
+  for (const auto u : order_)
+    tags_[u] = {.label = "the gradients of " + model + "unit '" + units_[u]->name() + "'",
+                .source = dist::Source::library};
 }
 
 void Reductions::join_job(std::shared_ptr<JobRounds> job, int64_t place) {

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/dist/tag.h"
-#include "parallel/residency.h"
-#include "parallel/round_record.h"
-
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <vector>
+
+#include "muster/dist/tag.h"
+#include "parallel/residency.h"
+#include "parallel/round_record.h"
 
 namespace muster::parallel {
 
@@ -46,14 +46,14 @@ class Reductions {
 
   const Units& units_;
   bool in_order_;
-  std::vector<size_t> order_;        // of units with gradients
+  std::vector<size_t> order_;  // of units with gradients
   std::vector<char> complete_, reduced_;
-  size_t next_ = 0;                  // index into order_
+  size_t next_ = 0;  // index into order_
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
-  std::vector<dist::Tag> tags_;      // by unit, without the step
+  std::vector<dist::Tag> tags_;  // by unit, without the step
   RoundRecord record_;
-  bool unrecorded_ = false;          // not within a backward
+  bool unrecorded_ = false;  // not within a backward
 };
 
 }  // namespace muster::parallel

@@ -1,14 +1,14 @@
 #include "parallel/replica.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
 #include <c10/util/strides.h>
-
-#include <algorithm>
-#include <utility>
 
 namespace muster::parallel {
 namespace {
@@ -29,8 +29,9 @@ size_t index_of(std::vector<at::TensorOptions>& kinds, const at::TensorOptions& 
   return kinds.size() - 1;
 }
 
-/// Memory of the flat tensor with the sizes and strides of `like` (contiguous where that has gaps or overlaps). To autograd
-/// it is a tensor of its own and no view, so that gradients can be detached in place, as LibTorch's zero_grad does.
+/// Memory of the flat tensor with the sizes and strides of `like` (contiguous where that has gaps or overlaps). To
+/// autograd it is a tensor of its own and no view, so that gradients can be detached in place, as LibTorch's zero_grad
+/// does.
 at::Tensor alias_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
   auto alias = at::empty({0}, flat.options());
   const auto begin = flat.storage_offset() + offset;
@@ -38,11 +39,11 @@ at::Tensor alias_like(const at::Tensor& flat, int64_t offset, const at::Tensor& 
   return alias.set_(flat.storage(), begin, like.sizes(), c10::contiguous_strides(like.sizes()));
 }
 
-/// The same memory as a storage of just these bytes, which keeps the whole alive: what is written to a file of a tensor is
-/// its storage.
+/// The same memory as a storage of just these bytes, which keeps the whole alive: what is written to a file of a tensor
+/// is its storage.
 at::Tensor own_storage(const at::Tensor& alias) {
-  auto memory = c10::InefficientStdFunctionContext::makeDataPtr(alias.mutable_data_ptr(),
-                                                                [whole = alias.storage()](void*) {}, alias.device());
+  auto memory = c10::InefficientStdFunctionContext::makeDataPtr(
+      alias.mutable_data_ptr(), [whole = alias.storage()](void*) {}, alias.device());
   c10::Storage storage(c10::Storage::use_byte_size_t(), alias.nbytes(), std::move(memory), /*allocator=*/nullptr,
                        /*resizable=*/false);
   return at::empty({0}, alias.options()).set_(storage, 0, alias.sizes(), alias.strides());
@@ -103,7 +104,8 @@ std::vector<GradientBucket> Replica::hook_buckets() const {
       if (gradient.dim() < 2 || gradient.numel() == 0) {
         bucket.rest.push_back(place);
       } else {
-        const auto outer = std::max_element(gradient.strides().begin(), gradient.strides().end()) - gradient.strides().begin();
+        const auto outer =
+            std::max_element(gradient.strides().begin(), gradient.strides().end()) - gradient.strides().begin();
         bucket.matrices.push_back(place.view({gradient.size(outer), -1}));
       }
     }

@@ -1,13 +1,13 @@
 #pragma once
 
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
 #include "muster/optim/flat_source.h"
 #include "muster/parallel/comm_hook.h"
 #include "parallel/bucket_layout.h"
 #include "parallel/local.h"
-
-#include <ATen/core/Tensor.h>
-
-#include <vector>
 
 namespace muster::parallel {
 
@@ -47,7 +47,7 @@ class Replica {
 
   BucketLayout layout_;
   std::vector<ReplicaParameter> parameters_;
-  std::vector<at::Tensor> values_, gradients_;   // per kind
+  std::vector<at::Tensor> values_, gradients_;  // per kind
   std::vector<at::Tensor> buckets_;
   at::Tensor flags_;
 };

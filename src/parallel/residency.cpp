@@ -7,7 +7,7 @@ namespace muster::parallel {
 namespace {
 
 constexpr size_t kNoUnit = std::numeric_limits<size_t>::max();
-constexpr size_t kFarthest = 64;   // places of the order that are looked at
+constexpr size_t kFarthest = 64;  // places of the order that are looked at
 
 }  // namespace
 
@@ -65,7 +65,8 @@ std::vector<size_t> Residency::coming_units(const GatherOrder& order, size_t cur
   std::vector<size_t> coming;
   const auto stays = [&](size_t u) {
     const auto& unit = *units_[u];
-    return unit.state() == UnitState::whole && (unit.is_root() || (current != kNoUnit && unit.covers(*units_[current])));
+    return unit.state() == UnitState::whole &&
+           (unit.is_root() || (current != kNoUnit && unit.covers(*units_[current])));
   };
   int64_t bytes = current == kNoUnit ? 0 : units_[current]->whole_bytes();
   for (size_t u = 0; u < units_.size(); ++u)

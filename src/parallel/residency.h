@@ -1,13 +1,13 @@
 #pragma once
 
-#include "parallel/gather_order.h"
-#include "parallel/sharded_settings.h"
-#include "parallel/sharded_unit.h"
-
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "parallel/gather_order.h"
+#include "parallel/sharded_settings.h"
+#include "parallel/sharded_unit.h"
 
 namespace muster::parallel {
 
@@ -55,7 +55,7 @@ class Residency {
   const ShardSettings& settings_;
   std::array<GatherOrder, 2> orders_;
   std::vector<int> in_use_;
-  size_t latest_;                  // the unit used last in this pass
+  size_t latest_;  // the unit used last in this pass
   int64_t live_ = 0, peak_ = 0, gathers_ = 0;
 };
 

@@ -1,10 +1,10 @@
 #include "parallel/round_flags.h"
 
+#include <algorithm>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-
-#include <algorithm>
 
 namespace muster::parallel {
 namespace {
@@ -57,7 +57,8 @@ std::string RoundFlags::missing(const Replica& replica) const {
     if (unused[i] > 0) (used[i] > 0 ? somewhere : nowhere).push_back(replica.parameters()[i].name);
   std::string text;
   if (!nowhere.empty()) text += "no rank has a gradient for " + list_names(nowhere);
-  if (!somewhere.empty()) text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + list_names(somewhere));
+  if (!somewhere.empty())
+    text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + list_names(somewhere));
   return text;
 }
 

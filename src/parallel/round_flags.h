@@ -1,12 +1,12 @@
 #pragma once
 
-#include "parallel/replica.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "parallel/replica.h"
 
 namespace muster::parallel {
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "muster/parallel/job_rounds.h"
-
 #include <cstdint>
 #include <memory>
 #include <utility>
+
+#include "muster/parallel/job_rounds.h"
 
 namespace muster::parallel {
 

@@ -1,8 +1,8 @@
 #include "parallel/shard_layout.h"
 
-#include "muster/optim/flat_source.h"
-
 #include <algorithm>
+
+#include "muster/optim/flat_source.h"
 
 namespace muster::parallel {
 
@@ -25,7 +25,8 @@ shard::Chunk ShardLayout::part(size_t i, int rank) const {
 }
 
 size_t ShardLayout::at(int64_t element) const {
-  auto next = std::upper_bound(spans_.begin(), spans_.end(), element, [](int64_t e, const shard::Chunk& span) { return e < span.begin; });
+  auto next = std::upper_bound(spans_.begin(), spans_.end(), element,
+                               [](int64_t e, const shard::Chunk& span) { return e < span.begin; });
   return static_cast<size_t>(next - spans_.begin()) - 1;
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "muster/shard/chunk.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "muster/shard/chunk.h"
 
 namespace muster::parallel {
 

@@ -1,5 +1,9 @@
 #include "muster/parallel/sharded_model.h"
 
+#include <cmath>
+
+#include <torch/nn/module.h>
+
 #include "muster/base/log.h"
 #include "muster/device/host_memory.h"
 #include "muster/hook/key_fallback.h"
@@ -11,10 +15,6 @@
 #include "parallel/sharded_state.h"
 #include "parallel/unit_marks.h"
 #include "parallel/units.h"
-
-#include <torch/nn/module.h>
-
-#include <cmath>
 
 namespace muster::parallel {
 namespace {
@@ -29,7 +29,8 @@ std::vector<std::string> lines_of(const std::vector<UnitPlan>& plans, const std:
 
 void warn_of_lost_marks() {
   for (const auto& name : take_lost_marks())
-    log::warning("MU249", ": a ", name, " was given to muster::wrap(), and no model that was prepared holds it, so it is no unit: wrap the "
+    log::warning("MU249", ": a ", name,
+                 " was given to muster::wrap(), and no model that was prepared holds it, so it is no unit: wrap the "
                  "module that is registered, and before the model is prepared");
 }
 
@@ -38,7 +39,8 @@ void warn_of_lost_marks() {
 ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator group, ShardedOptions options)
     : ShardedModel(module, std::move(group), dist::Communicator(), std::move(options)) {}
 
-ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas, ShardedOptions options) {
+ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas,
+                           ShardedOptions options) {
   const auto settings = read_settings(options, shards.size());
   hook::install_key_fallback();
   auto plans = plan_units(module, options);
@@ -47,12 +49,14 @@ ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards,
   require_equal_lines(shards, lines);
   require_equal_lines(replicas, lines);
   const auto neighbours =
-      settings.kept_over > 0 ? DeviceMesh(shards, {{"stretch", 0}, {"neighbour", settings.kept_over}}).group("neighbour") : dist::Communicator();
+      settings.kept_over > 0
+          ? DeviceMesh(shards, {{"stretch", 0}, {"neighbour", settings.kept_over}}).group("neighbour")
+          : dist::Communicator();
   state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
   state_->build(std::move(plans));
   state_->convert_buffers(buffers_to_convert(module, options));
   state_->lay_buffers(buffers);
-  device::release_freed_memory();   // where whole parameters were is room between their parts, which little fits into
+  device::release_freed_memory();  // where whole parameters were is room between their parts, which little fits into
 }
 
 ShardedModel::~ShardedModel() = default;
@@ -68,7 +72,7 @@ void ShardedModel::leave_forward() noexcept {
 }
 
 void ShardedModel::before_backward() {
-  if (hook::current_backward() >= 0) return;   // within another one
+  if (hook::current_backward() >= 0) return;  // within another one
   const auto& groups = state_->groups;
   if (groups.shards.rank() == 0 && groups.replicas.rank() == 0) warn_of_lost_marks();
   std::scoped_lock lock(state_->mutex);
@@ -117,12 +121,14 @@ double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameter
   auto sum = optim::unrounded_power_sum(gradients, p);
   if (state_->groups.shards.size() > 1) {
     if (!state_->units.empty()) sum = sum.to(state_->units.front()->piece(0).value.device());
-    state_->groups.shards.as_library("the norm of sharded gradients").all_reduce(sum, std::isinf(p) ? dist::ReduceOp::max : dist::ReduceOp::sum);
+    state_->groups.shards.as_library("the norm of sharded gradients")
+        .all_reduce(sum, std::isinf(p) ? dist::ReduceOp::max : dist::ReduceOp::sum);
   }
   return optim::rounded_power_sum(sum.cpu(), p);
 }
 
-void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {
+void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
+                                     const std::function<void(const at::Tensor&)>& f) {
   for (const auto& parameter : optim::distinct_tensors(parameters)) {
     const auto* piece = find(parameter);
     if (piece && piece->gradient.numel() > 0 && has_gradient(parameter)) f(piece->gradient);
@@ -146,9 +152,10 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
   for (const auto& entry : state_->module.named_parameters())
     if (auto sharded = whole.find(entry.value().unsafeGetTensorImpl()); sharded != whole.end())
       values.emplace_back(entry.key(), sharded->second);
-  for (const auto& entry : state_->module.named_parameters())   // of ignored modules
+  for (const auto& entry : state_->module.named_parameters())  // of ignored modules
     if (!whole.contains(entry.value().unsafeGetTensorImpl())) values.emplace_back(entry.key(), entry.value().detach());
-  for (const auto& entry : state_->module.named_buffers()) values.emplace_back(entry.key(), entry.value().detach().to(stored_dtype(entry.value())));
+  for (const auto& entry : state_->module.named_buffers())
+    values.emplace_back(entry.key(), entry.value().detach().to(stored_dtype(entry.value())));
   return values;
 }
 
@@ -157,19 +164,22 @@ std::vector<ParameterPart> ShardedModel::parts() {
   state_->settle_values();
   std::vector<ParameterPart> parts;
   for (const auto& entry : state_->module.named_parameters())
-    if (const auto* place = state_->place(entry.value())) parts.push_back(state_->units[place->first]->part(place->second, entry.key()));
+    if (const auto* place = state_->place(entry.value()))
+      parts.push_back(state_->units[place->first]->part(place->second, entry.key()));
   return parts;
 }
 
 at::ScalarType ShardedModel::stored_dtype(const at::Tensor& tensor) const {
-  if (const auto* place = state_->place(tensor)) return state_->units[place->first]->piece(place->second).value.scalar_type();
+  if (const auto* place = state_->place(tensor))
+    return state_->units[place->first]->piece(place->second).value.scalar_type();
   const auto built = state_->built_dtypes.find(tensor.unsafeGetTensorImpl());
   return built == state_->built_dtypes.end() ? tensor.scalar_type() : built->second;
 }
 
 precision::ForwardCasts ShardedModel::forward_casts() const {
   const auto& settings = state_->settings;
-  return {.inputs = settings.cast_forward_inputs ? settings.param_dtype : std::nullopt, .outputs = settings.output_dtype};
+  return {.inputs = settings.cast_forward_inputs ? settings.param_dtype : std::nullopt,
+          .outputs = settings.output_dtype};
 }
 
 void ShardedModel::begin_update() {
@@ -185,7 +195,9 @@ void ShardedModel::end_update(const std::vector<at::Tensor>& parameters) {
   state_->update(updated);
 }
 
-void ShardedModel::summon_full_params(const std::function<void()>& f, const FullParamsOptions& options) { state_->with_full_values(f, options); }
+void ShardedModel::summon_full_params(const std::function<void()>& f, const FullParamsOptions& options) {
+  state_->with_full_values(f, options);
+}
 
 std::string ShardedModel::describe() const { return state_->describe(); }
 
@@ -202,7 +214,8 @@ bool ShardedModel::has_gradient(const at::Tensor& parameter) const {
 }
 
 void ShardedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
-  if (const auto* place = state_->place(parameter)) state_->units[place->first]->zero_gradient(place->second, set_to_none);
+  if (const auto* place = state_->place(parameter))
+    state_->units[place->first]->zero_gradient(place->second, set_to_none);
 }
 
 ShardedModel::Figures ShardedModel::figures() const { return state_->figures(); }

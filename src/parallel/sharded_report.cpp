@@ -1,10 +1,10 @@
-#include "parallel/sharded_state.h"
-
 #include <algorithm>
 #include <array>
 #include <iomanip>
 #include <sstream>
 #include <utility>
+
+#include "parallel/sharded_state.h"
 
 namespace muster::parallel {
 namespace {
@@ -15,22 +15,22 @@ constexpr std::array<const char*, 4> kStageTitles{"ddp", "zero1", "zero2", "fsdp
 struct Largest {
   int64_t marked = 0, first = 0, second = 0;
   void add(int64_t size, bool mark) {
-    if (mark)
-      marked += size;
-    else if (size > first)
-      second = std::exchange(first, size);
-    else
-      second = std::max(second, size);
+    if (mark) marked += size;
+    else if (size > first) second = std::exchange(first, size);
+    else second = std::max(second, size);
   }
   int64_t sum() const { return marked + first + second; }
 };
 
-std::string counted(size_t count, const std::string& what) { return std::to_string(count) + " " + what + (count == 1 ? "" : "s"); }
+std::string counted(size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
 
 std::string readable(int64_t bytes) {
   const bool small = bytes < 1 << 20;
   std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / (small ? 1 << 10 : 1 << 20) << (small ? " KiB" : " MiB");
+  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / (small ? 1 << 10 : 1 << 20)
+       << (small ? " KiB" : " MiB");
   return text.str();
 }
 
@@ -58,7 +58,8 @@ ShardedModel::State::Needs ShardedModel::State::needs() const {
     all += unit->whole_bytes();
     whole.add(unit->whole_bytes(), unit->is_root());
     if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
-      gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(settings.reduce_dtype.value_or(unit->piece(0).value.scalar_type()))),
+      gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(
+                                                  settings.reduce_dtype.value_or(unit->piece(0).value.scalar_type()))),
                     unit->is_root());
   }
   const auto live = settings.keeps_after_forward ? all : std::max(std::min(settings.limit_bytes, all), whole.sum());
@@ -68,17 +69,21 @@ ShardedModel::State::Needs ShardedModel::State::needs() const {
 
 std::string ShardedModel::State::describe() const {
   std::scoped_lock lock(mutex);
-  const bool twice = !settings.resident() && !settings.keeps_after_forward;   // in forward and in backward
+  const bool twice = !settings.resident() && !settings.keeps_after_forward;  // in forward and in backward
   int64_t elements = 0;
   for (const auto& unit : units) elements += unit->elements();
-  const auto reduced = std::count_if(units.begin(), units.end(), [](const auto& unit) { return unit->trainable_count() > 0; });
+  const auto reduced =
+      std::count_if(units.begin(), units.end(), [](const auto& unit) { return unit->trainable_count() > 0; });
   const bool rooted = std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->is_root(); });
   const auto [rest, peak] = needs();
   std::ostringstream text;
-  text << kStageTitles[static_cast<size_t>(settings.stage)] << ": " << counted(static_cast<size_t>(groups.size()), "rank");
-  if (groups.replicas.size() > 1) text << " (" << groups.replicas.size() << " replicas of " << groups.shards.size() << " shards)";
-  text << ", " << counted(units.size(), "unit") << " (" << listed(units) << "), " << elements << " parameters; each rank holds " << readable(rest)
-       << " of values and gradients at rest and " << readable(peak) << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
+  text << kStageTitles[static_cast<size_t>(settings.stage)] << ": "
+       << counted(static_cast<size_t>(groups.size()), "rank");
+  if (groups.replicas.size() > 1)
+    text << " (" << groups.replicas.size() << " replicas of " << groups.shards.size() << " shards)";
+  text << ", " << counted(units.size(), "unit") << " (" << listed(units) << "), " << elements
+       << " parameters; each rank holds " << readable(rest) << " of values and gradients at rest and " << readable(peak)
+       << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
   if (twice && rooted) text << " (the root's one less)";
   if (settings.kept_over > 0) text << ", in backward over " << settings.kept_over << " neighbours,";
   text << " and " << reduced << " reductions";

@@ -1,20 +1,20 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/parallel/sharded_options.h"
+#include <cstdint>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-#include <optional>
+#include "muster/dist/communicator.h"
+#include "muster/parallel/sharded_options.h"
 
 namespace muster::parallel {
 
 /// The ranks over which a model is sharded, and those that hold the same part.
 struct ShardGroups {
   dist::Communicator shards, replicas;
-  dist::Communicator neighbours = {};   ///< the ranks of `shards` that keep whole values, sharded among them, between
-                                        ///< forward and backward
+  dist::Communicator neighbours = {};  ///< the ranks of `shards` that keep whole values, sharded among them, between
+                                       ///< forward and backward
   int size() const noexcept { return shards.size() * replicas.size(); }
   bool is_main() const noexcept { return shards.rank() == 0 && replicas.rank() == 0; }
 };
@@ -22,11 +22,11 @@ struct ShardGroups {
 /// The parsed options of sharded training.
 struct ShardSettings {
   bool keeps_after_forward = false;
-  int64_t limit_bytes = 0;   ///< 0: the unit in use and the next
+  int64_t limit_bytes = 0;  ///< 0: the unit in use and the next
   std::optional<at::ScalarType> buffer_dtype, output_dtype, param_dtype, reduce_dtype;
   bool cast_forward_inputs = true;
-  int kept_over = 0;   ///< number of neighbours over which whole values stay sharded between forward and backward; 0:
-                       ///< none
+  int kept_over = 0;  ///< number of neighbours over which whole values stay sharded between forward and backward; 0:
+                      ///< none
   double predivide = 0;
   ShardStage stage = ShardStage::full;
 

@@ -1,12 +1,12 @@
 #include "parallel/sharded_state.h"
 
-#include "muster/base/error.h"
+#include <exception>
+#include <sstream>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
 
-#include <exception>
-#include <sstream>
+#include "muster/base/error.h"
 
 namespace muster::parallel {
 namespace {
@@ -21,7 +21,8 @@ ShardedModel::State::~State() {
 
 void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   for (auto& plan : plans)
-    units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, weak_from_this(), static_cast<int64_t>(units.size())));
+    units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, weak_from_this(),
+                                                  static_cast<int64_t>(units.size())));
   residency_.emplace(units, settings);
   reductions_.emplace(units, settings);
   arrived_.resize(units.size());
@@ -64,8 +65,9 @@ void ShardedModel::State::hook_up(size_t u, size_t i) {
     if (auto state = weak.lock()) state->gradient_coming();
   }));
   capture_hooks_.emplace_back(tensor, [name = name] {
-    throw UsageError("MU153", "autograd::grad with respect to parameter '" + name + "' gives the gradient of one rank's part of the batch: use "
-                              "backward, or differentiate with respect to inputs or activations");
+    throw UsageError("MU153", "autograd::grad with respect to parameter '" + name +
+                                  "' gives the gradient of one rank's part of the batch: use "
+                                  "backward, or differentiate with respect to inputs or activations");
   });
 }
 
@@ -75,22 +77,34 @@ void ShardedModel::State::refuse(const hook::Touch& touch) const {
   const auto what = name_of(unit, unit.parameter_of(touch.tensor));
   const auto op = std::string(touch.op);
   if (gradient)
-    throw UsageError("MU167", op + " reads the gradient of " + what + ", of which each rank holds only a part: step and clear gradients by the "
-                              "prepared optimizer, and clip by accelerator.clip_grad_norm_(model, max_norm) or fabric.clip_gradients, not by "
-                              "torch::nn::utils::clip_grad_norm_");
+    throw UsageError("MU167", op + " reads the gradient of " + what +
+                                  ", of which each rank holds only a part: step and clear gradients by the "
+                                  "prepared optimizer, and clip by accelerator.clip_grad_norm_(model, max_norm) or "
+                                  "fabric.clip_gradients, not by "
+                                  "torch::nn::utils::clip_grad_norm_");
   if (touch.writes && scope_ == FullScope::reads)
-    throw UsageError("MU190", op + " writes " + what + " in a summon_full_params scope that only reads, so the write would be lost: open the scope "
-                              "with .writeback = true");
+    throw UsageError("MU190",
+                     op + " writes " + what +
+                         " in a summon_full_params scope that only reads, so the write would be lost: open the scope "
+                         "with .writeback = true");
   if (touch.writes)
-    throw UsageError("MU162", op + " writes " + what + ", which is sharded: the write would be lost: step by the prepared optimizer, and change values before "
-                              "the module is prepared, or in summon_full_params with .writeback = true; load weights by load_model(model, path), not torch::load");
-  throw UsageError("MU161", op + " needs " + what + " outside a forward, where its values are sharded: call the prepared model, or model.run(...) "
-                            "for any other function of the module; write weights by save_model, not torch::save, and read or change them in summon_full_params");
+    throw UsageError(
+        "MU162",
+        op + " writes " + what +
+            ", which is sharded: the write would be lost: step by the prepared optimizer, and change values before "
+            "the module is prepared, or in summon_full_params with .writeback = true; load weights by "
+            "load_model(model, path), not torch::load");
+  throw UsageError("MU161",
+                   op + " needs " + what +
+                       " outside a forward, where its values are sharded: call the prepared model, or model.run(...) "
+                       "for any other function of the module; write weights by save_model, not torch::save, and read "
+                       "or change them in summon_full_params");
 }
 
 /// Whether a scope of full values lets this operator pass.
 bool ShardedModel::State::touched_in_scope(const hook::Touch& touch) const {
-  return touch.tag >= 0 && scope_ != FullScope::none && units[touch.tag]->values_open() && (!touch.writes || scope_ == FullScope::writes);
+  return touch.tag >= 0 && scope_ != FullScope::none && units[touch.tag]->values_open() &&
+         (!touch.writes || scope_ == FullScope::writes);
 }
 
 void ShardedModel::State::before_touch(const hook::Touch& touch) {
@@ -101,7 +115,8 @@ void ShardedModel::State::before_touch(const hook::Touch& touch) {
   if (touch.tag < 0 || touch.writes || scope_ != FullScope::none || !(running || settings.resident())) refuse(touch);
   if (backward) note_backward();
   units[touch.tag]->leave_shares(!backward && at::GradMode::is_enabled());
-  residency_->use(touch.tag, backward ? Pass::backward : Pass::forward, settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
+  residency_->use(touch.tag, backward ? Pass::backward : Pass::forward,
+                  settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
 }
 
 void ShardedModel::State::after_touch(int64_t tag) noexcept {
@@ -112,17 +127,23 @@ void ShardedModel::State::after_touch(int64_t tag) noexcept {
 void ShardedModel::State::check_parameters() const {
   for (const auto& unit : units) {
     if (const auto name = unit->misplaced(); !name.empty())
-      throw UsageError("MU163", "parameter '" + name + "' of unit '" + unit->name() + "' was given other memory (Module::to, set_data, torch::load) "
-                                "after its module was prepared: move and convert modules before, and load weights afterwards with load_model(model, path)");
+      throw UsageError("MU163", "parameter '" + name + "' of unit '" + unit->name() +
+                                    "' was given other memory (Module::to, set_data, torch::load) "
+                                    "after its module was prepared: move and convert modules before, and load weights "
+                                    "afterwards with load_model(model, path)");
     if (const auto name = unit->unfrozen(); !name.empty())
-      throw UsageError("MU156", "parameter '" + name + "' of unit '" + unit->name() + "' requires a gradient now, but was frozen when its module was "
-                                "prepared, so nothing would reduce it: prepare with requires_grad on, and freeze later");
+      throw UsageError("MU156",
+                       "parameter '" + name + "' of unit '" + unit->name() +
+                           "' requires a gradient now, but was frozen when its module was "
+                           "prepared, so nothing would reduce it: prepare with requires_grad on, and freeze later");
   }
 }
 
 void ShardedModel::State::enter_forward() {
   if (scope_ != FullScope::none)
-    throw UsageError("MU169", "a forward of the model runs inside summon_full_params, where its parameters do not belong to the engine: leave the scope first");
+    throw UsageError("MU169",
+                     "a forward of the model runs inside summon_full_params, where its parameters do not belong to the "
+                     "engine: leave the scope first");
   if (forward_depth_ == 0 && !within_backward()) {
     check_parameters();
     abandon_backward();
@@ -149,14 +170,16 @@ void ShardedModel::State::leave_forward() noexcept {
   if (!trains) buffers.trim();
 }
 
-/// A backward that was not announced is met at its first touch, or before its first gradient. The same goes for one within another: what the
-/// outer one brings after the inner one's end counts as a further backward.
+/// A backward that was not announced is met at its first touch, or before its first gradient. The same goes for one
+/// within another: what the outer one brings after the inner one's end counts as a further backward.
 void ShardedModel::State::note_backward() {
   const auto current = hook::current_backward();
   if (in_backward_ && backward_ == current) return;
   if (in_backward_ && backward_ >= 0 && thread_ != std::this_thread::get_id())
-    throw UsageError("MU192", "two threads run backward through one sharded model at the same time, so the order of its collectives would be left to chance: "
-                              "run one after the other, or sum the losses");
+    throw UsageError("MU192",
+                     "two threads run backward through one sharded model at the same time, so the order of its "
+                     "collectives would be left to chance: "
+                     "run one after the other, or sum the losses");
   if (!in_backward_ || !announced_) begin_backward(/*announced=*/false);
   backward_ = current;
   thread_ = std::this_thread::get_id();
@@ -167,13 +190,15 @@ void ShardedModel::State::note_backward() {
 
 void ShardedModel::State::at_end_of_backward() {
   std::scoped_lock lock(mutex);
-  seen_scoped_ = seen_scoped_ || hook::backward_is_nested();   // its forward ran within backward, in no scope
+  seen_scoped_ = seen_scoped_ || hook::backward_is_nested();  // its forward ran within backward, in no scope
   if (!announced_) finish_backward();
 }
 
 void ShardedModel::State::begin_backward(bool announced) {
   if (scope_ != FullScope::none)
-    throw UsageError("MU169", "backward runs inside summon_full_params, where parameters do not belong to the engine: leave the scope first");
+    throw UsageError(
+        "MU169",
+        "backward runs inside summon_full_params, where parameters do not belong to the engine: leave the scope first");
   for (size_t u = 0; u < units.size(); ++u) {
     if (stand_ins_shown_) units[u]->hide_stand_ins();
     arrived_[u] = 0;
@@ -194,7 +219,8 @@ void ShardedModel::State::finish_backward() {
   residency_->release_all(/*keep_roots=*/false);
   forget_shares();
   bool any = false;
-  for (size_t u = 0; u < units.size(); ++u) any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
+  for (size_t u = 0; u < units.size(); ++u)
+    any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
   if (any && sync) reduce();
   reductions_->settle();
   buffers.trim();
@@ -224,8 +250,10 @@ void ShardedModel::State::finish_round() {
 void ShardedModel::State::refuse_bypass() {
   if (!seen_gradient_ || seen_scoped_) return;
   seen_gradient_ = false;
-  throw UsageError("MU151", "backward reached parameters of a prepared model whose forward ran outside of the handle that prepare() returned, without "
-                            "autocast and synchronisation: call model(x), or model.run(&Net::other, x) for another entry");
+  throw UsageError("MU151",
+                   "backward reached parameters of a prepared model whose forward ran outside of the handle that "
+                   "prepare() returned, without "
+                   "autocast and synchronisation: call model(x), or model.run(&Net::other, x) for another entry");
 }
 
 /// Before a gradient is accumulated: the stand-in must be out of its way.
@@ -239,14 +267,19 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
   auto& unit = *units[u];
   const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (hook::backward_is_recorded())
-    throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) + ": its gradient is sharded and has no graph");
+    throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) +
+                                  ": its gradient is sharded and has no graph");
   if (gradient.layout() != at::kStrided)
-    throw UsageError("MU154", "the gradient of " + name_of(unit, unit.parameter(i)) + " is sparse, and sharded training takes dense gradients only: build the module with sparse(false)");
+    throw UsageError(
+        "MU154",
+        "the gradient of " + name_of(unit, unit.parameter(i)) +
+            " is sparse, and sharded training takes dense gradients only: build the module with sparse(false)");
   if (graphs_) {
     seen_gradient_ = true;
     seen_scoped_ = seen_scoped_ || graphs_->noted(first_leaf_[u] + i);
   }
-  if (arrived_[u] >= unit.trainable_count()) reductions_->reopen(u);   // a second pass over the unit: what it adds is summed at the end
+  if (arrived_[u] >= unit.trainable_count())
+    reductions_->reopen(u);  // a second pass over the unit: what it adds is summed at the end
   unit.take_gradient(i, gradient, /*last=*/sync);
   if (++arrived_[u] != unit.trainable_count()) return;
   if (sync) reductions_->complete(u);

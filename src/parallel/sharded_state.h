@@ -1,5 +1,13 @@
 #pragma once
 
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
 #include "muster/hook/gradient_hooks.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/parallel/sharded_model.h"
@@ -8,14 +16,6 @@
 #include "parallel/reductions.h"
 #include "parallel/residency.h"
 #include "parallel/sharded_settings.h"
-
-#include <mutex>
-#include <optional>
-#include <string>
-#include <thread>
-#include <unordered_map>
-#include <utility>
-#include <vector>
 
 namespace muster::parallel {
 
@@ -69,8 +69,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   FlatBuffers buffers;
   Units units;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;
-  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;   // original dtypes of converted buffers
-  int64_t rounds = 0;   // of reductions that have ended
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;  // original dtypes of converted buffers
+  int64_t rounds = 0;                                                       // of reductions that have ended
   bool sync = true;
 
  private:
@@ -105,16 +105,16 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   std::vector<hook::GradientHook> gradient_hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;
-  std::optional<hook::GraphUse> graphs_;   // graphs of trainable parameters, where operators outside of forwards pass
-  std::vector<size_t> first_leaf_;         // by unit: index of its first leaf there
+  std::optional<hook::GraphUse> graphs_;  // graphs of trainable parameters, where operators outside of forwards pass
+  std::vector<size_t> first_leaf_;        // by unit: index of its first leaf there
   bool seen_gradient_ = false, seen_scoped_ = false;
-  std::vector<size_t> arrived_;   // by unit: gradients in this backward
+  std::vector<size_t> arrived_;  // by unit: gradients in this backward
   int forward_depth_ = 0;
-  int exceptions_ = 0;            // number of exceptions in flight when the forward began
+  int exceptions_ = 0;  // number of exceptions in flight when the forward began
   bool in_backward_ = false;
-  bool announced_ = false;        // this backward began with before_backward()
-  int64_t backward_ = -1;         // which one it is; -1 before its first hook
-  std::thread::id thread_;        // the thread that ran its first hook
+  bool announced_ = false;  // this backward began with before_backward()
+  int64_t backward_ = -1;   // which one it is; -1 before its first hook
+  std::thread::id thread_;  // the thread that ran its first hook
   bool stand_ins_shown_ = false;
   FullScope scope_ = FullScope::none;
 };

@@ -1,14 +1,14 @@
 #include "parallel/sharded_unit.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <utility>
 
 namespace muster::parallel {
 namespace {
@@ -21,7 +21,8 @@ std::vector<int64_t> numels(const UnitPlan& plan) {
 
 /// The elements in the order in which they lie in memory, for the strides of `like`.
 at::Tensor in_memory_order(const at::Tensor& tensor, const at::Tensor& like) {
-  if (tensor.sizes() == like.sizes() && tensor.strides() == like.strides()) return tensor.as_strided({tensor.numel()}, {1});
+  if (tensor.sizes() == like.sizes() && tensor.strides() == like.strides())
+    return tensor.as_strided({tensor.numel()}, {1});
   auto ordered = at::empty_strided(like.sizes(), like.strides(), tensor.options());
   ordered.copy_(tensor);
   return ordered.as_strided({ordered.numel()}, {1});
@@ -35,15 +36,16 @@ at::ScalarType dtype_of_use(const UnitPlan& plan, const ShardSettings& settings)
 }
 
 at::DataPtr pointer_to(const at::Tensor& memory) {
-  return {memory.mutable_data_ptr(), new at::Tensor(memory), [](void* kept) { delete static_cast<at::Tensor*>(kept); }, memory.device()};
+  return {memory.mutable_data_ptr(), new at::Tensor(memory), [](void* kept) { delete static_cast<at::Tensor*>(kept); },
+          memory.device()};
 }
 
 }  // namespace
 
 ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
                          const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag)
-    : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers), layout_(numels(plan_), groups.shards.size()),
-      used_dtype_(dtype_of_use(plan_, settings)),
+    : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers),
+      layout_(numels(plan_), groups.shards.size()), used_dtype_(dtype_of_use(plan_, settings)),
       memory_(watcher, tag, "unit '" + plan_.name + "'", whole_bytes(), plan_.parameters.front().tensor.device()),
       stand_in_memory_(watcher, ~tag, "the gradients of unit '" + plan_.name + "'", whole_bytes(),
                        plan_.parameters.front().tensor.device()),
@@ -59,7 +61,8 @@ ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSe
     const auto reduce = settings.reduce_dtype.value_or(values_.scalar_type());
     gradients_ = std::make_unique<UnitGradients>(
         layout_, numels(plan_), groups,
-        UnitGradients::Kind{values_.options(), reduce, settings.stage == ShardStage::optimizer, settings.divisor_before(reduce, groups.size())},
+        UnitGradients::Kind{values_.options(), reduce, settings.stage == ShardStage::optimizer,
+                            settings.divisor_before(reduce, groups.size())},
         buffers);
   }
   lay_parameters();
@@ -88,7 +91,8 @@ void ShardedUnit::lay_parameters() {
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
     const auto mine = layout_.part(i, groups_.shards.rank());
-    pieces_.push_back({values_.narrow(0, mine.begin, mine.length), gradients_ ? gradients_->part(i) : at::empty({0}, values_.options()), true});
+    pieces_.push_back({values_.narrow(0, mine.begin, mine.length),
+                       gradients_ ? gradients_->part(i) : at::empty({0}, values_.options()), true});
     const auto sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
     stand_ins_.push_back(stand_in_memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
     tensor.set_data(memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
@@ -116,7 +120,12 @@ ParameterPart ShardedUnit::part(size_t i, std::string name) const {
   const auto& tensor = parameter(i).tensor;
   const auto start = layout_.chunk() * groups_.shards.rank() + mine.begin - layout_.whole(i).begin;
   const auto length = mine.length == 0 ? 0 : std::clamp<int64_t>(tensor.numel() - start, 0, mine.length);
-  return {std::move(name), tensor, pieces_[i].value.narrow(0, 0, length), length == 0 ? 0 : start, pieces_[i].value.numel(), groups_.replicas.rank()};
+  return {std::move(name),
+          tensor,
+          pieces_[i].value.narrow(0, 0, length),
+          length == 0 ? 0 : start,
+          pieces_[i].value.numel(),
+          groups_.replicas.rank()};
 }
 
 std::string ShardedUnit::misplaced() const {
@@ -133,7 +142,8 @@ std::string ShardedUnit::unfrozen() const {
 
 int64_t ShardedUnit::held_bytes() const {
   const bool apart = !resident() || used_dtype_ != values_.scalar_type();
-  return (resident() ? whole_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) + (gradients_ ? gradients_->held_bytes() : 0);
+  return (resident() ? whole_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) +
+         (gradients_ ? gradients_->held_bytes() : 0);
 }
 
 bool ShardedUnit::meet(UnitEvent event) {
@@ -154,10 +164,8 @@ bool ShardedUnit::meet(UnitEvent event) {
 
 void ShardedUnit::start_gather() {
   at::NoGradGuard no_grad;
-  if (resident())
-    memory_.drop();   // whoever passes the dispatcher by must not read what is half gathered
-  else
-    whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  if (resident()) memory_.drop();  // whoever passes the dispatcher by must not read what is half gathered
+  else whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
   if (share_.defined()) {
     work_ = groups_.neighbours.as_library(label(purpose_)).start_all_gather_into(whole_, share_);
     return;
@@ -165,14 +173,15 @@ void ShardedUnit::start_gather() {
   auto own = own_part(whole_);
   const bool converts = used_dtype_ != values_.scalar_type();
   if (converts) own.copy_(values_);
-  work_ = groups_.shards.as_library(label(purpose_)).start_all_gather_into(whole_, converts || resident() ? own : values_);
+  work_ =
+      groups_.shards.as_library(label(purpose_)).start_all_gather_into(whole_, converts || resident() ? own : values_);
 }
 
 void ShardedUnit::finish_gather() {
   try {
     std::exchange(work_, dist::Work()).wait();
   } catch (...) {
-    state_ = UnitState::sharded;   // the next touch gathers again, and hears of the failure again
+    state_ = UnitState::sharded;  // the next touch gathers again, and hears of the failure again
     if (!resident()) buffers_.lose(std::exchange(whole_, at::Tensor()));
     throw;
   }
@@ -223,7 +232,8 @@ void ShardedUnit::open_values(bool main_only) {
   open_ = groups_.shards.rank() == 0;
   if (!open_) return;
   whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
-  for (size_t r = 0; r < parts.size(); ++r) whole_.narrow(0, static_cast<int64_t>(r) * layout_.chunk(), layout_.chunk()).copy_(parts[r]);
+  for (size_t r = 0; r < parts.size(); ++r)
+    whole_.narrow(0, static_cast<int64_t>(r) * layout_.chunk(), layout_.chunk()).copy_(parts[r]);
   memory_.fill(pointer_to(whole_));
   state_ = UnitState::whole;
 }
@@ -231,7 +241,8 @@ void ShardedUnit::open_values(bool main_only) {
 void ShardedUnit::close_values(bool main_only, bool write_back) {
   at::NoGradGuard no_grad;
   if (write_back) {
-    auto written = main_only && !whole_.defined() ? buffers_.take(layout_.total(), values_.options().dtype(used_dtype_)) : whole_;
+    auto written =
+        main_only && !whole_.defined() ? buffers_.take(layout_.total(), values_.options().dtype(used_dtype_)) : whole_;
     if (main_only && groups_.shards.size() > 1) groups_.shards.as_library(label("written values")).broadcast(written);
     if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("written values")).broadcast(written);
     keep_written(own_part(written));
@@ -245,8 +256,7 @@ void ShardedUnit::close_values(bool main_only, bool write_back) {
 void ShardedUnit::keep_written(const at::Tensor& written) {
   if (written.scalar_type() != values_.scalar_type())
     values_.copy_(at::where(values_.to(written.scalar_type()).eq(written), values_, written.to(values_.scalar_type())));
-  else if (written.const_data_ptr() != values_.const_data_ptr())
-    values_.copy_(written);
+  else if (written.const_data_ptr() != values_.const_data_ptr()) values_.copy_(written);
 }
 
 void ShardedUnit::take_gradient(size_t i, const at::Tensor& gradient, bool last) {

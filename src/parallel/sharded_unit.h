@@ -1,5 +1,9 @@
 #pragma once
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "muster/hook/key_fallback.h"
 #include "muster/optim/flat_source.h"
 #include "muster/parallel/managed_model.h"
@@ -9,10 +13,6 @@
 #include "parallel/unit_gradients.h"
 #include "parallel/unit_life.h"
 #include "parallel/units.h"
-
-#include <memory>
-#include <string>
-#include <vector>
 
 namespace muster::parallel {
 
@@ -32,7 +32,9 @@ class ShardedUnit {
   size_t size() const noexcept { return plan_.parameters.size(); }
   const NamedTensor& parameter(size_t i) const { return plan_.parameters[i]; }
   /// The parameter of this view of the unit's memory, or of this gradient placeholder.
-  const NamedTensor& parameter_of(const at::Tensor& view) const { return plan_.parameters[layout_.at(view.storage_offset())]; }
+  const NamedTensor& parameter_of(const at::Tensor& view) const {
+    return plan_.parameters[layout_.at(view.storage_offset())];
+  }
   const optim::FlatPiece& piece(size_t i) const { return pieces_[i]; }
   /// The part of the parameter that this rank holds, under one of its names.
   ParameterPart part(size_t i, std::string name) const;
@@ -101,11 +103,11 @@ class ShardedUnit {
   const ShardSettings& settings_;
   FlatBuffers& buffers_;
   ShardLayout layout_;
-  at::ScalarType used_dtype_;       // of whole values
+  at::ScalarType used_dtype_;  // of whole values
   hook::WatchedStorage memory_, stand_in_memory_;
-  at::Tensor values_;               // this rank's part, in the dtype that is updated
-  at::Tensor whole_;                // the memory that backs memory_, or that is gathered into
-  at::Tensor share_;                // this rank's share of whole values that were freed
+  at::Tensor values_;  // this rank's part, in the dtype that is updated
+  at::Tensor whole_;   // the memory that backs memory_, or that is gathered into
+  at::Tensor share_;   // this rank's share of whole values that were freed
   dist::Work work_;
   UnitState state_ = UnitState::sharded;
   const char* purpose_ = "new values";

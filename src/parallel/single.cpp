@@ -1,11 +1,11 @@
 #include "muster/parallel/single.h"
 
+#include <cstdint>
+#include <utility>
+
 #include "muster/base/error.h"
 #include "muster/hook/gradient_hooks.h"
 #include "parallel/local.h"
-
-#include <cstdint>
-#include <utility>
 
 namespace muster::parallel {
 namespace {
@@ -54,9 +54,10 @@ class Single::Impl {
     const auto before = std::exchange(before_, {});
     for (size_t i = 0; i < leaves_.size(); ++i)
       if (GradientMark(leaves_[i]) != before[i])
-        throw UsageError("MU151", "backward reached parameters of a prepared model whose forward ran outside of the handle "
-                                  "that prepare() returned, without autocast and synchronisation: call model(x), or "
-                                  "model.run(&Net::other, x) for another entry");
+        throw UsageError("MU151",
+                         "backward reached parameters of a prepared model whose forward ran outside of the handle "
+                         "that prepare() returned, without autocast and synchronisation: call model(x), or "
+                         "model.run(&Net::other, x) for another entry");
   }
 
   torch::nn::Module& module_;
@@ -70,7 +71,9 @@ Single::Single(torch::nn::Module& module) : impl_(std::make_unique<Impl>(module)
 Single::~Single() = default;
 
 const optim::FlatPiece* Single::find(const at::Tensor&) const { return nullptr; }
-bool Single::has_gradient(const at::Tensor& parameter) const { return parameter.unsafeGetTensorImpl()->grad().defined(); }
+bool Single::has_gradient(const at::Tensor& parameter) const {
+  return parameter.unsafeGetTensorImpl()->grad().defined();
+}
 void Single::zero_grad(const at::Tensor& parameter, bool set_to_none) { zero_local_gradient(parameter, set_to_none); }
 
 void Single::enter_forward() {}
@@ -83,7 +86,8 @@ bool Single::gradient_sync() const { return impl_->sync_; }
 double Single::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   return local_power_sum(parameters, p);
 }
-void Single::for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {
+void Single::for_each_gradient(const std::vector<at::Tensor>& parameters,
+                               const std::function<void(const at::Tensor&)>& f) {
   each_local_gradient(parameters, f);
 }
 std::vector<std::pair<std::string, at::Tensor>> Single::full_state(bool) { return local_state(impl_->module_); }

@@ -1,15 +1,5 @@
 #include "muster/parallel/sync_batch_norm.h"
 
-#include "muster/base/error.h"
-#include "muster/hook/key_fallback.h"
-#include "muster/hook/operator_takeover.h"
-#include "parallel/synchronized_norm.h"
-
-#include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/custom_class.h>
-#include <torch/nn/modules/batchnorm.h>
-
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -17,6 +7,16 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include "muster/base/error.h"
+#include "muster/hook/key_fallback.h"
+#include "muster/hook/operator_takeover.h"
+#include "parallel/synchronized_norm.h"
 
 namespace muster {
 namespace {
@@ -39,7 +39,7 @@ at::Tensor along_channels(const at::Tensor& values, const at::Tensor& input) {
 }
 
 struct Statistics {
-  at::Tensor mean, variance;   // biased
+  at::Tensor mean, variance;  // biased
   double count = 0;
 };
 
@@ -78,9 +78,10 @@ void update_running(const at::Tensor& running, const at::Tensor& now, double mom
 class SyncNorm final : public torch::autograd::Function<SyncNorm> {
  public:
   // What may be missing is optional: LibTorch asks every Tensor for its device.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const std::optional<at::Tensor>& given_weight,
-                            const std::optional<at::Tensor>& given_bias, const at::Tensor* running_mean,
-                            const at::Tensor* running_var, double momentum, double eps, const dist::Communicator* group) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>& given_weight, const std::optional<at::Tensor>& given_bias,
+                            const at::Tensor* running_mean, const at::Tensor* running_var, double momentum, double eps,
+                            const dist::Communicator* group) {
     const auto weight = given_weight.value_or(at::Tensor()), bias = given_bias.value_or(at::Tensor());
     const auto x = input.to(wide(input.scalar_type()));
     const auto now = all_ranks(*group, x);
@@ -116,7 +117,12 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
     const auto none = at::Tensor();
     return {dx.to(input.scalar_type()),
             weight.defined() ? sum_dy_normal.to(weight.scalar_type()) : none,
-            bias.isNone() ? none : sum_dy.to(bias.toScalarType()), none, none, none, none, none};
+            bias.isNone() ? none : sum_dy.to(bias.toScalarType()),
+            none,
+            none,
+            none,
+            none,
+            none};
   }
 };
 
@@ -126,7 +132,8 @@ class NormTakeover final : public hook::OperatorTakeover {
   explicit NormTakeover(dist::Communicator group) : group_(std::move(group)) {}
 
   bool run(std::string_view op, size_t arguments, torch::jit::Stack& stack) override {
-    constexpr size_t kInput = 0, kWeight = 1, kBias = 2, kMean = 3, kVariance = 4, kTraining = 5, kMomentum = 6, kEps = 7;
+    constexpr size_t kInput = 0, kWeight = 1, kBias = 2, kMean = 3, kVariance = 4, kTraining = 5, kMomentum = 6,
+                     kEps = 7;
     if (op != "aten::batch_norm") return false;
     const auto all = torch::jit::last(stack, arguments);
     if (!all[kTraining].toBool()) return false;
@@ -147,14 +154,16 @@ bool mark_norm(torch::nn::Module& module, const std::string& name, const std::sh
   auto* norm = dynamic_cast<Norm*>(&module);
   if (!norm) return false;
   if (!norm->running_mean.defined())
-    throw ConfigError("MU165", "the batch normalization '" + name + "' tracks no running statistics, by which it would be found "
-                               "again; call muster::sync_batch_norm in its place");
+    throw ConfigError("MU165", "the batch normalization '" + name +
+                                   "' tracks no running statistics, by which it would be found "
+                                   "again; call muster::sync_batch_norm in its place");
   hook::mark_for_takeover(norm->running_mean, takeover);
   return true;
 }
 
 /// By children, since a module that is a plain value cannot list itself.
-int64_t convert_norms(torch::nn::Module& module, const std::string& name, const std::shared_ptr<NormTakeover>& takeover) {
+int64_t convert_norms(torch::nn::Module& module, const std::string& name,
+                      const std::shared_ptr<NormTakeover>& takeover) {
   int64_t converted = mark_norm<torch::nn::BatchNorm1dImpl>(module, name, takeover) ||
                       mark_norm<torch::nn::BatchNorm2dImpl>(module, name, takeover) ||
                       mark_norm<torch::nn::BatchNorm3dImpl>(module, name, takeover);
@@ -165,9 +174,12 @@ int64_t convert_norms(torch::nn::Module& module, const std::string& name, const 
 
 }  // namespace
 
-at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                           const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, double eps) {
-  const auto optional = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
+at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& input, const at::Tensor& weight,
+                           const at::Tensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var,
+                           double momentum, double eps) {
+  const auto optional = [](const at::Tensor& tensor) {
+    return tensor.defined() ? std::optional(tensor) : std::nullopt;
+  };
   return SyncNorm::apply(input, optional(weight), optional(bias), &running_mean, &running_var, momentum, eps, &group);
 }
 
@@ -177,14 +189,17 @@ int64_t convert_sync_batchnorm(torch::nn::Module& module, const dist::Communicat
   // A group of its own: gradients of other layers may be on their way while these are summed.
   std::vector<int> ranks(static_cast<size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  const auto takeover = std::make_shared<NormTakeover>(group.as_library("converting batch normalizations").subgroup(ranks));
+  const auto takeover =
+      std::make_shared<NormTakeover>(group.as_library("converting batch normalizations").subgroup(ranks));
   return convert_norms(module, "", takeover);
 }
 
 std::string parallel::first_synchronized_norm(const torch::nn::Module& module) {
   for (const auto& buffer : module.named_buffers()) {
     const auto& tensor = buffer.value();
-    if (!tensor.defined() || !tensor.has_storage() || !std::dynamic_pointer_cast<NormTakeover>(hook::takeover_of(tensor))) continue;
+    if (!tensor.defined() || !tensor.has_storage() ||
+        !std::dynamic_pointer_cast<NormTakeover>(hook::takeover_of(tensor)))
+      continue;
     return buffer.key().substr(0, buffer.key().rfind('.'));
   }
   return {};

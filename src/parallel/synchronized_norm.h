@@ -1,8 +1,8 @@
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <string>
+
+#include <torch/nn/module.h>
 
 namespace muster::parallel {
 

@@ -1,7 +1,10 @@
 #include "parallel/unit_boundaries.h"
 
-#include "muster/base/error.h"
-#include "parallel/unit_marks.h"
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <regex>
+#include <typeinfo>
 
 #include <c10/util/Type.h>
 #include <torch/nn/modules/activation.h>
@@ -9,11 +12,8 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
-#include <algorithm>
-#include <functional>
-#include <limits>
-#include <regex>
-#include <typeinfo>
+#include "muster/base/error.h"
+#include "parallel/unit_marks.h"
 
 namespace muster::parallel {
 namespace {
@@ -63,19 +63,24 @@ std::string listed(const std::vector<ModulePlace>& places, F&& text_of) {
   return list.empty() ? "none" : list;
 }
 
-[[noreturn]] void refuse_name(const Module& root, const std::vector<ModulePlace>& places, const std::string& option, const std::string& name) {
-  throw ConfigError("MU148", "no submodule of " + root.name() + " is named '" + name + "', which the option " + option + " names; there are " +
+[[noreturn]] void refuse_name(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
+                              const std::string& name) {
+  throw ConfigError("MU148", "no submodule of " + root.name() + " is named '" + name + "', which the option " + option +
+                                 " names; there are " +
                                  listed(places, [](const ModulePlace& place) { return place.name; }));
 }
 
 /// Calls f(place) for every submodule that one of these names or regular expressions means.
 template <class F>
-void each_named(const Module& root, const std::vector<ModulePlace>& places, const std::string& option, const std::vector<std::string>& names, F&& f) {
+void each_named(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
+                const std::vector<std::string>& names, F&& f) {
   for (const auto& name : names) {
     std::function<bool(const ModulePlace&)> meant = [&](const ModulePlace& place) { return place.name == name; };
     if (std::none_of(places.begin(), places.end(), meant)) {
       try {
-        meant = [pattern = std::regex(name)](const ModulePlace& place) { return std::regex_match(place.name, pattern); };
+        meant = [pattern = std::regex(name)](const ModulePlace& place) {
+          return std::regex_match(place.name, pattern);
+        };
       } catch (const std::regex_error&) {
         refuse_name(root, places, option, name);
       }
@@ -90,12 +95,15 @@ void each_named(const Module& root, const std::vector<ModulePlace>& places, cons
   }
 }
 
-[[noreturn]] void refuse_class(const Module& root, const std::vector<ModulePlace>& places, const std::string& option, const std::string& name) {
-  throw ConfigError("MU148", "no submodule of " + root.name() + " is of class '" + name + "', which the option " + option + " names; there are " +
+[[noreturn]] void refuse_class(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
+                               const std::string& name) {
+  throw ConfigError("MU148", "no submodule of " + root.name() + " is of class '" + name + "', which the option " +
+                                 option + " names; there are " +
                                  listed(places, [](const ModulePlace& place) { return bare_class(*place.module); }));
 }
 
-void add_classes(const Module& root, const std::vector<ModulePlace>& places, const ShardedOptions& options, Boundaries& units) {
+void add_classes(const Module& root, const std::vector<ModulePlace>& places, const ShardedOptions& options,
+                 Boundaries& units) {
   const auto add = [&](const std::string& option, const std::string& name, auto&& is_of) {
     bool found = false;
     for (const auto& place : places) {
@@ -105,9 +113,11 @@ void add_classes(const Module& root, const std::vector<ModulePlace>& places, con
     }
     if (!found) refuse_class(root, places, option, name);
   };
-  for (const auto& name : options.unit_classes) add("unit_classes", name, [&](const Module& module) { return has_class(module, name); });
+  for (const auto& name : options.unit_classes)
+    add("unit_classes", name, [&](const Module& module) { return has_class(module, name); });
   for (const auto& type : options.unit_types)
-    add("unit_types", c10::demangle(type.name()), [&](const Module& module) { return std::type_index(typeid(module)) == type; });
+    add("unit_types", c10::demangle(type.name()),
+        [&](const Module& module) { return std::type_index(typeid(module)) == type; });
 }
 
 /// Draws boundaries by size from inside out.
@@ -125,17 +135,16 @@ class BySize {
       const auto name = qualified(prefix, child.key());
       const auto within = rest(*child.value(), name);
       if (units_.contains(child.value().get())) continue;
-      if (!leaf && within >= least_ && !is_list(*child.value()))
-        units_.emplace(child.value().get(), name);
-      else
-        elements += within;
+      if (!leaf && within >= least_ && !is_list(*child.value())) units_.emplace(child.value().get(), name);
+      else elements += within;
     }
     return elements;
   }
 
  private:
   static bool is_list(const Module& module) {
-    return dynamic_cast<const torch::nn::ModuleListImpl*>(&module) || dynamic_cast<const torch::nn::ModuleDictImpl*>(&module);
+    return dynamic_cast<const torch::nn::ModuleListImpl*>(&module) ||
+           dynamic_cast<const torch::nn::ModuleDictImpl*>(&module);
   }
 
   int64_t least_;
@@ -145,7 +154,8 @@ class BySize {
 
 /// Does not look for blocks within blocks.
 void find_repeated(const Module& parent, const std::string& prefix, Boundaries& units) {
-  const bool container = dynamic_cast<const torch::nn::SequentialImpl*>(&parent) || dynamic_cast<const torch::nn::ModuleListImpl*>(&parent);
+  const bool container = dynamic_cast<const torch::nn::SequentialImpl*>(&parent) ||
+                         dynamic_cast<const torch::nn::ModuleListImpl*>(&parent);
   const auto candidate = [&](const Module& child) {
     return !child.parameters().empty() && (container || !child.children().empty());
   };
@@ -155,10 +165,8 @@ void find_repeated(const Module& parent, const std::string& prefix, Boundaries& 
     if (const Module& module = *child.value(); candidate(module)) of_type[typeid(module)].insert(&module);
   for (const auto& child : children) {
     const Module& module = *child.value();
-    if (candidate(module) && of_type[typeid(module)].size() > 1)
-      units.emplace(&module, qualified(prefix, child.key()));
-    else
-      find_repeated(module, qualified(prefix, child.key()), units);
+    if (candidate(module) && of_type[typeid(module)].size() > 1) units.emplace(&module, qualified(prefix, child.key()));
+    else find_repeated(module, qualified(prefix, child.key()), units);
   }
 }
 
@@ -168,7 +176,8 @@ int64_t elements_of(const Module& module) {
   return elements;
 }
 
-/// Left to the root, the table of an embedding and the head would wait for each other: the one is used first, the other last.
+/// Left to the root, the table of an embedding and the head would wait for each other: the one is used first, the other
+/// last.
 void add_large_layers(const std::vector<ModulePlace>& places, Boundaries& units) {
   std::set<const Module*> within;
   int64_t least = std::numeric_limits<int64_t>::max();
@@ -177,17 +186,20 @@ void add_large_layers(const std::vector<ModulePlace>& places, Boundaries& units)
     for (const auto& module : unit->modules()) within.insert(module.get());
   }
   for (const auto& [name, module] : places)
-    if (module->children().empty() && !within.contains(module.get()) && elements_of(*module) >= least) units.emplace(module.get(), name);
+    if (module->children().empty() && !within.contains(module.get()) && elements_of(*module) >= least)
+      units.emplace(module.get(), name);
 }
 
 bool has_policy(const ShardedOptions& options) {
-  return !options.unit_classes.empty() || options.unit_min_elements > 0 || !options.unit_names.empty() || options.unit_predicate ||
-         !options.unit_types.empty();
+  return !options.unit_classes.empty() || options.unit_min_elements > 0 || !options.unit_names.empty() ||
+         options.unit_predicate || !options.unit_types.empty();
 }
 
 }  // namespace
 
-std::string qualified(const std::string& prefix, const std::string& name) { return prefix.empty() ? name : prefix + "." + name; }
+std::string qualified(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
 
 std::map<const Module*, std::string> unit_boundaries(const Module& root, const ShardedOptions& options) {
   const auto places = places_of(root);
@@ -196,7 +208,8 @@ std::map<const Module*, std::string> unit_boundaries(const Module& root, const S
   for (const auto& place : places)
     if (meet_mark(*place.module) || (options.unit_predicate && options.unit_predicate(place.name, *place.module)))
       units.emplace(place.module.get(), place.name);
-  each_named(root, places, "unit_names", options.unit_names, [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });
+  each_named(root, places, "unit_names", options.unit_names,
+             [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });
   add_classes(root, places, options, units);
   if (options.unit_min_elements > 0) BySize(options.unit_min_elements, units).rest(root, "");
   if (units.empty() && !has_policy(options) && options.auto_wrap) {

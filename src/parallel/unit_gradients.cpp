@@ -1,5 +1,10 @@
 #include "parallel/unit_gradients.h"
 
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -7,11 +12,6 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <cstring>
-#include <exception>
-#include <utility>
 
 namespace muster::parallel {
 namespace {
@@ -24,18 +24,16 @@ struct BelowAutograd {
 
 void set_zero(const at::Tensor& stretch) {
   if (stretch.numel() == 0) return;
-  if (stretch.device().is_cpu())
-    std::memset(stretch.mutable_data_ptr(), 0, stretch.nbytes());
-  else
-    stretch.zero_();
+  if (stretch.device().is_cpu()) std::memset(stretch.mutable_data_ptr(), 0, stretch.nbytes());
+  else stretch.zero_();
 }
 
 }  // namespace
 
-UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind,
-                             FlatBuffers& buffers)
-    : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), stretches_(numels.size()), waits_(numels.size()),
-      scaled_(numels.size()), counted_(numels.size()) {
+UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups,
+                             const Kind& kind, FlatBuffers& buffers)
+    : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), stretches_(numels.size()),
+      waits_(numels.size()), scaled_(numels.size()), counted_(numels.size()) {
   BelowAutograd guard;
   const auto chunk = layout.chunk();
   int64_t end = 0;
@@ -46,11 +44,13 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
       const auto part = layout.part(i, row);
       if (part.length == 0) continue;
       const auto start = chunk * row + part.begin - whole.begin;
-      stretches_[i].push_back({row, part.begin, start, std::clamp<int64_t>(numels[i] - start, 0, part.length), part.length});
+      stretches_[i].push_back(
+          {row, part.begin, start, std::clamp<int64_t>(numels[i] - start, 0, part.length), part.length});
     }
   }
   for (int row = 0; row < layout.world(); ++row)
-    if (const auto begin = std::max(end - chunk * row, int64_t{0}); begin < chunk) gaps_.push_back({row, begin, 0, chunk - begin, chunk - begin});
+    if (const auto begin = std::max(end - chunk * row, int64_t{0}); begin < chunk)
+      gaps_.push_back({row, begin, 0, chunk - begin, chunk - begin});
   scale_ = at::scalar_tensor(1.0 / kind.divisor_before, at::kDouble);
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
   if (kind.keeps_whole) {
@@ -78,13 +78,13 @@ bool UnitGradients::waiting() const {
 
 void UnitGradients::begin_collecting() {
   collecting_ = true;
-  if (!kind_.keeps_whole)
-    rows_ = buffers_.take(layout_.world() * row_length(), kind_.value.dtype(kind_.reduce));
+  if (!kind_.keeps_whole) rows_ = buffers_.take(layout_.world() * row_length(), kind_.value.dtype(kind_.reduce));
   else if (std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; }))
     before_ = result_.clone();
 }
 
-/// Gradients of several backwards are summed first and divided then, as where gradients are whole: the bits are the same.
+/// Gradients of several backwards are summed first and divided then, as where gradients are whole: the bits are the
+/// same.
 void UnitGradients::take_stretch(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
   at::Tensor sum = target;
   const bool divides = kind_.divisor_before != 1;
@@ -105,8 +105,10 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   if (flight_) settle();
   if (!collecting_) begin_collecting();
   for (const auto& at : stretches_[i]) {
-    take_stretch(stretch(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i, last);
-    if (!waits_[i] && at.padded > at.length) set_zero(stretch(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
+    take_stretch(stretch(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i,
+                 last);
+    if (!waits_[i] && at.padded > at.length)
+      set_zero(stretch(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
   }
   scaled_[i] = last || (waits_[i] && scaled_[i]);
   waits_[i] = true;
@@ -115,10 +117,8 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
 void UnitGradients::fill_gaps() {
   for (size_t i = 0; i < stretches_.size(); ++i)
     for (const auto& at : stretches_[i])
-      if (!waits_[i])
-        set_zero(stretch(rows_, at, at.padded));
-      else if (!scaled_[i] && kind_.divisor_before != 1)
-        stretch(rows_, at, at.length).mul_(scale_);
+      if (!waits_[i]) set_zero(stretch(rows_, at, at.padded));
+      else if (!scaled_[i] && kind_.divisor_before != 1) stretch(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(stretch(rows_, gap, gap.length));
   auto flags = at::empty({static_cast<int64_t>(waits_.size())}, at::TensorOptions().dtype(at::kFloat));
   std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>());
@@ -131,7 +131,8 @@ void UnitGradients::start_reduction(const dist::Tag& tag) {
   if (!collecting_) begin_collecting();
   fill_gaps();
   Flight flight;
-  const bool adds = !kind_.keeps_whole && std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; });
+  const bool adds =
+      !kind_.keeps_whole && std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; });
   flight.direct = kind_.reduce == result_.scalar_type() && !adds;
   flight.got = flight.direct ? result_ : buffers_.take(row_length(), kind_.value.dtype(kind_.reduce));
   if (kind_.keeps_whole && kind_.reduce != rows_.scalar_type()) {
@@ -154,7 +155,8 @@ void UnitGradients::finish_scatter() {
   flight_->scattered = true;
   buffers_.give(std::exchange(flight_->rows, at::Tensor()));
   buffers_.give(std::exchange(flight_->sent, at::Tensor()));
-  flight_->work = groups_.replicas.size() > 1 ? groups_.replicas.tagged(*flight_->tag).start_all_reduce(flight_->got) : dist::Work();
+  flight_->work = groups_.replicas.size() > 1 ? groups_.replicas.tagged(*flight_->tag).start_all_reduce(flight_->got)
+                                              : dist::Work();
 }
 
 void UnitGradients::settle() {
@@ -182,10 +184,8 @@ void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vect
     const auto mine = layout_.part(i, groups_.shards.rank());
     auto sum = got.narrow(0, mine.begin, mine.length);
     if (after != 1 && used[i]) sum = direct ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
-    if (kind_.keeps_whole)
-      add_kept_sum(i, sum, direct, used[i]);
-    else if (used[i] && !direct)
-      counted_[i] ? part(i).add_(sum) : part(i).copy_(sum);
+    if (kind_.keeps_whole) add_kept_sum(i, sum, direct, used[i]);
+    else if (used[i] && !direct) counted_[i] ? part(i).add_(sum) : part(i).copy_(sum);
     counted_[i] |= used[i];
   }
   before_.reset();
@@ -195,10 +195,8 @@ void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vect
 void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used) {
   const auto mine = layout_.part(i, groups_.shards.rank());
   auto value = part(i);
-  if (!used)
-    value.copy_(before_.narrow(0, mine.begin, mine.length));
-  else if (!direct)
-    value.copy_(sum);
+  if (!used) value.copy_(before_.narrow(0, mine.begin, mine.length));
+  else if (!direct) value.copy_(sum);
   if (used && counted_[i]) value.add_(before_.narrow(0, mine.begin, mine.length));
 }
 
@@ -227,10 +225,8 @@ void UnitGradients::zero(size_t i, bool set_to_none) {
   const auto mine = layout_.part(i, groups_.shards.rank());
   if (waits_[i])
     for (const auto& at : stretches_[i]) set_zero(stretch(rows_, at, at.padded));
-  if (set_to_none)
-    waits_[i] = counted_[i] = false;
-  else
-    set_zero(before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i));
+  if (set_to_none) waits_[i] = counted_[i] = false;
+  else set_zero(before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i));
 }
 
 void UnitGradients::scale(size_t i, double factor) {
@@ -242,6 +238,8 @@ void UnitGradients::scale(size_t i, double factor) {
   (before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i)).mul_(factor);
 }
 
-int64_t UnitGradients::held_bytes() const { return static_cast<int64_t>(kind_.keeps_whole ? rows_.nbytes() : result_.nbytes()); }
+int64_t UnitGradients::held_bytes() const {
+  return static_cast<int64_t>(kind_.keeps_whole ? rows_.nbytes() : result_.nbytes());
+}
 
 }  // namespace muster::parallel

@@ -1,15 +1,15 @@
 #pragma once
 
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
 #include "muster/dist/communicator.h"
 #include "parallel/flat_buffers.h"
 #include "parallel/shard_layout.h"
 #include "parallel/sharded_settings.h"
-
-#include <ATen/core/Tensor.h>
-
-#include <optional>
-#include <string>
-#include <vector>
 
 namespace muster::parallel {
 
@@ -22,14 +22,15 @@ namespace muster::parallel {
 class UnitGradients {
  public:
   struct Kind {
-    at::TensorOptions value;      ///< dtype and device of the parts that are updated
+    at::TensorOptions value;  ///< dtype and device of the parts that are updated
     at::ScalarType reduce;
     bool keeps_whole = false;
     double divisor_before = 1;
   };
 
   /// Requires: the layout, the groups and the buffers outlive this object. `numels`: elements of each parameter.
-  UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind, FlatBuffers& buffers);
+  UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind,
+                FlatBuffers& buffers);
 
   /// This rank's part of the gradient of parameter i, including the padding.
   at::Tensor part(size_t i) const;
@@ -61,9 +62,9 @@ class UnitGradients {
   int64_t held_bytes() const;
 
  private:
-  struct Stretch {     // of a parameter, within one row
+  struct Stretch {  // of a parameter, within one row
     int64_t row, begin, start, length;
-    int64_t padded;    // with the padding of the parameter's last block
+    int64_t padded;  // with the padding of the parameter's last block
   };
   struct Flight {
     dist::Work work;
@@ -86,13 +87,13 @@ class UnitGradients {
   Kind kind_;
   FlatBuffers& buffers_;
   std::vector<std::vector<Stretch>> stretches_;
-  std::vector<Stretch> gaps_;   // ranges that belong to no parameter
-  at::Tensor scale_;            // 1 / divisor_before, as a number
+  std::vector<Stretch> gaps_;  // ranges that belong to no parameter
+  at::Tensor scale_;           // 1 / divisor_before, as a number
   at::Tensor rows_;
-  at::Tensor result_;           // the chunk of this rank, then flags
-  at::Tensor before_;           // what result_ held when its memory was taken for collecting
+  at::Tensor result_;  // the chunk of this rank, then flags
+  at::Tensor before_;  // what result_ held when its memory was taken for collecting
   bool collecting_ = false;
-  std::vector<char> waits_, scaled_, counted_;   // scaled_: what waits was divided already
+  std::vector<char> waits_, scaled_, counted_;  // scaled_: what waits was divided already
   std::optional<Flight> flight_;
 };
 

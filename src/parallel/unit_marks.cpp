@@ -1,10 +1,10 @@
 #include "parallel/unit_marks.h"
 
-#include "muster/parallel/wrap.h"
-
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+
+#include "muster/parallel/wrap.h"
 
 namespace muster::parallel {
 namespace {
@@ -54,7 +54,8 @@ bool meet_mark(const torch::nn::Module& module) {
 }
 
 std::vector<std::string> take_lost_marks() {
-  std::vector<std::shared_ptr<torch::nn::Module>> lost;   // let go of after the lock: the last owner may run a module's destructor
+  std::vector<std::shared_ptr<torch::nn::Module>>
+      lost;  // let go of after the lock: the last owner may run a module's destructor
   {
     const std::scoped_lock lock(marks().mutex);
     for (auto& [_, mark] : marks().all)

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <string>
 #include <vector>
+
+#include <torch/nn/module.h>
 
 namespace muster::parallel {
 

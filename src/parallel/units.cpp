@@ -1,15 +1,15 @@
 #include "parallel/units.h"
 
-#include "parallel/unit_boundaries.h"
-
-#include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/instancenorm.h>
-
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
 #include <tuple>
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
+
+#include "parallel/unit_boundaries.h"
 
 namespace muster::parallel {
 namespace {
@@ -21,13 +21,16 @@ bool is_one_of(const Module& module) {
   return (... || (dynamic_cast<const Norm*>(&module) != nullptr));
 }
 
-/// Their statistics are summed over many steps, for which half precision is too coarse, and parameters must not be coarser than statistics.
+/// Their statistics are summed over many steps, for which half precision is too coarse, and parameters must not be
+/// coarser than statistics.
 bool has_running_statistics(const Module& module) {
   namespace nn = torch::nn;
-  return is_one_of<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl>(module);
+  return is_one_of<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl, nn::InstanceNorm1dImpl,
+                   nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl>(module);
 }
 
-/// One parameter: its first name, and the units round every place where it was met, outer ones first. The root is nullptr.
+/// One parameter: its first name, and the units round every place where it was met, outer ones first. The root is
+/// nullptr.
 struct Claim {
   NamedTensor parameter;
   std::vector<const Module*> units;
@@ -47,7 +50,8 @@ class Claims {
       if (left_alone_.contains(parameter.value().unsafeGetTensorImpl())) continue;
       auto [place, fresh] = index_.emplace(parameter.value().unsafeGetTensorImpl(), claims_.size());
       if (fresh)
-        claims_.push_back({{qualified(prefix, parameter.key()), parameter.value()}, round, casts_ && has_running_statistics(module)});
+        claims_.push_back(
+            {{qualified(prefix, parameter.key()), parameter.value()}, round, casts_ && has_running_statistics(module)});
       else
         std::erase_if(claims_[place->second].units,
                       [&](const Module* unit) { return std::find(round.begin(), round.end(), unit) == round.end(); });
@@ -83,7 +87,8 @@ std::vector<UnitPlan> plan_units(const Module& module, const ShardedOptions& opt
   for (const auto& claim : claims.all()) {
     const auto& tensor = claim.parameter.tensor;
     const auto* unit = claim.units.back();
-    const auto key = std::tuple(unit, tensor.scalar_type(), tensor.device().type(), int{tensor.device().index()}, tensor.requires_grad(), claim.keeps_dtype);
+    const auto key = std::tuple(unit, tensor.scalar_type(), tensor.device().type(), int{tensor.device().index()},
+                                tensor.requires_grad(), claim.keeps_dtype);
     auto [place, fresh] = index.emplace(key, plans.size());
     if (fresh) plans.push_back({unit ? boundaries.at(unit) : "root", unit == nullptr, {}, claim.keeps_dtype});
     plans[place->second].parameters.push_back(claim.parameter);
@@ -101,7 +106,8 @@ std::vector<at::Tensor> buffers_to_convert(const Module& module, const ShardedOp
     if (ignored.contains(&within)) return;
     if (!has_running_statistics(within))
       for (const auto& buffer : within.buffers(/*recurse=*/false))
-        if (buffer.defined() && buffer.is_floating_point() && seen.insert(buffer.unsafeGetTensorImpl()).second) buffers.push_back(buffer);
+        if (buffer.defined() && buffer.is_floating_point() && seen.insert(buffer.unsafeGetTensorImpl()).second)
+          buffers.push_back(buffer);
     for (const auto& child : within.children()) collect(*child);
   };
   collect(module);

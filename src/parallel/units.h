@@ -1,22 +1,22 @@
 #pragma once
 
-#include "muster/parallel/sharded_options.h"
-#include "parallel/local.h"
+#include <string>
+#include <vector>
 
 #include <torch/nn/module.h>
 
-#include <string>
-#include <vector>
+#include "muster/parallel/sharded_options.h"
+#include "parallel/local.h"
 
 namespace muster::parallel {
 
 /// Parameters that are gathered and freed together: one dtype, one device, all trainable or all frozen, each parameter
 /// once, in the module's order.
 struct UnitPlan {
-  std::string name;   ///< of its module; "root" for what is in no other unit
+  std::string name;  ///< of its module; "root" for what is in no other unit
   bool root = false;
   std::vector<NamedTensor> parameters;
-  bool keeps_dtype = false;   ///< they are used in the dtype they were built in
+  bool keeps_dtype = false;  ///< they are used in the dtype they were built in
 };
 
 /// Divides a module into units. The modules marked by wrap() and those that the options' unit_* fields name are units.

@@ -1,7 +1,9 @@
 #include "muster/precision/grad_scaler.h"
 
-#include "muster/base/error.h"
-#include "muster/base/format.h"
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -9,10 +11,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-#include <utility>
+#include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster::precision {
 namespace {
@@ -21,7 +21,9 @@ using Kind = std::pair<at::Device, at::ScalarType>;
 
 struct KindOrder {
   bool operator()(const Kind& a, const Kind& b) const {
-    const auto key = [](const Kind& kind) { return std::make_tuple(kind.first.type(), kind.first.index(), kind.second); };
+    const auto key = [](const Kind& kind) {
+      return std::make_tuple(kind.first.type(), kind.first.index(), kind.second);
+    };
     return key(a) < key(b);
   }
 };
@@ -30,9 +32,11 @@ void require_sensible(const GradScalerOptions& options) {
   const bool good = options.init_scale > 0 && std::isfinite(options.init_scale) && options.growth_factor > 1 &&
                     options.backoff_factor > 0 && options.backoff_factor < 1 && options.growth_interval > 0;
   if (!good)
-    throw ConfigError("MU149", formatted("loss scaling cannot work with init_scale {}, growth_factor {}, backoff_factor {}, growth_interval "
-                                         "{}: give a positive scale, a growth above 1, a backoff between 0 and 1 and a positive interval",
-                                         options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval));
+    throw ConfigError(
+        "MU149",
+        formatted("loss scaling cannot work with init_scale {}, growth_factor {}, backoff_factor {}, growth_interval "
+                  "{}: give a positive scale, a growth above 1, a backoff between 0 and 1 and a positive interval",
+                  options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval));
 }
 
 at::Tensor scalar(double value, at::ScalarType dtype, at::Device device = at::kCPU) {
@@ -49,11 +53,14 @@ void GradScaler::unscale(const std::vector<at::Tensor>& gradients, double made_w
   const at::NoGradGuard no_grad;
   std::map<Kind, std::vector<at::Tensor>, KindOrder> kinds;
   for (const auto& gradient : gradients)
-    if (gradient.defined() && gradient.numel() > 0) kinds[{gradient.device(), gradient.scalar_type()}].push_back(gradient);
+    if (gradient.defined() && gradient.numel() > 0)
+      kinds[{gradient.device(), gradient.scalar_type()}].push_back(gradient);
   for (auto& [kind, list] : kinds) {
     const auto device = kind.first;
-    auto found = std::find_if(found_.begin(), found_.end(), [&](const at::Tensor& flag) { return flag.device() == device; });
-    if (found == found_.end()) found = found_.insert(found_.end(), at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device)));
+    auto found =
+        std::find_if(found_.begin(), found_.end(), [&](const at::Tensor& flag) { return flag.device() == device; });
+    if (found == found_.end())
+      found = found_.insert(found_.end(), at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device)));
     at::Tensor flag = *found;
     at::_amp_foreach_non_finite_check_and_unscale_(list, flag, scalar(1.0 / made_with, at::kFloat, device));
   }
@@ -78,8 +85,11 @@ void GradScaler::update(bool found_inf, double made_with) {
 
 void GradScaler::load_state(const GradScalerState& state) {
   if (!(state.scale > 0) || !std::isfinite(state.scale) || state.growth_tracker < 0)
-    throw ConfigError("MU147", formatted("a loss scale of {} after {} good steps cannot be loaded: it must be positive and finite, and the "
-                                         "count not negative; is the file of another kind?", state.scale, state.growth_tracker));
+    throw ConfigError(
+        "MU147",
+        formatted("a loss scale of {} after {} good steps cannot be loaded: it must be positive and finite, and the "
+                  "count not negative; is the file of another kind?",
+                  state.scale, state.growth_tracker));
   state_ = state;
   found_.clear();
 }

@@ -1,8 +1,8 @@
 #include "muster/precision/options.h"
 
-#include "muster/base/error.h"
-
 #include <string>
+
+#include "muster/base/error.h"
 
 namespace muster::precision {
 

@@ -1,11 +1,11 @@
 #include "muster/precision/policy.h"
 
-#include "muster/base/error.h"
+#include <algorithm>
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
-#include <algorithm>
+#include "muster/base/error.h"
 
 namespace muster::precision {
 
@@ -34,7 +34,8 @@ AutocastScope::AutocastScope(Precision precision, c10::DeviceType device, Autoca
 
 AutocastScope::~AutocastScope() {
   if (!before_) return;
-  if (at::autocast::decrement_nesting() == 0 || at::autocast::get_autocast_dtype(device_) != before_->dtype) at::autocast::clear_cache();
+  if (at::autocast::decrement_nesting() == 0 || at::autocast::get_autocast_dtype(device_) != before_->dtype)
+    at::autocast::clear_cache();
   at::autocast::set_autocast_cache_enabled(before_->cache);
   at::autocast::set_autocast_dtype(device_, before_->dtype);
   at::autocast::set_autocast_enabled(device_, before_->enabled);
@@ -58,7 +59,8 @@ bool lies_below(const std::string& name, const std::string& above) {
 /// Parameters and buffers of this module itself, not of those below it.
 void convert_own(torch::nn::Module& module, at::ScalarType dtype) {
   const auto convert = [dtype](at::Tensor& tensor) {
-    if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype) tensor.set_data(tensor.to(dtype));
+    if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype)
+      tensor.set_data(tensor.to(dtype));
   };
   for (auto& parameter : module.parameters(/*recurse=*/false)) convert(parameter);
   for (auto& buffer : module.buffers(/*recurse=*/false)) convert(buffer);
@@ -70,8 +72,8 @@ void require_names(const torch::nn::Module& module, const std::vector<std::strin
   for (const auto& child : children) known += (known.empty() ? "" : ", ") + child.key();
   for (const auto& name : names)
     if (!children.contains(name))
-      throw ConfigError("MU148", "no submodule of " + module.name() + " is named '" + name + "', which is to stay in float32; there are " +
-                                     (known.empty() ? "none" : known));
+      throw ConfigError("MU148", "no submodule of " + module.name() + " is named '" + name +
+                                     "', which is to stay in float32; there are " + (known.empty() ? "none" : known));
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
-#include "muster/precision/policy.h"
-
-#include "muster/base/error.h"
-#include "muster/precision/emulation.h"
+#include <exception>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
-#include <exception>
+#include "muster/base/error.h"
+#include "muster/precision/emulation.h"
+#include "muster/precision/policy.h"
 
 namespace muster::precision {
 namespace {
@@ -37,8 +36,8 @@ void require_supported(Precision precision, at::Device device) {
   if (computes(compute_dtype(precision), device)) return;
   std::string known;
   for (const auto& name : supported_precisions(device)) known += (known.empty() ? "" : ", ") + name;
-  throw ConfigError("MU145", "the device " + device.str() + " does not compute in precision '" + std::string(precision.name()) + "'; it does in " +
-                                 (known.empty() ? "none" : known));
+  throw ConfigError("MU145", "the device " + device.str() + " does not compute in precision '" +
+                                 std::string(precision.name()) + "'; it does in " + (known.empty() ? "none" : known));
 }
 
 std::optional<std::string> emulation_on_cpu(Precision precision, bool multiplies_bfloat16) {
@@ -46,10 +45,12 @@ std::optional<std::string> emulation_on_cpu(Precision precision, bool multiplies
   const bool mixed = is_mixed(precision);
   const std::string native = !multiplies_bfloat16 ? "32-true" : mixed ? "bf16-mixed" : "bf16-true";
   if (dtype == at::kHalf)
-    return std::string(precision.name()) + " on a CPU emulates float16, which is slow" + (mixed ? ", and runs LSTM in float32" : "") + "; " + native +
-           " computes natively there";
+    return std::string(precision.name()) + " on a CPU emulates float16, which is slow" +
+           (mixed ? ", and runs LSTM in float32" : "") + "; " + native + " computes natively there";
   if (dtype == at::kBFloat16 && !multiplies_bfloat16)
-    return std::string(precision.name()) + " emulates bfloat16, which this processor does not compute in: two to three times slower than 32-true, which it does";
+    return std::string(precision.name()) +
+           " emulates bfloat16, which this processor does not compute in: two to three times slower than 32-true, "
+           "which it does";
   return std::nullopt;
 }
 

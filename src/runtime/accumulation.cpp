@@ -1,12 +1,12 @@
 #include "accumulation.h"
 
+#include <string>
+#include <utility>
+
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/runtime/accumulation.h"
 #include "muster/strategy/agreement.h"
-
-#include <string>
-#include <utility>
 
 namespace muster::runtime {
 namespace {
@@ -27,7 +27,8 @@ Accumulation::Accumulation(const GradientAccumulationOptions& options, dist::Com
 
 void Accumulation::set_num_steps(int steps) {
   if (steps < 1)
-    throw ConfigError("MU181", "gradients cannot be accumulated over " + std::to_string(steps) + " micro-batches; give at least 1");
+    throw ConfigError(
+        "MU181", "gradients cannot be accumulated over " + std::to_string(steps) + " micro-batches; give at least 1");
   options_.num_steps = steps;
 }
 
@@ -61,16 +62,20 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
 void Accumulation::note_step() {
   settle();
   if (options_.num_steps == 1 || std::exchange(used_, true) || group_.rank() != 0) return;
-  log::warning("MU248", ": gradient_accumulation_steps is ", options_.num_steps, ", and an optimizer stepped though accumulate() was never "
+  log::warning("MU248", ": gradient_accumulation_steps is ", options_.num_steps,
+               ", and an optimizer stepped though accumulate() was never "
                "called: it steps every time. Open each micro-batch by `auto window = accelerator.accumulate(model);`");
 }
 
 void Accumulation::weigh(double count) {
   if (counted_)
-    throw UsageError("MU182", "a micro-batch was given its count after a loss of it went backward; call count() at once after accumulate()");
+    throw UsageError(
+        "MU182",
+        "a micro-batch was given its count after a loss of it went backward; call count() at once after accumulate()");
   if (joined_)
-    throw UsageError("MU183", "count() was called inside join_uneven_inputs, where ranks without a batch cannot tell theirs; "
-                              "let batches count by their samples there, or make ranks equal with even_batches");
+    throw UsageError("MU183",
+                     "count() was called inside join_uneven_inputs, where ranks without a batch cannot tell theirs; "
+                     "let batches count by their samples there, or make ranks equal with even_batches");
   count_ = count;
   known_by_all_ = false;
 }
@@ -92,7 +97,8 @@ void Accumulation::add_up() {
   if (std::exchange(counted_, true)) return;
   own_ += count_;
   known_ += static_cast<double>(batch_.total + (goes_on_ ? batch_.rest : 0));
-  if (full_ == 0 && known_by_all_) full_ = known_full_window();   // ranks whose loss is the window's first take it from this batch, too
+  if (full_ == 0 && known_by_all_)
+    full_ = known_full_window();  // ranks whose loss is the window's first take it from this batch, too
 }
 
 void Accumulation::count() {
@@ -143,9 +149,15 @@ State Accumulation::save_state() const {
 }
 
 State Accumulation::state() const {
-  return State::Map{{"num_steps", options_.num_steps}, {"counter", counter_},     {"micro_batches", micro_batches_},
-                    {"open", !fresh_},                 {"own", own_},             {"known", known_},
-                    {"full", full_},                   {"agreed", agreed_},       {"known_by_all", known_by_all_}};
+  return State::Map{{"num_steps", options_.num_steps},
+                    {"counter", counter_},
+                    {"micro_batches", micro_batches_},
+                    {"open", !fresh_},
+                    {"own", own_},
+                    {"known", known_},
+                    {"full", full_},
+                    {"agreed", agreed_},
+                    {"known_by_all", known_by_all_}};
 }
 
 void Accumulation::load_state(const State& state) {
@@ -157,7 +169,8 @@ void Accumulation::load_state(const State& state) {
                agreed = state.at("agreed").number();
   if (open && steps != options_.num_steps)
     throw CheckpointError("MU240", "the checkpoint was saved inside a window of " + std::to_string(steps) +
-                                       " micro-batches and this program accumulates over " + std::to_string(options_.num_steps) +
+                                       " micro-batches and this program accumulates over " +
+                                       std::to_string(options_.num_steps) +
                                        ": resume with the same number, and change it between windows");
   counter_ = counter;
   micro_batches_ = micro_batches;

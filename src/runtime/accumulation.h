@@ -1,21 +1,21 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
+
 #include "muster/dist/communicator.h"
 #include "muster/runtime/options.h"
 #include "muster/tree/state.h"
-
-#include <cstdint>
-#include <functional>
 
 namespace muster::runtime {
 
 /// What the loader in use knows of the current step. Without a loader, the micro-batch of every rank counts 1.
 struct MicroBatch {
-  int64_t full = 0;     ///< samples of all ranks in a full step; 0 if batch sizes vary
-  bool last = false;    ///< it is the last of its loader
-  int64_t local = 1;    ///< samples of this rank, repeated ones included
-  int64_t rest = 0;     ///< samples of other ranks in later steps, in which this rank has none
-  int64_t total = 0;    ///< as `local`, over all ranks; 0 if unknown
+  int64_t full = 0;   ///< samples of all ranks in a full step; 0 if batch sizes vary
+  bool last = false;  ///< it is the last of its loader
+  int64_t local = 1;  ///< samples of this rank, repeated ones included
+  int64_t rest = 0;   ///< samples of other ranks in later steps, in which this rank has none
+  int64_t total = 0;  ///< as `local`, over all ranks; 0 if unknown
 };
 
 /// Decides which micro-batches end a window, and the weight of each in it. Thread safety: one thread at a time.
@@ -87,23 +87,23 @@ class Accumulation {
   dist::Communicator group_;
   MicroBatch batch_;
   std::function<void(double)> rescale_;
-  double count_ = 1;             // weight of this micro-batch
-  double own_ = 0;               // sum of the weights in the window on this rank
-  double known_ = 0;             // the same over all ranks, as far as loaders know
-  double full_ = 0;              // the sum of weights that this window's losses are weighted for
-  double correction_ = 1;        // factor on this micro-batch's losses
-  double agreed_ = 0;            // the last sum that ranks had to agree on
+  double count_ = 1;       // weight of this micro-batch
+  double own_ = 0;         // sum of the weights in the window on this rank
+  double known_ = 0;       // the same over all ranks, as far as loaders know
+  double full_ = 0;        // the sum of weights that this window's losses are weighted for
+  double correction_ = 1;  // factor on this micro-batch's losses
+  double agreed_ = 0;      // the last sum that ranks had to agree on
   int64_t counter_ = 0;
-  int micro_batches_ = 1;        // begun in the window
-  bool goes_on_ = false;         // the window goes on, on other ranks only
+  int micro_batches_ = 1;  // begun in the window
+  bool goes_on_ = false;   // the window goes on, on other ranks only
   bool inside_ = false;
   bool sync_ = true;
-  bool used_ = false;            // a micro-batch was begun, or the warning that none was has been given
-  bool fresh_ = true;            // the next micro-batch begins a window
+  bool used_ = false;  // a micro-batch was begun, or the warning that none was has been given
+  bool fresh_ = true;  // the next micro-batch begins a window
   bool joined_ = false;
-  bool known_by_all_ = true;     // whether loaders knew `total` in all of this window
-  bool counted_ = true;          // this micro-batch is counted; true before the first one
-  bool weighted_ = false;        // a loss of this window was weighted
+  bool known_by_all_ = true;  // whether loaders knew `total` in all of this window
+  bool counted_ = true;       // this micro-batch is counted; true before the first one
+  bool weighted_ = false;     // a loss of this window was weighted
 };
 
 }  // namespace muster::runtime

@@ -1,12 +1,12 @@
 #include "alike_generators.h"
 
-#include "muster/dist/hearsay.h"
-#include "muster/format/checksum.h"
+#include <algorithm>
+#include <mutex>
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <algorithm>
-#include <mutex>
+#include "muster/dist/hearsay.h"
+#include "muster/format/checksum.h"
 
 namespace muster::runtime {
 namespace {
@@ -29,7 +29,8 @@ bool AlikeGenerators::note_step() {
   ++steps_;
   const uint64_t now = digest_of_state();
   const auto heard = dist::heard(group_);
-  const bool found = said_ != 0 && now != said_ && std::all_of(heard.begin(), heard.end(), [&](uint64_t word) { return word == said_; });
+  const bool found = said_ != 0 && now != said_ &&
+                     std::all_of(heard.begin(), heard.end(), [&](uint64_t word) { return word == said_; });
   if (found) steps_ = kSteps;
   said_ = steps_ == kSteps ? 0 : now;
   dist::say(group_, said_);

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-
 #include <cstdint>
+
+#include "muster/dist/communicator.h"
 
 namespace muster::runtime {
 
@@ -19,7 +19,7 @@ class AlikeGenerators {
 
  private:
   dist::Communicator group_;
-  uint64_t said_ = 0;   // digest of the state at the step before; 0: none
+  uint64_t said_ = 0;  // digest of the state at the step before; 0: none
   int steps_ = 0;
 };
 

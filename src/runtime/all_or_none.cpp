@@ -1,12 +1,12 @@
 #include "all_or_none.h"
 
+#include <exception>
+#include <string_view>
+
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/dist/blame.h"
 #include "muster/runtime/process_control.h"
-
-#include <exception>
-#include <string_view>
 
 namespace muster::runtime {
 namespace {
@@ -16,13 +16,15 @@ constexpr std::size_t kIdLength = 5;
 
 [[noreturn]] void throw_failure_of(size_t rank, const std::string& failure) {
   if (failure.starts_with("MU2") && failure.size() > kIdLength + 2)
-    throw CheckpointError(failure.substr(0, kIdLength), formatted("{} (found by rank {})", failure.substr(kIdLength + 2), rank));
+    throw CheckpointError(failure.substr(0, kIdLength),
+                          formatted("{} (found by rank {})", failure.substr(kIdLength + 2), rank));
   throw UsageError("MU176", formatted("rank {} failed in what all ranks do together: {}", rank, failure));
 }
 
 }  // namespace
 
-std::vector<std::string> all_or_none(const dist::Communicator& group, const std::string& what, const std::function<std::string()>& f) {
+std::vector<std::string> all_or_none(const dist::Communicator& group, const std::string& what,
+                                     const std::function<std::string()>& f) {
   std::exception_ptr failed;
   std::string said;
   const auto failure = outcome_of([&] { said = f(); }, failed);
@@ -30,7 +32,7 @@ std::vector<std::string> all_or_none(const dist::Communicator& group, const std:
   try {
     all = group.as_library(what).all_gather_bytes(failed ? kFailed + failure : kSaid + said);
   } catch (...) {
-    if (failed) std::rethrow_exception(failed);   // a lost group comes after one's own failure
+    if (failed) std::rethrow_exception(failed);  // a lost group comes after one's own failure
     throw;
   }
   if (failed) std::rethrow_exception(failed);

@@ -1,22 +1,24 @@
 #include "gradients.h"
 
-#include "muster/optim/distinct.h"
-#include "muster/optim/norm.h"
+#include <algorithm>
+#include <cmath>
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-#include <cmath>
+#include "muster/optim/distinct.h"
+#include "muster/optim/norm.h"
 
 namespace muster::runtime {
 namespace {
 
-/// Calls f(model or nullptr, its parameters) for the parameters of each model, and for those that no model holds; each parameter once.
+/// Calls f(model or nullptr, its parameters) for the parameters of each model, and for those that no model holds; each
+/// parameter once.
 template <class F>
 void by_model(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters, F&& f) {
   auto rest = optim::distinct_tensors(parameters);
   for (const auto& model : registry.models()) {
-    const auto held = std::stable_partition(rest.begin(), rest.end(), [&](const at::Tensor& p) { return !model->managed->find(p); });
+    const auto held =
+        std::stable_partition(rest.begin(), rest.end(), [&](const at::Tensor& p) { return !model->managed->find(p); });
     if (held != rest.end()) f(model->managed.get(), std::vector<at::Tensor>(held, rest.end()));
     rest.erase(held, rest.end());
   }

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "model_registry.h"
+#include <functional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
-#include <vector>
+#include "model_registry.h"
 
 /// The gradients of some parameters, wherever models keep them; for parameters that no model holds, grad().
 namespace muster::runtime {

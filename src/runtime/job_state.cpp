@@ -1,19 +1,18 @@
 #include "job_state.h"
 
-#include "model_state.h"
-#include "random_state.h"
-#include "saved_position.h"
-#include "state_digest.h"
-
-#include "muster/base/error.h"
-#include "muster/base/format.h"
+#include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
-#include <algorithm>
-#include <cstring>
-#include <utility>
+#include "model_state.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "random_state.h"
+#include "saved_position.h"
+#include "state_digest.h"
 
 namespace muster::runtime {
 namespace {
@@ -22,7 +21,8 @@ namespace {
 
 /// Gradients that wait are then cut for other ranks already.
 bool sharded(const JobParts& parts) {
-  return std::any_of(parts.models.begin(), parts.models.end(), [](const auto& model) { return model->managed->sharded(); });
+  return std::any_of(parts.models.begin(), parts.models.end(),
+                     [](const auto& model) { return model->managed->sharded(); });
 }
 
 /// The gradients that wait for the end of the window, by optimizer and number of the parameter.
@@ -48,7 +48,9 @@ State window_begin(const JobParts& parts) {
   for (size_t i = 0; i < parts.loaders.size(); ++i) {
     const auto& loader = *parts.loaders[i];
     const auto start = loader.save_position().samples - open * loader.total_batch_size();
-    if (loader.position() == 0 || loader.total_batch_size() == 0 || start < 0 || (latest && latest->began() > loader.began())) continue;
+    if (loader.position() == 0 || loader.total_batch_size() == 0 || start < 0 ||
+        (latest && latest->began() > loader.began()))
+      continue;
     latest = &loader;
     begin.set("loader", i);
     begin.set("samples", start);
@@ -56,8 +58,8 @@ State window_begin(const JobParts& parts) {
   return begin;
 }
 
-/// Puts states that are alike on all ranks into the shared list, and others into the ranks' own; the other list gets nothing
-/// in their place.
+/// Puts states that are alike on all ranks into the shared list, and others into the ranks' own; the other list gets
+/// nothing in their place.
 void divide(const dist::Communicator& group, State::List states, const std::string& name, CheckpointContents& job) {
   std::string mine(states.size() * sizeof(std::uint64_t), '\0');
   for (size_t i = 0; i < states.size(); ++i) {
@@ -67,8 +69,12 @@ void divide(const dist::Communicator& group, State::List states, const std::stri
   const auto all = group.as_library("comparing the states of " + name).all_gather_bytes(mine);
   State::List shared, own;
   for (size_t i = 0; i < states.size(); ++i) {
-    const auto part = [&](const std::string& digests) { return digests.substr(i * sizeof(std::uint64_t), sizeof(std::uint64_t)); };
-    const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& other) { return other.size() == mine.size() && part(other) == part(mine); });
+    const auto part = [&](const std::string& digests) {
+      return digests.substr(i * sizeof(std::uint64_t), sizeof(std::uint64_t));
+    };
+    const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& other) {
+      return other.size() == mine.size() && part(other) == part(mine);
+    });
     shared.push_back(alike ? states[i] : State());
     own.push_back(alike ? State() : std::move(states[i]));
   }
@@ -81,8 +87,9 @@ void divide(const dist::Communicator& group, State::List states, const std::stri
 class JobLoader {
  public:
   JobLoader(const JobParts& parts, const JobLoad& how, AtomicLoad& load)
-      : parts_(parts), shared_(how.shared), how_(how), load_(load), rank_(parts.group.rank()), saved_ranks_(how.checkpoint.world_size()),
-        same_world_(saved_ranks_ == parts.group.size()), again_(!same_world_ || shared_.at("window").find("again")) {
+      : parts_(parts), shared_(how.shared), how_(how), load_(load), rank_(parts.group.rank()),
+        saved_ranks_(how.checkpoint.world_size()), same_world_(saved_ranks_ == parts.group.size()),
+        again_(!same_world_ || shared_.at("window").find("again")) {
     own_ = how.checkpoint.own(rank_ < saved_ranks_ ? rank_ : 0);
   }
 
@@ -106,8 +113,11 @@ class JobLoader {
     const auto check = [&](const char* name, size_t count) {
       const auto saved = shared_.at(name).list().size();
       if (saved == count || (!how_.strict && saved > count)) return;
-      throw CheckpointError("MU240", formatted("the checkpoint holds {} {} and this program has {}: prepare and register the same ones, in the "
-                                               "same order, before load_state", saved, name, count));
+      throw CheckpointError(
+          "MU240",
+          formatted("the checkpoint holds {} {} and this program has {}: prepare and register the same ones, in the "
+                    "same order, before load_state",
+                    saved, name, count));
     };
     check("models", parts_.models.size());
     check("optimizers", parts_.optimizers.size());
@@ -121,7 +131,9 @@ class JobLoader {
     if (const auto& shared = shared_.at(name).list()[i]; !shared.empty()) return shared;
     const auto& own = own_.at(name).list()[i];
     if (!own.empty() && rank_ >= saved_ranks_)
-      notes_.push_back(formatted("{}[{}] was different on every rank; rank {}, which did not exist then, takes that of rank 0", name, i, rank_));
+      notes_.push_back(
+          formatted("{}[{}] was different on every rank; rank {}, which did not exist then, takes that of rank 0", name,
+                    i, rank_));
     return own;
   }
 
@@ -135,7 +147,8 @@ class JobLoader {
     if (state.empty()) return;
     auto position = position_from(state);
     const auto& begin = shared_.at("window");
-    if (again_ && begin.find("loader") && begin.at("loader").as<size_t>() == i) position.samples = begin.at("samples").integer();
+    if (again_ && begin.find("loader") && begin.at("loader").as<size_t>() == i)
+      position.samples = begin.at("samples").integer();
     load_position(parts_.loaders[i], position, load_);
   }
 
@@ -143,7 +156,8 @@ class JobLoader {
     const auto state = saved("schedulers", i);
     if (state.empty()) return;
     const auto& scheduler = parts_.schedulers[i];
-    load_.now([&] { scheduler->load_state(state); }, [scheduler, before = scheduler->save_state()] { scheduler->load_state(before); });
+    load_.now([&] { scheduler->load_state(state); },
+              [scheduler, before = scheduler->save_state()] { scheduler->load_state(before); });
   }
 
   void window() {
@@ -153,16 +167,24 @@ class JobLoader {
     const auto undo = [accumulation = parts_.accumulation, before] { accumulation->load_state(before); };
     if (!again_) {
       load_.now([&] { parts_.accumulation->load_state(own_.at("accumulation")); }, undo);
-      load_.at_end([gradients = own_.find("gradients") ? own_.at("gradients") : State(), parts = parts_] { put_gradients(parts, gradients); });
+      load_.at_end([gradients = own_.find("gradients") ? own_.at("gradients") : State(), parts = parts_] {
+        put_gradients(parts, gradients);
+      });
       return;
     }
     if (open > 0 && !begin.find("loader"))
-      throw CheckpointError("MU242", formatted("the checkpoint was saved by {} ranks inside a window of gradient accumulation, whose gradients cannot be "
-                                               "taken up here, and its loader cannot go back to the window's begin: resume with {} ranks under 'ddp', or "
-                                               "from a checkpoint between windows", saved_ranks_, saved_ranks_));
+      throw CheckpointError("MU242", formatted("the checkpoint was saved by {} ranks inside a window of gradient "
+                                               "accumulation, whose gradients cannot be "
+                                               "taken up here, and its loader cannot go back to the window's begin: "
+                                               "resume with {} ranks under 'ddp', or "
+                                               "from a checkpoint between windows",
+                                               saved_ranks_, saved_ranks_));
     if (open > 0)
-      notes_.push_back(formatted("saved by {} ranks inside a window of gradient accumulation: its {} micro-batches will run again, since their "
-                                 "gradients cannot be taken up here", saved_ranks_, open));
+      notes_.push_back(
+          formatted("saved by {} ranks inside a window of gradient accumulation: its {} micro-batches will run again, "
+                    "since their "
+                    "gradients cannot be taken up here",
+                    saved_ranks_, open));
     load_.now([&] { parts_.accumulation->reset(); }, undo);
     load_.at_end([parts = parts_] { put_gradients(parts, State()); });
   }
@@ -181,7 +203,9 @@ class JobLoader {
 
   void model(size_t i) {
     const auto& saved = shared_.at("models").list()[i];
-    if (!saved.empty()) load_.at_end(prepare_weights(*parts_.models[i], saved.at("weights"), how_.strict, TensorReader(&how_.checkpoint)));
+    if (!saved.empty())
+      load_.at_end(
+          prepare_weights(*parts_.models[i], saved.at("weights"), how_.strict, TensorReader(&how_.checkpoint)));
   }
 
   /// What a communication hook carries belongs to this rank of this world.
@@ -189,7 +213,8 @@ class JobLoader {
     const auto& saved = own_.at("communication").list().at(i);
     if (!same_world_ || saved.empty()) return;
     const auto& managed = parts_.models[i]->managed;
-    load_.now([&] { managed->load_communication(saved); }, [managed, before = clone(managed->save_communication())] { managed->load_communication(before); });
+    load_.now([&] { managed->load_communication(saved); },
+              [managed, before = clone(managed->save_communication())] { managed->load_communication(before); });
   }
 
   void optimizer(size_t i) {
@@ -200,11 +225,15 @@ class JobLoader {
   void random() {
     if (rank_ < saved_ranks_) {
       const auto before = random_state(parts_.device);
-      load_.now([&] { set_random_state(own_.at("random"), parts_.device); }, [before, device = parts_.device] { set_random_state(before, device); });
+      load_.now([&] { set_random_state(own_.at("random"), parts_.device); },
+                [before, device = parts_.device] { set_random_state(before, device); });
     }
     if (!same_world_ && rank_ == 0)
-      notes_.push_back(formatted("saved by {} ranks, resumed by {}: random numbers that each rank draws for itself will differ from those of a run "
-                                 "that was not interrupted", saved_ranks_, parts_.group.size()));
+      notes_.push_back(
+          formatted("saved by {} ranks, resumed by {}: random numbers that each rank draws for itself will differ from "
+                    "those of a run "
+                    "that was not interrupted",
+                    saved_ranks_, parts_.group.size()));
   }
 
   const JobParts& parts_;
@@ -214,7 +243,7 @@ class JobLoader {
   int rank_;
   int saved_ranks_;
   bool same_world_;
-  bool again_;   // an open window begins again
+  bool again_;  // an open window begins again
   State own_;
   std::vector<std::string> notes_;
 };
@@ -225,8 +254,9 @@ CheckpointContents save_job(const JobParts& parts) {
   CheckpointContents job;
   State::List models, optimizers, schedulers, loaders, objects;
   for (const auto& model : parts.models)
-    models.push_back(State::Map{{"class", model->module->name()},
-                                {"weights", save_weights_state(*model, "models/" + std::to_string(models.size()), job.slices)}});
+    models.push_back(
+        State::Map{{"class", model->module->name()},
+                   {"weights", save_weights_state(*model, "models/" + std::to_string(models.size()), job.slices)}});
   for (const auto& optimizer : parts.optimizers)
     optimizers.push_back(optimizer->save_state("optimizers/" + std::to_string(optimizers.size()), job.slices));
   for (const auto& scheduler : parts.schedulers) schedulers.push_back(scheduler->save_state());
@@ -239,7 +269,8 @@ CheckpointContents save_job(const JobParts& parts) {
   divide(parts.group, std::move(loaders), "loaders", job);
   divide(parts.group, std::move(objects), "objects", job);
   job.own.set("accumulation", parts.accumulation->save_state());
-  if (parts.accumulation->open_micro_batches() > 0 && !sharded(parts)) job.own.set("gradients", waiting_gradients(parts));
+  if (parts.accumulation->open_micro_batches() > 0 && !sharded(parts))
+    job.own.set("gradients", waiting_gradients(parts));
   State::List communication;
   for (const auto& model : parts.models) communication.push_back(model->managed->save_communication());
   job.own.set("communication", std::move(communication));
@@ -247,6 +278,8 @@ CheckpointContents save_job(const JobParts& parts) {
   return job;
 }
 
-std::vector<std::string> load_job(const JobParts& parts, const JobLoad& how, AtomicLoad& load) { return JobLoader(parts, how, load).run(); }
+std::vector<std::string> load_job(const JobParts& parts, const JobLoad& how, AtomicLoad& load) {
+  return JobLoader(parts, how, load).run();
+}
 
 }  // namespace muster::runtime

@@ -1,23 +1,22 @@
 #pragma once
 
-#include "accumulation.h"
-#include "prepared_optimizer.h"
-#include "saved_scheduler.h"
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
+#include <c10/core/Device.h>
+
+#include "accumulation.h"
 #include "muster/data/loader_state.h"
 #include "muster/dist/communicator.h"
 #include "muster/runtime/atomic_load.h"
 #include "muster/runtime/model.h"
 #include "muster/runtime/saved_item.h"
 #include "muster/tree/state.h"
-
-#include <c10/core/Device.h>
-
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
+#include "prepared_optimizer.h"
+#include "saved_scheduler.h"
 
 namespace muster::runtime {
 
@@ -39,8 +38,8 @@ CheckpointContents save_job(const JobParts& parts);
 /// How the state of a job is loaded.
 struct JobLoad {
   const Checkpoint& checkpoint;
-  const State& shared;   ///< the checkpoint's shared state, after the hooks
-  bool strict = true;    ///< a name or an object that only the checkpoint or only the program has is an error
+  const State& shared;  ///< the checkpoint's shared state, after the hooks
+  bool strict = true;   ///< a name or an object that only the checkpoint or only the program has is an error
 };
 
 /// Checks that the states fit, and loads what can only be loaded whole; models and optimizers follow in load.commit().

@@ -1,12 +1,12 @@
 #include "muster/runtime/leaf_operations.h"
 
-#include "muster/base/error.h"
-#include "muster/base/format.h"
-#include "muster/base/shown.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/base/shown.h"
 
 namespace muster::runtime {
 namespace {
@@ -14,7 +14,9 @@ namespace {
 /// So many places are named in an error.
 constexpr std::size_t kShown = 8;
 
-std::string place_of(const tree::Leaf& leaf) { return (leaf.path.empty() ? "itself" : leaf.path) + (leaf.defined ? "" : " undefined"); }
+std::string place_of(const tree::Leaf& leaf) {
+  return (leaf.path.empty() ? "itself" : leaf.path) + (leaf.defined ? "" : " undefined");
+}
 
 /// Every place, ended by a zero.
 std::string text_of(const std::vector<tree::Leaf>& leaves) {
@@ -36,34 +38,39 @@ std::string in_words(const std::string& text) {
   return formatted("{} tensor{}{}", count, count == 1 ? "" : "s", count == 0 ? "" : " (" + places + ")");
 }
 
-void require_equal_places(const dist::Communicator& group, std::string_view verb, const std::vector<tree::Leaf>& leaves) {
+void require_equal_places(const dist::Communicator& group, std::string_view verb,
+                          const std::vector<tree::Leaf>& leaves) {
   auto tag = group.tag();
   tag.label = "comparing the values of " + std::string(verb);
   const auto all = group.tagged(tag).all_gather_bytes(text_of(leaves));
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
-      throw UsageError("MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
-                                          "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
-                                          verb, in_words(all[0]), rank, in_words(all[rank])));
+      throw UsageError(
+          "MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
+                             "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
+                             verb, in_words(all[0]), rank, in_words(all[rank])));
 }
 
-/// Where nothing compares the values first, the other ranks have begun with the first tensor: meeting them in another operation ends theirs
-/// with an error that quotes the label. Where all ranks refuse, all come out of it well.
-[[noreturn]] void refuse_undefined(const dist::Communicator& group, std::string_view verb, const tree::Leaf& leaf, bool compared) {
+/// Where nothing compares the values first, the other ranks have begun with the first tensor: meeting them in another
+/// operation ends theirs with an error that quotes the label. Where all ranks refuse, all come out of it well.
+[[noreturn]] void refuse_undefined(const dist::Communicator& group, std::string_view verb, const tree::Leaf& leaf,
+                                   bool compared) {
   const auto what = formatted("{} of an undefined tensor{}", verb, leaf.path.empty() ? "" : " at " + leaf.path);
   auto tag = group.tag();
   tag.label = "refusing the " + what;
   if (!compared && group.size() > 1) try {
       group.tagged(tag).barrier();
-    } catch (const CommError&) {   // the others know now
+    } catch (const CommError&) {  // the others know now
     }
-  throw UsageError("MU177", formatted("{} on rank {}; give it a value, or make it an optional that is empty on every rank", what, group.rank()));
+  throw UsageError("MU177",
+                   formatted("{} on rank {}; give it a value, or make it an optional that is empty on every rank", what,
+                             group.rank()));
 }
 
 }  // namespace
 
-LeafOperations::LeafOperations(const dist::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
-                               int source)
+LeafOperations::LeafOperations(const dist::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves,
+                               bool varies, int source)
     : group_(group), tag_(group.tag()) {
   if (source >= 0 && source != group.rank())
     for (auto& leaf : leaves) leaf.defined = true;

@@ -1,7 +1,10 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
 #include "all_or_none.h"
 #include "model_state.h"
-#include "parts.h"
-
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/base/log.h"
@@ -14,21 +17,20 @@
 #include "muster/format/input_file.h"
 #include "muster/format/python_file.h"
 #include "muster/runtime/saving.h"
-
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <utility>
+#include "parts.h"
 
 namespace muster::runtime {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// As much of each tensor as ranks compare: weights of two saves differ at their beginnings, and one page costs next to nothing.
+/// As much of each tensor as ranks compare: weights of two saves differ at their beginnings, and one page costs next to
+/// nothing.
 constexpr std::size_t kComparedBytes = 4096;
 
-bool is_torch_file(const fs::path& path) { return format::is_python_file(format::source_of(std::make_shared<const format::InputFile>(path))); }
+bool is_torch_file(const fs::path& path) {
+  return format::is_python_file(format::source_of(std::make_shared<const format::InputFile>(path)));
+}
 
 bool is_tensor(const State& state) { return state.kind() == State::Kind::tensor; }
 
@@ -41,7 +43,8 @@ bool holds_tensors_only(const State& state) {
 State weights_among(State saved, const fs::path& path, std::string& note) {
   if (saved.kind() != State::Kind::map) return saved;
   const auto& entries = saved.map();
-  if (std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return is_tensor(entry.second); })) return saved;
+  if (std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return is_tensor(entry.second); }))
+    return saved;
   const auto is_candidate = [](const auto& entry) { return holds_tensors_only(entry.second); };
   const auto found = std::find_if(entries.begin(), entries.end(), is_candidate);
   if (found == entries.end() || std::any_of(found + 1, entries.end(), is_candidate)) return saved;
@@ -53,15 +56,18 @@ State weights_among(State saved, const fs::path& path, std::string& note) {
 }
 
 /// Names that a safetensors file does not repeat get the tensor they are tied to, where the module asks for them.
-void add_tied(State::Map& weights, const LoadedWeights& loaded, const torch::nn::Module& module, const std::string& prefix) {
+void add_tied(State::Map& weights, const LoadedWeights& loaded, const torch::nn::Module& module,
+              const std::string& prefix) {
   for (const auto& [name, _] : weights_of(module)) {
     const auto kept = loaded.metadata.find(prefix + name);
     if (kept == loaded.metadata.end()) continue;
     const auto has = [&](const std::string& wanted) {
-      return std::find_if(loaded.tensors.begin(), loaded.tensors.end(), [&](const auto& entry) { return entry.first == wanted; });
+      return std::find_if(loaded.tensors.begin(), loaded.tensors.end(),
+                          [&](const auto& entry) { return entry.first == wanted; });
     };
     const auto value = has(kept->second);
-    if (has(prefix + name) == loaded.tensors.end() && value != loaded.tensors.end()) weights.emplace_back(prefix + name, value->second);
+    if (has(prefix + name) == loaded.tensors.end() && value != loaded.tensors.end())
+      weights.emplace_back(prefix + name, value->second);
   }
 }
 
@@ -82,21 +88,26 @@ std::string signature(const StateDictFit& fit) {
     for (const auto& name : *names) add_text(name);
   for (const auto& [_, value] : fit.pairs) {
     add_text(c10::str(value.scalar_type(), value.sizes()));
-    if (value.is_contiguous() && value.device().is_cpu()) sum.update(value.const_data_ptr(), std::min(value.nbytes(), kComparedBytes));
+    if (value.is_contiguous() && value.device().is_cpu())
+      sum.update(value.const_data_ptr(), std::min(value.nbytes(), kComparedBytes));
   }
   return format::to_hex(sum.value());
 }
 
 void require_alike(const std::vector<std::string>& signatures, const fs::path& path) {
-  const auto other = std::find_if(signatures.begin(), signatures.end(), [&](const auto& one) { return one != signatures.front(); });
+  const auto other =
+      std::find_if(signatures.begin(), signatures.end(), [&](const auto& one) { return one != signatures.front(); });
   if (other != signatures.end())
-    throw CheckpointError("MU250", formatted("rank 0 and rank {} read different weights from {}: all ranks must see the same files, and nobody may write to "
-                                             "them meanwhile; nothing was loaded", other - signatures.begin(), path.string()));
+    throw CheckpointError("MU250", formatted("rank 0 and rank {} read different weights from {}: all ranks must see "
+                                             "the same files, and nobody may write to "
+                                             "them meanwhile; nothing was loaded",
+                                             other - signatures.begin(), path.string()));
 }
 
 }  // namespace
 
-LoadReport Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module, const fs::path& path, const LoadStateDictOptions& options) const {
+LoadReport Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module, const fs::path& path,
+                                const LoadStateDictOptions& options) const {
   if (!module) throw UsageError("MU173", "load_model was given an empty module holder; make the module first");
   const auto prepared = parts_->prepared(*module);
   std::string note;

@@ -39,7 +39,8 @@ LoadersInUse::Evenness LoadersInUse::set_even(std::optional<bool> even) const {
 std::shared_ptr<data::LoaderState> LoadersInUse::innermost() const {
   std::shared_ptr<data::LoaderState> latest;
   for (const auto& entry : loaders_)
-    if (auto loader = entry.lock(); loader && loader->running() && (!latest || loader->began() > latest->began())) latest = std::move(loader);
+    if (auto loader = entry.lock(); loader && loader->running() && (!latest || loader->began() > latest->began()))
+      latest = std::move(loader);
   return latest;
 }
 
@@ -59,7 +60,8 @@ std::optional<StepRows> LoadersInUse::rows() const {
   if (!loader) return std::nullopt;
   const auto samples = loader->samples();
   if (samples.local == 0) return std::nullopt;
-  return StepRows{.equal = is_equal(*loader), .local = samples.local, .local_real = samples.local_real, .real = samples.real};
+  return StepRows{
+      .equal = is_equal(*loader), .local = samples.local, .local_real = samples.local_real, .real = samples.real};
 }
 
 }  // namespace muster::runtime

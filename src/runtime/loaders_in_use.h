@@ -1,14 +1,13 @@
 #pragma once
 
-#include "accumulation.h"
-
-#include "muster/data/loader_state.h"
-#include "muster/runtime/metrics.h"
-
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "accumulation.h"
+#include "muster/data/loader_state.h"
+#include "muster/runtime/metrics.h"
 
 namespace muster::runtime {
 

@@ -1,9 +1,9 @@
 #include "muster/runtime/metrics.h"
 
+#include <ATen/ops/cat.h>
+
 #include "muster/base/error.h"
 #include "muster/runtime/values.h"
-
-#include <ATen/ops/cat.h>
 
 namespace muster::runtime {
 namespace {
@@ -18,7 +18,8 @@ at::Tensor with_rows(const at::Tensor& tensor) { return tensor.dim() == 0 ? tens
 
 at::Tensor gather_rows(const dist::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step) {
   const bool cut = per_sample(tensor, step);
-  const auto all = !step || step->equal ? gather_tensor(group, tensor) : at::cat(group.all_gather_uneven(with_rows(tensor.detach())));
+  const auto all = !step || step->equal ? gather_tensor(group, tensor)
+                                        : at::cat(group.all_gather_uneven(with_rows(tensor.detach())));
   return cut && all.size(0) > step->real ? all.narrow(0, 0, step->real) : all;
 }
 
@@ -34,8 +35,10 @@ at::Tensor join_rows(const std::vector<at::Tensor>& parts) {
 }
 
 void NothingGathered::operator()(at::Tensor&) const {
-  throw UsageError("MU254", "gathered() of a collector was called where no rank has added anything since the last call, so it has no tensor to give: "
-                            "add() values first, or leave gathered() out where a loader has no batches");
+  throw UsageError("MU254",
+                   "gathered() of a collector was called where no rank has added anything since the last call, so it "
+                   "has no tensor to give: "
+                   "add() values first, or leave gathered() out where a loader has no batches");
 }
 
 }  // namespace muster::runtime

@@ -10,10 +10,13 @@ void ModelRegistry::add(const std::shared_ptr<PreparedModel>& model) {
   model->managed->join_job(rounds_, static_cast<int64_t>(models_.size()));
 }
 
-std::shared_ptr<PreparedModel> ModelRegistry::at(int64_t place) const { return models_.at(static_cast<size_t>(place - 1)).lock(); }
+std::shared_ptr<PreparedModel> ModelRegistry::at(int64_t place) const {
+  return models_.at(static_cast<size_t>(place - 1)).lock();
+}
 
 int64_t ModelRegistry::place_of(const PreparedModel& model) const {
-  const auto found = std::find_if(models_.begin(), models_.end(), [&](const auto& entry) { return entry.lock().get() == &model; });
+  const auto found =
+      std::find_if(models_.begin(), models_.end(), [&](const auto& entry) { return entry.lock().get() == &model; });
   return found - models_.begin() + 1;
 }
 

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/parallel/job_rounds.h"
-#include "muster/runtime/model.h"
-
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include <torch/nn/module.h>
+
+#include "muster/parallel/job_rounds.h"
+#include "muster/runtime/model.h"
 
 namespace muster::runtime {
 

@@ -1,16 +1,16 @@
 #include "model_state.h"
 
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/base/shown.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/optim/flat_source.h"
-
-#include <algorithm>
-#include <unordered_map>
-#include <utility>
-#include <vector>
 
 namespace muster::runtime {
 namespace {
@@ -26,7 +26,8 @@ bool has_name(const NamedTensors& tensors, const std::string& name) {
 }
 
 /// Copies values in, through the gate of who else reads and writes these parameters.
-std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<at::Tensor, at::Tensor>> copies, std::vector<at::Tensor> written) {
+std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<at::Tensor, at::Tensor>> copies,
+                              std::vector<at::Tensor> written) {
   return [copies = std::move(copies), managed = model.managed, written = std::move(written)] {
     optim::write_parameters(managed.get(), written, [&] { copy_values(copies); });
   };
@@ -44,15 +45,18 @@ State save_weights_state(const PreparedModel& model, const std::string& path, st
   }
   if (cut.empty()) {
     State::Map whole;
-    for (auto& [name, tensor] : model.managed->full_state(/*main_only=*/true)) whole.emplace_back(name, tensor.detach());
+    for (auto& [name, tensor] : model.managed->full_state(/*main_only=*/true))
+      whole.emplace_back(name, tensor.detach());
     return whole;
   }
   for (auto& [name, tensor] : weights_of(*model.module))
-    if (!cut.contains(tensor.unsafeGetTensorImpl())) weights.set(name, tensor.detach().to(model.managed->stored_dtype(tensor)));
+    if (!cut.contains(tensor.unsafeGetTensorImpl()))
+      weights.set(name, tensor.detach().to(model.managed->stored_dtype(tensor)));
   return weights;
 }
 
-std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict, const TensorReader& reader) {
+std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict,
+                                      const TensorReader& reader) {
   std::string wrong;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<at::Tensor> written;
@@ -63,11 +67,10 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
     const auto* found = weights.find(name);
     const auto part = parts.find(tensor.unsafeGetTensorImpl());
     const auto dtype = model.managed->stored_dtype(tensor);
-    if (!found)
-      wrong += strict ? "\n  " + shown(name) + " is not in the checkpoint" : "";
+    if (!found) wrong += strict ? "\n  " + shown(name) + " is not in the checkpoint" : "";
     else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != dtype)
-      wrong += "\n  " + shown(name) + ": " + described(reader.dtype(*found), reader.sizes(*found)) + " in the checkpoint, " +
-               described(dtype, tensor.sizes()) + " here";
+      wrong += "\n  " + shown(name) + ": " + described(reader.dtype(*found), reader.sizes(*found)) +
+               " in the checkpoint, " + described(dtype, tensor.sizes()) + " here";
     else if (wrong.empty()) {
       copies.emplace_back(part == parts.end() ? tensor : part->second.values,
                           part == parts.end() ? reader.whole(*found) : reader.part(*found, part->second));
@@ -77,12 +80,16 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   for (const auto& [name, tensor] : weights.map())
     if (strict && !has_name(own, name)) wrong += "\n  " + shown(name) + " is not in the model";
   if (!wrong.empty())
-    throw CheckpointError("MU240", formatted("the weights of model {} do not fit the checkpoint:{}\nbuild the model with the sizes it was saved "
-                                             "with, or pass over names that only one side has with .strict = false", model.module->name(), wrong));
+    throw CheckpointError(
+        "MU240",
+        formatted("the weights of model {} do not fit the checkpoint:{}\nbuild the model with the sizes it was saved "
+                  "with, or pass over names that only one side has with .strict = false",
+                  model.module->name(), wrong));
   return writing(model, std::move(copies), std::move(written));
 }
 
-std::function<void()> prepare_values(const PreparedModel& model, const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
+std::function<void()> prepare_values(const PreparedModel& model,
+                                     const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
   PartMap parts;
   for (auto& part : model.managed->parts()) parts[part.parameter.unsafeGetTensorImpl()] = part;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;

@@ -1,15 +1,14 @@
 #pragma once
 
-#include "sliced_state.h"
-
-#include "muster/runtime/model.h"
-#include "muster/tree/state.h"
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "muster/runtime/model.h"
+#include "muster/tree/state.h"
+#include "sliced_state.h"
 
 namespace muster::runtime {
 
@@ -21,11 +20,13 @@ State save_weights_state(const PreparedModel& model, const std::string& path, st
 /// copies them in.
 /// Throws: CheckpointError (MU240) with all that does not fit; names that only the model or only `weights` has are
 /// ignored unless `strict`.
-std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict, const TensorReader& reader);
+std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict,
+                                      const TensorReader& reader);
 
 /// Takes pairs of a tensor of the module and a whole value for it, of the same shape. The returned function copies in
 /// this rank's part of the values, converted to the tensor's dtype.
-std::function<void()> prepare_values(const PreparedModel& model, const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs);
+std::function<void()> prepare_values(const PreparedModel& model,
+                                     const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs);
 
 /// This rank's parts of the models' sharded parameters.
 PartMap parts_of(const std::vector<std::shared_ptr<PreparedModel>>& models);

@@ -1,10 +1,10 @@
 #include "muster/runtime/objects.h"
 
-#include "muster/base/error.h"
-#include "muster/base/format.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster::runtime {
 
@@ -17,11 +17,12 @@ dist::Communicator for_objects(const dist::Communicator& group) {
 at::Tensor broadcast_packed(const dist::Communicator& group, const at::Tensor& packed, int source) {
   const bool here = group.rank() == source;
   auto tag = for_objects(group).tag();
-  tag.leaves = 2;   // the size, then the bytes
+  tag.leaves = 2;  // the size, then the bytes
   const auto size = at::scalar_tensor(here ? packed.numel() : 0, at::kLong);
   group.tagged(tag).broadcast(size, source);
   if (size.item<int64_t>() < 0)
-    throw CommError("MU050", formatted("rank {} announced an object of {} bytes: do all ranks run the same build?", source, size.item<int64_t>()));
+    throw CommError("MU050", formatted("rank {} announced an object of {} bytes: do all ranks run the same build?",
+                                       source, size.item<int64_t>()));
   const auto bytes = here ? packed : at::empty({size.item<int64_t>()}, at::kByte);
   tag.leaf = 1;
   group.tagged(tag).broadcast(bytes, source);

@@ -20,7 +20,8 @@ GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
   if (options.gradient_accumulation_steps == 1) return chosen;
   if (chosen.num_steps != 1 && chosen.num_steps != options.gradient_accumulation_steps)
     throw ConfigError("MU181", "gradient_accumulation_steps is " + std::to_string(options.gradient_accumulation_steps) +
-                                   " and gradient_accumulation.num_steps " + std::to_string(chosen.num_steps) + "; give one of them");
+                                   " and gradient_accumulation.num_steps " + std::to_string(chosen.num_steps) +
+                                   "; give one of them");
   chosen.num_steps = options.gradient_accumulation_steps;
   return chosen;
 }

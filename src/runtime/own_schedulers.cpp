@@ -1,12 +1,11 @@
-#include "parts.h"
-
-#include "muster/base/error.h"
-#include "muster/optim/composed_schedulers.h"
+#include <algorithm>
+#include <utility>
 
 #include <torch/types.h>
 
-#include <algorithm>
-#include <utility>
+#include "muster/base/error.h"
+#include "muster/optim/composed_schedulers.h"
+#include "parts.h"
 
 namespace muster::runtime {
 
@@ -17,17 +16,19 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> schedule
     return prepared && &prepared->inner() == &scheduler->optimizer();
   });
   if (found == optimizers_->end())
-    throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
-                              "from under its scheduler) and prepare both");
+    throw UsageError("MU174",
+                     "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
+                     "from under its scheduler) and prepare both");
   const auto saved = saves_.add(std::make_shared<SavedScheduler>(scheduler));
   if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
-    return Scheduler(nullptr,
-                     [plateau, group = group_](double metric) {
-                       const auto mean = at::scalar_tensor(metric, at::kDouble);
-                       group.as_library("the metric of a scheduler").all_reduce(mean, dist::ReduceOp::mean);
-                       plateau->step(mean.item<double>());
-                     },
-                     saved, scheduler);
+    return Scheduler(
+        nullptr,
+        [plateau, group = group_](double metric) {
+          const auto mean = at::scalar_tensor(metric, at::kDouble);
+          group.as_library("the metric of a scheduler").all_reduce(mean, dist::ReduceOp::mean);
+          plateau->step(mean.item<double>());
+        },
+        saved, scheduler);
   return Scheduler(
       [scheduler, keep = found->lock(), turns = scheduler_turns({*found})] {
         for (int left = turns(); left > 0; --left) scheduler->step();

@@ -1,7 +1,19 @@
 #include "parts.h"
 
-#include "gradients.h"
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <exception>
+#include <unordered_set>
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "gradients.h"
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -21,25 +33,13 @@
 #include "muster/runtime/values.h"
 #include "muster/strategy/resolve.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
-#include <torch/types.h>
-#include <torch/utils.h>
-
-#include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <cstdlib>
-#include <exception>
-#include <unordered_set>
-
 namespace muster::runtime {
 namespace {
 
 /// A wish of the launcher fills what the program left at its default, and must not contradict what it set.
 template <class Option, class Name>
-void follow_wish(const Environment& environment, const char* variable, Option& option, const Option& fallback, Name name) {
+void follow_wish(const Environment& environment, const char* variable, Option& option, const Option& fallback,
+                 Name name) {
   const auto wish = environment.find(variable);
   if (!wish) return;
   const auto wanted = [&] {
@@ -48,8 +48,8 @@ void follow_wish(const Environment& environment, const char* variable, Option& o
   }();
   const std::string told(name(option)), asked(name(wanted));
   if (told != asked && told != std::string(name(fallback)))
-    throw ConfigError("MU171", "the program asks for '" + told + "' and the launcher, by the variable " + variable + ", for '" +
-                                   asked + "'; drop one of them");
+    throw ConfigError("MU171", "the program asks for '" + told + "' and the launcher, by the variable " + variable +
+                                   ", for '" + asked + "'; drop one of them");
   if (told != asked) option = wanted;
 }
 
@@ -60,11 +60,15 @@ void follow_timeout(const Environment& environment, int64_t& seconds, int64_t fa
   int64_t wanted = -1;
   const auto [end, error] = std::from_chars(wish->data(), wish->data() + wish->size(), wanted);
   if (error != std::errc() || end != wish->data() + wish->size() || wanted < 0)
-    throw ConfigError("MU021", formatted("variable {} is '{}', but a whole number of seconds is wanted", cluster::kTimeout, *wish));
+    throw ConfigError(
+        "MU021", formatted("variable {} is '{}', but a whole number of seconds is wanted", cluster::kTimeout, *wish));
   if (wanted == 0 || wanted == seconds) return;
   if (seconds != fallback)
-    throw ConfigError("MU171", formatted("the program asks for a time-out of {} s and the launcher, by the variable {}, for {} s; drop one of them",
-                                         seconds, cluster::kTimeout, wanted));
+    throw ConfigError(
+        "MU171",
+        formatted(
+            "the program asks for a time-out of {} s and the launcher, by the variable {}, for {} s; drop one of them",
+            seconds, cluster::kTimeout, wanted));
   seconds = wanted;
 }
 
@@ -73,8 +77,10 @@ RuntimeOptions resolve(RuntimeOptions options, const Environment& environment) {
   const auto by_name = [](const auto& option) { return option.name(); };
   follow_wish(environment, cluster::kPrecision, options.precision, defaults.precision, by_name);
   options.strategy = strategy::resolve_strategy(
-      options.strategy, {.name = environment.find(cluster::kStrategy), .sharding = environment.find(cluster::kSharding)}, environment);
-  follow_wish(environment, cluster::kAccelerator, options.accelerator, defaults.accelerator, [](const std::string& s) { return s; });
+      options.strategy,
+      {.name = environment.find(cluster::kStrategy), .sharding = environment.find(cluster::kSharding)}, environment);
+  follow_wish(environment, cluster::kAccelerator, options.accelerator, defaults.accelerator,
+              [](const std::string& s) { return s; });
   follow_timeout(environment, options.timeout_seconds, defaults.timeout_seconds);
   return options;
 }
@@ -90,7 +96,8 @@ int processes_wanted(const RuntimeOptions& options) {
 Parts::Parts(const RuntimeOptions& options)
     : options_(resolve(options, Environment::of_process())), cluster_(read_cluster()), device_(c10::kCPU),
       registry_(std::make_shared<ModelRegistry>()) {
-  device_ = device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
+  device_ =
+      device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
   if (options_.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
   const int wanted = processes_wanted(options_);
   if (cluster_.launcher != LauncherKind::none || wanted <= 1) launch();
@@ -102,7 +109,8 @@ void Parts::launch() {
   how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
   how.processes = processes_wanted(options_);
   cluster_ = muster::launch(how);
-  device_ = device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
+  device_ =
+      device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
   connect();
   launched_ = true;
 }
@@ -135,16 +143,21 @@ void Parts::choose_memory() {
   const bool launched = cluster_.launcher != LauncherKind::none;
   kept_memory_ = device_.is_cpu() ? device::choose_kept_memory(options_.keep_memory, launched) : device::KeptMemory{};
   if (!device_.is_cpu()) return;
-  notes_.push_back(kept_memory_.kept ? formatted("memory: what tensors free is kept for the next step ({}); the process stays as large as at its peak, "
-                                                 "about a fifth above what its tensors hold", kept_memory_.reason)
-                                     : formatted("memory: what tensors free goes back to the system ({}); steps with large tensors are slower",
-                                                 kept_memory_.reason));
+  notes_.push_back(
+      kept_memory_.kept
+          ? formatted(
+                "memory: what tensors free is kept for the next step ({}); the process stays as large as at its peak, "
+                "about a fifth above what its tensors hold",
+                kept_memory_.reason)
+          : formatted("memory: what tensors free goes back to the system ({}); steps with large tensors are slower",
+                      kept_memory_.reason));
 }
 
 void Parts::settle_precision() {
   const auto precision = options_.precision;
   precision::require_supported(precision, device_);
-  if (precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled) precision::GradScaler check(options_.grad_scaler);
+  if (precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled)
+    precision::GradScaler check(options_.grad_scaler);
   if (!device_.is_cpu()) return;
   if (precision.kind() == PrecisionKind::f16_mixed) hook::run_half_lstm_in_float();
   const auto emulation = precision::emulation_on_cpu(precision, device::multiplies_bfloat16());
@@ -207,7 +220,8 @@ void Parts::share_cores() {
   // LibTorch read the variable when it was loaded, which launch() may have set since.
   const auto told = Environment::of_process().find("OMP_NUM_THREADS");
   // A launcher that does not say how many threads a rank may use would give each of them all cores.
-  at::set_num_threads(told ? std::max(1, std::atoi(told->c_str())) : std::max(1, at::get_num_threads() / cluster_.local_world_size));
+  at::set_num_threads(told ? std::max(1, std::atoi(told->c_str()))
+                           : std::max(1, at::get_num_threads() / cluster_.local_world_size));
 }
 
 void Parts::require_launched() const {
@@ -231,7 +245,8 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
   // Not before: what a model that is cut over ranks took when it was built should go back to the system.
   if (kept_memory_.kept) device::keep_freed_memory();
   const precision::PrecisionPolicy policy(options_.precision, managed->forward_casts());
-  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
+  auto model =
+      std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
   registry_->add(model);
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.follow_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
@@ -244,14 +259,21 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
   require_launched();
   for (const auto& entry : *optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
-  OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .before_round = {}, .group = group_, .optimizers = optimizers_,
-                           .registry = registry_, .scaling = {}, .trace = trace_};
+  OptimizerSetting setting{.accumulation = accumulation_,
+                           .after_step = {},
+                           .before_round = {},
+                           .group = group_,
+                           .optimizers = optimizers_,
+                           .registry = registry_,
+                           .scaling = {},
+                           .trace = trace_};
   if (scales_losses()) setting.scaling = options_.grad_scaler;
   setting.before_round = [weak = weak_from_this()] {
     if (const auto parts = weak.lock()) parts->follow_loss_scale();
   };
   report_.step(0);
-  setting.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0}, weak = weak_from_this()](Optimizer& handle) mutable {
+  setting.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0},
+                        weak = weak_from_this()](Optimizer& handle) mutable {
     report.step(++steps);
     if (const auto parts = weak.lock()) parts->watch_generators();
     call_each(callbacks, &Callback::on_after_optimizer_step, handle);
@@ -287,7 +309,8 @@ bool Parts::scales_losses() const {
 double Parts::loss_scale() const {
   std::optional<double> smallest;
   for_each_optimizer([&](PreparedOptimizer& optimizer) {
-    if (const auto* scaler = optimizer.scaler()) smallest = std::min(smallest.value_or(scaler->scale()), scaler->scale());
+    if (const auto* scaler = optimizer.scaler())
+      smallest = std::min(smallest.value_or(scaler->scale()), scaler->scale());
   });
   return smallest.value_or(1);
 }
@@ -332,8 +355,10 @@ double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double m
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
   // Under loss scaling such gradients are expected now and then, and the step will be skipped.
   if (options.error_if_nonfinite && !std::isfinite(norm) && !scales_losses())
-    throw UsageError("MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
-                                     "with error_if_nonfinite off", options.norm_type, norm));
+    throw UsageError(
+        "MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
+                           "with error_if_nonfinite off",
+                           options.norm_type, norm));
   if (options.skip_if_nonfinite && !std::isfinite(norm)) {
     for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.skip_if_holding(parameters); });
     return norm;
@@ -350,7 +375,8 @@ void Parts::clip_grad_value(const std::vector<at::Tensor>& parameters, double cl
   meet_other_ranks(parameters);
   unscale_gradients(&parameters);
   torch::NoGradGuard no_grad;
-  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
+  for_each_gradient(*registry_, parameters,
+                    [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
 }
 
 void Parts::meet_other_ranks(const std::vector<at::Tensor>& parameters) const {
@@ -394,9 +420,11 @@ void Parts::set_seed(uint64_t seed, bool per_rank) {
 
 void Parts::watch_generators() {
   if (!generators_ || !generators_->note_step()) return;
-  const std::string note = log::format("MU070", ": all ranks draw the same random numbers, since their generators were in one state at the first step, so "
-                                       "noise and dropout repeat from rank to rank; if that is not meant, call set_seed(seed, /*per_rank=*/true), or "
-                                       "torch::manual_seed(seed + rank), after prepare");
+  const std::string note = log::format(
+      "MU070",
+      ": all ranks draw the same random numbers, since their generators were in one state at the first step, so "
+      "noise and dropout repeat from rank to rank; if that is not meant, call set_seed(seed, /*per_rank=*/true), or "
+      "torch::manual_seed(seed + rank), after prepare");
   notes_.push_back("random numbers: " + note);
   if (cluster_.is_main()) log::warning(note);
 }
@@ -407,8 +435,8 @@ void Parts::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f)
 }
 
 std::string Parts::plan() const {
-  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; told by {}\n", cluster_.world_size, cluster_.nodes,
-                            cluster_.rank, to_string(cluster_.launcher));
+  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; told by {}\n", cluster_.world_size,
+                               cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
   text += formatted("device: {}; backend: {}\n", device_.str(), group_.backend());
   text += formatted("precision: {}\n", options_.precision.name());
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());

@@ -1,19 +1,27 @@
 #pragma once
 
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+
 #include "accumulation.h"
 #include "alike_generators.h"
+#include "job_state.h"
 #include "loaders_in_use.h"
 #include "model_registry.h"
-#include "job_state.h"
-#include "prepared_optimizer.h"
-#include "saves.h"
-
-#include "muster/device/host_memory.h"
 #include "muster/base/signals.h"
 #include "muster/base/trace.h"
 #include "muster/cluster/cluster.h"
 #include "muster/cluster/report.h"
 #include "muster/data/loader.h"
+#include "muster/device/host_memory.h"
 #include "muster/dist/communicator.h"
 #include "muster/optim/scheduler.h"
 #include "muster/runtime/callback.h"
@@ -22,23 +30,14 @@
 #include "muster/runtime/optimizer.h"
 #include "muster/runtime/options.h"
 #include "muster/strategy/strategy.h"
-
-#include <torch/optim/optimizer.h>
-#include <torch/optim/schedulers/lr_scheduler.h>
-#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
-
-#include <exception>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
+#include "prepared_optimizer.h"
+#include "saves.h"
 
 namespace muster::runtime {
 
 /// Flags of a rank that the other ranks can ask for.
 struct Flags {
-  std::unique_ptr<SignalWatch> signals;   ///< from catch_signals() on
+  std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on
   bool trigger = false;
 };
 
@@ -122,16 +121,16 @@ class Parts : public std::enable_shared_from_this<Parts> {
   dist::Communicator group_;
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
-  std::shared_ptr<Accumulation> accumulation_;   // from connect() on
+  std::shared_ptr<Accumulation> accumulation_;  // from connect() on
   LoadersInUse loaders_;
   Saves saves_;
   Flags flags_;
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<uint64_t> seed_;
-  std::optional<AlikeGenerators> generators_;   // from connect() on; empty if they are synchronised on purpose
+  std::optional<AlikeGenerators> generators_;  // from connect() on; empty if they are synchronised on purpose
   device::KeptMemory kept_memory_;
-  std::vector<std::string> notes_;   // lines of plan() beyond the fixed ones
+  std::vector<std::string> notes_;  // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();
   bool launched_ = false;
   cluster::Report report_;

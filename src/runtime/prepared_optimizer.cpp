@@ -1,21 +1,20 @@
 #include "prepared_optimizer.h"
 
-#include "gradients.h"
-#include "model_state.h"
-
-#include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/optim/optimizer_state.h"
-#include "muster/strategy/agreement.h"
-
-#include <c10/util/ScopeExit.h>
-#include <torch/types.h>
-
 #include <algorithm>
 #include <exception>
 #include <map>
 #include <ranges>
 #include <utility>
+
+#include <c10/util/ScopeExit.h>
+#include <torch/types.h>
+
+#include "gradients.h"
+#include "model_state.h"
+#include "muster/base/error.h"
+#include "muster/base/log.h"
+#include "muster/optim/optimizer_state.h"
+#include "muster/strategy/agreement.h"
 
 namespace muster::runtime {
 
@@ -23,7 +22,8 @@ PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> in
     : inner_(std::move(inner)), setting_(std::move(setting)), fused_(*inner_) {
   if (setting_.scaling) scaler_.emplace(*setting_.scaling);
   if (fused_.repeated() > 0 && setting_.group.rank() == 0)
-    log::warning("a prepared optimizer was given ", fused_.repeated(), " tensor(s) again that its groups list before, as parameters() "
+    log::warning("a prepared optimizer was given ", fused_.repeated(),
+                 " tensor(s) again that its groups list before, as parameters() "
                  "does with tied weights; each is stepped and clipped once");
 }
 
@@ -50,8 +50,9 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
     return true;
   }
   if (complete && parameter.requires_grad() && setting_.group.size() > 1) {
-    throw ConfigError("MU178", "parameter " + std::to_string(index) + " of a prepared optimizer belongs to no prepared module, so "
-                               "its gradient would differ from rank to rank; prepare the module that owns it");
+    throw ConfigError("MU178", "parameter " + std::to_string(index) +
+                                   " of a prepared optimizer belongs to no prepared module, so "
+                                   "its gradient would differ from rank to rank; prepare the module that owns it");
   }
   return false;
 }
@@ -96,16 +97,18 @@ bool PreparedOptimizer::due_in_order(int64_t place) const {
 void PreparedOptimizer::meet_other_ranks(const std::vector<at::Tensor>* of) {
   if (setting_.group.size() == 1 || !setting_.accumulation->sync()) return;
   bind(/*complete=*/false);
-  // Backward comes to models in the reverse of the order in which programs name them, as long as nothing is known of it.
+  // Backward comes to models in the reverse of the order in which programs name them, as long as nothing is known of
+  // it.
   for (const auto& held : std::views::reverse(models_)) {
     if (!due(held)) continue;
     const auto holds = [&](const at::Tensor& parameter) { return held.model->managed->find(parameter) != nullptr; };
     if (of && std::none_of(of->begin(), of->end(), holds)) continue;
     if (setting_.before_round) setting_.before_round();
     const auto order = held.order;
-    const auto record = c10::make_scope_exit([&] {   // also where parameters turn out to be due: other ranks have it recorded
-      if (order) setting_.registry->rounds().repeat(order);
-    });
+    const auto record =
+        c10::make_scope_exit([&] {  // also where parameters turn out to be due: other ranks have it recorded
+          if (order) setting_.registry->rounds().repeat(order);
+        });
     repeat_rounds(order ? *order : parallel::JobRounds::Order{{held.place}, {held.place}});
   }
 }
@@ -117,7 +120,7 @@ void PreparedOptimizer::repeat_rounds(const parallel::JobRounds::Order& order) {
   std::exception_ptr first;
   for (const auto place : order.ended) try {
       if (const auto model = started.find(place); model != started.end()) model->second->managed->finish_round();
-    } catch (const UsageError&) {   // other ranks' backward has made the messages of all
+    } catch (const UsageError&) {  // other ranks' backward has made the messages of all
       if (!first) first = std::current_exception();
     }
   if (first) std::rethrow_exception(first);
@@ -131,7 +134,8 @@ void PreparedOptimizer::note_rounds() {
 void PreparedOptimizer::unscale() {
   if (!scaler_ || unscaled_) return;
   std::vector<at::Tensor> gradients;
-  for_each_gradient(*setting_.registry, parameters(), [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  for_each_gradient(*setting_.registry, parameters(),
+                    [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
   scaler_->unscale(gradients, gradient_scale_);
   gradient_scale_ = 1;
   unscaled_ = true;
@@ -141,7 +145,8 @@ bool PreparedOptimizer::gradients_are_finite() {
   unscale();
   bool found = scaler_->found_inf();
   // Gradients that ranks hold whole are the same everywhere, and so is what they show.
-  if (setting_.group.size() > 1 && any_sharded(*setting_.registry, parameters())) found = strategy::any_rank(setting_.group, "overflows of sharded gradients", found);
+  if (setting_.group.size() > 1 && any_sharded(*setting_.registry, parameters()))
+    found = strategy::any_rank(setting_.group, "overflows of sharded gradients", found);
   scaler_->update(found, loss_scale_);
   return !found;
 }
@@ -152,7 +157,8 @@ void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOpti
 }
 
 at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closure) {
-  const auto after = c10::make_scope_exit([this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
+  const auto after = c10::make_scope_exit(
+      [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
   for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
   if (!closure || setting_.group.size() == 1) return fused_.step(std::move(closure));
   return fused_.step([&] {
@@ -174,11 +180,13 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   if (setting_.group.size() > 1)
     for (auto& held : models_) held.order = setting_.registry->rounds().latest(held.place);
   if (closure && scaler_)
-    throw UsageError("MU146", "an optimizer that calls back for gradients cannot work with the loss scaling of '16-mixed', which may skip "
-                              "a step: choose 'bf16-mixed', or an optimizer without a closure");
+    throw UsageError(
+        "MU146",
+        "an optimizer that calls back for gradients cannot work with the loss scaling of '16-mixed', which may skip "
+        "a step: choose 'bf16-mixed', or an optimizer without a closure");
   skipped_ = scaler_ && !gradients_are_finite();
   skipped_ = std::exchange(skip_next_, false) || skipped_;
-  if (skipped_) fused_.note_load();   // from here on, as after any step, parameters may be edited
+  if (skipped_) fused_.note_load();  // from here on, as after any step, parameters may be edited
   auto loss = skipped_ ? at::Tensor() : update(std::move(closure));
   note_rounds();
   setting_.registry->note_step();
@@ -191,7 +199,8 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
 
 void PreparedOptimizer::skip_if_holding(const std::vector<at::Tensor>& asked) {
   for (const auto& own : parameters())
-    skip_next_ = skip_next_ || std::any_of(asked.begin(), asked.end(), [&](const at::Tensor& one) { return one.is_same(own); });
+    skip_next_ =
+        skip_next_ || std::any_of(asked.begin(), asked.end(), [&](const at::Tensor& one) { return one.is_same(own); });
 }
 
 void PreparedOptimizer::zero_grad(bool set_to_none) {
@@ -220,22 +229,25 @@ State PreparedOptimizer::save_state(const std::string& path, std::vector<Slice>&
 std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
   follow_models();
   const auto parts = parts_of(setting_.registry->models());
-  const auto load_inner = muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader));
+  const auto load_inner =
+      muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader));
   const auto* saved = state.find("scaler");
   if ((saved != nullptr) != scaler_.has_value())
     throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +
-                                       " the loss scaling of '16-mixed' and this program runs " + (saved ? "without" : "with") +
-                                       " it: choose the precision it was saved with");
+                                       " the loss scaling of '16-mixed' and this program runs " +
+                                       (saved ? "without" : "with") + " it: choose the precision it was saved with");
   if (!saved)
     return [this, load_inner] {
       load_inner();
       fused_.note_load();
     };
   precision::GradScaler check(*setting_.scaling);
-  const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(), .scale = saved->at("scale").number()};
+  const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(),
+                               .scale = saved->at("scale").number()};
   check.load_state(scaler);
-  return [this, load_inner, scaler, gradient_scale = saved->at("gradient_scale").number(), loss_scale = saved->at("loss_scale").number(),
-          skipped = saved->at("skipped").boolean(), unscaled = saved->at("unscaled").boolean()] {
+  return [this, load_inner, scaler, gradient_scale = saved->at("gradient_scale").number(),
+          loss_scale = saved->at("loss_scale").number(), skipped = saved->at("skipped").boolean(),
+          unscaled = saved->at("unscaled").boolean()] {
     load_inner();
     fused_.note_load();
     scaler_->load_state(scaler);
@@ -263,7 +275,8 @@ std::optional<GradScalerState> Optimizer::scaler_state() const {
 void Optimizer::load_scaler_state(const GradScalerState& state) {
   auto* scaler = prepared_->scaler();
   if (!scaler)
-    throw ConfigError("MU147", "the state of a loss scale was given to an optimizer without one: only '16-mixed' scales losses");
+    throw ConfigError("MU147",
+                      "the state of a loss scale was given to an optimizer without one: only '16-mixed' scales losses");
   scaler->load_state(state);
 }
 

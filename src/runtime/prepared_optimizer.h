@@ -1,24 +1,23 @@
 #pragma once
 
-#include "accumulation.h"
-#include "model_registry.h"
-#include "sliced_state.h"
-
-#include "muster/base/trace.h"
-#include "muster/dist/communicator.h"
-#include "muster/optim/fused.h"
-#include "muster/precision/grad_scaler.h"
-#include "muster/runtime/optimizer.h"
-#include "muster/tree/state.h"
-
-#include <torch/optim/optimizer.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "accumulation.h"
+#include "model_registry.h"
+#include "muster/base/trace.h"
+#include "muster/dist/communicator.h"
+#include "muster/optim/fused.h"
+#include "muster/precision/grad_scaler.h"
+#include "muster/runtime/optimizer.h"
+#include "muster/tree/state.h"
+#include "sliced_state.h"
 
 namespace muster::runtime {
 
@@ -29,11 +28,11 @@ using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 struct OptimizerSetting {
   std::shared_ptr<Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
-  std::function<void()> before_round;         ///< before a reduction of gradients for which this rank has no loss
+  std::function<void()> before_round;  ///< before a reduction of gradients for which this rank has no loss
   dist::Communicator group;
-  std::shared_ptr<const PreparedOptimizers> optimizers;   ///< all of them
+  std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all of them
   std::shared_ptr<ModelRegistry> registry;
-  std::optional<GradScalerOptions> scaling;   ///< set if losses are scaled
+  std::optional<GradScalerOptions> scaling;  ///< set if losses are scaled
   std::shared_ptr<Trace> trace;
 };
 
@@ -82,9 +81,10 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
  private:
   struct Held {
     std::shared_ptr<PreparedModel> model;
-    int64_t rounds = 0;   ///< reductions that had ended when gradients were last used or cleared
-    int64_t place = 0;    ///< in the registry
-    std::shared_ptr<const parallel::JobRounds::Order> order;   ///< of the backward that the latest step used; nullptr: unknown
+    int64_t rounds = 0;  ///< reductions that had ended when gradients were last used or cleared
+    int64_t place = 0;   ///< in the registry
+    std::shared_ptr<const parallel::JobRounds::Order>
+        order;  ///< of the backward that the latest step used; nullptr: unknown
   };
 
   void bind(bool complete);
@@ -106,8 +106,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::vector<Held> models_;
   int64_t bound_generation_ = -1;
   std::optional<precision::GradScaler> scaler_;
-  double loss_scale_ = 1;        // the scale of the last backward
-  double gradient_scale_ = 1;    // the factor by which gradients are too large
+  double loss_scale_ = 1;      // the scale of the last backward
+  double gradient_scale_ = 1;  // the factor by which gradients are too large
   bool skip_next_ = false;
   bool skipped_ = false;
   bool unscaled_ = false;

@@ -1,11 +1,10 @@
-#include "parts.h"
-
-#include "muster/base/error.h"
+#include <algorithm>
+#include <utility>
 
 #include <torch/types.h>
 
-#include <algorithm>
-#include <utility>
+#include "muster/base/error.h"
+#include "parts.h"
 
 namespace muster::runtime {
 namespace {
@@ -48,8 +47,9 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> sc
   for (const auto& entry : *optimizers_)
     if (const auto prepared = entry.lock(); prepared && steps(*scheduler, prepared->inner())) linked.push_back(entry);
   if (linked.empty())
-    throw UsageError("MU174", "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
-                              "from under its scheduler) and prepare both");
+    throw UsageError("MU174",
+                     "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
+                     "from under its scheduler) and prepare both");
   return Scheduler(
       [scheduler, turns = scheduler_turns(std::move(linked))] {
         for (int left = turns(); left > 0; --left) scheduler->step();

@@ -1,16 +1,16 @@
 #include "muster/runtime/process_control.h"
 
-#include "muster/base/error.h"
-#include "muster/dist/blame.h"
-#include "muster/runtime/logger.h"
-#include "muster/strategy/agreement.h"
+#include <new>
+#include <string>
+#include <string_view>
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 
-#include <new>
-#include <string>
-#include <string_view>
+#include "muster/base/error.h"
+#include "muster/dist/blame.h"
+#include "muster/runtime/logger.h"
+#include "muster/strategy/agreement.h"
 
 namespace muster {
 
@@ -33,8 +33,9 @@ void share_outcome(const dist::Communicator& group, const std::string& failure) 
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     dist::blame(group, static_cast<int>(rank), all[rank]);
-    throw UsageError("MU176", "rank " + std::to_string(rank) + " failed in a block that it runs before other ranks, or together with them: " +
-                                  all[rank]);
+    throw UsageError("MU176",
+                     "rank " + std::to_string(rank) +
+                         " failed in a block that it runs before other ranks, or together with them: " + all[rank]);
   }
 }
 
@@ -49,8 +50,7 @@ bool is_out_of_memory(const std::exception_ptr& error) {
     const std::string_view text = other.what();
     for (const char* sign : {"out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED"})
       if (text.find(sign) != std::string_view::npos) return true;
-  } catch (...) {
-  }
+  } catch (...) {}
   return false;
 }
 
@@ -71,12 +71,15 @@ Trial settle_trial(const dist::Communicator& group, const std::exception_ptr& er
     }
   }
   strategy::Agreement agreement(group, "the outcome of a try of a batch size");
-  const auto full = agreement.ask(memory, dist::ReduceOp::max), failed = agreement.ask(error && !memory && !lost, dist::ReduceOp::max),
+  const auto full = agreement.ask(memory, dist::ReduceOp::max),
+             failed = agreement.ask(error && !memory && !lost, dist::ReduceOp::max),
              left = agreement.ask(lost, dist::ReduceOp::max);
   agreement.settle();
   if (agreement.answer(failed) > 0) {
     if (error) std::rethrow_exception(error);
-    throw UsageError("MU176", "another rank failed while a batch size was tried, for another reason than memory; look at its output");
+    throw UsageError(
+        "MU176",
+        "another rank failed while a batch size was tried, for another reason than memory; look at its output");
   }
   if (agreement.answer(full) > 0) return Trial::too_large;
   if (agreement.answer(left) > 0) {
@@ -90,7 +93,8 @@ int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options) {
   const auto next = options.reduce_batch_size ? options.reduce_batch_size(size) : size * 9 / 10;
   if (next < 1) throw UsageError("MU185", "no batch size fits into memory, not even 1");
   if (next >= size)
-    throw UsageError("MU185", "reduce_batch_size made " + std::to_string(next) + " of " + std::to_string(size) + "; it must return less");
+    throw UsageError("MU185", "reduce_batch_size made " + std::to_string(next) + " of " + std::to_string(size) +
+                                  "; it must return less");
   return next;
 }
 

@@ -1,14 +1,13 @@
 #include "muster/runtime/processes.h"
 
-#include "parts.h"
-
-#include "muster/runtime/gathering.h"
-#include "muster/strategy/agreement.h"
-
 #include <csignal>
 #include <cstdio>
 #include <numeric>
 #include <vector>
+
+#include "muster/runtime/gathering.h"
+#include "muster/strategy/agreement.h"
+#include "parts.h"
 
 namespace muster::runtime {
 
@@ -66,9 +65,10 @@ TrialGroup Processes::trial_group() {
   std::vector<int> ranks(static_cast<size_t>(whole.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   // What a try leaves behind on a rank that ran out of memory must not end the group of the program.
-  return {[parts = parts_, whole, ranks] { parts->use_group(whole.as_library("a try of a batch size").subgroup(ranks)); },
-          [parts = parts_] { parts->group().abort("another rank gave up this batch size"); },
-          [parts = parts_, whole] { parts->use_group(whole); }};
+  return {
+      [parts = parts_, whole, ranks] { parts->use_group(whole.as_library("a try of a batch size").subgroup(ranks)); },
+      [parts = parts_] { parts->group().abort("another rank gave up this batch size"); },
+      [parts = parts_, whole] { parts->use_group(whole); }};
 }
 
 std::optional<StepRows> Gathering::step_rows(const Parts& parts) { return parts.step_rows(); }

@@ -1,16 +1,17 @@
 #include "muster/runtime/profile.h"
 
-#include "muster/format/atomic_file.h"
-#include "muster/runtime/process_control.h"
-#include "muster/runtime/values.h"
-
-#include <ATen/record_function.h>
 #include <unistd.h>
 
 #include <array>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/record_function.h>
+
+#include "muster/format/atomic_file.h"
+#include "muster/runtime/process_control.h"
+#include "muster/runtime/values.h"
 
 namespace muster::runtime {
 namespace {
@@ -35,7 +36,8 @@ void leave_operator(const at::RecordFunction& function, at::ObserverContext* con
   auto* open = static_cast<OpenOperator*>(context);
   if (!open) return;
   const bool backward = function.scope() == at::RecordScope::BACKWARD_FUNCTION;
-  open->trace.add({function.name(), backward ? "operators of backward" : "operators", open->begin, Trace::Clock::now()});
+  open->trace.add(
+      {function.name(), backward ? "operators of backward" : "operators", open->begin, Trace::Clock::now()});
 }
 
 std::string host_name() {
@@ -46,7 +48,9 @@ std::string host_name() {
 
 /// The main rank's machine and the moment, on its clock, at which it began.
 std::pair<std::string, int64_t> main_beginning(const dist::Communicator& group, Trace::Clock::time_point begin) {
-  const auto told = group.as_library("the begin of a profile").broadcast_bytes(std::to_string(Nanoseconds(begin.time_since_epoch()).count()) + " " + host_name());
+  const auto told =
+      group.as_library("the begin of a profile")
+          .broadcast_bytes(std::to_string(Nanoseconds(begin.time_since_epoch()).count()) + " " + host_name());
   const auto space = told.find(' ');
   return {told.substr(space + 1), std::stoll(told.substr(0, space))};
 }
@@ -60,8 +64,9 @@ Profile::Profile(std::shared_ptr<Trace> trace, const dist::Communicator& group, 
   trace_->start();
   Trace* nobody = nullptr;
   if (!options_.operators || !operator_trace.compare_exchange_strong(nobody, trace_.get())) return;
-  operator_callback_ = at::addGlobalCallback(
-      at::RecordFunctionCallback(enter_operator, leave_operator).scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  operator_callback_ =
+      at::addGlobalCallback(at::RecordFunctionCallback(enter_operator, leave_operator)
+                                .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 Profile::~Profile() { stop(); }
@@ -77,7 +82,8 @@ void Profile::write() {
   stop();
   const auto [host, main_begin] = main_beginning(group_, begin_);
   const auto origin = host == host_name() ? Trace::Clock::time_point(Nanoseconds(main_begin)) : begin_;
-  const auto parts = group_.as_library("the spans of a profile").gather_bytes(chrome_events(trace_->spans(), group_.rank(), origin));
+  const auto parts =
+      group_.as_library("the spans of a profile").gather_bytes(chrome_events(trace_->spans(), group_.rank(), origin));
   const bool main = group_.rank() == 0;
   first_here(group_, main, [&] {
     if (!main) return;

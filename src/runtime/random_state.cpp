@@ -1,9 +1,9 @@
 #include "random_state.h"
 
+#include <mutex>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-
-#include <mutex>
 
 namespace muster::runtime {
 namespace {
@@ -22,7 +22,8 @@ void set_state(at::Generator generator, const at::Tensor& state) {
 
 State random_state(c10::Device device) {
   State state = State::Map{{"cpu", state_of(at::detail::getDefaultCPUGenerator())}};
-  if (!device.is_cpu()) state.set(c10::DeviceTypeName(device.type(), true), state_of(at::globalContext().defaultGenerator(device)));
+  if (!device.is_cpu())
+    state.set(c10::DeviceTypeName(device.type(), true), state_of(at::globalContext().defaultGenerator(device)));
   return state;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "muster/tree/state.h"
-
 #include <c10/core/Device.h>
+
+#include "muster/tree/state.h"
 
 namespace muster::runtime {
 

@@ -1,11 +1,10 @@
 #include "muster/runtime/runtime.h"
 
-#include "parts.h"
-#include "weight_stream.h"
-
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/optim/clip.h"
+#include "parts.h"
+#include "weight_stream.h"
 
 namespace muster {
 
@@ -16,7 +15,9 @@ Runtime::~Runtime() {
 Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;
 
-void Runtime::backward(const at::Tensor& loss, BackwardOptions options) { parts_->backward(loss, options.retain_graph); }
+void Runtime::backward(const at::Tensor& loss, BackwardOptions options) {
+  parts_->backward(loss, options.retain_graph);
+}
 
 std::shared_ptr<runtime::Accumulation> Runtime::next_micro_batch() { return parts_->next_micro_batch(); }
 bool Runtime::sync_gradients() const { return parts_->accumulation()->sync(); }
@@ -38,7 +39,8 @@ double Runtime::clip_grad_norm_(const std::vector<at::Tensor>& parameters, doubl
   return parts_->clip_grad_norm(parameters, max_norm, options);
 }
 
-std::vector<double> Runtime::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options) {
+std::vector<double> Runtime::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
+                                             ClipOptions options) {
   const auto& groups = optimizer.inner().param_groups();
   const auto bounds = optim::clip_bounds(max_norm, groups.size());
   std::vector<double> norms;
@@ -80,7 +82,9 @@ void Runtime::write_model(const runtime::PreparedModel& model, const std::filesy
   runtime::WeightStream stream(model, group());
   // Only the main rank writes, and all learn how it went.
   runtime::first_here(group(), /*first=*/true, [&] {
-    stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) { save_weights(tensors, folder, options, value_of); });
+    stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) {
+      save_weights(tensors, folder, options, value_of);
+    });
   });
 }
 

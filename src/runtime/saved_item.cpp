@@ -1,25 +1,28 @@
 #include "muster/runtime/saved_item.h"
 
-#include "saved_position.h"
 #include "model_state.h"
-#include "prepared_optimizer.h"
-#include "saved_scheduler.h"
-
 #include "muster/base/error.h"
+#include "prepared_optimizer.h"
+#include "saved_position.h"
+#include "saved_scheduler.h"
 
 namespace muster {
 
 SavedItem::SavedItem(std::string name, const Optimizer& optimizer)
-    : SavedItem(name, [name, prepared = optimizer.prepared()](auto& slices) { return prepared->save_state(name, slices); },
-                [prepared = optimizer.prepared()](const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) {
-                  load.at_end(prepared->prepare_load(state, runtime::TensorReader(from.checkpoint)));
-                }) {}
+    : SavedItem(
+          name, [name, prepared = optimizer.prepared()](auto& slices) { return prepared->save_state(name, slices); },
+          [prepared = optimizer.prepared()](const State& state, const runtime::LoadFrom& from,
+                                            runtime::AtomicLoad& load) {
+            load.at_end(prepared->prepare_load(state, runtime::TensorReader(from.checkpoint)));
+          }) {}
 
 SavedItem::SavedItem(std::string name, const Scheduler& scheduler)
-    : SavedItem(std::move(name), [saved = scheduler.saved()](auto&) { return saved->save_state(); },
-                [saved = scheduler.saved()](const State& state, const auto&, runtime::AtomicLoad& load) {
-                  load.now([&] { saved->load_state(state); }, [saved, before = saved->save_state()] { saved->load_state(before); });
-                }) {}
+    : SavedItem(
+          std::move(name), [saved = scheduler.saved()](auto&) { return saved->save_state(); },
+          [saved = scheduler.saved()](const State& state, const auto&, runtime::AtomicLoad& load) {
+            load.now([&] { saved->load_state(state); },
+                     [saved, before = saved->save_state()] { saved->load_state(before); });
+          }) {}
 
 SavedItem SavedItem::of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model) {
   return {name, [name, model](auto& slices) { return runtime::save_weights_state(*model, name, slices); },
@@ -30,13 +33,17 @@ SavedItem SavedItem::of(std::string name, const std::shared_ptr<runtime::Prepare
 
 SavedItem SavedItem::of(std::string name, const std::shared_ptr<data::LoaderState>& loader) {
   return {std::move(name), [loader](auto&) { return runtime::position_state(*loader); },
-          [loader](const State& state, const auto&, runtime::AtomicLoad& load) { runtime::load_position(loader, runtime::position_from(state), load); }};
+          [loader](const State& state, const auto&, runtime::AtomicLoad& load) {
+            runtime::load_position(loader, runtime::position_from(state), load);
+          }};
 }
 
 void SavedItem::load(const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) const {
   if (!load_)
-    throw UsageError("MU245", "\"" + name_ + "\" was given as a temporary or a constant, so what the checkpoint holds of it has nowhere to go: "
-                              "give a variable");
+    throw UsageError(
+        "MU245", "\"" + name_ +
+                     "\" was given as a temporary or a constant, so what the checkpoint holds of it has nowhere to go: "
+                     "give a variable");
   load_(state, from, load);
 }
 

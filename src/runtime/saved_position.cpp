@@ -6,7 +6,8 @@ namespace muster::runtime {
 
 State position_state(const data::LoaderState& loader) {
   const auto position = loader.save_position();
-  return State::Map{{"epoch", position.epoch}, {"samples", position.samples}, {"seed", position.seed}, {"dataset", position.dataset}};
+  return State::Map{
+      {"epoch", position.epoch}, {"samples", position.samples}, {"seed", position.seed}, {"dataset", position.dataset}};
 }
 
 data::LoaderPosition position_from(const State& state) {
@@ -16,8 +17,10 @@ data::LoaderPosition position_from(const State& state) {
           .seed = state.at("seed").as<uint64_t>()};
 }
 
-void load_position(const std::shared_ptr<data::LoaderState>& loader, const data::LoaderPosition& position, AtomicLoad& load) {
-  load.now([&] { loader->load_position(position); }, [loader, before = loader->save_position()] { loader->load_position(before); });
+void load_position(const std::shared_ptr<data::LoaderState>& loader, const data::LoaderPosition& position,
+                   AtomicLoad& load) {
+  load.now([&] { loader->load_position(position); },
+           [loader, before = loader->save_position()] { loader->load_position(before); });
 }
 
 }  // namespace muster::runtime

@@ -1,16 +1,17 @@
 #pragma once
 
+#include <memory>
+
 #include "muster/data/loader_state.h"
 #include "muster/runtime/atomic_load.h"
 #include "muster/tree/state.h"
-
-#include <memory>
 
 namespace muster::runtime {
 
 State position_state(const data::LoaderState& loader);
 data::LoaderPosition position_from(const State& state);
 /// Throws: UsageError (MU114) if no step begins at this position.
-void load_position(const std::shared_ptr<data::LoaderState>& loader, const data::LoaderPosition& position, AtomicLoad& load);
+void load_position(const std::shared_ptr<data::LoaderState>& loader, const data::LoaderPosition& position,
+                   AtomicLoad& load);
 
 }  // namespace muster::runtime

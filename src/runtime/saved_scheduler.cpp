@@ -1,10 +1,10 @@
 #include "saved_scheduler.h"
 
-#include "muster/base/error.h"
-
 #include <cstdint>
 #include <utility>
 #include <vector>
+
+#include "muster/base/error.h"
 
 namespace muster::runtime {
 namespace {
@@ -15,8 +15,10 @@ struct SchedulerCount : torch::optim::LRScheduler {
 };
 
 [[noreturn]] void refuse_sealed() {
-  throw CheckpointError("MU241", "torch::optim::ReduceLROnPlateauScheduler keeps its state to itself, so it can be neither saved nor "
-                                 "resumed: use muster::ReduceLROnPlateau, which has the same rule");
+  throw CheckpointError(
+      "MU241",
+      "torch::optim::ReduceLROnPlateauScheduler keeps its state to itself, so it can be neither saved nor "
+      "resumed: use muster::ReduceLROnPlateau, which has the same rule");
 }
 
 State as_state(const SchedulerState& saved) {
@@ -35,14 +37,16 @@ SchedulerState from_state(const State& state) {
 }  // namespace
 
 State SavedScheduler::save_state() const {
-  if (const auto* ours = std::get_if<std::shared_ptr<muster::LRScheduler>>(&scheduler_)) return as_state((*ours)->state_dict());
+  if (const auto* ours = std::get_if<std::shared_ptr<muster::LRScheduler>>(&scheduler_))
+    return as_state((*ours)->state_dict());
   if (const auto* theirs = std::get_if<std::shared_ptr<torch::optim::LRScheduler>>(&scheduler_))
     return State::Map{{"step_count", SchedulerCount::of(**theirs)}};
   refuse_sealed();
 }
 
 void SavedScheduler::load_state(const State& state) const {
-  if (const auto* ours = std::get_if<std::shared_ptr<muster::LRScheduler>>(&scheduler_)) return (*ours)->load_state_dict(from_state(state));
+  if (const auto* ours = std::get_if<std::shared_ptr<muster::LRScheduler>>(&scheduler_))
+    return (*ours)->load_state_dict(from_state(state));
   if (const auto* theirs = std::get_if<std::shared_ptr<torch::optim::LRScheduler>>(&scheduler_)) {
     SchedulerCount::of(**theirs) = state.at("step_count").as<unsigned>();
     return;

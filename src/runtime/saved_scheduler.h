@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/optim/scheduler.h"
-#include "muster/tree/state.h"
-
-#include <torch/optim/schedulers/lr_scheduler.h>
-
 #include <memory>
 #include <utility>
 #include <variant>
+
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include "muster/optim/scheduler.h"
+#include "muster/tree/state.h"
 
 namespace muster::runtime {
 
@@ -28,7 +28,8 @@ class SavedScheduler {
   void load_state(const State& state) const;
 
  private:
-  std::variant<std::monostate, std::shared_ptr<muster::LRScheduler>, std::shared_ptr<torch::optim::LRScheduler>> scheduler_;
+  std::variant<std::monostate, std::shared_ptr<muster::LRScheduler>, std::shared_ptr<torch::optim::LRScheduler>>
+      scheduler_;
 };
 
 }  // namespace muster::runtime

@@ -1,11 +1,5 @@
 #pragma once
 
-#include "saved_scheduler.h"
-
-#include "muster/checkpoint/checkpoint.h"
-#include "muster/runtime/saved_item.h"
-#include "muster/tree/state.h"
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -13,13 +7,18 @@
 #include <memory>
 #include <vector>
 
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/runtime/saved_item.h"
+#include "muster/tree/state.h"
+#include "saved_scheduler.h"
+
 namespace muster::runtime {
 
 /// What a runtime keeps for its checkpoints. Thread safety: one thread at a time.
 class Saves {
  public:
   using Hook = std::function<void(State&, const std::filesystem::path&)>;
-  using Hooks = std::map<int64_t, Hook>;   ///< in the order of registration
+  using Hooks = std::map<int64_t, Hook>;  ///< in the order of registration
 
   std::shared_ptr<const SavedScheduler> add(std::shared_ptr<const SavedScheduler> scheduler) {
     schedulers_.push_back(scheduler);
@@ -35,9 +34,9 @@ class Saves {
 
   std::vector<SavedItem> objects;
   std::shared_ptr<Hooks> before_save = std::make_shared<Hooks>(), before_load = std::make_shared<Hooks>();
-  std::unique_ptr<CheckpointWriter> writer;   // writes the last asynchronous save
+  std::unique_ptr<CheckpointWriter> writer;  // writes the last asynchronous save
   WriteCheckpointOptions writer_options;
-  int64_t epochs_done = 0;                    // completed epochs that epochs() has not skipped yet
+  int64_t epochs_done = 0;  // completed epochs that epochs() has not skipped yet
 
  private:
   std::vector<std::weak_ptr<const SavedScheduler>> schedulers_;

@@ -1,20 +1,19 @@
 #include "muster/runtime/saving.h"
 
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
 #include "all_or_none.h"
 #include "job_state.h"
-#include "parts.h"
-
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/base/log.h"
 #include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/runtime/process_control.h"
-
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <utility>
+#include "parts.h"
 
 namespace muster::runtime {
 namespace {
@@ -30,15 +29,16 @@ HookHandle add_hook(const std::shared_ptr<Saves::Hooks>& hooks, Saves::Hook hook
 }
 
 void call_hooks(const Saves::Hooks& hooks, State& state, const fs::path& folder) {
-  const auto copy = hooks;   // a hook may remove itself
+  const auto copy = hooks;  // a hook may remove itself
   for (const auto& [_, hook] : copy) hook(state, folder);
 }
 
 /// Where numbered checkpoints go.
 fs::path numbered_folder(const ProjectOptions& project) {
   if (!project.automatic_checkpoint_naming)
-    throw ConfigError("MU244", "no folder was given for a checkpoint, and none follows from the options: name it, or set "
-                               "project.automatic_checkpoint_naming and project.directory");
+    throw ConfigError("MU244",
+                      "no folder was given for a checkpoint, and none follows from the options: name it, or set "
+                      "project.automatic_checkpoint_naming and project.directory");
   return fs::path(project.directory) / "checkpoints";
 }
 
@@ -54,7 +54,8 @@ void together(const dist::Communicator& group, AtomicLoad& load, F&& f) {
   load.commit();
 }
 
-/// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike. Collective.
+/// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike.
+/// Collective.
 fs::path latest_of_all(const dist::Communicator& group, const fs::path& folder) {
   constexpr char kFound = '+', kNone = '-', kFailed = '!';
   std::string said;
@@ -67,19 +68,24 @@ fs::path latest_of_all(const dist::Communicator& group, const fs::path& folder) 
   const auto heard = group.as_library("which checkpoint is the newest").broadcast_bytes(said);
   if (heard.at(0) == kFound) return folder / heard.substr(1);
   if (heard.at(0) == kFailed) throw CheckpointError(heard.substr(1, 5), heard.substr(8));
-  throw ConfigError("MU244", "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
+  throw ConfigError("MU244",
+                    "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
 }
 
-/// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes: what is wrong
-/// with one share is an error on all ranks before anything is handed out. Collective.
+/// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes:
+/// what is wrong with one share is an error on all ranks before anything is handed out. Collective.
 Checkpoint opened_alike(const dist::Communicator& group, const fs::path& folder, const Cluster& cluster) {
   std::optional<Checkpoint> checkpoint;
-  const ReadCheckpointOptions how{.check = CheckpointCheck::share, .part = cluster.local_rank, .parts = cluster.local_world_size};
-  const auto ids = all_or_none(group, "checking and comparing the checkpoints that ranks have opened", [&] { return checkpoint.emplace(folder, how).id(); });
+  const ReadCheckpointOptions how{
+      .check = CheckpointCheck::share, .part = cluster.local_rank, .parts = cluster.local_world_size};
+  const auto ids = all_or_none(group, "checking and comparing the checkpoints that ranks have opened",
+                               [&] { return checkpoint.emplace(folder, how).id(); });
   for (size_t rank = 1; rank < ids.size(); ++rank)
     if (ids[rank] != ids[0])
-      throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks must see the same folder, and no job may "
-                                               "save to it meanwhile; nothing was loaded", rank, folder.string(), shown(ids[0]), shown(ids[rank])));
+      throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
+                                               "must see the same folder, and no job may "
+                                               "save to it meanwhile; nothing was loaded",
+                                               rank, folder.string(), shown(ids[0]), shown(ids[rank])));
   return *std::move(checkpoint);
 }
 
@@ -97,7 +103,8 @@ fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& opti
   auto& saves = parts_->saves();
   wait_for_save();
   const auto& project = parts_->project();
-  const WriteCheckpointOptions how{.durability = options.durability, .numbered = folder.empty(), .total_limit = project.total_limit};
+  const WriteCheckpointOptions how{
+      .durability = options.durability, .numbered = folder.empty(), .total_limit = project.total_limit};
   const auto where = folder.empty() ? numbered_folder(project) : folder;
   auto job = save_job(parts_->job());
   call_hooks(*saves.before_save, job.shared, where);
@@ -129,8 +136,12 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
   for (const auto& note : notes) log::warning("load_state: " + note);
 }
 
-HookHandle Saving::register_save_state_pre_hook(Saves::Hook hook) { return add_hook(parts_->saves().before_save, std::move(hook)); }
-HookHandle Saving::register_load_state_pre_hook(Saves::Hook hook) { return add_hook(parts_->saves().before_load, std::move(hook)); }
+HookHandle Saving::register_save_state_pre_hook(Saves::Hook hook) {
+  return add_hook(parts_->saves().before_save, std::move(hook));
+}
+HookHandle Saving::register_load_state_pre_hook(Saves::Hook hook) {
+  return add_hook(parts_->saves().before_load, std::move(hook));
+}
 void Saving::keep_object(SavedItem object) { parts_->saves().objects.push_back(std::move(object)); }
 
 void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {
@@ -141,7 +152,8 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
   CheckpointContents contents{.shared = State::Map{}};
   for (const auto& item : items) {
     auto state = item.save(contents.slices);
-    if (const auto found = filter.find(item.name()); found != filter.end()) state = filtered(std::move(state), found->second);
+    if (const auto found = filter.find(item.name()); found != filter.end())
+      state = filtered(std::move(state), found->second);
     contents.shared.set(item.name(), std::move(state));
   }
   write_checkpoint(contents, folder, group());
@@ -154,11 +166,13 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   const auto checkpoint = opened_alike(group(), folder, parts_->cluster());
   together(group(), load, [&] {
     const auto shared = checkpoint.shared();
-    const auto asked = [&](const std::string& name) { return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; }); };
+    const auto asked = [&](const std::string& name) {
+      return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; });
+    };
     for (const auto& item : items) {
       const auto* found = shared.find(item.name());
       if (found) item.load(*found, {&checkpoint, options.strict}, load);
-      else if (options.strict) shared.at(item.name());   // says what there is
+      else if (options.strict) shared.at(item.name());  // says what there is
     }
     for (const auto& [name, state] : shared.map())
       if (!asked(name)) rest.set(name, state);

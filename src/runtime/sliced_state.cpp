@@ -1,11 +1,11 @@
 #include "sliced_state.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <numeric>
 #include <string_view>
 #include <utility>
+
+#include <ATen/ops/zeros.h>
 
 namespace muster::runtime {
 namespace {
@@ -14,7 +14,8 @@ namespace {
 std::vector<int64_t> memory_order(const at::Tensor& tensor) {
   std::vector<int64_t> order(static_cast<size_t>(tensor.dim()));
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
   return order;
 }
 
@@ -63,10 +64,12 @@ at::Tensor part_of(const at::Tensor& whole, const parallel::ParameterPart& part)
   return whole.permute(memory_order(part.parameter)).reshape(-1).narrow(0, part.begin, part.values.numel());
 }
 
-State add_slice(std::string name, const parallel::ParameterPart& part, const at::Tensor& values, std::vector<Slice>& slices) {
+State add_slice(std::string name, const parallel::ParameterPart& part, const at::Tensor& values,
+                std::vector<Slice>& slices) {
   const auto order = memory_order(part.parameter);
   const bool mine = part.replica == 0;
-  slices.push_back({name, permuted(part.parameter.sizes(), order), mine ? part.begin : 0, mine ? values : values.narrow(0, 0, 0)});
+  slices.push_back(
+      {name, permuted(part.parameter.sizes(), order), mine ? part.begin : 0, mine ? values : values.narrow(0, 0, 0)});
   return State::Map{{"sliced", std::move(name)}, {"order", State::List(order.begin(), order.end())}};
 }
 
@@ -93,25 +96,31 @@ at::Tensor TensorReader::part(const State& saved, const parallel::ParameterPart&
   return part_of(whole(saved), part);
 }
 
-at::Tensor padded_part(const at::Tensor& whole, const parallel::ParameterPart& part) { return padded(part_of(whole, part), part); }
+at::Tensor padded_part(const at::Tensor& whole, const parallel::ParameterPart& part) {
+  return padded(part_of(whole, part), part);
+}
 
-State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts, const std::string& path,
-                          std::vector<Slice>& slices) {
-  each_elementwise(inner, parameters, parts, [&](const std::string& name, State& value, const parallel::ParameterPart* part) {
-    // Flat parts are padded; what lies behind the parameter's end is nobody's.
-    if (part) value = add_slice(path + "/" + name, *part, value.tensor().narrow(0, 0, part->values.numel()), slices);
-  });
+State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts,
+                          const std::string& path, std::vector<Slice>& slices) {
+  each_elementwise(
+      inner, parameters, parts, [&](const std::string& name, State& value, const parallel::ParameterPart* part) {
+        // Flat parts are padded; what lies behind the parameter's end is nobody's.
+        if (part)
+          value = add_slice(path + "/" + name, *part, value.tensor().narrow(0, 0, part->values.numel()), slices);
+      });
   return inner;
 }
 
-State joined_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts, const TensorReader& reader) {
-  each_elementwise(inner, parameters, parts, [&](const std::string&, State& value, const parallel::ParameterPart* part) {
-    if (!part) {
-      value = reader.whole(value);
-      return;
-    }
-    value = padded(reader.part(value, *part), *part);
-  });
+State joined_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts,
+                             const TensorReader& reader) {
+  each_elementwise(inner, parameters, parts,
+                   [&](const std::string&, State& value, const parallel::ParameterPart* part) {
+                     if (!part) {
+                       value = reader.whole(value);
+                       return;
+                     }
+                     value = padded(reader.part(value, *part), *part);
+                   });
   return inner;
 }
 

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/checkpoint/checkpoint.h"
-#include "muster/parallel/managed_model.h"
-#include "muster/tree/state.h"
-
 #include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/tree/state.h"
 
 /// Sharded tensors in saved states. In the place of such a tensor a state has {"sliced": name, "order": dims}. `name`
 /// is that of the whole tensor among the sliced tensors of a checkpoint, where its dimensions are in the memory order
@@ -19,7 +19,8 @@ using PartMap = std::unordered_map<const c10::TensorImpl*, parallel::ParameterPa
 
 /// Adds `values`, which are laid out as the part is, unless another rank adds the same. Returns the entry that replaces
 /// the tensor in a state.
-State add_slice(std::string name, const parallel::ParameterPart& part, const at::Tensor& values, std::vector<Slice>& slices);
+State add_slice(std::string name, const parallel::ParameterPart& part, const at::Tensor& values,
+                std::vector<Slice>& slices);
 
 /// Reads a tensor from a state, sharded or whole.
 class TensorReader {
@@ -46,9 +47,10 @@ at::Tensor padded_part(const at::Tensor& whole, const parallel::ParameterPart& p
 
 /// The optimizer's state, with the entries of add_slice() in place of its flat parts. `path`: the beginning of the
 /// slices' names.
-State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts, const std::string& path,
-                          std::vector<Slice>& slices);
+State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts,
+                          const std::string& path, std::vector<Slice>& slices);
 /// The opposite: the state with tensors as this rank's optimizer has them.
-State joined_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts, const TensorReader& reader);
+State joined_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const PartMap& parts,
+                             const TensorReader& reader);
 
 }  // namespace muster::runtime

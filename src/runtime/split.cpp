@@ -1,11 +1,11 @@
 #include "muster/runtime/split.h"
 
-#include "muster/base/error.h"
+#include <algorithm>
+#include <string>
 
 #include <ATen/ops/cat.h>
 
-#include <algorithm>
-#include <string>
+#include "muster/base/error.h"
 
 namespace muster::runtime {
 
@@ -26,8 +26,8 @@ at::Tensor split_tensor(const at::Tensor& tensor, const SplitPart& part) {
 
 void meet_length(std::optional<int64_t>& met, int64_t length) {
   if (met && *met != length)
-    throw UsageError("MU184", "split_between_processes was given lists of " + std::to_string(*met) + " and of " + std::to_string(length) +
-                                  " elements; what is split together must be equally long");
+    throw UsageError("MU184", "split_between_processes was given lists of " + std::to_string(*met) + " and of " +
+                                  std::to_string(length) + " elements; what is split together must be equally long");
   met = length;
 }
 

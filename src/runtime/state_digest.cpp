@@ -1,10 +1,10 @@
 #include "state_digest.h"
 
-#include "muster/format/checksum.h"
-
 #include <cstddef>
 #include <string>
 #include <string_view>
+
+#include "muster/format/checksum.h"
 
 namespace muster::runtime {
 namespace {
@@ -37,7 +37,9 @@ class Digest {
 
  private:
   template <class T>
-  void number(T value) { sum_.update(&value, sizeof value); }
+  void number(T value) {
+    sum_.update(&value, sizeof value);
+  }
   void text(std::string_view words) {
     number(words.size());
     sum_.update(words.data(), words.size());

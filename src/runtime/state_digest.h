@@ -1,8 +1,8 @@
 #pragma once
 
-#include "muster/tree/state.h"
-
 #include <cstdint>
+
+#include "muster/tree/state.h"
 
 namespace muster::runtime {
 

@@ -1,21 +1,20 @@
-#include "parts.h"
-
-#include "sliced_state.h"
-
-#include "muster/parallel/join.h"
-#include "muster/runtime/objects.h"
+#include <utility>
+#include <vector>
 
 #include <c10/util/ScopeExit.h>
 
-#include <utility>
-#include <vector>
+#include "muster/parallel/join.h"
+#include "muster/runtime/objects.h"
+#include "parts.h"
+#include "sliced_state.h"
 
 namespace muster::runtime {
 
 void Parts::share_training_states(int rank) {
   const bool own = group_.rank() == rank;
   const auto follow = [&](const State& mine, const auto& load) {
-    const auto state = broadcast_object(group_.as_library("training states after uneven inputs"), own ? mine : State(), rank);
+    const auto state =
+        broadcast_object(group_.as_library("training states after uneven inputs"), own ? mine : State(), rank);
     if (!own) load(state);
   };
   for_each_optimizer([&](PreparedOptimizer& optimizer) {
@@ -25,11 +24,12 @@ void Parts::share_training_states(int rank) {
     if (cut.empty()) follow(mine, [&](const State& state) { optimizer.prepare_load(state, TensorReader(nullptr))(); });
   });
   for (const auto& scheduler : saves_.schedulers())
-    if (!scheduler->sealed()) follow(scheduler->save_state(), [&](const State& state) { scheduler->load_state(state); });
+    if (!scheduler->sealed())
+      follow(scheduler->save_state(), [&](const State& state) { scheduler->load_state(state); });
 }
 
-void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
-                               const UnevenInputsOptions& options) {
+void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,
+                               const std::function<void()>& f, const UnevenInputsOptions& options) {
   require_launched();
   if (models.empty())
     for (const auto& model : registry_->models()) models.push_back(model->managed);
@@ -37,14 +37,15 @@ void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedMode
   accumulation_->set_joined(cluster_.world_size > 1);
   const auto restore = c10::make_scope_exit([&] {
     accumulation_->set_joined(false);
-    registry_->start_steps(0);   // ranks have made different numbers of them
+    registry_->start_steps(0);  // ranks have made different numbers of them
     for (const auto& [loader, even] : before) loader->set_even_batches(even);
   });
   const auto batches = [&] {
     f();
-    accumulation_->settle();   // of a window that only others go on with
+    accumulation_->settle();  // of a window that only others go on with
   };
-  parallel::join_uneven_inputs(group_, models, batches, {.divide_by_initial_world_size = options.divide_by_initial_world_size},
+  parallel::join_uneven_inputs(group_, models, batches,
+                               {.divide_by_initial_world_size = options.divide_by_initial_world_size},
                                [this](int last_rank) { share_training_states(last_rank); });
 }
 

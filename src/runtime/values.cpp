@@ -1,12 +1,12 @@
 #include "muster/runtime/values.h"
 
-#include "muster/base/error.h"
-#include "muster/base/format.h"
+#include <algorithm>
+#include <limits>
 
 #include <torch/types.h>
 
-#include <algorithm>
-#include <limits>
+#include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster::runtime {
 
@@ -46,7 +46,10 @@ dist::Communicator labelled(const dist::Communicator& group, const char* label) 
 void require_shape(const std::vector<int64_t>& words, int source) {
   const bool good = !words.empty() && words[0] >= 0 && words[0] < static_cast<int64_t>(at::ScalarType::Undefined) &&
                     std::all_of(words.begin() + 1, words.end(), [](int64_t size) { return size >= 0; });
-  if (!good) throw CommError("MU050", formatted("rank {} announced a tensor of no possible shape: do all ranks run the same build?", source));
+  if (!good)
+    throw CommError(
+        "MU050",
+        formatted("rank {} announced a tensor of no possible shape: do all ranks run the same build?", source));
 }
 
 }  // namespace
@@ -62,7 +65,8 @@ at::Tensor stack_tensor(const dist::Communicator& group, const at::Tensor& tenso
 
 at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tensor, std::string_view op) {
   const auto how = dist::parse_reduce_op(op);
-  const bool grows = (how == dist::ReduceOp::sum || how == dist::ReduceOp::product) && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+  const bool grows = (how == dist::ReduceOp::sum || how == dist::ReduceOp::product) &&
+                     at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
   auto result = tensor.detach().to(grows ? at::kLong : tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   group.all_reduce(result, how);
   return result;
@@ -70,11 +74,13 @@ at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tens
 
 at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& tensor, int source) {
   const bool here = group.rank() == source;
-  const auto words = words_of(labelled(group, "the shape of a tensor").broadcast_bytes(here ? shape_bytes(tensor) : std::string(), source));
+  const auto words = words_of(
+      labelled(group, "the shape of a tensor").broadcast_bytes(here ? shape_bytes(tensor) : std::string(), source));
   require_shape(words, source);
   const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(words[0]));
-  auto result = here ? tensor.detach().clone(at::MemoryFormat::Contiguous)
-                     : at::empty(at::IntArrayRef(words).slice(1), tensor.defined() ? options.device(tensor.device()) : options);
+  auto result =
+      here ? tensor.detach().clone(at::MemoryFormat::Contiguous)
+           : at::empty(at::IntArrayRef(words).slice(1), tensor.defined() ? options.device(tensor.device()) : options);
   group.broadcast(result, source);
   return result;
 }
@@ -82,8 +88,9 @@ at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& t
 at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor, const PadOptions& options) {
   const auto rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
   if (options.dim >= rows.dim() || options.dim < -rows.dim())
-    throw ConfigError("MU060", formatted("pad_across_processes along dimension {}, which a tensor of shape [{}] does not have", options.dim,
-                                         c10::Join(", ", tensor.sizes())));
+    throw ConfigError("MU060",
+                      formatted("pad_across_processes along dimension {}, which a tensor of shape [{}] does not have",
+                                options.dim, c10::Join(", ", tensor.sizes())));
   const auto dim = at::maybe_wrap_dim(options.dim, rows.dim());
   auto longest = at::tensor(rows.size(dim), at::kLong);
   labelled(group, "the longest of a dimension").all_reduce(longest, dist::ReduceOp::max);

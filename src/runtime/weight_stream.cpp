@@ -1,13 +1,13 @@
 #include "weight_stream.h"
 
+#include <exception>
+#include <string>
+#include <utility>
+
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
-
-#include <exception>
-#include <string>
-#include <utility>
 
 namespace muster::runtime {
 namespace {
@@ -34,7 +34,8 @@ WeightStream::WeightStream(const PreparedModel& model, dist::Communicator group)
   }
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     const auto cut = shown.find(tensor.unsafeGetTensorImpl());
-    tensors_.emplace_back(name, cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
+    tensors_.emplace_back(name,
+                          cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
   };
   for (const auto& entry : model.module->named_parameters()) add(entry.key(), entry.value());
   for (const auto& entry : model.module->named_buffers()) add(entry.key(), entry.value());
@@ -49,7 +50,8 @@ int64_t WeightStream::agree(int64_t next) const {
 
 std::vector<at::Tensor> WeightStream::pieces(size_t i) const {
   const auto& part = parts_.at(i);
-  return group_.as_library("weights number " + std::to_string(i)).gather(part.replica == 0 ? part.values : part.values.narrow(0, 0, 0));
+  return group_.as_library("weights number " + std::to_string(i))
+      .gather(part.replica == 0 ? part.values : part.values.narrow(0, 0, 0));
 }
 
 at::Tensor WeightStream::value_of(const at::Tensor& tensor) const {

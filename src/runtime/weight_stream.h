@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/checkpoint/weights.h"
-#include "muster/dist/communicator.h"
-#include "muster/runtime/model.h"
-
 #include <functional>
 #include <unordered_map>
 #include <vector>
+
+#include "muster/checkpoint/weights.h"
+#include "muster/dist/communicator.h"
+#include "muster/runtime/model.h"
 
 namespace muster::runtime {
 
@@ -27,9 +27,9 @@ class WeightStream {
   int64_t agree(int64_t next) const;
 
   dist::Communicator group_;
-  NamedTensors tensors_;                                 // with a placeholder for each sharded parameter
-  std::vector<parallel::ParameterPart> parts_;           // one part of each sharded parameter
-  std::unordered_map<const void*, size_t> part_of_;      // by the placeholder's memory
+  NamedTensors tensors_;                             // with a placeholder for each sharded parameter
+  std::vector<parallel::ParameterPart> parts_;       // one part of each sharded parameter
+  std::unordered_map<const void*, size_t> part_of_;  // by the placeholder's memory
 };
 
 }  // namespace muster::runtime

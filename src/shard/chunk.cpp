@@ -1,8 +1,8 @@
 #include "muster/shard/chunk.h"
 
-#include <ATen/ops/cat.h>
-
 #include <algorithm>
+
+#include <ATen/ops/cat.h>
 
 namespace muster::shard {
 
@@ -20,7 +20,9 @@ std::vector<Chunk> chunks_of(int64_t length, int world) {
   return chunks;
 }
 
-int owner_of(int64_t element, int64_t length, int world) { return static_cast<int>(element / chunk_size(length, world)); }
+int owner_of(int64_t element, int64_t length, int world) {
+  return static_cast<int>(element / chunk_size(length, world));
+}
 
 at::Tensor chunk_of(const at::Tensor& tensor, int64_t dim, int world, int rank) {
   const auto chunk = chunk_of(tensor.size(dim), world, rank);

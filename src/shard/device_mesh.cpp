@@ -1,12 +1,12 @@
 #include "muster/shard/device_mesh.h"
 
-#include "muster/base/error.h"
-
 #include <algorithm>
 #include <functional>
 #include <numeric>
 #include <set>
 #include <utility>
+
+#include "muster/base/error.h"
 
 namespace muster {
 namespace {
@@ -26,7 +26,8 @@ void check_names(const std::vector<MeshAxis>& axes) {
   bool fine = !axes.empty();
   for (const auto& axis : axes) fine = fine && !axis.name.empty() && axis.size >= 0 && names.insert(axis.name).second;
   if (!fine)
-    throw ConfigError("MU091", "a mesh cannot have " + described(axes) + ": it has at least one axis, each with a name of its own and a size of at least 0");
+    throw ConfigError("MU091", "a mesh cannot have " + described(axes) +
+                                   ": it has at least one axis, each with a name of its own and a size of at least 0");
 }
 
 std::vector<MeshAxis> with_free_axis(std::vector<MeshAxis> axes, int ranks) {
@@ -40,8 +41,10 @@ std::vector<MeshAxis> with_free_axis(std::vector<MeshAxis> axes, int ranks) {
     free->size = others > 0 ? ranks / others : 0;
   }
   if (product(axes) != ranks)
-    throw ConfigError("MU090", "a mesh of " + asked + " cannot be laid over " + std::to_string(ranks) +
-                                   " ranks: the sizes must multiply to that; give one axis the size 0 to have it take what the others leave");
+    throw ConfigError(
+        "MU090",
+        "a mesh of " + asked + " cannot be laid over " + std::to_string(ranks) +
+            " ranks: the sizes must multiply to that; give one axis the size 0 to have it take what the others leave");
   return axes;
 }
 
@@ -96,7 +99,8 @@ int DeviceMesh::rank_at(const std::vector<int>& coordinates) const {
   if (!fine) {
     std::string text;
     for (const auto at : coordinates) text += (text.empty() ? "" : ", ") + std::to_string(at);
-    throw ConfigError("MU093", "there is no place (" + text + ") in a mesh of " + describe() + "; give one coordinate for each axis, from 0");
+    throw ConfigError("MU093", "there is no place (" + text + ") in a mesh of " + describe() +
+                                   "; give one coordinate for each axis, from 0");
   }
   return rank;
 }

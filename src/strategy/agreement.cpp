@@ -1,9 +1,9 @@
 #include "muster/strategy/agreement.h"
 
-#include <ATen/ops/tensor.h>
-
 #include <algorithm>
 #include <utility>
+
+#include <ATen/ops/tensor.h>
 
 namespace muster::strategy {
 

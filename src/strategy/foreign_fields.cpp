@@ -1,11 +1,11 @@
+#include <algorithm>
+#include <cctype>
+#include <string>
+
 #include "muster/base/error.h"
 #include "muster/strategy/resolve.h"
 #include "strategy/names.h"
 #include "strategy/sharded_fields.h"
-
-#include <algorithm>
-#include <cctype>
-#include <string>
 
 namespace muster::strategy {
 namespace {
@@ -18,7 +18,8 @@ using options::Found;
 
 std::string upper(const std::string& text) {
   std::string result = text;
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return result;
 }
 
@@ -38,25 +39,37 @@ void only_off(const Found& found, const FieldTexts&, FieldTexts&) {
 }
 /// For something that only code can say, if at all.
 template <const char* kInstead>
-void never(const Found& found, const FieldTexts&, FieldTexts&) { refuse_field(found, kInstead); }
+void never(const Found& found, const FieldTexts&, FieldTexts&) {
+  refuse_field(found, kInstead);
+}
 
-constexpr char kNoOffload[] = "parameters and states stay on the device; shard them over more ranks, or over smaller batches";
-constexpr char kNoActivationCheckpointing[] = "activations are kept for backward; train on smaller batches and accumulate gradients";
-constexpr char kByTheRuntime[] = "it is chosen for the whole program: give timeout_seconds among the options of the object that prepares; the backend follows from the device";
+constexpr char kNoOffload[] =
+    "parameters and states stay on the device; shard them over more ranks, or over smaller batches";
+constexpr char kNoActivationCheckpointing[] =
+    "activations are kept for backward; train on smaller batches and accumulate gradients";
+constexpr char kByTheRuntime[] =
+    "it is chosen for the whole program: give timeout_seconds among the options of the object that prepares; the "
+    "backend follows from the device";
 constexpr char kByModule[] = "what stays whole is said by module: name them in ignored_modules";
-constexpr char kRunsOfElements[] = "each rank holds a run of a unit's elements in the order of memory, whatever their shape";
-constexpr char kInCode[] = "initialise the module before prepare(), on every rank or on rank 0 alone, whose values all ranks take";
-constexpr char kNoProcessGroup[] = "sharded training goes over all ranks of the program; shard_group_size cuts them into groups";
+constexpr char kRunsOfElements[] =
+    "each rank holds a run of a unit's elements in the order of memory, whatever their shape";
+constexpr char kInCode[] =
+    "initialise the module before prepare(), on every rank or on rank 0 alone, whose values all ranks take";
+constexpr char kNoProcessGroup[] =
+    "sharded training goes over all ranks of the program; shard_group_size cuts them into groups";
 
 /// The words of PyTorch's ShardingStrategy, or Accelerate's numbers for them.
 void take_sharding_strategy(const Found& found, const FieldTexts&, FieldTexts& ours) {
-  static constexpr std::string_view kWords[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"};
+  static constexpr std::string_view kWords[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
+                                                "HYBRID_SHARD_ZERO2"};
   auto word = upper(found.text);
   if (word.size() == 1 && word[0] >= '1' && word[0] <= '5') word = kWords[word[0] - '1'];
   const auto* alias = find_alias(word);
-  const bool is_word = word == "_HYBRID_SHARD_ZERO2" || std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
+  const bool is_word =
+      word == "_HYBRID_SHARD_ZERO2" || std::find(std::begin(kWords), std::end(kWords), word) != std::end(kWords);
   if (!alias || !is_word)
-    options::refuse({.name = "sharding_strategy"}, found, "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2 or a number from 1 to 5");
+    options::refuse({.name = "sharding_strategy"}, found,
+                    "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2 or a number from 1 to 5");
   if (alias->means == "ddp") ours["stage"] = {"none", found.place};
   if (alias->means == "hsdp") ours["shard_group_size"] = {"-1", found.place};
   if (!alias->reshard_after_forward) ours["reshard_after_forward"] = {"false", found.place};
@@ -76,7 +89,8 @@ void take_wrap_policy(const Found& found, const FieldTexts& others, FieldTexts& 
     ours["unit_min_elements"] = size == others.end() ? Found{"100000000", found.place} : size->second;
   } else if (word == "TRANSFORMER_BASED_WRAP") {
     // Without classes Accelerate takes the model's own idea of its blocks, which here is to look for repeated ones.
-    if (const auto classes = others.find("transformer_cls_names_to_wrap"); classes != others.end()) ours["unit_classes"] = classes->second;
+    if (const auto classes = others.find("transformer_cls_names_to_wrap"); classes != others.end())
+      ours["unit_classes"] = classes->second;
   } else {
     options::refuse({.name = "auto_wrap_policy"}, found, "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP");
   }
@@ -95,8 +109,12 @@ void take_ignored(const Found& found, const FieldTexts&, FieldTexts& ours) { our
 void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
   auto word = upper(found.text);
   if (word.ends_with("_STATE_DICT")) word.resize(word.size() - 11);
-  if (word == "LOCAL") refuse_field(found, "save_state() writes each rank's part, which loads on any number of ranks, and save_model() whole weights");
-  if (word != "FULL" && word != "SHARDED") options::refuse({.name = "state_dict_type"}, found, "FULL_STATE_DICT or SHARDED_STATE_DICT");
+  if (word == "LOCAL")
+    refuse_field(
+        found,
+        "save_state() writes each rank's part, which loads on any number of ranks, and save_model() whole weights");
+  if (word != "FULL" && word != "SHARDED")
+    options::refuse({.name = "state_dict_type"}, found, "FULL_STATE_DICT or SHARDED_STATE_DICT");
 }
 
 void take_mixed_precision(const Found& found, const FieldTexts&, FieldTexts& ours) {
@@ -125,7 +143,8 @@ void take_offload_policy(const Found& found, const FieldTexts&, FieldTexts&) {
 void take_prefetch(const Found& found, const FieldTexts&, FieldTexts&) {
   const auto word = upper(found.text);
   if (word == "BACKWARD_POST" || word == "NO_PREFETCH" || word == "NONE" || word == "2" || word == "3")
-    refuse_field(found, "units are gathered ahead in the order in which they were used; limit_gathered_mb bounds their memory");
+    refuse_field(
+        found, "units are gathered ahead in the order in which they were used; limit_gathered_mb bounds their memory");
   if (word != "BACKWARD_PRE" && word != "1") options::refuse({.name = "backward_prefetch"}, found, "BACKWARD_PRE");
 }
 
@@ -133,14 +152,19 @@ void take_prefetch(const Found& found, const FieldTexts&, FieldTexts&) {
 
 std::span<const ForeignField> foreign_fields() {
   static constexpr ForeignField kFields[] = {
-      {"activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING", "refused where true", only_off<kNoActivationCheckpointing>},
-      {"activation_checkpointing_offload", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "refused where true", only_off<kNoActivationCheckpointing>},
+      {"activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING", "refused where true",
+       only_off<kNoActivationCheckpointing>},
+      {"activation_checkpointing_offload", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "refused where true",
+       only_off<kNoActivationCheckpointing>},
       {"activation_checkpointing_policy", "", "refused", never<kNoActivationCheckpointing>},
-      {"auto_wrap_policy", "FSDP_AUTO_WRAP_POLICY", "NO_WRAP: auto_wrap=false; SIZE_BASED_WRAP: unit_min_elements; TRANSFORMER_BASED_WRAP: unit_classes",
+      {"auto_wrap_policy", "FSDP_AUTO_WRAP_POLICY",
+       "NO_WRAP: auto_wrap=false; SIZE_BASED_WRAP: unit_min_elements; TRANSFORMER_BASED_WRAP: unit_classes",
        take_wrap_policy},
-      {"backward_prefetch", "FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE, which is always so; others are refused", take_prefetch},
+      {"backward_prefetch", "FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE, which is always so; others are refused",
+       take_prefetch},
       {"cpu_offload", "FSDP_OFFLOAD_PARAMS", "refused where true", only_off<kNoOffload>},
-      {"cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING", "no effect: each rank reads its own part", no_effect},
+      {"cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING", "no effect: each rank reads its own part",
+       no_effect},
       {"device_mesh", "", "(replicate, shard): replicas and shard_group_size", take_device_mesh},
       {"forward_prefetch", "FSDP_FORWARD_PREFETCH", "no effect: always so", no_effect},
       {"device_id", "", "no effect: each rank has one device, which the program or the launcher chooses", no_effect},
@@ -159,16 +183,20 @@ std::span<const ForeignField> foreign_fields() {
       {"param_init_fn", "", "refused", never<kInCode>},
       {"process_group", "", "refused", never<kNoProcessGroup>},
       {"process_group_backend", "", "refused", never<kByTheRuntime>},
-      {"reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", "the same; also the words of sharding_strategy", take_reshard},
+      {"reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", "the same; also the words of sharding_strategy",
+       take_reshard},
       {"shard_placement_fn", "", "refused", never<kRunsOfElements>},
       {"sharding_strategy", "FSDP_SHARDING_STRATEGY",
-       "FULL_SHARD; SHARD_GRAD_OP: reshard_after_forward=false; NO_SHARD: stage=none; HYBRID_SHARD: shard_group_size=-1; HYBRID_SHARD_ZERO2: both",
+       "FULL_SHARD; SHARD_GRAD_OP: reshard_after_forward=false; NO_SHARD: stage=none; HYBRID_SHARD: "
+       "shard_group_size=-1; HYBRID_SHARD_ZERO2: both",
        take_sharding_strategy},
       {"state_dict_config", "", "no effect: states are always written tensor by tensor", no_effect},
-      {"state_dict_type", "FSDP_STATE_DICT_TYPE", "no effect: save_state() is sharded and save_model() is full; LOCAL is refused", take_state_dict_type},
+      {"state_dict_type", "FSDP_STATE_DICT_TYPE",
+       "no effect: save_state() is sharded and save_model() is full; LOCAL is refused", take_state_dict_type},
       {"sync_module_states", "FSDP_SYNC_MODULE_STATES", "no effect: always so", no_effect},
       {"timeout", "", "refused", never<kByTheRuntime>},
-      {"transformer_cls_names_to_wrap", "FSDP_TRANSFORMER_CLS_TO_WRAP", "unit_classes, unless auto_wrap_policy says otherwise", take_classes},
+      {"transformer_cls_names_to_wrap", "FSDP_TRANSFORMER_CLS_TO_WRAP",
+       "unit_classes, unless auto_wrap_policy says otherwise", take_classes},
       {"use_orig_params", "FSDP_USE_ORIG_PARAMS", "no effect: parameters always stay your own", no_effect},
   };
   return kFields;
@@ -176,7 +204,8 @@ std::span<const ForeignField> foreign_fields() {
 
 std::vector<OriginalField> original_sharding_fields() {
   std::vector<OriginalField> all;
-  for (const auto& one : foreign_fields()) all.push_back({std::string(one.name), std::string(one.variable), std::string(one.taken_as)});
+  for (const auto& one : foreign_fields())
+    all.push_back({std::string(one.name), std::string(one.variable), std::string(one.taken_as)});
   return all;
 }
 

@@ -1,18 +1,21 @@
 #include "strategy/names.h"
 
-#include "muster/base/error.h"
-#include "muster/strategy/options.h"
-
 #include <algorithm>
 #include <cctype>
 #include <string>
+
+#include "muster/base/error.h"
+#include "muster/strategy/options.h"
 
 namespace muster {
 namespace strategy {
 namespace {
 
-constexpr std::string_view kStaysOnDevice = "parameters and states stay on the device; shard them over more ranks by 'fsdp', or over fewer samples by smaller batches";
-constexpr std::string_view kNoModelParallel = "the layers of a model are not cut over ranks; 'fsdp' cuts the memory they need";
+constexpr std::string_view kStaysOnDevice =
+    "parameters and states stay on the device; shard them over more ranks by 'fsdp', or over fewer samples by smaller "
+    "batches";
+constexpr std::string_view kNoModelParallel =
+    "the layers of a model are not cut over ranks; 'fsdp' cuts the memory they need";
 
 /// The one place that knows the originals' names.
 constexpr StrategyAlias kAliases[] = {
@@ -75,7 +78,8 @@ std::string known_names() {
 
 std::string in_small_letters(std::string_view text) {
   std::string small(text);
-  std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(small.begin(), small.end(), small.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return small;
 }
 
@@ -83,7 +87,8 @@ std::span<const StrategyAlias> strategy_aliases() { return kAliases; }
 
 const StrategyAlias* find_alias(std::string_view name) {
   const auto small = in_small_letters(name);
-  const auto* found = std::find_if(std::begin(kAliases), std::end(kAliases), [&](const StrategyAlias& alias) { return alias.name == small; });
+  const auto* found = std::find_if(std::begin(kAliases), std::end(kAliases),
+                                   [&](const StrategyAlias& alias) { return alias.name == small; });
   return found == std::end(kAliases) ? nullptr : found;
 }
 
@@ -98,7 +103,9 @@ Strategy::Strategy(std::string_view name) {
   const auto wanted = alias ? std::string(alias->means) : strategy::in_small_letters(name);
   for (const auto entry : kNames)
     if (entry == wanted) name_ = entry;
-  if (name_.empty()) throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'; the known ones are " + strategy::known_names());
+  if (name_.empty())
+    throw ConfigError("MU170",
+                      "unknown strategy '" + std::string(name) + "'; the known ones are " + strategy::known_names());
   FSDP sharding;
   sharding.reshard_after_forward = !alias || alias->reshard_after_forward;
   if (name_ == "zero1") sharding.stage = ShardStage::optimizer;

@@ -1,11 +1,11 @@
 #include "muster/strategy/resolve.h"
 
+#include <algorithm>
+#include <string>
+
 #include "muster/base/error.h"
 #include "muster/strategy/wishes.h"
 #include "strategy/sharded_fields.h"
-
-#include <algorithm>
-#include <string>
 
 namespace muster::strategy {
 namespace {
@@ -43,7 +43,8 @@ FieldTexts of_variables(const Environment& variables) {
 
 const ShardedField* own_field(const std::string& name) {
   const auto& fields = sharded_fields();
-  const auto found = std::find_if(fields.begin(), fields.end(), [&](const ShardedField& field) { return field.description.name == name; });
+  const auto found = std::find_if(fields.begin(), fields.end(),
+                                  [&](const ShardedField& field) { return field.description.name == name; });
   return found == fields.end() ? nullptr : &*found;
 }
 
@@ -52,16 +53,19 @@ const ShardedField* own_field(const std::string& name) {
   for (const auto& field : sharded_fields()) known += (known.empty() ? "" : ", ") + field.description.name;
   known += "; fields of Accelerate and Lightning:";
   for (const auto& field : foreign_fields()) known += " " + std::string(field.name);
-  throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + std::string(kSharding) + " names; known: " + known);
+  throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + std::string(kSharding) +
+                                 " names; known: " + known);
 }
 
 /// The originals' fields first, so that our own names count more.
 FieldTexts translated(const FieldTexts& texts) {
   FieldTexts ours;
   for (const auto& field : foreign_fields())
-    if (const auto found = texts.find(std::string(field.name)); found != texts.end()) field.take(found->second, texts, ours);
+    if (const auto found = texts.find(std::string(field.name)); found != texts.end())
+      field.take(found->second, texts, ours);
   for (const auto& [name, found] : texts) {
-    const bool foreign = std::any_of(foreign_fields().begin(), foreign_fields().end(), [&](const ForeignField& field) { return field.name == name; });
+    const bool foreign = std::any_of(foreign_fields().begin(), foreign_fields().end(),
+                                     [&](const ForeignField& field) { return field.name == name; });
     if (!own_field(name) && !foreign) refuse_unknown(name);
     if (own_field(name) && !foreign) ours[name] = found;
   }
@@ -73,11 +77,12 @@ void follow(const FieldTexts& texts, FSDP& options) {
   for (const auto& [name, found] : texts) {
     const auto& field = *own_field(name);
     auto wished = options;
-    if (const auto wanted = field.read(wished, found.text); !wanted.empty()) options::refuse(field.description, found, wanted);
+    if (const auto wanted = field.read(wished, found.text); !wanted.empty())
+      options::refuse(field.description, found, wanted);
     const auto told = field.write(options), asked = field.write(wished);
     if (told != asked && told != field.write(defaults))
-      throw ConfigError("MU171", "the program asks for " + name + " '" + told + "' and the launcher, by the " + found.place + ", for '" + asked +
-                                     "'; drop one of them");
+      throw ConfigError("MU171", "the program asks for " + name + " '" + told + "' and the launcher, by the " +
+                                     found.place + ", for '" + asked + "'; drop one of them");
     options = std::move(wished);
   }
 }
@@ -87,7 +92,8 @@ FieldTexts implied(const FSDP& options, const std::string& place) {
   FieldTexts texts;
   const FSDP defaults;
   for (const auto& field : sharded_fields())
-    if (const auto text = field.write(options); text != field.write(defaults)) texts[field.description.name] = {text, place};
+    if (const auto text = field.write(options); text != field.write(defaults))
+      texts[field.description.name] = {text, place};
   return texts;
 }
 
@@ -97,12 +103,13 @@ Strategy by_name(const Strategy& told, const std::optional<std::string>& name) {
   if (told.name() == "auto") return wished;
   if (wished.name() == "auto") return told;
   if (told.name() != wished.name())
-    throw ConfigError("MU171", "the program asks for '" + std::string(told.name()) + "' and the launcher, by the variable MUSTER_STRATEGY, for '" + *name +
+    throw ConfigError("MU171", "the program asks for '" + std::string(told.name()) +
+                                   "' and the launcher, by the variable MUSTER_STRATEGY, for '" + *name +
                                    "'; drop one of them");
   if (!told.sharding()) return told;
   auto options = *told.sharding();
   auto texts = implied(*wished.sharding(), "strategy " + *name);
-  if (options.shard_group_size != 0) texts.erase("shard_group_size");   // the name asks for groups, not for their size
+  if (options.shard_group_size != 0) texts.erase("shard_group_size");  // the name asks for groups, not for their size
   follow(texts, options);
   return options;
 }
@@ -120,8 +127,8 @@ Strategy resolve_strategy(const Strategy& told, const StrategyWish& wish, const 
   if (strategy.name() == "auto" && (asked || wants_fsdp(variables))) strategy = "fsdp";
   if (!strategy.sharding()) {
     if (asked)
-      throw ConfigError("MU171", "the " + std::string(kSharding) + " is '" + *wish.sharding + "' and the strategy '" + std::string(strategy.name()) +
-                                     "', which shards nothing; drop one of them");
+      throw ConfigError("MU171", "the " + std::string(kSharding) + " is '" + *wish.sharding + "' and the strategy '" +
+                                     std::string(strategy.name()) + "', which shards nothing; drop one of them");
     return strategy;
   }
   auto texts = translated(of_variables(variables));

@@ -1,8 +1,8 @@
 #include "strategy/sharded_fields.h"
 
-#include "muster/strategy/resolve.h"
-
 #include <array>
+
+#include "muster/strategy/resolve.h"
 
 namespace muster {
 
@@ -50,18 +50,24 @@ ShardedField field(std::string name, T parallel::ShardedOptions::*member, std::s
 const std::vector<ShardedField>& sharded_fields() {
   using Options = parallel::ShardedOptions;
   static const std::vector<ShardedField> fields{
-      field("auto_wrap", &Options::auto_wrap, "where nothing else draws boundaries, make units of the repeated blocks and of layers as large as one"),
+      field("auto_wrap", &Options::auto_wrap,
+            "where nothing else draws boundaries, make units of the repeated blocks and of layers as large as one"),
       field("buffer_dtype", &Options::buffer_dtype, "dtype in which floating buffers are used"),
-      field("cast_forward_inputs", &Options::cast_forward_inputs, "with param_dtype: floating inputs of the model are converted into it"),
+      field("cast_forward_inputs", &Options::cast_forward_inputs,
+            "with param_dtype: floating inputs of the model are converted into it"),
       field("ignored_modules", &Options::ignored_modules, "submodules that stay whole, by name or regular expression"),
-      field("limit_gathered_mb", &Options::limit_gathered_mb, "gather ahead as long as no more than this is gathered", "MiB"),
+      field("limit_gathered_mb", &Options::limit_gathered_mb, "gather ahead as long as no more than this is gathered",
+            "MiB"),
       field("output_dtype", &Options::output_dtype, "dtype that floating outputs of the model are converted into"),
       field("param_dtype", &Options::param_dtype, "dtype in which parameters are gathered and used"),
       field("predivide_factor", &Options::predivide_factor, "what gradients are divided by before they are summed"),
       field("reduce_dtype", &Options::reduce_dtype, "dtype in which gradients are summed"),
       field("replicas", &Options::replicas, "how many shard groups there must be; 0: as many as the ranks make"),
-      field("reshard_after_forward", &Options::reshard_after_forward, "free parameters after forward and gather them again in backward; a number: from so many neighbours, which keep them meanwhile"),
-      field("shard_group_size", &Options::shard_group_size, "cut over groups of so many ranks; -1: those of a node, 0: all"),
+      field("reshard_after_forward", &Options::reshard_after_forward,
+            "free parameters after forward and gather them again in backward; a number: from so many neighbours, which "
+            "keep them meanwhile"),
+      field("shard_group_size", &Options::shard_group_size,
+            "cut over groups of so many ranks; -1: those of a node, 0: all"),
       field("stage", &Options::stage, "what is cut: none, optimizer, gradients or full"),
       field("unit_classes", &Options::unit_classes, "submodules of these classes are units"),
       field("unit_min_elements", &Options::unit_min_elements, "submodules of at least so many elements are units"),

@@ -1,8 +1,5 @@
 #pragma once
 
-#include "muster/base/options.h"
-#include "muster/parallel/sharded_options.h"
-
 #include <functional>
 #include <map>
 #include <span>
@@ -10,12 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/base/options.h"
+#include "muster/parallel/sharded_options.h"
+
 namespace muster::strategy {
 
 /// A field of ShardedOptions that can be given as text.
 struct ShardedField {
   options::Description description;
-  std::function<std::string(parallel::ShardedOptions&, const std::string&)> read;   ///< as options::Value<T>::read
+  std::function<std::string(parallel::ShardedOptions&, const std::string&)> read;  ///< as options::Value<T>::read
   std::function<std::string(const parallel::ShardedOptions&)> write;
 };
 const std::vector<ShardedField>& sharded_fields();

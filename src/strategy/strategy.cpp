@@ -29,7 +29,8 @@ class DdpStrategy final : public TrainingStrategy {
   DdpStrategy(DDP options, std::string reason) : options_(std::move(options)), reason_(std::move(reason)) {}
   std::string_view name() const override { return "ddp"; }
   std::string reason() const override { return reason_; }
-  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator& group) const override {
+  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module,
+                                                 const dist::Communicator& group) const override {
     return std::make_shared<parallel::Reducer>(module, group, options_);
   }
 
@@ -40,10 +41,12 @@ class DdpStrategy final : public TrainingStrategy {
 
 class FsdpStrategy final : public TrainingStrategy {
  public:
-  FsdpStrategy(std::string_view name, FSDP options, int group_size) : name_(name), options_(std::move(options)), group_size_(group_size) {}
+  FsdpStrategy(std::string_view name, FSDP options, int group_size)
+      : name_(name), options_(std::move(options)), group_size_(group_size) {}
   std::string_view name() const override { return name_; }
   std::string reason() const override { return "asked for"; }
-  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator& group) const override {
+  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module,
+                                                 const dist::Communicator& group) const override {
     if (group_size_ == group.size()) return std::make_shared<parallel::ShardedModel>(module, group, options_);
     const DeviceMesh mesh(group, {{"replicate", 0}, {"shard", group_size_}});
     return std::make_shared<parallel::ShardedModel>(module, mesh.group("shard"), mesh.group("replicate"), options_);
@@ -57,19 +60,26 @@ class FsdpStrategy final : public TrainingStrategy {
 
 /// Over how many ranks parameters are cut.
 int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
-  const int size = options.shard_group_size == 0 ? world_size : options.shard_group_size == -1 ? ranks_per_node : options.shard_group_size;
+  const int size = options.shard_group_size == 0    ? world_size
+                   : options.shard_group_size == -1 ? ranks_per_node
+                                                    : options.shard_group_size;
   if (size < 1 || world_size % size != 0)
-    throw ConfigError("MU198", "parameters cannot be cut over groups of " + std::to_string(size) + " ranks where there are " + std::to_string(world_size) +
-                                   " in all: choose a shard_group_size that divides these, or -1 for the ranks of each node");
+    throw ConfigError("MU198",
+                      "parameters cannot be cut over groups of " + std::to_string(size) + " ranks where there are " +
+                          std::to_string(world_size) +
+                          " in all: choose a shard_group_size that divides these, or -1 for the ranks of each node");
   if (options.replicas != 0 && options.replicas != world_size / size)
-    throw ConfigError("MU198", std::to_string(options.replicas) + " replicas over groups of " + std::to_string(size) + " ranks are asked for, and " +
-                                   std::to_string(world_size) + " ranks make " + std::to_string(world_size / size) +
+    throw ConfigError("MU198", std::to_string(options.replicas) + " replicas over groups of " + std::to_string(size) +
+                                   " ranks are asked for, and " + std::to_string(world_size) + " ranks make " +
+                                   std::to_string(world_size / size) +
                                    ": start as many ranks as both ask for, or leave replicas out");
   return size;
 }
 
 /// They change what a model computes, so they count on one rank, too.
-bool changes_dtypes(const FSDP& options) { return !options.buffer_dtype.empty() || !options.output_dtype.empty() || !options.param_dtype.empty(); }
+bool changes_dtypes(const FSDP& options) {
+  return !options.buffer_dtype.empty() || !options.output_dtype.empty() || !options.param_dtype.empty();
+}
 
 template <class Options>
 Options options_of(const Strategy& wish) {
@@ -82,10 +92,12 @@ Options options_of(const Strategy& wish) {
 std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size, int ranks_per_node) {
   const bool shards = wish.sharding() && wish.sharding()->stage != ShardStage::none;
   if (world_size == 1 && !(shards && changes_dtypes(*wish.sharding())))
-    return std::make_unique<SingleStrategy>("a world of one needs no communication (asked for: " + std::string(wish.name()) + ")");
+    return std::make_unique<SingleStrategy>(
+        "a world of one needs no communication (asked for: " + std::string(wish.name()) + ")");
   if (shards) {
     const auto& options = *wish.sharding();
-    return std::make_unique<FsdpStrategy>(wish.name(), options, world_size == 1 ? 1 : group_size_of(options, world_size, ranks_per_node));
+    return std::make_unique<FsdpStrategy>(wish.name(), options,
+                                          world_size == 1 ? 1 : group_size_of(options, world_size, ranks_per_node));
   }
   auto options = options_of<DDP>(wish);
   if (wish.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;

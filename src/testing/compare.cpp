@@ -1,9 +1,9 @@
 #include "muster/testing/compare.h"
 
-#include <ATen/Functions.h>
-
 #include <cstring>
 #include <sstream>
+
+#include <ATen/Functions.h>
 
 #include "muster/base/format.h"
 
@@ -42,7 +42,7 @@ std::string value_at(const at::Tensor& tensor, int64_t index) {
 
 std::string describe(const at::Tensor& actual, const at::Tensor& expected, int64_t first, int64_t count) {
   return formatted("{} of {} elements differ, first at {}: got {}, expected {}", count, actual.numel(),
-                index_of(first, actual.sizes()), value_at(actual, first), value_at(expected, first));
+                   index_of(first, actual.sizes()), value_at(actual, first), value_at(expected, first));
 }
 
 }  // namespace
@@ -63,7 +63,8 @@ std::string difference_in_bits(const at::Tensor& actual, const at::Tensor& expec
 std::string difference(const at::Tensor& actual, const at::Tensor& expected, double relative, double absolute) {
   if (auto kinds = different_kinds(actual, expected); !kinds.empty() || !actual.defined()) return kinds;
   const at::Tensor a = actual.detach().cpu().contiguous(), b = expected.detach().cpu().contiguous();
-  const at::Tensor apart = at::isclose(a.to(at::kDouble), b.to(at::kDouble), relative, absolute, true).logical_not().view(-1);
+  const at::Tensor apart =
+      at::isclose(a.to(at::kDouble), b.to(at::kDouble), relative, absolute, true).logical_not().view(-1);
   int64_t count = apart.sum().item<int64_t>();
   if (count == 0) return "";
   int64_t first = apart.to(at::kInt).argmax().item<int64_t>();

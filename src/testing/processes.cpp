@@ -32,7 +32,8 @@ constexpr const char* kRank = "MUSTER_TEST_RANK";
 constexpr const char* kWorld = "MUSTER_TEST_WORLD";  ///< size and label of the call that the ranks belong to
 constexpr const char* kStore = "MUSTER_TEST_STORE";
 
-[[noreturn]] void run_as_rank(int rank, int size, const std::string& store, const std::function<int(const Cluster&)>& body) {
+[[noreturn]] void run_as_rank(int rank, int size, const std::string& store,
+                              const std::function<int(const Cluster&)>& body) {
   Cluster cluster;
   cluster.rank = cluster.local_rank = rank;
   cluster.world_size = cluster.local_world_size = size;
@@ -61,7 +62,8 @@ struct Child {
 
 Child start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw LaunchError("MU064", formatted("no pipe for a test rank: {}", std::strerror(errno)));
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw LaunchError("MU064", formatted("no pipe for a test rank: {}", std::strerror(errno)));
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<char*> argv{program.data()}, envp;
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -76,7 +78,7 @@ Child start(const std::vector<std::string>& arguments, const std::vector<std::st
     ::dup2(ends[1], 1);
     ::dup2(ends[1], 2);
     ::execve(program.c_str(), argv.data(), envp.data());
-    ::execve("/proc/self/exe", argv.data(), envp.data());   // the file may have been built anew meanwhile
+    ::execve("/proc/self/exe", argv.data(), envp.data());  // the file may have been built anew meanwhile
     constexpr std::string_view kWhy = "this program could not be started again for a rank\n";
     [[maybe_unused]] const auto written = ::write(2, kWhy.data(), kWhy.size());
     ::_exit(127);
@@ -91,8 +93,7 @@ Child start(const std::vector<std::string>& arguments, const std::vector<std::st
 
 void reap(const Child& child, RankResult& result) {
   int status = 0;
-  while (::waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {}
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   else result.exit_code = WEXITSTATUS(status);
 }

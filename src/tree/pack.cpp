@@ -1,12 +1,12 @@
 #include "muster/tree/pack.h"
 
-#include "muster/base/error.h"
+#include <cstring>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
-#include <cstring>
+#include "muster/base/error.h"
 
 namespace muster::tree {
 namespace {
@@ -17,8 +17,10 @@ constexpr uint64_t kMark = 0x3152544e55534d55ull;
 int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
 [[noreturn]] void refuse_bytes() {
-  throw UsageError("MU111", "these bytes are no packed value of the type that was asked for, or they are cut off; unpack them as the "
-                            "type that was packed, with the same version of Muster on both sides");
+  throw UsageError(
+      "MU111",
+      "these bytes are no packed value of the type that was asked for, or they are cut off; unpack them as the "
+      "type that was packed, with the same version of Muster on both sides");
 }
 
 }  // namespace
@@ -37,7 +39,8 @@ void Packer::tensor(const at::Tensor& tensor) {
   count(tensor.defined());
   if (!tensor.defined()) return;
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
-    throw UsageError("MU111", "a tensor that is sparse or quantized cannot be packed for files or other ranks; make it dense");
+    throw UsageError("MU111",
+                     "a tensor that is sparse or quantized cannot be packed for files or other ranks; make it dense");
   count(static_cast<size_t>(tensor.scalar_type()));
   count(static_cast<size_t>(tensor.dim()));
   for (const int64_t size : tensor.sizes()) count(static_cast<size_t>(size));
@@ -58,7 +61,9 @@ at::Tensor Packer::finish() const {
   for (const auto& [tensor, place] : tensors_) {
     auto plain = tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
     // Memory that comes for operators only, as a parameter's whose values are under way, is copied by one.
-    if (plain.numel() > 0 && !plain.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()) plain = plain.clone();
+    if (plain.numel() > 0 &&
+        !plain.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get())
+      plain = plain.clone();
     const auto bytes = static_cast<int64_t>(plain.nbytes());
     if (bytes > 0) std::memcpy(to + start + place, plain.const_data_ptr(), plain.nbytes());
     std::memset(to + start + place + bytes, 0, static_cast<size_t>(aligned(bytes) - bytes));
@@ -68,7 +73,8 @@ at::Tensor Packer::finish() const {
 
 Unpacker::Unpacker(const at::Tensor& packed) : packed_(packed) {
   uint64_t head[2];
-  if (packed_.scalar_type() != at::kByte || packed_.dim() != 1 || packed_.numel() < static_cast<int64_t>(sizeof head)) refuse_bytes();
+  if (packed_.scalar_type() != at::kByte || packed_.dim() != 1 || packed_.numel() < static_cast<int64_t>(sizeof head))
+    refuse_bytes();
   // Tensors are views of these bytes, so each must begin where its dtype may.
   if (!packed_.is_contiguous() || packed_.storage_offset() % kAlignment != 0) packed_ = packed_.clone();
   std::memcpy(head, packed_.const_data_ptr(), sizeof head);
@@ -112,7 +118,8 @@ at::Tensor Unpacker::tensor() {
   const int64_t place = aligned(end_) + static_cast<int64_t>(count());
   const int64_t bytes = elements * static_cast<int64_t>(c10::elementSize(dtype));
   if (elements == 0) return at::empty(sizes, dtype);
-  if (place < end_ || place % kAlignment != 0 || bytes > packed_.numel() || place > packed_.numel() - bytes) refuse_bytes();
+  if (place < end_ || place % kAlignment != 0 || bytes > packed_.numel() || place > packed_.numel() - bytes)
+    refuse_bytes();
   return packed_.narrow(0, place, bytes).view(dtype).view(sizes);
 }
 

@@ -1,14 +1,14 @@
 #include "muster/tree/stack.h"
 
-#include "muster/base/error.h"
+#include <cstring>
+#include <sstream>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/SmallVector.h>
 
-#include <cstring>
-#include <sstream>
+#include "muster/base/error.h"
 
 namespace muster::tree {
 namespace {
@@ -25,15 +25,13 @@ void lay_out(at::Tensor& batch, at::IntArrayRef row, at::TensorOptions options, 
   ensure_tensor(batch, sizes, options.pinned_memory(place.pinned && options.device().is_cpu()));
 }
 
-bool is_plain(const at::Tensor& t) {
-  return t.is_cpu() && t.is_contiguous() && !t.is_conj() && !t.is_neg();
-}
+bool is_plain(const at::Tensor& t) { return t.is_cpu() && t.is_contiguous() && !t.is_conj() && !t.is_neg(); }
 
 void check_row(const at::Tensor& batch, const at::Tensor& sample, const StackPlace& place) {
   const auto row = batch.sizes().slice(1);
   if (row == sample.sizes() && batch.scalar_type() == sample.scalar_type() && batch.device() == sample.device()) return;
-  throw_uneven("the first sample is " + describe(row, batch.scalar_type()) + " on " + batch.device().str() + ", this one " +
-                   describe(sample.sizes(), sample.scalar_type()) + " on " + sample.device().str(),
+  throw_uneven("the first sample is " + describe(row, batch.scalar_type()) + " on " + batch.device().str() +
+                   ", this one " + describe(sample.sizes(), sample.scalar_type()) + " on " + sample.device().str(),
                place);
 }
 
@@ -54,14 +52,15 @@ void ensure_tensor(at::Tensor& tensor, at::IntArrayRef sizes, at::TensorOptions 
   const at::NoGradGuard no_grad;
   if (fits && static_cast<int64_t>(tensor.storage().nbytes()) >= needed && tensor.storage_offset() == 0)
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  else
-    tensor = at::empty(sizes, options);
+  else tensor = at::empty(sizes, options);
 }
 
 void stack_tensor(at::Tensor& batch, const at::Tensor& sample, const StackPlace& place) {
   if (!sample.defined()) throw_uneven("a tensor is undefined", place);
-  if (sample.layout() != at::kStrided) throw_uneven("sparse tensors cannot be stacked; give the dataset get_batch(indices, batch)", place);
-  if (place.index == 0) lay_out(batch, sample.sizes(), at::TensorOptions(sample.scalar_type()).device(sample.device()), place);
+  if (sample.layout() != at::kStrided)
+    throw_uneven("sparse tensors cannot be stacked; give the dataset get_batch(indices, batch)", place);
+  if (place.index == 0)
+    lay_out(batch, sample.sizes(), at::TensorOptions(sample.scalar_type()).device(sample.device()), place);
   else check_row(batch, sample, place);
   if (!is_plain(sample)) {
     const at::NoGradGuard no_grad;
@@ -71,7 +70,9 @@ void stack_tensor(at::Tensor& batch, const at::Tensor& sample, const StackPlace&
   }
 }
 
-void stack_integer(at::Tensor& batch, int64_t value, const StackPlace& place) { stack_value(batch, value, at::kLong, place); }
+void stack_integer(at::Tensor& batch, int64_t value, const StackPlace& place) {
+  stack_value(batch, value, at::kLong, place);
+}
 
 void stack_bool(at::Tensor& batch, bool value, const StackPlace& place) { stack_value(batch, value, at::kBool, place); }
 
@@ -79,7 +80,8 @@ void stack_real(at::Tensor& batch, double value, const StackPlace& place) {
   const auto dtype = c10::get_default_dtype_as_scalartype();
   if (dtype == at::kDouble) return stack_value(batch, value, at::kDouble, place);
   if (dtype == at::kFloat) return stack_value(batch, static_cast<float>(value), at::kFloat, place);
-  if (dtype == at::kBFloat16) return stack_value(batch, static_cast<at::BFloat16>(static_cast<float>(value)), dtype, place);
+  if (dtype == at::kBFloat16)
+    return stack_value(batch, static_cast<at::BFloat16>(static_cast<float>(value)), dtype, place);
   stack_value(batch, static_cast<at::Half>(static_cast<float>(value)), at::kHalf, place);
 }
 

@@ -1,10 +1,10 @@
 #include "muster/tree/state.h"
 
-#include "muster/base/error.h"
-#include "muster/base/shown.h"
-
 #include <algorithm>
 #include <cstring>
+
+#include "muster/base/error.h"
+#include "muster/base/shown.h"
 
 namespace muster {
 namespace {
@@ -58,15 +58,16 @@ State::State(Map value) : value_(std::move(value)) {
 template <class T>
 const T& State::get(Kind wanted) const {
   if (const auto* value = std::get_if<T>(&value_)) return *value;
-  throw CheckpointError("MU208", "a saved state holds " + std::string(name_of(kind())) + " where " +
-                                     std::string(name_of(wanted)) +
-                                     " is expected: it was saved by another kind of object, or by another version of it");
+  throw CheckpointError(
+      "MU208", "a saved state holds " + std::string(name_of(kind())) + " where " + std::string(name_of(wanted)) +
+                   " is expected: it was saved by another kind of object, or by another version of it");
 }
 
 std::int64_t State::fitting(bool fits) const {
   if (fits) return integer();
-  throw CheckpointError("MU208", "a saved state holds " + std::to_string(integer()) +
-                                     ", which is too large for the number it is to become: it was saved by another kind of object");
+  throw CheckpointError(
+      "MU208", "a saved state holds " + std::to_string(integer()) +
+                   ", which is too large for the number it is to become: it was saved by another kind of object");
 }
 
 bool State::boolean() const { return get<bool>(Kind::boolean); }
@@ -100,7 +101,8 @@ State& State::set(std::string_view name, State value) {
 }
 
 State clone(const State& state) {
-  if (state.kind() == State::Kind::tensor) return state.tensor().defined() ? State(state.tensor().detach().clone()) : state;
+  if (state.kind() == State::Kind::tensor)
+    return state.tensor().defined() ? State(state.tensor().detach().clone()) : state;
   if (state.kind() == State::Kind::list) {
     State::List list;
     for (const auto& part : state.list()) list.push_back(clone(part));
@@ -121,7 +123,8 @@ bool identical(const State& a, const State& b) {
     case State::Kind::number: return same_double(a.number(), b.number());
     case State::Kind::text: return a.text() == b.text();
     case State::Kind::tensor: return same_bits(a.tensor(), b.tensor());
-    case State::Kind::list: return std::equal(a.list().begin(), a.list().end(), b.list().begin(), b.list().end(), identical);
+    case State::Kind::list:
+      return std::equal(a.list().begin(), a.list().end(), b.list().begin(), b.list().end(), identical);
     case State::Kind::map: return same_map(a.map(), b.map());
   }
   return false;

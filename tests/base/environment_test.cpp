@@ -1,8 +1,8 @@
 #include "muster/base/environment.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
+
+#include <gtest/gtest.h>
 
 namespace muster {
 namespace {

@@ -1,8 +1,8 @@
 #include "muster/base/format.h"
 
-#include "muster/base/error.h"
-
 #include <gtest/gtest.h>
+
+#include "muster/base/error.h"
 
 namespace muster {
 namespace {

@@ -1,8 +1,8 @@
 #include "muster/base/log.h"
 
-#include <gtest/gtest.h>
-
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 
@@ -56,7 +56,8 @@ TEST_F(Log, NamesTheRankOfProcessAndThread) {
   set_rank(-1);
   warning("e");
   EXPECT_EQ(GetCapturedStderr(),
-            "muster: warning: rank 3: a\nmuster: warning: rank 1: b\nmuster: warning: rank 2: c\nmuster: warning: rank 1: d\nmuster: warning: e\n");
+            "muster: warning: rank 3: a\nmuster: warning: rank 1: b\nmuster: warning: rank 2: c\nmuster: warning: rank "
+            "1: d\nmuster: warning: e\n");
 }
 
 TEST_F(Log, LevelsHaveNames) {

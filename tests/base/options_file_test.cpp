@@ -1,7 +1,7 @@
-#include <gtest/gtest.h>
-
 #include <cstdio>
 #include <fstream>
+
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 #include "muster/base/options.h"
@@ -22,7 +22,8 @@ TEST(OptionsFile, HoldsKeysListsAndSections) {
 }
 
 TEST(OptionsFile, WhatIsNoFileOfOptionsIsMU004) {
-  for (auto wrong : {"a: [1", "- a\n- b", "word", "a: {b: {c: 1}}", "a: [[1]]", "a: 1\na: 2", "run: {[x]: 1}", "a: *none"}) {
+  for (auto wrong :
+       {"a: [1", "- a\n- b", "word", "a: {b: {c: 1}}", "a: [[1]]", "a: 1\na: 2", "run: {[x]: 1}", "a: *none"}) {
     try {
       File::parse(wrong, "name of the file");
       ADD_FAILURE() << "was taken: " << wrong;

@@ -57,12 +57,14 @@ TEST(Options, FlagOverVariableOverFileOverDefault) {
   EXPECT_EQ(values.kind, "wheat");
   EXPECT_EQ(values.salt, 0.25);
   EXPECT_TRUE(values.crust);
-  EXPECT_EQ(places, (std::map<std::string, std::string>{{"slices", "flag --slices"}, {"kind", "variable BREAD_KIND"}, {"salt", "b.yaml line 4"}}));
+  EXPECT_EQ(places, (std::map<std::string, std::string>{
+                        {"slices", "flag --slices"}, {"kind", "variable BREAD_KIND"}, {"salt", "b.yaml line 4"}}));
 }
 
 TEST(Options, EveryTypeIsReadAndRefused) {
   Sources sources;
-  sources.flags = {{"crust", "no"}, {"crumbs", "-7"}, {"salt", "1e-3"}, {"slices", "0"}, {"seeds", "a,b"}, {"rest_time", "1.5min"}};
+  sources.flags = {{"crust", "no"}, {"crumbs", "-7"}, {"salt", "1e-3"},
+                   {"slices", "0"}, {"seeds", "a,b"}, {"rest_time", "1.5min"}};
   auto values = read(bread(), sources).values;
   EXPECT_FALSE(values.crust);
   EXPECT_EQ(values.crumbs, -7);
@@ -72,9 +74,9 @@ TEST(Options, EveryTypeIsReadAndRefused) {
   EXPECT_EQ(values.rest.count(), 90000);
   EXPECT_EQ(Value<std::vector<std::string>>::write(values.seeds), "a,b");
   EXPECT_EQ(Value<std::chrono::milliseconds>::write(std::chrono::milliseconds(1500)), "1500ms");
-  const std::pair<std::string, std::string> wrong[] = {{"crust", "maybe"}, {"crumbs", "1.5"},     {"crumbs", ""},       {"salt", "much"},
-                                                       {"slices", "12x"},  {"slices", "9999999999"}, {"rest_time", "30"}, {"rest_time", "s"},
-                                                       {"rest_time", "3 days"}};
+  const std::pair<std::string, std::string> wrong[] = {
+      {"crust", "maybe"},       {"crumbs", "1.5"},   {"crumbs", ""},     {"salt", "much"},       {"slices", "12x"},
+      {"slices", "9999999999"}, {"rest_time", "30"}, {"rest_time", "s"}, {"rest_time", "3 days"}};
   for (const auto& [name, text] : wrong) {
     Sources bad;
     bad.flags = {{name, text}};
@@ -85,22 +87,27 @@ TEST(Options, EveryTypeIsReadAndRefused) {
 TEST(Options, ABadValueNamesItsPlaceAndWhatIsWanted) {
   Sources sources;
   sources.file = File::parse("bread:\n  salt: much\n", "b.yaml");
-  EXPECT_EQ(message_of(sources), "MU002: b.yaml line 2: option 'salt' is 'much', but a number is wanted (grams): correct it there");
+  EXPECT_EQ(message_of(sources),
+            "MU002: b.yaml line 2: option 'salt' is 'much', but a number is wanted (grams): correct it there");
   sources.file = {};
   sources.variables = {{"BREAD_SLICES", "all"}};
-  EXPECT_EQ(message_of(sources), "MU002: variable BREAD_SLICES: option 'slices' is 'all', but a whole number is wanted: correct it there");
+  EXPECT_EQ(message_of(sources),
+            "MU002: variable BREAD_SLICES: option 'slices' is 'all', but a whole number is wanted: correct it there");
 }
 
 TEST(Options, AnUnknownKeyListsTheKnownOnes) {
   Sources sources;
   sources.file = File::parse("bread:\n  slice: 1\nother:\n  slice: 1\n", "b.yaml");
   EXPECT_EQ(message_of(sources),
-            "MU001: b.yaml line 2: unknown option 'slice' in section 'bread'; known: crust, crumbs, salt, slices, kind, seeds, rest_time");
+            "MU001: b.yaml line 2: unknown option 'slice' in section 'bread'; known: crust, crumbs, salt, slices, "
+            "kind, seeds, rest_time");
 }
 
 TEST(Options, TheReferenceTableHasEveryOption) {
   auto page = to_markdown(bread().descriptions());
-  EXPECT_NE(page.find("| `--crust`, `--no-crust` | `crust` | `BREAD_CRUST` | `true` | – | leave it on |\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("| `--crust`, `--no-crust` | `crust` | `BREAD_CRUST` | `true` | – | leave it on |\n"),
+            std::string::npos)
+      << page;
   EXPECT_NE(page.find("| `--salt` | `salt` | – | `1.5` | grams | how much |\n"), std::string::npos) << page;
 }
 

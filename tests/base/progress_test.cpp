@@ -1,11 +1,11 @@
 #include "muster/base/progress.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace muster {
 namespace {

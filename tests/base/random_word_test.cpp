@@ -1,8 +1,8 @@
 #include "muster/base/random_word.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
+
+#include <gtest/gtest.h>
 
 namespace muster {
 namespace {

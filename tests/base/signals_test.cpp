@@ -1,10 +1,11 @@
 #include "muster/base/signals.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <optional>
+
+#include <gtest/gtest.h>
 
 namespace muster {
 namespace {
@@ -14,7 +15,7 @@ int g_calls = 0;
 TEST(SignalWatch, KeepsWhatCameSinceItBegan) {
   SignalWatch watch({SIGUSR1, SIGTERM});
   EXPECT_EQ(watch.received(), 0);
-  std::raise(SIGTERM);   // would end the process
+  std::raise(SIGTERM);  // would end the process
   EXPECT_EQ(watch.received(), SIGTERM);
   SignalWatch later({SIGTERM});
   EXPECT_EQ(later.received(), 0);
@@ -29,7 +30,7 @@ TEST(SignalWatch, GivesTheProgramsOwnHandlerBack) {
   std::signal(SIGUSR1, [](int) { ++g_calls; });
   std::optional<SignalWatch> watch(std::in_place, std::vector{SIGUSR1});
   std::raise(SIGUSR1);
-  EXPECT_EQ(g_calls, 1);   // it still runs
+  EXPECT_EQ(g_calls, 1);  // it still runs
   EXPECT_EQ(watch->received(), SIGUSR1);
   watch.reset();
   std::raise(SIGUSR1);

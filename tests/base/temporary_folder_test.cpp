@@ -1,7 +1,6 @@
 #include "muster/base/temporary_folder.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +9,8 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 
@@ -72,7 +73,8 @@ TEST_F(TemporaryFolder, PassesOverWhatIsALinkAFileOrOpenToOthers) {
 
 TEST_F(TemporaryFolder, PassesOverWhatAnotherUserPlanted) {
   const auto plant = [first = named(""), second = named("-1"), third = named("-2")] {
-    return ::mkdir(first.c_str(), 0700) == 0 && ::symlink("/etc", second.c_str()) == 0 && ::open(third.c_str(), O_CREAT | O_WRONLY, 0666) >= 0;
+    return ::mkdir(first.c_str(), 0700) == 0 && ::symlink("/etc", second.c_str()) == 0 &&
+           ::open(third.c_str(), O_CREAT | O_WRONLY, 0666) >= 0;
   };
   if (!as_another(plant)) GTEST_SKIP() << "only root can act as another user";
   EXPECT_EQ(private_folder(), named("-3"));

@@ -1,9 +1,9 @@
 #include "muster/base/trace.h"
 
-#include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 #include <thread>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 namespace muster {
 namespace {
@@ -34,17 +34,22 @@ TEST(Trace, TakesSpansFromManyThreads) {
   trace.start();
   {
     std::vector<std::jthread> threads;
-    for (int i = 0; i < 4; ++i) threads.emplace_back([&] { for (int k = 0; k < 100; ++k) TraceScope(trace, "span"); });
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] {
+        for (int k = 0; k < 100; ++k) TraceScope(trace, "span");
+      });
   }
   EXPECT_EQ(trace.spans().size(), 400u);
 }
 
 TEST(Trace, WritesChromeEvents) {
   const Trace::Clock::time_point zero{};
-  const auto text = chrome_events({{"a \"b\"", "main", zero + 1ms, zero + 3ms}, {"sum", "collectives", zero + 2ms, zero + 2500us, 64},
-                                   {"c", "main", zero + 4ms, zero + 5ms}}, 3, zero + 1ms);
+  const auto text = chrome_events({{"a \"b\"", "main", zero + 1ms, zero + 3ms},
+                                   {"sum", "collectives", zero + 2ms, zero + 2500us, 64},
+                                   {"c", "main", zero + 4ms, zero + 5ms}},
+                                  3, zero + 1ms);
   const auto events = nlohmann::json::parse("[" + text + "]");
-  ASSERT_EQ(events.size(), 6u);   // the process, two tracks, three spans
+  ASSERT_EQ(events.size(), 6u);  // the process, two tracks, three spans
   EXPECT_EQ(events[0]["args"]["name"], "rank 3");
   EXPECT_EQ(events[2]["name"], "a \"b\"");
   EXPECT_EQ(events[2]["ts"], 0.0);

@@ -49,7 +49,10 @@ TEST(CheckpointWriter, SavesFromTwoProcessesWhileTheyTalk) {
   testing::expect_processes(2, [&](dist::Communicator group) {
     CheckpointWriter writer(group, {.durability = Durability::none, .numbered = true, .total_limit = 2});
     for (int step = 0; step < 6; ++step) {
-      writer.start({.shared = State::Map{{"step", step}}, .own = group.rank(), .slices = {slice_of("w", 1'000'001, group.rank(), 2, step)}}, folder);
+      writer.start({.shared = State::Map{{"step", step}},
+                    .own = group.rank(),
+                    .slices = {slice_of("w", 1'000'001, group.rank(), 2, step)}},
+                   folder);
       for (int i = 0; i < 20; ++i) {
         const auto sum = torch::ones(100);
         group.all_reduce(sum);

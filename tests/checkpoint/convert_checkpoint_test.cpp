@@ -18,15 +18,20 @@ const ConvertOptions kAtOnce{.durability = Durability::none};
 State job(int models) {
   State::List all, optimizers;
   for (int i = 0; i < models; ++i)
-    all.emplace_back(State::Map{{"class", "Net"}, {"weights", State::Map{{"fc.weight", torch::full({2, 3}, i + 1.5)}, {"fc.bias", torch::arange(2)}}}});
-  optimizers.emplace_back(State::Map{{"inner", State::Map{{"state", State::Map{{"0", State::Map{{"step", 7}, {"exp_avg", torch::ones(3)}}}}},
-                                                          {"param_groups", State::List{State::Map{{"lr", 0.1}, {"betas", State::List{0.9, 0.99}}}}}}}});
+    all.emplace_back(State::Map{
+        {"class", "Net"},
+        {"weights", State::Map{{"fc.weight", torch::full({2, 3}, i + 1.5)}, {"fc.bias", torch::arange(2)}}}});
+  optimizers.emplace_back(State::Map{
+      {"inner",
+       State::Map{{"state", State::Map{{"0", State::Map{{"step", 7}, {"exp_avg", torch::ones(3)}}}}},
+                  {"param_groups", State::List{State::Map{{"lr", 0.1}, {"betas", State::List{0.9, 0.99}}}}}}}});
   return State::Map{{"models", all}, {"optimizers", optimizers}, {"window", State::Map{{"micro_batches", 0}}}};
 }
 
 std::filesystem::path written(const ScratchFolder& folder, const State& shared, std::vector<Slice> slices = {}) {
-  return write_checkpoint({.shared = shared, .own = State::Map{{"random", std::string("\xff\0", 2)}}, .slices = std::move(slices)}, folder / "run", {},
-                          {.durability = Durability::none});
+  return write_checkpoint(
+      {.shared = shared, .own = State::Map{{"random", std::string("\xff\0", 2)}}, .slices = std::move(slices)},
+      folder / "run", {}, {.durability = Durability::none});
 }
 
 TEST(ConvertCheckpointTest, ATorchFileHasModelAndOptimizerAsPythonWould) {
@@ -37,7 +42,8 @@ TEST(ConvertCheckpointTest, ATorchFileHasModelAndOptimizerAsPythonWould) {
   EXPECT_TRUE(identical(state.at("optimizer"), job(1).at("optimizers").list()[0].at("inner")));
   EXPECT_EQ(state.map().size(), 2u);
   const auto content = format::open_content(folder / "x.pt");
-  EXPECT_EQ(content.content.value.find("optimizer")->find("state")->entries[0].first.kind, format::PythonValue::Kind::integer);
+  EXPECT_EQ(content.content.value.find("optimizer")->find("state")->entries[0].first.kind,
+            format::PythonValue::Kind::integer);
 }
 
 TEST(ConvertCheckpointTest, SafetensorsHaveTheWeightsOfOneModel) {
@@ -56,7 +62,8 @@ TEST(ConvertCheckpointTest, SafetensorsHaveTheWeightsOfOneModel) {
 
 TEST(ConvertCheckpointTest, NamesGivenToSaveStay) {
   ScratchFolder folder;
-  const State shared = State::Map{{"net", State::Map{{"w", torch::ones(2)}}}, {"opt", job(1).at("optimizers").list()[0]}, {"epoch", 4}};
+  const State shared =
+      State::Map{{"net", State::Map{{"w", torch::ones(2)}}}, {"opt", job(1).at("optimizers").list()[0]}, {"epoch", 4}};
   format::convert(written(folder, shared), folder / "x.pt", kAtOnce);
   const State state = load_python(folder / "x.pt");
   EXPECT_EQ(state.at("epoch").integer(), 4);
@@ -68,8 +75,9 @@ TEST(ConvertCheckpointTest, NamesGivenToSaveStay) {
 TEST(ConvertCheckpointTest, PartsAndSlicesAreFound) {
   ScratchFolder folder;
   const auto whole = torch::arange(6.0f).view({2, 3});
-  const auto run = written(folder, job(1), {{.name = "w", .shape = {2, 3}, .begin = 2, .values = whole.view(-1).slice(0, 2)},
-                                            {.name = "w", .shape = {2, 3}, .begin = 0, .values = whole.view(-1).slice(0, 0, 2)}});
+  const auto run = written(folder, job(1),
+                           {{.name = "w", .shape = {2, 3}, .begin = 2, .values = whole.view(-1).slice(0, 2)},
+                            {.name = "w", .shape = {2, 3}, .begin = 0, .values = whole.view(-1).slice(0, 0, 2)}});
   format::convert(run, folder / "x.safetensors", {.durability = Durability::none, .part = "sliced"});
   EXPECT_TRUE(torch::equal(load_file(folder / "x.safetensors").at("w"), whole));
   format::convert(run, folder / "own.pt", {.durability = Durability::none, .part = "own/0"});
@@ -78,9 +86,12 @@ TEST(ConvertCheckpointTest, PartsAndSlicesAreFound) {
 
 TEST(ConvertCheckpointTest, WeightsThatAreSpreadOverRanksAreWhole) {
   ScratchFolder folder;
-  const auto weight = torch::arange(24.0f).view({2, 3, 4}).permute({2, 0, 1});   // lies in memory as its dimensions 1, 2, 0
-  const State shared = State::Map{{"net", State::Map{{"w", State::Map{{"sliced", "s"}, {"order", State::List{1, 2, 0}}}}, {"b", torch::ones(2)}}}};
-  const auto run = written(folder, shared, {{.name = "s", .shape = {2, 3, 4}, .begin = 0, .values = torch::arange(24.0f)}});
+  const auto weight =
+      torch::arange(24.0f).view({2, 3, 4}).permute({2, 0, 1});  // lies in memory as its dimensions 1, 2, 0
+  const State shared = State::Map{
+      {"net", State::Map{{"w", State::Map{{"sliced", "s"}, {"order", State::List{1, 2, 0}}}}, {"b", torch::ones(2)}}}};
+  const auto run =
+      written(folder, shared, {{.name = "s", .shape = {2, 3, 4}, .begin = 0, .values = torch::arange(24.0f)}});
   format::convert(run, folder / "x.safetensors", kAtOnce);
   EXPECT_TRUE(torch::equal(load_file(folder / "x.safetensors").at("w"), weight));
   format::convert(run, folder / "x.pt", kAtOnce);

@@ -1,9 +1,9 @@
+#include <memory>
+#include <string_view>
+
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include <memory>
-#include <string_view>
 
 #include "muster/checkpoint/state_dict.h"
 
@@ -16,10 +16,12 @@ constexpr int64_t kLarge = 300'007;  // elements: more than is worth streaming, 
 TEST(CopyValues, GiveTheSameAsLibTorchsCopyOne) {
   const auto base = torch::randn({kLarge + 1});
   const std::vector<torch::Tensor> sources = {
-      base.slice(0, 1),                                     // begins in the middle of a cache line
-      torch::randn({3}), torch::randn({0}), torch::tensor(2.5),
-      torch::randn({700, 500}).t(),                         // not in row-major order
-      torch::randn({500, 700}, torch::kDouble),             // to be converted
+      base.slice(0, 1),  // begins in the middle of a cache line
+      torch::randn({3}),
+      torch::randn({0}),
+      torch::tensor(2.5),
+      torch::randn({700, 500}).t(),              // not in row-major order
+      torch::randn({500, 700}, torch::kDouble),  // to be converted
       torch::conj(torch::randn({400, 300}, torch::kComplexFloat)),
       torch::randint(0, 2, {kLarge * 4}).to(torch::kBool),
   };
@@ -44,7 +46,8 @@ std::unique_ptr<at::ObserverContext> count_copies(const at::RecordFunction& func
 }
 
 TEST(CopyValues, GoAsBytesWhereTensorsAreOrdinaryAndLarge) {
-  const auto watch = at::addThreadLocalCallback(at::RecordFunctionCallback(count_copies).scopes({at::RecordScope::FUNCTION}));
+  const auto watch =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(count_copies).scopes({at::RecordScope::FUNCTION}));
   const auto by_operator = [](const torch::Tensor& to, const torch::Tensor& from) {
     copies_by_operator = 0;
     copy_values({{to, from}});

@@ -1,7 +1,7 @@
+#include <random>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include <random>
 
 #include "checkpoint/quick.h"
 #include "format/checks.h"
@@ -17,9 +17,10 @@ using checks::ScratchFolder;
 /// A tensor of each type of the format that LibTorch has, with every byte its own.
 NamedTensors one_of_each_type() {
   NamedTensors tensors;
-  for (const auto type : {at::kByte, at::kChar, at::kShort, at::kUInt16, at::kInt, at::kUInt32, at::kLong, at::kUInt64, at::kHalf,
-                          at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kFloat8_e4m3fn, at::kFloat8_e5m2,
-                          at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz, at::ScalarType::Float8_e8m0fnu, at::ScalarType::Float4_e2m1fn_x2}) {
+  for (const auto type :
+       {at::kByte, at::kChar, at::kShort, at::kUInt16, at::kInt, at::kUInt32, at::kLong, at::kUInt64, at::kHalf,
+        at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat, at::kFloat8_e4m3fn, at::kFloat8_e5m2,
+        at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz, at::ScalarType::Float8_e8m0fnu, at::ScalarType::Float4_e2m1fn_x2}) {
     const auto bytes = torch::randint(256, {3, 4 * static_cast<int64_t>(c10::elementSize(type))}, at::kByte);
     tensors.emplace_back(c10::toString(type), bytes.view(type));
   }
@@ -37,7 +38,8 @@ class BothWays : public ::testing::TestWithParam<bool> {
  protected:
   LoadedWeights load(const std::filesystem::path& path) { return load_file(path, {.map = GetParam()}); }
 };
-INSTANTIATE_TEST_SUITE_P(LoadFile, BothWays, ::testing::Bool(), [](const auto& way) { return way.param ? "Mapped" : "Read"; });
+INSTANTIATE_TEST_SUITE_P(LoadFile, BothWays, ::testing::Bool(),
+                         [](const auto& way) { return way.param ? "Mapped" : "Read"; });
 
 TEST_P(BothWays, EveryTypeComesBack) {
   ScratchFolder folder;
@@ -52,9 +54,12 @@ TEST_P(BothWays, EveryTypeComesBack) {
 
 TEST_P(BothWays, EveryShapeComesBack) {
   ScratchFolder folder;
-  const NamedTensors tensors{
-      {"scalar", torch::tensor(3.5)},           {"empty", torch::empty({0})}, {"flat", torch::empty({4, 0, 2}, at::kDouble)},
-      {"one", torch::ones({1, 1, 1, 1, 1, 1})}, {"", torch::rand(2)},         {"large", torch::rand({1000, 4321})}};
+  const NamedTensors tensors{{"scalar", torch::tensor(3.5)},
+                             {"empty", torch::empty({0})},
+                             {"flat", torch::empty({4, 0, 2}, at::kDouble)},
+                             {"one", torch::ones({1, 1, 1, 1, 1, 1})},
+                             {"", torch::rand(2)},
+                             {"large", torch::rand({1000, 4321})}};
   save_file(tensors, folder / "x", kQuick);
   const auto loaded = load(folder / "x");
   for (const auto& [name, tensor] : tensors) EXPECT_TRUE(same(loaded.at(name), tensor)) << name;
@@ -107,7 +112,8 @@ TEST(LoadFile, NamesWhatIsMissing) {
   expect_error<CheckpointError>("MU200", "No such file", [&] { load_file(folder / "x"); });
   expect_error<CheckpointError>("MU200", "neither model.safetensors nor", [&] { load_file(folder.path()); });
   save_file({{"a", torch::ones(1)}}, folder / "x", kQuick);
-  expect_error<CheckpointError>("MU204", "no tensor is named 'b'; there are: a", [&] { (void)load_file(folder / "x").at("b"); });
+  expect_error<CheckpointError>("MU204", "no tensor is named 'b'; there are: a",
+                                [&] { (void)load_file(folder / "x").at("b"); });
 }
 
 TEST(LoadFile, RefusesTypesThatLibTorchHasNot) {
@@ -123,7 +129,9 @@ TEST(LoadFile, RefusesBooleansThatAreNone) {
   checks::write(folder / "x", file_of(R"({"a":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})", "\1\2"));
   expect_error<CheckpointError>("MU201", "a byte other than 0 and 1", [&] { load_file(folder / "x"); });
   const auto target = torch::zeros(2, at::kBool);
-  expect_error<CheckpointError>("MU201", "a byte other than 0 and 1", [&] { load_into({{"a", target}}, folder / "x"); });
+  expect_error<CheckpointError>("MU201", "a byte other than 0 and 1", [&] {
+    load_into({{"a", target}}, folder / "x");
+  });
   EXPECT_FALSE(target.any().item<bool>());
 }
 
@@ -154,7 +162,8 @@ TEST(LoadFile, SurvivesTwoThousandMutationsOfAFile) {
     if (random() % 4 == 0) bytes.resize(random() % bytes.size());
     checks::write(folder / "y", bytes);
     try {
-      for (const auto& [name, tensor] : load_file(folder / "y", {.map = i % 2 == 0}).tensors) (void)bytes_of(tensor).sum();
+      for (const auto& [name, tensor] : load_file(folder / "y", {.map = i % 2 == 0}).tensors)
+        (void)bytes_of(tensor).sum();
     } catch (const CheckpointError&) {}
   }
 }
@@ -167,7 +176,8 @@ TEST(LoadInto, EveryTypeIsFilledInPlace) {
   for (const auto& [name, tensor] : tensors) targets.emplace_back(name, at::empty(tensor.sizes(), tensor.options()));
   const auto report = load_into(targets, folder / "x");
   EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
-  for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(same(targets[i].second, tensors[i].second)) << tensors[i].first;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    EXPECT_TRUE(same(targets[i].second, tensors[i].second)) << tensors[i].first;
 }
 
 TEST(LoadInto, KeepsTheDestinationsStrides) {
@@ -176,7 +186,8 @@ TEST(LoadInto, KeepsTheDestinationsStrides) {
   save_file({{"a", image}, {"b", image}}, folder / "x", kQuick);
   const auto target = torch::zeros({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast);
   const auto frame = torch::zeros({4, 6, 8, 10});
-  load_into({{"a", target}, {"b", frame.slice(0, 0, 4, 2).slice(1, 0, 6, 2).slice(2, 0, 8, 2).slice(3, 0, 10, 2)}}, folder / "x");
+  load_into({{"a", target}, {"b", frame.slice(0, 0, 4, 2).slice(1, 0, 6, 2).slice(2, 0, 8, 2).slice(3, 0, 10, 2)}},
+            folder / "x");
   EXPECT_TRUE(torch::equal(target, image));
   EXPECT_TRUE(target.is_contiguous(at::MemoryFormat::ChannelsLast));
   EXPECT_TRUE(torch::allclose(frame.sum(), image.sum()));
@@ -213,9 +224,11 @@ TEST(LoadInto, ListsEveryShapeAndTypeThatDiffers) {
   ScratchFolder folder;
   save_file({{"a", torch::ones({2, 3})}, {"b", torch::ones(2)}, {"c", torch::ones(2)}}, folder / "x", kQuick);
   const auto c = torch::zeros(2);
-  expect_error<CheckpointError>("MU204", "'a' (file: F32 [2, 3], here: F32 [3, 2]), 'b' (file: F32 [2], here: F64 [2])", [&] {
-    load_into({{"a", torch::zeros({3, 2})}, {"b", torch::zeros(2, at::kDouble)}, {"c", c}}, folder / "x", {.strict = false});
-  });
+  expect_error<CheckpointError>(
+      "MU204", "'a' (file: F32 [2, 3], here: F32 [3, 2]), 'b' (file: F32 [2], here: F64 [2])", [&] {
+        load_into({{"a", torch::zeros({3, 2})}, {"b", torch::zeros(2, at::kDouble)}, {"c", c}}, folder / "x",
+                  {.strict = false});
+      });
   EXPECT_FALSE(c.any().item<bool>());
 }
 
@@ -256,9 +269,9 @@ TEST(WeightsOf, FollowsPythonsOrder) {
   net->register_parameter("gain", torch::ones(1));
   std::vector<std::string> names;
   for (const auto& [name, tensor] : weights_of(*net)) names.push_back(name);
-  EXPECT_EQ(names, (std::vector<std::string>{"gain", "scale", "first.0.weight", "first.0.bias", "first.1.weight", "first.1.bias",
-                                             "first.1.running_mean", "first.1.running_var", "first.1.num_batches_tracked", "last.weight",
-                                             "last.bias"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"gain", "scale", "first.0.weight", "first.0.bias", "first.1.weight",
+                                             "first.1.bias", "first.1.running_mean", "first.1.running_var",
+                                             "first.1.num_batches_tracked", "last.weight", "last.bias"}));
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "format/checks.h"
-#include "muster/checkpoint/state_dict.h"
 #include "muster/base/log.h"
+#include "muster/checkpoint/state_dict.h"
 #include "muster/format/scalar_type.h"
 #include "muster/testing/thrown.h"
 
@@ -18,13 +18,16 @@ using muster::testing::thrown_id;
 
 const SavePythonOptions kFast{.durability = Durability::none};
 
-std::filesystem::path sample(const std::string& name) { return std::filesystem::path(MUSTER_SOURCE_DIR) / "tests/format/python_files" / name; }
+std::filesystem::path sample(const std::string& name) {
+  return std::filesystem::path(MUSTER_SOURCE_DIR) / "tests/format/python_files" / name;
+}
 
 class BothMaps : public ::testing::TestWithParam<bool> {
  protected:
   State load(const std::filesystem::path& path) const { return load_python(path, {.map = GetParam(), .verify = true}); }
 };
-INSTANTIATE_TEST_SUITE_P(PythonTest, BothMaps, ::testing::Bool(), [](const auto& way) { return way.param ? "Mapped" : "Read"; });
+INSTANTIATE_TEST_SUITE_P(PythonTest, BothMaps, ::testing::Bool(),
+                         [](const auto& way) { return way.param ? "Mapped" : "Read"; });
 
 TEST_P(BothMaps, EveryTypeComesBack) {
   ScratchFolder folder;
@@ -34,7 +37,8 @@ TEST_P(BothMaps, EveryTypeComesBack) {
     const auto* row = format::find_scalar_type(static_cast<format::ScalarType>(number));
     if (!row) continue;
     ASSERT_EQ(row->bytes, c10::elementSize(type)) << c10::toString(type);
-    const auto bytes = type == at::kBool ? torch::randint(2, {3, 4}, at::kByte) : torch::randint(256, {3, 4 * static_cast<int64_t>(row->bytes)}, at::kByte);
+    const auto bytes = type == at::kBool ? torch::randint(2, {3, 4}, at::kByte)
+                                         : torch::randint(256, {3, 4 * static_cast<int64_t>(row->bytes)}, at::kByte);
     state.set(std::string(row->name), bytes.view(type));
   }
   ASSERT_EQ(state.map().size(), 27u);
@@ -44,10 +48,18 @@ TEST_P(BothMaps, EveryTypeComesBack) {
 
 TEST_P(BothMaps, ValuesOfAllKindsComeBack) {
   ScratchFolder folder;
-  const State state = State::Map{{"none", State()}, {"yes", true}, {"number", -0.0}, {"large", int64_t{1} << 62}, {"small", -70000},
-                                 {"text", "\xc3\xa9"}, {"bytes", std::string("\xff\0", 2)}, {"list", State::List{1, State::List{}, State::Map{}}},
-                                 {"state", State::Map{{"0", State::Map{{"step", 2}}}, {"10", 1}}}, {"betas", State::List{0.9, 0.99}},
-                                 {"empty", torch::empty({0, 3})}, {"scalar", torch::tensor(2.5)}};
+  const State state = State::Map{{"none", State()},
+                                 {"yes", true},
+                                 {"number", -0.0},
+                                 {"large", int64_t{1} << 62},
+                                 {"small", -70000},
+                                 {"text", "\xc3\xa9"},
+                                 {"bytes", std::string("\xff\0", 2)},
+                                 {"list", State::List{1, State::List{}, State::Map{}}},
+                                 {"state", State::Map{{"0", State::Map{{"step", 2}}}, {"10", 1}}},
+                                 {"betas", State::List{0.9, 0.99}},
+                                 {"empty", torch::empty({0, 3})},
+                                 {"scalar", torch::tensor(2.5)}};
   save_python(state, folder / "x.pt", kFast);
   EXPECT_TRUE(identical(load(folder / "x.pt"), state));
   save_python(State(3), folder / "x.pt", kFast);
@@ -57,8 +69,13 @@ TEST_P(BothMaps, ValuesOfAllKindsComeBack) {
 TEST_P(BothMaps, SharedMemoryStaysShared) {
   ScratchFolder folder;
   const auto base = torch::arange(12.0f).view({3, 4}), flat = torch::rand(1000);
-  const State state = State::Map{{"base", base}, {"transposed", base.t()}, {"row", base[1]}, {"bits", base[2].view(torch::kInt)},
-                                 {"first", flat.slice(0, 0, 10)}, {"last", flat.slice(0, 990)}, {"wide", torch::ones(1).expand({1000})}};
+  const State state = State::Map{{"base", base},
+                                 {"transposed", base.t()},
+                                 {"row", base[1]},
+                                 {"bits", base[2].view(torch::kInt)},
+                                 {"first", flat.slice(0, 0, 10)},
+                                 {"last", flat.slice(0, 990)},
+                                 {"wide", torch::ones(1).expand({1000})}};
   save_python(state, folder / "x.pt", kFast);
   EXPECT_LT(std::filesystem::file_size(folder / "x.pt"), 3000u);
   const State loaded = load(folder / "x.pt");
@@ -76,7 +93,8 @@ TEST_P(BothMaps, SharedMemoryStaysShared) {
 TEST_P(BothMaps, SamplesOfPythonAreRead) {
   for (const char* name : {"zip.pt", "legacy.pt", "protocol4.pt"}) {
     const State state = load(sample(name));
-    EXPECT_TRUE(torch::equal(state.at("state_dict").at("transposed").tensor(), torch::arange(12.0f).view({3, 4}).t())) << name;
+    EXPECT_TRUE(torch::equal(state.at("state_dict").at("transposed").tensor(), torch::arange(12.0f).view({3, 4}).t()))
+        << name;
     EXPECT_TRUE(state.at("state_dict").at("tied").tensor().is_alias_of(state.at("state_dict").at("again").tensor()));
     EXPECT_FALSE(state.at("state_dict").at("tied").tensor().requires_grad());
     EXPECT_EQ(state.at("optimizer").at("state").at("0").at("step").tensor().item<float>(), 2);
@@ -100,8 +118,10 @@ TEST_P(BothMaps, ArchivesOfLibTorchAreRead) {
   const State state = load(folder / "adam.pt");
   EXPECT_EQ(state.at("state").map().size(), 4u);
   EXPECT_EQ(state.at("state").at("3").at("step").integer(), 1);
-  EXPECT_TRUE(torch::equal(state.at("state").at("1").at("max_exp_avg_sq").tensor(),
-                           static_cast<torch::optim::AdamParamState&>(*adam.state().at(net->parameters()[1].unsafeGetTensorImpl())).max_exp_avg_sq()));
+  EXPECT_TRUE(torch::equal(
+      state.at("state").at("1").at("max_exp_avg_sq").tensor(),
+      static_cast<torch::optim::AdamParamState&>(*adam.state().at(net->parameters()[1].unsafeGetTensorImpl()))
+          .max_exp_avg_sq()));
   EXPECT_EQ(state.at("param_groups").list()[0].at("lr").number(), 0.5);
 }
 

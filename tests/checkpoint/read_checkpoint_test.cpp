@@ -16,8 +16,11 @@ constexpr std::int64_t kElements = 3'000'000;
 
 void write_slices(const fs::path& folder, int world) {
   testing::run_threads(world, 0, [&](dist::Communicator group) {
-    write_checkpoint({.shared = State::Map{{"step", 3}}, .own = group.rank(), .slices = {slice_of("w", kElements, group.rank(), world, 0), slice_of("v", 1000, group.rank(), world, 5)}},
-                     folder, group, kQuickly);
+    write_checkpoint(
+        {.shared = State::Map{{"step", 3}},
+         .own = group.rank(),
+         .slices = {slice_of("w", kElements, group.rank(), world, 0), slice_of("v", 1000, group.rank(), world, 5)}},
+        folder, group, kQuickly);
   });
 }
 
@@ -29,11 +32,14 @@ TEST(ReadCheckpoint, ReadsOnlyTheBytesOfWhatIsAskedFor) {
       for (int rank = 0; rank < world; ++rank) {
         const auto expected = slice_of("w", kElements, rank, world, 0);
         const Checkpoint checkpoint(folder / "x");
-        EXPECT_TRUE(torch::equal(checkpoint.read("w", expected.begin, expected.begin + expected.values.numel()), expected.values));
+        EXPECT_TRUE(torch::equal(checkpoint.read("w", expected.begin, expected.begin + expected.values.numel()),
+                                 expected.values));
         EXPECT_EQ(checkpoint.bytes_read(), expected.values.nbytes());
         const Checkpoint frugal(folder / "x", {.check = CheckpointCheck::as_read});
-        EXPECT_TRUE(torch::equal(frugal.read("w", expected.begin, expected.begin + expected.values.numel()), expected.values));
-        EXPECT_LE(frugal.bytes_read(), expected.values.nbytes() + static_cast<std::size_t>(2 * saved + 2) * (1 << 20)) << "blocks at the ends";
+        EXPECT_TRUE(
+            torch::equal(frugal.read("w", expected.begin, expected.begin + expected.values.numel()), expected.values));
+        EXPECT_LE(frugal.bytes_read(), expected.values.nbytes() + static_cast<std::size_t>(2 * saved + 2) * (1 << 20))
+            << "blocks at the ends";
       }
   }
 }
@@ -46,7 +52,9 @@ TEST(ReadCheckpoint, ReadsAnyRange) {
     for (std::int64_t begin : {0L, 1L, 333L, 334L, 999'999L, 1'000'000L, 2'999'999L, kElements})
       for (std::int64_t count : {0L, 1L, 7L, 1'000'001L})
         if (begin + count <= kElements) {
-          EXPECT_TRUE(torch::equal(checkpoint.read("w", begin, begin + count), torch::arange(begin, begin + count, at::kFloat))) << begin << " " << count;
+          EXPECT_TRUE(
+              torch::equal(checkpoint.read("w", begin, begin + count), torch::arange(begin, begin + count, at::kFloat)))
+              << begin << " " << count;
         }
     EXPECT_TRUE(torch::equal(checkpoint.read("v", 100, 900), torch::arange(105, 905, at::kFloat)));
   }
@@ -60,7 +68,9 @@ TEST(ReadCheckpoint, FillsTheGivenMemory) {
   const auto version = whole._version();
   checkpoint.read("v", 400, whole.slice(0, 200, 400));
   EXPECT_TRUE(torch::equal(whole.slice(0, 200, 400), torch::arange(405, 605, at::kFloat)));
-  EXPECT_EQ(whole.slice(0, 0, 200).count_nonzero().item<int64_t>() + whole.slice(0, 400, 1000).count_nonzero().item<int64_t>(), 0);
+  EXPECT_EQ(whole.slice(0, 0, 200).count_nonzero().item<int64_t>() +
+                whole.slice(0, 400, 1000).count_nonzero().item<int64_t>(),
+            0);
   EXPECT_GT(whole._version(), version) << "autograd must see the change";
 }
 
@@ -70,10 +80,13 @@ TEST(ReadCheckpoint, NamesWhatIsAskedForInVain) {
   const Checkpoint checkpoint(folder / "x");
   expect_error<CheckpointError>("MU215", "no sliced tensor 'u'; it has: v, w", [&] { (void)checkpoint.sliced("u"); });
   expect_error<CheckpointError>("MU215", "saved by 2 ranks, there is no rank 2", [&] { (void)checkpoint.own(2); });
-  expect_error<CheckpointError>("MU215", "has 1000 elements; 990 to 1001", [&] { (void)checkpoint.read("v", 990, 1001); });
+  expect_error<CheckpointError>("MU215", "has 1000 elements; 990 to 1001",
+                                [&] { (void)checkpoint.read("v", 990, 1001); });
   expect_error<CheckpointError>("MU215", "-1 to 3", [&] { checkpoint.read("v", -1, torch::zeros(4)); });
-  expect_error<CheckpointError>("MU215", "has dtype Float, it was to be read as Long", [&] { checkpoint.read("v", 0, torch::zeros(4, at::kLong)); });
-  expect_error<CheckpointError>("MU215", "contiguous", [&] { checkpoint.read("v", 0, torch::zeros(8).slice(0, 0, 8, 2)); });
+  expect_error<CheckpointError>("MU215", "has dtype Float, it was to be read as Long",
+                                [&] { checkpoint.read("v", 0, torch::zeros(4, at::kLong)); });
+  expect_error<CheckpointError>("MU215", "contiguous",
+                                [&] { checkpoint.read("v", 0, torch::zeros(8).slice(0, 0, 8, 2)); });
 }
 
 TEST(ReadCheckpoint, StateMayBeChangedAndOutlivesTheFolder) {
@@ -112,7 +125,8 @@ TEST(ReadCheckpoint, AnOpenOneNeverBecomesAnother) {
 TEST(ReadCheckpoint, NamesMissingAndForeignFiles) {
   ScratchFolder folder;
   expect_error<CheckpointError>("MU210", "there is no checkpoint at", [&] { Checkpoint(folder / "x"); });
-  expect_error<CheckpointError>("MU210", "manifest.json: cannot be opened", [&] { Checkpoint checkpoint(folder.path()); });
+  expect_error<CheckpointError>("MU210", "manifest.json: cannot be opened",
+                                [&] { Checkpoint checkpoint(folder.path()); });
   for (const char* name : {"rank-00001.json", "rank-00001.safetensors"}) {
     write_slices(folder / "x", 2);
     write_slices(folder / "other", 2);
@@ -120,7 +134,8 @@ TEST(ReadCheckpoint, NamesMissingAndForeignFiles) {
     expect_error<CheckpointError>("MU213", name, [&] { Checkpoint(folder / "x"); });
     fs::copy_file(folder / "other" / name, folder / "x" / name);
     // The same tensors give the same bytes: only the index knows its save.
-    if (std::string(name).ends_with(".json")) expect_error<CheckpointError>("MU213", name, [&] { Checkpoint(folder / "x"); });
+    if (std::string(name).ends_with(".json"))
+      expect_error<CheckpointError>("MU213", name, [&] { Checkpoint(folder / "x"); });
     else Checkpoint(folder / "x");
     fs::remove(folder / "kept");
   }
@@ -138,7 +153,8 @@ TEST(ReadCheckpoint, NamesTheTensorThatIsDamaged) {
   EXPECT_TRUE(torch::equal(frugal.read("w", 0, 1'500'000), torch::arange(1'500'000, at::kFloat)));
   expect_error<CheckpointError>("MU213", "rank-00001.safetensors", [&] { (void)frugal.read("w", 0, kElements); });
   const Checkpoint trusting(folder / "x", {.check = CheckpointCheck::layout});
-  EXPECT_FALSE(torch::equal(trusting.read("w", 0, kElements), torch::arange(kElements, at::kFloat))) << "it was asked to take what is there";
+  EXPECT_FALSE(torch::equal(trusting.read("w", 0, kElements), torch::arange(kElements, at::kFloat)))
+      << "it was asked to take what is there";
 }
 
 TEST(ReadCheckpoint, RefusesANewerVersion) {

@@ -5,10 +5,6 @@
 //   tied TO                 save a small model whose embedding and head are one tensor
 //   untie FROM TO           load such a file into such a model and save its state with every name of its own
 //   churn FOLDER            save two sets of weights in turn, for ever, and print a line after each
-#include <ATen/ops/empty.h>
-#include <torch/nn/module.h>
-#include <torch/types.h>
-
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -16,6 +12,10 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <ATen/ops/empty.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
@@ -36,14 +36,16 @@ void copy(const Words& words) {
 void fill(const Words& words) {
   const auto loaded = muster::load_file(words.at(0));
   muster::NamedTensors fresh;
-  for (const auto& [name, tensor] : loaded.tensors) fresh.emplace_back(name, at::empty(tensor.sizes(), tensor.options()));
+  for (const auto& [name, tensor] : loaded.tensors)
+    fresh.emplace_back(name, at::empty(tensor.sizes(), tensor.options()));
   muster::load_into(fresh, words.at(0));
   muster::save_file(fresh, words.at(1), with(loaded));
 }
 
 void shards(const Words& words) {
   const auto loaded = muster::load_file(words.at(0));
-  muster::save_weights(loaded.tensors, words.at(1), {.durability = muster::Durability::none, .max_shard_size = words.at(2).c_str()});
+  muster::save_weights(loaded.tensors, words.at(1),
+                       {.durability = muster::Durability::none, .max_shard_size = words.at(2).c_str()});
 }
 
 struct Layer : torch::nn::Module {
@@ -62,7 +64,9 @@ struct TiedNet : torch::nn::Module {
   std::shared_ptr<Layer> embedding = register_module("embedding", std::make_shared<Layer>());
 };
 
-void tied(const Words& words) { muster::save_file(muster::weights_of(TiedNet()), words.at(0), {.metadata = {{"format", "pt"}}}); }
+void tied(const Words& words) {
+  muster::save_file(muster::weights_of(TiedNet()), words.at(0), {.metadata = {{"format", "pt"}}});
+}
 
 void untie(const Words& words) {
   TiedNet net;
@@ -91,8 +95,8 @@ void churn(const Words& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::map<std::string, std::function<void(const Words&)>> commands{{"copy", copy}, {"fill", fill},   {"shards", shards},
-                                                                          {"tied", tied}, {"untie", untie}, {"churn", churn}};
+  const std::map<std::string, std::function<void(const Words&)>> commands{
+      {"copy", copy}, {"fill", fill}, {"shards", shards}, {"tied", tied}, {"untie", untie}, {"churn", churn}};
   const Words words(argv + 1, argv + argc);
   try {
     commands.at(words.at(0))(Words(words.begin() + 1, words.end()));

@@ -1,14 +1,15 @@
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <torch/torch.h>
 
-#include <nlohmann/json.hpp>
 #include <random>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
 
 #include "checkpoint/quick.h"
 #include "format/checks.h"
@@ -41,18 +42,21 @@ TEST(SaveFile, RefusesWhatTheFormatCannotHold) {
 TEST(SaveFile, KeepsTheFirstNameOfTiedTensorsAndTellsTheOthers) {
   ScratchFolder folder;
   const auto weight = torch::rand({3, 4});
-  const NamedTensors tensors{{"head", weight}, {"embedding", weight}, {"alias", weight.view({3, 4})}, {"alone", torch::rand({3, 4})}};
+  const NamedTensors tensors{
+      {"head", weight}, {"embedding", weight}, {"alias", weight.view({3, 4})}, {"alone", torch::rand({3, 4})}};
   save_file(tensors, folder / "x", {.durability = Durability::none, .metadata = {{"format", "pt"}}});
   const auto loaded = load_file(folder / "x");
   ASSERT_EQ(loaded.tensors.size(), 2u);
   EXPECT_TRUE(torch::equal(loaded.at("alias"), weight));
-  EXPECT_EQ(loaded.metadata, (std::map<std::string, std::string>{{"format", "pt"}, {"head", "alias"}, {"embedding", "alias"}}));
+  EXPECT_EQ(loaded.metadata,
+            (std::map<std::string, std::string>{{"format", "pt"}, {"head", "alias"}, {"embedding", "alias"}}));
 }
 
 TEST(SaveFile, DoesNotOverrideTheUsersMetadata) {
   ScratchFolder folder;
   const auto weight = torch::rand(3);
-  save_file({{"a", weight}, {"b", weight}}, folder / "x", {.durability = Durability::none, .metadata = {{"b", "mine"}}});
+  save_file({{"a", weight}, {"b", weight}}, folder / "x",
+            {.durability = Durability::none, .metadata = {{"b", "mine"}}});
   EXPECT_EQ(load_file(folder / "x").metadata.at("b"), "mine");
 }
 
@@ -110,7 +114,9 @@ TEST(SaveFile, AFailureLeavesTheFormerFile) {
   ::getrlimit(RLIMIT_FSIZE, &former);
   const rlimit small{100'000, former.rlim_max};
   ::setrlimit(RLIMIT_FSIZE, &small);
-  expect_error<CheckpointError>("MU202", "File too large", [&] { save_file({{"a", torch::zeros(1'000'000)}}, folder / "x"); });
+  expect_error<CheckpointError>("MU202", "File too large", [&] {
+    save_file({{"a", torch::zeros(1'000'000)}}, folder / "x");
+  });
   expect_error<CheckpointError>("MU202", "File too large", [&] {
     save_weights({{"a", torch::zeros(10)}, {"b", torch::zeros(1'000'000)}}, folder / "w", {.max_shard_size = 1000});
   });
@@ -127,8 +133,10 @@ TEST(SaveWeights, SplitsAsTheRecordedCases) {
     ScratchFolder folder;
     NamedTensors tensors;
     for (std::size_t i = 0; i < one["sizes_bytes"].size(); ++i)
-      tensors.emplace_back("t" + std::to_string(i), torch::full({one["sizes_bytes"][i].get<int64_t>()}, static_cast<int>(i), torch::kByte));
-    const auto paths = save_weights(tensors, folder.path(), {.max_shard_size = one["max_shard_size"].get<std::uint64_t>()});
+      tensors.emplace_back("t" + std::to_string(i),
+                           torch::full({one["sizes_bytes"][i].get<int64_t>()}, static_cast<int>(i), torch::kByte));
+    const auto paths =
+        save_weights(tensors, folder.path(), {.max_shard_size = one["max_shard_size"].get<std::uint64_t>()});
     ASSERT_EQ(paths.size(), one["shards"].size());
     for (std::size_t i = 0; i < paths.size(); ++i) {
       EXPECT_EQ(paths[i].filename().string(), one["shards"][i]["file"]);

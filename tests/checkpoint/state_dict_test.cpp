@@ -1,9 +1,8 @@
 #include "muster/checkpoint/state_dict.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <nlohmann/json.hpp>
+#include <torch/torch.h>
 
 #include "format/checks.h"
 #include "muster/testing/thrown.h"
@@ -17,12 +16,15 @@ using muster::testing::thrown_id;
 
 struct BlockImpl : nn::Module {
   BlockImpl(int64_t inputs, int64_t planes, int64_t stride) {
-    conv1 = register_module("conv1", nn::Conv2d(nn::Conv2dOptions(inputs, planes, 3).stride(stride).padding(1).bias(false)));
+    conv1 = register_module("conv1",
+                            nn::Conv2d(nn::Conv2dOptions(inputs, planes, 3).stride(stride).padding(1).bias(false)));
     bn1 = register_module("bn1", nn::BatchNorm2d(planes));
     conv2 = register_module("conv2", nn::Conv2d(nn::Conv2dOptions(planes, planes, 3).padding(1).bias(false)));
     bn2 = register_module("bn2", nn::BatchNorm2d(planes));
     if (stride != 1 || inputs != planes)
-      register_module("downsample", nn::Sequential(nn::Conv2d(nn::Conv2dOptions(inputs, planes, 1).stride(stride).bias(false)), nn::BatchNorm2d(planes)));
+      register_module("downsample",
+                      nn::Sequential(nn::Conv2d(nn::Conv2dOptions(inputs, planes, 1).stride(stride).bias(false)),
+                                     nn::BatchNorm2d(planes)));
   }
   torch::Tensor forward(torch::Tensor x) { return x; }  // never called; a Sequential asks for one
   nn::Conv2d conv1{nullptr}, conv2{nullptr};
@@ -37,7 +39,8 @@ std::shared_ptr<nn::Module> resnet18() {
       register_module("bn1", nn::BatchNorm2d(64));
       int64_t inputs = 64, number = 1;
       for (const int64_t planes : {64, 128, 256, 512}) {
-        register_module("layer" + std::to_string(number), nn::Sequential(Block(inputs, planes, number == 1 ? 1 : 2), Block(planes, planes, 1)));
+        register_module("layer" + std::to_string(number),
+                        nn::Sequential(Block(inputs, planes, number == 1 ? 1 : 2), Block(planes, planes, 1)));
         inputs = planes;
         ++number;
       }
@@ -53,14 +56,21 @@ std::map<std::string, std::shared_ptr<nn::Module>> modules() {
   nn::ParameterDict parameters;
   parameters->insert("a", torch::ones(2));
   parameters->insert("b", torch::ones(3));
-  nn::ModuleDict dictionary(std::vector<std::pair<std::string, std::shared_ptr<nn::Module>>>{{"a", nn::Linear(1, 2).ptr()}, {"b", nn::PReLU().ptr()}});
+  nn::ModuleDict dictionary(std::vector<std::pair<std::string, std::shared_ptr<nn::Module>>>{
+      {"a", nn::Linear(1, 2).ptr()}, {"b", nn::PReLU().ptr()}});
   return {
       {"resnet18", resnet18()},
-      {"transformer", nn::Transformer(nn::TransformerOptions(16, 4).num_encoder_layers(2).num_decoder_layers(2).dim_feedforward(32)).ptr()},
-      {"encoder", nn::TransformerEncoder(nn::TransformerEncoderOptions(layer, 3).norm(nn::AnyModule(nn::LayerNorm(nn::LayerNormOptions({16}))))).ptr()},
-      {"decoder layer", nn::TransformerDecoderLayer(nn::TransformerDecoderLayerOptions(16, 4).dim_feedforward(32)).ptr()},
+      {"transformer",
+       nn::Transformer(nn::TransformerOptions(16, 4).num_encoder_layers(2).num_decoder_layers(2).dim_feedforward(32))
+           .ptr()},
+      {"encoder", nn::TransformerEncoder(nn::TransformerEncoderOptions(layer, 3).norm(
+                                             nn::AnyModule(nn::LayerNorm(nn::LayerNormOptions({16})))))
+                      .ptr()},
+      {"decoder layer",
+       nn::TransformerDecoderLayer(nn::TransformerDecoderLayerOptions(16, 4).dim_feedforward(32)).ptr()},
       {"attention", nn::MultiheadAttention(16, 4).ptr()},
-      {"attention of other sizes", nn::MultiheadAttention(nn::MultiheadAttentionOptions(16, 4).kdim(8).vdim(12).add_bias_kv(true)).ptr()},
+      {"attention of other sizes",
+       nn::MultiheadAttention(nn::MultiheadAttentionOptions(16, 4).kdim(8).vdim(12).add_bias_kv(true)).ptr()},
       {"lstm", nn::LSTM(nn::LSTMOptions(5, 7).num_layers(2).bidirectional(true)).ptr()},
       {"projected lstm", nn::LSTM(nn::LSTMOptions(5, 7).proj_size(3)).ptr()},
       {"gru", nn::GRU(nn::GRUOptions(5, 7).bias(false)).ptr()},
@@ -77,9 +87,11 @@ std::map<std::string, std::shared_ptr<nn::Module>> modules() {
       {"transposed convolution", nn::ConvTranspose2d(nn::ConvTranspose2dOptions(3, 4, 2)).ptr()},
       {"bilinear", nn::Bilinear(2, 3, 4).ptr()},
       {"prelu", nn::PReLU(nn::PReLUOptions().num_parameters(3)).ptr()},
-      {"adaptive softmax", nn::AdaptiveLogSoftmaxWithLoss(nn::AdaptiveLogSoftmaxWithLossOptions(32, 20, {5, 10})).ptr()},
+      {"adaptive softmax",
+       nn::AdaptiveLogSoftmaxWithLoss(nn::AdaptiveLogSoftmaxWithLossOptions(32, 20, {5, 10})).ptr()},
       {"weighted loss", nn::CrossEntropyLoss(nn::CrossEntropyLossOptions().weight(torch::ones(3))).ptr()},
-      {"weighted binary loss", nn::BCEWithLogitsLoss(nn::BCEWithLogitsLossOptions().weight(torch::ones(2)).pos_weight(torch::ones(3))).ptr()},
+      {"weighted binary loss",
+       nn::BCEWithLogitsLoss(nn::BCEWithLogitsLossOptions().weight(torch::ones(2)).pos_weight(torch::ones(3))).ptr()},
       {"list", nn::ModuleList(nn::Linear(1, 2), nn::Linear(2, 1)).ptr()},
       {"parameter list", nn::ParameterList(torch::ones(2), torch::ones(3)).ptr()},
       {"parameter dict", parameters.ptr()},
@@ -87,7 +99,9 @@ std::map<std::string, std::shared_ptr<nn::Module>> modules() {
   };
 }
 
-std::string python_dtype(at::ScalarType type) { return type == at::kLong ? "int64" : type == at::kFloat ? "float32" : c10::toString(type); }
+std::string python_dtype(at::ScalarType type) {
+  return type == at::kLong ? "int64" : type == at::kFloat ? "float32" : c10::toString(type);
+}
 
 TEST(StateDictTest, NamesShapesAndTypesEqualPythons) {
   const auto wanted = nlohmann::json::parse(checks::read(MUSTER_SOURCE_DIR "/tests/checkpoint/python_names.json"));
@@ -131,7 +145,9 @@ TEST(StateDictTest, ShapesMustFitEvenIfNotStrict) {
   nn::Linear net(3, 2);
   const auto before = net->bias.detach().clone();
   const State state = State::Map{{"bias", torch::ones(2)}, {"weight", torch::ones({3, 2})}};
-  EXPECT_NE(thrown([&] { load_state_dict(*net, state, {.strict = false}); }).find("'weight' (state: [3, 2], module: [2, 3])"), std::string::npos);
+  EXPECT_NE(
+      thrown([&] { load_state_dict(*net, state, {.strict = false}); }).find("'weight' (state: [3, 2], module: [2, 3])"),
+      std::string::npos);
   EXPECT_TRUE(torch::equal(net->bias, before));
   EXPECT_EQ(thrown_id([&] { load_state_dict(*net, State::Map{{"bias", 1}, {"weight", 2}}); }), "MU228");
 }

@@ -1,9 +1,9 @@
 #include "checkpoint/state_json.h"
 
-#include <gtest/gtest.h>
-
 #include <bit>
 #include <map>
+
+#include <gtest/gtest.h>
 
 #include "checkpoint/checkpoint_cases.h"
 #include "format/checks.h"
@@ -14,11 +14,13 @@ namespace {
 using checks::expect_error;
 
 std::string text_of(const State& state) {
-  return format::to_text(json_of(state, [](const std::string& path, const at::Tensor&) { return path; }, "own"));
+  return format::to_text(json_of(
+      state, [](const std::string& path, const at::Tensor&) { return path; }, "own"));
 }
 
 State state_in(const std::string& text) {
-  return state_of(format::parse_json(text, "f", "MU213"), [](const std::string&) { return at::Tensor(); }, "f");
+  return state_of(
+      format::parse_json(text, "f", "MU213"), [](const std::string&) { return at::Tensor(); }, "f");
 }
 
 TEST(StateJson, WritesWhatTheFormatSays) {
@@ -33,26 +35,32 @@ TEST(StateJson, WritesWhatTheFormatSays) {
 TEST(StateJson, EveryKindComesBackToTheBit) {
   const State state = every_kind_of_state(3);
   std::map<std::string, at::Tensor> stored;
-  const auto json = json_of(state, [&](const std::string& path, const at::Tensor& tensor) {
-    EXPECT_TRUE(stored.emplace(path, tensor).second) << "the path " << path << " comes twice";
-    return path;
-  }, "shared");
+  const auto json = json_of(
+      state,
+      [&](const std::string& path, const at::Tensor& tensor) {
+        EXPECT_TRUE(stored.emplace(path, tensor).second) << "the path " << path << " comes twice";
+        return path;
+      },
+      "shared");
   const auto text = format::to_text(json);
-  const State again = state_of(format::parse_json(text, "f", "MU213"), [&](const std::string& name) { return stored.at(name); }, "f");
+  const State again = state_of(
+      format::parse_json(text, "f", "MU213"), [&](const std::string& name) { return stored.at(name); }, "f");
   EXPECT_TRUE(identical(state, again));
   EXPECT_EQ(stored.size(), 5u);
 }
 
 TEST(StateJson, EveryDoubleKeepsItsBits) {
-  for (const std::uint64_t bits : {0x7ff8000000000001ULL, 0xfff0000000000123ULL, 0x0000000000000001ULL, 0x3fb999999999999aULL, 0x7fefffffffffffffULL, 0x8000000000000000ULL}) {
+  for (const std::uint64_t bits : {0x7ff8000000000001ULL, 0xfff0000000000123ULL, 0x0000000000000001ULL,
+                                   0x3fb999999999999aULL, 0x7fefffffffffffffULL, 0x8000000000000000ULL}) {
     const State again = state_in(text_of(std::bit_cast<double>(static_cast<std::uint64_t>(bits))));
     EXPECT_EQ(std::bit_cast<std::uint64_t>(again.number()), bits);
   }
 }
 
 TEST(StateJson, RefusesWhatItCannotHaveWritten) {
-  for (const char* text : {"{}", R"({"map":{},"more":1})", R"({"map":[]})", R"({"tensor":3})", R"({"bytes":"0"})", R"({"bytes":"0g"})", R"({"number":"12"})",
-                           R"({"number":1.0})", R"({"map":{"%2":1}})", R"({"map":{"%zz":1}})", R"({"map":{"a":1,"%61":2}})", R"({"other":1})"})
+  for (const char* text : {"{}", R"({"map":{},"more":1})", R"({"map":[]})", R"({"tensor":3})", R"({"bytes":"0"})",
+                           R"({"bytes":"0g"})", R"({"number":"12"})", R"({"number":1.0})", R"({"map":{"%2":1}})",
+                           R"({"map":{"%zz":1}})", R"({"map":{"a":1,"%61":2}})", R"({"other":1})"})
     expect_error<CheckpointError>("MU213", "a state in it", [&] { state_in(text); });
 }
 

@@ -1,7 +1,7 @@
+#include <fstream>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include <fstream>
 
 #include "checkpoint/checkpoint_cases.h"
 #include "format/checks.h"
@@ -26,7 +26,9 @@ CheckpointContents contents_of(int rank, int world, std::int64_t seed) {
   contents.slices.push_back(slice_of("weight", 1001, rank, world, seed));
   contents.slices.push_back(slice_of("few", 2, rank, world, seed, at::kLong));
   contents.slices.push_back({.name = "empty", .shape = {0, 4}, .begin = 0, .values = torch::empty({0})});
-  if (rank == world - 1) contents.slices.push_back({.name = "only on the last", .shape = {2, 3}, .begin = 0, .values = torch::ones({2, 3}, at::kBool)});
+  if (rank == world - 1)
+    contents.slices.push_back(
+        {.name = "only on the last", .shape = {2, 3}, .begin = 0, .values = torch::ones({2, 3}, at::kBool)});
   return contents;
 }
 
@@ -34,7 +36,8 @@ void expect_contents(const fs::path& folder, int world, std::int64_t seed, const
   const Checkpoint checkpoint(folder, options);
   ASSERT_EQ(checkpoint.world_size(), world);
   EXPECT_TRUE(identical(checkpoint.shared(), every_kind_of_state(seed)));
-  for (int rank = 0; rank < world; ++rank) EXPECT_TRUE(identical(checkpoint.own(rank), contents_of(rank, world, seed).own));
+  for (int rank = 0; rank < world; ++rank)
+    EXPECT_TRUE(identical(checkpoint.own(rank), contents_of(rank, world, seed).own));
   ASSERT_EQ(checkpoint.sliced().size(), 4u);
   EXPECT_TRUE(torch::equal(checkpoint.read("weight", 0, 1001), torch::arange(seed, seed + 1001, at::kFloat)));
   EXPECT_TRUE(torch::equal(checkpoint.read("few", 0, 2), torch::arange(seed, seed + 2)));
@@ -63,7 +66,8 @@ TEST(WriteCheckpoint, ComesBackFromTwoProcesses) {
   const fs::path folder = fs::path(MUSTER_BINARY_DIR) / "checkpoint-of-two-processes";
   testing::expect_processes(2, [&](dist::Communicator group) {
     for (std::int64_t seed : {1, 2}) write_checkpoint(contents_of(group.rank(), 2, seed), folder, group);
-    EXPECT_EQ(thrown([&] { write_checkpoint({.slices = {slice_of("x", 10, 0, 1, 0)}}, folder, group); }).substr(0, 5), "MU214");
+    EXPECT_EQ(thrown([&] { write_checkpoint({.slices = {slice_of("x", 10, 0, 1, 0)}}, folder, group); }).substr(0, 5),
+              "MU214");
   });
   expect_contents(folder, 2, 2);
   fs::remove_all(folder);
@@ -72,7 +76,9 @@ TEST(WriteCheckpoint, ComesBackFromTwoProcesses) {
 TEST(WriteCheckpoint, ReplacesAFormerOneOfAnotherWorld) {
   ScratchFolder folder;
   for (int world : {3, 1, 2}) {
-    testing::run_threads(world, 0, [&](dist::Communicator group) { write_checkpoint(contents_of(group.rank(), world, world), folder / "x", group, kQuickly); });
+    testing::run_threads(world, 0, [&](dist::Communicator group) {
+      write_checkpoint(contents_of(group.rank(), world, world), folder / "x", group, kQuickly);
+    });
     expect_contents(folder / "x", world, world);
     EXPECT_EQ(checks::entries(folder.path()), 1u);
   }
@@ -101,10 +107,12 @@ TEST(WriteCheckpoint, SavesEveryDurability) {
 TEST(WriteCheckpoint, WritesTensorsThatShareTheirMemoryOnce) {
   ScratchFolder folder;
   const auto large = torch::rand(1 << 18);
-  write_checkpoint({.shared = State::Map{{"one", large}, {"other", large.detach()}, {"part", large.slice(0, 0, 10)}}}, folder / "x", {}, kQuickly);
+  write_checkpoint({.shared = State::Map{{"one", large}, {"other", large.detach()}, {"part", large.slice(0, 0, 10)}}},
+                   folder / "x", {}, kQuickly);
   EXPECT_LT(fs::file_size(folder / "x/rank-00000.safetensors"), (std::size_t{5} << 18));
   const State state = Checkpoint(folder / "x").shared();
-  EXPECT_TRUE(torch::equal(state.at("one").tensor(), large) && torch::equal(state.at("part").tensor(), large.slice(0, 0, 10)));
+  EXPECT_TRUE(torch::equal(state.at("one").tensor(), large) &&
+              torch::equal(state.at("part").tensor(), large.slice(0, 0, 10)));
   EXPECT_EQ(state.at("one").tensor().const_data_ptr(), state.at("other").tensor().const_data_ptr());
 }
 
@@ -112,8 +120,11 @@ TEST(WriteCheckpoint, TakesTensorsOfEveryLayout) {
   ScratchFolder folder;
   const auto tensor = torch::rand({8, 6});
   const auto complex = torch::view_as_complex(torch::rand({5, 2}));
-  const CheckpointContents contents{.shared = State::Map{{"turned", tensor.t()}, {"strided", tensor.slice(1, 0, 6, 2)}, {"conjugate", complex.conj()},
-                                                         {"negative", torch::imag(complex.conj())}, {"parameter", tensor.clone().requires_grad_()}},
+  const CheckpointContents contents{.shared = State::Map{{"turned", tensor.t()},
+                                                         {"strided", tensor.slice(1, 0, 6, 2)},
+                                                         {"conjugate", complex.conj()},
+                                                         {"negative", torch::imag(complex.conj())},
+                                                         {"parameter", tensor.clone().requires_grad_()}},
                                     .slices = {{.name = "s", .shape = {6, 8}, .begin = 0, .values = tensor.t()}}};
   write_checkpoint(contents, folder / "x", {}, kQuickly);
   const Checkpoint checkpoint(folder / "x");
@@ -124,8 +135,11 @@ TEST(WriteCheckpoint, TakesTensorsOfEveryLayout) {
 TEST(WriteCheckpoint, NamesTensorsThatItCannotHold) {
   ScratchFolder folder;
   const auto save = [&](const State& state) { write_checkpoint({.shared = state}, folder / "x", {}, kQuickly); };
-  expect_error<CheckpointError>("MU203", "tensor 'shared/a/b'", [&] { save(State::Map{{"a", State::Map{{"b", torch::zeros(2, at::kComplexDouble)}}}}); });
-  expect_error<CheckpointError>("MU203", "meta device", [&] { save(torch::zeros(2, torch::TensorOptions().device(at::kMeta))); });
+  expect_error<CheckpointError>("MU203", "tensor 'shared/a/b'", [&] {
+    save(State::Map{{"a", State::Map{{"b", torch::zeros(2, at::kComplexDouble)}}}});
+  });
+  expect_error<CheckpointError>("MU203", "meta device",
+                                [&] { save(torch::zeros(2, torch::TensorOptions().device(at::kMeta))); });
   State deep;
   for (int i = 0; i < 100; ++i) deep = State::List{deep};
   expect_error<CheckpointError>("MU203", "nested more than 64 deep", [&] { save(deep); });
@@ -138,7 +152,8 @@ TEST(WriteCheckpoint, AFailureOfOneRankReachesAll) {
     write_checkpoint(contents_of(group.rank(), 3, 1), folder / "x", group, kQuickly);
     auto contents = contents_of(group.rank(), 3, 2);
     if (group.rank() == 1) contents.own = torch::zeros(2, at::kComplexDouble);
-    expect_error<CheckpointError>("MU203", "rank 1: ", [&] { write_checkpoint(contents, folder / "x", group, kQuickly); });
+    expect_error<CheckpointError>("MU203",
+                                  "rank 1: ", [&] { write_checkpoint(contents, folder / "x", group, kQuickly); });
   });
   expect_contents(folder / "x", 3, 1);
   EXPECT_EQ(checks::entries(folder.path()), 1u);
@@ -149,19 +164,30 @@ TEST(WriteCheckpoint, RefusesSlicesThatDoNotCoverTheirTensorOnce) {
   const auto save = [&](const Slice& one, const Slice& other) {
     std::string message;
     testing::run_threads(2, 0, [&](dist::Communicator group) {
-      const auto said = thrown([&] { write_checkpoint({.slices = {group.rank() == 0 ? one : other}}, folder / "x", group, kQuickly); });
+      const auto said = thrown(
+          [&] { write_checkpoint({.slices = {group.rank() == 0 ? one : other}}, folder / "x", group, kQuickly); });
       if (group.rank() == 0) message = said;
     });
     return message;
   };
-  const auto run = [](std::int64_t begin, std::int64_t end) { return Slice{.name = "w", .shape = {5, 2}, .begin = begin, .values = torch::ones(end - begin)}; };
+  const auto run = [](std::int64_t begin, std::int64_t end) {
+    return Slice{.name = "w", .shape = {5, 2}, .begin = begin, .values = torch::ones(end - begin)};
+  };
   EXPECT_EQ(save(run(0, 5), run(5, 10)), "no error");
-  EXPECT_NE(save(run(0, 5), run(6, 10)).find("tensor 'w' do not fit together: no rank holds elements 5 to 6 of shape [5, 2]"), std::string::npos);
-  EXPECT_NE(save(run(0, 6), run(5, 10)).find("on rank 1 it has elements 5 to 10 there, which overlap elements 0 to 6 of rank 0"), std::string::npos);
+  EXPECT_NE(
+      save(run(0, 5), run(6, 10)).find("tensor 'w' do not fit together: no rank holds elements 5 to 6 of shape [5, 2]"),
+      std::string::npos);
+  EXPECT_NE(save(run(0, 6), run(5, 10))
+                .find("on rank 1 it has elements 5 to 10 there, which overlap elements 0 to 6 of rank 0"),
+            std::string::npos);
   EXPECT_NE(save(run(0, 5), run(5, 9)).find("no rank holds elements 9 to 10"), std::string::npos);
   EXPECT_NE(save(run(0, 5), run(5, 11)).find("beyond its 10"), std::string::npos);
-  EXPECT_NE(save(run(0, 5), {.name = "w", .shape = {10}, .begin = 5, .values = torch::ones(5)}).find("shape [10] and dtype F32 there, but shape [5, 2]"), std::string::npos);
-  EXPECT_NE(save(run(0, 5), {.name = "w", .shape = {5, 2}, .begin = 5, .values = torch::ones(5, at::kLong)}).find("MU214"), std::string::npos);
+  EXPECT_NE(save(run(0, 5), {.name = "w", .shape = {10}, .begin = 5, .values = torch::ones(5)})
+                .find("shape [10] and dtype F32 there, but shape [5, 2]"),
+            std::string::npos);
+  EXPECT_NE(
+      save(run(0, 5), {.name = "w", .shape = {5, 2}, .begin = 5, .values = torch::ones(5, at::kLong)}).find("MU214"),
+      std::string::npos);
   EXPECT_EQ(Checkpoint(folder / "x").sliced("w").numel(), 10) << "the good one stays";
 }
 
@@ -171,7 +197,8 @@ TEST(WriteCheckpoint, LeavesWhatIsNoCheckpoint) {
   expect_error<CheckpointError>("MU212", "is a file", [&] { write_checkpoint({}, folder / "file", {}, kQuickly); });
   fs::create_directory(folder / "runs");
   checks::write(folder / "runs/notes.txt", "mine");
-  expect_error<CheckpointError>("MU212", "files of others (notes.txt)", [&] { write_checkpoint({}, folder / "runs", {}, kQuickly); });
+  expect_error<CheckpointError>("MU212", "files of others (notes.txt)",
+                                [&] { write_checkpoint({}, folder / "runs", {}, kQuickly); });
   EXPECT_EQ(checks::read(folder / "runs/notes.txt"), "mine");
   fs::create_directory(folder / "empty");
   write_checkpoint(contents_of(0, 1, 1), folder / "empty", {}, kQuickly);
@@ -194,7 +221,8 @@ TEST(NumberedCheckpoints, GoOnAfterTheHighestAndKeepTheLast) {
   const auto save = [&](std::int64_t seed, int limit) {
     std::string name;
     testing::run_threads(2, 0, [&](dist::Communicator group) {
-      const auto path = write_checkpoint(contents_of(group.rank(), 2, seed), folder / "all", group, {.durability = Durability::none, .numbered = true, .total_limit = limit});
+      const auto path = write_checkpoint(contents_of(group.rank(), 2, seed), folder / "all", group,
+                                         {.durability = Durability::none, .numbered = true, .total_limit = limit});
       if (group.rank() == 1) name = path.filename();
     });
     return name;
@@ -203,7 +231,8 @@ TEST(NumberedCheckpoints, GoOnAfterTheHighestAndKeepTheLast) {
   EXPECT_EQ(save(1, 0), "checkpoint_0");
   EXPECT_EQ(save(2, 0), "checkpoint_1");
   fs::create_directory(folder / "all/checkpoint_9");
-  EXPECT_EQ(latest_checkpoint(folder / "all"), folder / "all/checkpoint_1") << "an empty folder is no complete checkpoint";
+  EXPECT_EQ(latest_checkpoint(folder / "all"), folder / "all/checkpoint_1")
+      << "an empty folder is no complete checkpoint";
   EXPECT_EQ(save(3, 0), "checkpoint_10");
   EXPECT_EQ(save(4, 2), "checkpoint_11");
   EXPECT_EQ(checks::entries(folder / "all"), 3u) << "the empty folder is somebody else's";
@@ -214,7 +243,8 @@ TEST(NumberedCheckpoints, GoOnAfterTheHighestAndKeepTheLast) {
 }
 
 fs::path save_numbered(const fs::path& folder, int limit) {
-  return write_checkpoint(contents_of(0, 1, 1), folder, {}, {.durability = Durability::none, .numbered = true, .total_limit = limit});
+  return write_checkpoint(contents_of(0, 1, 1), folder, {},
+                          {.durability = Durability::none, .numbered = true, .total_limit = limit});
 }
 
 TEST(NumberedCheckpoints, OnlyCheckpointsOfOursAreRemoved) {
@@ -270,15 +300,17 @@ TEST(NumberedCheckpoints, TheNumbersMayEnd) {
 TEST(NumberedCheckpoints, ATruncatedOneIsPassedOverAndSaid) {
   ScratchFolder folder;
   for (int i = 0; i < 4; ++i) save_numbered(folder.path(), 0);
-  fs::resize_file(folder / "checkpoint_3/rank-00000.safetensors", fs::file_size(folder / "checkpoint_3/rank-00000.safetensors") - 1);
+  fs::resize_file(folder / "checkpoint_3/rank-00000.safetensors",
+                  fs::file_size(folder / "checkpoint_3/rank-00000.safetensors") - 1);
   fs::resize_file(folder / "checkpoint_2/rank-00000.json", fs::file_size(folder / "checkpoint_2/rank-00000.json") - 1);
   fs::remove(folder / "checkpoint_1/manifest.json");
   ::testing::internal::CaptureStderr();
   const auto latest = latest_checkpoint(folder.path());
   const auto said = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(latest, folder / "checkpoint_0");
-  for (const char* words : {"checkpoint_3 is passed over, since it is no whole checkpoint: MU213", "rank-00000.safetensors has ", "checkpoint_2 is passed over",
-                            "checkpoint_1 is passed over, since it is no whole checkpoint: MU210"})
+  for (const char* words :
+       {"checkpoint_3 is passed over, since it is no whole checkpoint: MU213", "rank-00000.safetensors has ",
+        "checkpoint_2 is passed over", "checkpoint_1 is passed over, since it is no whole checkpoint: MU210"})
     EXPECT_NE(said.find(words), std::string::npos) << words << " in:\n" << said;
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 #include "muster/cluster/cluster.h"
@@ -15,8 +15,9 @@ namespace muster::cluster::testing {
 /// "torchrun 1/4 local 1/2 node 0/2 tcp host:29500 restarts 0".
 inline std::string words(const Cluster& cluster) {
   std::ostringstream text;
-  text << to_string(cluster.launcher) << " " << cluster.rank << "/" << cluster.world_size << " local " << cluster.local_rank << "/"
-       << cluster.local_world_size << " node " << cluster.node_rank << "/" << cluster.nodes;
+  text << to_string(cluster.launcher) << " " << cluster.rank << "/" << cluster.world_size << " local "
+       << cluster.local_rank << "/" << cluster.local_world_size << " node " << cluster.node_rank << "/"
+       << cluster.nodes;
   if (cluster.rendezvous == RendezvousKind::tcp) text << " tcp " << cluster.main_address << ":" << cluster.main_port;
   if (cluster.rendezvous == RendezvousKind::file) text << " file " << cluster.store_path;
   if (cluster.store_is_external) text << " external";
@@ -57,7 +58,8 @@ inline void check_refusals(const std::vector<Refusal>& refusals) {
     } catch (const ConfigError& error) {
       EXPECT_EQ(error.id(), refusal.id) << error.what();
       for (const auto& word : refusal.words)
-        EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word << " is missing in: " << error.what();
+        EXPECT_NE(std::string(error.what()).find(word), std::string::npos)
+            << word << " is missing in: " << error.what();
     }
   }
 }

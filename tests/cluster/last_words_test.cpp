@@ -1,10 +1,11 @@
 #include "muster/cluster/last_words.h"
 
-#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <stdexcept>
+
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -12,6 +11,8 @@
 
 #include <set>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 
@@ -49,7 +50,8 @@ TEST(ListeningSocket, OthersAreSeenToListenToo) {
 
 TEST(IsLoopback, KnowsItsNumbers) {
   for (const char* yes : {"127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"}) EXPECT_TRUE(is_loopback(yes)) << yes;
-  for (const char* no : {"", "localhost", "10.0.0.1", "::", "::ffff:10.0.0.1", "fe80::1"}) EXPECT_FALSE(is_loopback(no)) << no;
+  for (const char* no : {"", "localhost", "10.0.0.1", "::", "::ffff:10.0.0.1", "fe80::1"})
+    EXPECT_FALSE(is_loopback(no)) << no;
 }
 
 TEST(ListeningSocket, AnAddressOfAnotherHostIsRefused) {

@@ -12,16 +12,29 @@ const Environment kOpenMpi{{"OMPI_COMM_WORLD_RANK", "1"},
                            {"PMIX_NAMESPACE", "1927086081"},
                            {"OMPI_MCA_orte_precondition_transports", "a89e71251fc7a27a-1a13d9953647c56a"}};
 
-const Environment kPmi{{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}, {"PMI_KVSNAME", "kvs_1_0"}};
+const Environment kPmi{{"PMI_RANK", "3"},
+                       {"PMI_SIZE", "4"},
+                       {"MPI_LOCALRANKID", "1"},
+                       {"MPI_LOCALNRANKS", "2"},
+                       {"PMI_KVSNAME", "kvs_1_0"}};
 
 TEST(Mpi, OneNodeMeetsInAFileNamedByTheJob) {
   check_readings({
       {kOpenMpi, "open_mpi 1/2 local 1/2 node 0/1 file 1927086081-a89e71251fc7a27a-1a13d9953647c56a.store"},
-      {with(kOpenMpi, {{"OMPI_MCA_orte_precondition_transports", ""}, {"PMIX_NAMESPACE", "prterun-alpha-12@1"}, {"TMPDIR", "/scratch"}}),
+      {with(kOpenMpi, {{"OMPI_MCA_orte_precondition_transports", ""},
+                       {"PMIX_NAMESPACE", "prterun-alpha-12@1"},
+                       {"TMPDIR", "/scratch"}}),
        "open_mpi 1/2 local 1/2 node 0/1 file prterun-alpha-12_1.store"},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}),
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "1"},
+                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                       {"OMPI_COMM_WORLD_RANK", "0"},
+                       {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}),
        "open_mpi 0/1 local 0/1 node 0/1"},
-      {{{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "2"}, {"MV2_COMM_WORLD_LOCAL_RANK", "0"}, {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}, {"MPISPAWN_ID", "7"}},
+      {{{"MV2_COMM_WORLD_RANK", "0"},
+        {"MV2_COMM_WORLD_SIZE", "2"},
+        {"MV2_COMM_WORLD_LOCAL_RANK", "0"},
+        {"MV2_COMM_WORLD_LOCAL_SIZE", "2"},
+        {"MPISPAWN_ID", "7"}},
        "mvapich 0/2 local 0/2 node 0/1 file 7.store"},
       {with(kPmi, {{"MPI_LOCALNRANKS", ""}, {"MPI_LOCALRANKID", ""}}), "pmi 3/4 local 3/4 node 0/1 file kvs_1_0.store"},
   });
@@ -45,7 +58,9 @@ TEST(Mpi, NodesAreFoundForBothWaysToDealOutRanks) {
 TEST(Mpi, SeveralNodesWithoutAddressAreMU024) {
   check_refusals({
       {kPmi, "MU024", {"4 ranks on 2 nodes", "PMI_SIZE", "MPI_LOCALNRANKS", "MASTER_ADDR"}},
-      {with(kOpenMpi, {{"PMIX_NAMESPACE", ""}, {"OMPI_MCA_orte_precondition_transports", ""}}), "MU024", {"no name of the job", "MASTER_ADDR"}},
+      {with(kOpenMpi, {{"PMIX_NAMESPACE", ""}, {"OMPI_MCA_orte_precondition_transports", ""}}),
+       "MU024",
+       {"no name of the job", "MASTER_ADDR"}},
   });
 }
 
@@ -54,7 +69,9 @@ TEST(Mpi, HalfSetOrContradictingVariablesAreNamed) {
       {{{"OMPI_COMM_WORLD_RANK", "0"}}, "MU020", {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}},
       {{{"PMI_SIZE", "2"}}, "MU020", {"PMI_RANK"}},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}), "MU020", {"OMPI_COMM_WORLD_LOCAL_SIZE"}},
-      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "2"}}), "MU022", {"OMPI_COMM_WORLD_RANK is 2", "OMPI_COMM_WORLD_SIZE is 2"}},
+      {with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "2"}}),
+       "MU022",
+       {"OMPI_COMM_WORLD_RANK is 2", "OMPI_COMM_WORLD_SIZE is 2"}},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "two"}}), "MU021", {"OMPI_COMM_WORLD_SIZE is 'two'"}},
   });
 }

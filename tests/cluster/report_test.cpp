@@ -1,11 +1,12 @@
 #include "muster/cluster/report.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace muster::cluster {
 namespace {
@@ -20,7 +21,7 @@ TEST(Report, WhatARankTellsIsReadByItsLauncher) {
   EXPECT_EQ(launcher.read().steps, -1);
   rank.step(0);
   rank.step(3);
-  rank.step(2);   // another optimizer, which updates less often
+  rank.step(2);  // another optimizer, which updates less often
   rank.lost(5, "MU052: " + std::string(2000, 'x'));
   rank.left_by_exception();
   const auto told = launcher.read();

@@ -1,9 +1,10 @@
 #include "muster/cluster/secret.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <fstream>
+
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
@@ -38,7 +39,9 @@ class SecretFile : public ::testing::Test {
 
 TEST_F(SecretFile, IsReadWithoutItsNewline) {
   EXPECT_EQ(read_secret_file(write(kGiven + "\n", 0600)).reveal(), kGiven);
-  EXPECT_EQ(read_secret({{"MUSTER_SECRET_FILE", (folder_ / "secret").string()}, {"MUSTER_SECRET", kGiven + "other"}}).reveal(), kGiven);
+  EXPECT_EQ(read_secret({{"MUSTER_SECRET_FILE", (folder_ / "secret").string()}, {"MUSTER_SECRET", kGiven + "other"}})
+                .reveal(),
+            kGiven);
 }
 
 TEST_F(SecretFile, IsRefusedIfOthersMayReadIt) {

@@ -17,16 +17,19 @@ const Environment kTorchrun{{"RANK", "3"},
                             {"TORCHELASTIC_RESTART_COUNT", "0"},
                             {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
-const Environment kMuster{{"MUSTER_JOB", "12-ab"}, {"RANK", "0"},       {"WORLD_SIZE", "2"},          {"LOCAL_RANK", "0"},
-                          {"LOCAL_WORLD_SIZE", "2"}, {"GROUP_RANK", "0"}, {"GROUP_WORLD_SIZE", "1"},    {"MASTER_ADDR", "127.0.0.1"},
-                          {"MASTER_PORT", "40000"}, {"MUSTER_STORE_FD", "5"}};
+const Environment kMuster{
+    {"MUSTER_JOB", "12-ab"},   {"RANK", "0"},           {"WORLD_SIZE", "2"},       {"LOCAL_RANK", "0"},
+    {"LOCAL_WORLD_SIZE", "2"}, {"GROUP_RANK", "0"},     {"GROUP_WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"},
+    {"MASTER_PORT", "40000"},  {"MUSTER_STORE_FD", "5"}};
 
 TEST(Torch, TorchrunIsReadWithItsStore) {
   check_readings({
       {kTorchrun, "torchrun 3/4 local 1/2 node 1/2 tcp alpha:29500 external"},
-      {with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "2"}}), "torchrun 3/4 local 1/2 node 1/2 tcp alpha:29500 external restarts 2"},
+      {with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "2"}}),
+       "torchrun 3/4 local 1/2 node 1/2 tcp alpha:29500 external restarts 2"},
       {with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}), "torchrun 3/4 local 1/2 node 1/2 tcp alpha:29500"},
-      {with(kTorchrun, {{"GROUP_WORLD_SIZE", ""}, {"GROUP_RANK", ""}}), "torchrun 3/4 local 1/2 node 1/2 tcp alpha:29500 external"},
+      {with(kTorchrun, {{"GROUP_WORLD_SIZE", ""}, {"GROUP_RANK", ""}}),
+       "torchrun 3/4 local 1/2 node 1/2 tcp alpha:29500 external"},
   });
 }
 
@@ -39,7 +42,8 @@ TEST(Torch, OurOwnLauncherIsRead) {
   check_readings({
       {kMuster, "muster 0/2 local 0/2 node 0/1 tcp 127.0.0.1:40000 fd 5"},
       {with(kMuster, {{"RANK", "1"}, {"LOCAL_RANK", "1"}}), "muster 1/2 local 1/2 node 0/1 tcp 127.0.0.1:40000"},
-      {with(kMuster, {{"MUSTER_DEVICE_INDEX", "3"}, {"MUSTER_STORE_FD", ""}}), "muster 0/2 local 0/2 node 0/1 tcp 127.0.0.1:40000 device 3"},
+      {with(kMuster, {{"MUSTER_DEVICE_INDEX", "3"}, {"MUSTER_STORE_FD", ""}}),
+       "muster 0/2 local 0/2 node 0/1 tcp 127.0.0.1:40000 device 3"},
       {with(kMuster, {{"WORLD_SIZE", "1"}, {"LOCAL_WORLD_SIZE", "1"}}), "muster 0/1 local 0/1 node 0/1"},
   });
 }
@@ -69,8 +73,12 @@ TEST(Torch, HalfSetOrContradictingVariablesAreNamed) {
       {with(kMuster, {{"LOCAL_RANK", ""}}), "MU020", {"MUSTER_JOB", "LOCAL_RANK"}},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MU020", {"RANK", "MASTER_ADDR"}},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}, "MU020", {"MASTER_ADDR", "MASTER_PORT"}},
-      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}, "MU020", {"LOCAL_WORLD_SIZE", "LOCAL_RANK"}},
-      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}, "MU022", {"LOCAL_RANK is 1", "RANK is 0"}},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}},
+       "MU020",
+       {"LOCAL_WORLD_SIZE", "LOCAL_RANK"}},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}},
+       "MU022",
+       {"LOCAL_RANK is 1", "RANK is 0"}},
   });
 }
 

@@ -1,6 +1,5 @@
 #include <muster/accelerator.h>
 #include <muster/fabric.h>
-
 #include <torch/torch.h>
 
 #ifndef WRONG

@@ -1,9 +1,9 @@
 #include "muster/data/combined.h"
-#include "muster/data/sequenced.h"
-
-#include "streams.h"
 
 #include <gtest/gtest.h>
+
+#include "muster/data/sequenced.h"
+#include "streams.h"
 
 namespace muster {
 namespace {
@@ -73,7 +73,8 @@ TEST(CombinedLoaders, ABreakLeavesEpochsAlone) {
 TEST(SequencedLoaders, RunsOneAfterTheOther) {
   const std::vector<double> reals{0.5, 1.5};
   const std::vector<std::string> texts{"a", "b", "c"};
-  const auto all = in_sequence(DataLoader(reals), DataLoader(std::vector<int64_t>()), DataLoader(texts, {.batch_size = 2}));
+  const auto all =
+      in_sequence(DataLoader(reals), DataLoader(std::vector<int64_t>()), DataLoader(texts, {.batch_size = 2}));
   EXPECT_EQ(all.size(), 4);
   for (int pass = 0; pass < 2; ++pass) {
     std::vector<std::tuple<std::size_t, int64_t, std::size_t>> seen;
@@ -84,7 +85,8 @@ TEST(SequencedLoaders, RunsOneAfterTheOther) {
       });
       seen.emplace_back(step.loader_index, step.batch_index, held);
     }
-    EXPECT_EQ(seen, (std::vector<std::tuple<std::size_t, int64_t, std::size_t>>{{0, 0, 1}, {0, 1, 1}, {2, 0, 2}, {2, 1, 1}}));
+    EXPECT_EQ(seen,
+              (std::vector<std::tuple<std::size_t, int64_t, std::size_t>>{{0, 0, 1}, {0, 1, 1}, {2, 0, 2}, {2, 1, 1}}));
   }
 }
 

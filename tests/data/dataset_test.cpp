@@ -1,8 +1,9 @@
 #include "muster/data/dataset.h"
 
-#include "datasets.h"
-
-#include "muster/testing/thrown.h"
+#include <concepts>
+#include <iterator>
+#include <ranges>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <torch/data/datasets.h>
@@ -10,10 +11,8 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
-#include <concepts>
-#include <iterator>
-#include <ranges>
-#include <thread>
+#include "datasets.h"
+#include "muster/testing/thrown.h"
 
 namespace muster {
 namespace {
@@ -26,7 +25,9 @@ struct Segment {
   std::vector<Tensor> boxes;
 };
 struct Pixels : td::datasets::Dataset<Pixels> {
-  td::Example<> get(size_t i) override { return {torch::full({2}, static_cast<double>(i)), torch::tensor(static_cast<int64_t>(i))}; }
+  td::Example<> get(size_t i) override {
+    return {torch::full({2}, static_cast<double>(i)), torch::tensor(static_cast<int64_t>(i))};
+  }
   std::optional<size_t> size() const override { return 10; }
 };
 struct Rows {
@@ -41,7 +42,8 @@ struct Rows {
   }
 };
 
-using Mapped = decltype(std::declval<td::datasets::MNIST>().map(td::transforms::Normalize<>(0, 1)).map(td::transforms::Stack<>()));
+using Mapped =
+    decltype(std::declval<td::datasets::MNIST>().map(td::transforms::Normalize<>(0, 1)).map(td::transforms::Stack<>()));
 using Normalized = decltype(std::declval<td::datasets::MNIST>().map(td::transforms::Normalize<>(0, 1)));
 static_assert(std::same_as<batch_of_t<Mapped>, td::Example<>>);
 static_assert(std::same_as<batch_of_t<Normalized>, td::Example<>>);
@@ -69,7 +71,8 @@ template <class L>
 std::vector<double> firsts(const L& loader) {
   std::vector<double> all;
   for (auto& batch : loader)
-    for (int64_t i = 0; i < batch.data.size(0); ++i) all.push_back(batch.data[i].reshape({-1})[0].template item<double>());
+    for (int64_t i = 0; i < batch.data.size(0); ++i)
+      all.push_back(batch.data[i].reshape({-1})[0].template item<double>());
   return all;
 }
 const std::vector<double> kTen{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -87,12 +90,14 @@ TEST(Dataset, TorchDatasetsAreTaken) {
 }
 
 TEST(Dataset, WritesInPlace) {
-  for (const int workers : {0, 1, 3}) EXPECT_EQ(firsts(DataLoader(Rows(), {.batch_size = 4, .workers = workers})), kTen);
+  for (const int workers : {0, 1, 3})
+    EXPECT_EQ(firsts(DataLoader(Rows(), {.batch_size = 4, .workers = workers})), kTen);
 }
 
 TEST(Dataset, StructsOfTensorsAreBatched) {
   std::vector<Segment> samples;
-  for (int i = 0; i < 3; ++i) samples.push_back({torch::full({2, 2}, i), torch::full({2}, 10 + i), {torch::full({4}, i), torch::full({1}, i)}});
+  for (int i = 0; i < 3; ++i)
+    samples.push_back({torch::full({2, 2}, i), torch::full({2}, 10 + i), {torch::full({4}, i), torch::full({1}, i)}});
   DataLoader segments(samples, {.batch_size = 2});
   int64_t n = 0;
   for (auto& [image, mask, boxes] : segments) {
@@ -105,7 +110,8 @@ TEST(Dataset, StructsOfTensorsAreBatched) {
 }
 
 TEST(Dataset, FunctionsAreDatasets) {
-  const DataLoader samples([](int64_t i) { return td::Example<Tensor, int64_t>(torch::full({2}, i), i); }, 10, {.batch_size = 4});
+  const DataLoader samples([](int64_t i) { return td::Example<Tensor, int64_t>(torch::full({2}, i), i); }, 10,
+                           {.batch_size = 4});
   EXPECT_EQ(firsts(samples), kTen);
   const DataLoader batches(
       [](std::span<const int64_t> indices) {
@@ -115,7 +121,8 @@ TEST(Dataset, FunctionsAreDatasets) {
       },
       10, {.batch_size = 3, .workers = 1});
   EXPECT_EQ(firsts(batches), kTen);
-  const DataLoader random([](int64_t i, SampleRandom& r) { return std::pair(i, r.uniform()); }, 10, {.batch_size = 5, .seed = 1});
+  const DataLoader random([](int64_t i, SampleRandom& r) { return std::pair(i, r.uniform()); }, 10,
+                          {.batch_size = 5, .seed = 1});
   std::vector<Tensor> first, second;
   for (auto& [i, u] : random) first.push_back(u);
   auto again = random;
@@ -136,7 +143,8 @@ TEST(Dataset, SharedPointersAreKept) {
 
 /// As LibTorch's own data sets are often written: a class of torch::data behind a holder.
 struct HeldRowsImpl : td::datasets::Dataset<HeldRowsImpl> {
-  explicit HeldRowsImpl(int64_t n) : rows(torch::arange(n).to(torch::kFloat).view({n, 1})), alive(std::make_shared<int>()) {}
+  explicit HeldRowsImpl(int64_t n)
+      : rows(torch::arange(n).to(torch::kFloat).view({n, 1})), alive(std::make_shared<int>()) {}
   td::Example<> get(size_t i) override { return {rows[static_cast<int64_t>(i)], rows[static_cast<int64_t>(i)]}; }
   std::optional<size_t> size() const override { return rows.size(0); }
   Tensor rows;
@@ -146,7 +154,8 @@ TORCH_MODULE(HeldRows);
 
 TEST(Dataset, NothingDanglesThatWasGivenByReference) {
   for (const int workers : {0, 2}) {
-    const DataLoader contents(*HeldRows(10), {.batch_size = 4, .workers = workers});   // the holder is gone after this line
+    const DataLoader contents(*HeldRows(10),
+                              {.batch_size = 4, .workers = workers});  // the holder is gone after this line
     EXPECT_EQ(firsts(contents), kTen);
     const DataLoader holder(HeldRows(10), {.batch_size = 4, .workers = workers});
     EXPECT_EQ(firsts(holder), kTen);
@@ -196,7 +205,8 @@ struct Fixed : Copied {
 
 TEST(Dataset, DatasetsThatChangeAreCopiedPerWorker) {
   Copied copied;
-  EXPECT_EQ(data::testing::run(DataLoader(copied, {.batch_size = 20, .workers = 3})).front(), data::testing::numbers(20));
+  EXPECT_EQ(data::testing::run(DataLoader(copied, {.batch_size = 20, .workers = 3})).front(),
+            data::testing::numbers(20));
   EXPECT_EQ(copied.state, 0);
   Fixed fixed;
   const DataLoader alone(std::ref(fixed), {.batch_size = 20});
@@ -235,7 +245,8 @@ TEST(Dataset, ReusedMemoryIsNeverSeen) {
       if (n++ % 3 == 2) batch = batch + 1;  // the user's own tensor in our place
     }
     for (std::size_t i = 0; i < held.size(); ++i) EXPECT_EQ(held[i][0].item<int64_t>(), static_cast<int64_t>(i) * 12);
-    for (std::size_t i = 0; i < views.size(); ++i) EXPECT_EQ(views[i][0].item<int64_t>(), static_cast<int64_t>(i) * 12 + 5);
+    for (std::size_t i = 0; i < views.size(); ++i)
+      EXPECT_EQ(views[i][0].item<int64_t>(), static_cast<int64_t>(i) * 12 + 5);
   }
 }
 

@@ -1,9 +1,5 @@
 #pragma once
 
-#include "muster/data/loader.h"
-
-#include <ATen/ops/full.h>
-
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -12,6 +8,10 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <ATen/ops/full.h>
+
+#include "muster/data/loader.h"
 
 namespace muster::data::testing {
 

@@ -1,18 +1,18 @@
 #include "data/dispatched_pass.h"
 
-#include "muster/testing/gtest.h"
-#include "muster/testing/thrown.h"
-#include "streams.h"
-
-#include <gtest/gtest.h>
-#include <torch/data/example.h>
-
 #include <array>
 #include <map>
 #include <mutex>
 #include <span>
 #include <string_view>
 #include <variant>
+
+#include <gtest/gtest.h>
+#include <torch/data/example.h>
+
+#include "muster/testing/gtest.h"
+#include "muster/testing/thrown.h"
+#include "streams.h"
 
 namespace muster::data {
 namespace {
@@ -58,7 +58,8 @@ std::vector<Seen> dispatch(int world, int64_t samples, DataLoaderOptions options
   std::vector<Seen> seen(world);
   muster::testing::run_threads(world, 0, [&](dist::Communicator group) {
     const int rank = group.rank();
-    auto loader = loader_of(from, rank, samples, options).distributed({.group = group, .rank = rank, .world_size = world});
+    auto loader =
+        loader_of(from, rank, samples, options).distributed({.group = group, .rank = rank, .world_size = world});
     for (auto& batch : loader) {
       seen[rank].batches.push_back(list(batch));
       seen[rank].local_real.push_back(loader.local_real_samples());
@@ -89,14 +90,18 @@ TEST_P(DispatcherCase, IsDealtAsTheReferenceDoes) {
   for (const auto from : {From::stream, From::samples, From::batches, From::sampler}) {
     const auto seen = dispatch(world, samples, testing::options_of(c), from);
     for (int rank = 0; rank < world; ++rank) {
-      EXPECT_EQ(seen[rank].batches, without_empty_batches(c.at("ranks")[rank].get<Batches>(), samples, rank)) << "rank " << rank;
+      EXPECT_EQ(seen[rank].batches, without_empty_batches(c.at("ranks")[rank].get<Batches>(), samples, rank))
+          << "rank " << rank;
       EXPECT_EQ(seen[rank].real, seen[0].real);
-      if (!c.at("remainder").is_null()) { EXPECT_EQ(seen[rank].real.back(), c.at("remainder").get<int64_t>()); }
+      if (!c.at("remainder").is_null()) {
+        EXPECT_EQ(seen[rank].real.back(), c.at("remainder").get<int64_t>());
+      }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Vectors, DispatcherCase, ::testing::Range(0, static_cast<int>(stream_cases("dispatcher_cases").size())));
+INSTANTIATE_TEST_SUITE_P(Vectors, DispatcherCase,
+                         ::testing::Range(0, static_cast<int>(stream_cases("dispatcher_cases").size())));
 
 TEST(DispatchedPass, UnevenPiecesRepeatNothing) {
   for (const auto from : {From::stream, From::samples, From::batches, From::sampler})
@@ -162,10 +167,14 @@ struct Named {
 };
 
 using tree::sendable;
-static_assert(sendable<at::Tensor> && sendable<torch::data::Example<>> && sendable<torch::data::TensorExample> && sendable<Odd>);
-static_assert(sendable<std::tuple<at::Tensor, int, std::pair<std::string, std::optional<at::Tensor>>>> && sendable<std::map<std::string, at::Tensor>>);
-static_assert(sendable<std::array<at::Tensor, 2>> && sendable<std::variant<std::monostate, at::Tensor>> && sendable<std::vector<std::string>>);
-static_assert(!sendable<Named> && !sendable<std::vector<Odd>> && !sendable<std::optional<Odd>> && !sendable<std::string_view>);
+static_assert(sendable<at::Tensor> && sendable<torch::data::Example<>> && sendable<torch::data::TensorExample> &&
+              sendable<Odd>);
+static_assert(sendable<std::tuple<at::Tensor, int, std::pair<std::string, std::optional<at::Tensor>>>> &&
+              sendable<std::map<std::string, at::Tensor>>);
+static_assert(sendable<std::array<at::Tensor, 2>> && sendable<std::variant<std::monostate, at::Tensor>> &&
+              sendable<std::vector<std::string>>);
+static_assert(!sendable<Named> && !sendable<std::vector<Odd>> && !sendable<std::optional<Odd>> &&
+              !sendable<std::string_view>);
 
 /// Data with indices whose batches bytes cannot stand for.
 struct NamedBatches {
@@ -176,12 +185,14 @@ struct NamedBatches {
 TEST(DispatchedPass, BatchesThatNobodyCanMakeAreRefused) {
   muster::testing::run_threads(2, 0, [](dist::Communicator group) {
     auto two = [](int64_t) { return std::vector<Odd>(2, Odd(at::ones({1}))); };
-    auto loader = DataLoader(two, {.dispatch_batches = true}).distributed({.group = group, .rank = group.rank(), .world_size = 2});
+    auto loader = DataLoader(two, {.dispatch_batches = true})
+                      .distributed({.group = group, .rank = group.rank(), .world_size = 2});
     auto all = [&] {
       for (auto& batch : loader) (void)batch;
     };
     EXPECT_EQ(muster::testing::thrown_id(all), group.rank() == 0 ? "no error" : "MU112");
-    auto named = DataLoader(NamedBatches(), {.dispatch_batches = true}).distributed({.group = group, .rank = group.rank(), .world_size = 2});
+    auto named = DataLoader(NamedBatches(), {.dispatch_batches = true})
+                     .distributed({.group = group, .rank = group.rank(), .world_size = 2});
     const auto text = muster::testing::thrown([&] { named.begin(); });
     EXPECT_NE(text.find("MU112"), std::string::npos) << text;
   });
@@ -191,7 +202,8 @@ TEST(DispatchedPass, SkipsAndBreaksOffTogether) {
   muster::testing::run_threads(2, 0, [](dist::Communicator group) {
     const DataLoaderOptions options{.batch_size = 3, .dispatch_batches = true, .workers = 1};
     for (const auto from : {From::stream, From::samples, From::batches, From::sampler}) {
-      auto loader = loader_of(from, group.rank(), 20, options).distributed({.group = group, .rank = group.rank(), .world_size = 2});
+      auto loader = loader_of(from, group.rank(), 20, options)
+                        .distributed({.group = group, .rank = group.rank(), .world_size = 2});
       auto first = [&] { return list(*loader.begin()).front(); };
       EXPECT_EQ(first(), 3 * group.rank());
       loader = skip_first_batches(loader, 2);
@@ -206,12 +218,13 @@ TEST(DispatchedPass, ShufflesAsEveryRankWouldByItself) {
   const auto data = testing::numbers(23);
   const DataLoaderOptions options{.batch_size = 2, .seed = 3, .shuffle = true};
   std::vector<int64_t> order;
-  for (const auto& batch : testing::run(DataLoader(data, options))) order.insert(order.end(), batch.begin(), batch.end());
+  for (const auto& batch : testing::run(DataLoader(data, options)))
+    order.insert(order.end(), batch.begin(), batch.end());
   std::vector<int64_t> all;
   const auto seen = dispatch(3, 23, options, From::samples);
   for (std::size_t step = 0; step < seen[0].batches.size(); ++step)
     for (const auto& rank : seen) all.insert(all.end(), rank.batches[step].begin(), rank.batches[step].end());
-  order.push_back(order.front());   // 5 in the last step, which three ranks share
+  order.push_back(order.front());  // 5 in the last step, which three ranks share
   EXPECT_EQ(all, order);
 }
 

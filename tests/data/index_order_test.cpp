@@ -1,8 +1,8 @@
 #include "data/index_order.h"
 
-#include "datasets.h"
-
 #include <gtest/gtest.h>
+
+#include "datasets.h"
 
 namespace muster::data {
 namespace {
@@ -10,12 +10,14 @@ namespace {
 using testing::Batches;
 using testing::Stepped;
 
-// Whatever the batch a rank begins at, a sampler that only steps gives what it would have given without the interruption.
+// Whatever the batch a rank begins at, a sampler that only steps gives what it would have given without the
+// interruption.
 TEST(SampledOrder, ResumesAtEveryBatch) {
   for (const bool even : {true, false})
     for (const bool split : {true, false})
       for (int rank = 0; rank < 3; ++rank) {
-        const ShardPlan plan({.batch_size = 6, .even = even, .rank = rank, .size = 32, .split = split, .world_size = 3});
+        const ShardPlan plan(
+            {.batch_size = 6, .even = even, .rank = rank, .size = 32, .split = split, .world_size = 3});
         Batches whole;
         SampledOrder order(plan, std::make_shared<Stepped>(32), 32, 4, 0);
         for (int64_t b = 0; b < plan.batches(); ++b) order.fill(b, whole.emplace_back());

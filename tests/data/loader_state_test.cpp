@@ -1,9 +1,9 @@
 #include "muster/data/loader_state.h"
 
+#include <gtest/gtest.h>
+
 #include "muster/testing/thrown.h"
 #include "streams.h"
-
-#include <gtest/gtest.h>
 
 namespace muster::data {
 namespace {
@@ -51,7 +51,8 @@ TEST(SkipFirstBatches, CountsForOnePassOnly) {
     for (const int workers : {0, 2}) {
       const DataLoaderOptions options{.batch_size = 2, .workers = workers};
       const auto data = numbers(10);
-      auto loader = (streamed ? DataLoader(Counted{10}, options) : DataLoader(data, options)).distributed({.rank = 1, .world_size = 2});
+      auto loader = (streamed ? DataLoader(Counted{10}, options) : DataLoader(data, options))
+                        .distributed({.rank = 1, .world_size = 2});
       auto resumed = skip_first_batches(loader, 1);
       Batches seen;
       std::vector<int64_t> real;
@@ -85,12 +86,14 @@ TEST(RepeatedSamples, AreSaidOncePerLoaderByTheMainRank) {
     const DataLoader tiny(data, {.batch_size = 200, .split_batches = true, .workers = workers});
     const auto text = said(tiny, 0, 2);
     EXPECT_EQ(times(text, "188 of the last step's 200 samples are repeated"), 1) << text;
-    for (const char* word : {"even_batches", "gather_for_metrics", "collector", "by reduce", "drop_last"}) EXPECT_EQ(times(text, word), 1) << text;
+    for (const char* word : {"even_batches", "gather_for_metrics", "collector", "by reduce", "drop_last"})
+      EXPECT_EQ(times(text, word), 1) << text;
     EXPECT_EQ(times(text, "\n"), 1) << text;
     EXPECT_EQ(said(tiny, 1, 2), "");
     EXPECT_EQ(said(tiny, 0, 1), "");
   }
-  EXPECT_EQ(times(said(DataLoader(Counted{10}, {.batch_size = 4}), 0, 2), "6 of the last step's 8 samples are repeated"), 1);
+  EXPECT_EQ(
+      times(said(DataLoader(Counted{10}, {.batch_size = 4}), 0, 2), "6 of the last step's 8 samples are repeated"), 1);
   EXPECT_EQ(said(DataLoader(data, {.batch_size = 3}), 0, 2), "");
   EXPECT_EQ(said(DataLoader(data, {.batch_size = 5, .drop_last = true}), 0, 2), "");
   EXPECT_EQ(said(DataLoader(data, {.batch_size = 5, .even_batches = false}), 0, 2), "");
@@ -135,7 +138,8 @@ std::vector<int64_t> gathered(const Make& make, int world) {
     std::vector<int64_t> joined;
     for (const auto& part : steps[step]) joined.insert(joined.end(), part.begin(), part.end());
     EXPECT_GE(static_cast<int64_t>(joined.size()), real[step]);
-    all.insert(all.end(), joined.begin(), joined.begin() + std::min<int64_t>(real[step], static_cast<int64_t>(joined.size())));
+    all.insert(all.end(), joined.begin(),
+               joined.begin() + std::min<int64_t>(real[step], static_cast<int64_t>(joined.size())));
   }
   return all;
 }
@@ -163,9 +167,11 @@ TEST(Evaluation, CountsEachSampleOnceAndInOrderInEveryConfiguration) {
       for (const bool even : {true, false})
         for (const int workers : {0, 2}) {
           const auto data = numbers(n);
-          SCOPED_TRACE(std::to_string(n) + " samples, " + std::to_string(world) + " ranks, even " + std::to_string(even));
+          SCOPED_TRACE(std::to_string(n) + " samples, " + std::to_string(world) + " ranks, even " +
+                       std::to_string(even));
           for (const bool split : {false, true}) {
-            const DataLoaderOptions options{.batch_size = 12, .even_batches = even, .split_batches = split, .workers = workers};
+            const DataLoaderOptions options{
+                .batch_size = 12, .even_batches = even, .split_batches = split, .workers = workers};
             EXPECT_EQ(gathered([&] { return DataLoader(data, options); }, world), data);
             EXPECT_EQ(gathered([&] { return DataLoader(data, SequentialSampler(n), options); }, world), data);
             EXPECT_EQ(gathered([&] { return DataLoader(Counted{n}, options); }, world), data);
@@ -179,11 +185,13 @@ TEST(Evaluation, ASkipLeavesOutWholeSteps) {
   for (int world = 1; world <= 4; ++world) {
     const auto data = numbers(65);
     const DataLoaderOptions options{.batch_size = 4};
-    auto rest = gathered([&] {
-      auto loader = DataLoader(data, options);
-      loader.load_position({.dataset = {}, .epoch = 0, .samples = 48, .seed = 0});
-      return loader;
-    }, world);
+    auto rest = gathered(
+        [&] {
+          auto loader = DataLoader(data, options);
+          loader.load_position({.dataset = {}, .epoch = 0, .samples = 48, .seed = 0});
+          return loader;
+        },
+        world);
     EXPECT_EQ(rest, std::vector<int64_t>(data.begin() + 48, data.end()));
   }
 }

@@ -1,10 +1,9 @@
-#include "data/dataset_scope.h"
-
-#include "streams.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
+
+#include "data/dataset_scope.h"
+#include "streams.h"
 
 namespace muster::data {
 namespace {
@@ -14,7 +13,8 @@ struct Careless {
   int64_t n = 0;
   int64_t size() const { return n; }
   at::Tensor get(size_t i) const {
-    return torch::cat({torch::full({1}, static_cast<double>(i)), torch::rand({2}), torch::dropout(torch::ones({4}), 0.5, true)});
+    return torch::cat(
+        {torch::full({1}, static_cast<double>(i)), torch::rand({2}), torch::dropout(torch::ones({4}), 0.5, true)});
   }
 };
 
@@ -35,8 +35,10 @@ struct CarelessStream {
 template <class D>
 at::Tensor everything(const D& dataset, int workers, int rank = 0, int world = 1, bool rank_in_sample_seed = false) {
   std::vector<at::Tensor> all;
-  const DataLoaderOptions options{.batch_size = 4, .rank_in_sample_seed = rank_in_sample_seed, .seed = 3, .workers = workers};
-  for (auto& batch : DataLoader(D(dataset), options).distributed({.rank = rank, .world_size = world})) all.push_back(batch.clone());
+  const DataLoaderOptions options{
+      .batch_size = 4, .rank_in_sample_seed = rank_in_sample_seed, .seed = 3, .workers = workers};
+  for (auto& batch : DataLoader(D(dataset), options).distributed({.rank = rank, .world_size = world}))
+    all.push_back(batch.clone());
   return torch::cat(all);
 }
 
@@ -82,7 +84,7 @@ TEST(OperatorRandom, BelongsToTheSampleWhicheverRankMakesIt) {
 }
 
 TEST(OperatorRandom, MayDifferFromRankToRankOnRequest) {
-  const Careless one{1};   // both ranks get the same sample
+  const Careless one{1};  // both ranks get the same sample
   EXPECT_TRUE(everything(one, 0, 0, 2).equal(everything(one, 0, 1, 2)));
   EXPECT_FALSE(everything(one, 0, 0, 2, true).equal(everything(one, 0, 1, 2, true)));
 }

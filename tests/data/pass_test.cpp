@@ -1,11 +1,11 @@
 #include "data/pass.h"
 
-#include "datasets.h"
+#include <ranges>
+#include <set>
 
 #include <gtest/gtest.h>
 
-#include <ranges>
-#include <set>
+#include "datasets.h"
 
 namespace muster::data {
 namespace {
@@ -46,12 +46,14 @@ TEST(Pass, RanksTogetherSeeTheOrderOfOneProcess) {
       std::vector<int64_t> alone, together;
       for (const auto& batch : run(whole)) alone.insert(alone.end(), batch.begin(), batch.end());
       std::vector<Batches> ranks;
-      for (int rank = 0; rank < world; ++rank) ranks.push_back(run(whole.distributed({.rank = rank, .world_size = world})));
+      for (int rank = 0; rank < world; ++rank)
+        ranks.push_back(run(whole.distributed({.rank = rank, .world_size = world})));
       // The copies begin at the epoch of their original, which has moved on.
       auto first = whole;
       first.set_epoch(0);
       ranks.clear();
-      for (int rank = 0; rank < world; ++rank) ranks.push_back(run(first.distributed({.rank = rank, .world_size = world})));
+      for (int rank = 0; rank < world; ++rank)
+        ranks.push_back(run(first.distributed({.rank = rank, .world_size = world})));
       for (std::size_t step = 0; step < ranks[0].size(); ++step)
         for (const auto& rank : ranks) together.insert(together.end(), rank[step].begin(), rank[step].end());
       ASSERT_GE(together.size(), alone.size());

@@ -1,13 +1,13 @@
 #include "data/permutation.h"
 
-#include "datasets.h"
-
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
+
+#include <gtest/gtest.h>
+
+#include "datasets.h"
 
 namespace muster::data {
 namespace {

@@ -1,10 +1,10 @@
 #include "muster/data/random.h"
 
-#include <ATen/ops/rand.h>
-#include <gtest/gtest.h>
-
 #include <random>
 #include <set>
+
+#include <ATen/ops/rand.h>
+#include <gtest/gtest.h>
 
 namespace muster {
 namespace {

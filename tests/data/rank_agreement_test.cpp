@@ -1,15 +1,14 @@
 #include "data/rank_agreement.h"
 
-#include "datasets.h"
-
-#include "muster/testing/thrown.h"
-#include "muster/testing/gtest.h"
+#include <algorithm>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include "datasets.h"
+#include "muster/testing/gtest.h"
+#include "muster/testing/thrown.h"
 
 namespace muster::data {
 namespace {
@@ -36,7 +35,8 @@ TEST(RankAgreement, DifferentLoadersAreAnErrorOnEveryRank) {
     const int64_t batch_size = group.rank() == 2 ? 5 : 4;
     const auto said = muster::testing::thrown([&] {
       const auto data = testing::numbers(32);
-      (void)DataLoader(data, {.batch_size = batch_size}).distributed({.group = group, .rank = group.rank(), .world_size = 3});
+      (void)DataLoader(data, {.batch_size = batch_size})
+          .distributed({.group = group, .rank = group.rank(), .world_size = 3});
     });
     EXPECT_EQ(said.substr(0, 5), "MU115");
     EXPECT_NE(said.find("batch_size 5"), std::string::npos) << said;
@@ -45,16 +45,19 @@ TEST(RankAgreement, DifferentLoadersAreAnErrorOnEveryRank) {
 
 TEST(RankAgreement, GeneratorsOnRequest) {
   for (const bool cpu : {false, true})
-    muster::testing::expect_processes(2, [cpu](dist::Communicator group) {
-      auto generator = at::detail::getDefaultCPUGenerator();
-      generator.set_current_seed(10 + group.rank());
-      const auto data = testing::numbers(4);
-      const auto loader =
-          DataLoader(data).distributed({.group = group, .rank = group.rank(), .synced_generators = {.cpu = cpu}, .world_size = 2});
-      for (auto& batch : loader) (void)batch;
-      const auto drawn = group.all_gather(at::rand({4}));
-      EXPECT_EQ(drawn[0].equal(drawn[1]), cpu);
-    }, cpu ? "cpu" : "none");
+    muster::testing::expect_processes(
+        2,
+        [cpu](dist::Communicator group) {
+          auto generator = at::detail::getDefaultCPUGenerator();
+          generator.set_current_seed(10 + group.rank());
+          const auto data = testing::numbers(4);
+          const auto loader = DataLoader(data).distributed(
+              {.group = group, .rank = group.rank(), .synced_generators = {.cpu = cpu}, .world_size = 2});
+          for (auto& batch : loader) (void)batch;
+          const auto drawn = group.all_gather(at::rand({4}));
+          EXPECT_EQ(drawn[0].equal(drawn[1]), cpu);
+        },
+        cpu ? "cpu" : "none");
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 #include "muster/data/sampler.h"
 
-#include "datasets.h"
-
-#include "muster/testing/thrown.h"
+#include <cmath>
+#include <set>
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <set>
+#include "datasets.h"
+#include "muster/testing/thrown.h"
 
 namespace muster {
 namespace {
@@ -39,7 +38,9 @@ TEST(BatchListSampler, IsDealtSkippedAndResumedAsAnyBatchSampler) {
   EXPECT_EQ(data::testing::run(resumed), (data::testing::Batches{{2}, {0, 1}}));
   EXPECT_EQ(data::testing::run(resumed), data::testing::run(of(1, 2)));
   EXPECT_EQ(testing::thrown_id([] { BatchListSampler({{1}, {}}); }), "MU120");
-  EXPECT_EQ(testing::thrown_id([] { DataLoader(data::testing::numbers(3), BatchListSampler({{1}}), {.dispatch_batches = true}); }), "MU107");
+  EXPECT_EQ(testing::thrown_id(
+                [] { DataLoader(data::testing::numbers(3), BatchListSampler({{1}}), {.dispatch_batches = true}); }),
+            "MU107");
 }
 
 TEST(WeightedRandomSampler, DrawsInProportionToWeights) {
@@ -69,7 +70,8 @@ TEST(WeightedRandomSampler, WithoutReplacementDrawsFromWhatIsLeft) {
 TEST(WeightedRandomSampler, IsAFunctionOfSeedAndEpochAndSeeks) {
   for (const bool replacement : {true, false}) {
     const std::vector<double> weights{1, 2, 3, 4, 5, 6, 7, 8};
-    WeightedRandomSampler one(weights, 6, 1, replacement), same(weights, 6, 1, replacement), other(weights, 6, 2, replacement);
+    WeightedRandomSampler one(weights, 6, 1, replacement), same(weights, 6, 1, replacement),
+        other(weights, 6, 2, replacement);
     const auto expected = pass(one, 3);
     EXPECT_EQ(pass(same, 3), expected);
     EXPECT_NE(pass(other, 3), expected);
@@ -83,8 +85,9 @@ TEST(WeightedRandomSampler, ShardsAsAnySampler) {
   const std::vector<double> weights(8, 1.0);
   std::set<int64_t> all;
   for (int rank = 0; rank < 2; ++rank)
-    for (const auto& batch : data::testing::run(DataLoader(data, WeightedRandomSampler(weights, 8, 1, false), {.batch_size = 2})
-                                                    .distributed({.rank = rank, .world_size = 2})))
+    for (const auto& batch :
+         data::testing::run(DataLoader(data, WeightedRandomSampler(weights, 8, 1, false), {.batch_size = 2})
+                                .distributed({.rank = rank, .world_size = 2})))
       all.insert(batch.begin(), batch.end());
   EXPECT_EQ(all.size(), 8u);
 }

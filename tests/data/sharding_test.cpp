@@ -1,11 +1,11 @@
-#include "datasets.h"
+#include <algorithm>
+#include <fstream>
+#include <memory>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <fstream>
-#include <memory>
+#include "datasets.h"
 
 namespace muster::data::testing {
 namespace {
@@ -13,7 +13,8 @@ namespace {
 using json = nlohmann::json;
 
 const std::vector<json>& cases(const std::string& list) {
-  static const json all = json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/data/sharding_cases.json"));
+  static const json all =
+      json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/data/sharding_cases.json"));
   static std::map<std::string, std::vector<json>> lists;
   auto& found = lists[list];
   if (found.empty()) found = all.at(list).get<std::vector<json>>();
@@ -39,7 +40,9 @@ Part run_part(DataLoader<at::Tensor> loader) {
 }
 
 DataLoaderOptions options_of(const json& c) {
-  return {.batch_size = c.at("batch_size"), .drop_last = c.at("drop_last"), .even_batches = c.at("even_batches"),
+  return {.batch_size = c.at("batch_size"),
+          .drop_last = c.at("drop_last"),
+          .even_batches = c.at("even_batches"),
           .split_batches = c.at("split_batches")};
 }
 
@@ -49,7 +52,8 @@ void expect_gathered(const json& c, const std::vector<Part>& parts) {
   Batches gathered;
   for (std::size_t step = 0; step < parts.front().batches.size(); ++step) {
     gathered.emplace_back();
-    for (const auto& part : parts) gathered.back().insert(gathered.back().end(), part.batches[step].begin(), part.batches[step].end());
+    for (const auto& part : parts)
+      gathered.back().insert(gathered.back().end(), part.batches[step].begin(), part.batches[step].end());
     int64_t local_real = 0;
     for (const auto& part : parts) local_real += part.local_real[step];
     EXPECT_EQ(local_real, parts.front().real[step]);
@@ -78,8 +82,12 @@ TEST_P(ShardingCase, IsDealtAsTheReferenceDoes) {
     EXPECT_EQ(run(sampled.distributed(shard)), expected) << "through a sampler, rank " << rank;
     // The reference's length counts a last piece that ranks without one never get.
     const bool over_reports = c.at("split_batches") && !c.at("even_batches") && !c.at("drop_last");
-    if (!over_reports) { EXPECT_EQ(loader.size(), c.at("len_reported")[rank].get<int64_t>()); }
-    if (!c.at("remainder").is_null()) { EXPECT_EQ(loader.remainder(), c.at("remainder").get<int64_t>()); }
+    if (!over_reports) {
+      EXPECT_EQ(loader.size(), c.at("len_reported")[rank].get<int64_t>());
+    }
+    if (!c.at("remainder").is_null()) {
+      EXPECT_EQ(loader.remainder(), c.at("remainder").get<int64_t>());
+    }
   }
   expect_gathered(c, parts);
 }
@@ -127,7 +135,8 @@ TEST_P(DynamicCase, IsDealtAsTheReferenceDoes) {
   const auto data = numbers(14);
   for (int rank = 0; rank < world; ++rank) {
     const DataLoaderOptions options{.drop_last = c.at("drop_last"), .even_batches = c.at("even_batches")};
-    const auto loader = DataLoader(data, ListedBatches(listed), options).distributed({.rank = rank, .world_size = world});
+    const auto loader =
+        DataLoader(data, ListedBatches(listed), options).distributed({.rank = rank, .world_size = world});
     const auto expected = c.at("ranks")[rank].get<Batches>();
     EXPECT_EQ(run(loader), expected) << "rank " << rank;
     EXPECT_EQ(loader.size(), c.at("len_reported")[rank].get<int64_t>());
@@ -139,7 +148,8 @@ TEST_P(DynamicCase, IsDealtAsTheReferenceDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Vectors, DynamicCase, ::testing::Range(0, static_cast<int>(cases("dynamic_batch_cases").size())));
+INSTANTIATE_TEST_SUITE_P(Vectors, DynamicCase,
+                         ::testing::Range(0, static_cast<int>(cases("dynamic_batch_cases").size())));
 
 TEST(Sharding, VectorsAreAllThere) {
   EXPECT_EQ(cases("cases").size(), 600u);
@@ -161,7 +171,8 @@ TEST(Sharding, ARankOutsideTheWorldIsRefused) {
 TEST(Sharding, RealSamplesOfBatchSamplersLeaveOutPadding) {
   const auto data = numbers(6);
   for (int rank = 0; rank < 2; ++rank) {
-    auto loader = DataLoader(data, ListedBatches({{0, 1, 2}, {3, 4}, {5}})).distributed({.rank = rank, .world_size = 2});
+    auto loader =
+        DataLoader(data, ListedBatches({{0, 1, 2}, {3, 4}, {5}})).distributed({.rank = rank, .world_size = 2});
     std::vector<int64_t> local, local_real, real;
     for (auto& batch : loader) {
       local.push_back((void(batch), loader.local_samples()));

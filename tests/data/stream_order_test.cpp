@@ -1,14 +1,14 @@
 #include "data/stream_order.h"
 
-#include "muster/testing/thrown.h"
-#include "streams.h"
+#include <list>
+#include <ranges>
 
 #include <gtest/gtest.h>
 #include <torch/data/datasets/stateful.h>
 #include <torch/types.h>
 
-#include <list>
-#include <ranges>
+#include "muster/testing/thrown.h"
+#include "streams.h"
 
 namespace muster::data {
 namespace {
@@ -40,7 +40,8 @@ TEST_P(IterableCase, IsShardedAsTheReferenceDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Vectors, IterableCase, ::testing::Range(0, static_cast<int>(stream_cases("iterable_shard_cases").size())));
+INSTANTIATE_TEST_SUITE_P(Vectors, IterableCase,
+                         ::testing::Range(0, static_cast<int>(stream_cases("iterable_shard_cases").size())));
 
 TEST(StreamOrder, VectorsAreAllThere) {
   EXPECT_EQ(stream_cases("iterable_shard_cases").size(), 112u);
@@ -53,24 +54,29 @@ TEST(StreamOrder, DealsAsMapStyleDataIsDealt) {
       for (const bool drop : {true, false})
         for (const bool split : {true, false})
           for (int rank = 0; rank < 3; ++rank) {
-            const DataLoaderOptions options{.batch_size = 3, .drop_last = drop, .even_batches = even, .split_batches = split};
+            const DataLoaderOptions options{
+                .batch_size = 3, .drop_last = drop, .even_batches = even, .split_batches = split};
             const ShardSpec shard{.rank = rank, .world_size = 3};
             const auto numbers = testing::numbers(n);
             auto mapped = DataLoader(numbers, options).distributed(shard);
             auto streamed = DataLoader(Counted{n}, options).distributed(shard);
             std::vector<std::tuple<int64_t, int64_t, int64_t, bool>> expected, found;
             for (auto& batch : mapped)
-              expected.emplace_back(batch.numel(), mapped.local_real_samples(), mapped.real_samples(), mapped.end_of_dataloader());
+              expected.emplace_back(batch.numel(), mapped.local_real_samples(), mapped.real_samples(),
+                                    mapped.end_of_dataloader());
             for (auto& batch : streamed)
-              found.emplace_back(batch.numel(), streamed.local_real_samples(), streamed.real_samples(), streamed.end_of_dataloader());
-            EXPECT_EQ(found, expected) << n << " samples, even " << even << ", drop_last " << drop << ", split " << split << ", rank " << rank;
+              found.emplace_back(batch.numel(), streamed.local_real_samples(), streamed.real_samples(),
+                                 streamed.end_of_dataloader());
+            EXPECT_EQ(found, expected) << n << " samples, even " << even << ", drop_last " << drop << ", split "
+                                       << split << ", rank " << rank;
           }
 }
 
 TEST(StreamOrder, TakesRangesAndStatefulDatasetsOfLibTorch) {
   const std::list<int64_t> values{3, 1, 4, 1, 5};
-  const DataLoader from_range([&](int64_t epoch) { return values | std::views::transform([epoch](int64_t v) { return v + 10 * epoch; }); },
-                              {.batch_size = 2});
+  const DataLoader from_range(
+      [&](int64_t epoch) { return values | std::views::transform([epoch](int64_t v) { return v + 10 * epoch; }); },
+      {.batch_size = 2});
   EXPECT_EQ(run(from_range), (Batches{{3, 1}, {4, 1}, {5}}));
   EXPECT_EQ(run(from_range), (Batches{{13, 11}, {14, 11}, {15}}));
 
@@ -102,7 +108,9 @@ TEST(StreamOrder, WorkersTransformAndOneReads) {
       readers->fetch_sub(1);
       return value;
     }
-    std::tuple<int64_t, double> transform(int64_t raw, SampleRandom& random) const { return {raw * raw, random.uniform()}; }
+    std::tuple<int64_t, double> transform(int64_t raw, SampleRandom& random) const {
+      return {raw * raw, random.uniform()};
+    }
   };
   std::vector<std::vector<double>> drawn;
   for (const int workers : {0, 1, 3}) {
@@ -142,7 +150,8 @@ TEST(StreamOrder, ResumesAtEveryBatchAsIfNeverInterrupted) {
           auto resumed = make(stateful);
           resumed.load_position(saved[from]);
           EXPECT_EQ(resumed.save_position(), saved[from]);
-          EXPECT_EQ(run(resumed), Batches(expected.begin() + from, expected.end())) << "stateful " << stateful << " from " << from;
+          EXPECT_EQ(run(resumed), Batches(expected.begin() + from, expected.end()))
+              << "stateful " << stateful << " from " << from;
         }
       }
     }
@@ -160,7 +169,7 @@ TEST(StreamOrder, AStatefulStreamIsNotReadAgain) {
   stream->reads = 0;
   loader.load_position(saved);
   EXPECT_EQ(list(*loader.begin()).front(), 500);
-  EXPECT_EQ(stream->reads, 20);   // the batch, and the one that is read ahead
+  EXPECT_EQ(stream->reads, 20);  // the batch, and the one that is read ahead
 }
 
 TEST(StreamOrder, LengthsThatNobodyKnowsAreAnError) {
@@ -197,7 +206,9 @@ TEST(StreamOrder, AFailureNamesTheSampleAndComesInItsTurn) {
 TEST(StreamOrder, RefusesWhatAStreamHasNot) {
   EXPECT_EQ(muster::testing::thrown_id([] { DataLoader(Counted{5}, {.shuffle = true}); }), "MU107");
   EXPECT_EQ(muster::testing::thrown_id([] { DataLoader(Counted{5}, SequentialSampler(5)); }), "MU107");
-  EXPECT_EQ(muster::testing::thrown_id([] { DataLoader(Counted{5}, {.dispatch_batches = true}).distributed({.world_size = 2}); }), "MU107");
+  EXPECT_EQ(muster::testing::thrown_id(
+                [] { DataLoader(Counted{5}, {.dispatch_batches = true}).distributed({.world_size = 2}); }),
+            "MU107");
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "datasets.h"
-
-#include <nlohmann/json.hpp>
-
 #include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "datasets.h"
 
 namespace muster::data::testing {
 

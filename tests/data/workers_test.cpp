@@ -1,13 +1,5 @@
-#include "data/index_order.h"
-#include "data/worker_queue.h"
-#include "data/worker_threads.h"
-
-#include "datasets.h"
-
-#include <ATen/Parallel.h>
-#include <ATen/Context.h>
-#include <ATen/TensorOperators.h>
-#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -15,17 +7,24 @@
 #include <stdexcept>
 #include <thread>
 
-#include <sys/resource.h>
-#include <unistd.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include "data/index_order.h"
+#include "data/worker_queue.h"
+#include "data/worker_threads.h"
+#include "datasets.h"
 
 namespace muster::data {
 namespace {
 
 using testing::list;
+using testing::no_worker_left;
 using testing::Noisy;
 using testing::numbers;
 using testing::run;
-using testing::no_worker_left;
 using testing::worker_threads;
 
 TEST(Workers, AnyNumberGivesTheSameBits) {
@@ -128,8 +127,7 @@ TEST(Workers, NoThreadIsLeftAfterBreakReturnAndEnd) {
   EXPECT_TRUE(no_worker_left());
   try {
     for (auto& batch : loader) throw std::runtime_error((void(batch), "user's own"));
-  } catch (const std::runtime_error&) {
-  }
+  } catch (const std::runtime_error&) {}
   EXPECT_TRUE(no_worker_left());
 }
 
@@ -170,7 +168,8 @@ TEST(WorkerQueue, AWaitForABatchHasATimeOut) {
   Gated::Gate gate;
   const auto maker = std::make_shared<DatasetBatchMaker<Gated, at::Tensor>>(std::make_shared<Gated>(Gated{&gate}));
   const auto order = std::make_shared<ComputedOrder>(ShardPlan({.size = 4}), false, 0, 0);
-  WorkerQueue queue({.first = 0, .random = EpochRandom(0, 0), .timeout = std::chrono::milliseconds(20)}, order, {maker});
+  WorkerQueue queue({.first = 0, .random = EpochRandom(0, 0), .timeout = std::chrono::milliseconds(20)}, order,
+                    {maker});
   try {
     (void)queue.take();
     ADD_FAILURE() << "no time-out";
@@ -204,8 +203,10 @@ struct Late {
 std::unique_ptr<WorkerQueue> queue_over(const Late& late, std::chrono::milliseconds timeout) {
   const auto maker = std::make_shared<DatasetBatchMaker<Late, at::Tensor>>(std::make_shared<Late>(late));
   auto queue = std::make_unique<WorkerQueue>(
-      WorkerQueue::Settings{.first = 0, .patience = std::chrono::milliseconds(20), .random = EpochRandom(0, 0), .timeout = timeout},
-      std::make_shared<ComputedOrder>(ShardPlan({.size = 4}), false, 0, 0), std::vector<std::shared_ptr<BatchMaker>>{maker});
+      WorkerQueue::Settings{
+          .first = 0, .patience = std::chrono::milliseconds(20), .random = EpochRandom(0, 0), .timeout = timeout},
+      std::make_shared<ComputedOrder>(ShardPlan({.size = 4}), false, 0, 0),
+      std::vector<std::shared_ptr<BatchMaker>>{maker});
   while (!*late.inside) std::this_thread::yield();
   return queue;
 }
@@ -220,7 +221,7 @@ TEST(WorkerQueue, AThreadThatStaysInTheDataSetIsSpokenOfAndWaitedFor) {
   dup2(pipe_ends[1], 2);
   close(pipe_ends[1]);
   std::string said;
-  std::thread listener([&] {   // opens the gate once it was said that a thread is waited for
+  std::thread listener([&] {  // opens the gate once it was said that a thread is waited for
     char letters[256];
     ssize_t count = 0;
     while (said.find("MU129") == std::string::npos && (count = read(pipe_ends[0], letters, sizeof letters)) > 0)
@@ -241,19 +242,19 @@ TEST(WorkerQueue, AThreadThatStaysInTheDataSetIsSpokenOfAndWaitedFor) {
 }
 
 TEST(WorkerQueue, TheProcessEndsRatherThanLeaveAThreadBehind) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");   // a fork of threads may start none under ThreadSanitizer
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fork of threads may start none under ThreadSanitizer
   Gated::Gate gate;
   std::atomic<bool> inside = false, owner_gone = false, used_after = false;
   const auto end = [&](bool overdue) {
     auto queue = queue_over({&gate, &inside, &owner_gone, &used_after}, std::chrono::milliseconds(20));
     try {
       if (overdue) queue->take();
-    } catch (const Error&) {
-    }
+    } catch (const Error&) {}
     queue.reset();
     _exit(0);
   };
-  EXPECT_EXIT(end(false), ::testing::ExitedWithCode(1), "MU129: a loader's worker thread stayed in the data set's code for 0.0 s after");
+  EXPECT_EXIT(end(false), ::testing::ExitedWithCode(1),
+              "MU129: a loader's worker thread stayed in the data set's code for 0.0 s after");
   EXPECT_EXIT(end(true), ::testing::ExitedWithCode(1), "MU105: no worker made batch 0 within 20 ms(.|\n)*MU129");
 }
 

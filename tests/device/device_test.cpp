@@ -1,10 +1,10 @@
 #include "muster/device/device.h"
 
-#include "muster/base/error.h"
+#include <algorithm>
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include "muster/base/error.h"
 
 namespace muster::device {
 namespace {

@@ -1,13 +1,14 @@
 #include "muster/device/host_memory.h"
 
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <functional>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "muster/base/error.h"
 
@@ -53,8 +54,10 @@ TEST(KeepMemory, IsChosenByTheProgramThenTheVariableThenTheLauncher) {
   EXPECT_FALSE(choose_kept_memory("auto", false, {}).kept);
   EXPECT_EQ(choose_kept_memory("auto", false, {}).reason, "the process was started alone");
   EXPECT_FALSE(choose_kept_memory("off", true, {}).kept);
-  for (const char* on : {"1", "on"}) EXPECT_TRUE(choose_kept_memory("auto", false, {{"MUSTER_KEEP_MEMORY", on}}).kept) << on;
-  for (const char* off : {"0", "off"}) EXPECT_FALSE(choose_kept_memory("auto", true, {{"MUSTER_KEEP_MEMORY", off}}).kept) << off;
+  for (const char* on : {"1", "on"})
+    EXPECT_TRUE(choose_kept_memory("auto", false, {{"MUSTER_KEEP_MEMORY", on}}).kept) << on;
+  for (const char* off : {"0", "off"})
+    EXPECT_FALSE(choose_kept_memory("auto", true, {{"MUSTER_KEEP_MEMORY", off}}).kept) << off;
   EXPECT_EQ(id_of([] { choose_kept_memory("on", true, {{"MUSTER_KEEP_MEMORY", "0"}}); }), "MU171");
   EXPECT_EQ(id_of([] { choose_kept_memory("auto", true, {{"MUSTER_KEEP_MEMORY", "sometimes"}}); }), "MU002");
 }
@@ -62,7 +65,8 @@ TEST(KeepMemory, IsChosenByTheProgramThenTheVariableThenTheLauncher) {
 TEST(KeepMemory, IsOffUnderALimit) {
   for (const auto kind : {RLIMIT_DATA, RLIMIT_AS})
     EXPECT_TRUE(holds_apart([kind] {
-      const bool before = choose_kept_memory("auto", true, {}).kept || choose_kept_memory("auto", true, {}).reason.find("container") != std::string::npos;
+      const bool before = choose_kept_memory("auto", true, {}).kept ||
+                          choose_kept_memory("auto", true, {}).reason.find("container") != std::string::npos;
       const rlimit limit{rlim_t{4} << 30, rlim_t{4} << 30};
       ::setrlimit(kind, &limit);
       const auto choice = choose_kept_memory("auto", true, {});
@@ -74,7 +78,8 @@ TEST(KeepMemory, TheUsersOwnTuningStays) {
   EXPECT_FALSE(choose_kept_memory("on", true, {{"MALLOC_TRIM_THRESHOLD_", "131072"}}).kept);
   EXPECT_FALSE(choose_kept_memory("auto", true, {{"GLIBC_TUNABLES", "glibc.malloc.mmap_max=3"}}).kept);
   // An earlier call in this process would hide that nothing was changed.
-  EXPECT_GT(faults_of_large_tensors(), 20 * (32l << 20) / getpagesize() / 2) << "freed memory is kept although it must not be";
+  EXPECT_GT(faults_of_large_tensors(), 20 * (32l << 20) / getpagesize() / 2)
+      << "freed memory is kept although it must not be";
 }
 
 TEST(KeepMemory, FreedMemoryIsUsedAgain) {

@@ -1,11 +1,11 @@
 #include "muster/device/processor.h"
 
-#include <gtest/gtest.h>
-
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace muster::device {
 namespace {
@@ -19,7 +19,8 @@ TEST(Processor, MultipliesInBfloat16WhereTheSystemSaysSo) {
       for (std::string word; words >> word;) flags.insert(word);
     }
   if (flags.empty()) GTEST_SKIP() << "the system does not list what its processor can";
-  EXPECT_EQ(multiplies_bfloat16(), flags.contains("avx512_bf16") || flags.contains("amx_bf16") || flags.contains("bf16"));
+  EXPECT_EQ(multiplies_bfloat16(),
+            flags.contains("avx512_bf16") || flags.contains("amx_bf16") || flags.contains("bf16"));
 }
 
 }  // namespace

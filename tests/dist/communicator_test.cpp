@@ -1,10 +1,10 @@
 #include "muster/dist/communicator.h"
 
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
-
 #include <string>
 #include <tuple>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
 
 #include "dist/samples.h"
 #include "muster/base/error.h"
@@ -44,7 +44,8 @@ TEST_P(Product, AllReduce) {
       at::Tensor tensor = sample(comm.rank(), elements(), dtype, values);
       comm.all_reduce(tensor, op);
       at::Tensor expected = reduced(world(), elements(), dtype, op, values);
-      EXPECT_EQ(op == ReduceOp::mean ? difference(tensor, expected, 1e-2, 0) : difference_in_bits(tensor, expected), "");
+      EXPECT_EQ(op == ReduceOp::mean ? difference(tensor, expected, 1e-2, 0) : difference_in_bits(tensor, expected),
+                "");
       at::Tensor started = sample(comm.rank(), elements(), dtype, values);
       comm.start_all_reduce(started, op).wait();
       EXPECT_EQ(difference_in_bits(started, tensor), "");
@@ -79,12 +80,14 @@ TEST_P(Product, GatherScatterBroadcast) {
     ASSERT_EQ(all.size(0), world());
     at::Tensor into = at::empty({elements() * world()}, dtype);
     comm.start_all_gather_into(into, own).wait();
-    for (int rank = 0; rank < world(); ++rank) EXPECT_EQ(difference_in_bits(all[rank], sample(rank, elements(), dtype)), "");
+    for (int rank = 0; rank < world(); ++rank)
+      EXPECT_EQ(difference_in_bits(all[rank], sample(rank, elements(), dtype)), "");
     EXPECT_EQ(difference_in_bits(into, all.view(-1)), "");
     int root = world() / 2;
     auto gathered = comm.gather(own, root);
     ASSERT_EQ(gathered.size(), comm.rank() == root ? static_cast<std::size_t>(world()) : 0u);
-    for (std::size_t rank = 0; rank < gathered.size(); ++rank) EXPECT_EQ(difference_in_bits(gathered[rank], all[rank]), "");
+    for (std::size_t rank = 0; rank < gathered.size(); ++rank)
+      EXPECT_EQ(difference_in_bits(gathered[rank], all[rank]), "");
     EXPECT_EQ(difference_in_bits(comm.scatter(gathered, root), own), "");
     comm.broadcast(own, root);
     EXPECT_EQ(difference_in_bits(own, all[root]), "");
@@ -126,7 +129,9 @@ TEST_P(Product, SendAndReceive) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Product, ::testing::Combine(::testing::Values(1, 2, 3, 4, 7), ::testing::Values<int64_t>(0, 1, 13, 70001)));
+INSTANTIATE_TEST_SUITE_P(Worlds, Product,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 7),
+                                            ::testing::Values<int64_t>(0, 1, 13, 70001)));
 
 TEST(Communicator, NonContiguousTensors) {
   run_threads(3, 5, [](const Communicator& comm) {
@@ -151,7 +156,8 @@ TEST(Communicator, SumsAreInRankOrderAndTheSameBitsEverywhere) {
   for (int64_t elements : {50, 30'000, 1'000'003}) {
     run_threads(3, 0, [&](const Communicator& comm) {
       auto value = [&](int rank) {
-        return (at::arange(elements, at::kFloat) * (1.37f + static_cast<float>(rank))).sin() * std::pow(10.f, static_cast<float>(rank));
+        return (at::arange(elements, at::kFloat) * (1.37f + static_cast<float>(rank))).sin() *
+               std::pow(10.f, static_cast<float>(rank));
       };
       at::Tensor expected = (value(0) + value(1)) + value(2);
       for (int run = 0; run < 3; ++run) {
@@ -179,7 +185,9 @@ TEST(Communicator, ManyChunksInFlight) {
 TEST(Communicator, Bytes) {
   for (int world : {1, 2, 3, 7}) {
     run_threads(world, 11, [&](const Communicator& comm) {
-      auto text = [](int rank) { return std::string(static_cast<std::size_t>(rank) * 3000, static_cast<char>('a' + rank)); };
+      auto text = [](int rank) {
+        return std::string(static_cast<std::size_t>(rank) * 3000, static_cast<char>('a' + rank));
+      };
       auto all = comm.all_gather_bytes(text(comm.rank()));
       ASSERT_EQ(all.size(), static_cast<std::size_t>(world));
       for (int rank = 0; rank < world; ++rank) EXPECT_EQ(all[rank], text(rank));
@@ -230,13 +238,21 @@ std::vector<std::pair<std::string, std::function<void(const Communicator&)>>> co
           {"broadcast", [](const Communicator& c) { c.broadcast(four.clone()); }},
           {"reduce", [](const Communicator& c) { c.reduce(four.clone()); }},
           {"gather", [](const Communicator& c) { c.gather(four); }},
-          {"scatter", [](const Communicator& c) { c.scatter({two, two}); }},
-          {"all_to_all", [](const Communicator& c) { c.all_to_all({two, two}); }},
+          {"scatter",
+           [](const Communicator& c) {
+             c.scatter({two, two});
+           }},
+          {"all_to_all",
+           [](const Communicator& c) {
+             c.all_to_all({two, two});
+           }},
           {"barrier", [](const Communicator& c) { c.barrier(); }},
           {"broadcast_bytes", [](const Communicator& c) { c.broadcast_bytes("x"); }},
           {"all_gather_bytes", [](const Communicator& c) { c.all_gather_bytes("x"); }},
           {"gather_bytes", [](const Communicator& c) { c.gather_bytes("x"); }},
-          {"subgroup", [](const Communicator& c) { c.subgroup({0, 1}); }}};
+          {"subgroup", [](const Communicator& c) {
+             c.subgroup({0, 1});
+           }}};
 }
 
 TEST(Communicator, CollectiveCallsNeedEveryRankAndOthersNone) {

@@ -1,11 +1,12 @@
 #include "dist/gloo_transport.h"
 
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
 
 #include "dist/samples.h"
 #include "muster/base/error.h"
@@ -146,19 +147,21 @@ TEST(GlooTransport, AKilledRankIsNoticedByAllAtOnce) {
 }
 
 TEST(GlooTransport, ATimeOutIsTold) {
-  expect_processes(3, [](const Communicator& comm) {
-    if (comm.rank() == 2) {
-      // Comes when the others have given up, and learns why.
-      at::Tensor never = at::ones({1});
-      Communicator late = comm;
-      std::string message;
-      while (message.empty() || message == "no error") message = thrown([&] { late.barrier(); });
-      EXPECT_TRUE(message.starts_with("MU05")) << message;
-      return;
-    }
-    std::string message = thrown([&] { comm.all_reduce(at::ones({2})); });
-    EXPECT_TRUE(message.starts_with("MU05")) << message;
-  }, "", {.timeout_seconds = 0.5});
+  expect_processes(3,
+                   [](const Communicator& comm) {
+                     if (comm.rank() == 2) {
+                       // Comes when the others have given up, and learns why.
+                       at::Tensor never = at::ones({1});
+                       Communicator late = comm;
+                       std::string message;
+                       while (message.empty() || message == "no error") message = thrown([&] { late.barrier(); });
+                       EXPECT_TRUE(message.starts_with("MU05")) << message;
+                       return;
+                     }
+                     std::string message = thrown([&] { comm.all_reduce(at::ones({2})); });
+                     EXPECT_TRUE(message.starts_with("MU05")) << message;
+                   },
+                   "", {.timeout_seconds = 0.5});
 }
 
 TEST(GlooTransport, AbortReachesRanksThatWait) {

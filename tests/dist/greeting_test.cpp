@@ -32,7 +32,8 @@ TEST(Greeting, WithoutASecretNobodyAsks) {
 }
 
 TEST(Greeting, AnotherSecretGroupOrRankIsRefused) {
-  for (auto other : {Greeting(kStranger, "world", 1, 3), Greeting(kGreeter, "world/0,1", 1, 3), Greeting(kGreeter, "world", 2, 3)}) {
+  for (auto other :
+       {Greeting(kStranger, "world", 1, 3), Greeting(kGreeter, "world/0,1", 1, 3), Greeting(kGreeter, "world", 2, 3)}) {
     Greeting zero(kGreeter, "world", 0, 3);
     const auto message = met(zero, other);
     EXPECT_TRUE(message.starts_with("MU067")) << message;
@@ -53,7 +54,8 @@ TEST(Greeting, AnAnswerServesOnceAndOneWay) {
   const auto heard = one.answer(0);
   again.take_question(1, one.question());
   EXPECT_TRUE(testing::thrown([&] { again.check_answer(1, heard); }).starts_with("MU067")) << "an old answer was taken";
-  EXPECT_TRUE(testing::thrown([&] { zero.check_answer(1, zero.answer(1)); }).starts_with("MU067")) << "its own answer was taken";
+  EXPECT_TRUE(testing::thrown([&] { zero.check_answer(1, zero.answer(1)); }).starts_with("MU067"))
+      << "its own answer was taken";
   EXPECT_TRUE(testing::thrown([&] { zero.check_answer(1, Frame{}); }).starts_with("MU067"));
 }
 

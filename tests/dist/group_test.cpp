@@ -1,10 +1,10 @@
 #include "dist/group.h"
 
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <mutex>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
 
 #include "dist/samples.h"
 #include "muster/base/error.h"
@@ -84,8 +84,8 @@ TEST(Group, ObserversSeeEveryOperation) {
       std::lock_guard lock(mutex);
       EXPECT_LE(event.start, event.end);
       EXPECT_EQ(event.sequence, static_cast<int64_t>(seen.size()));
-      seen.push_back(std::string(event.group) + " " + std::string(event.operation) + " " + std::to_string(event.bytes) + " " +
-                     c10::toString(event.dtype));
+      seen.push_back(std::string(event.group) + " " + std::string(event.operation) + " " + std::to_string(event.bytes) +
+                     " " + c10::toString(event.dtype));
     });
     comm.all_reduce(at::ones({3}, at::kDouble));
     comm.start_broadcast(at::ones({5})).wait();
@@ -118,7 +118,8 @@ TEST(Group, ATimeOutNamesOperationAndPeerAndEndsTheGroupForAll) {
     if (what.find("waited") != std::string::npos) timed_out = what;
   });
   EXPECT_TRUE(timed_out.starts_with("MU051: rank ")) << timed_out;
-  EXPECT_NE(timed_out.find("all_reduce(sum) of float32 [4], operation 0 of group world/"), std::string::npos) << timed_out;
+  EXPECT_NE(timed_out.find("all_reduce(sum) of float32 [4], operation 0 of group world/"), std::string::npos)
+      << timed_out;
 }
 
 TEST(Group, AbortEndsWaitsOnAllRanksWithTheCause) {
@@ -132,7 +133,8 @@ TEST(Group, AbortEndsWaitsOnAllRanksWithTheCause) {
       });
     });
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_TRUE(messages[rank].starts_with("MU053")) << "seed " << seed << ", rank " << rank << ": " << messages[rank];
+      EXPECT_TRUE(messages[rank].starts_with("MU053"))
+          << "seed " << seed << ", rank " << rank << ": " << messages[rank];
       EXPECT_NE(messages[rank].find("the disk is full"), std::string::npos) << messages[rank];
     }
   }

@@ -1,10 +1,10 @@
 #include "dist/header.h"
 
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <functional>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 
@@ -29,8 +29,9 @@ std::string seen_by(int rank, const Operation& mine, int peer, const Operation& 
 TEST(Header, NamesOperationNumberAndBothSidesInRankOrder) {
   Operation reduce{.kind = OperationKind::all_reduce, .out = at::ones({4, 3}), .sequence = 17};
   Operation cast{.kind = OperationKind::broadcast, .root = 0, .out = at::ones({12}), .sequence = 17};
-  std::string words = "MU050: rank 0 called all_reduce(sum) of float32 [4, 3], rank 1 called broadcast(root 0) of float32 [12], "
-                      "operation 17 of group world.";
+  std::string words =
+      "MU050: rank 0 called all_reduce(sum) of float32 [4, 3], rank 1 called broadcast(root 0) of float32 [12], "
+      "operation 17 of group world.";
   EXPECT_TRUE(seen_by(0, reduce, 1, cast).starts_with(words)) << seen_by(0, reduce, 1, cast);
   EXPECT_TRUE(seen_by(1, cast, 0, reduce).starts_with(words)) << seen_by(1, cast, 0, reduce);
 }
@@ -44,9 +45,13 @@ TEST(Header, TellsLabelsApartThatAgreeInAllElse) {
   Operation mine{.kind = OperationKind::all_gather, .tag = {.label = "unit 'a'"}, .in = at::ones({2})}, theirs = mine;
   EXPECT_EQ(seen_by(0, mine, 1, theirs), "");
   theirs.tag.label = "unit 'b'";
-  EXPECT_NE(seen_by(0, mine, 1, theirs).find("rank 0 called all_gather of float32 [2] for unit 'a', rank 1 called all_gather of float32 [2] for unit 'b'"),
-            std::string::npos) << seen_by(0, mine, 1, theirs);
-  mine.tag.label = std::string(100, 'x') + "1", theirs.tag.label = std::string(100, 'x') + "2";   // shown in part, compared whole
+  EXPECT_NE(seen_by(0, mine, 1, theirs)
+                .find("rank 0 called all_gather of float32 [2] for unit 'a', rank 1 called all_gather of float32 [2] "
+                      "for unit 'b'"),
+            std::string::npos)
+      << seen_by(0, mine, 1, theirs);
+  mine.tag.label = std::string(100, 'x') + "1",
+  theirs.tag.label = std::string(100, 'x') + "2";  // shown in part, compared whole
   EXPECT_NE(seen_by(0, mine, 1, theirs), "");
 }
 
@@ -57,11 +62,16 @@ TEST(Header, TellsApartWhoseCallItIsWhichTensorAndWhichStep) {
   leaf.tag = {.leaf = 1, .leaves = 3};
   step.tag = {.gradient_step = 7};
   const std::string crossed = seen_by(0, mine, 1, library);
-  EXPECT_NE(crossed.find("rank 0 called all_gather of float32 [2], rank 1 called the library's all_gather of float32 [2] for joining"),
-            std::string::npos) << crossed;
+  EXPECT_NE(
+      crossed.find(
+          "rank 0 called all_gather of float32 [2], rank 1 called the library's all_gather of float32 [2] for joining"),
+      std::string::npos)
+      << crossed;
   EXPECT_NE(crossed.find("One of them is a call of the program"), std::string::npos) << crossed;
-  EXPECT_NE(seen_by(0, mine, 1, leaf).find("float32 [2], tensor 2 of 3 of a value"), std::string::npos) << seen_by(0, mine, 1, leaf);
-  EXPECT_NE(seen_by(0, mine, 1, step).find("float32 [2] in gradient step 7"), std::string::npos) << seen_by(0, mine, 1, step);
+  EXPECT_NE(seen_by(0, mine, 1, leaf).find("float32 [2], tensor 2 of 3 of a value"), std::string::npos)
+      << seen_by(0, mine, 1, leaf);
+  EXPECT_NE(seen_by(0, mine, 1, step).find("float32 [2] in gradient step 7"), std::string::npos)
+      << seen_by(0, mine, 1, step);
   EXPECT_EQ(seen_by(0, library, 1, library) + seen_by(0, leaf, 1, leaf) + seen_by(0, step, 1, step), "");
 }
 
@@ -96,7 +106,7 @@ TEST(Header, ALabelOfAPeerMovesNoCursor) {
   Operation theirs = mine;
   theirs.tag.label = "a\x1b[2Jb";
   Header header = make_header(theirs, nullptr, 0);
-  std::fill(header.label, header.label + sizeof header.label, 'x');   // nor need it end
+  std::fill(header.label, header.label + sizeof header.label, 'x');  // nor need it end
   std::copy_n("a\x1b[2Jb", 6, header.label);
   Frame frame{};
   write_header(frame, header);

@@ -51,7 +51,8 @@ TEST(Fake, SaysWhatItCannotKnow) {
 TEST(WorldOfOne, IsTheIdentity) {
   Communicator comm;
   at::Tensor tensor = at::arange(6, at::kFloat), before = tensor.clone();
-  for (auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max, ReduceOp::product}) comm.all_reduce(tensor, op);
+  for (auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max, ReduceOp::product})
+    comm.all_reduce(tensor, op);
   comm.broadcast(tensor);
   at::Tensor out = at::empty({6});
   comm.start_all_gather_into(out, tensor).wait();

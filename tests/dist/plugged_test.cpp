@@ -18,7 +18,8 @@ using testing::difference_in_bits;
 
 /// ProcessGroupGloo itself, by its five stub headers, as a backend that somebody plugs in.
 BackendEntry raw_gloo() {
-  return {c10::DeviceType::CPU, [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions&) {
+  return {c10::DeviceType::CPU,
+          [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions&) {
             return make_raw_gloo({"", true, std::chrono::seconds(30), store, {}}, "raw", rank, size);
           }};
 }
@@ -43,7 +44,9 @@ void each_kind(const Communicator& comm) {
   std::vector<at::Tensor> parts;
   for (int to = 0; to < world; ++to) parts.push_back(sample(rank, 1 + to, at::kFloat));
   EXPECT_EQ(difference_in_bits(comm.all_to_all(parts)[1], sample(1, 1 + rank, at::kFloat)), "");
-  EXPECT_EQ(difference_in_bits(comm.scatter(rank == 1 ? parts : std::vector<at::Tensor>(), 1), sample(1, 1 + rank, at::kFloat)), "");
+  EXPECT_EQ(difference_in_bits(comm.scatter(rank == 1 ? parts : std::vector<at::Tensor>(), 1),
+                               sample(1, 1 + rank, at::kFloat)),
+            "");
   at::Tensor cast = sample(rank, 9, at::kFloat);
   comm.broadcast(cast, 1);
   EXPECT_EQ(difference_in_bits(cast, sample(1, 9, at::kFloat)), "");
@@ -58,21 +61,27 @@ void each_kind(const Communicator& comm) {
 }
 
 TEST(Plugged, OneCollectiveOfEachKindThroughAPlainBackend) {
-  auto results = testing::run_processes(2, [](const Cluster& cluster) {
-    Communicator comm = connect(cluster, {.backend = "raw-gloo"}, {{"raw-gloo", raw_gloo()}});
-    EXPECT_EQ(comm.backend(), "raw-gloo");
-    each_kind(comm);
-    Communicator again = comm.subgroup({0, 1});
-    each_kind(again);
-    try {
-      again.as_library(cluster.rank == 0 ? "loading" : "saving").all_gather_bytes("x");
-      ADD_FAILURE() << "crossed messages were taken for each other";
-    } catch (const CommError& error) {
-      EXPECT_EQ(error.id(), "MU050");
-      EXPECT_NE(std::string(error.what()).find("for loading, rank 1 called the library's all_gather_bytes of uint8 for saving"), std::string::npos) << error.what();
-    }
-    return ::testing::Test::HasFailure() ? 1 : 0;
-  }, {.arguments = {"--gtest_filter=Plugged.OneCollectiveOfEachKindThroughAPlainBackend"}});
+  auto results = testing::run_processes(
+      2,
+      [](const Cluster& cluster) {
+        Communicator comm = connect(cluster, {.backend = "raw-gloo"}, {{"raw-gloo", raw_gloo()}});
+        EXPECT_EQ(comm.backend(), "raw-gloo");
+        each_kind(comm);
+        Communicator again = comm.subgroup({0, 1});
+        each_kind(again);
+        try {
+          again.as_library(cluster.rank == 0 ? "loading" : "saving").all_gather_bytes("x");
+          ADD_FAILURE() << "crossed messages were taken for each other";
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.id(), "MU050");
+          EXPECT_NE(std::string(error.what())
+                        .find("for loading, rank 1 called the library's all_gather_bytes of uint8 for saving"),
+                    std::string::npos)
+              << error.what();
+        }
+        return ::testing::Test::HasFailure() ? 1 : 0;
+      },
+      {.arguments = {"--gtest_filter=Plugged.OneCollectiveOfEachKindThroughAPlainBackend"}});
   for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
 }
 

@@ -1,22 +1,23 @@
 #include "muster/dist/rendezvous.h"
 
-#include <ATen/Functions.h>
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "muster/base/environment.h"
 #include "muster/base/error.h"
@@ -88,7 +89,8 @@ TEST(Rendezvous, NamesTheRanksThatAreMissing) {
     for (const Cluster& cluster : {file_cluster(1, 4, path), tcp_cluster(0, 4, listener.port, listener.fd)}) {
       std::string message = testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 0.3}); });
       EXPECT_TRUE(message.starts_with("MU057")) << message;
-      EXPECT_NE(message.find(cluster.rank == 1 ? "missing: 0, 2, 3." : "missing: 1, 2, 3."), std::string::npos) << message;
+      EXPECT_NE(message.find(cluster.rank == 1 ? "missing: 0, 2, 3." : "missing: 1, 2, 3."), std::string::npos)
+          << message;
     }
     EXPECT_FALSE(std::filesystem::exists(path));
   });
@@ -100,14 +102,20 @@ TEST(Rendezvous, AfterFiveSecondsOneRankSaysWhoIsMissing) {
   ::close(listener.fd);
   ::testing::internal::CaptureStderr();
   // A file's store looks at the clock in whole seconds.
-  const auto wait_as = [](Cluster cluster) { return std::thread([cluster] { testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 6.5}); }); }); };
-  std::thread waiting[] = {wait_as(file_cluster(1, 4, path)), wait_as(file_cluster(3, 4, path)), wait_as(tcp_cluster(1, 2, listener.port))};
+  const auto wait_as = [](Cluster cluster) {
+    return std::thread([cluster] { testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 6.5}); }); });
+  };
+  std::thread waiting[] = {wait_as(file_cluster(1, 4, path)), wait_as(file_cluster(3, 4, path)),
+                           wait_as(tcp_cluster(1, 2, listener.port))};
   for (auto& thread : waiting) thread.join();
   const auto said = ::testing::internal::GetCapturedStderr();
   const std::string line = " s for 4 ranks to meet; missing: 0, 2\n";
   ASSERT_NE(said.find(line), std::string::npos) << said;
   EXPECT_EQ(said.find(line), said.rfind(line)) << said;
-  EXPECT_NE(said.find("has waited 5 s for the store at 127.0.0.1:" + std::to_string(listener.port) + ", which rank 0 opens"), std::string::npos) << said;
+  EXPECT_NE(
+      said.find("has waited 5 s for the store at 127.0.0.1:" + std::to_string(listener.port) + ", which rank 0 opens"),
+      std::string::npos)
+      << said;
 }
 
 TEST(Rendezvous, ALostPeerIsToldByItsNumberInTheJob) {
@@ -139,7 +147,8 @@ TEST(Rendezvous, ALostPeerIsToldByItsNumberInTheJob) {
 TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
   Listener listener;
   ::close(listener.fd);
-  std::string message = testing::thrown([&] { connect(tcp_cluster(1, 2, listener.port), {.rendezvous_timeout_seconds = 0.3}); });
+  std::string message =
+      testing::thrown([&] { connect(tcp_cluster(1, 2, listener.port), {.rendezvous_timeout_seconds = 0.3}); });
   EXPECT_TRUE(message.starts_with("MU058")) << message;
   EXPECT_NE(message.find("127.0.0.1:" + std::to_string(listener.port)), std::string::npos) << message;
 }
@@ -147,7 +156,8 @@ TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
 /// Two ranks in threads of this process, each by its own connection.
 void two_ranks(const Cluster& first, const Cluster& second, const std::function<void(const Communicator&)>& body) {
   std::string failure;
-  std::thread peer([&] { failure = testing::thrown([&] { body(connect(second, {.rendezvous_timeout_seconds = 30})); }); });
+  std::thread peer(
+      [&] { failure = testing::thrown([&] { body(connect(second, {.rendezvous_timeout_seconds = 30})); }); });
   EXPECT_EQ(testing::thrown([&] { body(connect(first, {.rendezvous_timeout_seconds = 30})); }), "no error");
   peer.join();
   EXPECT_EQ(failure, "no error");
@@ -162,12 +172,13 @@ void sum_is_two(const Communicator& comm) {
 TEST(Rendezvous, TakesOverASocketAndConnectsTwice) {
   in_a_process_of_its_own([] {
     Listener listener;
-    two_ranks(tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), [&](const Communicator& comm) {
-      sum_is_two(comm);
-      Communicator second = connect(tcp_cluster(comm.rank(), 2, listener.port), {.rendezvous_timeout_seconds = 30});
-      sum_is_two(second);
-      sum_is_two(comm);
-    });
+    two_ranks(
+        tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), [&](const Communicator& comm) {
+          sum_is_two(comm);
+          Communicator second = connect(tcp_cluster(comm.rank(), 2, listener.port), {.rendezvous_timeout_seconds = 30});
+          sum_is_two(second);
+          sum_is_two(comm);
+        });
   });
 }
 
@@ -202,7 +213,8 @@ TEST(Rendezvous, GroupsComeAndGoInOneFileWithoutWaitingForEachOther) {
   auto path = temporary_file("muster-turns-");
   std::string failure;
   const auto rank = [&](int number) {
-    for (int turn = 0; turn < 100; ++turn) sum_is_two(connect(file_cluster(number, 2, path), {.rendezvous_timeout_seconds = 30}));
+    for (int turn = 0; turn < 100; ++turn)
+      sum_is_two(connect(file_cluster(number, 2, path), {.rendezvous_timeout_seconds = 30}));
   };
   std::thread peer([&] { failure = testing::thrown([&] { rank(1); }); });
   EXPECT_EQ(testing::thrown([&] { rank(0); }), "no error");
@@ -237,7 +249,8 @@ class SharedFolder {
     if (planter_ == 0) {
       const std::string path = folder_ / name, lock = path + ".lock";
       const bool changed = ::setuid(65534) == 0;
-      const bool planted = target.empty() ? ::open(path.c_str(), O_CREAT | O_RDWR, 0666) >= 0 : ::symlink(target.c_str(), path.c_str()) == 0;
+      const bool planted = target.empty() ? ::open(path.c_str(), O_CREAT | O_RDWR, 0666) >= 0
+                                          : ::symlink(target.c_str(), path.c_str()) == 0;
       const int held = ::open(lock.c_str(), O_CREAT | O_RDWR, 0666);
       ::fchmod(held, 0666);
       const char good = changed && planted && ::flock(held, LOCK_EX) == 0;
@@ -258,8 +271,14 @@ class SharedFolder {
 };
 
 Cluster slurm_cluster(int rank) {
-  Environment variables{{"SLURM_PROCID", std::to_string(rank)}, {"SLURM_LOCALID", std::to_string(rank)}, {"SLURM_NTASKS", "2"}, {"SLURM_NODEID", "0"},
-                        {"SLURM_NNODES", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "77"}, {"TMPDIR", ::getenv("TMPDIR")}};
+  Environment variables{{"SLURM_PROCID", std::to_string(rank)},
+                        {"SLURM_LOCALID", std::to_string(rank)},
+                        {"SLURM_NTASKS", "2"},
+                        {"SLURM_NODEID", "0"},
+                        {"SLURM_NNODES", "1"},
+                        {"SLURM_STEP_ID", "0"},
+                        {"SLURM_JOB_ID", "77"},
+                        {"TMPDIR", ::getenv("TMPDIR")}};
   return read_cluster(variables);
 }
 
@@ -285,7 +304,8 @@ TEST(Rendezvous, AFileOfAnotherUserIsRefusedAtOnce) {
   for (const std::string target : {"", "/etc/passwd"}) {
     SharedFolder folder;
     folder.plant("meeting", target);
-    std::string message = testing::thrown([&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout_seconds = 60}); });
+    std::string message =
+        testing::thrown([&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout_seconds = 60}); });
     EXPECT_TRUE(message.starts_with("MU069")) << message;
     EXPECT_NE(message.find(folder / "meeting"), std::string::npos) << message;
   }
@@ -295,7 +315,8 @@ TEST(Rendezvous, ALinkToAFileOfOnesOwnIsRefused) {
   SharedFolder folder;
   { std::ofstream(folder / "victim") << "mine"; }
   std::filesystem::create_symlink(folder / "victim", folder / "meeting");
-  std::string message = testing::thrown([&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout_seconds = 1}); });
+  std::string message =
+      testing::thrown([&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout_seconds = 1}); });
   EXPECT_TRUE(message.starts_with("MU069")) << message;
   EXPECT_EQ(std::filesystem::file_size(folder / "victim"), 4u);
 }

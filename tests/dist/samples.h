@@ -1,17 +1,17 @@
 #pragma once
 
-#include <ATen/Functions.h>
-
 #include <array>
 #include <string>
 #include <vector>
+
+#include <ATen/Functions.h>
 
 #include "muster/dist/communicator.h"
 
 namespace muster::dist {
 
 inline constexpr std::array kAllDtypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
-                                at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
+                                       at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
 
 /// Small whole numbers that depend on rank and place, exact in every dtype; bool gets their parity.
 inline at::Tensor sample(int rank, int64_t elements, at::ScalarType dtype, int64_t values = 5) {

@@ -1,9 +1,9 @@
 #include "dist/schedule.h"
 
-#include <gtest/gtest.h>
-
 #include <set>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "muster/dist/thread_world.h"
 
@@ -41,7 +41,8 @@ TEST(Schedule, NobodySleepsWhenNobodyCanGoOn) {
   bool in_time = true;
   auto thread = schedule.start_thread([&] {
     Waiting::Lock lock(schedule.mutex());
-    in_time = schedule.wait(lock, [] { return false; }, std::chrono::steady_clock::now() + std::chrono::hours(1));
+    in_time = schedule.wait(
+        lock, [] { return false; }, std::chrono::steady_clock::now() + std::chrono::hours(1));
   });
   schedule.begin();
   schedule.join(thread);

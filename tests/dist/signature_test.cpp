@@ -1,10 +1,10 @@
 #include "dist/signature.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdio>
 #include <set>
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace muster::dist {
 namespace {
@@ -23,13 +23,15 @@ std::string hex(const Signature& signature) {
 
 TEST(Signature, IsTheHmacOfPartsWithTheirLengths) {
   // As Python's hmac has it, of struct.pack(">Q", len(part)) + part for each.
-  EXPECT_EQ(hex(sign(kSigner, {"muster value", "key", "value"})), "d61980005f8db549c3fa6de9da5d2ffdbe0314a964ac8be0dcbfdce1cf647c6f");
+  EXPECT_EQ(hex(sign(kSigner, {"muster value", "key", "value"})),
+            "d61980005f8db549c3fa6de9da5d2ffdbe0314a964ac8be0dcbfdce1cf647c6f");
 }
 
 TEST(Signature, BindsEveryPartItsPlaceAndTheSecret) {
   std::set<std::string> all;
-  for (const auto& signature : {sign(kSigner, {"a", "bc"}), sign(kSigner, {"ab", "c"}), sign(kSigner, {"abc"}), sign(kSigner, {"bc", "a"}),
-                                sign(kSigner, {"a", "bc", ""}), sign(cluster::Secret(std::string(32, 'x')), {"a", "bc"})})
+  for (const auto& signature :
+       {sign(kSigner, {"a", "bc"}), sign(kSigner, {"ab", "c"}), sign(kSigner, {"abc"}), sign(kSigner, {"bc", "a"}),
+        sign(kSigner, {"a", "bc", ""}), sign(cluster::Secret(std::string(32, 'x')), {"a", "bc"})})
     all.insert(hex(signature));
   EXPECT_EQ(all.size(), 6u);
 }

@@ -1,13 +1,13 @@
-#include <ATen/Functions.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <string>
 #include <thread>
+
+#include <ATen/Functions.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <gtest/gtest.h>
 
 #include "dist/group.h"
 #include "dist/header.h"
@@ -52,7 +52,9 @@ class CountingTransport final : public Transport {
   }
   void abort(const std::string& cause) noexcept override { under_->abort(cause); }
   void close() noexcept override { under_->close(); }
-  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override { return under_->split(ranks, name); }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
+    return under_->split(ranks, name);
+  }
 
  private:
   static int64_t inside(const Frame& frame) {
@@ -67,7 +69,9 @@ class CountingTransport final : public Transport {
 /// Counts the memory of the tensors that its thread makes.
 class Ledger final : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override { peak_ = std::max(peak_, held_ += bytes); }
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    peak_ = std::max(peak_, held_ += bytes);
+  }
   bool memoryProfilingEnabled() const override { return true; }
   int64_t peak() const { return peak_; }
 
@@ -116,7 +120,9 @@ TEST_P(Traffics, ALargeBroadcastLeavesTheRootOnce) {
     auto values = [&](int rank) { return (at::arange(bytes, at::kLong) * 31 + rank).to(at::kByte); };
     const auto all = traffic_of(
         world, values, [&](const Communicator& comm, const at::Tensor& tensor) { comm.broadcast(tensor, root); },
-        [&](int rank, const at::Tensor& tensor) { EXPECT_EQ(difference_in_bits(tensor, values(root)), "") << "rank " << rank; });
+        [&](int rank, const at::Tensor& tensor) {
+          EXPECT_EQ(difference_in_bits(tensor, values(root)), "") << "rank " << rank;
+        });
     int64_t sent = 0;
     for (int rank = 0; rank < world; ++rank) {
       SCOPED_TRACE("rank " + std::to_string(rank));
@@ -163,9 +169,14 @@ TEST_P(Traffics, WhatSumsHoldIsNoMoreThanTheTensor) {
   const int64_t elements = 20'000 * world;
   auto ones = [&](int) { return at::ones({elements}); };
   auto check = [](int, const at::Tensor&) {};
-  const auto reduced = traffic_of(world, ones, [](const Communicator& comm, const at::Tensor& tensor) { comm.all_reduce(tensor); }, check);
+  const auto reduced = traffic_of(
+      world, ones, [](const Communicator& comm, const at::Tensor& tensor) { comm.all_reduce(tensor); }, check);
   const auto scattered = traffic_of(
-      world, ones, [&](const Communicator& comm, const at::Tensor& tensor) { comm.reduce_scatter(tensor.narrow(0, 0, elements / world), tensor); }, check);
+      world, ones,
+      [&](const Communicator& comm, const at::Tensor& tensor) {
+        comm.reduce_scatter(tensor.narrow(0, 0, elements / world), tensor);
+      },
+      check);
   for (int rank = 0; rank < world; ++rank) {
     EXPECT_LE(reduced[rank].held, elements * 4 + world * 64 * 4) << "all_reduce, rank " << rank;
     EXPECT_LE(scattered[rank].held, elements * 4 + world * 64 * 4) << "reduce_scatter, rank " << rank;

@@ -1,12 +1,12 @@
 // A job with a secret against whoever does not have it.
+#include <cstdlib>
+#include <thread>
+
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
-#include <cstdlib>
-#include <thread>
 
 #include "dist/gloo_transport.h"
 #include "muster/cluster/listening_socket.h"
@@ -35,13 +35,16 @@ void expect_of_both(const std::vector<std::string>& secrets, const std::string& 
   testing::ProcessWorldOptions options;
   options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
   options.label = secrets[0] + " " + secrets[1];
-  const auto results = testing::run_processes(2, [&](const Cluster& cluster) {
-    if (!secrets[cluster.rank].empty()) ::setenv("MUSTER_SECRET", secrets[cluster.rank].c_str(), 1);
-    const auto message = testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 20}).barrier(); });
-    EXPECT_TRUE(message.starts_with(begin)) << message;
-    EXPECT_EQ(message.find(kJobSecret), std::string::npos) << message;
-    return ::testing::Test::HasFailure() ? 1 : 0;
-  }, options);
+  const auto results = testing::run_processes(
+      2,
+      [&](const Cluster& cluster) {
+        if (!secrets[cluster.rank].empty()) ::setenv("MUSTER_SECRET", secrets[cluster.rank].c_str(), 1);
+        const auto message = testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 20}).barrier(); });
+        EXPECT_TRUE(message.starts_with(begin)) << message;
+        EXPECT_EQ(message.find(kJobSecret), std::string::npos) << message;
+        return ::testing::Test::HasFailure() ? 1 : 0;
+      },
+      options);
   for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
 }
 
@@ -99,7 +102,9 @@ std::vector<std::string> ends(const std::vector<cluster::Secret>& secrets) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> messages(2);
   const auto end = [&](int rank) {
-    messages[rank] = testing::thrown([&] { make_gloo_transport({"", true, std::chrono::seconds(20), store, secrets[rank]}, "world", rank, 2); });
+    messages[rank] = testing::thrown([&] {
+      make_gloo_transport({"", true, std::chrono::seconds(20), store, secrets[rank]}, "world", rank, 2);
+    });
   };
   std::thread peer(end, 1);
   end(0);

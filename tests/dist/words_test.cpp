@@ -5,8 +5,10 @@
 namespace muster::dist {
 namespace {
 
-const std::string kGloo = "[/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:51324. This is "
-                          "typically caused by a remote worker crashing.";
+const std::string kGloo =
+    "[/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:51324. This "
+    "is "
+    "typically caused by a remote worker crashing.";
 
 TEST(Words, BuildPathsAndStackFramesStayOut) {
   EXPECT_EQ(plain_words(kGloo).substr(0, 25), "Connection closed by peer");

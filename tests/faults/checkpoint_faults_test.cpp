@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -9,7 +8,6 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,25 +17,30 @@
 #include <iostream>
 #include <random>
 
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
 #include "checkpoint/checkpoint_cases.h"
 #include "format/checks.h"
 #include "muster/base/error.h"
 #include "muster/dist/thread_world.h"
 #include "muster/format/atomic_folder.h"
 
-// What becomes of checkpoints when processes are killed, disks are full and files are damaged. Each fault happens in a process
-// of its own, forked from this one, which therefore starts no threads.
+// What becomes of checkpoints when processes are killed, disks are full and files are damaged. Each fault happens in a
+// process of its own, forked from this one, which therefore starts no threads.
 
 namespace {
 
 /// Shared with forked processes: how many more changes of the disk may be made before the process is killed.
 std::atomic<long>& changes_left() {
-  static auto* left = new (::mmap(nullptr, sizeof(std::atomic<long>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<long>(-1);
+  static auto* left =
+      new (::mmap(nullptr, sizeof(std::atomic<long>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+          std::atomic<long>(-1);
   return *left;
 }
 
-bool counts = false;            ///< In this process.
-bool exchange_fails = false;    ///< As on a file system that cannot exchange folders.
+bool counts = false;          ///< In this process.
+bool exchange_fails = false;  ///< As on a file system that cannot exchange folders.
 
 /// Whether the process is to be killed at this change.
 bool is_last_change() { return counts && changes_left().fetch_sub(1) == 0; }
@@ -108,8 +111,9 @@ struct Way {
   Durability durability = Durability::none;
 
   std::string text() const {
-    return std::to_string(world) + " ranks" + (asynchronous ? ", asynchronous" : "") + (exchanges ? "" : ", without exchange") +
-           (has_former ? "" : ", without a former one") + (numbered ? ", numbered" : "") + ", durability " + std::to_string(static_cast<int>(durability));
+    return std::to_string(world) + " ranks" + (asynchronous ? ", asynchronous" : "") +
+           (exchanges ? "" : ", without exchange") + (has_former ? "" : ", without a former one") +
+           (numbered ? ", numbered" : "") + ", durability " + std::to_string(static_cast<int>(durability));
   }
 };
 
@@ -122,7 +126,8 @@ CheckpointContents contents_of(int rank, int world, std::int64_t seed) {
 }
 
 void save(const fs::path& folder, const Way& way, std::int64_t seed) {
-  const WriteCheckpointOptions options{.durability = way.durability, .numbered = way.numbered, .total_limit = way.numbered ? 1 : 0};
+  const WriteCheckpointOptions options{
+      .durability = way.durability, .numbered = way.numbered, .total_limit = way.numbered ? 1 : 0};
   const auto failures = dist::run_thread_world(way.world, {}, [&](dist::Communicator group) {
     const auto contents = contents_of(group.rank(), way.world, seed);
     if (!way.asynchronous) {
@@ -145,9 +150,11 @@ std::int64_t seed_in(const fs::path& folder, int world) {
   for (int rank = 0; rank < world; ++rank) {
     const auto expected = contents_of(rank, world, seed);
     if (!identical(checkpoint.own(rank), expected.own)) throw UsageError("MU000", "the own state is of another save");
-    if (!identical(checkpoint.shared(), expected.shared)) throw UsageError("MU000", "the shared state is of another save");
+    if (!identical(checkpoint.shared(), expected.shared))
+      throw UsageError("MU000", "the shared state is of another save");
   }
-  if (!torch::equal(checkpoint.read("w", 0, kElements), torch::arange(seed, seed + kElements, at::kFloat))) throw UsageError("MU000", "slices are of another save");
+  if (!torch::equal(checkpoint.read("w", 0, kElements), torch::arange(seed, seed + kElements, at::kFloat)))
+    throw UsageError("MU000", "slices are of another save");
   return seed;
 }
 
@@ -163,7 +170,8 @@ Ended in_a_child(Action&& action) {
   if (child == 0) {
     int code = 99;
     try {
-      at::set_num_threads(1);  // LibTorch mends its thread pool after a fork in the first such call, which must not come from two threads
+      at::set_num_threads(1);  // LibTorch mends its thread pool after a fork in the first such call, which must not
+                               // come from two threads
       code = action();
     } catch (const std::exception& error) {
       std::cerr << error.what() << std::endl;
@@ -192,7 +200,9 @@ void expect_well(const Ended& ended, const std::string& what) {
 }
 
 /// The checkpoint that a program would load now.
-fs::path current(const fs::path& folder, const Way& way) { return way.numbered ? latest_checkpoint(folder).value_or(folder / "none") : folder; }
+fs::path current(const fs::path& folder, const Way& way) {
+  return way.numbered ? latest_checkpoint(folder).value_or(folder / "none") : folder;
+}
 
 /// What is loaded after a kill must be all of the former or all of the new one, and the next save must clear up.
 int look_after_a_kill(const fs::path& scratch, const fs::path& folder, const Way& way, bool killed) {
@@ -210,21 +220,23 @@ int look_after_a_kill(const fs::path& scratch, const fs::path& folder, const Way
   save(folder, way, 3);
   if (seed_in(current(folder, way), way.world) != 3) return 2;
   if (checks::entries(scratch) != 1 || (way.numbered && checks::entries(folder) != 1)) {
-    for (const auto& entry : fs::recursive_directory_iterator(scratch)) std::cerr << "left: " << entry.path() << std::endl;
+    for (const auto& entry : fs::recursive_directory_iterator(scratch))
+      std::cerr << "left: " << entry.path() << std::endl;
     return 3;
   }
   return 0;
 }
 
 const std::vector<Way>& ways() {
-  static const std::vector<Way> all{{.world = 1},
-                                    {.world = 2, .durability = Durability::full},
-                                    {.world = 2, .has_former = false},
-                                    {.world = 1, .exchanges = false},
-                                    {.world = 3, .numbered = true},
-                                    {.world = 2, .asynchronous = true},
-                                    {.world = 1, .asynchronous = true, .exchanges = false, .durability = Durability::file},
-                                    {.world = 1, .has_former = false, .numbered = true}};
+  static const std::vector<Way> all{
+      {.world = 1},
+      {.world = 2, .durability = Durability::full},
+      {.world = 2, .has_former = false},
+      {.world = 1, .exchanges = false},
+      {.world = 3, .numbered = true},
+      {.world = 2, .asynchronous = true},
+      {.world = 1, .asynchronous = true, .exchanges = false, .durability = Durability::file},
+      {.world = 1, .has_former = false, .numbered = true}};
   return all;
 }
 
@@ -250,7 +262,8 @@ void kill_at(long place, const Way& way) {
   const Ended ended = save_until(place, folder, way, 2);
   const std::string what = way.text() + ", killed at change " + std::to_string(place);
   EXPECT_TRUE(ended.signal == SIGKILL || ended.code == 0) << what;
-  expect_well(in_a_child([&] { return look_after_a_kill(scratch.path(), folder, way, ended.signal == SIGKILL); }), what);
+  expect_well(in_a_child([&] { return look_after_a_kill(scratch.path(), folder, way, ended.signal == SIGKILL); }),
+              what);
 }
 
 TEST_F(CheckpointFaults, AKillAtAnyPlaceLeavesAWholeCheckpoint) {
@@ -284,7 +297,8 @@ TEST_F(CheckpointFaults, TwoKillsInARowLeaveAWholeCheckpoint) {
       expect_well(in_a_child([&] { return save(folder, way, 1), 0; }), way.text());
       save_until(changes - 1 - i % 12, folder, way, 2);
       save_until((i * 7) % changes, folder, way, 2);
-      expect_well(in_a_child([&] { return look_after_a_kill(scratch.path(), folder, way, true); }), way.text() + " " + std::to_string(i));
+      expect_well(in_a_child([&] { return look_after_a_kill(scratch.path(), folder, way, true); }),
+                  way.text() + " " + std::to_string(i));
     }
   }
 }
@@ -319,7 +333,8 @@ TEST_F(CheckpointFaults, ALimitOnFileSizesLeavesTheFormerCheckpoint) {
                     const rlimit bound{limit, limit};
                     ::setrlimit(RLIMIT_FSIZE, &bound);
                     return save_is_refused(folder, way, 2, "MU202");
-                  }), way.text());
+                  }),
+                  way.text());
       expect_well(in_a_child([&] { return former_stands(scratch.path(), folder, way); }), way.text());
     }
   }
@@ -330,7 +345,8 @@ TEST_F(CheckpointFaults, AFullDiskLeavesTheFormerCheckpoint) {
   constexpr int kNotPermitted = 77;
   const Ended ended = in_a_child([&] {
     // In a name space of its own, so that the mount goes with this process.
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return kNotPermitted;
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+      return kNotPermitted;
     if (::mount("small", scratch.path().c_str(), "tmpfs", 0, "size=5m") != 0) return kNotPermitted;
     for (const bool asynchronous : {false, true}) {
       const Way way{.world = 2, .asynchronous = asynchronous};
@@ -341,7 +357,8 @@ TEST_F(CheckpointFaults, AFullDiskLeavesTheFormerCheckpoint) {
     }
     return 0;
   });
-  if (ended.code == kNotPermitted) GTEST_SKIP() << "this user may not mount a small tmpfs; a limit on file sizes stands in for a full disk";
+  if (ended.code == kNotPermitted)
+    GTEST_SKIP() << "this user may not mount a small tmpfs; a limit on file sizes stands in for a full disk";
   expect_well(ended, "a tmpfs of 5 MiB");
 }
 
@@ -349,12 +366,14 @@ TEST_F(CheckpointFaults, AFolderThatMayNotBeWrittenIsNamed) {
   ScratchFolder scratch;
   const Way way{.world = 2};
   expect_well(in_a_child([&] { return save(scratch / "x", way, 1), 0; }), "the former");
-  fs::permissions(scratch.path(), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+  fs::permissions(scratch.path(),
+                  fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
   expect_well(in_a_child([&] {
                 // Root may write everywhere, so the child becomes somebody who may not.
                 if (::geteuid() == 0 && ::seteuid(65534) != 0) return 1;
                 return save_is_refused(scratch / "x", way, 2, "MU202");
-              }), "a folder that may not be written");
+              }),
+              "a folder that may not be written");
   expect_well(in_a_child([&] { return former_stands(scratch.path(), scratch / "x", way); }), "afterwards");
 }
 
@@ -380,14 +399,20 @@ TEST_F(CheckpointFaults, OneOfTwoWritersIsRefusedUntilTheOtherEnds) {
                 try {
                   save(scratch / "x", way, 2);
                 } catch (const CheckpointError& error) {
-                  return error.id() == "MU211" && std::string(error.what()).find("process " + std::to_string(writer) + " on ") != std::string::npos ? 0 : 1;
+                  return error.id() == "MU211" &&
+                                 std::string(error.what()).find("process " + std::to_string(writer) + " on ") !=
+                                     std::string::npos
+                             ? 0
+                             : 1;
                 }
                 return 2;
-              }), "while the other writes");
+              }),
+              "while the other writes");
   ::kill(writer, SIGKILL);
   ::waitpid(writer, nullptr, 0);
   expect_well(in_a_child([&] { return seed_in(scratch / "x", 1) == 1 ? 0 : 1; }), "after the kill");
-  expect_well(in_a_child([&] { return look_after_a_kill(scratch.path(), scratch / "x", way, true); }), "the lock is gone with its owner");
+  expect_well(in_a_child([&] { return look_after_a_kill(scratch.path(), scratch / "x", way, true); }),
+              "the lock is gone with its owner");
 }
 
 TEST_F(CheckpointFaults, EveryDamageIsFoundAndItsFileNamed) {
@@ -410,10 +435,12 @@ TEST_F(CheckpointFaults, EveryDamageIsFoundAndItsFileNamed) {
     checks::write(file, bad);
     try {
       const std::int64_t seed = seed_in(scratch / "x", 2);
-      ADD_FAILURE() << file << (truncated ? " truncated" : " changed") << " at byte " << place << " was loaded, seed " << seed;
+      ADD_FAILURE() << file << (truncated ? " truncated" : " changed") << " at byte " << place << " was loaded, seed "
+                    << seed;
     } catch (const CheckpointError& error) {
       EXPECT_TRUE(error.id() == "MU210" || error.id() == "MU213" || error.id() == "MU216") << error.what();
-      EXPECT_NE(std::string(error.what()).find(file.filename().string()), std::string::npos) << file << " at byte " << place << ": " << error.what();
+      EXPECT_NE(std::string(error.what()).find(file.filename().string()), std::string::npos)
+          << file << " at byte " << place << ": " << error.what();
     }
     checks::write(file, good);
   }

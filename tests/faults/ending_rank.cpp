@@ -1,10 +1,6 @@
-// The program that the tests of ends start: trains, and rank VICTIM comes to its end in the third step in the given way.
+// The program that the tests of ends start: trains, and rank VICTIM comes to its end in the third step in the given
+// way.
 //   ending_rank run|launch KIND VICTIM FOLDER
-#include "muster/accelerator.h"
-#include "muster/launcher/launch.h"
-
-#include <torch/torch.h>
-
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -13,6 +9,11 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/launcher/launch.h"
 
 namespace {
 
@@ -25,7 +26,8 @@ struct Numbers {
   int rank = 0;
   int64_t size() const { return 2 * kBatch * kSteps; }
   std::tuple<at::Tensor, at::Tensor> get(size_t index) const {
-    if (kind == "data_set" && rank == victim && index >= 4 * kBatch) throw std::runtime_error("sample " + std::to_string(index) + " is torn");
+    if (kind == "data_set" && rank == victim && index >= 4 * kBatch)
+      throw std::runtime_error("sample " + std::to_string(index) + " is torn");
     return {torch::full({3}, static_cast<double>(index)), torch::ones({1})};
   }
 };
@@ -58,7 +60,8 @@ void train(const std::filesystem::path& folder) {
   muster::Accelerator accelerator;
   const int rank = accelerator.process_index();
   torch::nn::Linear net(3, 1);
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4), muster::DataLoader(Numbers{rank}, {.batch_size = kBatch}));
+  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4),
+                                                         muster::DataLoader(Numbers{rank}, {.batch_size = kBatch}));
   Note note{rank};
   accelerator.register_for_checkpointing(note);
   int64_t step = 0;

@@ -1,11 +1,12 @@
-#include "launcher/process.h"
-
-#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <cerrno>
 #include <sstream>
 #include <string>
+
+#include <gtest/gtest.h>
+
+#include "launcher/process.h"
 
 // Real ranks of `muster run` that die in the midst of sharded training.
 
@@ -39,7 +40,8 @@ TEST(ShardedRanks, AllEndWithTheFirstCauseWhereverOneIsKilled) {
   for (const char* place : {"forward", "backward", "gather", "reduction"}) {
     const Folder folder;
     const auto words = last_words(place, folder.path() + "/state", 137);
-    EXPECT_NE(words.find("MU035: rank 1 was ended by signal 9 (SIGKILL)"), std::string::npos) << place << ":\n" << words;
+    EXPECT_NE(words.find("MU035: rank 1 was ended by signal 9 (SIGKILL)"), std::string::npos) << place << ":\n"
+                                                                                              << words;
   }
 }
 

@@ -1,10 +1,5 @@
-// The program that the tests of dying ranks start: trains a sharded model and, on rank 1 in the third step, dies where the first
-// argument says. The second is the folder of its checkpoint, which it takes up if there is one.
-#include "muster/accelerator.h"
-#include "muster/parallel/wrap.h"
-
-#include <torch/torch.h>
-
+// The program that the tests of dying ranks start: trains a sharded model and, on rank 1 in the third step, dies where
+// the first argument says. The second is the folder of its checkpoint, which it takes up if there is one.
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,6 +8,11 @@
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/parallel/wrap.h"
 
 namespace {
 
@@ -28,7 +28,8 @@ void die_in(const std::string& here) {
 
 struct DiesInBackward : torch::autograd::Function<DiesInBackward> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
     die_in("backward");
     return gradients;
   }

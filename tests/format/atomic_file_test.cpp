@@ -1,6 +1,5 @@
 #include "muster/format/atomic_file.h"
 
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -8,6 +7,8 @@
 #include <unistd.h>
 
 #include <array>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 
@@ -41,7 +42,8 @@ TEST(AtomicFile, WritesMoreThanOneCallTakes) {
   ScratchFolder folder;
   std::string whole;
   std::vector<std::string> pieces;
-  for (int i = 0; i < 5000; ++i) whole += pieces.emplace_back(static_cast<std::size_t>(i % 7), static_cast<char>('a' + i % 26));
+  for (int i = 0; i < 5000; ++i)
+    whole += pieces.emplace_back(static_cast<std::size_t>(i % 7), static_cast<char>('a' + i % 26));
   AtomicFile file(folder / "x", Durability::none);
   file.write(std::vector<std::string_view>(pieces.begin(), pieces.end()));
   file.publish();
@@ -111,7 +113,8 @@ TEST(AtomicFile, LeavesTheFormerFileIfItIsNotPublished) {
 
 TEST(AtomicFile, RefusesAFolderThatIsNotThere) {
   ScratchFolder folder;
-  expect_error<CheckpointError>("MU202", "nothing can be written in its folder (No such file", [&] { put(folder / "no/x", "a"); });
+  expect_error<CheckpointError>("MU202", "nothing can be written in its folder (No such file",
+                                [&] { put(folder / "no/x", "a"); });
   expect_error<CheckpointError>("MU202", "a folder has that name", [&] { put(folder.path(), "a"); });
   expect_error<CheckpointError>("MU202", "no file name", [&] { put("", "a"); });
 }
@@ -144,7 +147,9 @@ int exit_code_of_write(const std::filesystem::path& path, bool reserve) {
     if (reserve) file.reserve(bytes.size());
     file.write(std::array{std::string_view(bytes)});
     file.publish();
-  } catch (const CheckpointError& error) { return error.id() == "MU202" ? 20 : 21; }
+  } catch (const CheckpointError& error) {
+    return error.id() == "MU202" ? 20 : 21;
+  }
   return 0;
 }
 

@@ -1,10 +1,11 @@
 #include "muster/format/atomic_folder.h"
 
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 
@@ -62,7 +63,9 @@ TEST(AtomicFolder, LeavesTheFormerIfItIsNotPublished) {
 TEST(AtomicFolder, RemovesWhatTheDeadLeftAndNothingElse) {
   ScratchFolder scratch;
   fs::create_directories(scratch / ".x.abcd1234.partial/word");
-  for (const char* name : {".x.y.abcd1234.partial", ".y.abcd1234.partial", ".x.abcd123.partial", "x.abcd1234.partial", ".x.notes"}) fs::create_directory(scratch / name);
+  for (const char* name :
+       {".x.y.abcd1234.partial", ".y.abcd1234.partial", ".x.abcd123.partial", "x.abcd1234.partial", ".x.notes"})
+    fs::create_directory(scratch / name);
   put_folder(scratch / "x", "new");
   EXPECT_FALSE(fs::exists(scratch / ".x.abcd1234.partial"));
   EXPECT_EQ(checks::entries(scratch.path()), 6u);
@@ -104,7 +107,8 @@ TEST(FolderLock, IsForOneAtATimeAndDiesWithItsOwner) {
   }
   char word = 0;
   ASSERT_EQ(::read(ready[0], &word, 1), 1);
-  expect_error<CheckpointError>("MU211", "is being written by process " + std::to_string(child) + " on ", [&] { const FolderLock lock(scratch / "x"); });
+  expect_error<CheckpointError>("MU211", "is being written by process " + std::to_string(child) + " on ",
+                                [&] { const FolderLock lock(scratch / "x"); });
   { const FolderLock other(scratch / "y"); }
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);

@@ -1,8 +1,8 @@
 #include "muster/format/block_file.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 
@@ -12,7 +12,8 @@ namespace {
 TEST(BlockFile, ChecksumsAreThoseOfTheBlocksHoweverItIsWritten) {
   checks::ScratchFolder folder;
   std::mt19937 random(9);
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{kBlockBytes} - 1, std::size_t{kBlockBytes}, std::size_t{kBlockBytes} * 3 + 12345}) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{kBlockBytes} - 1, std::size_t{kBlockBytes},
+                                 std::size_t{kBlockBytes} * 3 + 12345}) {
     std::string bytes(size, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     BlockFile file(folder / "x", Durability::none, size);
@@ -25,7 +26,8 @@ TEST(BlockFile, ChecksumsAreThoseOfTheBlocksHoweverItIsWritten) {
     const auto checksums = file.publish();
     EXPECT_EQ(checks::read(folder / "x"), bytes);
     ASSERT_EQ(checksums.size(), (size + kBlockBytes - 1) / kBlockBytes);
-    for (std::size_t i = 0; i < checksums.size(); ++i) EXPECT_EQ(checksums[i], checksum_of(std::string_view(bytes).substr(i * kBlockBytes, kBlockBytes)));
+    for (std::size_t i = 0; i < checksums.size(); ++i)
+      EXPECT_EQ(checksums[i], checksum_of(std::string_view(bytes).substr(i * kBlockBytes, kBlockBytes)));
   }
 }
 
@@ -33,7 +35,8 @@ TEST(BlockFile, WritesManySmallPieces) {
   checks::ScratchFolder folder;
   std::string whole;
   std::vector<std::string> pieces;
-  for (int i = 0; i < 5000; ++i) whole += pieces.emplace_back(static_cast<std::size_t>(i % 7), static_cast<char>('a' + i % 26));
+  for (int i = 0; i < 5000; ++i)
+    whole += pieces.emplace_back(static_cast<std::size_t>(i % 7), static_cast<char>('a' + i % 26));
   BlockFile file(folder / "x", Durability::none, whole.size());
   for (const std::string& piece : pieces) file.append(piece);
   EXPECT_EQ(file.publish(), std::vector{checksum_of(whole)});

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -10,6 +9,8 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 
@@ -70,7 +71,8 @@ void expect_error(std::string_view id, std::string_view words, Action&& action) 
     ADD_FAILURE() << "nothing was thrown; wanted " << id << " with \"" << words << '"';
   } catch (const Kind& error) {
     EXPECT_EQ(error.id(), id);
-    EXPECT_NE(std::string_view(error.what()).find(words), std::string_view::npos) << "wanted \"" << words << "\" in: " << error.what();
+    EXPECT_NE(std::string_view(error.what()).find(words), std::string_view::npos)
+        << "wanted \"" << words << "\" in: " << error.what();
   }
 }
 

@@ -1,9 +1,9 @@
 #include "muster/format/convert.h"
 
+#include <cstring>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <cstring>
 
 #include "checks.h"
 #include "muster/base/error.h"
@@ -60,7 +60,8 @@ TEST(ConvertTest, SafetensorsAndBackIsTheSameToTheByte) {
 TEST(ConvertTest, LegacyBecomesAnArchiveWithTheSameValues) {
   ScratchFolder folder;
   convert(python_file("legacy.pt"), folder / "x.pt", quickly());
-  const PythonFile old = read_python_file(checks::source(python_file("legacy.pt"))), made = read_python_file(checks::source(folder / "x.pt"));
+  const PythonFile old = read_python_file(checks::source(python_file("legacy.pt"))),
+                   made = read_python_file(checks::source(folder / "x.pt"));
   EXPECT_EQ(checks::described(made.value, made), checks::described(old.value, old));
   EXPECT_EQ(made.form, PythonFile::Form::zip);
 }
@@ -109,25 +110,36 @@ TEST(ConvertTest, TheOnlyStateDictOfATrainingScriptsFileIsTaken) {
 
 TEST(ConvertTest, SeveralStateDictsAreNamed) {
   ScratchFolder folder;
-  const auto file = saved({state_dict_of("model", 0), state_dict_of("ema", 1), {PythonValue::of_text("epoch"), PythonValue::of_integer(3)}}, folder / "s.pt");
-  expect_error<CheckpointError>("MU229", "several state dicts: model, ema; say which one to convert by --key", [&] { convert(file, folder / "x.safetensors"); });
+  const auto file = saved(
+      {state_dict_of("model", 0), state_dict_of("ema", 1), {PythonValue::of_text("epoch"), PythonValue::of_integer(3)}},
+      folder / "s.pt");
+  expect_error<CheckpointError>("MU229", "several state dicts: model, ema; say which one to convert by --key",
+                                [&] { convert(file, folder / "x.safetensors"); });
   EXPECT_EQ(convert(file, folder / "x.safetensors", quickly("ema")).tensors, 1u);
 }
 
 TEST(ConvertTest, WhatAFormCannotHoldIsNamed) {
   ScratchFolder folder;
-  expect_error<CheckpointError>("MU229", "'step' is 3", [&] { convert(saved({{PythonValue::of_text("step"), PythonValue::of_integer(3)}}, folder / "s.pt"), folder / "x.safetensors"); });
-  expect_error<CheckpointError>("MU229", "it has: state_dict, scalar", [&] { convert(python_file("zip.pt"), folder / "x.pt", quickly("model")); });
-  expect_error<CheckpointError>("MU229", "lazily", [&] { convert(python_file("new_dtypes.pt"), folder / "x.safetensors"); });
-  expect_error<CheckpointError>("MU226", "'config' is an object of '__main__.Foreign'", [&] { convert(python_file("foreign.pt"), folder / "x.pt"); });
-  expect_error<UsageError>("MU230", "does not tell what to write", [&] { convert(python_file("zip.pt"), folder / "x.txt"); });
+  expect_error<CheckpointError>("MU229", "'step' is 3", [&] {
+    convert(saved({{PythonValue::of_text("step"), PythonValue::of_integer(3)}}, folder / "s.pt"),
+            folder / "x.safetensors");
+  });
+  expect_error<CheckpointError>("MU229", "it has: state_dict, scalar",
+                                [&] { convert(python_file("zip.pt"), folder / "x.pt", quickly("model")); });
+  expect_error<CheckpointError>("MU229", "lazily",
+                                [&] { convert(python_file("new_dtypes.pt"), folder / "x.safetensors"); });
+  expect_error<CheckpointError>("MU226", "'config' is an object of '__main__.Foreign'",
+                                [&] { convert(python_file("foreign.pt"), folder / "x.pt"); });
+  expect_error<UsageError>("MU230", "does not tell what to write",
+                           [&] { convert(python_file("zip.pt"), folder / "x.txt"); });
   expect_error<UsageError>("MU230", "there are: torch, safetensors, folder", [] { weight_form("pickle"); });
-  EXPECT_EQ(checks::entries(folder.path()), 1u);   // s.pt
+  EXPECT_EQ(checks::entries(folder.path()), 1u);  // s.pt
 }
 
 TEST(ConvertTest, WhatIsNotUnderstoodCanBeLeftOut) {
   ScratchFolder folder;
-  const auto report = convert(python_file("foreign.pt"), folder / "x.pt", {.durability = Durability::none, .leave_out = true});
+  const auto report =
+      convert(python_file("foreign.pt"), folder / "x.pt", {.durability = Durability::none, .leave_out = true});
   EXPECT_EQ(report.left_out.size(), 6u);
   const PythonFile made = read_python_file(checks::source(folder / "x.pt"));
   EXPECT_EQ(checks::described(made.value, made), "{'model': {'w': float32[2]/1+0@0}}");

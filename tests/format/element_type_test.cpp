@@ -23,7 +23,8 @@ TEST(ElementType, CountsBytes) {
   EXPECT_EQ(byte_count(ElementType::f4, std::vector<std::int64_t>{3}), std::nullopt);
   EXPECT_EQ(byte_count(ElementType::u8, std::vector<std::int64_t>{-1}), std::nullopt);
   EXPECT_EQ(byte_count(ElementType::u8, std::vector<std::int64_t>{std::int64_t{1} << 60}), std::nullopt);
-  EXPECT_EQ(byte_count(ElementType::u8, std::vector<std::int64_t>{0, std::int64_t{1} << 40, std::int64_t{1} << 40}), std::nullopt);
+  EXPECT_EQ(byte_count(ElementType::u8, std::vector<std::int64_t>{0, std::int64_t{1} << 40, std::int64_t{1} << 40}),
+            std::nullopt);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 #include "muster/format/safetensors.h"
@@ -26,7 +26,8 @@ const std::string kFour(4, '\0');
 const std::string kEight(8, '\0');
 
 TEST(HeaderParser, ReadsTensorsInTheOrderOfTheirBytes) {
-  const Header header = parse(file_of("{" + entry("b", "F32", "1", 4, 8) + "," + entry("a", "I16", "2,1", 0, 4) + "} ", kEight));
+  const Header header =
+      parse(file_of("{" + entry("b", "F32", "1", 4, 8) + "," + entry("a", "I16", "2,1", 0, 4) + "} ", kEight));
   ASSERT_EQ(header.tensors.size(), 2u);
   EXPECT_EQ(header.tensors[0].name, "a");
   EXPECT_EQ(header.tensors[0].type, ElementType::i16);
@@ -44,7 +45,8 @@ TEST(HeaderParser, ReadsMetadata) {
 }
 
 TEST(HeaderParser, ReadsScalarsAndEmptyTensors) {
-  const Header header = parse(file_of("{" + entry("scalar", "F32", "", 0, 4) + "," + entry("none", "F64", "3,0", 0, 0) + "}", kFour));
+  const Header header =
+      parse(file_of("{" + entry("scalar", "F32", "", 0, 4) + "," + entry("none", "F64", "3,0", 0, 0) + "}", kFour));
   EXPECT_EQ(header.tensors[0].name, "none");
   EXPECT_EQ(header.tensors[0].bytes, 0u);
   EXPECT_EQ(header.tensors[1].name, "scalar");
@@ -76,7 +78,8 @@ TEST(HeaderParser, RefusesAHeaderBeyondTheFile) {
 }
 
 TEST(HeaderParser, RefusesTruncatedData) {
-  refuses("tensor 'a' ends at byte 4 of 3 bytes of data: the file is truncated", file_of("{" + entry("a", "F32", "1", 0, 4) + "}", "abc"));
+  refuses("tensor 'a' ends at byte 4 of 3 bytes of data: the file is truncated",
+          file_of("{" + entry("a", "F32", "1", 0, 4) + "}", "abc"));
 }
 
 TEST(HeaderParser, RefusesTrailingBytes) {
@@ -84,22 +87,30 @@ TEST(HeaderParser, RefusesTrailingBytes) {
 }
 
 TEST(HeaderParser, RefusesOverlaps) {
-  refuses("tensor 'b' overlaps another", file_of("{" + entry("a", "F32", "1", 0, 4) + "," + entry("b", "F32", "1", 2, 6) + "}", kEight));
-  refuses("tensor 'b' overlaps another", file_of("{" + entry("a", "F32", "1", 0, 4) + "," + entry("b", "F32", "1", 0, 4) + "}", kFour));
+  refuses("tensor 'b' overlaps another",
+          file_of("{" + entry("a", "F32", "1", 0, 4) + "," + entry("b", "F32", "1", 2, 6) + "}", kEight));
+  refuses("tensor 'b' overlaps another",
+          file_of("{" + entry("a", "F32", "1", 0, 4) + "," + entry("b", "F32", "1", 0, 4) + "}", kFour));
 }
 
 TEST(HeaderParser, RefusesHoles) {
   refuses("hole before tensor 'a'", file_of("{" + entry("a", "F32", "1", 4, 8) + "}", kEight));
-  refuses("hole before tensor 'b'", file_of("{" + entry("a", "U8", "1", 0, 1) + "," + entry("b", "F32", "1", 4, 8) + "}", kEight));
+  refuses("hole before tensor 'b'",
+          file_of("{" + entry("a", "U8", "1", 0, 1) + "," + entry("b", "F32", "1", 4, 8) + "}", kEight));
 }
 
 TEST(HeaderParser, RefusesAnEmptyTensorInsideAnother) {
-  refuses("overlaps another", file_of("{" + entry("a", "F32", "2", 0, 8) + "," + entry("b", "F32", "0", 4, 4) + "}", kEight));
+  refuses("overlaps another",
+          file_of("{" + entry("a", "F32", "2", 0, 8) + "," + entry("b", "F32", "0", 4, 4) + "}", kEight));
 }
 
-TEST(HeaderParser, RefusesRangesOutsideTheFile) { refuses("is truncated", file_of("{" + entry("a", "F32", "1", 1000, 1004) + "}", kFour)); }
+TEST(HeaderParser, RefusesRangesOutsideTheFile) {
+  refuses("is truncated", file_of("{" + entry("a", "F32", "1", 1000, 1004) + "}", kFour));
+}
 
-TEST(HeaderParser, RefusesReversedOffsets) { refuses("ends before it begins", file_of("{" + entry("a", "F32", "1", 4, 0) + "}", kFour)); }
+TEST(HeaderParser, RefusesReversedOffsets) {
+  refuses("ends before it begins", file_of("{" + entry("a", "F32", "1", 4, 0) + "}", kFour));
+}
 
 TEST(HeaderParser, RefusesSizesThatDoNotFitTheShape) {
   refuses("has 8 bytes, its shape needs 4", file_of("{" + entry("a", "F32", "1", 0, 8) + "}", kEight));
@@ -116,17 +127,20 @@ TEST(HeaderParser, RefusesNegativeShapes) {
 }
 
 TEST(HeaderParser, RefusesNegativeOffsets) {
-  refuses("tensor 'a' has a negative number in its data_offsets", file_of("{" + entry("a", "F32", "1", -4, 0) + "}", kFour));
+  refuses("tensor 'a' has a negative number in its data_offsets",
+          file_of("{" + entry("a", "F32", "1", -4, 0) + "}", kFour));
 }
 
 TEST(HeaderParser, RefusesOverflowingShapes) {
-  refuses("no size in whole bytes below 2^60", file_of("{" + entry("a", "F32", "4294967296,4294967296", 0, 4) + "}", kFour));
+  refuses("no size in whole bytes below 2^60",
+          file_of("{" + entry("a", "F32", "4294967296,4294967296", 0, 4) + "}", kFour));
   refuses("no size in whole bytes below 2^60", file_of("{" + entry("a", "F32", "4294967296,4294967296,0", 0, 0) + "}"));
   refuses("beyond 63 bits", file_of("{" + entry("a", "U8", "18446744073709551615", 0, 4) + "}", kFour));
 }
 
 TEST(HeaderParser, RefusesOverflowingOffsets) {
-  refuses("beyond 63 bits", file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551615,0]}})", kFour));
+  refuses("beyond 63 bits",
+          file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551615,0]}})", kFour));
   refuses("a number that is no integer of 64 bits",
           file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,36893488147419103232]}})", kFour));
 }
@@ -141,14 +155,17 @@ TEST(HeaderParser, RefusesUnknownTypesAndListsTheKnown) {
 }
 
 TEST(HeaderParser, RefusesDoubledTensors) {
-  refuses("the name 'a' comes twice", file_of("{" + entry("a", "U8", "4", 0, 4) + "," + entry("a", "U8", "4", 4, 8) + "}", kEight));
+  refuses("the name 'a' comes twice",
+          file_of("{" + entry("a", "U8", "4", 0, 4) + "," + entry("a", "U8", "4", 4, 8) + "}", kEight));
   refuses("the name 'a' comes twice",  // the same name, spelt in two ways
           file_of("{" + entry("a", "U8", "4", 0, 4) + "," + entry("\\u0061", "U8", "4", 4, 8) + "}", kEight));
 }
 
 TEST(HeaderParser, RefusesDoubledFields) {
-  refuses("tensor 'a' has dtype twice", file_of(R"({"a":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", kFour));
-  refuses("tensor 'a' has shape twice", file_of(R"({"a":{"dtype":"U8","shape":[4],"shape":[4],"data_offsets":[0,4]}})", kFour));
+  refuses("tensor 'a' has dtype twice",
+          file_of(R"({"a":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", kFour));
+  refuses("tensor 'a' has shape twice",
+          file_of(R"({"a":{"dtype":"U8","shape":[4],"shape":[4],"data_offsets":[0,4]}})", kFour));
 }
 
 TEST(HeaderParser, RefusesDoubledMetadata) {
@@ -169,7 +186,8 @@ TEST(HeaderParser, RefusesMissingFields) {
 }
 
 TEST(HeaderParser, RefusesUnknownFields) {
-  refuses("unknown field 'scale'", file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"scale":2}})", kFour));
+  refuses("unknown field 'scale'",
+          file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"scale":2}})", kFour));
 }
 
 TEST(HeaderParser, RefusesOffsetsThatAreNoPair) {
@@ -178,9 +196,12 @@ TEST(HeaderParser, RefusesOffsetsThatAreNoPair) {
 }
 
 TEST(HeaderParser, RefusesFieldsOfAnotherKind) {
-  refuses("tensor 'a' has a string in its shape", file_of(R"({"a":{"dtype":"U8","shape":"4","data_offsets":[0,4]}})", kFour));
-  refuses("tensor 'a' has a number in its dtype", file_of(R"({"a":{"dtype":1,"shape":[4],"data_offsets":[0,4]}})", kFour));
-  refuses("tensor 'a' has true or false in its shape", file_of(R"({"a":{"dtype":"U8","shape":[true],"data_offsets":[0,4]}})", kFour));
+  refuses("tensor 'a' has a string in its shape",
+          file_of(R"({"a":{"dtype":"U8","shape":"4","data_offsets":[0,4]}})", kFour));
+  refuses("tensor 'a' has a number in its dtype",
+          file_of(R"({"a":{"dtype":1,"shape":[4],"data_offsets":[0,4]}})", kFour));
+  refuses("tensor 'a' has true or false in its shape",
+          file_of(R"({"a":{"dtype":"U8","shape":[true],"data_offsets":[0,4]}})", kFour));
   refuses("tensor 'a' is an array, not an object", file_of(R"({"a":["U8",[4],[0,4]]})", kFour));
 }
 
@@ -219,13 +240,16 @@ TEST(HeaderParser, NeitherFillsNorSteersTheScreen) {
   try {
     parse(file_of("{" + entry(name, "F32", "2", 0, 4) + "}", kFour));
     FAIL();
-  } catch (const CheckpointError& error) { EXPECT_LT(std::string_view(error.what()).size(), 300u); }
+  } catch (const CheckpointError& error) {
+    EXPECT_LT(std::string_view(error.what()).size(), 300u);
+  }
   refuses("tensor 'a\\x1b[2J' has", file_of("{" + entry("a\\u001b[2J", "F32", "2", 0, 4) + "}", kFour));
 }
 
 TEST(HeaderParser, ReadsPartOfAFileOnlyIfItHoldsTheHeader) {
   const std::string bytes = file_of("{" + entry("a", "F32", "1", 0, 4) + "}", kFour);
-  EXPECT_EQ(parse_header(std::string_view(bytes).substr(0, bytes.size() - 4), bytes.size(), "weights").tensors.size(), 1u);
+  EXPECT_EQ(parse_header(std::string_view(bytes).substr(0, bytes.size() - 4), bytes.size(), "weights").tensors.size(),
+            1u);
   expect_error<CheckpointError>("MU201", "could not be read to the end",
                                 [&] { parse_header(std::string_view(bytes).substr(0, 20), bytes.size(), "weights"); });
 }
@@ -236,32 +260,22 @@ std::string mutated(std::string bytes, std::mt19937_64& random) {
   for (std::uint64_t changes = 1 + random() % 4; changes > 0 && !bytes.empty(); --changes) {
     const std::size_t place = random() % bytes.size();
     switch (random() % 6) {
-      case 0:
-        bytes[place] ^= static_cast<char>(1 << random() % 8);
-        break;
-      case 1:
-        bytes[place] = kTelling[random() % kTelling.size()];
-        break;
-      case 2:
-        bytes.insert(place, 1, kTelling[random() % kTelling.size()]);
-        break;
-      case 3:
-        bytes.erase(place, 1 + random() % 8);
-        break;
-      case 4:
-        bytes.insert(place, bytes.substr(random() % bytes.size(), random() % 32));
-        break;
-      default:
-        bytes[random() % 8] = static_cast<char>(random());
+      case 0: bytes[place] ^= static_cast<char>(1 << random() % 8); break;
+      case 1: bytes[place] = kTelling[random() % kTelling.size()]; break;
+      case 2: bytes.insert(place, 1, kTelling[random() % kTelling.size()]); break;
+      case 3: bytes.erase(place, 1 + random() % 8); break;
+      case 4: bytes.insert(place, bytes.substr(random() % bytes.size(), random() % 32)); break;
+      default: bytes[random() % 8] = static_cast<char>(random());
     }
   }
   return bytes;
 }
 
 TEST(HeaderParser, SurvivesTwentyThousandMutations) {
-  const std::string valid = file_of(R"({"__metadata__":{"format":"pt"},)" + entry("weight", "F32", "2,1", 0, 8) + "," +
-                                        entry("bias", "BF16", "2", 8, 12) + "," + entry("mask", "BOOL", "4", 12, 16) + "}",
-                                    std::string(16, '\1'));
+  const std::string valid =
+      file_of(R"({"__metadata__":{"format":"pt"},)" + entry("weight", "F32", "2,1", 0, 8) + "," +
+                  entry("bias", "BF16", "2", 8, 12) + "," + entry("mask", "BOOL", "4", 12, 16) + "}",
+              std::string(16, '\1'));
   std::mt19937_64 random(20240607);
   int loaded = 0, refused = 0;
   for (int i = 0; i < 20'000; ++i) {

@@ -1,6 +1,5 @@
 // Names that a hostile file holds must neither steer the terminal nor fill it, whatever reads the file.
 #include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "checks.h"
@@ -19,8 +18,9 @@ namespace {
 using namespace std::string_literals;
 using nlohmann::json;
 
-const std::string kNames[] = {"\x1b[2Jgone", "\u009b31mred", "\u202egnp.exe", "line\n\nmuster: MU999: all is well", "\x7f", "back\\x1bslash",
-                              std::string(100'000, 'a'), std::string(50'000, '\x1b')};
+const std::string kNames[] = {
+    "\x1b[2Jgone", "\u009b31mred",   "\u202egnp.exe",           "line\n\nmuster: MU999: all is well",
+    "\x7f",        "back\\x1bslash", std::string(100'000, 'a'), std::string(50'000, '\x1b')};
 
 bool steers(std::string_view text) {
   for (const char c : text)
@@ -65,18 +65,27 @@ TEST(HostileNames, OfWeightIndexes) {
     expect_tame("MU205", [&] { parse_index("{\"weight_map\":{" + text + ":\"/\"}}", "file"); });
     expect_tame("MU205", [&] { parse_index("{\"weight_map\":{\"a\":" + json("/" + name).dump() + "}}", "file"); });
     expect_tame("MU205", [&] { parse_index("{\"weight_map\":" + name, "file"); });
-    if (steers(name)) expect_tame("MU205", [&] { parse_index("{\"weight_map\":{\"a\":" + text + "}}", "file"); });   // no file is looked for by such a name
+    if (steers(name))
+      expect_tame("MU205", [&] {
+        parse_index("{\"weight_map\":{\"a\":" + text + "}}", "file");
+      });  // no file is looked for by such a name
   }
 }
 
 TEST(HostileNames, OfManifestsAndSlices) {
   for (const auto& name : kNames) {
-    const json manifest{{"format", name}, {"version", 1}, {"id", "x"}, {"ranks", json::array()}, {"checksum", "0000000000000000"}};
+    const json manifest{
+        {"format", name}, {"version", 1}, {"id", "x"}, {"ranks", json::array()}, {"checksum", "0000000000000000"}};
     expect_tame("MU210", [&] { parse_manifest(manifest.dump(), "file"); });
-    const json ranks{{"format", "muster checkpoint"}, {"version", 1}, {"id", name}, {"checksum", "0000000000000000"},
+    const json ranks{{"format", "muster checkpoint"},
+                     {"version", 1},
+                     {"id", name},
+                     {"checksum", "0000000000000000"},
                      {"ranks", {{{"file", name}, {"bytes", 1}, {"checksum", "0000000000000000"}}}}};
     expect_tame("MU210", [&] { parse_manifest(ranks.dump(), "file"); });
-    expect_tame("MU214", [&] { check_slices({{.name = name, .dtype = "F32", .shape = {4}, .begin = 0, .count = 3, .rank = 0}}, "folder"); });
+    expect_tame("MU214", [&] {
+      check_slices({{.name = name, .dtype = "F32", .shape = {4}, .begin = 0, .count = 3, .rank = 0}}, "folder");
+    });
   }
 }
 
@@ -97,7 +106,8 @@ TEST(HostileNames, OfFilesOfPython) {
     const std::string class_name = name.substr(0, name.find('\n')).substr(0, 1000);
     checks::write(folder / "x.pt", torch_file("}(" + sized(name.substr(0, 4000)) + "c" + class_name + "\nname\n)Ru."));
     expect_tame("MU226", [&] { convert(folder / "x.pt", folder / "y.pt"); });
-    const auto left_out = convert(folder / "x.pt", folder / "y.pt", {.durability = Durability::none, .leave_out = true}).left_out;
+    const auto left_out =
+        convert(folder / "x.pt", folder / "y.pt", {.durability = Durability::none, .leave_out = true}).left_out;
     ASSERT_EQ(left_out.size(), 1u);
     EXPECT_FALSE(steers(left_out[0])) << left_out[0];
     expect_tame("MU229", [&] { convert(folder / "x.pt", folder / "y.pt", {.part = "nothing"}); });
@@ -107,7 +117,8 @@ TEST(HostileNames, OfFilesOfPython) {
     EXPECT_LT(to_text(PythonValue::of_text(name), 60).size(), 80u);
     const auto read = [&](const std::string& pickle) { read_python_file(source_of(torch_file(pickle), "file")); };
     const auto storage = [&](const std::string& type, const std::string& key) {
-      return "ctorch._utils\n_rebuild_tensor_v2\n(("s + sized("storage") + "ctorch\n" + type + "\n" + sized(key) + sized("cpu") + "K\4tQK\0K\4\x85K\1\x85\x89NtR."s;
+      return "ctorch._utils\n_rebuild_tensor_v2\n(("s + sized("storage") + "ctorch\n" + type + "\n" + sized(key) +
+             sized("cpu") + "K\4tQK\0K\4\x85K\1\x85\x89NtR."s;
     };
     expect_tame("MU225", [&] { read(storage("FloatStorage", name)); });
     expect_tame("MU225", [&] { read(storage(class_name, "0")); });

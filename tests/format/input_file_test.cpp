@@ -1,7 +1,8 @@
 #include "muster/format/input_file.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 
@@ -25,7 +26,8 @@ TEST(InputFile, ReadsAnywhere) {
 TEST(InputFile, RefusesWhatIsNoReadableFile) {
   ScratchFolder folder;
   ::mkfifo((folder / "pipe").c_str(), 0600);
-  expect_error<CheckpointError>("MU200", "cannot be opened for reading (No such file", [&] { InputFile(folder / "none"); });
+  expect_error<CheckpointError>("MU200", "cannot be opened for reading (No such file",
+                                [&] { InputFile(folder / "none"); });
   expect_error<CheckpointError>("MU200", "is a folder", [&] { InputFile(folder.path()); });
   expect_error<CheckpointError>("MU200", "is no regular file", [&] { InputFile(folder / "pipe"); });
 }

@@ -1,9 +1,9 @@
 #include "muster/format/json.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 
@@ -15,8 +15,9 @@ using checks::expect_error;
 Json parsed(std::string_view text) { return parse_json(text, "f", "MU210"); }
 
 TEST(Json, ComesBackAsItWasWritten) {
-  for (const char* text : {"null", "true", "[]", "{}", "[1,-1,0,9223372036854775807,-9223372036854775808]", "[0.1,-0.0,3.0,1e+300,5e-324]",
-                           R"({"b":{"a":[null,{"":1}]},"a":"\u0000\u001f\u007f\"\\/"})", "\"\xc3\xa4\xf0\x9f\x92\xa9\""})
+  for (const char* text :
+       {"null", "true", "[]", "{}", "[1,-1,0,9223372036854775807,-9223372036854775808]", "[0.1,-0.0,3.0,1e+300,5e-324]",
+        R"({"b":{"a":[null,{"":1}]},"a":"\u0000\u001f\u007f\"\\/"})", "\"\xc3\xa4\xf0\x9f\x92\xa9\""})
     EXPECT_EQ(to_text(parsed(text)), text);
 }
 
@@ -42,7 +43,9 @@ TEST(Json, EveryDoubleKeepsItsBits) {
 }
 
 TEST(Json, RefusesWhatIsNoneOrAmbiguous) {
-  const auto refused = [](std::string_view text, std::string_view why) { expect_error<CheckpointError>("MU210", why, [&] { parsed(text); }); };
+  const auto refused = [](std::string_view text, std::string_view why) {
+    expect_error<CheckpointError>("MU210", why, [&] { parsed(text); });
+  };
   refused("", "no JSON at byte");
   refused("{\"a\":1", "no JSON at byte");
   refused("1 2", "no JSON at byte");
@@ -61,8 +64,11 @@ TEST(Json, RefusesWhatIsNoneOrAmbiguous) {
 }
 
 TEST(Json, KnowsUtf8) {
-  for (const char* text : {"", "abc", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) EXPECT_TRUE(is_utf8(text)) << text;
-  for (const char* text : {"\x80", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2g", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xe2\x82", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"})
+  for (const char* text : {"", "abc", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+                           "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(is_utf8(text)) << text;
+  for (const char* text : {"\x80", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2g", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xe2\x82",
+                           "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"})
     EXPECT_FALSE(is_utf8(text)) << text;
 }
 

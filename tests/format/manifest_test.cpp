@@ -1,8 +1,8 @@
 #include "muster/format/manifest.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 #include "muster/format/checksum.h"
@@ -15,8 +15,14 @@ using checks::expect_error;
 Manifest some_manifest() { return {.id = "0123456789abcdef", .indexes = {{12, 0xab}, {345, 0xffffffffffffffff}}}; }
 
 RankIndex some_index() {
-  return {.id = "id", .rank = 3, .file_bytes = 9000, .block_bytes = 4096, .checksums = {1, 2, 0xfedcba9876543210},
-          .slices = {{"w", {2, 3}, 4, "slice/w@4"}, {"\xc3\xa4", {}, 0, "s"}}, .own = Json::List{std::int64_t{1}}, .shared = Json()};
+  return {.id = "id",
+          .rank = 3,
+          .file_bytes = 9000,
+          .block_bytes = 4096,
+          .checksums = {1, 2, 0xfedcba9876543210},
+          .slices = {{"w", {2, 3}, 4, "slice/w@4"}, {"\xc3\xa4", {}, 0, "s"}},
+          .own = Json::List{std::int64_t{1}},
+          .shared = Json()};
 }
 
 TEST(Manifest, ComesBack) {
@@ -30,9 +36,10 @@ TEST(Manifest, ComesBack) {
 }
 
 TEST(Manifest, IsTheTextThatThePageShows) {
-  const std::string start = "{\n  \"format\": \"muster checkpoint\",\n  \"version\": 1,\n  \"id\": \"0123456789abcdef\",\n  \"ranks\": [\n"
-                            "    {\"file\":\"rank-00000.json\",\"bytes\":12,\"checksum\":\"00000000000000ab\"},\n"
-                            "    {\"file\":\"rank-00001.json\",\"bytes\":345,\"checksum\":\"ffffffffffffffff\"}\n  ]";
+  const std::string start =
+      "{\n  \"format\": \"muster checkpoint\",\n  \"version\": 1,\n  \"id\": \"0123456789abcdef\",\n  \"ranks\": [\n"
+      "    {\"file\":\"rank-00000.json\",\"bytes\":12,\"checksum\":\"00000000000000ab\"},\n"
+      "    {\"file\":\"rank-00001.json\",\"bytes\":345,\"checksum\":\"ffffffffffffffff\"}\n  ]";
   EXPECT_EQ(to_text(some_manifest()), start + ",\n  \"checksum\": \"" + to_hex(checksum_of(start)) + "\"\n}\n");
 }
 
@@ -106,7 +113,8 @@ TEST(RankIndex, SurvivesTwentyThousandMutations) {
   std::mt19937 random(7);
   for (int i = 0; i < 20'000; ++i) {
     std::string text = i % 2 ? valid : manifest;
-    for (unsigned changes = 1 + random() % 4; changes > 0; --changes) text[random() % text.size()] = static_cast<char>(random() % 256);
+    for (unsigned changes = 1 + random() % 4; changes > 0; --changes)
+      text[random() % text.size()] = static_cast<char>(random() % 256);
     if (random() % 4 == 0) text.resize(random() % text.size());
     try {
       if (i % 2) parse_rank_index(text, "f");
@@ -118,8 +126,12 @@ TEST(RankIndex, SurvivesTwentyThousandMutations) {
 TEST(Manifest, KnowsTheNamesOfItsFiles) {
   EXPECT_EQ(rank_index_name(7), "rank-00007.json");
   EXPECT_EQ(rank_file_name(123456), "rank-123456.safetensors");
-  for (const char* name : {"manifest.json", "rank-00000.json", "rank-123456.safetensors", ".rank-00000.json.abcd1234.partial"}) EXPECT_TRUE(is_checkpoint_file_name(name)) << name;
-  for (const char* name : {"model.safetensors", "rank-0.json", "rank-00000.txt", "manifest.json.bak", "notes.txt", ".partial"}) EXPECT_FALSE(is_checkpoint_file_name(name)) << name;
+  for (const char* name :
+       {"manifest.json", "rank-00000.json", "rank-123456.safetensors", ".rank-00000.json.abcd1234.partial"})
+    EXPECT_TRUE(is_checkpoint_file_name(name)) << name;
+  for (const char* name :
+       {"model.safetensors", "rank-0.json", "rank-00000.txt", "manifest.json.bak", "notes.txt", ".partial"})
+    EXPECT_FALSE(is_checkpoint_file_name(name)) << name;
 }
 
 TEST(Checksum, IsThatOfTheReference) {
@@ -146,7 +158,9 @@ TEST(Checksum, DoesNotDependOnHowTheBytesAreCut) {
   EXPECT_EQ(checksum.value(), checksum_of(""));
 }
 
-SlicePart slice_part(std::int64_t begin, std::int64_t count, int rank = 0, std::vector<std::int64_t> shape = {10}) { return {"w", "F32", std::move(shape), begin, count, rank}; }
+SlicePart slice_part(std::int64_t begin, std::int64_t count, int rank = 0, std::vector<std::int64_t> shape = {10}) {
+  return {"w", "F32", std::move(shape), begin, count, rank};
+}
 
 TEST(Slices, MustCoverTheirTensorOnce) {
   EXPECT_NO_THROW(check_slices({}, "f"));
@@ -154,12 +168,15 @@ TEST(Slices, MustCoverTheirTensorOnce) {
   EXPECT_NO_THROW(check_slices({slice_part(0, 10), slice_part(3, 0, 1)}, "f"));
   EXPECT_NO_THROW(check_slices({slice_part(0, 0, 0, {0, 5}), slice_part(0, 0, 1, {0, 5})}, "f"));
   EXPECT_NO_THROW(check_slices({slice_part(0, 1, 0, {})}, "f"));
-  const auto refused = [](std::vector<SlicePart> parts, std::string_view why) { expect_error<CheckpointError>("MU214", why, [&] { check_slices(parts, "f"); }); };
+  const auto refused = [](std::vector<SlicePart> parts, std::string_view why) {
+    expect_error<CheckpointError>("MU214", why, [&] { check_slices(parts, "f"); });
+  };
   refused({slice_part(0, 5), slice_part(6, 4, 1)}, "no rank holds elements 5 to 6");
   refused({slice_part(1, 9)}, "no rank holds elements 0 to 1");
   refused({slice_part(0, 9)}, "no rank holds elements 9 to 10");
   refused({slice_part(0, 10), slice_part(0, 10, 1)}, "overlap");
-  refused({slice_part(0, 6), slice_part(5, 5, 1)}, "on rank 1 it has elements 5 to 10 there, which overlap elements 0 to 6 of rank 0");
+  refused({slice_part(0, 6), slice_part(5, 5, 1)},
+          "on rank 1 it has elements 5 to 10 there, which overlap elements 0 to 6 of rank 0");
   refused({slice_part(0, 11)}, "beyond its 10");
   refused({slice_part(0, 5), slice_part(5, 5, 1, {5, 2})}, "shape [5, 2] and dtype F32 there, but shape [10]");
   refused({slice_part(0, 1, 0, {INT64_MAX, 2})}, "impossible shape");

@@ -21,7 +21,8 @@ TEST(ByteSize, UnderstandsWords) {
 }
 
 TEST(ByteSize, RefusesOtherWords) {
-  for (const char* words : {"", "GB", "-1GB", "ten", "1XB", "1G", "1GBB", "nan", "inf", "1e3GB", "99999999999TB", "1 GB x"})
+  for (const char* words :
+       {"", "GB", "-1GB", "ten", "1XB", "1G", "1GBB", "nan", "inf", "1e3GB", "99999999999TB", "1 GB x"})
     checks::expect_error<ConfigError>("MU206", "such as \"10GB\"", [&] { ByteSize size(words); });
 }
 

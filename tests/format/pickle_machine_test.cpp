@@ -1,8 +1,7 @@
-#include "format/pickle_graph.h"
-
 #include <gtest/gtest.h>
 
 #include "checks.h"
+#include "format/pickle_graph.h"
 #include "muster/base/error.h"
 
 namespace muster::format {
@@ -46,25 +45,46 @@ TEST(PickleMachineTest, ReadsNumbers) {
 }
 
 TEST(PickleMachineTest, ReadsContainersOfAllProtocols) {
-  EXPECT_EQ(read_one("](K\x01K\x02" "eK\x03" "a."s).graph.lists.back().size(), 3u);
+  EXPECT_EQ(read_one("](K\x01K\x02"
+                     "eK\x03"
+                     "a."s)
+                .graph.lists.back()
+                .size(),
+            3u);
   EXPECT_EQ(read_one("(K\x01K\x02t."s).item(1).integer, 2);
   EXPECT_EQ(read_one("K\x01K\x02K\x03\x87."s).item(2).integer, 3);
-  const auto map = read_one("}(X\x01\x00\x00\x00" "aK\x01" "uX\x01\x00\x00\x00" "bN" "s."s);
+  const auto map = read_one(
+      "}(X\x01\x00\x00\x00"
+      "aK\x01"
+      "uX\x01\x00\x00\x00"
+      "bN"
+      "s."s);
   EXPECT_EQ(map.graph.entries(map.node()).size(), 4u);
   EXPECT_EQ(read_one("\x8f(K\x01\x90."s).node().kind, Kind::set);
-  EXPECT_EQ(read_one("\x80\x04\x95\x03\x00\x00\x00\x00\x00\x00\x00\x8c\x01" "a."s).node().text, "a");
+  EXPECT_EQ(read_one("\x80\x04\x95\x03\x00\x00\x00\x00\x00\x00\x00\x8c\x01"
+                     "a."s)
+                .node()
+                .text,
+            "a");
 }
 
 TEST(PickleMachineTest, SharesWhatIsKept) {
-  const auto shared = read_one("(]q\x05K\x01" "ah\x05t."s);
+  const auto shared = read_one(
+      "(]q\x05K\x01"
+      "ah\x05t."s);
   EXPECT_EQ(shared.graph.items(shared.node())[0], shared.graph.items(shared.node())[1]);
   EXPECT_EQ(shared.graph.items(shared.item(1)).size(), 1u);
-  const auto circle = read_one("]\x94h\x00" "a."s);
+  const auto circle = read_one(
+      "]\x94h\x00"
+      "a."s);
   EXPECT_EQ(circle.graph.items(circle.node())[0], circle.root);
 }
 
 TEST(PickleMachineTest, DescribesCallsWithoutMakingThem) {
-  const auto call = read_one("cos\nsystem\n(X\x04\x00\x00\x00" "exitt" "R}b."s);
+  const auto call = read_one(
+      "cos\nsystem\n(X\x04\x00\x00\x00"
+      "exitt"
+      "R}b."s);
   EXPECT_EQ(call.node().kind, Kind::object);
   EXPECT_EQ(call.item(0).text, "os");
   EXPECT_EQ(call.item(0).name, "system");
@@ -81,13 +101,17 @@ TEST(PickleMachineTest, RefusesWhatPythonWouldNotWrite) {
   refuses_pickle("unknown opcode 73", "I1\n."s);
   refuses_pickle("protocol 1", "\x80\x01N."s);
   refuses_pickle("key without a value", "}(K\x01u."s);
-  refuses_pickle("takes nothing", "K\x01K\x02" "a."s);
+  refuses_pickle("takes nothing",
+                 "K\x01K\x02"
+                 "a."s);
   refuses_pickle("by something else than text", "K\x01K\x01\x93."s);
   refuses_pickle("named arguments", "cos\nsystem\n)}(K\x01K\x02u\x92."s);
 }
 
 TEST(PickleMachineTest, SaysWhereItIsCutOff) {
-  const std::string whole = "}(X\x03\x00\x00\x00" "abcG\xbf\xf8\x00\x00\x00\x00\x00\x00u."s;
+  const std::string whole =
+      "}(X\x03\x00\x00\x00"
+      "abcG\xbf\xf8\x00\x00\x00\x00\x00\x00u."s;
   for (std::size_t size = 0; size < whole.size(); ++size) {
     PickleGraph graph;
     std::size_t position = 0;
@@ -95,7 +119,9 @@ TEST(PickleMachineTest, SaysWhereItIsCutOff) {
   }
 }
 
-TEST(PickleMachineTest, LimitsTheNumberOfObjects) { refuses_pickle("more than 8388608 objects", std::string(kMaxPickleNodes + 1, ']')); }
+TEST(PickleMachineTest, LimitsTheNumberOfObjects) {
+  refuses_pickle("more than 8388608 objects", std::string(kMaxPickleNodes + 1, ']'));
+}
 
 }  // namespace
 }  // namespace muster::format

@@ -30,13 +30,16 @@ inline std::string described(const format::PythonValue& value, const format::Pyt
     case Kind::bytes: return "b" + std::to_string(value.text.size());
     case Kind::list: return joined(value.items, "[", "]", item);
     case Kind::tuple: return joined(value.items, "(", ")", item);
-    case Kind::map: return joined(value.entries, "{", "}", [&](const auto& entry) { return item(entry.first) + ": " + item(entry.second); });
+    case Kind::map:
+      return joined(value.entries, "{", "}",
+                    [&](const auto& entry) { return item(entry.first) + ": " + item(entry.second); });
     case Kind::foreign: return "<" + value.text + ">";
     case Kind::tensor: {
       const auto& tensor = file.tensors.at(static_cast<std::size_t>(value.integer));
       const auto number = [](std::int64_t one) { return std::to_string(one); };
-      return std::string(row_of(tensor.type).name) + joined(tensor.shape, "[", "]", number) + joined(tensor.strides, "/", "", number) + "+" +
-             std::to_string(tensor.offset) + "@" + std::to_string(tensor.storage) + (tensor.conjugate ? " conj" : "");
+      return std::string(row_of(tensor.type).name) + joined(tensor.shape, "[", "]", number) +
+             joined(tensor.strides, "/", "", number) + "+" + std::to_string(tensor.offset) + "@" +
+             std::to_string(tensor.storage) + (tensor.conjugate ? " conj" : "");
     }
   }
   return "?";

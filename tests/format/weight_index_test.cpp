@@ -1,7 +1,6 @@
 #include "muster/format/weight_index.h"
 
 #include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "checks.h"
@@ -33,18 +32,19 @@ TEST(WeightIndex, SplitsEdges) {
   EXPECT_EQ(split_into_shards({}, 10), Shards{{}});
   EXPECT_EQ(split_into_shards(std::vector<std::uint64_t>{10, 10}, 10), (Shards{{0}, {1}}));
   EXPECT_EQ(split_into_shards(std::vector<std::uint64_t>{1, 0}, 0), (Shards{{0}, {1}}));
-  EXPECT_EQ(split_into_shards(std::vector<std::uint64_t>{std::uint64_t{1} << 63, std::uint64_t{1} << 63}, ~std::uint64_t{0}),
-            (Shards{{0}, {1}}));
+  EXPECT_EQ(
+      split_into_shards(std::vector<std::uint64_t>{std::uint64_t{1} << 63, std::uint64_t{1} << 63}, ~std::uint64_t{0}),
+      (Shards{{0}, {1}}));
 }
 
 TEST(WeightIndex, KnowsItsFileNames) {
   EXPECT_EQ(shard_name(0, 1), "model.safetensors");
   EXPECT_EQ(shard_name(1, 12), "model-00002-of-00012.safetensors");
-  for (const char* name : {"model.safetensors", "model-00002-of-00012.safetensors", "model-00001-of-00002.former.safetensors",
-                           "model-00001-of-00002.former7.safetensors"})
+  for (const char* name : {"model.safetensors", "model-00002-of-00012.safetensors",
+                           "model-00001-of-00002.former.safetensors", "model-00001-of-00002.former7.safetensors"})
     EXPECT_TRUE(is_weight_file_name(name)) << name;
-  for (const char* name : {"my-model.safetensors", "model.safetensors.index.json", "model-1-of-2.safetensors", "model.safetensors.bak",
-                           "model-ema.safetensors"})
+  for (const char* name : {"my-model.safetensors", "model.safetensors.index.json", "model-1-of-2.safetensors",
+                           "model.safetensors.bak", "model-ema.safetensors"})
     EXPECT_FALSE(is_weight_file_name(name)) << name;
 }
 
@@ -52,13 +52,15 @@ TEST(WeightIndex, GoesToTextAndBack) {
   const WeightIndex index{.file_of = {{"b", "two"}, {"a", "one"}}, .total_bytes = 20};
   const std::string text = to_json(index);
   EXPECT_EQ(text,
-            "{\n  \"metadata\": {\n    \"total_size\": 20\n  },\n  \"weight_map\": {\n    \"a\": \"one\",\n    \"b\": \"two\"\n  }\n}\n");
+            "{\n  \"metadata\": {\n    \"total_size\": 20\n  },\n  \"weight_map\": {\n    \"a\": \"one\",\n    \"b\": "
+            "\"two\"\n  }\n}\n");
   EXPECT_EQ(parse_index(text, "index").file_of, index.file_of);
   EXPECT_EQ(parse_index(text, "index").total_bytes, 20u);
 }
 
 TEST(WeightIndex, ReadsTheIndexOfOthers) {
-  EXPECT_EQ(parse_index(R"({"metadata":{"total_size":1.5,"more":[[1]]},"weight_map":{"a":"f"},"extra":null})", "index").file_of.at("a"),
+  EXPECT_EQ(parse_index(R"({"metadata":{"total_size":1.5,"more":[[1]]},"weight_map":{"a":"f"},"extra":null})", "index")
+                .file_of.at("a"),
             "f");
   EXPECT_EQ(parse_index(R"({"weight_map":{}})", "index").total_bytes, 0u);
 }

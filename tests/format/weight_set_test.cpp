@@ -1,7 +1,6 @@
 #include "muster/format/weight_set.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -10,6 +9,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 
@@ -64,13 +65,15 @@ void publish(const fs::path& folder, std::size_t count, const std::string& word)
 std::pair<std::string, std::size_t> held(const fs::path& folder) {
   const WeightSet set = find_weight_set(folder);
   const std::string word = checks::read(set.files.at(0));
-  for (const fs::path& file : set.files) EXPECT_EQ(checks::read(file), word) << "files of two sets under one index: " << file;
+  for (const fs::path& file : set.files)
+    EXPECT_EQ(checks::read(file), word) << "files of two sets under one index: " << file;
   return {word, set.files.size()};
 }
 
 std::size_t weight_files(const fs::path& folder) {
   std::size_t count = 0;
-  for (const auto& entry : fs::directory_iterator(folder)) count += is_weight_file_name(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(folder))
+    count += is_weight_file_name(entry.path().filename().string());
   return count;
 }
 
@@ -128,7 +131,8 @@ int kill_at_every_step(std::size_t former_count, std::size_t count) {
     const auto found = held(folder.path());
     const std::pair former(std::string("former"), former_count), fresh(std::string("new"), count);
     EXPECT_TRUE(found == fresh || (!complete && found == former))
-        << former_count << " files, then " << count << ", killed at step " << step << ": holds " << found.second << " of " << found.first;
+        << former_count << " files, then " << count << ", killed at step " << step << ": holds " << found.second
+        << " of " << found.first;
     publish(folder.path(), 2, "last");
     EXPECT_EQ(held(folder.path()), std::pair(std::string("last"), std::size_t{2}));
     EXPECT_EQ(weight_files(folder.path()), 2u) << "the next save must remove what the killed one left";
@@ -138,7 +142,8 @@ int kill_at_every_step(std::size_t former_count, std::size_t count) {
 
 TEST(WeightSet, IsNeverTornByAKillAtAnyStep) {
   for (std::size_t former = 1; former <= 3; ++former)
-    for (std::size_t count = 1; count <= 3; ++count) EXPECT_GE(kill_at_every_step(former, count), static_cast<int>(count));
+    for (std::size_t count = 1; count <= 3; ++count)
+      EXPECT_GE(kill_at_every_step(former, count), static_cast<int>(count));
   EXPECT_GE(kill_at_every_step(3, 3), 3 + 3 + 2 + 3) << "second names, files, two indices, and clearing up";
 }
 

@@ -1,9 +1,9 @@
 #include "muster/format/zip.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <random>
+
+#include <gtest/gtest.h>
 
 #include "checks.h"
 #include "muster/base/error.h"
@@ -56,15 +56,17 @@ TEST(ZipTest, LargeRecordsHaveWideFields) {
   const std::uint64_t large = std::uint64_t{5} << 30;
   const std::string first = layout.begin("a/1", large, 7), second = layout.begin("a/2", 3, 8), end = layout.end();
   const std::uint64_t second_place = first.size() + large, end_place = second_place + second.size() + 3;
-  ByteSource source{.name = "file", .size = end_place + end.size(), .read = [&](std::uint64_t offset, void* to, std::size_t bytes) {
-    auto* place = static_cast<char*>(to);
-    for (std::size_t i = 0; i < bytes; ++i) {
-      const std::uint64_t at = offset + i;
-      place[i] = at < first.size() ? first[at]
-                 : at >= end_place ? end[at - end_place]
-                 : at >= second_place && at < second_place + second.size() ? second[at - second_place] : '\0';
-    }
-  }};
+  ByteSource source{
+      .name = "file", .size = end_place + end.size(), .read = [&](std::uint64_t offset, void* to, std::size_t bytes) {
+        auto* place = static_cast<char*>(to);
+        for (std::size_t i = 0; i < bytes; ++i) {
+          const std::uint64_t at = offset + i;
+          place[i] = at < first.size()                                         ? first[at]
+                     : at >= end_place                                         ? end[at - end_place]
+                     : at >= second_place && at < second_place + second.size() ? second[at - second_place]
+                                                                               : '\0';
+        }
+      }};
   const auto entries = read_zip(source);
   ASSERT_EQ(entries.size(), 2u);
   EXPECT_EQ(entries[0].bytes, large);
@@ -84,7 +86,8 @@ TEST(ZipTest, RefusesADamagedRecord) {
   bytes[bytes.find("xxx") + 5] = 'y';
   const auto entries = read_zip(source_of(bytes, "file"));
   expect_error<CheckpointError>("MU225", "checksum", [&] { read_record(source_of(bytes, "file"), entries[1], 1000); });
-  expect_error<CheckpointError>("MU225", "more than 99", [&] { read_record(source_of(bytes, "file"), entries[1], 99); });
+  expect_error<CheckpointError>("MU225", "more than 99",
+                                [&] { read_record(source_of(bytes, "file"), entries[1], 99); });
 }
 
 TEST(ZipTest, RefusesADisagreeingHeader) {
@@ -97,11 +100,13 @@ TEST(ZipTest, RefusesTwoRecordsOfOneName) { refuses_zip("one name", archive({{"a
 
 TEST(ZipTest, RefusesRecordsThatShareBytes) {
   std::string bytes = archive({{"a", "11"}, {"b", "22"}}).bytes;
-  // Both entries of the directory point at the first header; the names are made equal in length, so only the overlap is left.
+  // Both entries of the directory point at the first header; the names are made equal in length, so only the overlap is
+  // left.
   const auto directory = bytes.find("PK\x01\x02");
   const auto second = bytes.find("PK\x01\x02", directory + 4);
   std::string same = bytes;
-  std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(directory) + 42, 4, same.begin() + static_cast<std::ptrdiff_t>(second) + 42);
+  std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(directory) + 42, 4,
+              same.begin() + static_cast<std::ptrdiff_t>(second) + 42);
   refuses_zip("disagree", same);
   std::string longer = bytes;
   for (const std::size_t field : {20u, 24u}) longer[directory + field] = 50;
@@ -124,7 +129,9 @@ TEST(ZipTest, EveryCutAndEveryFlippedByteIsReadOrRefused) {
     bytes[place] = static_cast<char>(random());
     try {
       for (const auto& entry : read_zip(source_of(bytes, "file"))) EXPECT_LE(entry.offset + entry.bytes, bytes.size());
-    } catch (const CheckpointError& error) { EXPECT_EQ(error.id(), "MU225"); }
+    } catch (const CheckpointError& error) {
+      EXPECT_EQ(error.id(), "MU225");
+    }
   }
 }
 

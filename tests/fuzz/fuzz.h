@@ -15,7 +15,8 @@ inline void check_message(std::string_view message) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) __builtin_trap();
 }
 
-/// Reads; what is refused by name is as good as what is read. Anything else ends the program, and the fuzzer keeps the input.
+/// Reads; what is refused by name is as good as what is read. Anything else ends the program, and the fuzzer keeps the
+/// input.
 template <class Read>
 int read(const std::uint8_t* data, std::size_t size, Read&& reader) {
   try {

@@ -37,7 +37,8 @@ void read(std::uint8_t which, std::string_view text) {
     const std::string again = to_text(index);
     expect_same(to_text(parse_rank_index(again, "f")), again);
     std::vector<SlicePart> parts;
-    for (const SliceEntry& slice : index.slices) parts.push_back({slice.name, "F32", slice.shape, slice.begin, static_cast<std::int64_t>(which), 0});
+    for (const SliceEntry& slice : index.slices)
+      parts.push_back({slice.name, "F32", slice.shape, slice.begin, static_cast<std::int64_t>(which), 0});
     check_slices(parts, "f");
   } else {
     parse_manifest(text, "f");
@@ -50,6 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   try {
     read(data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
-  } catch (const muster::CheckpointError& error) { muster::fuzz::check_message(error.what()); }
+  } catch (const muster::CheckpointError& error) {
+    muster::fuzz::check_message(error.what());
+  }
   return 0;
 }

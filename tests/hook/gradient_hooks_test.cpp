@@ -1,9 +1,9 @@
 #include "muster/hook/gradient_hooks.h"
 
+#include <stdexcept>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include <stdexcept>
 
 namespace muster::hook {
 namespace {

@@ -1,14 +1,14 @@
 #include "muster/hook/key_fallback.h"
 
-#include "muster/base/error.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
 
 namespace muster::hook {
 namespace {
@@ -79,8 +79,13 @@ TEST_F(KeyFallback, ForwardAndBackwardFillWhatWasDropped) {
 }
 
 TEST_F(KeyFallback, ViewsAndSizesNeedNoBytesAndKeepTheKey) {
-  auto views = std::vector{linear->weight.t(),          linear->weight.view({-1}),  linear->weight[1],      linear->weight.detach(),
-                           linear->weight.reshape({2, 16}), linear->weight.contiguous(), linear->weight.narrow(0, 1, 2)};
+  auto views = std::vector{linear->weight.t(),
+                           linear->weight.view({-1}),
+                           linear->weight[1],
+                           linear->weight.detach(),
+                           linear->weight.reshape({2, 16}),
+                           linear->weight.contiguous(),
+                           linear->weight.narrow(0, 1, 2)};
   for (auto& view : views) EXPECT_TRUE(has_key(view));
   EXPECT_EQ(torch::zeros_like(linear->weight).sum().item<float>(), 0);
   EXPECT_FALSE(has_key(torch::empty_like(linear->weight)));
@@ -138,7 +143,7 @@ TEST_F(KeyFallback, KeyOffMeansUnseen) {
   EXPECT_EQ(recorder->seen.size(), 1u);
 }
 
-TEST_F(KeyFallback, TensorsThatOutliveTheWatcherThrow) {   // MU166
+TEST_F(KeyFallback, TensorsThatOutliveTheWatcherThrow) {  // MU166
   storage.reset();
   recorder.reset();
   try {
@@ -165,7 +170,7 @@ TEST_F(KeyFallback, ManyThreads) {
   EXPECT_EQ(recorder->fills, 1);
 }
 
-TEST(KeyFallbackSwitch, TheVariableKeepsItOut) {   // MU160
+TEST(KeyFallbackSwitch, TheVariableKeepsItOut) {  // MU160
   setenv(kNoKeyFallbackVariable, "1", 1);
   EXPECT_FALSE(key_fallback_allowed());
   try {

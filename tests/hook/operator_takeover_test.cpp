@@ -1,11 +1,11 @@
 #include "muster/hook/operator_takeover.h"
 
-#include "muster/hook/key_fallback.h"
+#include <string>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <string>
+#include "muster/hook/key_fallback.h"
 
 namespace muster::hook {
 namespace {
@@ -31,12 +31,13 @@ TEST(OperatorTakeover, RunsInPlaceOfTheOperator) {
   mark_for_takeover(marked, takeover);
   EXPECT_EQ(takeover_of(handle), takeover);
   const auto other = torch::ones({4}).requires_grad_();
-  const auto sum = other + marked;                     // its result comes from the takeover, with a graph
+  const auto sum = other + marked;  // its result comes from the takeover, with a graph
   EXPECT_TRUE(torch::equal(sum, torch::full({4}, 3.0)));
   sum.sum().backward();
   EXPECT_TRUE(torch::equal(other.grad(), torch::full({4}, 3.0)));
-  EXPECT_TRUE(torch::equal(marked * 2, torch::tensor({0.0f, 2.0f, 4.0f, 6.0f})));   // left to LibTorch
-  EXPECT_TRUE(torch::equal(marked.view({2, 2}) + 1, torch::tensor({{0.0f, 3.0f}, {6.0f, 9.0f}})));   // views carry the mark
+  EXPECT_TRUE(torch::equal(marked * 2, torch::tensor({0.0f, 2.0f, 4.0f, 6.0f})));  // left to LibTorch
+  EXPECT_TRUE(
+      torch::equal(marked.view({2, 2}) + 1, torch::tensor({{0.0f, 3.0f}, {6.0f, 9.0f}})));  // views carry the mark
   EXPECT_NE(takeover->seen.find("aten::mul"), std::string::npos);
 }
 
@@ -50,7 +51,7 @@ TEST(OperatorTakeover, ValuesAndWritesStay) {
   const auto ordinary = torch::ones({4});
   EXPECT_EQ(takeover_of(ordinary), nullptr);
   EXPECT_TRUE(torch::equal(ordinary + ordinary, torch::full({4}, 2.0)));
-  marked.set_data(torch::ones({4}));   // elsewhere: the mark has ended
+  marked.set_data(torch::ones({4}));  // elsewhere: the mark has ended
   EXPECT_EQ(takeover_of(marked), nullptr);
 }
 

@@ -1,13 +1,13 @@
 #include "muster/hook/random_scope.h"
 
-#include <gtest/gtest.h>
-#include <torch/types.h>
-#include <torch/utils.h>
-#include <ATen/CPUGeneratorImpl.h>
-
 #include <functional>
 #include <thread>
 #include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 namespace muster::hook {
 namespace {
@@ -17,7 +17,9 @@ at::Tensor default_state() { return at::detail::getDefaultCPUGenerator().get_sta
 const std::vector<std::function<at::Tensor()>>& drawing() {
   static const std::vector<std::function<at::Tensor()>> all{
       [] { return torch::rand({3}); },
-      [] { return torch::randn({2, 2}); },
+      [] {
+        return torch::randn({2, 2});
+      },
       [] { return torch::randint(100, {5}); },
       [] { return torch::randperm(10); },
       [] { return torch::empty({4}).uniform_(-1, 1); },

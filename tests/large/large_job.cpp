@@ -1,12 +1,13 @@
-// large_job STRATEGY STEPS: a transformer of 400 million parameters learns one line of bytes by heart. Prints a loss a step, and what memory it took.
-#include <muster/accelerator.h>
-
-#include <torch/torch.h>
-
+// large_job STRATEGY STEPS: a transformer of 400 million parameters learns one line of bytes by heart. Prints a loss a
+// step, and what memory it took.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
 
 namespace {
 
@@ -16,11 +17,14 @@ constexpr int64_t kWidth = 1024, kHeads = 16, kLayers = 32, kLength = 48;
 struct BlockImpl : nn::Module {
   nn::LayerNorm first{register_module("first", nn::LayerNorm(nn::LayerNormOptions({kWidth})))},
       second{register_module("second", nn::LayerNorm(nn::LayerNormOptions({kWidth})))};
-  nn::Linear three{register_module("three", nn::Linear(kWidth, 3 * kWidth))}, joined{register_module("joined", nn::Linear(kWidth, kWidth))};
-  nn::Linear up{register_module("up", nn::Linear(kWidth, 4 * kWidth))}, down{register_module("down", nn::Linear(4 * kWidth, kWidth))};
+  nn::Linear three{register_module("three", nn::Linear(kWidth, 3 * kWidth))},
+      joined{register_module("joined", nn::Linear(kWidth, kWidth))};
+  nn::Linear up{register_module("up", nn::Linear(kWidth, 4 * kWidth))},
+      down{register_module("down", nn::Linear(4 * kWidth, kWidth))};
 
   at::Tensor forward(at::Tensor x) {
-    const auto heads = three(first(x)).view({x.size(0), x.size(1), 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
+    const auto heads =
+        three(first(x)).view({x.size(0), x.size(1), 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
     const auto seen = at::scaled_dot_product_attention(heads[0], heads[1], heads[2], {}, 0.0, /*is_causal=*/true);
     x = x + joined(seen.transpose(1, 2).reshape(x.sizes()));
     return x + down(torch::gelu(up(second(x))));
@@ -29,14 +33,17 @@ struct BlockImpl : nn::Module {
 TORCH_MODULE(Block);
 
 struct LargeImpl : nn::Module {
-  nn::Embedding bytes{register_module("bytes", nn::Embedding(256, kWidth))}, places{register_module("places", nn::Embedding(kLength, kWidth))};
+  nn::Embedding bytes{register_module("bytes", nn::Embedding(256, kWidth))},
+      places{register_module("places", nn::Embedding(kLength, kWidth))};
   nn::Sequential blocks{register_module("blocks", nn::Sequential())};
   nn::LayerNorm norm{register_module("norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))};
   nn::Linear head{register_module("head", nn::Linear(kWidth, 256))};
   LargeImpl() {
     for (int64_t i = 0; i < kLayers; ++i) blocks->push_back(Block());
   }
-  at::Tensor forward(const at::Tensor& text) { return head(norm(blocks->forward(bytes(text) + places(torch::arange(kLength))))); }
+  at::Tensor forward(const at::Tensor& text) {
+    return head(norm(blocks->forward(bytes(text) + places(torch::arange(kLength)))));
+  }
 };
 TORCH_MODULE(Large);
 
@@ -56,7 +63,8 @@ int main(int, char** argv) {
   Large net;
   int64_t parameters = 0;
   for (const auto& parameter : net->parameters()) parameters += parameter.numel();
-  auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-4)));
+  auto [model, optimizer] =
+      accelerator.prepare(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-4)));
   if (accelerator.is_main_process()) std::printf("parameters %lld\n", static_cast<long long>(parameters));
 
   const auto text = (torch::arange(kLength + 1).view({1, -1}) * 7 + 31 * accelerator.process_index()) % 256;
@@ -69,6 +77,7 @@ int main(int, char** argv) {
     const auto mean = accelerator.reduce(loss.detach(), "mean").item<double>();
     if (accelerator.is_main_process()) std::printf("loss %.4f\n", mean), std::fflush(stdout);
   }
-  accelerator.print("data {} MiB, resident {} MiB, shared {} MiB", mebibytes("VmData"), mebibytes("VmHWM"), mebibytes("RssShmem"));
+  accelerator.print("data {} MiB, resident {} MiB, shared {} MiB", mebibytes("VmData"), mebibytes("VmHWM"),
+                    mebibytes("RssShmem"));
   return 0;
 }

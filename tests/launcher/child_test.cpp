@@ -1,7 +1,8 @@
 #include "launcher/child.h"
 
-#include <gtest/gtest.h>
 #include <poll.h>
+
+#include <gtest/gtest.h>
 
 #include "launcher/process.h"
 #include "muster/base/error.h"
@@ -56,7 +57,8 @@ TEST(Child, ProgramsAreFoundAsAShellFindsThem) {
   Environment variables{{"PATH", "/nowhere:" + folder.path()}};
   EXPECT_EQ(find_program("prog", variables), program);
   EXPECT_EQ(find_program(program, {}), program);
-  for (auto wrong : {std::string("text"), text, folder.path(), folder.path() + "/none", std::string("none"), std::string()}) {
+  for (auto wrong :
+       {std::string("text"), text, folder.path(), folder.path() + "/none", std::string("none"), std::string()}) {
     try {
       find_program(wrong, variables);
       ADD_FAILURE() << "'" << wrong << "' was found";

@@ -1,8 +1,8 @@
 #include "launcher/console.h"
 
-#include <gtest/gtest.h>
-
 #include <map>
+
+#include <gtest/gtest.h>
 
 #include "launcher/process.h"
 
@@ -44,7 +44,8 @@ TEST(Console, AnUnfinishedLastLineIsWritten) {
 
 TEST(Console, EachRankHasALogFile) {
   Folder folder;
-  Process process(muster_run({"--devices", "2", "--log-dir", folder.path() + "/new/logs", rank_program(), "write", "1", "raw\rtext"}));
+  Process process(muster_run(
+      {"--devices", "2", "--log-dir", folder.path() + "/new/logs", rank_program(), "write", "1", "raw\rtext"}));
   EXPECT_EQ(process.wait(), 0) << process.error();
   EXPECT_EQ(folder.read("new/logs/rank_0.log"), "");
   EXPECT_EQ(folder.read("new/logs/rank_1.log"), "raw\rtext");
@@ -61,7 +62,8 @@ TEST(Console, OnATerminalRankZeroHasOneAndItsBarIsLive) {
   EXPECT_NE(process.out().find("[1] terminal 0\r\n"), std::string::npos) << process.out();
   Process bar(muster_run({"--devices", "1", "sh", "-c", "printf '10%%\\r20%%'"}), setup);
   EXPECT_EQ(bar.wait(), 0);
-  EXPECT_NE(bar.out().find("[0] 20%\x1b[K") == std::string::npos ? bar.out().find("[0] 20%\r") : 0, std::string::npos) << bar.out();
+  EXPECT_NE(bar.out().find("[0] 20%\x1b[K") == std::string::npos ? bar.out().find("[0] 20%\r") : 0, std::string::npos)
+      << bar.out();
 }
 
 }  // namespace

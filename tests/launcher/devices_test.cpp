@@ -1,9 +1,9 @@
 #include "muster/launcher/devices.h"
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
+
+#include <gtest/gtest.h>
 
 #include "launcher/process.h"
 #include "muster/base/error.h"
@@ -19,10 +19,10 @@ struct Case {
 
 TEST(Devices, CountsAndListsMeanWhatUsersOfLightningExpect) {
   const Case cases[] = {
-      {{"cpu", "3", 0}, 3, {}},       {{"", "2", 0}, 2, {}},         {{"auto", "auto", 0}, 1, {}},
-      {{"cpu", "auto", 4}, 1, {}},    {{"", "auto", 4}, 4, {}},      {{"cuda", "-1", 4}, 4, {}},
-      {{"cuda", "3", 4}, 3, {}},      {{"gpu", "3,", 4}, 1, {3}},    {{"", "0,2", 4}, 2, {0, 2}},
-      {{"cuda", "0,", 4}, 1, {0}},    {{"cuda", "2,0", 4}, 2, {2, 0}},
+      {{"cpu", "3", 0}, 3, {}},    {{"", "2", 0}, 2, {}},           {{"auto", "auto", 0}, 1, {}},
+      {{"cpu", "auto", 4}, 1, {}}, {{"", "auto", 4}, 4, {}},        {{"cuda", "-1", 4}, 4, {}},
+      {{"cuda", "3", 4}, 3, {}},   {{"gpu", "3,", 4}, 1, {3}},      {{"", "0,2", 4}, 2, {0, 2}},
+      {{"cuda", "0,", 4}, 1, {0}}, {{"cuda", "2,0", 4}, 2, {2, 0}},
   };
   for (const auto& one : cases) {
     auto choice = choose_devices(one.request);
@@ -33,9 +33,10 @@ TEST(Devices, CountsAndListsMeanWhatUsersOfLightningExpect) {
 
 TEST(Devices, WhatIsWrongIsRefusedWithMU030) {
   const DeviceRequest wrong[] = {
-      {"cpu", "0", 0},     {"cpu", "-1", 0},   {"cpu", "0,2", 0},  {"", "0,2", 0},      {"cpu", "", 0},      {"cpu", "1.5", 0},
-      {"cuda", "2", 0},    {"cuda", "0", 4},   {"cuda", "5", 4},   {"cuda", "-2", 4},   {"cuda", "0,0", 4},  {"cuda", "4,", 4},
-      {"cuda", "0,-1", 4}, {"cuda", "a", 4},   {"cuda", "1.0", 4}, {"cuda", "", 4},     {"cuda", ",", 4},    {"cuda", "True", 4},
+      {"cpu", "0", 0},    {"cpu", "-1", 0},  {"cpu", "0,2", 0},   {"", "0,2", 0},   {"cpu", "", 0},
+      {"cpu", "1.5", 0},  {"cuda", "2", 0},  {"cuda", "0", 4},    {"cuda", "5", 4}, {"cuda", "-2", 4},
+      {"cuda", "0,0", 4}, {"cuda", "4,", 4}, {"cuda", "0,-1", 4}, {"cuda", "a", 4}, {"cuda", "1.0", 4},
+      {"cuda", "", 4},    {"cuda", ",", 4},  {"cuda", "True", 4},
   };
   for (const auto& request : wrong) {
     try {
@@ -56,7 +57,8 @@ TEST(Devices, AcceleratorsAreCountedWithoutADriver) {
   root.write("sys/class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 8\nsimd_count 0\n", 0644);
   root.write("sys/class/kfd/kfd/topology/nodes/1/properties", "cpu_cores_count 0\nsimd_count 304\n", 0644);
   EXPECT_EQ(count_accelerators({}, root.path()), 1);
-  for (auto gpu : {"0000:01:00.0", "0000:02:00.0"}) std::filesystem::create_directories(root.path() + "/proc/driver/nvidia/gpus/" + gpu);
+  for (auto gpu : {"0000:01:00.0", "0000:02:00.0"})
+    std::filesystem::create_directories(root.path() + "/proc/driver/nvidia/gpus/" + gpu);
   EXPECT_EQ(count_accelerators({}, root.path()), 2);
   EXPECT_EQ(count_accelerators({{"CUDA_VISIBLE_DEVICES", "1,3,5"}}, root.path()), 3);
   EXPECT_EQ(count_accelerators({{"CUDA_VISIBLE_DEVICES", "-1"}}, root.path()), 0);

@@ -27,7 +27,8 @@ std::string verdict(const std::vector<SeenRank>& ranks, Waited waited = Waited::
   if (!cause) return "nothing";
   const char* names[] = {"failed", "elsewhere", "left", "abandoned", "silent"};
   return std::string(names[static_cast<int>(cause->kind)]) + " " + std::to_string(cause->rank) +
-         (cause->other < 0 ? "" : " by " + std::to_string(cause->other)) + ", code " + std::to_string(cause->end.exit_code());
+         (cause->other < 0 ? "" : " by " + std::to_string(cause->other)) + ", code " +
+         std::to_string(cause->end.exit_code());
 }
 
 TEST(FirstCause, ACrashCountsBeforeACodeAndACodeBeforeAnAbort) {
@@ -68,8 +69,10 @@ TEST(FirstCause, ARankThatEndedWellIsNamedByTheOneThatLostIt) {
 }
 
 TEST(FirstCause, OfRanksThatLostEachOtherTheFirstToWaitInVainIsRight) {
-  EXPECT_EQ(verdict({lost(ended(0, 1), 1, 10, "MU051: waited"), lost(ended(1, 1), 0, 20, "MU051: was ended")}), "silent 1 by 0, code 1");
-  EXPECT_EQ(verdict({lost(ended(0, 1), 1, 20, "MU051: was ended"), lost(ended(1, 1), 0, 10, "MU051: waited")}), "silent 0 by 1, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1, 10, "MU051: waited"), lost(ended(1, 1), 0, 20, "MU051: was ended")}),
+            "silent 1 by 0, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1, 20, "MU051: was ended"), lost(ended(1, 1), 0, 10, "MU051: waited")}),
+            "silent 0 by 1, code 1");
   EXPECT_EQ(verdict({lost(ended(0, 1), 1, 10), lost(ended(1, 0, SIGSEGV), 0, 20)}), "failed 1, code 139");
 }
 
@@ -77,8 +80,10 @@ TEST(FirstCause, ARankOfAnotherNodeIsLeftToThatNodesLauncher) {
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), lost(runs(3), 2)}), "elsewhere 2 by 0, code 1");
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), ended(3, 4)}), "failed 3, code 4");
   const auto cause = judge({lost(ended(2, 1), 0)}, Waited::not_yet);
-  EXPECT_EQ(describe(*cause, {2, 2}, nullptr)[0], "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0: the first "
-                                                  "cause stands in the output of the launcher there; all ranks of this node are ended.");
+  EXPECT_EQ(
+      describe(*cause, {2, 2}, nullptr)[0],
+      "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0: the first "
+      "cause stands in the output of the launcher there; all ranks of this node are ended.");
 }
 
 TEST(FirstCause, AnErrorThatNobodyCaughtIsToldOnce) {
@@ -88,9 +93,11 @@ TEST(FirstCause, AnErrorThatNobodyCaughtIsToldOnce) {
   auto cause = *judge({zero, one, two}, Waited::not_yet);
   std::deque<std::string> none;
   EXPECT_EQ(describe(cause, {}, &none),
-            (std::vector<std::string>{"muster: MU035: rank 0 exited with code 79 (an error that nobody caught) after 0.0 s; all other ranks are ended.",
+            (std::vector<std::string>{"muster: MU035: rank 0 exited with code 79 (an error that nobody caught) after "
+                                      "0.0 s; all other ranks are ended.",
                                       "muster:   MU170: unknown"}));
-  EXPECT_EQ(other_words({zero, one, two}, cause), (std::vector<std::string>{"muster: rank 1 ended by an error: MU101: other\nline"}));
+  EXPECT_EQ(other_words({zero, one, two}, cause),
+            (std::vector<std::string>{"muster: rank 1 ended by an error: MU101: other\nline"}));
   EXPECT_EQ(other_words({zero, one, two}, std::nullopt).size(), 2u);
   // As an abort: an exit code of the program's own counts before.
   EXPECT_EQ(verdict({zero, ended(1, 3)}), "failed 1, code 3");
@@ -102,14 +109,18 @@ TEST(FirstCause, IsToldInPlainWords) {
   code.after = milliseconds(1240);
   auto lines = describe(code, {}, &last);
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_EQ(lines[0], "muster: MU035: rank 1 exited with code 3 after 1.2 s; all other ranks are ended. Its last lines:");
+  EXPECT_EQ(lines[0],
+            "muster: MU035: rank 1 exited with code 3 after 1.2 s; all other ranks are ended. Its last lines:");
   EXPECT_EQ(lines[2], "muster:   two");
   code.steps = 7;
-  EXPECT_EQ(describe(code, {2, 1}, nullptr)[0], "muster: MU035: rank 1 on node 1 exited with code 3 after 1.2 s, in step 8; all other ranks are ended.");
+  EXPECT_EQ(describe(code, {2, 1}, nullptr)[0],
+            "muster: MU035: rank 1 on node 1 exited with code 3 after 1.2 s, in step 8; all other ranks are ended.");
   last.clear();
   EXPECT_EQ(describe(crash, {}, &last)[0],
-            "muster: MU035: rank 4 was ended by signal 11 (SIGSEGV) after 0.0 s; all other ranks are ended. It had written nothing.");
-  EXPECT_EQ(describe(crash, {}, nullptr)[0], "muster: MU035: rank 4 was ended by signal 11 (SIGSEGV) after 0.0 s; all other ranks are ended.");
+            "muster: MU035: rank 4 was ended by signal 11 (SIGSEGV) after 0.0 s; all other ranks are ended. It had "
+            "written nothing.");
+  EXPECT_EQ(describe(crash, {}, nullptr)[0],
+            "muster: MU035: rank 4 was ended by signal 11 (SIGSEGV) after 0.0 s; all other ranks are ended.");
 }
 
 TEST(FirstCause, DifferentNumbersOfStepsAreCalledThat) {
@@ -117,8 +128,11 @@ TEST(FirstCause, DifferentNumbersOfStepsAreCalledThat) {
   zero.told.steps = 5;
   one.told.steps = 8;
   const auto lines = describe(*judge({zero, one}, Waited::not_yet), {}, nullptr);
-  EXPECT_EQ(lines[0], "muster: MU038: rank 0 left main normally after 5 steps while rank 1 was in step 9: ranks made different numbers of steps; use "
-                      "check_trigger(), so that they leave the loop together. rank 1 was ended by signal 6 (SIGABRT) after 0.0 s; all other ranks are ended.");
+  EXPECT_EQ(lines[0],
+            "muster: MU038: rank 0 left main normally after 5 steps while rank 1 was in step 9: ranks made different "
+            "numbers of steps; use "
+            "check_trigger(), so that they leave the loop together. rank 1 was ended by signal 6 (SIGABRT) after 0.0 "
+            "s; all other ranks are ended.");
 }
 
 }  // namespace

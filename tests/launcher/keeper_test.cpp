@@ -1,8 +1,8 @@
 #include "launcher/keeper.h"
 
-#include <gtest/gtest.h>
-
 #include <csignal>
+
+#include <gtest/gtest.h>
 
 #include "launcher/process.h"
 

@@ -20,7 +20,9 @@ TEST(Launch, TheProgramBecomesRankZeroAndStartsTheOthers) {
   EXPECT_EQ(process.wait(), 0) << process.error();
   for (int rank = 0; rank < 3; ++rank) {
     auto word = std::to_string(rank);
-    EXPECT_NE(process.out().find("launcher muster rank " + word + " of 3 local " + word + " of 3 port "), std::string::npos) << process.out();
+    EXPECT_NE(process.out().find("launcher muster rank " + word + " of 3 local " + word + " of 3 port "),
+              std::string::npos)
+        << process.out();
   }
   auto line = process.out().substr(process.out().find("rank 0 of 3"));
   EXPECT_EQ(line.substr(0, line.find('\n')).find("fd -1"), std::string::npos) << "rank 0 holds the socket of its store";
@@ -36,8 +38,7 @@ TEST(Launch, OneRankIsAloneWithoutProcesses) {
 
 TEST(Launch, UnderALauncherItStartsNothing) {
   for (auto processes : {"0", "2"}) {
-    Process process(muster_run(
-        {"--devices", "2", rank_program(), "launch", processes, "60000", "show"}));
+    Process process(muster_run({"--devices", "2", rank_program(), "launch", processes, "60000", "show"}));
     EXPECT_EQ(process.wait(), 0) << process.error();
     EXPECT_EQ(process.out_lines().size(), 2u) << process.out();
   }
@@ -46,7 +47,9 @@ TEST(Launch, UnderALauncherItStartsNothing) {
 TEST(Launch, AnotherCountThanTheLaunchersIsMU032) {
   Process process(muster_run({"--devices", "2", rank_program(), "launch", "3", "60000", "show"}));
   EXPECT_EQ(process.wait(), 9);
-  EXPECT_NE(process.error().find("MU032: the program asks for 3 ranks on this node, but its launcher (muster) started 2"), std::string::npos)
+  EXPECT_NE(
+      process.error().find("MU032: the program asks for 3 ranks on this node, but its launcher (muster) started 2"),
+      std::string::npos)
       << process.error();
 }
 
@@ -84,7 +87,8 @@ TEST(Launch, UncaughtErrorsThatDifferAreSaidOnceEach) {
   Process process(launched("3", {"throws", "each"}));
   EXPECT_EQ(process.wait(), 79) << process.error();
   EXPECT_GE(times(process.error(), "MU002: of rank "), 1) << process.error();
-  for (auto words : {"MU002: of rank 0", "MU002: of rank 1", "MU002: of rank 2"}) EXPECT_LE(times(process.error(), words), 1) << process.error();
+  for (auto words : {"MU002: of rank 0", "MU002: of rank 1", "MU002: of rank 2"})
+    EXPECT_LE(times(process.error(), words), 1) << process.error();
 }
 
 TEST(Launch, OtherUncaughtExceptionsStayCrashes) {

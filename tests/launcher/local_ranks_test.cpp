@@ -1,15 +1,16 @@
 #include "launcher/local_ranks.h"
 
-#include <gtest/gtest.h>
-
 #include <csignal>
+
+#include <gtest/gtest.h>
 
 #include "launcher/process.h"
 
 namespace muster::launcher::testing {
 namespace {
 
-std::vector<std::string> launched(const std::string& processes, const std::string& exit_ms, const std::vector<std::string>& deed) {
+std::vector<std::string> launched(const std::string& processes, const std::string& exit_ms,
+                                  const std::vector<std::string>& deed) {
   std::vector<std::string> command{rank_program(), "launch", processes, exit_ms};
   command.insert(command.end(), deed.begin(), deed.end());
   return command;

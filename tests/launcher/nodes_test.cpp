@@ -8,8 +8,8 @@ namespace muster::launcher {
 namespace {
 
 TEST(Nodes, ContradictionsAreMU036) {
-  for (const Nodes& wrong : {Nodes{"", 0, 0, 0}, Nodes{"", 0, 1, 1}, Nodes{"a", 0, -1, 2}, Nodes{"a", 0, 2, 2}, Nodes{"a", 70000, 0, 2},
-                             Nodes{"", 0, 0, 2}}) {
+  for (const Nodes& wrong : {Nodes{"", 0, 0, 0}, Nodes{"", 0, 1, 1}, Nodes{"a", 0, -1, 2}, Nodes{"a", 0, 2, 2},
+                             Nodes{"a", 70000, 0, 2}, Nodes{"", 0, 0, 2}}) {
     try {
       check_nodes(wrong);
       ADD_FAILURE() << wrong.node_rank << " of " << wrong.nodes;

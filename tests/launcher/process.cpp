@@ -61,7 +61,8 @@ Process::Process(const std::vector<std::string>& command, const Setup& setup) {
   if (pid_ == 0) {
     dup2(in[0], 0), dup2(out[1], 1), dup2(err[1], 2);
     // Whatever started the tests is no launcher of theirs.
-    for (auto name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MUSTER_JOB", "OMP_NUM_THREADS"}) unsetenv(name);
+    for (auto name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MUSTER_JOB", "OMP_NUM_THREADS"})
+      unsetenv(name);
     for (char* line : variables) putenv(line);
     execvp(arguments[0], arguments.data());
     _exit(127);
@@ -108,8 +109,7 @@ std::string Process::line_with(const std::string& text) {
 }
 
 int Process::wait() {
-  while (read_some()) {
-  }
+  while (read_some()) {}
   int fd = open_pid(pid_);
   pollfd entry{fd, POLLIN, 0};
   if (poll(&entry, 1, kBound) != 1) {

@@ -32,8 +32,7 @@ void say_pid() {
 /// Blocks until a byte or the end comes from stdin of rank 0, the test's way to say "now".
 void await_word() {
   char byte;
-  while (read(0, &byte, 1) < 0) {
-  }
+  while (read(0, &byte, 1) < 0) {}
 }
 
 void got_signal(int number) {
@@ -44,8 +43,9 @@ void got_signal(int number) {
 }
 
 int environment(Words) {
-  for (auto name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                    "OMP_NUM_THREADS", "MUSTER_STRATEGY", "MUSTER_FSDP", "MUSTER_PRECISION", "MUSTER_ACCELERATOR", "MUSTER_TIMEOUT", "TORCHELASTIC_RUN_ID"})
+  for (auto name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+                    "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "MUSTER_STRATEGY", "MUSTER_FSDP",
+                    "MUSTER_PRECISION", "MUSTER_ACCELERATOR", "MUSTER_TIMEOUT", "TORCHELASTIC_RUN_ID"})
     std::printf("%s=%s\n", name, std::getenv(name) ? std::getenv(name) : "-");
   return 0;
 }
@@ -58,7 +58,8 @@ int secret(Words) {
 /// lines COUNT: lines in pieces, to both streams in turn.
 int lines(Words words) {
   for (int i = 0; i < std::atoi(words[0]); ++i) {
-    std::string line = "rank " + std::to_string(cluster.rank) + " line " + std::to_string(i) + std::string(i % 90, '.') + "\n";
+    std::string line =
+        "rank " + std::to_string(cluster.rank) + " line " + std::to_string(i) + std::string(i % 90, '.') + "\n";
     size_t half = line.size() / 2;
     [[maybe_unused]] auto a = write(1, line.data(), half);
     [[maybe_unused]] auto b = write(1, line.data() + half, line.size() - half);
@@ -68,7 +69,8 @@ int lines(Words words) {
 
 /// write RANK TEXT: rank RANK writes TEXT as it is.
 int write_text(Words words) {
-  if (cluster.rank == std::atoi(words[0])) [[maybe_unused]] auto written = write(1, words[1], std::strlen(words[1]));
+  if (cluster.rank == std::atoi(words[0])) [[maybe_unused]]
+    auto written = write(1, words[1], std::strlen(words[1]));
   return 0;
 }
 
@@ -119,9 +121,9 @@ int input(Words) {
 }
 
 int show(Words) {
-  std::printf("launcher %s rank %d of %d local %d of %d port %d fd %d\n", std::string(to_string(cluster.launcher)).c_str(),
-              cluster.rank, cluster.world_size, cluster.local_rank, cluster.local_world_size, cluster.main_port,
-              cluster.store_listen_fd);
+  std::printf("launcher %s rank %d of %d local %d of %d port %d fd %d\n",
+              std::string(to_string(cluster.launcher)).c_str(), cluster.rank, cluster.world_size, cluster.local_rank,
+              cluster.local_world_size, cluster.main_port, cluster.store_listen_fd);
   std::fflush(stdout);
   return 0;
 }
@@ -142,12 +144,13 @@ int echo(Words words) {
   throw std::runtime_error("the other rank is gone");
 }
 
-/// throws KIND: an error of Muster on all ranks ("same"), one of each rank's own ("each"), a longer one than fits ("long"), or another
-/// exception ("other").
+/// throws KIND: an error of Muster on all ranks ("same"), one of each rank's own ("each"), a longer one than fits
+/// ("long"), or another exception ("other").
 int throws(Words words) {
   if (!std::strcmp(words[0], "other")) throw std::runtime_error("no error of Muster");
-  const std::string text = !std::strcmp(words[0], "long") ? std::string(5000, 'x')
-                           : !std::strcmp(words[0], "each") ? "of rank " + std::to_string(cluster.rank) : "unknown thing\nthere is another";
+  const std::string text = !std::strcmp(words[0], "long")   ? std::string(5000, 'x')
+                           : !std::strcmp(words[0], "each") ? "of rank " + std::to_string(cluster.rank)
+                                                            : "unknown thing\nthere is another";
   std::printf("held back");
   throw muster::ConfigError("MU002", text);
 }
@@ -158,11 +161,22 @@ int leave(Words words) {
   std::exit(std::atoi(words[0]));
 }
 
-const std::map<std::string, int (*)(Words)> kDeeds = {
-    {"environment", environment}, {"lines", lines},       {"write", write_text}, {"fail", fail},   {"family", family},
-    {"handle", handle},           {"ignore", ignore},     {"terminal", terminal}, {"input", input}, {"show", show},   {"secret", secret},
-    {"show_and_wait", show_and_wait}, {"exits", exits},   {"echo", echo},        {"leave", leave},
-    {"throws", throws}};
+const std::map<std::string, int (*)(Words)> kDeeds = {{"environment", environment},
+                                                      {"lines", lines},
+                                                      {"write", write_text},
+                                                      {"fail", fail},
+                                                      {"family", family},
+                                                      {"handle", handle},
+                                                      {"ignore", ignore},
+                                                      {"terminal", terminal},
+                                                      {"input", input},
+                                                      {"show", show},
+                                                      {"secret", secret},
+                                                      {"show_and_wait", show_and_wait},
+                                                      {"exits", exits},
+                                                      {"echo", echo},
+                                                      {"leave", leave},
+                                                      {"throws", throws}};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "launcher/rank_output.h"
 
 #include <fcntl.h>
+
 #include <gtest/gtest.h>
 
 #include "launcher/descriptor.h"
@@ -84,12 +85,15 @@ TEST(RankOutput, TheTailIsShortAndEndlessLinesAreCut) {
 }
 
 TEST(RankOutput, TheTailKeepsTheWordsOfAnExceptionAndNotItsFrames) {
-  std::vector<std::string> pieces{"  what():  shapes cannot be multiplied\n", "Exception raised from addmm at a.cpp:1 (most recent call first):\n"};
-  for (int i = 0; i < 30; ++i) pieces.push_back("frame #" + std::to_string(i) + ": c10::Error::Error() + 0x96 (0x7f in libc10.so)\n");
+  std::vector<std::string> pieces{"  what():  shapes cannot be multiplied\n",
+                                  "Exception raised from addmm at a.cpp:1 (most recent call first):\n"};
+  for (int i = 0; i < 30; ++i)
+    pieces.push_back("frame #" + std::to_string(i) + ": c10::Error::Error() + 0x96 (0x7f in libc10.so)\n");
   pieces.push_back("frame # of a picture\n");
   const auto result = show(pieces);
   EXPECT_EQ(result.tail, (std::deque<std::string>{"  what():  shapes cannot be multiplied",
-                                                  "Exception raised from addmm at a.cpp:1 (most recent call first):", "frame # of a picture"}));
+                                                  "Exception raised from addmm at a.cpp:1 (most recent call first):",
+                                                  "frame # of a picture"}));
   EXPECT_NE(result.screen.find("frame #29"), std::string::npos);
 }
 

@@ -1,10 +1,10 @@
 #include "muster/launcher/run.h"
 
-#include <gtest/gtest.h>
-
 #include <csignal>
 #include <memory>
 #include <tuple>
+
+#include <gtest/gtest.h>
 
 #include "launcher/process.h"
 #include "muster/cluster/listening_socket.h"
@@ -12,19 +12,22 @@
 namespace muster::launcher::testing {
 namespace {
 
-std::string rest_after(const std::string& line, const std::string& words) { return line.substr(line.find(words) + words.size()); }
+std::string rest_after(const std::string& line, const std::string& words) {
+  return line.substr(line.find(words) + words.size());
+}
 
 TEST(Run, EveryRankLearnsWhoItIs) {
-  Process process(muster_run({"--devices", "3", "--strategy", "ddp", "--precision", "bf16-mixed", "--accelerator", "cpu", "--timeout", "60",
-                              "--threads", "2", rank_program(), "environment"}));
+  Process process(muster_run({"--devices", "3", "--strategy", "ddp", "--precision", "bf16-mixed", "--accelerator",
+                              "cpu", "--timeout", "60", "--threads", "2", rank_program(), "environment"}));
   ASSERT_EQ(process.wait(), 0) << process.error();
   auto out = process.out();
   for (int rank = 0; rank < 3; ++rank) {
     std::string prefix = "[" + std::to_string(rank) + "] ";
     for (auto line : {"RANK=" + std::to_string(rank), "LOCAL_RANK=" + std::to_string(rank), std::string("WORLD_SIZE=3"),
                       std::string("LOCAL_WORLD_SIZE=3"), std::string("GROUP_RANK=0"), std::string("GROUP_WORLD_SIZE=1"),
-                      std::string("MASTER_ADDR=127.0.0.1"), std::string("OMP_NUM_THREADS=2"), std::string("MUSTER_STRATEGY=ddp"),
-                      std::string("MUSTER_PRECISION=bf16-mixed"), std::string("MUSTER_ACCELERATOR=cpu"), std::string("MUSTER_TIMEOUT=60")})
+                      std::string("MASTER_ADDR=127.0.0.1"), std::string("OMP_NUM_THREADS=2"),
+                      std::string("MUSTER_STRATEGY=ddp"), std::string("MUSTER_PRECISION=bf16-mixed"),
+                      std::string("MUSTER_ACCELERATOR=cpu"), std::string("MUSTER_TIMEOUT=60")})
       EXPECT_NE(out.find(prefix + line + "\n"), std::string::npos) << prefix << line << " is missing in\n" << out;
   }
 }
@@ -61,12 +64,15 @@ TEST(Run, TheSecretOfAFileIsHandedOn) {
 
 TEST(Run, FlagsCountMoreThanVariablesAndVariablesMoreThanTheFile) {
   Folder folder;
-  auto file = folder.write("run.yaml", "run:\n  devices: 2\n  strategy: fsdp\n  precision: 64-true\n  fsdp: [unit_classes=Block, stage=full]\n", 0644);
+  auto file = folder.write(
+      "run.yaml",
+      "run:\n  devices: 2\n  strategy: fsdp\n  precision: 64-true\n  fsdp: [unit_classes=Block, stage=full]\n", 0644);
   Process::Setup setup;
   setup.environment = {"MUSTER_STRATEGY=hsdp"};
   Process process(muster_run({"--config", file, "--precision", "32-true", rank_program(), "environment"}), setup);
   ASSERT_EQ(process.wait(), 0) << process.error();
-  for (auto line : {"[1] WORLD_SIZE=2\n", "[1] MUSTER_STRATEGY=hsdp\n", "[1] MUSTER_FSDP=unit_classes=Block,stage=full\n", "[1] MUSTER_PRECISION=32-true\n"})
+  for (auto line : {"[1] WORLD_SIZE=2\n", "[1] MUSTER_STRATEGY=hsdp\n",
+                    "[1] MUSTER_FSDP=unit_classes=Block,stage=full\n", "[1] MUSTER_PRECISION=32-true\n"})
     EXPECT_NE(process.out().find(line), std::string::npos) << process.out();
 }
 
@@ -80,7 +86,8 @@ TEST(Run, TwoJobsAtOnceHaveTwoPortsAndRankZeroHoldsThem) {
   };
   int one = port(first), two = port(second);
   EXPECT_NE(one, two);
-  for (int taken : {one, two}) EXPECT_ANY_THROW(cluster::ListeningSocket(taken, "127.0.0.1")) << "nobody listens on port " << taken;
+  for (int taken : {one, two})
+    EXPECT_ANY_THROW(cluster::ListeningSocket(taken, "127.0.0.1")) << "nobody listens on port " << taken;
   for (auto* process : {&first, &second}) process->signal(SIGINT);
   EXPECT_EQ(first.wait(), 130);
   EXPECT_EQ(second.wait(), 130);
@@ -90,7 +97,8 @@ TEST(Run, AnUncaughtErrorOfAllRanksIsSaidOnceAndHasAnExitCode) {
   Folder folder;
   Process process(muster_run({"--devices", "4", "--log-dir", folder.path(), rank_program(), "throws", "same"}));
   EXPECT_EQ(process.wait(), 79) << process.error();
-  EXPECT_EQ(times(process.error(), "muster:   MU002: unknown thing\nmuster:   there is another\n"), 1) << process.error();
+  EXPECT_EQ(times(process.error(), "muster:   MU002: unknown thing\nmuster:   there is another\n"), 1)
+      << process.error();
   EXPECT_EQ(times(process.error(), "MU002"), 1) << process.error();
   EXPECT_EQ(times(process.error(), "exited with code 79 (an error that nobody caught)"), 1) << process.error();
   for (int rank = 0; rank < 4; ++rank) {
@@ -106,7 +114,8 @@ TEST(Run, UncaughtErrorsThatDifferAreSaidOnceEach) {
   Process process(muster_run({"--devices", "2", rank_program(), "throws", "each"}));
   EXPECT_EQ(process.wait(), 79) << process.error();
   EXPECT_GE(times(process.error(), "MU002: of rank "), 1) << process.error();
-  for (auto words : {"MU002: of rank 0", "MU002: of rank 1"}) EXPECT_LE(times(process.error(), words), 1) << process.error();
+  for (auto words : {"MU002: of rank 0", "MU002: of rank 1"})
+    EXPECT_LE(times(process.error(), words), 1) << process.error();
 }
 
 TEST(Run, AnErrorThatTheLauncherCannotSayIsSaidByTheRank) {
@@ -141,16 +150,19 @@ TEST(Run, RefusesBeforeAnythingStarts) {
       {{}, "MU031: no program is given"},
       {{"--devices", "0", rank_program(), "show"}, "MU030"},
       {{"--devices", "x", rank_program(), "show"}, "MU030"},
-      {{"--threads", "x", rank_program(), "show"}, "MU002: flag --threads: option 'threads' is 'x', but a whole number is wanted"},
+      {{"--threads", "x", rank_program(), "show"},
+       "MU002: flag --threads: option 'threads' is 'x', but a whole number is wanted"},
       {{"--nodes", "2", rank_program(), "show"}, "MU036"},
       {{"--threads", "-2", rank_program(), "show"}, "MU036"},
       {{"--main-port", std::to_string(taken.port()), "--devices", "2", rank_program(), "show"}, "MU033"},
       {{"--log-dir", text, rank_program(), "show"}, "MU037"},
       {{"--no-such-flag", rank_program(), "show"}, "MU006: muster run knows no flag '--no-such-flag'"},
       {{"--config", "/no/such/file", rank_program(), "show"}, "MU004"},
-      {{"--strategy", "fsdpp", rank_program(), "show"}, "MU170: unknown strategy 'fsdpp'; the known ones are auto, ddp, "},
+      {{"--strategy", "fsdpp", rank_program(), "show"},
+       "MU170: unknown strategy 'fsdpp'; the known ones are auto, ddp, "},
       {{"--strategy", "dp", rank_program(), "show"}, "MU197"},
-      {{"--precision", "bf17", rank_program(), "show"}, "MU130: unknown precision 'bf17'; the known ones are 32-true, "},
+      {{"--precision", "bf17", rank_program(), "show"},
+       "MU130: unknown precision 'bf17'; the known ones are 32-true, "},
       {{"--fsdp", "unit_clases=Block", rank_program(), "show"}, "MU196: sharded training has no option 'unit_clases'"},
       {{"--fsdp", "stage=all", rank_program(), "show"}, "MU002"},
       {{"--strategy", "ddp", "--fsdp", "stage=full", rank_program(), "show"}, "MU171"},
@@ -158,7 +170,8 @@ TEST(Run, RefusesBeforeAnythingStarts) {
   for (const auto& refusal : refusals) {
     Process process(muster_run(refusal.arguments));
     EXPECT_EQ(process.wait(), 2);
-    EXPECT_NE(process.error().find(refusal.words), std::string::npos) << "wanted: " << refusal.words << "\ngot: " << process.error();
+    EXPECT_NE(process.error().find(refusal.words), std::string::npos)
+        << "wanted: " << refusal.words << "\ngot: " << process.error();
     EXPECT_EQ(process.out(), "");
   }
 }
@@ -168,7 +181,8 @@ TEST(Run, AnUnknownKeyInTheFileListsTheKnownOnes) {
   auto file = folder.write("run.yaml", "run:\n  devices: 2\n  stratgy: ddp\n", 0644);
   Process process(muster_run({"--config", file, rank_program(), "show"}));
   EXPECT_EQ(process.wait(), 2);
-  EXPECT_NE(process.error().find("MU001: " + file + " line 3: unknown option 'stratgy' in section 'run'; known: accelerator, devices"),
+  EXPECT_NE(process.error().find("MU001: " + file +
+                                 " line 3: unknown option 'stratgy' in section 'run'; known: accelerator, devices"),
             std::string::npos)
       << process.error();
 }

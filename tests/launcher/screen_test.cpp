@@ -1,10 +1,11 @@
 #include "launcher/screen.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <csignal>
+
+#include <gtest/gtest.h>
 
 #include "launcher/descriptor.h"
 

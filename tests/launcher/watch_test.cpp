@@ -24,7 +24,8 @@ TEST_P(WatchFailure, EndsAllWithTheFirstCause) {
   Process process(muster_run(arguments));
   EXPECT_EQ(process.wait(), failure.code);
   EXPECT_NE(process.error().find("muster: MU035: rank 1 " + failure.words), std::string::npos) << process.error();
-  EXPECT_NE(process.error().find("muster:   about to fail\n"), std::string::npos) << "its last line is missing:\n" << process.error();
+  EXPECT_NE(process.error().find("muster:   about to fail\n"), std::string::npos) << "its last line is missing:\n"
+                                                                                  << process.error();
 }
 
 INSTANTIATE_TEST_SUITE_P(Causes, WatchFailure,

@@ -1,6 +1,6 @@
 // Tests that leave something behind, for leftovers_test.py.
 #include <fcntl.h>
-#include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -8,9 +8,10 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <signal.h>
 #include <string>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 namespace {
 
@@ -28,7 +29,9 @@ TEST(Leaves, Nothing) {
   std::filesystem::remove(folder);
 }
 
-TEST(Leaves, Folder) { EXPECT_TRUE(std::filesystem::create_directory(std::filesystem::temp_directory_path() / "leaves-folder")); }
+TEST(Leaves, Folder) {
+  EXPECT_TRUE(std::filesystem::create_directory(std::filesystem::temp_directory_path() / "leaves-folder"));
+}
 
 TEST(Leaves, Thread) {
   std::thread([] {

@@ -1,8 +1,7 @@
-// Part of every test program: it fails if its tests leave a thread, a process, an open file, a shared memory segment or something in
-// the folder for temporary files behind.
+// Part of every test program: it fails if its tests leave a thread, a process, an open file, a shared memory segment or
+// something in the folder for temporary files behind.
 #include <dirent.h>
 #include <dlfcn.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -23,6 +22,8 @@
 #include <thread>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 namespace muster::leftovers {
 namespace {
 
@@ -42,9 +43,10 @@ std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;
   auto* opened = ::opendir(folder.c_str());
   if (!opened) return names;
-  const auto own = std::to_string(::dirfd(opened));   // listing the open files opens one
+  const auto own = std::to_string(::dirfd(opened));  // listing the open files opens one
   while (const auto* entry = ::readdir(opened))
-    if (entry->d_name[0] != '.' && (!folder.ends_with("/fd") || entry->d_name != own)) names.emplace_back(entry->d_name);
+    if (entry->d_name[0] != '.' && (!folder.ends_with("/fd") || entry->d_name != own))
+      names.emplace_back(entry->d_name);
   ::closedir(opened);
   return names;
 }
@@ -89,7 +91,7 @@ std::set<std::string> openmp_threads() {
     const std::lock_guard lock(told.mutex);
     told.all.insert(std::to_string(::syscall(SYS_gettid)));
   };
-  if (parallel) parallel(tell, &names, 2, 0);   // a smaller team than before lets the others go
+  if (parallel) parallel(tell, &names, 2, 0);  // a smaller team than before lets the others go
   return std::move(names.all);
 }
 
@@ -98,8 +100,10 @@ Found threads() {
   const auto pool = openmp_threads();
   for (const auto& id : entries("/proc/self/task")) {
     const auto path = "/proc/self/task/" + id, name = first_line(path + "/comm");
-    const bool known = std::any_of(std::begin(kKnown), std::end(kKnown), [&](const Known& one) { return name.starts_with(one.thread); });
-    if (!known && !pool.contains(id)) found["thread " + id + " " + stat_field(path + "/stat", kStart)] = "the thread '" + name + "' (" + id + ")";
+    const bool known = std::any_of(std::begin(kKnown), std::end(kKnown),
+                                   [&](const Known& one) { return name.starts_with(one.thread); });
+    if (!known && !pool.contains(id))
+      found["thread " + id + " " + stat_field(path + "/stat", kStart)] = "the thread '" + name + "' (" + id + ")";
   }
   return found;
 }
@@ -110,7 +114,8 @@ Found processes() {
   for (const auto& id : entries("/proc")) {
     const auto path = "/proc/" + id;
     if (is_number(id) && stat_field(path + "/stat", kParent) == own)
-      found["process " + id + " " + stat_field(path + "/stat", kStart)] = "the process '" + first_line(path + "/comm") + "' (" + id + ")";
+      found["process " + id + " " + stat_field(path + "/stat", kStart)] =
+          "the process '" + first_line(path + "/comm") + "' (" + id + ")";
   }
   return found;
 }
@@ -185,7 +190,7 @@ class OwnTemporaryFolder : public ::testing::Environment {
   void SetUp() override {
     const char* given = std::getenv("TMPDIR");
     const char* parents = std::getenv(kVariable);
-    if (given && parents && std::string_view(given) == parents) return;   // a rank
+    if (given && parents && std::string_view(given) == parents) return;  // a rank
     path_ = std::string(given ? given : "/tmp") + "/mt-XXXXXX";
     ASSERT_NE(::mkdtemp(path_.data()), nullptr) << path_;
     ::setenv(kVariable, path_.c_str(), 1);
@@ -195,7 +200,8 @@ class OwnTemporaryFolder : public ::testing::Environment {
   void TearDown() override {
     if (path_.empty()) return;
     for (const auto& name : entries(path_))
-      if (!is_meeting_place(name)) ADD_FAILURE() << "the tests of this program left " << path_ << "/" << name << " behind";
+      if (!is_meeting_place(name))
+        ADD_FAILURE() << "the tests of this program left " << path_ << "/" << name << " behind";
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }

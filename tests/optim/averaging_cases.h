@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/optim/averaging.h"
-
-#include <torch/torch.h>
-
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <torch/torch.h>
+
+#include "muster/optim/averaging.h"
 
 namespace muster::optim::testing {
 
@@ -16,7 +16,7 @@ struct NormedImpl : torch::nn::Module {
     linear = register_module("linear", torch::nn::Linear(5, 4));
     norm = register_module("norm", torch::nn::BatchNorm1d(4));
     for (auto tensor : parameters()) tensor.set_data(tensor.to(torch::kDouble));
-    for (auto tensor : buffers())   // not to(): it would make a double of the count too
+    for (auto tensor : buffers())  // not to(): it would make a double of the count too
       if (tensor.is_floating_point()) tensor.set_data(tensor.to(torch::kDouble));
   }
   torch::Tensor forward(const torch::Tensor& x) { return norm(linear(x)); }

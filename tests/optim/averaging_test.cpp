@@ -1,10 +1,10 @@
 #include "muster/optim/averaging.h"
 
-#include "muster/testing/thrown.h"
-#include "optim/averaging_cases.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "muster/testing/thrown.h"
+#include "optim/averaging_cases.h"
 
 namespace muster::optim {
 namespace {
@@ -58,8 +58,7 @@ TEST(Averaging, ScopeLendsTheWeightsAndGivesThemBack) {
       EXPECT_EQ(muster::testing::thrown_id([&] { average.use([] {}); }), "MU141");
       throw 1;
     });
-  } catch (int) {
-  }
+  } catch (int) {}
   EXPECT_TRUE(equal_values(values_of(*net), trained));
   EXPECT_TRUE(torch::equal(average.state_dict()[0].second, averaged));
   EXPECT_TRUE(torch::equal(average.use([&] { return net->linear->weight.detach().clone(); }), averaged));

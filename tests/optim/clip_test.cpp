@@ -1,13 +1,13 @@
 #include "muster/optim/clip.h"
 
-#include "muster/testing/thrown.h"
-#include "optim/models.h"
+#include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cmath>
-#include <limits>
+#include "muster/testing/thrown.h"
+#include "optim/models.h"
 
 namespace muster::optim {
 namespace {
@@ -16,7 +16,8 @@ constexpr double kNoBound = std::numeric_limits<double>::infinity();
 
 std::vector<at::Tensor> with_gradients(uint64_t seed) {
   auto parameters = testing::odd_parameters(at::kDouble);
-  std::erase_if(parameters, [](const at::Tensor& one) { return one.numel() == 0; });   // LibTorch's own clipping fails on it
+  std::erase_if(parameters,
+                [](const at::Tensor& one) { return one.numel() == 0; });  // LibTorch's own clipping fails on it
   testing::set_gradients(parameters, seed);
   return parameters;
 }
@@ -26,7 +27,8 @@ TEST(Clip, IsThatOfLibTorchForEveryOrder) {
     const auto mine = with_gradients(7), theirs = with_gradients(7);
     const double norm = clip_grad_norm_(mine, 0.7, {.norm_type = p});
     EXPECT_NEAR(norm / torch::nn::utils::clip_grad_norm_(theirs, 0.7, p), 1.0, 1e-12) << p;
-    for (size_t i = 0; i < mine.size(); ++i) EXPECT_TRUE(torch::allclose(mine[i].grad(), theirs[i].grad(), 1e-11, 1e-14)) << p;
+    for (size_t i = 0; i < mine.size(); ++i)
+      EXPECT_TRUE(torch::allclose(mine[i].grad(), theirs[i].grad(), 1e-11, 1e-14)) << p;
     EXPECT_NEAR(clip_grad_norm_(mine, kNoBound, {.norm_type = p}), 0.7, 1e-5) << p;
   }
   EXPECT_EQ(muster::testing::thrown_id([] { clip_grad_norm_(with_gradients(1), 1.0, {.norm_type = 0.0}); }), "MU144");
@@ -54,7 +56,8 @@ TEST(Clip, DoesWhatItIsToldAboutNonFiniteNorms) {
     groups.emplace_back(a);
     groups.emplace_back(b);
     torch::optim::SGD sgd(groups, torch::optim::SGDOptions(0.1));
-    EXPECT_EQ(muster::testing::thrown_id([&] { clip_grad_norm_(sgd, 1.0, {.non_finite = NonFinite::error}); }), "MU143");
+    EXPECT_EQ(muster::testing::thrown_id([&] { clip_grad_norm_(sgd, 1.0, {.non_finite = NonFinite::error}); }),
+              "MU143");
     const auto untouched = b[0].grad().clone();
     EXPECT_TRUE(torch::equal(b[0].grad(), untouched));
     const auto before = testing::copies(b);

@@ -1,15 +1,15 @@
 #include "muster/optim/elementwise.h"
 
-#include "muster/optim/optimizer_state.h"
-#include "muster/optim/schedulers.h"
-#include "muster/testing/thrown.h"
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <string>
-#include <utility>
-#include <vector>
+#include "muster/optim/optimizer_state.h"
+#include "muster/optim/schedulers.h"
+#include "muster/testing/thrown.h"
 
 namespace muster {
 namespace {
@@ -43,7 +43,7 @@ struct ByHand {
 std::vector<Tensor> parameters_of_all_layouts() {
   return {torch::arange(6.0, torch::kDouble).view({2, 3}).requires_grad_(),
           torch::arange(12.0, torch::kDouble).view({3, 4}).t().detach().requires_grad_(),
-          torch::arange(24.0, torch::kDouble).view({4, 6}).slice(1, 0, 6, 2).detach().requires_grad_(),   // with gaps
+          torch::arange(24.0, torch::kDouble).view({4, 6}).slice(1, 0, 6, 2).detach().requires_grad_(),  // with gaps
           torch::ones({}, torch::kDouble).requires_grad_()};
 }
 
@@ -124,7 +124,8 @@ TEST(Elementwise, ChangesOfStateReachTensorsOfTheParametersShape) {
   parameter.mutable_grad() = torch::ones({3, 2});
   rmsprop.step();
   change_state(rmsprop, parameter, [](const Tensor& whole) { return whole.flatten().narrow(0, 0, 4).clone(); });
-  const auto& state = static_cast<torch::optim::RMSpropParamState&>(*rmsprop.state().at(parameter.unsafeGetTensorImpl()));
+  const auto& state =
+      static_cast<torch::optim::RMSpropParamState&>(*rmsprop.state().at(parameter.unsafeGetTensorImpl()));
   EXPECT_EQ(state.square_avg().sizes(), at::IntArrayRef({4}));
   EXPECT_EQ(state.momentum_buffer().sizes(), at::IntArrayRef({4}));
   EXPECT_EQ(state.step(), 1);

@@ -1,12 +1,12 @@
 #include "optim/exact_sum.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace muster::optim {
 namespace {
@@ -32,7 +32,9 @@ TEST(ExactSum, KeepsWhatRoundingLoses) {
 TEST(ExactSum, HasOneResultForAnyOrderAndDivision) {
   std::mt19937_64 random(3);
   std::vector<double> terms;
-  for (int i = 0; i < 2000; ++i) terms.push_back(std::ldexp(1.0 + static_cast<double>(random() >> 12) * 0x1p-52, static_cast<int>(random() % 200) - 100));
+  for (int i = 0; i < 2000; ++i)
+    terms.push_back(
+        std::ldexp(1.0 + static_cast<double>(random() >> 12) * 0x1p-52, static_cast<int>(random() % 200) - 100));
   const double whole = sum_of(terms);
   long double wanted = 0;
   std::sort(terms.begin(), terms.end());
@@ -68,7 +70,8 @@ TEST(AddPowers, SumsBlocksInOneOrder) {
     ExactSum sum;
     add_powers(sum, elements.data(), 150, p);
     long double wanted = 0;
-    for (const float x : elements) wanted += std::pow(std::abs(static_cast<long double>(x)), static_cast<long double>(p));
+    for (const float x : elements)
+      wanted += std::pow(std::abs(static_cast<long double>(x)), static_cast<long double>(p));
     EXPECT_NEAR(ExactSum::value(sum.words()) / static_cast<double>(wanted), 1.0, 1e-15);
     ExactSum filled;
     elements.resize(192);

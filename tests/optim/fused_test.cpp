@@ -1,13 +1,13 @@
 #include "muster/optim/fused.h"
 
+#include <functional>
+
+#include <gtest/gtest.h>
+
 #include "muster/base/error.h"
 #include "muster/optim/elementwise.h"
 #include "muster/testing/thrown.h"
 #include "optim/models.h"
-
-#include <gtest/gtest.h>
-
-#include <functional>
 
 namespace muster::optim {
 namespace {
@@ -28,7 +28,8 @@ struct RuleCase {
 
 /// An optimizer of one's own: Lion with decoupled weight decay.
 struct Lion : ElementwiseOptimizer {
-  Lion(Groups groups, double lr) : ElementwiseOptimizer(std::move(groups), {{"lr", lr}, {"beta", 0.9}, {"weight_decay", 0.02}}, {"exp_avg"}) {}
+  Lion(Groups groups, double lr)
+      : ElementwiseOptimizer(std::move(groups), {{"lr", lr}, {"beta", 0.9}, {"weight_decay", 0.02}}, {"exp_avg"}) {}
   void update(const ElementwiseOptions& options, const ElementwiseUpdate& u) override {
     u.value.mul_(1 - options.at("lr") * options.at("weight_decay"));
     u.value.sub_((u.states[0] * 0.9 + u.gradient * 0.1).sign_(), options.at("lr"));
@@ -39,26 +40,36 @@ struct Lion : ElementwiseOptimizer {
 std::vector<RuleCase> every_rule() {
   return {
       {"sgd", [](Groups g) { return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).weight_decay(0.02)); }},
-      {"momentum", [](Groups g) {
+      {"momentum",
+       [](Groups g) {
          return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.02));
        }},
-      {"nesterov", [](Groups g) { return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).momentum(0.9).nesterov(true)); }},
+      {"nesterov",
+       [](Groups g) { return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).momentum(0.9).nesterov(true)); }},
       {"adam", [](Groups g) { return std::make_unique<lib::Adam>(g, lib::AdamOptions(0.1).weight_decay(0.03)); }},
       {"adam_amsgrad", [](Groups g) { return std::make_unique<lib::Adam>(g, lib::AdamOptions(0.1).amsgrad(true)); }},
-      {"adamw", [](Groups g) { return std::make_unique<lib::AdamW>(g, lib::AdamWOptions(0.1).betas({0.8, 0.95})); }},
-      {"adamw_amsgrad", [](Groups g) {
+      {"adamw",
+       [](Groups g) {
+         return std::make_unique<lib::AdamW>(g, lib::AdamWOptions(0.1).betas({0.8, 0.95}));
+       }},
+      {"adamw_amsgrad",
+       [](Groups g) {
          return std::make_unique<lib::AdamW>(g, lib::AdamWOptions(0.1).weight_decay(0.1).amsgrad(true).eps(1e-6));
        }},
-      {"adagrad", [](Groups g) {
+      {"adagrad",
+       [](Groups g) {
          return std::make_unique<lib::Adagrad>(
              g, lib::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.02).initial_accumulator_value(0.5));
        }},
       {"rmsprop", [](Groups g) { return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01)); }},
-      {"rmsprop_momentum", [](Groups g) {
+      {"rmsprop_momentum",
+       [](Groups g) {
          return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).momentum(0.8).weight_decay(0.02));
        }},
-      {"rmsprop_centered", [](Groups g) { return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).centered(true).eps(1e-3)); }},
-      {"rmsprop_both", [](Groups g) {
+      {"rmsprop_centered",
+       [](Groups g) { return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).centered(true).eps(1e-3)); }},
+      {"rmsprop_both",
+       [](Groups g) {
          return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).centered(true).momentum(0.8).eps(1e-3));
        }},
       {"lion", [](Groups g) { return std::make_unique<Lion>(g, 0.01); }},
@@ -72,7 +83,8 @@ struct Pair {
   FusedOptimizer optimizer;
 
   Pair(const Maker& make, std::vector<at::Tensor> parameters)
-      : mine(std::move(parameters)), theirs(copies(mine)), inner(make({mine})), peer(make({theirs})), optimizer(*inner) {}
+      : mine(std::move(parameters)), theirs(copies(mine)), inner(make({mine})), peer(make({theirs})),
+        optimizer(*inner) {}
 
   void step(uint64_t seed) {
     set_gradients(mine, seed);
@@ -205,7 +217,8 @@ TEST(Fused, SparseGradientGoesThroughTheOwnStep) {
       if (name[0] == 's') return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1));
       return std::make_unique<lib::Adagrad>(g, lib::AdagradOptions(0.1));
     };
-    Pair pair(make, {torch::ones({8, 4}, torch::kDouble).requires_grad_(), torch::ones({70}, torch::kDouble).requires_grad_()});
+    Pair pair(make, {torch::ones({8, 4}, torch::kDouble).requires_grad_(),
+                     torch::ones({70}, torch::kDouble).requires_grad_()});
     for (int i = 0; i < 4; ++i) {
       set_gradients(pair.mine, 180 + i);
       set_gradients(pair.theirs, 180 + i);
@@ -235,7 +248,8 @@ class FlatMemory : public FlatSource {
       const auto count = padded(parameter.numel());
       auto view = values_.as_strided(parameter.sizes(), parameter.strides(), offset);
       view.copy_(parameter.detach());
-      pieces_[parameter.unsafeGetTensorImpl()] = {values_.narrow(0, offset, count), gradients_.narrow(0, offset, count)};
+      pieces_[parameter.unsafeGetTensorImpl()] = {values_.narrow(0, offset, count),
+                                                  gradients_.narrow(0, offset, count)};
       parameter.set_data(view);
       parameter.mutable_grad() = gradients_.as_strided(parameter.sizes(), parameter.strides(), offset);
       offset += count;
@@ -261,7 +275,8 @@ class FlatMemory : public FlatSource {
 };
 
 TEST(Fused, TellsTheSourceBeforeAndAfterPiecesAreWritten) {
-  const std::vector<at::Tensor> parameters{torch::ones({3}, torch::requires_grad()), torch::ones({2}, torch::requires_grad())};
+  const std::vector<at::Tensor> parameters{torch::ones({3}, torch::requires_grad()),
+                                           torch::ones({2}, torch::requires_grad())};
   FlatMemory memory(parameters);
   parameters[1].mutable_grad().reset();
   torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0.5));
@@ -322,7 +337,9 @@ class HalfMemory : public FlatSource {
   explicit HalfMemory(at::Tensor parameter) : parameter_(std::move(parameter)) {
     piece_ = {parameter_.detach().flatten().narrow(0, 64, 64).clone(), torch::ones({64})};
   }
-  const FlatPiece* find(const at::Tensor& parameter) const override { return parameter.is_same(parameter_) ? &piece_ : nullptr; }
+  const FlatPiece* find(const at::Tensor& parameter) const override {
+    return parameter.is_same(parameter_) ? &piece_ : nullptr;
+  }
   bool has_gradient(const at::Tensor&) const override { return true; }
   void zero_grad(const at::Tensor&, bool) override { piece_.gradient.zero_(); }
   FlatPiece piece_;
@@ -370,11 +387,12 @@ TEST(Fused, HowElementsAreCutIntoCallsDoesNotMatter) {
   // RMSprop's loop is ours: its bits must not depend on where an element stands, nor on who steps it.
   for (const auto dtype : {at::kFloat, at::kDouble}) {
     torch::manual_seed(5);
-    const int64_t count = 64 * 1200;   // several threads' worth
+    const int64_t count = 64 * 1200;  // several threads' worth
     const auto all = torch::randn({count}, dtype);
     std::vector<at::Tensor> whole{all.clone().requires_grad_()}, cut;
     for (const auto& piece : all.split({64, 64 * 7, 64 * 500, 64 * 692})) cut.push_back(piece.clone().requires_grad_());
-    lib::RMSprop one(whole, lib::RMSpropOptions(0.01).centered(true).momentum(0.5)), other(cut, lib::RMSpropOptions(0.01).centered(true).momentum(0.5));
+    lib::RMSprop one(whole, lib::RMSpropOptions(0.01).centered(true).momentum(0.5)),
+        other(cut, lib::RMSpropOptions(0.01).centered(true).momentum(0.5));
     FusedOptimizer of_one(one), of_other(other);
     for (int i = 0; i < 4; ++i) {
       const auto gradient = torch::randn({count}, dtype);

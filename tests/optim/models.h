@@ -1,8 +1,8 @@
 #pragma once
 
-#include <torch/torch.h>
-
 #include <vector>
+
+#include <torch/torch.h>
 
 namespace muster::optim::testing {
 
@@ -10,10 +10,11 @@ namespace muster::optim::testing {
 inline std::vector<at::Tensor> odd_parameters(at::ScalarType dtype, uint64_t seed = 1) {
   torch::manual_seed(seed);
   const auto options = torch::TensorOptions().dtype(dtype);
-  std::vector<at::Tensor> all{torch::randn({64, 8}, options), torch::randn({1003}, options), torch::randn({10}, options),
-                              torch::randn({0}, options),     torch::randn({}, options),
-                              torch::randn({6, 5, 3, 3}, options).contiguous(at::MemoryFormat::ChannelsLast),
-                              torch::randn({7, 9}, options).t()};
+  std::vector<at::Tensor> all{
+      torch::randn({64, 8}, options),   torch::randn({1003}, options),
+      torch::randn({10}, options),      torch::randn({0}, options),
+      torch::randn({}, options),        torch::randn({6, 5, 3, 3}, options).contiguous(at::MemoryFormat::ChannelsLast),
+      torch::randn({7, 9}, options).t()};
   for (auto& parameter : all) parameter.requires_grad_();
   return all;
 }
@@ -35,7 +36,7 @@ inline double largest_difference(const std::vector<at::Tensor>& a, const std::ve
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i].numel() == 0) continue;
     const auto difference = (a[i].detach().to(at::kDouble) - b[i].detach().to(at::kDouble)).abs().max().item<double>();
-    if (!(difference <= largest)) largest = difference;   // keeps a NaN
+    if (!(difference <= largest)) largest = difference;  // keeps a NaN
   }
   return largest;
 }

@@ -1,11 +1,11 @@
 #include "muster/optim/norm.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <limits>
 #include <string>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
 
 namespace muster::optim {
 namespace {
@@ -61,7 +61,8 @@ TEST(Norm, IsTheSameHoweverTensorsAreCutAtBlocks) {
         const auto first = whole.narrow(0, 0, cut), rest = whole.narrow(0, cut, 1003 - cut);
         EXPECT_EQ(power_sum({rest, first}, p), power_sum({whole}, p));
         const auto one = unrounded_power_sum({first}, p), other = unrounded_power_sum({rest, torch::zeros({64})}, p);
-        EXPECT_EQ(rounded_power_sum(std::isinf(p) ? torch::maximum(one, other) : one + other, p), power_sum({whole}, p));
+        EXPECT_EQ(rounded_power_sum(std::isinf(p) ? torch::maximum(one, other) : one + other, p),
+                  power_sum({whole}, p));
       }
   }
 }

@@ -1,16 +1,16 @@
 #include "muster/optim/optimizer_state.h"
 
-#include "muster/optim/fused.h"
-#include "muster/testing/thrown.h"
-#include "optim/models.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/optim/fused.h"
+#include "muster/testing/thrown.h"
+#include "optim/models.h"
 
 namespace muster::optim {
 namespace {
@@ -23,7 +23,7 @@ using Parameters = std::vector<at::Tensor>;
 struct Case {
   std::string name;
   std::function<std::unique_ptr<lib::Optimizer>(const Parameters&)> make;
-  std::vector<std::string> options;   // as Python lists them
+  std::vector<std::string> options;  // as Python lists them
   std::vector<std::string> state;
 };
 
@@ -38,21 +38,34 @@ std::function<std::unique_ptr<lib::Optimizer>(const Parameters&)> maker(Options 
   };
 }
 
-const std::vector<std::string> kAdamOptions{"lr",       "betas",      "eps",            "weight_decay", "amsgrad",               "maximize",
-                                            "foreach",  "capturable", "differentiable", "fused",        "decoupled_weight_decay", "params"};
+const std::vector<std::string> kAdamOptions{
+    "lr",         "betas",          "eps",   "weight_decay",           "amsgrad", "maximize", "foreach",
+    "capturable", "differentiable", "fused", "decoupled_weight_decay", "params"};
 
 std::vector<Case> cases() {
   return {
-      {"SGD", maker<lib::SGD>(lib::SGDOptions(0.1).momentum(0.9)),
-       {"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach", "differentiable", "fused", "params"},
+      {"SGD",
+       maker<lib::SGD>(lib::SGDOptions(0.1).momentum(0.9)),
+       {"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach", "differentiable", "fused",
+        "params"},
        {"momentum_buffer"}},
-      {"Adam", maker<lib::Adam>(lib::AdamOptions(0.01).amsgrad(true)), kAdamOptions, {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}},
-      {"AdamW", maker<lib::AdamW>(lib::AdamWOptions(0.01).betas({0.8, 0.95})), kAdamOptions, {"step", "exp_avg", "exp_avg_sq"}},
-      {"Adagrad", maker<lib::Adagrad>(lib::AdagradOptions(0.01).lr_decay(0.1)),
-       {"lr", "lr_decay", "eps", "weight_decay", "initial_accumulator_value", "foreach", "maximize", "differentiable", "fused", "params"},
+      {"Adam",
+       maker<lib::Adam>(lib::AdamOptions(0.01).amsgrad(true)),
+       kAdamOptions,
+       {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}},
+      {"AdamW",
+       maker<lib::AdamW>(lib::AdamWOptions(0.01).betas({0.8, 0.95})),
+       kAdamOptions,
+       {"step", "exp_avg", "exp_avg_sq"}},
+      {"Adagrad",
+       maker<lib::Adagrad>(lib::AdagradOptions(0.01).lr_decay(0.1)),
+       {"lr", "lr_decay", "eps", "weight_decay", "initial_accumulator_value", "foreach", "maximize", "differentiable",
+        "fused", "params"},
        {"step", "sum"}},
-      {"RMSprop", maker<lib::RMSprop>(lib::RMSpropOptions(0.01).momentum(0.5).centered(true)),
-       {"lr", "momentum", "alpha", "eps", "centered", "weight_decay", "capturable", "foreach", "maximize", "differentiable", "params"},
+      {"RMSprop",
+       maker<lib::RMSprop>(lib::RMSpropOptions(0.01).momentum(0.5).centered(true)),
+       {"lr", "momentum", "alpha", "eps", "centered", "weight_decay", "capturable", "foreach", "maximize",
+        "differentiable", "params"},
        {"step", "square_avg", "momentum_buffer", "grad_avg"}},
   };
 }
@@ -95,7 +108,7 @@ TEST(OptimizerState, GoesOnToTheBitAfterALoad) {
     const auto others = testing::copies(parameters);
     const auto other_inner = one.make(others);
     FusedOptimizer resumed(*other_inner);
-    step_fused(resumed, others, 99);   // what was there before must not count
+    step_fused(resumed, others, 99);  // what was there before must not count
     {
       const at::NoGradGuard no_grad;
       for (size_t i = 0; i < others.size(); ++i) others[i].copy_(parameters[i]);
@@ -164,7 +177,8 @@ TEST(OptimizerState, WhatDoesNotFitChangesNothing) {
 struct OwnOptions : lib::OptimizerCloneableOptions<OwnOptions> {};
 class Own : public lib::Optimizer {
  public:
-  explicit Own(const Parameters& parameters) : lib::Optimizer({lib::OptimizerParamGroup(parameters)}, std::make_unique<OwnOptions>()) {}
+  explicit Own(const Parameters& parameters)
+      : lib::Optimizer({lib::OptimizerParamGroup(parameters)}, std::make_unique<OwnOptions>()) {}
   at::Tensor step(LossClosure = nullptr) override { return {}; }
 };
 class OwnSaved : public Own {

@@ -1,11 +1,11 @@
-#include "muster/base/error.h"
-#include "muster/optim/fused.h"
-#include "optim/models.h"
+#include <functional>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <sstream>
+#include "muster/base/error.h"
+#include "muster/optim/fused.h"
+#include "optim/models.h"
 
 namespace muster::optim {
 namespace {
@@ -57,12 +57,9 @@ TEST(OwnStep, IsRefusedAtTheNextCall) {
       optimizer.note_backward();
       inner->step();
       const auto what = name + " after " + std::to_string(steps_before);
-      if (steps_before == 1)
-        expect_refused([&] { optimizer.zero_grad(); }, what);
-      else if (steps_before == 2)
-        expect_refused([&] { optimizer.refuse_own_step(); }, what);
-      else
-        expect_refused([&] { optimizer.step(); }, what);
+      if (steps_before == 1) expect_refused([&] { optimizer.zero_grad(); }, what);
+      else if (steps_before == 2) expect_refused([&] { optimizer.refuse_own_step(); }, what);
+      else expect_refused([&] { optimizer.step(); }, what);
       EXPECT_NO_THROW(optimizer.step()) << what << ": reported once";
     }
 }

@@ -1,6 +1,10 @@
 #pragma once
 
-#include "muster/optim/schedulers.h"
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -8,11 +12,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
-#include <cmath>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
+#include "muster/optim/schedulers.h"
 
 namespace muster::optim::testing {
 
@@ -66,62 +66,105 @@ inline std::vector<double> rates_and_momenta(const torch::optim::Optimizer& opti
 inline double plateau_metric(int step) { return 1.0 / (1.0 + 0.05 * std::min(step, 60)) + 0.01 * (step * 37 % 11); }
 
 inline std::vector<std::pair<std::string, ReduceLROnPlateauOptions>> plateau_cases() {
-  return {{"plateau", {.patience = 5}},
-          {"plateau cooldown", {.cooldown = 7, .factor = 0.5, .min_lr = {0.01, 0.001}, .patience = 3, .threshold = 0.01}},
-          {"plateau max abs", {.factor = 0.9, .mode = PlateauMode::max, .patience = 4, .threshold = 0.02,
-                               .threshold_mode = ThresholdMode::abs}},
-          {"plateau min abs", {.factor = 0.7, .patience = 2, .threshold = 0.001, .threshold_mode = ThresholdMode::abs}},
-          {"plateau max rel", {.factor = 0.9, .mode = PlateauMode::max, .patience = 8}}};
+  return {
+      {"plateau", {.patience = 5}},
+      {"plateau cooldown", {.cooldown = 7, .factor = 0.5, .min_lr = {0.01, 0.001}, .patience = 3, .threshold = 0.01}},
+      {"plateau max abs",
+       {.factor = 0.9,
+        .mode = PlateauMode::max,
+        .patience = 4,
+        .threshold = 0.02,
+        .threshold_mode = ThresholdMode::abs}},
+      {"plateau min abs", {.factor = 0.7, .patience = 2, .threshold = 0.001, .threshold_mode = ThresholdMode::abs}},
+      {"plateau max rel", {.factor = 0.9, .mode = PlateauMode::max, .patience = 8}}};
 }
 
 inline std::vector<ScheduleCase> composed_cases() {
   const auto decay = [](int64_t n) { return std::pow(0.99, n); };
   return {
       {"sequential linear cosine", "adamw",
-       SequentialLROptions{{20}, {LinearLROptions{.start_factor = 0.1, .total_iters = 20}, CosineAnnealingLROptions{.T_max = 280}}}},
+       SequentialLROptions{
+           {20}, {LinearLROptions{.start_factor = 0.1, .total_iters = 20}, CosineAnnealingLROptions{.T_max = 280}}}},
       {"sequential three", "sgd",
-       SequentialLROptions{{30, 100}, {ConstantLROptions{.factor = 0.5, .total_iters = 10}, ExponentialLROptions{.gamma = 0.99},
-                                       StepLROptions{.gamma = 0.7, .step_size = 40}}}},
+       SequentialLROptions{{30, 100},
+                           {ConstantLROptions{.factor = 0.5, .total_iters = 10}, ExponentialLROptions{.gamma = 0.99},
+                            StepLROptions{.gamma = 0.7, .step_size = 40}}}},
       {"sequential others", "sgd",
-       SequentialLROptions{{40, 80, 120, 200}, {LambdaLROptions{decay}, PolynomialLROptions{.power = 2, .total_iters = 40},
-                            MultiStepLROptions{.milestones = {5, 9}}, CosineAnnealingWarmRestartsOptions{.T_0 = 10, .T_mult = 2},
-                            MultiplicativeLROptions{[](int64_t) { return 0.98; }}}}},
-      {"sequential at once", "sgd", SequentialLROptions{{0}, {StepLROptions{.step_size = 3}, ExponentialLROptions{.gamma = 0.9}}}},
+       SequentialLROptions{
+           {40, 80, 120, 200},
+           {LambdaLROptions{decay}, PolynomialLROptions{.power = 2, .total_iters = 40},
+            MultiStepLROptions{.milestones = {5, 9}}, CosineAnnealingWarmRestartsOptions{.T_0 = 10, .T_mult = 2},
+            MultiplicativeLROptions{[](int64_t) { return 0.98; }}}}},
+      {"sequential at once", "sgd",
+       SequentialLROptions{{0}, {StepLROptions{.step_size = 3}, ExponentialLROptions{.gamma = 0.9}}}},
       {"sequential one cycle", "adam",
-       SequentialLROptions{{50}, {LinearLROptions{.total_iters = 50}, OneCycleLROptions{.max_lr = 0.3, .total_steps = 260}}}},
-      {"chained", "sgd", ChainedSchedulerOptions{{ConstantLROptions{.factor = 0.1, .total_iters = 20}, ExponentialLROptions{.gamma = 0.99},
-                                                  MultiStepLROptions{.gamma = 0.5, .milestones = {60, 61, 150}}}}},
-      {"chained linear", "adam", ChainedSchedulerOptions{{LinearLROptions{.total_iters = 9}, StepLROptions{.gamma = 0.9, .step_size = 11}}}},
-      {"chained cosine", "sgd", ChainedSchedulerOptions{{CosineAnnealingLROptions{.T_max = 100}, ExponentialLROptions{.gamma = 0.999}}}},
+       SequentialLROptions{{50},
+                           {LinearLROptions{.total_iters = 50}, OneCycleLROptions{.max_lr = 0.3, .total_steps = 260}}}},
+      {"chained", "sgd",
+       ChainedSchedulerOptions{{ConstantLROptions{.factor = 0.1, .total_iters = 20},
+                                ExponentialLROptions{.gamma = 0.99},
+                                MultiStepLROptions{.gamma = 0.5, .milestones = {60, 61, 150}}}}},
+      {"chained linear", "adam",
+       ChainedSchedulerOptions{{LinearLROptions{.total_iters = 9}, StepLROptions{.gamma = 0.9, .step_size = 11}}}},
+      {"chained cosine", "sgd",
+       ChainedSchedulerOptions{{CosineAnnealingLROptions{.T_max = 100}, ExponentialLROptions{.gamma = 0.999}}}},
       {"chained sequential", "sgd",
-       ChainedSchedulerOptions{{SequentialLROptions{{10}, {LinearLROptions{.total_iters = 10}, ExponentialLROptions{.gamma = 0.999}}},
-                                StepLROptions{.gamma = 0.5, .step_size = 100}}}},
+       ChainedSchedulerOptions{
+           {SequentialLROptions{{10}, {LinearLROptions{.total_iters = 10}, ExponentialLROptions{.gamma = 0.999}}},
+            StepLROptions{.gamma = 0.5, .step_size = 100}}}},
   };
 }
 
 inline std::vector<ScheduleCase> cyclic_cases() {
   return {
       {"cyclic", "sgd", CyclicLROptions{.base_lr = 0.01, .max_lr = 0.1, .step_size_up = 20}},
-      {"cyclic uneven", "adam", CyclicLROptions{.base_lr = {0.01, 0.02}, .base_momentum = {0.7, 0.75}, .max_lr = {0.1, 0.3},
-                                                .max_momentum = {0.9, 0.99}, .step_size_down = 33, .step_size_up = 17}},
-      {"cyclic triangular2", "rmsprop", CyclicLROptions{.base_lr = 0.001, .max_lr = 0.1, .mode = CyclicMode::triangular2, .step_size_up = 13}},
-      {"cyclic exp_range", "adamw", CyclicLROptions{.base_lr = 0.001, .gamma = 0.99, .max_lr = 0.1, .mode = CyclicMode::exp_range, .step_size_up = 25}},
-      {"cyclic function", "sgd", CyclicLROptions{.base_lr = 0.001, .cycle_momentum = false, .max_lr = 0.1,
-                                                 .scale_fn = [](double x) { return 1 / std::pow(1.1, x); }, .step_size_up = 9}},
-      {"cyclic function of iterations", "sgd", CyclicLROptions{.base_lr = 0.001, .max_lr = 0.1, .scale_fn = [](double x) { return 1 / (1 + 0.01 * x); },
-                                                 .scale_mode = CyclicScaleMode::iterations, .step_size_up = 9}},
+      {"cyclic uneven", "adam",
+       CyclicLROptions{.base_lr = {0.01, 0.02},
+                       .base_momentum = {0.7, 0.75},
+                       .max_lr = {0.1, 0.3},
+                       .max_momentum = {0.9, 0.99},
+                       .step_size_down = 33,
+                       .step_size_up = 17}},
+      {"cyclic triangular2", "rmsprop",
+       CyclicLROptions{.base_lr = 0.001, .max_lr = 0.1, .mode = CyclicMode::triangular2, .step_size_up = 13}},
+      {"cyclic exp_range", "adamw",
+       CyclicLROptions{
+           .base_lr = 0.001, .gamma = 0.99, .max_lr = 0.1, .mode = CyclicMode::exp_range, .step_size_up = 25}},
+      {"cyclic function", "sgd",
+       CyclicLROptions{.base_lr = 0.001,
+                       .cycle_momentum = false,
+                       .max_lr = 0.1,
+                       .scale_fn = [](double x) { return 1 / std::pow(1.1, x); },
+                       .step_size_up = 9}},
+      {"cyclic function of iterations", "sgd",
+       CyclicLROptions{.base_lr = 0.001,
+                       .max_lr = 0.1,
+                       .scale_fn = [](double x) { return 1 / (1 + 0.01 * x); },
+                       .scale_mode = CyclicScaleMode::iterations,
+                       .step_size_up = 9}},
       {"one cycle", "sgd", OneCycleLROptions{.max_lr = 0.2, .total_steps = 301}},
-      {"one cycle linear", "adam", OneCycleLROptions{.anneal_strategy = AnnealStrategy::linear, .epochs = 7, .max_lr = {0.2, 0.4}, .steps_per_epoch = 43}},
-      {"one cycle three phases", "adamw", OneCycleLROptions{.base_momentum = {0.8, 0.7}, .div_factor = 10, .final_div_factor = 100, .max_lr = 0.2,
-                                                           .pct_start = 0.4, .three_phase = true, .total_steps = 301}},
-      {"one cycle without momentum", "rmsprop", OneCycleLROptions{.cycle_momentum = false, .max_lr = 0.2, .pct_start = 0.0, .total_steps = 310}},
+      {"one cycle linear", "adam",
+       OneCycleLROptions{
+           .anneal_strategy = AnnealStrategy::linear, .epochs = 7, .max_lr = {0.2, 0.4}, .steps_per_epoch = 43}},
+      {"one cycle three phases", "adamw",
+       OneCycleLROptions{.base_momentum = {0.8, 0.7},
+                         .div_factor = 10,
+                         .final_div_factor = 100,
+                         .max_lr = 0.2,
+                         .pct_start = 0.4,
+                         .three_phase = true,
+                         .total_steps = 301}},
+      {"one cycle without momentum", "rmsprop",
+       OneCycleLROptions{.cycle_momentum = false, .max_lr = 0.2, .pct_start = 0.0, .total_steps = 310}},
   };
 }
 
 inline std::vector<ScheduleCase> schedule_cases() {
   std::vector<ScheduleCase> all{
       {"lambda", "sgd", LambdaLROptions{[](int64_t n) { return std::pow(0.95, n); }}},
-      {"lambda each", "adam", LambdaLROptions{{[](int64_t n) { return static_cast<double>(n / 30); }, [](int64_t n) { return 1 / (1 + 0.1 * n); }}}},
+      {"lambda each", "adam",
+       LambdaLROptions{
+           {[](int64_t n) { return static_cast<double>(n / 30); }, [](int64_t n) { return 1 / (1 + 0.1 * n); }}}},
       {"multiplicative", "sgd", MultiplicativeLROptions{[](int64_t n) { return n % 7 == 0 ? 1.03 : 0.99; }}},
       {"step", "sgd", StepLROptions{.step_size = 30}},
       {"step gamma", "adamw", StepLROptions{.gamma = 0.97, .step_size = 7}},

@@ -1,10 +1,10 @@
 #include "muster/optim/schedulers.h"
 
-#include "muster/testing/thrown.h"
-#include "optim/schedule_cases.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "muster/testing/thrown.h"
+#include "optim/schedule_cases.h"
 
 namespace muster::optim {
 namespace {
@@ -61,7 +61,7 @@ TEST(Schedulers, OneCycleEndsAndSaysSo) {
   for (int step = 0; step < 6; ++step) schedule.step();
   const auto last = schedule.get_last_lr();
   EXPECT_NEAR(last[0], 0.2 / 25 / 1e4, 1e-15);
-  schedule.step();   // after the seventh update: where Python's goes on below zero
+  schedule.step();  // after the seventh update: where Python's goes on below zero
   EXPECT_EQ(schedule.get_last_lr(), last);
   EXPECT_EQ(muster::testing::thrown_id([&] { schedule.step(); }), "MU136");
 }
@@ -70,14 +70,29 @@ TEST(Schedulers, RefuseImpossibleOptions) {
   EXPECT_EQ(refused(StepLROptions{}).substr(0, 5), "MU135");
   EXPECT_NE(refused(StepLROptions{}).find("step_size is 0"), std::string::npos);
   for (const Schedule& schedule : std::vector<Schedule>{
-           LambdaLROptions{}, MultiplicativeLROptions{std::function<double(int64_t)>()}, MultiStepLROptions{}, ConstantLROptions{.factor = 2},
-           LinearLROptions{.start_factor = 0}, LinearLROptions{.end_factor = 2}, LinearLROptions{.total_iters = 0}, ExponentialLROptions{},
-           PolynomialLROptions{.total_iters = 0}, CosineAnnealingLROptions{}, CosineAnnealingWarmRestartsOptions{},
-           CosineAnnealingWarmRestartsOptions{.T_0 = 1, .T_mult = 0}, CyclicLROptions{}, CyclicLROptions{.base_lr = 0.1},
-           CyclicLROptions{.base_lr = {0.1, 0.1, 0.1}, .max_lr = 0.2}, CyclicLROptions{.base_lr = 0.1, .max_lr = 1.0, .step_size_up = 0},
-           OneCycleLROptions{.max_lr = 0.1}, OneCycleLROptions{.max_lr = 0.1, .pct_start = 2, .total_steps = 9}, WarmupLROptions{},
-           SequentialLROptions{}, SequentialLROptions{{3}, {StepLROptions{.step_size = 1}}},
-           SequentialLROptions{{4, 3}, {ConstantLROptions{}, ConstantLROptions{}, ConstantLROptions{}}}, ChainedSchedulerOptions{},
+           LambdaLROptions{},
+           MultiplicativeLROptions{std::function<double(int64_t)>()},
+           MultiStepLROptions{},
+           ConstantLROptions{.factor = 2},
+           LinearLROptions{.start_factor = 0},
+           LinearLROptions{.end_factor = 2},
+           LinearLROptions{.total_iters = 0},
+           ExponentialLROptions{},
+           PolynomialLROptions{.total_iters = 0},
+           CosineAnnealingLROptions{},
+           CosineAnnealingWarmRestartsOptions{},
+           CosineAnnealingWarmRestartsOptions{.T_0 = 1, .T_mult = 0},
+           CyclicLROptions{},
+           CyclicLROptions{.base_lr = 0.1},
+           CyclicLROptions{.base_lr = {0.1, 0.1, 0.1}, .max_lr = 0.2},
+           CyclicLROptions{.base_lr = 0.1, .max_lr = 1.0, .step_size_up = 0},
+           OneCycleLROptions{.max_lr = 0.1},
+           OneCycleLROptions{.max_lr = 0.1, .pct_start = 2, .total_steps = 9},
+           WarmupLROptions{},
+           SequentialLROptions{},
+           SequentialLROptions{{3}, {StepLROptions{.step_size = 1}}},
+           SequentialLROptions{{4, 3}, {ConstantLROptions{}, ConstantLROptions{}, ConstantLROptions{}}},
+           ChainedSchedulerOptions{},
            Schedule::Maker([](OptimizerRates) { return std::unique_ptr<LRScheduler>(); })})
     EXPECT_EQ(refused(schedule).substr(0, 5), "MU135") << schedule.options.index();
   const auto sgd = scheduled_optimizer("sgd");
@@ -124,8 +139,10 @@ class Halving final : public LRScheduler {
 
 TEST(Schedulers, TakeTheUsersOwn) {
   const auto sgd = scheduled_optimizer("sgd");
-  SequentialLR schedule(*sgd, {{2}, {WarmupLROptions{.decay = WarmupDecay::constant, .warmup_steps = 2},
-                                     Schedule::Maker([](OptimizerRates rates) { return std::make_unique<Halving>(rates); })}});
+  SequentialLR schedule(*sgd,
+                        {{2},
+                         {WarmupLROptions{.decay = WarmupDecay::constant, .warmup_steps = 2},
+                          Schedule::Maker([](OptimizerRates rates) { return std::make_unique<Halving>(rates); })}});
   std::vector<double> rates{schedule.get_last_lr()[0]};
   for (int step = 0; step < 4; ++step) {
     schedule.step();
@@ -136,8 +153,11 @@ TEST(Schedulers, TakeTheUsersOwn) {
 
 TEST(Schedulers, ComposedSchedulesMayBeParts) {
   const auto sgd = scheduled_optimizer("sgd");
-  SequentialLR schedule(*sgd, {{3}, {ConstantLROptions{.factor = 0.5, .total_iters = 10},
-                                     ChainedSchedulerOptions{{ExponentialLROptions{.gamma = 0.5}, StepLROptions{.gamma = 0.1, .step_size = 2}}}}});
+  SequentialLR schedule(
+      *sgd,
+      {{3},
+       {ConstantLROptions{.factor = 0.5, .total_iters = 10},
+        ChainedSchedulerOptions{{ExponentialLROptions{.gamma = 0.5}, StepLROptions{.gamma = 0.1, .step_size = 2}}}}});
   for (int step = 0; step < 3; ++step) schedule.step();
   EXPECT_DOUBLE_EQ(schedule.get_last_lr()[0], 0.1);
   schedule.step();

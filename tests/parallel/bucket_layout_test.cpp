@@ -1,8 +1,8 @@
 #include "parallel/bucket_layout.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
+
+#include <gtest/gtest.h>
 
 namespace muster::parallel {
 namespace {
@@ -27,13 +27,12 @@ TEST(BucketLayout, GoesFromTheLastItemToTheFirst) {
 TEST(BucketLayout, KindsDoNotShareBuckets) {
   const std::vector<BucketItem> items{{64, 4, 0}, {64, 8, 1}, {64, 4, 0}, {64, 8, 1}};
   const auto layout = lay_buckets(items, 1e6, 1e6);
-  EXPECT_EQ(items_of(layout), (std::vector<std::vector<size_t>>{{3, 1}, {2, 0}})) << "the one that is full first comes first";
+  EXPECT_EQ(items_of(layout), (std::vector<std::vector<size_t>>{{3, 1}, {2, 0}}))
+      << "the one that is full first comes first";
   EXPECT_EQ(layout.totals, (std::vector<int64_t>{128, 128}));
 }
 
-TEST(BucketLayout, NothingHasNoBuckets) {
-  EXPECT_TRUE(lay_buckets({}, 1, 1).buckets.empty());
-}
+TEST(BucketLayout, NothingHasNoBuckets) { EXPECT_TRUE(lay_buckets({}, 1, 1).buckets.empty()); }
 
 TEST(BucketLayout, CoversEveryElementOnce) {
   std::mt19937 random(7);

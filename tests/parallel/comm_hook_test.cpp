@@ -1,17 +1,17 @@
 #include "muster/parallel/comm_hook.h"
 
+#include <atomic>
+#include <limits>
+#include <string>
+
+#include <gtest/gtest.h>
+
 #include "muster/parallel/reducer.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 #include "parallel/power_sgd.h"
 #include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <limits>
-#include <string>
 
 namespace muster::parallel {
 namespace {
@@ -33,7 +33,9 @@ struct Wide final : Net {
     second = register_module("second", torch::nn::Linear(96, 40));
   }
   at::Tensor forward(at::Tensor x) override { return second(torch::tanh(first(x))); }
-  at::Tensor draw_input(int64_t batch, at::Generator random) const override { return torch::randn({batch, 64}, random); }
+  at::Tensor draw_input(int64_t batch, at::Generator random) const override {
+    return torch::randn({batch, 64}, random);
+  }
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 
@@ -113,7 +115,8 @@ TEST(CommHook, PowerSgdIsThatOfThePaper) {
   for (const bool feedback : {true, false})
     for (const bool warm : {true, false})
       muster::testing::run_threads(3, 0, [&](Communicator group) {
-        const PowerSgdOptions options{.rank = 2, .seed = 5, .start_iteration = 2, .use_error_feedback = feedback, .warm_start = warm};
+        const PowerSgdOptions options{
+            .rank = 2, .seed = 5, .start_iteration = 2, .use_error_feedback = feedback, .warm_start = warm};
         const auto net = make_wide(at::kDouble), alone = make_wide(at::kDouble);
         Reducer reducer(*net, group, {.comm_hook = "powersgd", .first_bucket_mb = 25, .power_sgd = options});
         PlainPowerSgd plain[2];
@@ -123,14 +126,15 @@ TEST(CommHook, PowerSgdIsThatOfThePaper) {
           for (int rank = 0; rank < 3; ++rank) each.push_back(gradients_alone(alone, step, rank, at::kDouble));
           for (size_t i = 0; i < 4; ++i) {
             auto expected = (each[0][i] + each[1][i] + each[2][i]) / 3;
-            if (i % 2 == 0 && step >= 2) {   // the weights; buckets hold them from the last to the first
+            if (i % 2 == 0 && step >= 2) {  // the weights; buckets hold them from the last to the first
               auto& own = plain[i / 2];
               const auto sizes = each[0][i].sizes();
               if (step == 2 || !warm)
                 own.q = first_factor(sizes[1], 2, factor_seed(5, step, 0, 1 - i / 2), torch::kDouble);
               expected = own.mean({each[0][i], each[1][i], each[2][i]}, feedback);
             }
-            EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), expected, 1e-8, 1e-10), "") << i << ", step " << step;
+            EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), expected, 1e-8, 1e-10), "")
+                << i << ", step " << step;
           }
         }
       });
@@ -160,7 +164,8 @@ TEST(CommHook, PowerSgdSendsFewBytes) {
     Reducer reducer(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 0}});
     WireBytes wire(group);
     step_of(reducer, *net, 0, group.rank(), at::kFloat);
-    EXPECT_EQ(wire.bytes, 4 * (64 + 96 + 96 + 40 + 96 + 40 + 10));   // both factors of both weights, the biases, the flags
+    EXPECT_EQ(wire.bytes,
+              4 * (64 + 96 + 96 + 40 + 96 + 40 + 10));  // both factors of both weights, the biases, the flags
   });
 }
 
@@ -224,7 +229,8 @@ TEST(CommHook, AFailedHookLeavesTheReducerUsable) {
 }
 
 /// The gradients of six rounds, with one that is not finite before the fifth.
-std::vector<std::vector<at::Tensor>> gradients_of_rounds(const Communicator& group, const DdpOptions& options, bool overflows) {
+std::vector<std::vector<at::Tensor>> gradients_of_rounds(const Communicator& group, const DdpOptions& options,
+                                                         bool overflows) {
   const auto net = make_wide(at::kFloat);
   Reducer reducer(*net, group, options);
   std::vector<std::vector<at::Tensor>> all;
@@ -247,19 +253,22 @@ TEST(CommHook, AnOverflowLeavesNoTraceInAnyHook) {
       for (const double bucket : {0.01, 25.0})
         muster::testing::run_threads(world, 0, [&](Communicator group) {
           const auto options = [&] {
-            DdpOptions chosen{.bucket_cap_mb = bucket, .first_bucket_mb = bucket, .power_sgd = {.rank = 2, .start_iteration = 1}};
+            DdpOptions chosen{
+                .bucket_cap_mb = bucket, .first_bucket_mb = bucket, .power_sgd = {.rank = 2, .start_iteration = 1}};
             if (name == "custom")
-              chosen.custom_hook = make_comm_hook([](const GradientBucket& one, const Communicator& ranks) -> CommHook::Finish {
-                return [work = ranks.start_all_reduce(one.flat)]() mutable { work.wait(); };
-              });
-            else
-              chosen.comm_hook = name;
+              chosen.custom_hook =
+                  make_comm_hook([](const GradientBucket& one, const Communicator& ranks) -> CommHook::Finish {
+                    return [work = ranks.start_all_reduce(one.flat)]() mutable { work.wait(); };
+                  });
+            else chosen.comm_hook = name;
             return chosen;
           };
-          const auto with = gradients_of_rounds(group, options(), true), without = gradients_of_rounds(group, options(), false);
+          const auto with = gradients_of_rounds(group, options(), true),
+                     without = gradients_of_rounds(group, options(), false);
           for (size_t step = 0; step < with.size(); ++step)
             for (size_t i = 0; i < with[step].size(); ++i)
-              EXPECT_TRUE(at::equal(with[step][i], without[step][i])) << name << ", " << world << " ranks, step " << step << ", gradient " << i;
+              EXPECT_TRUE(at::equal(with[step][i], without[step][i]))
+                  << name << ", " << world << " ranks, step " << step << ", gradient " << i;
         });
 }
 
@@ -267,9 +276,12 @@ TEST(CommHook, RefusesWhatItDoesNotKnow) {
   const auto message = muster::testing::thrown([] { chosen_comm_hook({.comm_hook = "fp8"}); });
   EXPECT_EQ(message.substr(0, 5), "MU157");
   EXPECT_NE(message.find("none, fp16, bf16, powersgd"), std::string::npos);
-  EXPECT_EQ(muster::testing::thrown_id([] { chosen_comm_hook({.comm_hook = "fp16", .custom_hook = make_cast_hook(at::kHalf)}); }), "MU157");
+  EXPECT_EQ(muster::testing::thrown_id(
+                [] { chosen_comm_hook({.comm_hook = "fp16", .custom_hook = make_cast_hook(at::kHalf)}); }),
+            "MU157");
   EXPECT_EQ(chosen_comm_hook({}), nullptr);
-  for (const auto& bad : {PowerSgdOptions{.min_compression_rate = 0}, PowerSgdOptions{.rank = 0}, PowerSgdOptions{.start_iteration = -1}})
+  for (const auto& bad :
+       {PowerSgdOptions{.min_compression_rate = 0}, PowerSgdOptions{.rank = 0}, PowerSgdOptions{.start_iteration = -1}})
     EXPECT_EQ(muster::testing::thrown_id([&] { make_power_sgd_hook(bad); }), "MU158");
 }
 

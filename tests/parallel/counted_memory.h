@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Allocator.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -10,13 +8,15 @@
 #include <unordered_map>
 #include <utility>
 
+#include <c10/core/Allocator.h>
+
 namespace muster::parallel {
 
 /// Counts the bytes of all CPU tensors that the calling thread makes while this lives, until they are freed.
 class CountedMemory {
  public:
   CountedMemory() {
-    static auto* const allocator = new Allocator(base_allocator());   // storages keep a pointer to it
+    static auto* const allocator = new Allocator(base_allocator());  // storages keep a pointer to it
     c10::SetAllocator(c10::kCPU, allocator);
     current() = bytes_;
   }
@@ -36,7 +36,8 @@ class CountedMemory {
     c10::DataPtr memory;
     int64_t size;
     std::shared_ptr<Bytes> bytes;
-    Block(c10::DataPtr memory, int64_t size, std::shared_ptr<Bytes> bytes) : memory(std::move(memory)), size(size), bytes(std::move(bytes)) {}
+    Block(c10::DataPtr memory, int64_t size, std::shared_ptr<Bytes> bytes)
+        : memory(std::move(memory)), size(size), bytes(std::move(bytes)) {}
     Block(const Block&) = delete;
     ~Block() {
       if (bytes) bytes->live -= size;
@@ -62,7 +63,7 @@ class CountedMemory {
         return;
       }
     }
-    if (address) base_allocator()->raw_deallocate(address);   // from before this allocator was there
+    if (address) base_allocator()->raw_deallocate(address);  // from before this allocator was there
   }
   static c10::Allocator* base_allocator() {
     static auto* const base = c10::GetAllocator(c10::kCPU);

@@ -1,15 +1,15 @@
 // The lines of docs/concepts/equal_bits.md.
-#include "muster/parallel/reducer.h"
-#include "muster/parallel/sharded_model.h"
-#include "muster/testing/compare.h"
-#include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
-
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+
+#include "muster/parallel/reducer.h"
+#include "muster/parallel/sharded_model.h"
+#include "muster/testing/compare.h"
+#include "parallel/reducer_models.h"
 
 namespace muster::parallel::equal_bits {
 namespace {
@@ -74,7 +74,8 @@ TEST(EqualBits, OfEveryStrategyWhereAStepCommunicatesOnce) {
     for (const auto how : {Backwards::one, Backwards::window}) {
       const auto replicated = trained(std::nullopt, world, how);
       for (const auto& way : kSharded)
-        EXPECT_TRUE(same_bits(trained(way, world, how), replicated)) << world << " ranks, stage " << static_cast<int>(*way) << ", " << static_cast<int>(how);
+        EXPECT_TRUE(same_bits(trained(way, world, how), replicated))
+            << world << " ranks, stage " << static_cast<int>(*way) << ", " << static_cast<int>(how);
       EXPECT_TRUE(same_bits(trained(std::nullopt, world, how), replicated)) << "and of every run";
     }
 }
@@ -85,11 +86,13 @@ TEST(EqualBits, OfShardedStagesAloneWhereAStepCommunicatesSeveralTimes) {
     for (const auto how : {Backwards::several, Backwards::retained}) {
       const auto replicated = trained(std::nullopt, world, how), sharded = trained(kSharded[0], world, how);
       for (const auto& way : kSharded)
-        EXPECT_TRUE(same_bits(trained(way, world, how), sharded)) << world << " ranks, stage " << static_cast<int>(*way) << ", " << static_cast<int>(how);
+        EXPECT_TRUE(same_bits(trained(way, world, how), sharded))
+            << world << " ranks, stage " << static_cast<int>(*way) << ", " << static_cast<int>(how);
       if (how == Backwards::several) {
         EXPECT_FALSE(same_bits(replicated, sharded)) << "the page says that these differ";
       }
-      for (size_t i = 0; i < sharded.size(); ++i) EXPECT_EQ(muster::testing::difference(replicated[i], sharded[i], 1e-4, 1e-5), "") << i;
+      for (size_t i = 0; i < sharded.size(); ++i)
+        EXPECT_EQ(muster::testing::difference(replicated[i], sharded[i], 1e-4, 1e-5), "") << i;
     }
 }
 

@@ -21,7 +21,7 @@ TEST(FlatBuffers, LendsTheSameMemoryAgainWhereItFits) {
   EXPECT_NE(small.const_data_ptr(), memory);
   EXPECT_EQ(buffers.bytes(), 4040);
   buffers.give(second);
-  auto other = buffers.take(100, at::kFloat);   // too small a use of 4000 bytes
+  auto other = buffers.take(100, at::kFloat);  // too small a use of 4000 bytes
   EXPECT_NE(other.const_data_ptr(), memory);
   EXPECT_EQ(buffers.peak_bytes(), 4440);
   buffers.trim();

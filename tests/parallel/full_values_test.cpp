@@ -16,7 +16,12 @@ std::string id_of(const std::function<void()>& f) {
   return "nothing thrown";
 }
 
-std::vector<ShardedOptions> kinds() { return {{}, {.stage = ShardStage::gradients}, {.param_dtype = "bf16"}, {.param_dtype = "bf16", .stage = ShardStage::optimizer}}; }
+std::vector<ShardedOptions> kinds() {
+  return {{},
+          {.stage = ShardStage::gradients},
+          {.param_dtype = "bf16"},
+          {.param_dtype = "bf16", .stage = ShardStage::optimizer}};
+}
 
 TEST(FullValues, AreWholeOnEveryRankAndFreedAfter) {
   for (const auto& options : kinds())
@@ -28,7 +33,8 @@ TEST(FullValues, AreWholeOnEveryRankAndFreedAfter) {
           [&] {
             ++calls;
             auto wanted = plain->parameters(), mine = net->parameters();
-            for (size_t i = 0; i < mine.size(); ++i) EXPECT_TRUE(torch::equal(mine[i].detach().clone(), wanted[i].to(mine[i].scalar_type())));
+            for (size_t i = 0; i < mine.size(); ++i)
+              EXPECT_TRUE(torch::equal(mine[i].detach().clone(), wanted[i].to(mine[i].scalar_type())));
           },
           {.writeback = false});
       EXPECT_EQ(calls, 1);
@@ -65,14 +71,16 @@ TEST(FullValues, WritesBackWhatWasWritten) {
           plain->head->weight.fill_(0.5);
           plain->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->bias[3] = 7;
         }
-        expect_state(model, plain, true);   // values that were not written keep every bit, in low precision too
-        model.summon_full_params([&] { EXPECT_EQ(net->head->weight.detach().to(at::kFloat).sum().item<float>(), 0.5f * kWords * kWidth); }, {.writeback = false});
+        expect_state(model, plain, true);  // values that were not written keep every bit, in low precision too
+        model.summon_full_params(
+            [&] { EXPECT_EQ(net->head->weight.detach().to(at::kFloat).sum().item<float>(), 0.5f * kWords * kWidth); },
+            {.writeback = false});
         auto words = words_of(0, group.rank());
-        backward(model, loss_of(forward(model, net, words).to(at::kFloat), words));   // and training goes on
+        backward(model, loss_of(forward(model, net, words).to(at::kFloat), words));  // and training goes on
       });
 }
 
-TEST(FullValues, WritesAndScopesInTheWrongPlaceAreRefused) {   // MU169 MU190
+TEST(FullValues, WritesAndScopesInTheWrongPlaceAreRefused) {  // MU169 MU190
   for (const auto stage : {ShardStage::full, ShardStage::gradients})
     on_seeded_ranks(2, [&](dist::Communicator group) {
       auto net = make_net(), plain = make_net();
@@ -92,7 +100,7 @@ TEST(FullValues, WritesAndScopesInTheWrongPlaceAreRefused) {   // MU169 MU190
     });
 }
 
-TEST(FullValues, AFailureOnOneRankReachesAllAndNothingIsWritten) {   // MU191
+TEST(FullValues, AFailureOnOneRankReachesAllAndNothingIsWritten) {  // MU191
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net(), plain = make_net();
     ShardedModel model(*net, group);
@@ -106,8 +114,11 @@ TEST(FullValues, AFailureOnOneRankReachesAllAndNothingIsWritten) {   // MU191
       said = error.what();
     }
     if (group.rank() == 1) EXPECT_EQ(said, "the user's own");
-    else EXPECT_TRUE(said.starts_with("MU191: nothing was written back by summon_full_params, since its function failed on another rank: rank 1 of group ") &&
-                     said.ends_with(": the user's own")) << said;
+    else
+      EXPECT_TRUE(said.starts_with("MU191: nothing was written back by summon_full_params, since its function failed "
+                                   "on another rank: rank 1 of group ") &&
+                  said.ends_with(": the user's own"))
+          << said;
     expect_state(model, plain, true);
     EXPECT_EQ(model.figures().gathered_bytes, 0);
   });

@@ -34,11 +34,11 @@ TEST(GatherOrder, SkipsAndNewWays) {
   order.begin();
   order.came_to(0);
   order.came_to(2);
-  EXPECT_EQ(order.coming(0), 3u);   // 1 was passed over
+  EXPECT_EQ(order.coming(0), 3u);  // 1 was passed over
   order.came_to(1);
-  EXPECT_EQ(order.coming(0), 2u);   // went back
+  EXPECT_EQ(order.coming(0), 2u);  // went back
   order.came_to(9);
-  EXPECT_FALSE(order.coming(0));    // never seen
+  EXPECT_FALSE(order.coming(0));  // never seen
   order.came_to(3);
   order.end();
   order.begin();

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "parallel/shard_layout.h"
-#include "parallel/units.h"
-
 #include <cstdint>
 #include <vector>
+
+#include "parallel/shard_layout.h"
+#include "parallel/units.h"
 
 namespace muster::parallel::sharded {
 

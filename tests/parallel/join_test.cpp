@@ -1,5 +1,11 @@
 #include "muster/parallel/join.h"
 
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include <gtest/gtest.h>
+
 #include "muster/base/error.h"
 #include "muster/dist/thread_world.h"
 #include "muster/parallel/sync_batch_norm.h"
@@ -9,12 +15,6 @@
 #include "muster/testing/world.h"
 #include "parallel/join_session.h"
 #include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <stdexcept>
-#include <string>
 
 namespace muster::parallel {
 namespace {
@@ -27,15 +27,18 @@ using Lengths = std::vector<int>;
 lib::SGDOptions sgd() { return lib::SGDOptions(0.1).momentum(0.9); }
 
 /// What is left on this rank when ranks have `lengths` batches.
-std::vector<at::Tensor> train_joined(const Communicator& group, models::Kind kind, const Lengths& lengths, JoinOptions options, int* last = nullptr) {
+std::vector<at::Tensor> train_joined(const Communicator& group, models::Kind kind, const Lengths& lengths,
+                                     JoinOptions options, int* last = nullptr) {
   at::set_num_threads(1);
   const auto net = models::make_net(kind, at::kDouble, 40);
-  const auto reducer = std::make_shared<Reducer>(*net, group, DdpOptions{.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
+  const auto reducer =
+      std::make_shared<Reducer>(*net, group, DdpOptions{.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
   lib::SGD inner(net->parameters(), sgd());
   optim::FusedOptimizer optimizer(inner, {reducer.get()});
   auto loop = [&] {
     for (int step = 0; step < lengths[group.rank()]; ++step) {
-      models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+      models::backward(*reducer, models::loss_of(models::run(
+                                     *reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
       optimizer.step();
       optimizer.zero_grad();
     }
@@ -46,7 +49,8 @@ std::vector<at::Tensor> train_joined(const Communicator& group, models::Kind kin
   return models::values(*net);
 }
 
-/// One process that computes every rank's part of each step. After it buffers are those of the highest rank that had a batch.
+/// One process that computes every rank's part of each step. After it buffers are those of the highest rank that had a
+/// batch.
 std::vector<at::Tensor> train_alone(const Lengths& lengths, bool by_world_size, models::Kind kind = models::Kind::mlp) {
   at::set_num_threads(1);
   const auto net = models::make_net(kind, at::kDouble, 40);
@@ -69,7 +73,8 @@ std::vector<at::Tensor> train_alone(const Lengths& lengths, bool by_world_size, 
     std::vector<at::Tensor> after;
     for (const auto rank : active) {
       write(common);
-      const auto loss = models::loss_of(net->forward(models::draw_part(*net, 4, step, static_cast<int>(rank), at::kDouble)));
+      const auto loss =
+          models::loss_of(net->forward(models::draw_part(*net, 4, step, static_cast<int>(rank), at::kDouble)));
       (loss / static_cast<double>(by_world_size ? lengths.size() : active.size())).backward();
       after = read();
     }
@@ -83,7 +88,8 @@ std::vector<at::Tensor> train_alone(const Lengths& lengths, bool by_world_size, 
 
 void expect_close(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(found.size(), expected.size());
-  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_EQ(muster::testing::difference(found[i], expected[i], 1e-12, 1e-12), "");
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_EQ(muster::testing::difference(found[i], expected[i], 1e-12, 1e-12), "");
 }
 
 class Join : public ::testing::TestWithParam<Lengths> {};
@@ -94,7 +100,9 @@ TEST_P(Join, TrainsAsOneProcessThatSeesEveryBatch) {
     const auto expected = train_alone(lengths, by_world_size);
     std::vector<int> last(lengths.size(), -1);
     muster::testing::run_threads(static_cast<int>(lengths.size()), 0, [&](Communicator group) {
-      expect_close(train_joined(group, models::Kind::mlp, lengths, {.divide_by_initial_world_size = by_world_size}, &last[group.rank()]), expected);
+      expect_close(train_joined(group, models::Kind::mlp, lengths, {.divide_by_initial_world_size = by_world_size},
+                                &last[group.rank()]),
+                   expected);
     });
     const bool even = std::ranges::min(lengths) == std::ranges::max(lengths);
     const int longest = static_cast<int>(std::ranges::max_element(lengths) - lengths.begin());
@@ -102,16 +110,20 @@ TEST_P(Join, TrainsAsOneProcessThatSeesEveryBatch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, Join, ::testing::Values(Lengths{5, 3}, Lengths{3, 5}, Lengths{1, 4, 2}, Lengths{0, 2}, Lengths{2, 2}, Lengths{0, 0}));
+INSTANTIATE_TEST_SUITE_P(Lengths, Join,
+                         ::testing::Values(Lengths{5, 3}, Lengths{3, 5}, Lengths{1, 4, 2}, Lengths{0, 2}, Lengths{2, 2},
+                                           Lengths{0, 0}));
 
 TEST(JoinUnevenInputs, BuffersComeFromARankThatHasABatch) {
   for (const auto& lengths : {Lengths{1, 4, 2}, Lengths{4, 1, 2}, Lengths{1, 2, 4}}) {
     const auto expected = train_alone(lengths, true, models::Kind::cnn);
-    muster::testing::run_threads(3, 0, [&](Communicator group) { expect_close(train_joined(group, models::Kind::cnn, lengths, {}), expected); });
+    muster::testing::run_threads(
+        3, 0, [&](Communicator group) { expect_close(train_joined(group, models::Kind::cnn, lengths, {}), expected); });
   }
 }
 
-/// What each of two ranks throws when rank 0, which has three batches, gathers `mine` in each step, and rank 1 has only one.
+/// What each of two ranks throws when rank 0, which has three batches, gathers `mine` in each step, and rank 1 has only
+/// one.
 std::vector<std::string> gathers_inside(const at::Tensor& mine) {
   std::vector<std::string> texts(2);
   muster::testing::run_threads(2, 0, [&](Communicator group) {
@@ -120,7 +132,8 @@ std::vector<std::string> gathers_inside(const at::Tensor& mine) {
     texts[group.rank()] = muster::testing::thrown([&] {
       join_uneven_inputs(group, {reducer}, [&] {
         for (int step = 0; step < (group.rank() == 0 ? 3 : 1); ++step) {
-          models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+          models::backward(*reducer, models::loss_of(models::run(
+                                         *reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
           net->zero_grad();
           EXPECT_TRUE(torch::equal(group.all_gather(mine), torch::stack({mine, mine})));
         }
@@ -135,7 +148,9 @@ TEST(JoinUnevenInputs, ACollectiveOfTheProgramIsNotTakenForOneOfTheLibrary) {
     for (const int64_t first : {0, 1}) {
       for (const auto& text : gathers_inside(torch::tensor({first, large}))) {
         EXPECT_TRUE(text.starts_with("MU050")) << text;
-        EXPECT_NE(text.find("rank 0 called all_gather of int64 [2], rank 1 called the library's all_gather of int64"), std::string::npos) << text;
+        EXPECT_NE(text.find("rank 0 called all_gather of int64 [2], rank 1 called the library's all_gather of int64"),
+                  std::string::npos)
+            << text;
         EXPECT_NE(text.find("for join_uneven_inputs"), std::string::npos) << text;
       }
     }
@@ -146,7 +161,8 @@ TEST(JoinUnevenInputs, WhatNoRankSaysIsNoIndex) {
     const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
     const auto reducer = std::make_shared<Reducer>(*net, group);
     if (group.rank() == 0) {
-      group.as_library("join_uneven_inputs").all_gather(torch::tensor({static_cast<int64_t>(JoinEvent::gradients), int64_t{1} << 40, int64_t{1}}));
+      group.as_library("join_uneven_inputs")
+          .all_gather(torch::tensor({static_cast<int64_t>(JoinEvent::gradients), int64_t{1} << 40, int64_t{1}}));
       return;
     }
     EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {reducer}, [] {}); }), "MU050");
@@ -155,16 +171,20 @@ TEST(JoinUnevenInputs, WhatNoRankSaysIsNoIndex) {
 
 TEST(JoinUnevenInputs, RanksThatNameOtherModelsAreAnErrorOnBoth) {
   muster::testing::run_threads(2, 0, [](Communicator group) {
-    const auto one = models::make_net(models::Kind::mlp, at::kDouble, 40), two = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    std::vector<std::shared_ptr<ManagedModel>> named{std::make_shared<Reducer>(*one, group), std::make_shared<Reducer>(*two, group)};
+    const auto one = models::make_net(models::Kind::mlp, at::kDouble, 40),
+               two = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    std::vector<std::shared_ptr<ManagedModel>> named{std::make_shared<Reducer>(*one, group),
+                                                     std::make_shared<Reducer>(*two, group)};
     auto second = named[1];
     if (group.rank() == 1) named.pop_back();
     EXPECT_EQ(muster::testing::thrown_id([&] {
-      join_uneven_inputs(group, named, [&] {
-        if (group.rank() == 0)
-          models::backward(*second, models::loss_of(models::run(*second, *two, models::draw_part(*two, 4, 0, 0, at::kDouble))));
-      });
-    }), "MU118");
+                join_uneven_inputs(group, named, [&] {
+                  if (group.rank() == 0)
+                    models::backward(*second, models::loss_of(models::run(
+                                                  *second, *two, models::draw_part(*two, 4, 0, 0, at::kDouble))));
+                });
+              }),
+              "MU118");
   });
 }
 
@@ -179,15 +199,20 @@ TEST(JoinUnevenInputs, TheReducerIsAsBeforeAfterwards) {
     const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
     const auto reducer = std::make_shared<Reducer>(*net, group);
     auto step = [&] {
-      models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+      models::backward(*reducer, models::loss_of(models::run(
+                                     *reducer, *net, models::draw_part(*net, 4, 0, group.rank(), at::kDouble))));
     };
     step();
     const auto expected = models::gradients(*net);
     net->zero_grad();
-    join_uneven_inputs(group, {reducer}, [&] {
-      for (int i = 0; i <= group.rank(); ++i) step();
-    }, {.divide_by_initial_world_size = false});
-    if (group.rank() == 0) { EXPECT_FALSE(net->parameters()[0].grad().defined()); }   // of a step that the other rank made alone
+    join_uneven_inputs(group, {reducer},
+                       [&] {
+                         for (int i = 0; i <= group.rank(); ++i) step();
+                       },
+                       {.divide_by_initial_world_size = false});
+    if (group.rank() == 0) {
+      EXPECT_FALSE(net->parameters()[0].grad().defined());
+    }  // of a step that the other rank made alone
     net->zero_grad();
     step();
     expect_close(models::gradients(*net), expected);
@@ -200,7 +225,8 @@ TEST(JoinUnevenInputs, AFailureReachesTheRanksThatGoOn) {
     const auto reducer = std::make_shared<Reducer>(*net, group);
     auto loop = [&] {
       if (group.rank() == 1) throw std::runtime_error("no more batches, but not well");
-      models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, 0, 0, at::kDouble))));
+      models::backward(*reducer,
+                       models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, 0, 0, at::kDouble))));
     };
     if (group.rank() == 1) EXPECT_THROW(join_uneven_inputs(group, {reducer}, loop), std::runtime_error);
     else EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {reducer}, loop); }), "MU119");
@@ -209,15 +235,19 @@ TEST(JoinUnevenInputs, AFailureReachesTheRanksThatGoOn) {
 
 TEST(JoinUnevenInputs, RanksThatTrainDifferentModelsAreAnError) {
   muster::testing::run_threads(2, 0, [](Communicator group) {
-    const auto one = models::make_net(models::Kind::mlp, at::kDouble, 40), two = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    const std::vector<std::shared_ptr<ManagedModel>> both{std::make_shared<Reducer>(*one, group), std::make_shared<Reducer>(*two, group)};
+    const auto one = models::make_net(models::Kind::mlp, at::kDouble, 40),
+               two = models::make_net(models::Kind::mlp, at::kDouble, 40);
+    const std::vector<std::shared_ptr<ManagedModel>> both{std::make_shared<Reducer>(*one, group),
+                                                          std::make_shared<Reducer>(*two, group)};
     auto& net = group.rank() == 0 ? *one : *two;
     auto& model = *both[group.rank()];
     EXPECT_EQ(muster::testing::thrown_id([&] {
-      join_uneven_inputs(group, both, [&] {
-        models::backward(model, models::loss_of(models::run(model, net, models::draw_part(net, 4, 0, 0, at::kDouble))));
-      });
-    }), "MU118");
+                join_uneven_inputs(group, both, [&] {
+                  models::backward(
+                      model, models::loss_of(models::run(model, net, models::draw_part(net, 4, 0, 0, at::kDouble))));
+                });
+              }),
+              "MU118");
   });
 }
 
@@ -235,13 +265,15 @@ TEST(JoinUnevenInputs, ModelsThatCannotWaitAreRefused) {
     texts[group.rank()] = muster::testing::thrown([&] {
       join_uneven_inputs(group, {reducer}, [&] {
         for (int step = 0; step <= group.rank(); ++step)
-          models::backward(*reducer, models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+          models::backward(*reducer, models::loss_of(models::run(
+                                         *reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
       });
     });
   });
   for (const auto& text : texts) {
     EXPECT_TRUE(text.starts_with("MU117")) << text;
-    EXPECT_NE(text.find("the batch normalization 'norm' takes its statistics from all ranks"), std::string::npos) << text;
+    EXPECT_NE(text.find("the batch normalization 'norm' takes its statistics from all ranks"), std::string::npos)
+        << text;
   }
   int ran = 0;
   join_uneven_inputs(Communicator(), {}, [&] { ++ran; });

@@ -1,13 +1,13 @@
 #include "muster/parallel/local_sgd.h"
 
+#include <gtest/gtest.h>
+
 #include "muster/parallel/reducer.h"
 #include "muster/parallel/sharded_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 #include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
 
 namespace muster::parallel {
 namespace {
@@ -42,7 +42,9 @@ TEST(LocalSgd, AveragesParametersEveryFewSteps) {
           for (auto& one : alone) one->parameters()[i].copy_(mean);
         }
       for (size_t i = 0; i < net->parameters().size(); ++i)
-        EXPECT_EQ(muster::testing::difference(net->parameters()[i].detach(), alone[group.rank()]->parameters()[i].detach(), 1e-12, 1e-13), "")
+        EXPECT_EQ(muster::testing::difference(net->parameters()[i].detach(),
+                                              alone[group.rank()]->parameters()[i].detach(), 1e-12, 1e-13),
+                  "")
             << "step " << step;
       EXPECT_EQ(local.pending(), step == 6 ? 0 : (step + 1) % 3);
     }

@@ -1,14 +1,14 @@
 // Backward within backward, as recompute written by hand has it: gradients are those of one process that does the same.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
 #include "muster/parallel/reducer.h"
 #include "muster/parallel/sharded_model.h"
 #include "muster/testing/compare.h"
 #include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <string>
-#include <vector>
 
 namespace muster::parallel::nested {
 namespace {
@@ -25,7 +25,8 @@ struct Again : torch::autograd::Function<Again> {
     context->saved_data["f"] = reinterpret_cast<int64_t>(f);
     return (*f)(x);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list slopes) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list slopes) {
     const auto x = context->get_saved_variables()[0].detach().requires_grad_();
     Tensor y;
     {
@@ -45,8 +46,9 @@ struct Layers : torch::nn::Module {
   explicit Layers(Where where) : where(where) {
     draw_parameters(*this, 4);
     to(at::kDouble);
-    parts = {[this](const Tensor& x) { return torch::tanh(a(x)); }, [this](const Tensor& x) { return torch::tanh(b(x)); },
-             [this](const Tensor& x) { return c(x); }, [this](const Tensor& x) { return c(torch::tanh(b(torch::tanh(a(x))))); }};
+    parts = {[this](const Tensor& x) { return torch::tanh(a(x)); },
+             [this](const Tensor& x) { return torch::tanh(b(x)); }, [this](const Tensor& x) { return c(x); },
+             [this](const Tensor& x) { return c(torch::tanh(b(torch::tanh(a(x))))); }};
   }
   Tensor again(size_t part, const Tensor& x) { return Again::apply(x, &parts[part]); }
   Tensor forward(const Tensor& input) {
@@ -56,8 +58,8 @@ struct Layers : torch::nn::Module {
       case Where::last: return again(2, parts[1](parts[0](x)));
       case Where::middle: return parts[2](again(1, parts[0](x)));
       case Where::all: return again(3, x);
-      case Where::twice: return parts[2](again(1, again(1, again(0, x))));   // gradients of b come in two backwards
-      case Where::tied: return parts[2](again(2, parts[1](again(0, x))));    // of c, first outside and then within
+      case Where::twice: return parts[2](again(1, again(1, again(0, x))));  // gradients of b come in two backwards
+      case Where::tied: return parts[2](again(2, parts[1](again(0, x))));   // of c, first outside and then within
     }
     return {};
   }
@@ -91,8 +93,9 @@ void expect_gradients(Where where, int world, const DdpOptions& options, bool an
       const auto found = gradients(net);
       for (size_t p = 0; p < found.size(); ++p)
         EXPECT_EQ(muster::testing::difference(found[p], wanted[p], 1e-12, 1e-12), "")
-            << p << ", where " << static_cast<int>(where) << (announced ? ", announced" : "") << ", " << micro << " micro-batches, buckets of "
-            << options.bucket_cap_mb << (options.find_unused_parameters ? ", unused allowed" : "");
+            << p << ", where " << static_cast<int>(where) << (announced ? ", announced" : "") << ", " << micro
+            << " micro-batches, buckets of " << options.bucket_cap_mb
+            << (options.find_unused_parameters ? ", unused allowed" : "");
     }
   });
 }
@@ -104,7 +107,9 @@ TEST(NestedBackward, ReplicatedGradientsAreMeansOverRanks) {
         for (const bool unused : {false, true})
           for (const bool announced : {true, false})
             for (const int micro : {1, 2})
-              expect_gradients(where, world, {.bucket_cap_mb = bucket, .find_unused_parameters = unused, .first_bucket_mb = bucket}, announced, micro);
+              expect_gradients(where, world,
+                               {.bucket_cap_mb = bucket, .find_unused_parameters = unused, .first_bucket_mb = bucket},
+                               announced, micro);
 }
 
 TEST(NestedBackward, ShardedGradientsTrainAsOneProcess) {

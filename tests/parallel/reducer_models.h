@@ -1,21 +1,21 @@
 #pragma once
 
-#include "muster/dist/thread_world.h"
-#include "muster/optim/fused.h"
-#include "muster/parallel/managed_model.h"
-#include "muster/parallel/reducer.h"
-#include "muster/parallel/single.h"
-#include "muster/testing/world.h"
-
-#include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/torch.h>
+
+#include "muster/dist/thread_world.h"
+#include "muster/optim/fused.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/parallel/reducer.h"
+#include "muster/parallel/single.h"
+#include "muster/testing/world.h"
 
 namespace muster::parallel::testing {
 
@@ -39,7 +39,9 @@ struct Mlp final : Net {
     second = register_module("second", torch::nn::Linear(32, 7));
   }
   at::Tensor forward(at::Tensor x) override { return second(torch::tanh(first(x))); }
-  at::Tensor draw_input(int64_t batch, at::Generator random) const override { return torch::randn({batch, 10}, random); }
+  at::Tensor draw_input(int64_t batch, at::Generator random) const override {
+    return torch::randn({batch, 10}, random);
+  }
   torch::nn::Linear first{nullptr}, second{nullptr};
 };
 
@@ -50,7 +52,9 @@ struct Cnn final : Net {
     head = register_module("head", torch::nn::Linear(6, 5));
   }
   at::Tensor forward(at::Tensor x) override { return head(torch::relu(norm(convolution(x))).mean({2, 3})); }
-  at::Tensor draw_input(int64_t batch, at::Generator random) const override { return torch::randn({batch, 3, 6, 6}, random); }
+  at::Tensor draw_input(int64_t batch, at::Generator random) const override {
+    return torch::randn({batch, 3, 6, 6}, random);
+  }
   torch::nn::Conv2d convolution{nullptr};
   torch::nn::BatchNorm2d norm{nullptr};
   torch::nn::Linear head{nullptr};
@@ -63,10 +67,12 @@ struct Transformer final : Net {
     second = register_module("second", torch::nn::TransformerEncoderLayer(options));
     head = register_module("head", torch::nn::Linear(16, 3));
   }
-  at::Tensor forward(at::Tensor x) override {   // batch first, as the loss divides by the batch
+  at::Tensor forward(at::Tensor x) override {  // batch first, as the loss divides by the batch
     return head(second(first(x.transpose(0, 1)))).transpose(0, 1);
   }
-  at::Tensor draw_input(int64_t batch, at::Generator random) const override { return torch::randn({batch, 5, 16}, random); }
+  at::Tensor draw_input(int64_t batch, at::Generator random) const override {
+    return torch::randn({batch, 5, 16}, random);
+  }
   torch::nn::TransformerEncoderLayer first{nullptr}, second{nullptr};
   torch::nn::Linear head{nullptr};
 };
@@ -153,6 +159,8 @@ struct Trace {
   }
 };
 
-inline at::Tensor input_of(int rank, uint64_t seed = 5) { return torch::randn({3, 4}, generator(seed + static_cast<uint64_t>(rank))); }
+inline at::Tensor input_of(int rank, uint64_t seed = 5) {
+  return torch::randn({3, 4}, generator(seed + static_cast<uint64_t>(rank)));
+}
 
 }  // namespace muster::parallel::testing

@@ -1,14 +1,13 @@
-#include "muster/parallel/reducer.h"
+#include <functional>
+#include <mutex>
 
+#include <gtest/gtest.h>
+
+#include "muster/parallel/reducer.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/world.h"
 #include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <mutex>
 
 namespace muster::parallel {
 namespace {
@@ -22,11 +21,12 @@ constexpr int64_t kPart = 4;
 struct Job {
   Kind kind;
   at::ScalarType dtype;
-  bool adaptive;   ///< AdamW, else SGD with momentum
+  bool adaptive;  ///< AdamW, else SGD with momentum
   int steps;
   std::string name() const {
     const char* kinds[] = {"mlp", "cnn", "transformer"};
-    return std::string(kinds[static_cast<int>(kind)]) + (dtype == at::kDouble ? " f64" : " f32") + (adaptive ? " adamw" : " sgd");
+    return std::string(kinds[static_cast<int>(kind)]) + (dtype == at::kDouble ? " f64" : " f32") +
+           (adaptive ? " adamw" : " sgd");
   }
 };
 
@@ -83,7 +83,8 @@ std::vector<Job> split_jobs(int steps) {
   return jobs;
 }
 
-void expect_equal_bits(const std::vector<at::Tensor>& mine, const std::vector<at::Tensor>& expected, const std::string& what) {
+void expect_equal_bits(const std::vector<at::Tensor>& mine, const std::vector<at::Tensor>& expected,
+                       const std::string& what) {
   ASSERT_EQ(mine.size(), expected.size());
   for (size_t i = 0; i < mine.size(); ++i)
     EXPECT_EQ(muster::testing::difference_in_bits(mine[i], expected[i]), "") << what << ", tensor " << i;
@@ -150,13 +151,15 @@ TEST(ReducerParity, AnyWorldEqualsTheWholeBatch) {
       muster::testing::run_threads(size, 0, [&](const Communicator& group) {
         const auto mine = train_big_batch(kind, group);
         for (size_t i = 0; i < mine.size(); ++i)
-          EXPECT_EQ(muster::testing::difference(mine[i], expected[i], 1e-10, 1e-10), "") << size << " ranks, tensor " << i;
+          EXPECT_EQ(muster::testing::difference(mine[i], expected[i], 1e-10, 1e-10), "")
+              << size << " ranks, tensor " << i;
       });
   }
 }
 
 TEST(ReducerParity, OneRankHasTheBitsOfOneProcess) {
-  for (const auto& job : split_jobs(5)) expect_equal_bits(train_on_ranks(job, Communicator()), train_split(job, 1), job.name());
+  for (const auto& job : split_jobs(5))
+    expect_equal_bits(train_on_ranks(job, Communicator()), train_split(job, 1), job.name());
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-#include "muster/parallel/reducer.h"
-
-#include "muster/testing/compare.h"
-#include "parallel/reducer_models.h"
+#include <sstream>
 
 #include <gtest/gtest.h>
 
-#include <sstream>
+#include "muster/parallel/reducer.h"
+#include "muster/testing/compare.h"
+#include "parallel/reducer_models.h"
 
 // Dtypes, tied parameters, buffers, optimizers, norms and files of a replicated model.
 
@@ -46,8 +45,8 @@ TEST(Reducer, TwoModelsAndSeveralDtypes) {
         EXPECT_GT(mine.abs().sum().item<double>(), 0.0);
       }
     // One of them alone.
-    backward(two, run(two, *second.first, input.to(at::kBFloat16)).to(at::kDouble).sum() +
-                      second.second->weight.sum() + second.second->bias.sum());
+    backward(two, run(two, *second.first, input.to(at::kBFloat16)).to(at::kDouble).sum() + second.second->weight.sum() +
+                      second.second->bias.sum());
   });
 }
 
@@ -99,7 +98,7 @@ TEST(Reducer, BuffersComeFromRankZeroInOneMessage) {
     EXPECT_EQ(trace.count("broadcast"), 2u) << "the one just above";
     EXPECT_EQ(is_that_of_rank_zero(), group.rank() == 0);
     reducer.set_gradient_sync(true);
-    net.norm->running_mean.add_(group.rank());   // what the user changed counts for rank 0's alone
+    net.norm->running_mean.add_(group.rank());  // what the user changed counts for rank 0's alone
     step();
     EXPECT_TRUE(is_that_of_rank_zero());
     const auto before_evaluation = trace.count("broadcast");
@@ -149,13 +148,15 @@ TEST(Reducer, OtherOptimizersRunTheirOwnStep) {
   on_ranks(2, [](const Communicator& group) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
     Reducer reducer(*net, group);
-    lib::RMSprop mine(net->parameters(), lib::RMSpropOptions(0.01)), theirs(alone->parameters(), lib::RMSpropOptions(0.01));
+    lib::RMSprop mine(net->parameters(), lib::RMSpropOptions(0.01)),
+        theirs(alone->parameters(), lib::RMSpropOptions(0.01));
     optim::FusedOptimizer optimizer(mine, {&reducer});
     for (int step = 0; step < 3; ++step) {
       backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, step, group.rank(), at::kDouble))));
       optimizer.step();
       optimizer.zero_grad();
-      for (int rank = 0; rank < 2; ++rank) (loss_of(alone->forward(draw_part(*net, 4, step, rank, at::kDouble))) / 2).backward();
+      for (int rank = 0; rank < 2; ++rank)
+        (loss_of(alone->forward(draw_part(*net, 4, step, rank, at::kDouble))) / 2).backward();
       theirs.step();
       theirs.zero_grad();
     }
@@ -176,7 +177,9 @@ TEST(Reducer, LocalGradientsCanBeStepped) {
     loss_of(alone->forward(draw_part(*net, 4, 0, group.rank(), at::kDouble))).backward();
     theirs.step();
     for (size_t i = 0; i < net->parameters().size(); ++i)
-      EXPECT_EQ(muster::testing::difference(net->parameters()[i].detach(), alone->parameters()[i].detach(), 1e-12, 1e-12), "");
+      EXPECT_EQ(
+          muster::testing::difference(net->parameters()[i].detach(), alone->parameters()[i].detach(), 1e-12, 1e-12),
+          "");
   });
 }
 

@@ -1,14 +1,14 @@
 #include "muster/parallel/reducer.h"
 
+#include <chrono>
+#include <mutex>
+
+#include <gtest/gtest.h>
+
 #include "muster/base/error.h"
 #include "muster/hook/gradient_hooks.h"
 #include "muster/testing/compare.h"
 #include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <mutex>
 
 namespace muster::parallel {
 namespace {
@@ -67,7 +67,8 @@ TEST(Reducer, SetUpTakesValuesOfRankZeroAndKeepsHandles) {
     EXPECT_EQ(reducer.find(net.head->weight), nullptr);
     ASSERT_NE(reducer.find(weight), nullptr);
     EXPECT_EQ(reducer.find(weight)->value.numel() % optim::kFlatPadding, 0);
-    EXPECT_NE(reducer.describe().find("2 ranks, 5 trainable parameters and 1 frozen"), std::string::npos) << reducer.describe();
+    EXPECT_NE(reducer.describe().find("2 ranks, 5 trainable parameters and 1 frozen"), std::string::npos)
+        << reducer.describe();
   });
 }
 
@@ -78,7 +79,11 @@ TEST(Reducer, RanksMustAgree) {
       if (group.rank() == 1) change(net);
       expect_error("MU150", part, [&] { Reducer reducer(net, group); });
     };
-    with([](Mlp& net) { net.second->weight.set_data(torch::zeros({7, 31})); }, "rank 1 has parameter second.weight: Float [7, 31]");
+    with(
+        [](Mlp& net) {
+          net.second->weight.set_data(torch::zeros({7, 31}));
+        },
+        "rank 1 has parameter second.weight: Float [7, 31]");
     with([](Mlp& net) { net.second->bias.set_requires_grad(false); }, "rank 0 has parameter second.bias: Float [7]");
     with([](Mlp& net) { net.to(at::kDouble); }, "Double");
     with([](Mlp& net) { net.register_buffer("extra", torch::zeros({1})); }, "rank 1 has buffer extra");
@@ -90,7 +95,8 @@ TEST(Reducer, GradientsAreMeansAndViewsOfBuckets) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3), alone = make_net(Kind::mlp, at::kDouble, 3);
     Reducer reducer(*net, group);
     backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
-    for (int rank = 0; rank < 3; ++rank) (loss_of(alone->forward(draw_part(*net, 4, 0, rank, at::kDouble))) / 3).backward();
+    for (int rank = 0; rank < 3; ++rank)
+      (loss_of(alone->forward(draw_part(*net, 4, 0, rank, at::kDouble))) / 3).backward();
     for (size_t i = 0; i < net->parameters().size(); ++i) {
       const auto parameter = net->parameters()[i];
       EXPECT_EQ(muster::testing::difference(parameter.grad(), alone->parameters()[i].grad(), 1e-12, 1e-12), "");
@@ -115,11 +121,13 @@ TEST(Reducer, AccumulatesLocallyAndReducesTheSumOnce) {
         if (micro == 1) {
           EXPECT_EQ(trace.count("all_reduce"), before) << "nothing is sent without synchronisation";
         }
-        for (int rank = 0; rank < 2; ++rank) (loss_of(alone->forward(draw_part(*net, 4, micro, rank, at::kDouble))) / 2).backward();
+        for (int rank = 0; rank < 2; ++rank)
+          (loss_of(alone->forward(draw_part(*net, 4, micro, rank, at::kDouble))) / 2).backward();
       }
       EXPECT_EQ(trace.count("all_reduce"), before + 1);
       for (size_t i = 0; i < net->parameters().size(); ++i)
-        EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12, 1e-12), "");
+        EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12, 1e-12),
+                  "");
       if (window == 1) {
         optimizer.zero_grad(false);
         EXPECT_EQ(net->parameters()[0].grad().abs().sum().item<double>(), 0.0);
@@ -143,9 +151,11 @@ TEST(Reducer, BackwardTwiceAndForwardsBeforeOneBackward) {
     backward(reducer, loss, /*retain_graph=*/true);
     backward(reducer, loss);
     for (int rank = 0; rank < 2; ++rank)
-      for (const int step : {0, 1}) loss_of(alone->forward(part(step, rank))).backward();   // 2 backwards / 2 ranks
+      for (const int step : {0, 1}) loss_of(alone->forward(part(step, rank))).backward();  // 2 backwards / 2 ranks
     for (size_t i = 0; i < net->parameters().size(); ++i)
-      EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-11, 1e-11), "") << i;
+      EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-11, 1e-11),
+                "")
+          << i;
   });
 }
 
@@ -275,12 +285,11 @@ TEST(Reducer, ActivationGradientsWorkAndParameterGradientsAreRefused) {
     const auto slope = torch::autograd::grad({output.sum()}, {input}, {}, true, /*create_graph=*/true)[0];
     EXPECT_EQ(trace.count("all_reduce"), 0u);
     EXPECT_FALSE(net->parameters()[0].grad().defined());
-    expect_error("MU153", "'first.weight'", [&] {
-      torch::autograd::grad({output.sum()}, {net->parameters()[0]}, {}, true);
-    });
+    expect_error("MU153", "'first.weight'",
+                 [&] { torch::autograd::grad({output.sum()}, {net->parameters()[0]}, {}, true); });
     expect_error("MU153", "create_graph", [&] { output.sum().backward({}, true, /*create_graph=*/true); });
     net->zero_grad();
-    backward(reducer, output.square().sum() + slope.square().sum());   // a gradient penalty
+    backward(reducer, output.square().sum() + slope.square().sum());  // a gradient penalty
     EXPECT_EQ(trace.count("all_reduce"), 1u);
     auto mine = net->parameters()[0].grad().clone(), first = mine.clone();
     group.broadcast(first, 0);
@@ -302,9 +311,11 @@ TEST(Reducer, AnExceptionInBackwardLeavesItUsable) {
     net->zero_grad();
     backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 0, group.rank(), at::kDouble))));
     const auto alone = make_net(Kind::mlp, at::kDouble, 3);
-    for (int rank = 0; rank < 2; ++rank) (loss_of(alone->forward(draw_part(*net, 4, 0, rank, at::kDouble))) / 2).backward();
+    for (int rank = 0; rank < 2; ++rank)
+      (loss_of(alone->forward(draw_part(*net, 4, 0, rank, at::kDouble))) / 2).backward();
     for (size_t i = 0; i < net->parameters().size(); ++i)
-      EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12, 1e-12), "");
+      EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12, 1e-12),
+                "");
   });
 }
 

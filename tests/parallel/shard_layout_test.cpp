@@ -8,7 +8,7 @@ namespace {
 TEST(ShardLayout, CutsWholeBlocksUnevenlyAndLeavesRanksEmpty) {
   // 100, 1, 64 and 300 elements take 2, 1, 1 and 5 blocks of 64.
   ShardLayout layout({100, 1, 64, 300}, 4);
-  EXPECT_EQ(layout.chunk(), 3 * 64);   // 9 blocks over 4 ranks: 3, 3, 3, 0
+  EXPECT_EQ(layout.chunk(), 3 * 64);  // 9 blocks over 4 ranks: 3, 3, 3, 0
   EXPECT_EQ(layout.total(), 12 * 64);
   EXPECT_EQ(layout.whole(0), (shard::Chunk{0, 128}));
   EXPECT_EQ(layout.whole(3), (shard::Chunk{256, 320}));

@@ -1,9 +1,9 @@
+#include <algorithm>
+#include <map>
+
 #include "parallel/counted_memory.h"
 #include "parallel/gathered_elements.h"
 #include "parallel/sharded_models.h"
-
-#include <algorithm>
-#include <map>
 
 namespace muster::parallel::sharded {
 namespace {
@@ -36,7 +36,8 @@ TEST(ShardedCosts, SendsTheElementsOfTheTable) {
   for (const int world : {2, 3})
     for (const int micro : {1, 3})
       for (const auto& options : all_stages()) {
-        SCOPED_TRACE(name_of(options) + ", " + std::to_string(world) + " ranks, " + std::to_string(micro) + " micro-batches");
+        SCOPED_TRACE(name_of(options) + ", " + std::to_string(world) + " ranks, " + std::to_string(micro) +
+                     " micro-batches");
         on_seeded_ranks(world, [&](dist::Communicator group) {
           auto net = make_net();
           const GatheredElements once(*net, world);
@@ -55,13 +56,14 @@ TEST(ShardedCosts, SendsTheElementsOfTheTable) {
             }
             optimizer.step();
             optimizer.zero_grad();
-            model.parts();   // waits for the gathers after the step
-            const auto gathered = !full ? once.all : micro * (options.reshard_after_forward ? 2 * once.all - once.root : once.all);
+            model.parts();  // waits for the gathers after the step
+            const auto gathered =
+                !full ? once.all : micro * (options.reshard_after_forward ? 2 * once.all - once.root : once.all);
             EXPECT_EQ(traffic.of("all_gather"), gathered) << "step " << s;
             EXPECT_EQ(traffic.of("reduce_scatter"), once.all + once.flags);
             EXPECT_EQ(traffic.of("all_reduce") + traffic.of("broadcast"), 0);
           }
-          for (int m = 0; m < 2; ++m) {   // every micro-batch reduced
+          for (int m = 0; m < 2; ++m) {  // every micro-batch reduced
             model.set_gradient_sync(true);
             auto words = words_of(m, group.rank());
             backward(model, loss_of(forward(model, net, words), words));
@@ -141,17 +143,20 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
           batch(true);
           optimizer.step();
           optimizer.zero_grad();
-          model.parts();   // waits for the gathers after the step
+          model.parts();  // waits for the gathers after the step
           EXPECT_NEAR(double(memory.live()), wanted.rest, wanted.rest / 100) << "step " << s;
           EXPECT_LE(double(memory.peak()), wanted.peak + 2 * unit + activations) << "step " << s;
-          if (s == 0) continue;   // the optimizer has its state from its first step on, and nothing is gathered ahead before
+          if (s == 0)
+            continue;  // the optimizer has its state from its first step on, and nothing is gathered ahead before
           EXPECT_GE(double(memory.peak()), wanted.peak - 2 * unit) << "step " << s;
           const auto figures = model.figures();
-          EXPECT_NEAR(double(figures.held_bytes + figures.lent_bytes) + 2 * all / world, double(memory.live()), wanted.rest / 100);
+          EXPECT_NEAR(double(figures.held_bytes + figures.lent_bytes) + 2 * all / world, double(memory.live()),
+                      wanted.rest / 100);
         }
         batch(false);
         const bool whole_anyway = options.stage == ShardStage::optimizer;
-        EXPECT_NEAR(double(memory.live()), wanted.rest + (whole_anyway ? 0 : all), (wanted.rest + all) / 100) << "whole gradients wait";
+        EXPECT_NEAR(double(memory.live()), wanted.rest + (whole_anyway ? 0 : all), (wanted.rest + all) / 100)
+            << "whole gradients wait";
         batch(true);
         EXPECT_NEAR(double(memory.live()), wanted.rest, wanted.rest / 100);
       });
@@ -168,12 +173,14 @@ TEST(ShardedCosts, GathersTheNextUnitAheadAndMoreUnderALimit) {
         note(model, log);
         return x.clone();
       }
-      static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+      static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                     torch::autograd::variable_list gradients) {
         note(context->saved_data["model"].toInt(), context->saved_data["log"].toInt());
         return {gradients[0], Tensor(), Tensor()};
       }
       static void note(int64_t model, int64_t log) {
-        reinterpret_cast<std::vector<int64_t>*>(log)->push_back(reinterpret_cast<ShardedModel*>(model)->figures().gathered_bytes);
+        reinterpret_cast<std::vector<int64_t>*>(log)->push_back(
+            reinterpret_cast<ShardedModel*>(model)->figures().gathered_bytes);
       }
     };
     for (const double limit : {0.0, 3.5 * double(unit) / (1 << 20)}) {
@@ -190,11 +197,11 @@ TEST(ShardedCosts, GathersTheNextUnitAheadAndMoreUnderALimit) {
         backward(model, x.sum());
       }
       const auto most = limit > 0 ? 3 : 2;
-      EXPECT_EQ(seen[0], most * unit);   // the first layer is in use, the others are on their way
+      EXPECT_EQ(seen[0], most * unit);  // the first layer is in use, the others are on their way
       EXPECT_EQ(seen[3], std::min(most, 3) * unit);
-      EXPECT_EQ(seen[5], unit);          // nothing comes after the last one
+      EXPECT_EQ(seen[5], unit);  // nothing comes after the last one
       EXPECT_LE(model.figures().peak_gathered_bytes, (most + 1) * unit);
-      EXPECT_EQ(model.figures().gathers, 24);   // no hint was in vain
+      EXPECT_EQ(model.figures().gathers, 24);  // no hint was in vain
     }
   });
 }

@@ -1,11 +1,11 @@
-#include "muster/base/error.h"
-#include "muster/dist/thread_world.h"
-#include "parallel/sharded_models.h"
+#include <functional>
+#include <thread>
 
 #include <c10/core/InferenceMode.h>
 
-#include <functional>
-#include <thread>
+#include "muster/base/error.h"
+#include "muster/dist/thread_world.h"
+#include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {
 namespace {
@@ -26,7 +26,7 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
             {
               const ForwardScope scope(model);
               auto hidden = net->encoder->layers[0]->as<nn::TransformerEncoderLayer>()->forward(net->embed(words));
-              net->head(hidden.narrow(2, 0, 3));   // shapes do not fit
+              net->head(hidden.narrow(2, 0, 3));  // shapes do not fit
             },
             c10::Error);
         EXPECT_EQ(model.figures().lent_bytes, 0);
@@ -49,7 +49,8 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
 }
 
 /// What each rank threw, by its class, when ranks call layers of a list as they please.
-std::vector<std::string> fates(const ShardedOptions& options, const std::function<std::vector<size_t>(int step, int rank)>& layers) {
+std::vector<std::string> fates(const ShardedOptions& options,
+                               const std::function<std::vector<size_t>(int step, int rank)>& layers) {
   std::vector<std::string> fates(2);
   const auto errors = dist::run_thread_world(2, {.seed = 3, .timeout_seconds = 20}, [&](dist::Communicator group) {
     nn::ModuleList list;
@@ -80,23 +81,43 @@ std::vector<std::string> fates(const ShardedOptions& options, const std::functio
 TEST(ShardedFaults, RanksThatTakeDifferentBranchesGetACommErrorOnAll) {
   const std::vector<std::string> both{"MU050", "MU050"}, well{"ended well", "ended well"};
   using Layers = std::vector<size_t>;
-  for (const int when : {0, 1, 2}) {   // before there is an order to gather ahead by, and after
-    EXPECT_EQ(fates({}, [&](int s, int rank) { return s == when && rank == 1 ? Layers{1, 0, 2, 3} : Layers{0, 1, 2, 3}; }), both) << when;
-    EXPECT_EQ(fates({}, [&](int s, int rank) { return s == when && rank == 1 ? Layers{0, 2, 3} : Layers{0, 1, 2, 3}; }), both) << when;
+  for (const int when : {0, 1, 2}) {  // before there is an order to gather ahead by, and after
+    EXPECT_EQ(fates({},
+                    [&](int s, int rank) {
+                      return s == when && rank == 1 ? Layers{1, 0, 2, 3} : Layers{0, 1, 2, 3};
+                    }),
+              both)
+        << when;
+    EXPECT_EQ(fates({},
+                    [&](int s, int rank) {
+                      return s == when && rank == 1 ? Layers{0, 2, 3} : Layers{0, 1, 2, 3};
+                    }),
+              both)
+        << when;
   }
-  EXPECT_EQ(fates({}, [&](int s, int) { return s == 1 ? Layers{2, 0, 3, 1, 2} : Layers{0, 1, 2, 3}; }), well) << "other orders are fine if all take them";
+  EXPECT_EQ(fates({},
+                  [&](int s, int) {
+                    return s == 1 ? Layers{2, 0, 3, 1, 2} : Layers{0, 1, 2, 3};
+                  }),
+            well)
+      << "other orders are fine if all take them";
   for (const auto stage : {ShardStage::optimizer, ShardStage::gradients})
-    EXPECT_EQ(fates({.stage = stage}, [&](int, int rank) { return rank == 1 ? Layers{0, 2} : Layers{3, 1, 2, 0}; }), well)
+    EXPECT_EQ(fates({.stage = stage},
+                    [&](int, int rank) {
+                      return rank == 1 ? Layers{0, 2} : Layers{3, 1, 2, 0};
+                    }),
+              well)
         << "where nothing is gathered and reductions have an order of their own";
 }
 
-TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {   // MU192
+TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {  // MU192
   struct Pause : torch::autograd::Function<Pause> {
     static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, int64_t f) {
       context->saved_data["f"] = f;
       return x.clone();
     }
-    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                   torch::autograd::variable_list gradients) {
       (*reinterpret_cast<std::function<void()>*>(context->saved_data["f"].toInt()))();
       return {gradients[0], Tensor()};
     }
@@ -108,10 +129,11 @@ TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {   // MU192
     std::string refused;
     std::function<void()> other;
     model.enter_forward();
-    auto outer = loss_of(net->head(Pause::apply(net->encoder(net->embed(words)), reinterpret_cast<int64_t>(&other))), words);
+    auto outer =
+        loss_of(net->head(Pause::apply(net->encoder(net->embed(words)), reinterpret_cast<int64_t>(&other))), words);
     auto inner = loss_of(net(words), words);
     model.leave_forward();
-    other = [&] {   // the head's gradients have arrived, the others have not
+    other = [&] {  // the head's gradients have arrived, the others have not
       std::thread([&] {
         try {
           inner.backward();
@@ -150,7 +172,7 @@ TEST(ShardedFaults, RetainedGraphsAndInferenceMode) {
     });
 }
 
-TEST(ShardedFaults, AForwardOutsideItsScopeIsRefusedWhereParametersStay) {   // MU151
+TEST(ShardedFaults, AForwardOutsideItsScopeIsRefusedWhereParametersStay) {  // MU151
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group, {.stage = ShardStage::gradients});

@@ -1,9 +1,9 @@
 #include "parallel/sharded_jobs.h"
 
-#include <ATen/autocast_mode.h>
-
 #include <mutex>
 #include <utility>
+
+#include <ATen/autocast_mode.h>
 
 namespace muster::parallel::jobs {
 namespace {
@@ -26,7 +26,8 @@ Tensor words(at::IntArrayRef sizes, int64_t vocabulary, int step, int rank) {
 /// Weights every output differently, so that no gradient is zero by symmetry.
 Tensor loss_of(const Tensor& output) {
   const auto flat = output.reshape({-1});
-  return (flat * torch::cos(torch::arange(flat.numel(), flat.options()) * 0.21)).sum() / flat.numel() + 0.01 * flat.square().mean();
+  return (flat * torch::cos(torch::arange(flat.numel(), flat.options()) * 0.21)).sum() / flat.numel() +
+         0.01 * flat.square().mean();
 }
 
 /// Makes the module of a holder; the process has one generator, so makers take turns.
@@ -84,7 +85,8 @@ const auto kFirst = [](auto& module, const Tensor& x) { return std::get<0>(modul
 /// Sizes that are no multiples of 64, and one layer of a few elements.
 struct MlpImpl : nn::Module {
   MlpImpl() {
-    layers = register_module("layers", nn::Sequential(nn::Linear(10, 37), nn::GELU(), nn::Linear(37, 37), nn::GELU(), nn::Linear(37, 3)));
+    layers = register_module(
+        "layers", nn::Sequential(nn::Linear(10, 37), nn::GELU(), nn::Linear(37, 37), nn::GELU(), nn::Linear(37, 3)));
   }
   Tensor forward(const Tensor& x) { return layers->forward(x); }
   nn::Sequential layers{nullptr};
@@ -155,7 +157,8 @@ struct MixedUseImpl : nn::Module {
     y = torch::where(y > 0, y, y * w.diagonal());
     y = torch::cat({y, w.unsqueeze(0).narrow(1, 0, 4).expand({5, 4, 16})}, 0);
     y = y / (w.norm() + b.abs().max()) + torch::fft::irfft(torch::fft::rfft(b), 16);
-    y = y + torch::index_select(w, 0, torch::tensor({0, 1, 2, 3})) + torch::linalg_solve(w + torch::eye(16, w.options()) * 9, b);
+    y = y + torch::index_select(w, 0, torch::tensor({0, 1, 2, 3})) +
+        torch::linalg_solve(w + torch::eye(16, w.options()) * 9, b);
     y = y * torch::softmax(w[0].view({4, 4}).t().reshape({16}), 0);
     return y + w.index({torch::indexing::Slice(0, 4)}).clone().add_(b);
   }
@@ -173,7 +176,6 @@ struct WeightNormImpl : nn::Module {
 };
 TORCH_MODULE(WeightNorm);
 
-
 Tensor attention(const Tensor& projected) {
   const auto q = projected.view({5, 4, 3, 2, 8}).permute({2, 0, 3, 1, 4});
   return at::scaled_dot_product_attention(q[0], q[1], q[2], {}, 0.0, true);
@@ -181,56 +183,107 @@ Tensor attention(const Tensor& projected) {
 
 nn::Transformer small_transformer(int64_t layers) {
   return nn::Transformer(
-      nn::TransformerOptions(16, 4).num_encoder_layers(layers).num_decoder_layers(layers).dim_feedforward(24).dropout(0.0));
+      nn::TransformerOptions(16, 4).num_encoder_layers(layers).num_decoder_layers(layers).dim_feedforward(24).dropout(
+          0.0));
 }
 
 }  // namespace
 
 std::vector<Job> networks() {
-  return {on_wave("mlp", [] { return Mlp(); }, {6, 10}, kForward),
-          on_wave("conv net with batch norm", [] { return ConvNet(); }, {2, 3, 9, 9}, kForward),
-          on_words("transformer with tied embeddings", [] { return Tied(); }, {6, 4}, 29, kForward),
-          on_wave("module used twice", [] { return Twice(); }, {6, 10}, kForward),
-          on_wave("frozen parts", [] { return Frozen(); }, {6, 10}, kForward)};
+  return {on_wave(
+              "mlp", [] { return Mlp(); }, {6, 10}, kForward),
+          on_wave(
+              "conv net with batch norm", [] { return ConvNet(); }, {2, 3, 9, 9}, kForward),
+          on_words(
+              "transformer with tied embeddings", [] { return Tied(); }, {6, 4}, 29, kForward),
+          on_wave(
+              "module used twice", [] { return Twice(); }, {6, 10}, kForward),
+          on_wave(
+              "frozen parts", [] { return Frozen(); }, {6, 10}, kForward)};
 }
 
 std::vector<Job> single_modules() {
   const std::vector<int64_t> sequence{5, 4, 16}, image{2, 3, 9, 9};
-  const auto linear = on_wave("linear", [] { return nn::Linear(16, 8); }, sequence, kForward);
-  const auto convolution = on_wave("conv2d", [] { return nn::Conv2d(3, 8, 3); }, image, kForward);
-  const auto transformer = on_wave("transformer", [] { return small_transformer(1); }, sequence, [](auto& m, const Tensor& x) { return m.forward(x, x); });
+  const auto linear = on_wave(
+      "linear", [] { return nn::Linear(16, 8); }, sequence, kForward);
+  const auto convolution = on_wave(
+      "conv2d", [] { return nn::Conv2d(3, 8, 3); }, image, kForward);
+  const auto transformer = on_wave(
+      "transformer", [] { return small_transformer(1); }, sequence,
+      [](auto& m, const Tensor& x) { return m.forward(x, x); });
   return {
-      linear, convolution, transformer,
-      on_wave("lstm", [] { return nn::LSTM(nn::LSTMOptions(16, 7).num_layers(2).bidirectional(true)); }, sequence, kFirst),
-      on_wave("conv transpose", [] { return nn::ConvTranspose2d(3, 8, 3); }, image, kForward),
-      on_wave("batch norm", [] { return nn::BatchNorm2d(3); }, image, kForward),
-      on_wave("layer norm", [] { return nn::LayerNorm(nn::LayerNormOptions({16})); }, sequence, kForward),
-      on_wave("group norm", [] { return nn::GroupNorm(2, 4); }, sequence, kForward),
-      on_words("embedding", [] { return nn::Embedding(10, 6); }, {3}, 10, kForward),
-      on_words("embedding bag", [] { return nn::EmbeddingBag(10, 6); }, {4}, 10,
-               [](auto& m, const Tensor& x) { return m.forward(x, torch::tensor({0, 2})); }),
-      on_wave("gru", [] { return nn::GRU(16, 7); }, sequence, kFirst),
-      on_wave("rnn", [] { return nn::RNN(16, 7); }, sequence, kFirst),
-      on_wave("lstm cell", [] { return nn::LSTMCell(16, 7); }, {4, 16}, kFirst),
-      on_wave("attention", [] { return nn::MultiheadAttention(16, 4); }, sequence,
-              [](auto& m, const Tensor& x) { return std::get<0>(m.forward(x, x, x)); }),
-      on_wave("attention of unequal widths", [] { return nn::MultiheadAttention(nn::MultiheadAttentionOptions(16, 4).kdim(8).vdim(8)); }, sequence,
-              [](auto& m, const Tensor& x) { return std::get<0>(m.forward(x, x.narrow(2, 0, 8), x.narrow(2, 0, 8))); }),
-      on_wave("bilinear", [] { return nn::Bilinear(16, 16, 3); }, sequence, [](auto& m, const Tensor& x) { return m.forward(x, x); }),
-      on_wave("prelu", [] { return nn::PReLU(); }, sequence, kForward),
-      on_wave("adaptive softmax", [] { return nn::AdaptiveLogSoftmaxWithLoss(16, 20, std::vector<int64_t>{5, 10}); }, {4, 16},
-              [](auto& m, const Tensor& x) { return m.forward(x, torch::tensor({1, 7, 12, 19})).output; }),
-      on_wave("sequential", [] { return nn::Sequential(nn::Linear(16, 8), nn::ReLU(), nn::LayerNorm(nn::LayerNormOptions({8})), nn::Linear(8, 2)); },
-              sequence, kForward),
-      on_wave("mixed use", [] { return MixedUse(); }, sequence, kForward),
-      on_wave("weight norm", [] { return WeightNorm(); }, sequence, kForward),
-      on_wave("scaled dot product", [] { return nn::Linear(16, 48); }, sequence, [](auto& m, const Tensor& x) { return attention(m.forward(x)); }),
-      on_wave("channels last", [] {
-        nn::Conv2d convolution(3, 8, 3);
-        convolution->weight.set_data(convolution->weight.contiguous(at::MemoryFormat::ChannelsLast));
-        return convolution;
-      }, image, [](auto& m, const Tensor& x) { return m.forward(x.contiguous(at::MemoryFormat::ChannelsLast)); }),
-      under_autocast(linear), under_autocast(convolution), under_autocast(transformer),
+      linear,
+      convolution,
+      transformer,
+      on_wave(
+          "lstm", [] { return nn::LSTM(nn::LSTMOptions(16, 7).num_layers(2).bidirectional(true)); }, sequence, kFirst),
+      on_wave(
+          "conv transpose", [] { return nn::ConvTranspose2d(3, 8, 3); }, image, kForward),
+      on_wave(
+          "batch norm", [] { return nn::BatchNorm2d(3); }, image, kForward),
+      on_wave(
+          "layer norm", [] { return nn::LayerNorm(nn::LayerNormOptions({16})); }, sequence, kForward),
+      on_wave(
+          "group norm", [] { return nn::GroupNorm(2, 4); }, sequence, kForward),
+      on_words(
+          "embedding", [] { return nn::Embedding(10, 6); }, {3}, 10, kForward),
+      on_words(
+          "embedding bag", [] { return nn::EmbeddingBag(10, 6); }, {4}, 10,
+          [](auto& m, const Tensor& x) {
+            return m.forward(x, torch::tensor({0, 2}));
+          }),
+      on_wave(
+          "gru", [] { return nn::GRU(16, 7); }, sequence, kFirst),
+      on_wave(
+          "rnn", [] { return nn::RNN(16, 7); }, sequence, kFirst),
+      on_wave(
+          "lstm cell", [] { return nn::LSTMCell(16, 7); }, {4, 16}, kFirst),
+      on_wave(
+          "attention", [] { return nn::MultiheadAttention(16, 4); }, sequence,
+          [](auto& m, const Tensor& x) { return std::get<0>(m.forward(x, x, x)); }),
+      on_wave(
+          "attention of unequal widths",
+          [] { return nn::MultiheadAttention(nn::MultiheadAttentionOptions(16, 4).kdim(8).vdim(8)); }, sequence,
+          [](auto& m, const Tensor& x) { return std::get<0>(m.forward(x, x.narrow(2, 0, 8), x.narrow(2, 0, 8))); }),
+      on_wave(
+          "bilinear", [] { return nn::Bilinear(16, 16, 3); }, sequence,
+          [](auto& m, const Tensor& x) { return m.forward(x, x); }),
+      on_wave(
+          "prelu", [] { return nn::PReLU(); }, sequence, kForward),
+      on_wave(
+          "adaptive softmax",
+          [] {
+            return nn::AdaptiveLogSoftmaxWithLoss(16, 20, std::vector<int64_t>{5, 10});
+          },
+          {4, 16},
+          [](auto& m, const Tensor& x) {
+            return m.forward(x, torch::tensor({1, 7, 12, 19})).output;
+          }),
+      on_wave(
+          "sequential",
+          [] {
+            return nn::Sequential(nn::Linear(16, 8), nn::ReLU(), nn::LayerNorm(nn::LayerNormOptions({8})),
+                                  nn::Linear(8, 2));
+          },
+          sequence, kForward),
+      on_wave(
+          "mixed use", [] { return MixedUse(); }, sequence, kForward),
+      on_wave(
+          "weight norm", [] { return WeightNorm(); }, sequence, kForward),
+      on_wave(
+          "scaled dot product", [] { return nn::Linear(16, 48); }, sequence,
+          [](auto& m, const Tensor& x) { return attention(m.forward(x)); }),
+      on_wave(
+          "channels last",
+          [] {
+            nn::Conv2d convolution(3, 8, 3);
+            convolution->weight.set_data(convolution->weight.contiguous(at::MemoryFormat::ChannelsLast));
+            return convolution;
+          },
+          image, [](auto& m, const Tensor& x) { return m.forward(x.contiguous(at::MemoryFormat::ChannelsLast)); }),
+      under_autocast(linear),
+      under_autocast(convolution),
+      under_autocast(transformer),
   };
 }
 

@@ -1,14 +1,14 @@
 #include "muster/parallel/sharded_model.h"
 
+#include <cmath>
+#include <cstdlib>
+
+#include <ATen/autocast_mode.h>
+
 #include "muster/base/error.h"
 #include "muster/hook/key_fallback.h"
 #include "muster/parallel/reducer.h"
 #include "parallel/sharded_models.h"
-
-#include <ATen/autocast_mode.h>
-
-#include <cmath>
-#include <cstdlib>
 
 namespace muster::parallel::sharded {
 namespace {
@@ -31,10 +31,12 @@ TEST(ShardedModel, ThreeAndFourRanks) {
 TEST(ShardedModel, SameBitsAsTheReducer) {
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto sharded_net = make_net(), replicated_net = make_net();
-    torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()), replicated_adam(replicated_net->parameters(), adamw());
+    torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()),
+        replicated_adam(replicated_net->parameters(), adamw());
     ShardedModel sharded(*sharded_net, group);
     Reducer replicated(*replicated_net, group);
-    optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}), replicated_optimizer(replicated_adam, {&replicated});
+    optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
+        replicated_optimizer(replicated_adam, {&replicated});
     for (int s = 0; s < 10; ++s) {
       auto words = words_of(s, group.rank());
       const auto step = [&](ManagedModel& model, Net& net, optim::FusedOptimizer& optimizer) {
@@ -107,7 +109,7 @@ TEST(ShardedModel, AStepMakesOlderGraphsStale) {
     auto old = loss_of(forward(model, net, words), words);
     backward(model, loss_of(forward(model, net, words), words));
     optimizer.step();
-    EXPECT_THROW(backward(model, old), c10::Error);   // as LibTorch says of a plain module
+    EXPECT_THROW(backward(model, old), c10::Error);  // as LibTorch says of a plain module
   });
 }
 
@@ -118,7 +120,8 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
     on_seeded_ranks(2, [&](dist::Communicator group) {
       auto net = make_net(false, at::kFloat, 11, by_mark);
       ShardedModel model(*net, group, {.auto_wrap = false});
-      EXPECT_EQ(model.unit_names(), by_mark ? (std::vector<std::string>{"root", "head"}) : std::vector<std::string>{"root"});
+      EXPECT_EQ(model.unit_names(),
+                by_mark ? (std::vector<std::string>{"root", "head"}) : std::vector<std::string>{"root"});
       torch::optim::AdamW adam(net->parameters(), adamw());
       optim::FusedOptimizer optimizer(adam, {&model});
       for (int s = 0; s < 3; ++s) {
@@ -131,13 +134,15 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
     });
 }
 
-/// A layer has 4160 elements, which are 66 blocks of 64 on two ranks: 8.25 KiB of values on each, as much of gradients and two flags.
+/// A layer has 4160 elements, which are 66 blocks of 64 on two ranks: 8.25 KiB of values on each, as much of gradients
+/// and two flags.
 TEST(ShardedModel, SaysInOneLineWhatWasDecided) {
   on_seeded_ranks(2, [&](dist::Communicator group) {
     nn::Sequential net;
     for (int i = 0; i < 12; ++i) net->push_back(nn::Linear(64, 64));
     EXPECT_EQ(ShardedModel(*net, group).describe(),
-              "fsdp: 2 ranks, 12 units (0, 1, 2, 3, 4, 5, 6, ..., 11), 49920 parameters; each rank holds 198.1 KiB of values and gradients at rest and "
+              "fsdp: 2 ranks, 12 units (0, 1, 2, 3, 4, 5, 6, ..., 11), 49920 parameters; each rank holds 198.1 KiB of "
+              "values and gradients at rest and "
               "264.1 KiB at peak; a step takes 24 gathers and 12 reductions");
   });
 }
@@ -146,7 +151,8 @@ TEST(ShardedModel, HoldsItsPartAndGathersOneUnitBesideTheRoot) {
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group);
-    EXPECT_EQ(model.unit_names(), (std::vector<std::string>{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
+    EXPECT_EQ(model.unit_names(),
+              (std::vector<std::string>{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
     EXPECT_NE(model.describe().find("2 ranks, 4 units"), std::string::npos) << model.describe();
     int64_t held = 0, whole = 0;
     for (auto& parameter : net->parameters()) {
@@ -159,7 +165,7 @@ TEST(ShardedModel, HoldsItsPartAndGathersOneUnitBesideTheRoot) {
     auto words = words_of(0, group.rank());
     auto loss = loss_of(forward(model, net, words), words);
     EXPECT_EQ(model.figures().gathers, 4);
-    EXPECT_EQ(model.figures().gathered_bytes, 4 * 1536);   // the root's stay: 23 blocks of 64 on two ranks
+    EXPECT_EQ(model.figures().gathered_bytes, 4 * 1536);  // the root's stay: 23 blocks of 64 on two ranks
     backward(model, loss);
     EXPECT_EQ(model.figures().gathers, 7);
     EXPECT_EQ(model.figures().reductions, 4);
@@ -175,36 +181,55 @@ std::string refusal(F&& f, std::initializer_list<const char*> words) {
   try {
     f();
   } catch (const UsageError& error) {
-    for (auto* word : words) EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word << " in " << error.what();
+    for (auto* word : words)
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word << " in " << error.what();
     return error.id();
   }
   return "nothing thrown";
 }
 
-TEST(ShardedModel, TouchingParametersOutsideIsRefusedByName) {   // MU153 MU161 MU162 MU163 MU167
+TEST(ShardedModel, TouchingParametersOutsideIsRefusedByName) {  // MU153 MU161 MU162 MU163 MU167
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     torch::optim::AdamW adam(net->parameters(), adamw());
     ShardedModel model(*net, group);
     auto& weight = net->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->weight;
-    EXPECT_EQ(refusal([&] { weight.norm(); }, {"encoder.layers.1.linear1.weight", "unit 'encoder.layers.1'", "aten::norm", "model.run"}), "MU161");
+    EXPECT_EQ(refusal([&] { weight.norm(); },
+                      {"encoder.layers.1.linear1.weight", "unit 'encoder.layers.1'", "aten::norm", "model.run"}),
+              "MU161");
     EXPECT_EQ(refusal([&] { net(words_of(0, 0)); }, {"embed.weight", "model.run"}), "MU161");
     EXPECT_EQ(refusal([&] { nn::init::zeros_(weight); }, {"encoder.layers.1.linear1.weight", "aten::zero_"}), "MU162");
     EXPECT_EQ(refusal([&] { weight.data()[3].fill_(1); }, {"encoder.layers.1.linear1.weight"}), "MU162");
     EXPECT_EQ(refusal([&] { net->to(at::kDouble); }, {"embed.weight"}), "MU161");
     model.enter_forward();
-    EXPECT_EQ(refusal([&] { at::NoGradGuard no_grad; weight.mul_(2); }, {"linear1.weight"}), "MU162");
+    EXPECT_EQ(refusal(
+                  [&] {
+                    at::NoGradGuard no_grad;
+                    weight.mul_(2);
+                  },
+                  {"linear1.weight"}),
+              "MU162");
     model.leave_forward();
     EXPECT_EQ(torch::zeros_like(weight).sum().item<float>(), 0);
     EXPECT_EQ(weight.t().size(0), kWidth);
 
     auto words = words_of(0, group.rank());
     auto loss = loss_of(forward(model, net, words), words);
-    EXPECT_EQ(refusal([&] { torch::autograd::grad({loss}, {net->embed->weight}, {}, true); }, {"embed.weight", "autograd::grad"}), "MU153");
-    EXPECT_EQ(refusal([&] { model.before_backward(); loss.backward({}, true, true); }, {"create_graph", "head."}), "MU153");
+    EXPECT_EQ(refusal([&] { torch::autograd::grad({loss}, {net->embed->weight}, {}, true); },
+                      {"embed.weight", "autograd::grad"}),
+              "MU153");
+    EXPECT_EQ(refusal(
+                  [&] {
+                    model.before_backward();
+                    loss.backward({}, true, true);
+                  },
+                  {"create_graph", "head."}),
+              "MU153");
     backward(model, loss_of(forward(model, net, words), words));
     EXPECT_EQ(refusal([&] { adam.step(); }, {"prepared optimizer", "embed.weight"}), "MU162");
-    EXPECT_EQ(refusal([&] { nn::utils::clip_grad_norm_(net->parameters(), 1.0); }, {"accelerator.clip_grad_norm_(model", "not by torch::nn::utils::clip_grad_norm_"}), "MU167");
+    EXPECT_EQ(refusal([&] { nn::utils::clip_grad_norm_(net->parameters(), 1.0); },
+                      {"accelerator.clip_grad_norm_(model", "not by torch::nn::utils::clip_grad_norm_"}),
+              "MU167");
     EXPECT_EQ(refusal([&] { backward(model, loss_of(forward(model, net, words), words)); }, {}), "nothing thrown");
 
     net->head->bias.set_data(torch::zeros({kWords}));
@@ -238,12 +263,12 @@ TEST(ShardedModel, BackwardCalledDirectlyAndGradientsOfActivations) {
     const auto size = [&] { return model.gradient_power_sum({net->head->bias}, 1); };
     loss_of(forward(model, net, words), words).backward();
     const auto once = size();
-    loss_of(forward(model, net, words), words).backward();   // adds to what is there
+    loss_of(forward(model, net, words), words).backward();  // adds to what is there
     EXPECT_EQ(size(), 2 * once);
   });
 }
 
-TEST(ShardedModel, SparseGradientsAreRefused) {   // MU154
+TEST(ShardedModel, SparseGradientsAreRefused) {  // MU154
   on_seeded_ranks(1, [&](dist::Communicator group) {
     nn::Embedding net(nn::EmbeddingOptions(9, 4).sparse(true));
     ShardedModel model(*net, group);
@@ -254,13 +279,13 @@ TEST(ShardedModel, SparseGradientsAreRefused) {   // MU154
   });
 }
 
-TEST(ShardedModel, ADestroyedModelSaysSo) {   // MU166
+TEST(ShardedModel, ADestroyedModelSaysSo) {  // MU166
   auto net = make_net();
   { ShardedModel model(*net, dist::Communicator()); }
   EXPECT_EQ(refusal([&] { net(words_of(0, 0)); }, {"unit 'root'"}), "MU166");
 }
 
-TEST(ShardedModel, NeedsTheKeyFallback) {   // MU160
+TEST(ShardedModel, NeedsTheKeyFallback) {  // MU160
   auto net = make_net();
   setenv(hook::kNoKeyFallbackVariable, "1", 1);
   EXPECT_EQ(refusal([&] { ShardedModel model(*net, dist::Communicator()); }, {"ddp"}), "MU160");
@@ -268,7 +293,7 @@ TEST(ShardedModel, NeedsTheKeyFallback) {   // MU160
   EXPECT_NO_THROW(net(words_of(0, 0)));
 }
 
-TEST(ShardedModel, RanksWithOtherModulesAreToldTheFirstDifference) {   // MU150
+TEST(ShardedModel, RanksWithOtherModulesAreToldTheFirstDifference) {  // MU150
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net();
     if (group.rank() == 1) net->head->bias.requires_grad_(false);
@@ -308,10 +333,13 @@ TEST(ShardedModel, FullStateOnMainOnlyOrEverywhereWithBuffers) {
 
 TEST(ShardedModel, TwoModelsAtOnceAndForwardsBeforeOneBackward) {
   on_seeded_ranks(2, [&](dist::Communicator group) {
-    auto one = make_net(), two = make_net(false, at::kFloat, 5), plain_one = make_net(), plain_two = make_net(false, at::kFloat, 5);
+    auto one = make_net(), two = make_net(false, at::kFloat, 5), plain_one = make_net(),
+         plain_two = make_net(false, at::kFloat, 5);
     ShardedModel first(*one, group), second(*two, group);
     auto words = words_of(0, 0), more = words_of(1, 0);
-    const auto total = [&](const Tensor& a, const Tensor& b, const Tensor& c) { return loss_of(a, words) + loss_of(b, more) * loss_of(c, words); };
+    const auto total = [&](const Tensor& a, const Tensor& b, const Tensor& c) {
+      return loss_of(a, words) + loss_of(b, more) * loss_of(c, words);
+    };
     auto loss = total(forward(first, one, words), forward(first, one, more), forward(second, two, words));
     first.before_backward();
     second.before_backward();
@@ -354,7 +382,7 @@ TEST(ShardedModel, GradientsThatOneRankLacksCountOnAllAndClearedOnesOnNone) {
     model.zero_grad(layer(0)->weight, /*set_to_none=*/false);
     EXPECT_TRUE(model.has_gradient(layer(0)->weight));
     EXPECT_EQ(model.gradient_power_sum({layer(0)->weight}, 1), 0);
-    list->zero_grad();   // the user's own way
+    list->zero_grad();  // the user's own way
     run();
     EXPECT_EQ(model.gradient_power_sum({layer(0)->weight}, 1), once);
     model.zero_grad(layer(0)->weight, /*set_to_none=*/true);

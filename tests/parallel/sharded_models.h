@@ -1,20 +1,20 @@
 #pragma once
 
-#include "muster/optim/fused.h"
-#include "muster/parallel/sharded_model.h"
-#include "muster/parallel/wrap.h"
-#include "muster/testing/gtest.h"
-#include "muster/testing/world.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <functional>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/optim/fused.h"
+#include "muster/parallel/sharded_model.h"
+#include "muster/parallel/wrap.h"
+#include "muster/testing/gtest.h"
+#include "muster/testing/world.h"
 
 namespace muster::parallel::sharded {
 
@@ -72,7 +72,9 @@ inline Net make_net(bool spare = false, at::ScalarType dtype = at::kFloat, uint6
   return net;
 }
 
-inline Tensor words_of(int step, int rank) { return (torch::arange(6 * 4).view({6, 4}) * (step + 3) + rank * 7 + step) % kWords; }
+inline Tensor words_of(int step, int rank) {
+  return (torch::arange(6 * 4).view({6, 4}) * (step + 3) + rank * 7 + step) % kWords;
+}
 
 inline Tensor loss_of(const Tensor& logits, const Tensor& words) {
   return nn::functional::cross_entropy(logits.reshape({-1, kWords}), words.reshape({-1}).roll(1));
@@ -109,7 +111,7 @@ inline torch::optim::AdamWOptions adamw() { return torch::optim::AdamWOptions(3e
 struct Reference {
   Net net;
   int world;
-  std::vector<std::vector<double>> losses;   // [step][rank]
+  std::vector<std::vector<double>> losses;  // [step][rank]
   std::vector<Tensor> first, second;
   int64_t steps = 0;
 
@@ -127,12 +129,15 @@ struct Reference {
         if (of_rank[i].defined()) sum = sum.defined() ? sum + of_rank[i] / world : of_rank[i] / world;
       if (!sum.defined()) continue;
       const auto numel = parameters[i].numel();
-      const auto pad = [&](const Tensor& t) { return torch::constant_pad_nd(t.reshape({-1}), {0, (64 - numel % 64) % 64}); };
+      const auto pad = [&](const Tensor& t) {
+        return torch::constant_pad_nd(t.reshape({-1}), {0, (64 - numel % 64) % 64});
+      };
       auto value = pad(parameters[i]).clone(), gradient = pad(sum).clone();
       if (!first[i].defined()) first[i] = torch::zeros_like(value), second[i] = torch::zeros_like(value);
       const auto o = adamw();
-      at::_fused_adamw_({value}, {gradient}, {first[i]}, {second[i]}, {}, {torch::full({}, double(steps), at::kFloat)}, o.lr(),
-                        std::get<0>(o.betas()), std::get<1>(o.betas()), o.weight_decay(), o.eps(), false, false);
+      at::_fused_adamw_({value}, {gradient}, {first[i]}, {second[i]}, {}, {torch::full({}, double(steps), at::kFloat)},
+                        o.lr(), std::get<0>(o.betas()), std::get<1>(o.betas()), o.weight_decay(), o.eps(), false,
+                        false);
       parameters[i].copy_(value.narrow(0, 0, numel).view_as(parameters[i]));
     }
   }
@@ -164,17 +169,16 @@ inline void expect_state(ShardedModel& model, Net reference, bool exact) {
   ASSERT_EQ(state.size(), wanted.size());
   for (auto& [name, tensor] : state) {
     ASSERT_TRUE(wanted.contains(name)) << name;
-    if (exact)
-      EXPECT_TRUE(torch::equal(tensor, wanted[name])) << name << " " << (tensor - wanted[name]).abs().max();
-    else
-      EXPECT_LT((tensor - wanted[name]).abs().max().item<double>(), 1e-12) << name;
+    if (exact) EXPECT_TRUE(torch::equal(tensor, wanted[name])) << name << " " << (tensor - wanted[name]).abs().max();
+    else EXPECT_LT((tensor - wanted[name]).abs().max().item<double>(), 1e-12) << name;
   }
 }
 
 /// Trains as the reference has been trained, as this rank.
-inline void expect_rank_like(const Reference& reference, dist::Communicator group, at::ScalarType dtype, int micro, bool exact, const ShardedOptions& options = {}) {
-  auto net = make_net(true, dtype, /*seed=*/11 + group.rank());   // rank 0's values win
-  auto weight = net->head->weight;                                // the user's own handle
+inline void expect_rank_like(const Reference& reference, dist::Communicator group, at::ScalarType dtype, int micro,
+                             bool exact, const ShardedOptions& options = {}) {
+  auto net = make_net(true, dtype, /*seed=*/11 + group.rank());  // rank 0's values win
+  auto weight = net->head->weight;                               // the user's own handle
   torch::optim::AdamW adam(net->parameters(), adamw());
   ShardedModel model(*net, group, options);
   optim::FusedOptimizer optimizer(adam, {&model});
@@ -200,7 +204,11 @@ inline void expect_rank_like(const Reference& reference, dist::Communicator grou
 
 /// Every stage, and what changes when memory comes and goes.
 inline std::vector<ShardedOptions> all_stages() {
-  return {{.stage = ShardStage::optimizer}, {.stage = ShardStage::gradients}, {}, {.reshard_after_forward = false}, {.limit_gathered_mb = 64}};
+  return {{.stage = ShardStage::optimizer},
+          {.stage = ShardStage::gradients},
+          {},
+          {.reshard_after_forward = false},
+          {.limit_gathered_mb = 64}};
 }
 
 inline std::string name_of(const ShardedOptions& options) {

@@ -1,8 +1,8 @@
-#include "parallel/gathered_elements.h"
-#include "parallel/sharded_models.h"
-
 #include <atomic>
 #include <memory>
+
+#include "parallel/gathered_elements.h"
+#include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {
 namespace {
@@ -11,7 +11,9 @@ TEST(ShardedNeighbours, KeepWholeValuesUntilBackward) {
   for (const int micro : {1, 2}) {
     Reference reference(make_net(true, at::kDouble), 4);
     reference.train(3, micro);
-    on_seeded_ranks(4, [&](dist::Communicator group) { expect_rank_like(reference, group, at::kDouble, micro, /*exact=*/false, {.reshard_after_forward = 2}); });
+    on_seeded_ranks(4, [&](dist::Communicator group) {
+      expect_rank_like(reference, group, at::kDouble, micro, /*exact=*/false, {.reshard_after_forward = 2});
+    });
   }
 }
 
@@ -41,16 +43,17 @@ TEST(ShardedNeighbours, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
         }
         backward(model, loss);
         if (options == &kept) {
-          EXPECT_EQ(gathered, once);   // nothing more in backward
+          EXPECT_EQ(gathered, once);  // nothing more in backward
         }
-        EXPECT_EQ(model.figures().gathers - before, 7);   // of four units, the root's once
+        EXPECT_EQ(model.figures().gathers - before, 7);  // of four units, the root's once
         EXPECT_EQ(model.figures().lent_bytes, 0);
         optimizer.step();
         optimizer.zero_grad();
       }
       results.push_back(model.full_state(false));
     }
-    for (size_t i = 0; i < results[0].size(); ++i) EXPECT_TRUE(torch::equal(results[0][i].second, results[1][i].second)) << results[0][i].first;
+    for (size_t i = 0; i < results[0].size(); ++i)
+      EXPECT_TRUE(torch::equal(results[0][i].second, results[1][i].second)) << results[0][i].first;
   });
 }
 
@@ -69,7 +72,7 @@ TEST(ShardedNeighbours, ForgetWhatAForwardWithoutBackwardLeft) {
     EXPECT_EQ(model.figures().lent_bytes, 0);
     at::NoGradGuard no_grad;
     EXPECT_FALSE(torch::equal(forward(model, net, words), first));
-    EXPECT_EQ(model.figures().lent_bytes, 0);   // without gradients nothing waits for backward
+    EXPECT_EQ(model.figures().lent_bytes, 0);  // without gradients nothing waits for backward
   });
 }
 

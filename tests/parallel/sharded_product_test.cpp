@@ -1,18 +1,18 @@
 // Sharded training equals the split reference, over the product of jobs, worlds, stages, units and ways to step.
-#include "muster/optim/fused.h"
-#include "muster/optim/norm.h"
-#include "parallel/sharded_jobs.h"
-#include "parallel/sharded_models.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <random>
 #include <sstream>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/optim/fused.h"
+#include "muster/optim/norm.h"
+#include "parallel/sharded_jobs.h"
+#include "parallel/sharded_models.h"
 
 namespace muster::parallel::product {
 namespace {
@@ -34,16 +34,17 @@ struct Setting {
   int world = 2;
   std::string optimizer = "AdamW";
   at::ScalarType dtype = at::kFloat;
-  int micro = 1;          ///< backwards in a step
-  bool sync_each = false;   ///< every one of them communicates
-  double clip = 0;        ///< the norm's order; 0: no clipping
-  bool groups = false;    ///< biases and vectors in a group of their own
+  int micro = 1;           ///< backwards in a step
+  bool sync_each = false;  ///< every one of them communicates
+  double clip = 0;         ///< the norm's order; 0: no clipping
+  bool groups = false;     ///< biases and vectors in a group of their own
   int steps = 10;
 
   std::string text() const {
     std::ostringstream out;
-    out << job->name << ", " << layout.name << ", " << world << " ranks, " << optimizer << ", " << dtype << ", " << micro
-        << (sync_each ? " communicated" : "") << " micro-batches, clip " << clip << (groups ? ", two groups" : "") << ", " << steps << " steps";
+    out << job->name << ", " << layout.name << ", " << world << " ranks, " << optimizer << ", " << dtype << ", "
+        << micro << (sync_each ? " communicated" : "") << " micro-batches, clip " << clip
+        << (groups ? ", two groups" : "") << ", " << steps << " steps";
     return out.str();
   }
 };
@@ -51,10 +52,12 @@ struct Setting {
 using Parameters = std::vector<Tensor>;
 
 /// Vectors learn at half the rate and do not decay, where `groups` asks for it.
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Setting& setting, const Parameters& parameters, const std::vector<bool>& vectors) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Setting& setting, const Parameters& parameters,
+                                                        const std::vector<bool>& vectors) {
   namespace optim = torch::optim;
   const auto with = [&](auto options, auto make) -> std::unique_ptr<optim::Optimizer> {
-    if (!setting.groups) return make(std::vector<optim::OptimizerParamGroup>{optim::OptimizerParamGroup(parameters)}, options);
+    if (!setting.groups)
+      return make(std::vector<optim::OptimizerParamGroup>{optim::OptimizerParamGroup(parameters)}, options);
     std::vector<Tensor> rest, small;
     for (size_t i = 0; i < parameters.size(); ++i) (vectors[i] ? small : rest).push_back(parameters[i]);
     auto slower = options;
@@ -65,12 +68,17 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Setting& setting, 
     return make(std::move(groups), options);
   };
   const auto build = [&]<class Optimizer>(auto options) {
-    return with(options, [](std::vector<optim::OptimizerParamGroup> groups, auto defaults) { return std::make_unique<Optimizer>(std::move(groups), defaults); });
+    return with(options, [](std::vector<optim::OptimizerParamGroup> groups, auto defaults) {
+      return std::make_unique<Optimizer>(std::move(groups), defaults);
+    });
   };
-  if (setting.optimizer == "SGD") return build.operator()<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
+  if (setting.optimizer == "SGD")
+    return build.operator()<optim::SGD>(optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
   if (setting.optimizer == "Adam") return build.operator()<optim::Adam>(optim::AdamOptions(3e-3).weight_decay(0.01));
-  if (setting.optimizer == "RMSprop") return build.operator()<optim::RMSprop>(optim::RMSpropOptions(2e-3).momentum(0.8).weight_decay(0.01));
-  if (setting.optimizer == "Adagrad") return build.operator()<optim::Adagrad>(optim::AdagradOptions(0.02).weight_decay(0.01));
+  if (setting.optimizer == "RMSprop")
+    return build.operator()<optim::RMSprop>(optim::RMSpropOptions(2e-3).momentum(0.8).weight_decay(0.01));
+  if (setting.optimizer == "Adagrad")
+    return build.operator()<optim::Adagrad>(optim::AdagradOptions(0.02).weight_decay(0.01));
   return build.operator()<optim::AdamW>(optim::AdamWOptions(3e-3).weight_decay(0.1));
 }
 
@@ -78,7 +86,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Setting& setting, 
 Parameters distinct_parameters(const torch::nn::Module& module) {
   Parameters distinct;
   for (const auto& parameter : module.parameters())
-    if (std::none_of(distinct.begin(), distinct.end(), [&](const Tensor& other) { return other.is_same(parameter); })) distinct.push_back(parameter);
+    if (std::none_of(distinct.begin(), distinct.end(), [&](const Tensor& other) { return other.is_same(parameter); }))
+      distinct.push_back(parameter);
   return distinct;
 }
 
@@ -95,15 +104,16 @@ Tensor padded(const Tensor& tensor, const Tensor& like) {
   return flat;
 }
 
-/// One process computes each rank's part with that rank's own buffers, which become rank 0's when gradients are summed, in rank
-/// order, and steps copies of the parameters that are whole vectors. Gives the parameters after each step.
+/// One process computes each rank's part with that rank's own buffers, which become rank 0's when gradients are summed,
+/// in rank order, and steps copies of the parameters that are whole vectors. Gives the parameters after each step.
 class Split {
  public:
   explicit Split(const Setting& setting) : setting_(setting) {
     at::set_num_threads(1);
     for (int rank = 0; rank < setting.world; ++rank) ranks_.push_back(setting.job->make(setting.dtype));
     const auto parameters = distinct_parameters(*ranks_[0]);
-    for (const auto& parameter : parameters) copies_.push_back(padded(parameter.detach(), parameter).set_requires_grad(parameter.requires_grad()));
+    for (const auto& parameter : parameters)
+      copies_.push_back(padded(parameter.detach(), parameter).set_requires_grad(parameter.requires_grad()));
     optimizer_ = make_optimizer(setting, copies_, which_are_vectors(parameters));
     fused_ = std::make_unique<optim::FusedOptimizer>(*optimizer_);
   }
@@ -160,7 +170,8 @@ class Split {
   }
   void copy_into(std::vector<Tensor> parameters) {
     for (size_t i = 0; i < copies_.size(); ++i)
-      parameters[i].copy_(copies_[i].narrow(0, 0, parameters[i].numel()).as_strided(parameters[i].sizes(), parameters[i].strides()));
+      parameters[i].copy_(
+          copies_[i].narrow(0, 0, parameters[i].numel()).as_strided(parameters[i].sizes(), parameters[i].strides()));
   }
 
   const Setting& setting_;
@@ -192,8 +203,7 @@ double tolerance(const Setting& setting) { return setting.world <= 2 ? 0 : 1e-12
 void expect_close(const Tensor& mine, const Tensor& wanted, double tolerance, const std::string& what) {
   if (tolerance == 0)
     EXPECT_TRUE(torch::equal(mine, wanted)) << what << ", " << (mine - wanted).abs().max().item<double>();
-  else
-    EXPECT_LT((mine - wanted).abs().max().item<double>(), tolerance) << what;
+  else EXPECT_LT((mine - wanted).abs().max().item<double>(), tolerance) << what;
 }
 
 void expect_equal_to_split(const Setting& setting) {
@@ -204,7 +214,7 @@ void expect_equal_to_split(const Setting& setting) {
   const auto wanted = split.module().named_parameters(), buffers = split.module().named_buffers();
   sharded::on_seeded_ranks(setting.world, [&](dist::Communicator group) {
     const auto module = setting.job->make(setting.dtype);
-    const auto parameters = module->parameters();   // as users hand them over: tied ones twice
+    const auto parameters = module->parameters();  // as users hand them over: tied ones twice
     const auto optimizer = make_optimizer(setting, parameters, which_are_vectors(parameters));
     ShardedModel model(*module, group, setting.layout.options);
     optim::FusedOptimizer fused(*optimizer, {&model});
@@ -212,7 +222,8 @@ void expect_equal_to_split(const Setting& setting) {
       for (int m = 0; m < setting.micro; ++m) {
         model.set_gradient_sync(setting.sync_each || m + 1 == setting.micro);
         const auto loss = micro_batch(setting, model, *module, step * setting.micro + m, group.rank());
-        const auto expected = losses[static_cast<size_t>(step)][static_cast<size_t>(m)][static_cast<size_t>(group.rank())];
+        const auto expected =
+            losses[static_cast<size_t>(step)][static_cast<size_t>(m)][static_cast<size_t>(group.rank())];
         EXPECT_NEAR(loss.item<double>(), expected, tolerance(setting)) << setting.text() << ", step " << step;
       }
       if (setting.clip > 0) clip(model, parameters, setting.clip);
@@ -236,8 +247,10 @@ std::vector<Layout> layouts() {
   const std::pair<const char*, ShardedOptions> wrappings[] = {
       {"one unit", {.auto_wrap = false}}, {"units of blocks", {}}, {"a unit per layer", {.unit_min_elements = 1}}};
   for (const auto& [wrapping, units] : wrappings)
-    for (const auto& [name, stage, reshard] : {std::tuple{"optimizer", ShardStage::optimizer, true}, {"gradients", ShardStage::gradients, true},
-                                               {"full", ShardStage::full, true}, {"full without reshard", ShardStage::full, false}}) {
+    for (const auto& [name, stage, reshard] : {std::tuple{"optimizer", ShardStage::optimizer, true},
+                                               {"gradients", ShardStage::gradients, true},
+                                               {"full", ShardStage::full, true},
+                                               {"full without reshard", ShardStage::full, false}}) {
       auto options = units;
       options.reshard_after_forward = reshard;
       options.stage = stage;
@@ -258,7 +271,8 @@ std::vector<Setting> whole_product(const std::vector<Job>& all_jobs) {
               for (const double clip : {0.0, 2.0, double(INFINITY)})
                 for (const bool groups : {false, true})
                   if ((world <= 2 || dtype == at::kDouble) && (dtype == at::kFloat || !job.only_float))
-                    all.push_back({&job, layout, world, optimizer, dtype, micro, sync_each, clip, groups, world <= 2 ? 10 : 1});
+                    all.push_back(
+                        {&job, layout, world, optimizer, dtype, micro, sync_each, clip, groups, world <= 2 ? 10 : 1});
   return all;
 }
 

@@ -1,14 +1,16 @@
 #include "parallel/sharded_settings.h"
 
-#include "muster/base/error.h"
-
 #include <gtest/gtest.h>
+
+#include "muster/base/error.h"
 
 namespace muster::parallel {
 namespace {
 
 TEST(ShardedSettings, ReadsOptions) {
-  const auto settings = read_settings({.limit_gathered_mb = 1.5, .param_dtype = "bf16", .reshard_after_forward = false, .stage = ShardStage::gradients}, 2);
+  const auto settings = read_settings(
+      {.limit_gathered_mb = 1.5, .param_dtype = "bf16", .reshard_after_forward = false, .stage = ShardStage::gradients},
+      2);
   EXPECT_TRUE(settings.keeps_after_forward);
   EXPECT_EQ(settings.limit_bytes, 3 << 19);
   EXPECT_EQ(settings.param_dtype, at::kBFloat16);
@@ -20,13 +22,13 @@ TEST(ShardedSettings, ReadsOptions) {
 TEST(ShardedSettings, ANumberSaysOverHowManyValuesStayCut) {
   EXPECT_EQ(read_settings({.reshard_after_forward = 2}, 4).kept_over, 2);
   EXPECT_FALSE(read_settings({.reshard_after_forward = 2}, 4).keeps_after_forward);
-  EXPECT_EQ(read_settings({.reshard_after_forward = 4}, 4).kept_over, 0);   // as true
+  EXPECT_EQ(read_settings({.reshard_after_forward = 4}, 4).kept_over, 0);  // as true
   EXPECT_FALSE(read_settings({.reshard_after_forward = 4}, 4).keeps_after_forward);
-  EXPECT_TRUE(read_settings({.reshard_after_forward = 1}, 4).keeps_after_forward);   // as false
+  EXPECT_TRUE(read_settings({.reshard_after_forward = 1}, 4).keeps_after_forward);  // as false
   EXPECT_EQ(read_settings({.reshard_after_forward = 2, .stage = ShardStage::gradients}, 4).kept_over, 0);
 }
 
-TEST(ShardedSettings, RefusesWhatCannotBeKept) {   // MU168
+TEST(ShardedSettings, RefusesWhatCannotBeKept) {  // MU168
   const auto message = [](const ShardedOptions& options) {
     try {
       read_settings(options, 4);
@@ -42,7 +44,8 @@ TEST(ShardedSettings, RefusesWhatCannotBeKept) {   // MU168
   EXPECT_NE(message({.predivide_factor = -2}).find("predivide_factor"), std::string::npos);
   EXPECT_NE(message({.buffer_dtype = "int8"}).find("buffer_dtype 'int8'"), std::string::npos);
   EXPECT_NE(message({.output_dtype = "f8"}).find("output_dtype 'f8'"), std::string::npos);
-  for (const int ranks : {-2, 0, 3, 8}) EXPECT_NE(message({.reshard_after_forward = ranks}).find("reshard_after_forward"), std::string::npos) << ranks;
+  for (const int ranks : {-2, 0, 3, 8})
+    EXPECT_NE(message({.reshard_after_forward = ranks}).find("reshard_after_forward"), std::string::npos) << ranks;
   EXPECT_NE(message({.stage = ShardStage::none}).find("\"ddp\""), std::string::npos);
 }
 

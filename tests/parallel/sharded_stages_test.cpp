@@ -10,7 +10,8 @@ void stages_like_reference(int world, at::ScalarType dtype, int steps, int micro
   reference.train(steps, micro);
   for (const auto& options : all_stages()) {
     SCOPED_TRACE(name_of(options));
-    on_seeded_ranks(world, [&](dist::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact, options); });
+    on_seeded_ranks(
+        world, [&](dist::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact, options); });
   }
 }
 
@@ -28,10 +29,12 @@ TEST(ShardedStages, SameBitsAsTheReducerOfThreeRanksWithMicroBatches) {
     SCOPED_TRACE(name_of(options));
     on_seeded_ranks(3, [&](dist::Communicator group) {
       auto sharded_net = make_net(), replicated_net = make_net();
-      torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()), replicated_adam(replicated_net->parameters(), adamw());
+      torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()),
+          replicated_adam(replicated_net->parameters(), adamw());
       ShardedModel sharded(*sharded_net, group, options);
       Reducer replicated(*replicated_net, group);
-      optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}), replicated_optimizer(replicated_adam, {&replicated});
+      optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
+          replicated_optimizer(replicated_adam, {&replicated});
       for (int s = 0; s < 2; ++s) {
         const auto step = [&](ManagedModel& model, Net& net, optim::FusedOptimizer& optimizer) {
           for (int m = 0; m < 3; ++m) {
@@ -55,7 +58,8 @@ struct OddImpl : nn::Module {
   OddImpl() {
     words = register_module("words", nn::Embedding(17, 12));
     block = register_module("block", wrap(nn::Sequential(nn::Linear(12, 30), nn::Tanh(), wrap(nn::Linear(30, 12)))));
-    frozen = register_module("frozen", wrap(nn::Sequential(nn::Linear(12, 12), nn::LayerNorm(nn::LayerNormOptions({12})))));
+    frozen =
+        register_module("frozen", wrap(nn::Sequential(nn::Linear(12, 12), nn::LayerNorm(nn::LayerNormOptions({12})))));
     frozen[0]->as<nn::Linear>()->weight.requires_grad_(false);
     still = register_module("still", wrap(nn::Linear(12, 12)));
     for (auto& parameter : still->parameters()) parameter.requires_grad_(false);
@@ -66,9 +70,9 @@ struct OddImpl : nn::Module {
   }
   Tensor forward(const Tensor& ids) {
     auto x = words(ids).mean(1);
-    x = block->forward(x) + block->forward(torch::tanh(x));   // used twice
+    x = block->forward(x) + block->forward(torch::tanh(x));  // used twice
     x = still(norm(frozen->forward(x)));
-    return nn::functional::linear(x, words->weight).mean(1, true).to(at::kDouble) + wide(x.to(at::kDouble));   // tied
+    return nn::functional::linear(x, words->weight).mean(1, true).to(at::kDouble) + wide(x.to(at::kDouble));  // tied
   }
   nn::Embedding words{nullptr};
   nn::Sequential block{nullptr}, frozen{nullptr};
@@ -100,22 +104,27 @@ TEST(ShardedStages, TiedFrozenNestedAndReusedModulesLikeTheReducer) {
     on_seeded_ranks(2, [&](dist::Communicator group) {
       auto sharded_net = make_odd(), replicated_net = make_odd();
       std::vector<Tensor> mine, theirs;
-      for (auto& parameter : sharded_net->parameters()) if (parameter.requires_grad()) mine.push_back(parameter);
-      for (auto& parameter : replicated_net->parameters()) if (parameter.requires_grad()) theirs.push_back(parameter);
+      for (auto& parameter : sharded_net->parameters())
+        if (parameter.requires_grad()) mine.push_back(parameter);
+      for (auto& parameter : replicated_net->parameters())
+        if (parameter.requires_grad()) theirs.push_back(parameter);
       torch::optim::AdamW sharded_adam(mine, adamw()), replicated_adam(theirs, adamw());
       ShardedModel sharded(*sharded_net, group, options);
       Reducer replicated(*replicated_net, group, {.find_unused_parameters = true});
-      optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}), replicated_optimizer(replicated_adam, {&replicated});
+      optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
+          replicated_optimizer(replicated_adam, {&replicated});
       for (int s = 0; s < 4; ++s) {
         const auto step = [&](ManagedModel& model, Odd& net, optim::FusedOptimizer& optimizer) {
           auto loss = odd_loss(model, net, ids_of(s, group.rank()));
-          if (s == 2) loss = loss + odd_loss(model, net, ids_of(s + 9, group.rank()));   // two forwards before one backward
+          if (s == 2)
+            loss = loss + odd_loss(model, net, ids_of(s + 9, group.rank()));  // two forwards before one backward
           backward(model, loss);
           optimizer.step();
           optimizer.zero_grad();
           return loss.item<double>();
         };
-        EXPECT_EQ(step(sharded, sharded_net, sharded_optimizer), step(replicated, replicated_net, replicated_optimizer)) << s;
+        EXPECT_EQ(step(sharded, sharded_net, sharded_optimizer), step(replicated, replicated_net, replicated_optimizer))
+            << s;
       }
       auto wanted = replicated_net->named_parameters();
       for (auto& [name, tensor] : sharded.full_state(false))
@@ -133,7 +142,7 @@ TEST(ShardedStages, HybridShardingLikeOneProcess) {
     SCOPED_TRACE(name_of(options));
     on_seeded_ranks(4, [&](dist::Communicator group) {
       const auto [shards, replicas] = two_by_two(group);
-      auto net = make_net(true, at::kDouble, 11 + group.rank());   // the values of rank 0 win
+      auto net = make_net(true, at::kDouble, 11 + group.rank());  // the values of rank 0 win
       torch::optim::AdamW adam(net->parameters(), adamw());
       ShardedModel model(*net, shards, replicas, options);
       EXPECT_NE(model.describe().find("4 ranks (2 replicas of 2 shards)"), std::string::npos) << model.describe();
@@ -204,7 +213,7 @@ TEST(ShardedStages, UsesLowPrecisionAndUpdatesInTheDtypeBuilt) {
   }
 }
 
-TEST(ShardedStages, ResidentParametersCanBeReadAnytimeButNotWritten) {   // MU156
+TEST(ShardedStages, ResidentParametersCanBeReadAnytimeButNotWritten) {  // MU156
   on_seeded_ranks(2, [&](dist::Communicator group) {
     auto net = make_net(true), plain = make_net(true);
     net->unused->weight.requires_grad_(false);

@@ -1,9 +1,9 @@
 #include "muster/parallel/single.h"
 
+#include <gtest/gtest.h>
+
 #include "muster/base/error.h"
 #include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
 
 namespace muster::parallel {
 namespace {
@@ -40,7 +40,7 @@ TEST(Single, ForwardsOutsideTheScopeAreSeen) {
   auto output = run(single, net, input);
   EXPECT_NO_THROW(both(output.sum(), true));
   EXPECT_NO_THROW(both(output.square().sum() + net.first->weight.square().sum())) << "several backwards of one forward";
-  output.reset();   // graphs that share a living one's leaves cannot be told apart
+  output.reset();  // graphs that share a living one's leaves cannot be told apart
   const auto kept = net.forward(input);
   EXPECT_NO_THROW(both(torch::ones({2}).requires_grad_().sum())) << "a graph that takes no part";
   try {

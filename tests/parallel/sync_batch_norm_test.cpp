@@ -1,12 +1,12 @@
 #include "muster/parallel/sync_batch_norm.h"
 
+#include <gtest/gtest.h>
+
 #include "muster/parallel/reducer.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 #include "parallel/reducer_models.h"
-
-#include <gtest/gtest.h>
 
 namespace muster::parallel {
 namespace {
@@ -19,10 +19,14 @@ struct Normal final : Net {
   Normal() {
     convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 6, 3).padding(1)));
     first = register_module("first", torch::nn::BatchNorm2d(6));
-    tail = register_module("tail", torch::nn::Sequential(torch::nn::Linear(6, 5), torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(5).affine(false))));
+    tail = register_module(
+        "tail", torch::nn::Sequential(torch::nn::Linear(6, 5),
+                                      torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(5).affine(false))));
   }
   at::Tensor forward(at::Tensor x) override { return tail->forward(torch::relu(first(convolution(x))).mean({2, 3})); }
-  at::Tensor draw_input(int64_t batch, at::Generator random) const override { return torch::randn({batch, 3, 4, 4}, random); }
+  at::Tensor draw_input(int64_t batch, at::Generator random) const override {
+    return torch::randn({batch, 3, 4, 4}, random);
+  }
   torch::nn::Conv2d convolution{nullptr};
   torch::nn::BatchNorm2d first{nullptr};
   torch::nn::Sequential tail{nullptr};
@@ -40,7 +44,8 @@ std::shared_ptr<Normal> make_normal() {
 /// Parts of 2, 3, 4, ... samples.
 std::vector<at::Tensor> uneven_parts(const Net& net, int ranks) {
   std::vector<at::Tensor> parts;
-  for (int rank = 0; rank < ranks; ++rank) parts.push_back(draw_part(net, 2 + rank, 0, rank, at::kDouble) * (1.0 + rank) + rank);
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back(draw_part(net, 2 + rank, 0, rank, at::kDouble) * (1.0 + rank) + rank);
   return parts;
 }
 
@@ -63,7 +68,8 @@ void trains_as_one_process(const dist::Communicator& group) {
     EXPECT_EQ(difference(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-10, 1e-10), "") << i;
   for (size_t i = 0; i < net->buffers().size(); ++i)
     EXPECT_EQ(difference(net->buffers()[i].clone(), alone->buffers()[i], 1e-10, 1e-10), "") << i;
-  EXPECT_TRUE(weight.is_same(net->first->weight) && mean.is_same(net->first->running_mean)) << "handles taken before stay";
+  EXPECT_TRUE(weight.is_same(net->first->weight) && mean.is_same(net->first->running_mean))
+      << "handles taken before stay";
   net->eval();
   alone->eval();
   torch::NoGradGuard no_grad;
@@ -94,7 +100,8 @@ TEST(SyncBatchNorm, TakesEmptyPartsAndHalfPrecision) {
     const auto expected = torch::batch_norm(all, {}, {}, {}, {}, true, 0.1, 1e-5, false);
     EXPECT_TRUE(group.rank() == 1 || torch::allclose(out, expected, 1e-4, 1e-5));
     EXPECT_EQ(input.grad().sizes(), input.sizes());
-    const auto half = sync_batch_norm(group, all.to(torch::kBFloat16), torch::ones({4}), torch::zeros({4}), {}, {}, 0.1, 1e-5);
+    const auto half =
+        sync_batch_norm(group, all.to(torch::kBFloat16), torch::ones({4}), torch::zeros({4}), {}, {}, 0.1, 1e-5);
     EXPECT_EQ(half.scalar_type(), torch::kBFloat16);
     EXPECT_NEAR(half.to(torch::kFloat).mean().item<double>(), 0.0, 1e-2);
   });

@@ -1,14 +1,14 @@
 #include "parallel/unit_boundaries.h"
 
-#include "muster/base/error.h"
-#include "muster/parallel/wrap.h"
-#include "muster/testing/thrown.h"
+#include <set>
+#include <string>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <set>
-#include <string>
+#include "muster/base/error.h"
+#include "muster/parallel/wrap.h"
+#include "muster/testing/thrown.h"
 
 namespace muster::parallel {
 namespace {
@@ -43,24 +43,28 @@ struct BlocksNet : nn::Module {
 TEST(UnitBoundaries, ByType) {
   EXPECT_EQ(boundary_names(BlocksNet(), {.unit_types = {typeid(BlockImpl)}}), (NameSet{"blocks.0", "blocks.1"}));
   EXPECT_EQ(boundary_names(BlocksNet(), {.unit_types = {typeid(nn::LinearImpl), typeid(nn::LayerNormImpl)}}),
-            (NameSet{"blocks.0.up", "blocks.0.norm", "blocks.0.down", "blocks.1.up", "blocks.1.norm", "blocks.1.down", "head"}));
+            (NameSet{"blocks.0.up", "blocks.0.norm", "blocks.0.down", "blocks.1.up", "blocks.1.norm", "blocks.1.down",
+                     "head"}));
 }
 
 TEST(UnitBoundaries, ByClassName) {
   for (const char* name : {"Block", "BlockImpl"})
     EXPECT_EQ(boundary_names(BlocksNet(), {.unit_classes = {name}}), (NameSet{"blocks.0", "blocks.1"})) << name;
   EXPECT_EQ(muster::testing::thrown_id([] { unit_boundaries(BlocksNet(), {.unit_classes = {"GPTBlock"}}); }), "MU148");
-  EXPECT_EQ(muster::testing::thrown_id([] { unit_boundaries(BlocksNet(), {.unit_types = {typeid(nn::Conv2dImpl)}}); }), "MU148");
+  EXPECT_EQ(muster::testing::thrown_id([] { unit_boundaries(BlocksNet(), {.unit_types = {typeid(nn::Conv2dImpl)}}); }),
+            "MU148");
 }
 
 TEST(UnitBoundaries, BySizeFromInsideOut) {
-  EXPECT_EQ(boundary_names(BlocksNet(), {.unit_min_elements = 73}), NameSet{});   // a list is no unit, the root is one anyway
+  EXPECT_EQ(boundary_names(BlocksNet(), {.unit_min_elements = 73}),
+            NameSet{});  // a list is no unit, the root is one anyway
   EXPECT_EQ(boundary_names(BlocksNet(), {.unit_min_elements = 72}), (NameSet{"blocks.0", "blocks.1"}));
   // The norm's 8 elements are all that is left in a block.
   EXPECT_EQ(boundary_names(BlocksNet(), {.unit_min_elements = 32}),
             (NameSet{"blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1.down"}));
-  EXPECT_EQ(boundary_names(BlocksNet(), {.unit_min_elements = 8}),
-            (NameSet{"blocks.0.up", "blocks.0.norm", "blocks.0.down", "blocks.1.up", "blocks.1.norm", "blocks.1.down"}));
+  EXPECT_EQ(
+      boundary_names(BlocksNet(), {.unit_min_elements = 8}),
+      (NameSet{"blocks.0.up", "blocks.0.norm", "blocks.0.down", "blocks.1.up", "blocks.1.norm", "blocks.1.down"}));
 }
 
 TEST(UnitBoundaries, BySizeLeavesAttentionWhole) {
@@ -85,7 +89,8 @@ TEST(UnitBoundaries, ByPredicate) {
 }
 
 TEST(UnitBoundaries, ByNameOrExpression) {
-  EXPECT_EQ(boundary_names(BlocksNet(), {.unit_names = {"head", "blocks\\.\\d"}}), (NameSet{"head", "blocks.0", "blocks.1"}));
+  EXPECT_EQ(boundary_names(BlocksNet(), {.unit_names = {"head", "blocks\\.\\d"}}),
+            (NameSet{"head", "blocks.0", "blocks.1"}));
 }
 
 TEST(UnitBoundaries, UnknownNamesListTheKnownOnes) {

@@ -1,9 +1,9 @@
 #include "parallel/unit_gradients.h"
 
-#include "muster/testing/world.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "muster/testing/world.h"
 
 namespace muster::parallel {
 namespace {
@@ -22,7 +22,8 @@ struct GradientFixture {
   GradientFixture(dist::Communicator group, bool keeps_whole, at::ScalarType reduce = at::kFloat, double divisor = 0,
                   dist::Communicator replicas = {})
       : groups{group, replicas}, layout({100, 70}, group.size()),
-        gradients(layout, {100, 70}, groups, {at::kFloat, reduce, keeps_whole, divisor > 0 ? divisor : group.size() * replicas.size()}, buffers) {}
+        gradients(layout, {100, 70}, groups,
+                  {at::kFloat, reduce, keeps_whole, divisor > 0 ? divisor : group.size() * replicas.size()}, buffers) {}
 
   void reduce() {
     gradients.start_reduction(kTag);
@@ -35,7 +36,9 @@ struct GradientFixture {
   }
 };
 
-void on_ranks(int world, const std::function<void(dist::Communicator)>& body) { muster::testing::run_threads(world, 5, body); }
+void on_ranks(int world, const std::function<void(dist::Communicator)>& body) {
+  muster::testing::run_threads(world, 5, body);
+}
 
 Tensor ramp(int64_t numel, int rank) { return torch::arange(numel).to(at::kFloat) + 1000 * rank; }
 
@@ -50,7 +53,7 @@ TEST(UnitGradients, SumsAddAndCount) {
       unit.reduce();
       EXPECT_TRUE(gradients.counted(0) && !gradients.counted(1) && !gradients.waiting());
       EXPECT_TRUE(torch::equal(unit.whole(0), mean));
-      gradients.take(0, ramp(100, group.rank()));   // adds to what is there, twice
+      gradients.take(0, ramp(100, group.rank()));  // adds to what is there, twice
       gradients.take(0, ramp(100, group.rank()));
       if (group.rank() == 1) gradients.take(1, torch::ones({70}));
       unit.reduce();
@@ -160,8 +163,8 @@ TEST(UnitGradients, Float16DividesBeforeAndAfterSoThatNeitherEndIsLost) {
     EXPECT_EQ(settings.divisor_before(at::kHalf, 6), 4);
     EXPECT_EQ(settings.divisor_before(at::kFloat, 4), 4);
     GradientFixture unit(group, false, at::kHalf, settings.divisor_before(at::kHalf, 4));
-    unit.gradients.take(0, torch::full({100}, 30000.f));      // the sum of four would be infinite
-    unit.gradients.take(1, torch::full({70}, 1.2e-7f));       // a fourth of it would be zero
+    unit.gradients.take(0, torch::full({100}, 30000.f));  // the sum of four would be infinite
+    unit.gradients.take(1, torch::full({70}, 1.2e-7f));   // a fourth of it would be zero
     unit.reduce();
     EXPECT_NEAR(unit.whole(0)[99].item<float>(), 30000, 16);
     EXPECT_GT(unit.whole(1)[69].item<float>(), 0.5e-7f);

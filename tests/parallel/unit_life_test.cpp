@@ -1,9 +1,9 @@
 #include "parallel/unit_life.h"
 
-#include <gtest/gtest.h>
-
 #include <array>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace muster::parallel {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::array kEvents{UnitEvent::hint, UnitEvent::touch, UnitEvent::relea
 struct LivedUnit {
   bool resident;
   UnitState state = resident ? UnitState::whole : UnitState::sharded;
-  bool memory = resident, under_way = false, current = true;   // whether the memory shows the parts' values
+  bool memory = resident, under_way = false, current = true;  // whether the memory shows the parts' values
   std::vector<int>* gathers = nullptr;
   int name = 0;
 
@@ -76,10 +76,12 @@ TEST(UnitLife, EveryInterleavingOfTwoUnitsShowsPresentValues) {
 }
 
 TEST(UnitLife, HintsAndTouchesGatherOnce) {
-  EXPECT_EQ(next_move(false, UnitState::sharded, UnitEvent::touch), (UnitMove{.start = true, .use = true, .next = UnitState::whole}));
+  EXPECT_EQ(next_move(false, UnitState::sharded, UnitEvent::touch),
+            (UnitMove{.start = true, .use = true, .next = UnitState::whole}));
   EXPECT_EQ(next_move(false, UnitState::gathering, UnitEvent::hint), (UnitMove{.next = UnitState::gathering}));
   EXPECT_EQ(next_move(true, UnitState::whole, UnitEvent::release), (UnitMove{.next = UnitState::whole}));
-  EXPECT_EQ(next_move(true, UnitState::whole, UnitEvent::update), (UnitMove{.start = true, .next = UnitState::gathering}));
+  EXPECT_EQ(next_move(true, UnitState::whole, UnitEvent::update),
+            (UnitMove{.start = true, .next = UnitState::gathering}));
 }
 
 }  // namespace

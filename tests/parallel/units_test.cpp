@@ -1,10 +1,10 @@
 #include "parallel/units.h"
 
-#include "muster/parallel/wrap.h"
-#include "parallel/unit_marks.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "muster/parallel/wrap.h"
+#include "parallel/unit_marks.h"
 
 namespace muster::parallel {
 namespace {
@@ -27,7 +27,8 @@ using Names = std::vector<std::string>;
 
 struct Encoder : nn::Module {
   Encoder() {
-    encoder = register_module("encoder", nn::TransformerEncoder(nn::TransformerEncoderOptions(nn::TransformerEncoderLayerOptions(8, 2), 3)));
+    encoder = register_module(
+        "encoder", nn::TransformerEncoder(nn::TransformerEncoderOptions(nn::TransformerEncoderLayerOptions(8, 2), 3)));
     head = register_module("head", nn::Linear(8, 4));
   }
   nn::TransformerEncoder encoder{nullptr};
@@ -35,7 +36,7 @@ struct Encoder : nn::Module {
 };
 
 TEST(Units, FindsTheLayersOfAnEncoderAndLeavesTheRestToTheRoot) {
-  Encoder net;   // a plain value: no shared_ptr owns it
+  Encoder net;  // a plain value: no shared_ptr owns it
   auto plans = plan_units(net, {});
   EXPECT_EQ(names(plans), (Names{"root", "encoder.layers.0", "encoder.layers.1", "encoder.layers.2"}));
   EXPECT_EQ(parameters(plans[0]), (Names{"head.weight", "head.bias"}));
@@ -97,7 +98,7 @@ TEST(Units, MarksWinAndNest) {
   EXPECT_EQ(parameters(plans[0]), (Names{"1.weight", "1.bias", "2.weight", "2.bias"}));
   EXPECT_EQ(parameters(plans[1]), (Names{"0.a.weight", "0.a.bias"}));
   EXPECT_EQ(parameters(plans[2]), (Names{"0.b.weight", "0.b.bias"}));
-  EXPECT_EQ(root->forward(torch::ones({1, 2})).numel(), 2);   // a mark does nothing else
+  EXPECT_EQ(root->forward(torch::ones({1, 2})).numel(), 2);  // a mark does nothing else
 }
 
 TEST(Units, AMarkIsTheModulesWhereverItComesFrom) {
@@ -107,8 +108,8 @@ TEST(Units, AMarkIsTheModulesWhereverItComesFrom) {
     nn::ModuleList list{register_module("list", nn::ModuleList(nn::Linear(2, 2), nn::Linear(2, 2)))};
   };
   Net net;
-  net.a = wrap(net.a);                 // a member, after it was registered
-  wrap(net.row->ptr(2));               // an element
+  net.a = wrap(net.a);    // a member, after it was registered
+  wrap(net.row->ptr(2));  // an element
   for (auto& layer : *net.list) layer = wrap(layer);
   EXPECT_EQ(names(plan_units(net, {})), (Names{"root", "a", "row.2", "list.0", "list.1"}));
   EXPECT_EQ(take_lost_marks(), Names());
@@ -195,7 +196,8 @@ TEST(Units, IgnoredModulesBelongToNone) {
   // A parameter that an ignored module shares is left alone wherever it is met.
   nn::Linear a(4, 4), b(4, 4);
   b->register_parameter("tied", a->weight);
-  EXPECT_EQ(parameters(plan_units(*nn::ModuleList(a, b), {.auto_wrap = false, .ignored_modules = {"1"}})[0]), Names{"0.bias"});
+  EXPECT_EQ(parameters(plan_units(*nn::ModuleList(a, b), {.auto_wrap = false, .ignored_modules = {"1"}})[0]),
+            Names{"0.bias"});
 }
 
 TEST(Units, FrozenParametersLieApartUnderTheirUnitsName) {

@@ -1,8 +1,8 @@
-#include "optim/averaging_cases.h"
-
 #include <cstdio>
 #include <map>
 #include <string>
+
+#include "optim/averaging_cases.h"
 
 // Prints, for each way to average, a line with its name and one with all averages after each update, in hexadecimal.
 

@@ -1,15 +1,15 @@
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include <torch/torch.h>
+
 #include "muster/dist/rendezvous.h"
 #include "muster/optim/fused.h"
 #include "muster/parallel/reducer.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/world.h"
-
-#include <torch/torch.h>
-
-#include <fstream>
-#include <iostream>
-#include <memory>
-#include <sstream>
 
 /// Trains what ddp_parity.py has trained, by the reducer, and compares. Called by that script: FOLDER CASE...
 namespace {
@@ -49,7 +49,9 @@ struct Cnn final : Net {
 };
 
 /// C++'s Linear multiplies and adds in two operators where Python's has one, which rounds otherwise.
-at::Tensor linear(const torch::nn::Linear& layer, const at::Tensor& x) { return torch::linear(x, layer->weight, layer->bias); }
+at::Tensor linear(const torch::nn::Linear& layer, const at::Tensor& x) {
+  return torch::linear(x, layer->weight, layer->bias);
+}
 
 struct Attention final : Net {
   Attention() {
@@ -107,7 +109,7 @@ std::vector<at::Tensor> gradients_of(const torch::nn::Module& net) {
 std::vector<at::Tensor> statistics_of(const torch::nn::Module& net) {
   std::vector<at::Tensor> all;
   for (const auto& buffer : net.buffers())
-    if (buffer.dim() > 0) all.push_back(buffer);   // not the count of batches, which C++'s Module::to converts as well
+    if (buffer.dim() > 0) all.push_back(buffer);  // not the count of batches, which C++'s Module::to converts as well
   return all;
 }
 
@@ -135,7 +137,8 @@ class Case {
     const auto inner = make_optimizer(optimizer_, net->parameters());
     muster::optim::FusedOptimizer optimizer(*inner, {&reducer});
     const auto example = torch::empty(net->shape, net->parameters()[0].scalar_type());
-    const auto batches = read(folder_ + "/batches" + std::to_string(group.rank()), std::vector<at::Tensor>(kSteps, example));
+    const auto batches =
+        read(folder_ + "/batches" + std::to_string(group.rank()), std::vector<at::Tensor>(kSteps, example));
     for (int step = 0; step < kSteps; ++step) {
       reducer.enter_forward();
       const auto output = net->forward(batches[static_cast<size_t>(step)]);
@@ -146,7 +149,8 @@ class Case {
       if (step == 0) compare("gradients", gradients_of(*net), true);
       optimizer.step();
       optimizer.zero_grad();
-      if (step == 0 || step + 1 == kSteps) compare("weights" + std::to_string(step + 1), net->parameters(), model_ != "odd");
+      if (step == 0 || step + 1 == kSteps)
+        compare("weights" + std::to_string(step + 1), net->parameters(), model_ != "odd");
     }
     compare("buffers", statistics_of(*net), true);
     return group.rank() == 0 ? differences_ : "";
@@ -193,8 +197,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto ranks = muster::testing::run_processes(
-      2, [&](const muster::Cluster& cluster) { return run_rank(cluster, argc, argv); }, {.arguments = arguments, .label = "", .timeout_seconds = 300});
+  const auto ranks =
+      muster::testing::run_processes(2, [&](const muster::Cluster& cluster) { return run_rank(cluster, argc, argv); },
+                                     {.arguments = arguments, .label = "", .timeout_seconds = 300});
   bool ok = true;
   for (const auto& rank : ranks) {
     std::cout << rank.output;

@@ -1,21 +1,24 @@
-#include "muster/accelerator.h"
-#include "muster/checkpoint/weights.h"
-
-#include <torch/torch.h>
-
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-/// Trains what fsdp_parity.py has trained, as one rank. Called by that script: FOLDER STRATEGY WIDTH VOCABULARY BLOCKS STEPS
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/checkpoint/weights.h"
+
+/// Trains what fsdp_parity.py has trained, as one rank. Called by that script: FOLDER STRATEGY WIDTH VOCABULARY BLOCKS
+/// STEPS
 namespace {
 
 constexpr int64_t kBatch = 2, kLength = 16, kHeads = 4;
 
 /// C++'s Linear multiplies and adds in two operators where Python's has one, which rounds otherwise.
-at::Tensor linear(const torch::nn::Linear& layer, const at::Tensor& x) { return torch::linear(x, layer->weight, layer->bias); }
+at::Tensor linear(const torch::nn::Linear& layer, const at::Tensor& x) {
+  return torch::linear(x, layer->weight, layer->bias);
+}
 
 struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(int64_t width) {
@@ -68,13 +71,15 @@ class Folder {
   void read(const std::string& name, const std::vector<at::Tensor>& tensors) const {
     const torch::NoGradGuard no_grad;
     std::ifstream file(path_ + "/" + name, std::ios::binary);
-    for (const auto& tensor : tensors) file.read(static_cast<char*>(tensor.mutable_data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
+    for (const auto& tensor : tensors)
+      file.read(static_cast<char*>(tensor.mutable_data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
     if (!file || file.peek() != std::ifstream::traits_type::eof()) throw std::runtime_error(name + " has another size");
   }
 
   void write(const std::string& name, const std::vector<at::Tensor>& tensors) const {
     std::ofstream file(path_ + "/" + name, std::ios::binary);
-    for (const auto& tensor : tensors) file.write(static_cast<const char*>(tensor.const_data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
+    for (const auto& tensor : tensors)
+      file.write(static_cast<const char*>(tensor.const_data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
   }
 
   const std::string& path() const { return path_; }
@@ -83,14 +88,16 @@ class Folder {
   std::string path_;
 };
 
-void train(const Folder& folder, const std::string& strategy, int64_t width, int64_t vocabulary, int64_t count, int steps) {
+void train(const Folder& folder, const std::string& strategy, int64_t width, int64_t vocabulary, int64_t count,
+           int steps) {
   at::set_num_threads(1);
   muster::Accelerator accelerator({.strategy = strategy.c_str()});
   Transformer net(width, vocabulary, count);
   folder.read("start", net->parameters());
   std::vector<std::string> names;
   for (const auto& parameter : net->named_parameters()) names.push_back(parameter.key());
-  auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.01)));
+  auto [model, optimizer] = accelerator.prepare(
+      net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.01)));
   const auto rank = std::to_string(accelerator.process_index());
   std::vector<at::Tensor> texts, losses;
   for (int step = 0; step < steps; ++step) texts.push_back(torch::zeros({kBatch, kLength + 1}, torch::kLong));
@@ -120,7 +127,8 @@ int main(int count, char** arguments) {
     return 2;
   }
   try {
-    train(Folder(arguments[1]), arguments[2], std::stoll(arguments[3]), std::stoll(arguments[4]), std::stoll(arguments[5]), std::stoi(arguments[6]));
+    train(Folder(arguments[1]), arguments[2], std::stoll(arguments[3]), std::stoll(arguments[4]),
+          std::stoll(arguments[5]), std::stoi(arguments[6]));
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -1,14 +1,14 @@
 // A job that Python takes up, and one that it hands over; see job_parity.py.
 // usage: job_parity save FOLDER | resume FILE
-#include <muster/accelerator.h>
-#include <muster/checkpoint/python.h>
-#include <muster/checkpoint/state_dict.h>
-#include <muster/optim/optimizer_state.h>
+#include <cstdio>
+#include <string>
 
 #include <torch/torch.h>
 
-#include <cstdio>
-#include <string>
+#include "muster/accelerator.h"
+#include "muster/checkpoint/python.h"
+#include "muster/checkpoint/state_dict.h"
+#include "muster/optim/optimizer_state.h"
 
 struct NetImpl : torch::nn::Module {
   // In Python's order, by which an optimizer's state knows its parameters.
@@ -20,7 +20,9 @@ struct NetImpl : torch::nn::Module {
 TORCH_MODULE(Net);
 
 at::Tensor wave(int64_t rows, int64_t columns, double shift) {
-  return torch::sin(torch::arange(rows * columns, torch::kDouble) * 0.37 + shift).view({rows, columns}).to(torch::kFloat);
+  return torch::sin(torch::arange(rows * columns, torch::kDouble) * 0.37 + shift)
+      .view({rows, columns})
+      .to(torch::kFloat);
 }
 
 int main(int, char** words) {

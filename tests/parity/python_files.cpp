@@ -1,18 +1,19 @@
 // Reads and writes files of Python by command, for python_files.py:
 //   copy FROM TO                   load_python, then save_python
-//   start RULE FROM TO             takes the model of FROM, trains it some steps by RULE, saves model and optimizer to TO, and prints
+//   start RULE FROM TO             takes the model of FROM, trains it some steps by RULE, saves model and optimizer to
+//   TO, and prints
 //                                  the losses of the next steps
 //   continue RULE FROM             takes model and optimizer of FROM and prints the losses of the next steps
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include <torch/torch.h>
+
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/optim/fused.h"
 #include "muster/optim/optimizer_state.h"
-
-#include <torch/torch.h>
-
-#include <cstdio>
-#include <memory>
-#include <string>
 
 namespace {
 
@@ -24,7 +25,8 @@ constexpr int kStepsBefore = 4, kStepsAfter = 3;
 struct Net : nn::Module {
   Net() {
     embed = register_module("embed", nn::Linear(6, 8));
-    layer = register_module("layer", nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0)));
+    layer = register_module(
+        "layer", nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(16).dropout(0)));
     norm = register_module("norm", nn::BatchNorm1d(8));
     head = register_module("head", nn::Linear(8, 2));
   }
@@ -49,16 +51,21 @@ std::unique_ptr<optim::Optimizer> optimizer_of(const std::string& rule, Net& net
   const auto make = [&]<class Rule>(std::type_identity<Rule>, auto options) -> std::unique_ptr<optim::Optimizer> {
     return std::make_unique<Rule>(groups(options), options);
   };
-  if (rule == "SGD") return make(std::type_identity<optim::SGD>{}, optim::SGDOptions(0.05).momentum(0.9).nesterov(true));
+  if (rule == "SGD")
+    return make(std::type_identity<optim::SGD>{}, optim::SGDOptions(0.05).momentum(0.9).nesterov(true));
   if (rule == "Adam") return make(std::type_identity<optim::Adam>{}, optim::AdamOptions(0.01).amsgrad(true));
   if (rule == "Adagrad") return make(std::type_identity<optim::Adagrad>{}, optim::AdagradOptions(0.05).lr_decay(0.1));
-  if (rule == "RMSprop") return make(std::type_identity<optim::RMSprop>{}, optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
-  if (rule == "LBFGS") return std::make_unique<optim::LBFGS>(net.parameters(), optim::LBFGSOptions(0.5).max_iter(3).history_size(4));
+  if (rule == "RMSprop")
+    return make(std::type_identity<optim::RMSprop>{}, optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+  if (rule == "LBFGS")
+    return std::make_unique<optim::LBFGS>(net.parameters(), optim::LBFGSOptions(0.5).max_iter(3).history_size(4));
   return make(std::type_identity<optim::AdamW>{}, optim::AdamWOptions(0.01).weight_decay(0.1));
 }
 
 torch::Tensor wave(int64_t rows, int64_t columns, double shift) {
-  return torch::sin(torch::arange(rows * columns, torch::kDouble) * 0.37 + shift).view({rows, columns}).to(torch::kFloat);
+  return torch::sin(torch::arange(rows * columns, torch::kDouble) * 0.37 + shift)
+      .view({rows, columns})
+      .to(torch::kFloat);
 }
 
 /// Steps, and prints the loss before each of them if asked.
@@ -107,7 +114,10 @@ int main(int argc, char** argv) {
       return 0;
     }
     train(net, *optimizer, fused, 0, kStepsBefore, false);
-    muster::save_python(muster::State::Map{{"model", muster::state_dict(net)}, {"optimizer", muster::state_dict(*optimizer)}, {"step", kStepsBefore}}, argv[4]);
+    muster::save_python(
+        muster::State::Map{
+            {"model", muster::state_dict(net)}, {"optimizer", muster::state_dict(*optimizer)}, {"step", kStepsBefore}},
+        argv[4]);
     train(net, *optimizer, fused, kStepsBefore, kStepsAfter, true);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

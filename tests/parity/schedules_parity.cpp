@@ -1,7 +1,7 @@
-#include "optim/schedule_cases.h"
-
 #include <cstdio>
 #include <string>
+
+#include "optim/schedule_cases.h"
 
 // Prints, for each schedule, a line with its name and one with what every step sets, in hexadecimal.
 

@@ -1,16 +1,16 @@
 #include "muster/precision/grad_scaler.h"
 
-#include "muster/testing/thrown.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "muster/testing/thrown.h"
 
 namespace muster::precision {
 namespace {
@@ -20,7 +20,8 @@ using json = nlohmann::json;
 constexpr GradScalerOptions kFactors{.growth_interval = 3, .init_scale = 1024};
 
 TEST(GradScaler, DoesAsPyTorchStepByStep) {
-  const auto cases = json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/precision/grad_scaler_cases.json"));
+  const auto cases =
+      json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/precision/grad_scaler_cases.json"));
   ASSERT_EQ(cases.at("factors").at("growth_interval"), kFactors.growth_interval);
   GradScaler scaler(kFactors);
   auto parameter = torch::tensor({1.0f, -2.0f, 3.0f});
@@ -42,7 +43,8 @@ TEST(GradScaler, DoesAsPyTorchStepByStep) {
 TEST(GradScaler, UnscalesEveryDtypeAndSeesTheOneThatIsNotFinite) {
   GradScaler scaler(kFactors);
   std::vector<torch::Tensor> gradients;
-  for (auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16}) gradients.push_back(torch::full({3}, 8.0, dtype));
+  for (auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16})
+    gradients.push_back(torch::full({3}, 8.0, dtype));
   gradients.emplace_back();
   gradients.push_back(torch::empty({0}));
   scaler.unscale(gradients, 4);
@@ -60,7 +62,7 @@ TEST(GradScaler, ASmallerScaleThanItsOwnSaysNothingAboutGrowing) {
   for (int i = 0; i < 9; ++i) scaler.update(false, 256);
   EXPECT_EQ(scaler.state(), (GradScalerState{0, 1024}));
   scaler.update(true, 256);
-  EXPECT_EQ(scaler.scale(), 128);   // it is the scale in use that was too large
+  EXPECT_EQ(scaler.scale(), 128);  // it is the scale in use that was too large
 }
 
 TEST(GradScaler, SavesAndLoadsASmallValue) {

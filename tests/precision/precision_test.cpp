@@ -1,13 +1,12 @@
-#include "muster/precision/policy.h"
-
-#include "muster/base/error.h"
-#include "muster/testing/thrown.h"
+#include <string>
 
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <string>
+#include "muster/base/error.h"
+#include "muster/precision/policy.h"
+#include "muster/testing/thrown.h"
 
 namespace muster::precision {
 namespace {
@@ -27,7 +26,8 @@ TEST(Precision, ListsTheKnownNamesForAnUnknownOne) {
     FAIL() << "fp8 was taken";
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.id(), "MU130");
-    for (const auto& known : kPrecisionNames) EXPECT_NE(std::string(error.what()).find(known.name), std::string::npos) << known.name;
+    for (const auto& known : kPrecisionNames)
+      EXPECT_NE(std::string(error.what()).find(known.name), std::string::npos) << known.name;
   }
 }
 
@@ -64,7 +64,8 @@ TEST(AutocastScope, IsSwitchedOffInside) {
 
 TEST(PrecisionPolicy, KeepsNamedModulesInFloat32) {
   const auto make = [] {
-    return torch::nn::ModuleList(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2), torch::nn::ModuleList(torch::nn::Linear(2, 1)));
+    return torch::nn::ModuleList(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2),
+                                 torch::nn::ModuleList(torch::nn::Linear(2, 1)));
   };
   auto net = make();
   const auto* handle = net[0]->parameters()[0].unsafeGetTensorImpl();
@@ -72,7 +73,7 @@ TEST(PrecisionPolicy, KeepsNamedModulesInFloat32) {
   EXPECT_EQ(net[0]->parameters()[0].scalar_type(), torch::kHalf);
   EXPECT_EQ(net[0]->parameters()[0].unsafeGetTensorImpl(), handle);
   EXPECT_EQ(net[1]->buffers()[0].scalar_type(), torch::kFloat);
-  EXPECT_EQ(net[2]->parameters()[0].scalar_type(), torch::kFloat);   // below a named one
+  EXPECT_EQ(net[2]->parameters()[0].scalar_type(), torch::kFloat);  // below a named one
   const auto text = testing::thrown([&] { PrecisionPolicy("16-true").convert_module(*make(), {"norm"}); });
   EXPECT_TRUE(text.starts_with("MU148")) << text;
   EXPECT_NE(text.find("2.0"), std::string::npos) << text;

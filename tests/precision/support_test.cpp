@@ -1,12 +1,11 @@
-#include "muster/precision/emulation.h"
-#include "muster/precision/policy.h"
-
-#include "muster/testing/thrown.h"
+#include <algorithm>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
+#include "muster/precision/emulation.h"
+#include "muster/precision/policy.h"
+#include "muster/testing/thrown.h"
 
 namespace muster::precision {
 namespace {
@@ -24,7 +23,8 @@ TEST(Support, SaysWhatACpuOnlyEmulates) {
   for (const char* name : {"bf16-true", "bf16-mixed"}) {
     EXPECT_FALSE(emulation_on_cpu(Precision::parse(name), true)) << name;
     const auto said = emulation_on_cpu(Precision::parse(name), false).value_or("nothing");
-    for (const char* word : {name, "emulates bfloat16", "two to three times slower", "32-true"}) EXPECT_NE(said.find(word), std::string::npos) << said;
+    for (const char* word : {name, "emulates bfloat16", "two to three times slower", "32-true"})
+      EXPECT_NE(said.find(word), std::string::npos) << said;
   }
   EXPECT_NE(emulation_on_cpu("16-mixed", true).value_or("").find("; bf16-mixed computes natively"), std::string::npos);
   EXPECT_NE(emulation_on_cpu("16-true", true).value_or("").find("; bf16-true computes natively"), std::string::npos);

@@ -1,15 +1,3 @@
-#include "muster/accelerator.h"
-#include "muster/fabric.h"
-
-#include "muster/testing/compare.h"
-#include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
-
-#include <ATen/CPUGeneratorImpl.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -18,6 +6,17 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/fabric.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 
 namespace muster {
 namespace {
@@ -93,16 +92,17 @@ std::vector<torch::Tensor> micro_batches(const Points& data, const Setting& sett
 }
 
 void expect_equal(const std::vector<torch::Tensor>& actual, const std::vector<torch::Tensor>& expected) {
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(testing::difference(actual[i], expected[i].detach(), 0, 1e-12), "") << i;
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_EQ(testing::difference(actual[i], expected[i].detach(), 0, 1e-12), "") << i;
 }
 
 void expect_big_batches(int world, Strategy strategy) {
-  const Accelerator keeps_the_meeting_place;   // while others come and go
+  const Accelerator keeps_the_meeting_place;  // while others come and go
   for (const int steps : {5, 7})
     for (const int k : {1, 2, 4}) {
       SCOPED_TRACE(::testing::Message() << "ranks " << world << ", steps " << steps << ", micro-batches " << k);
       AcceleratorOptions options{.even_batches = false, .gradient_accumulation_steps = k, .strategy = strategy};
-      const auto short_last = points(4 * world * steps - 3);   // the last rank's last batch has one sample
+      const auto short_last = points(4 * world * steps - 3);  // the last rank's last batch has one sample
       expect_equal(micro_batches(short_last, {options}), big_batches(short_last, 4 * world * k, 2));
       options.split_batches = true;
       const auto split = points(12 * (steps - 1) + 9);
@@ -113,7 +113,9 @@ void expect_big_batches(int world, Strategy strategy) {
 TEST(Accumulation, OneRankEqualsBigBatches) { expect_big_batches(1, "auto"); }
 
 TEST(Accumulation, RanksEqualBigBatches) {
-  for (int world : {2, 3}) testing::as_ranks(world, [world] { expect_big_batches(world, "ddp"); }, std::to_string(world));
+  for (int world : {2, 3})
+    testing::as_ranks(
+        world, [world] { expect_big_batches(world, "ddp"); }, std::to_string(world));
 }
 
 TEST(Accumulation, ShardedRanksEqualBigBatches) {
@@ -122,7 +124,7 @@ TEST(Accumulation, ShardedRanksEqualBigBatches) {
 
 TEST(Accumulation, EvenBatchesCountRepeatedSamplesLikeOthers) {
   testing::as_ranks(2, [] {
-    auto data = points(4 * 2 * 3 + 3);   // the last step repeats the first five
+    auto data = points(4 * 2 * 3 + 3);  // the last step repeats the first five
     AcceleratorOptions options{.gradient_accumulation_steps = 2};
     const auto trained = micro_batches(data, {options, 4, 1});
     for (int i = 0; i < 5; ++i) data.push_back(data[i]);
@@ -134,7 +136,8 @@ TEST(Accumulation, EveryBatchMayCommunicate) {
   testing::as_ranks(2, [] {
     const Accelerator keeps_the_meeting_place;
     const auto data = points(4 * 2 * 5 - 3);
-    AcceleratorOptions options{.even_batches = false, .gradient_accumulation = {.num_steps = 2, .sync_each_batch = true}};
+    AcceleratorOptions options{.even_batches = false,
+                               .gradient_accumulation = {.num_steps = 2, .sync_each_batch = true}};
     expect_equal(micro_batches(data, {options}), big_batches(data, 16, 2));
     options.strategy = "fsdp";
     expect_equal(micro_batches(data, {options}), big_batches(data, 16, 2));
@@ -145,14 +148,16 @@ class AccumulationCase : public ::testing::TestWithParam<int> {};
 
 const std::vector<json>& accumulation_cases() {
   static const auto all = json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/runtime/loop_cases.json"))
-                              .at("gradient_accumulation_cases").get<std::vector<json>>();
+                              .at("gradient_accumulation_cases")
+                              .get<std::vector<json>>();
   return all;
 }
 
 TEST_P(AccumulationCase, EndsWindowsAsTheReferenceDoes) {
   const auto& c = accumulation_cases()[GetParam()];
   SCOPED_TRACE(c.dump());
-  Accelerator accelerator({.gradient_accumulation = {.num_steps = c.at("num_steps"), .sync_with_dataloader = c.at("sync_with_dataloader")}});
+  Accelerator accelerator({.gradient_accumulation = {.num_steps = c.at("num_steps"),
+                                                     .sync_with_dataloader = c.at("sync_with_dataloader")}});
   auto net = seeded_curve();
   torch::optim::SGD sgd(net->parameters(), 1.0);
   const auto data = points(c.at("batches_per_epoch"));
@@ -220,7 +225,7 @@ TEST(Weighting, TokensGivenByTheUserCount) {
       }
       return std::make_pair(torch::stack(x), torch::stack(y));
     };
-    const int64_t counts[2][4] = {{1, 4, 2, 2}, {3, 2, 5, 1}};   // by rank, two windows
+    const int64_t counts[2][4] = {{1, 4, 2, 2}, {3, 2, 5, 1}};  // by rank, two windows
     for (int window_index = 0; window_index < 2; ++window_index) {
       std::vector<torch::Tensor> x, y;
       for (int micro = 2 * window_index; micro < 2 * window_index + 2; ++micro)
@@ -262,7 +267,7 @@ TEST(Weighting, SumAddsUpAndFixedDividesByTheNumberOfSteps) {
       auto window = accelerator.accumulate(model);
       accelerator.backward(model(x).sum());
     }
-    return net->b->bias.grad().item<double>();   // of all ten, since nothing was cleared
+    return net->b->bias.grad().item<double>();  // of all ten, since nothing was cleared
   };
   EXPECT_DOUBLE_EQ(gradient(GradientWeighting::sum), 10);
   EXPECT_DOUBLE_EQ(gradient(GradientWeighting::fixed), 10 / 3.0);
@@ -270,7 +275,10 @@ TEST(Weighting, SumAddsUpAndFixedDividesByTheNumberOfSteps) {
 
 TEST(Options, OneNumberOfMicroBatches) {
   EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator({.gradient_accumulation_steps = 0}); }), "MU181");
-  EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator({.gradient_accumulation = {.num_steps = 2}, .gradient_accumulation_steps = 3}); }), "MU181");
+  EXPECT_EQ(testing::thrown_id([] {
+              Accelerator accelerator({.gradient_accumulation = {.num_steps = 2}, .gradient_accumulation_steps = 3});
+            }),
+            "MU181");
   Accelerator accelerator({.gradient_accumulation_steps = 3});
   EXPECT_EQ(accelerator.gradient_accumulation_steps(), 3);
   accelerator.set_gradient_accumulation_steps(2);
@@ -290,7 +298,8 @@ TEST(Options, SchedulesInMicroBatches) {
     optimizer.step();
     scheduler.step();
   }
-  EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.25);   // three micro-batches, of which LibTorch ignores the first
+  EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(),
+                   0.25);  // three micro-batches, of which LibTorch ignores the first
   Accelerator untied({.gradient_accumulation_steps = 2, .step_scheduler_with_optimizer = false});
   torch::optim::SGD other(net->parameters(), 1.0);
   auto [ignored, free] = untied.prepare(other, torch::optim::StepLR(other, 1, 0.5));
@@ -335,7 +344,8 @@ TEST(Windows, OneReductionEach) {
     Runtime runtime(runtime::accelerate({.gradient_accumulation_steps = 4}));
     const auto data = points(2 * 4 * 8);
     auto net = seeded_curve();
-    auto [model, optimizer, batches] = runtime.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(data, {.batch_size = 4}));
+    auto [model, optimizer, batches] =
+        runtime.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(data, {.batch_size = 4}));
     std::map<std::string, int> seen;
     runtime.group().observe([&](const dist::OperationEvent& event) { ++seen[std::string(event.operation)]; });
     for (auto& [x, y] : batches) {
@@ -344,7 +354,7 @@ TEST(Windows, OneReductionEach) {
       optimizer.step();
       optimizer.zero_grad();
     }
-    EXPECT_EQ(seen, (std::map<std::string, int>{{"all_reduce", 2}}));   // eight micro-batches, two windows
+    EXPECT_EQ(seen, (std::map<std::string, int>{{"all_reduce", 2}}));  // eight micro-batches, two windows
   });
 }
 
@@ -353,7 +363,8 @@ TEST(FabricsForm, IsByHand) {
     const auto data = points(32);
     Fabric fabric;
     auto net = seeded_curve();
-    auto [model, optimizer] = fabric.setup(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
+    auto [model, optimizer] =
+        fabric.setup(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)));
     auto batches = fabric.setup_dataloaders(DataLoader(data, {.batch_size = 4}));
     int step = 0;
     for (int epoch = 0; epoch < 2; ++epoch)

@@ -1,14 +1,13 @@
 #include "runtime/alike_generators.h"
 
-#include "muster/accelerator.h"
-#include "runtime/ranks.h"
+#include <string>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <ATen/CPUGeneratorImpl.h>
-
-#include <string>
+#include "muster/accelerator.h"
+#include "runtime/ranks.h"
 
 namespace muster::runtime {
 namespace {
@@ -20,7 +19,7 @@ struct Program {
   bool draws;
   Seeding seeding;
   const char* strategy;
-  int lines;   // that speak of it, on rank 0
+  int lines;  // that speak of it, on rank 0
 };
 
 int mentions(const std::string& text) {
@@ -32,7 +31,8 @@ int mentions(const std::string& text) {
 /// Four steps of a model with noise on its inputs; what plan() says in the end.
 std::string train(const Program& program) {
   torch::manual_seed(1);
-  Accelerator accelerator({.strategy = program.strategy, .synced_generators = {.cpu = program.seeding == Seeding::synced}});
+  Accelerator accelerator(
+      {.strategy = program.strategy, .synced_generators = {.cpu = program.seeding == Seeding::synced}});
   torch::nn::Linear net(8, 3);
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
   if (program.seeding == Seeding::per_rank_by_us) accelerator.set_seed(1, /*per_rank=*/true);
@@ -48,17 +48,23 @@ std::string train(const Program& program) {
 }
 
 TEST(AlikeGenerators, AreSpokenOfOnceWhereStepsDraw) {
-  for (const Program& program : {Program{"alike", true, Seeding::alike, "ddp", 1}, Program{"alike and sharded", true, Seeding::alike, "fsdp", 1},
-                                 Program{"nothing drawn", false, Seeding::alike, "ddp", 0}, Program{"set_seed", true, Seeding::per_rank_by_us, "ddp", 0},
-                                 Program{"manual_seed", true, Seeding::per_rank_by_libtorch, "ddp", 0}, Program{"synced", true, Seeding::synced, "ddp", 0}}) {
+  for (const Program& program :
+       {Program{"alike", true, Seeding::alike, "ddp", 1}, Program{"alike and sharded", true, Seeding::alike, "fsdp", 1},
+        Program{"nothing drawn", false, Seeding::alike, "ddp", 0},
+        Program{"set_seed", true, Seeding::per_rank_by_us, "ddp", 0},
+        Program{"manual_seed", true, Seeding::per_rank_by_libtorch, "ddp", 0},
+        Program{"synced", true, Seeding::synced, "ddp", 0}}) {
     SCOPED_TRACE(program.name);
-    testing::as_ranks(2, [&] {
-      ::testing::internal::CaptureStderr();
-      const auto plan = train(program);
-      const auto said = ::testing::internal::GetCapturedStderr();
-      EXPECT_EQ(mentions(said), read_cluster().rank == 0 ? program.lines : 0) << program.name << ": " << said;
-      EXPECT_EQ(mentions(plan), program.lines) << program.name << ": " << plan;
-    }, program.name);
+    testing::as_ranks(
+        2,
+        [&] {
+          ::testing::internal::CaptureStderr();
+          const auto plan = train(program);
+          const auto said = ::testing::internal::GetCapturedStderr();
+          EXPECT_EQ(mentions(said), read_cluster().rank == 0 ? program.lines : 0) << program.name << ": " << said;
+          EXPECT_EQ(mentions(plan), program.lines) << program.name << ": " << plan;
+        },
+        program.name);
   }
 }
 

@@ -1,17 +1,17 @@
-#include "muster/accelerator.h"
-#include "muster/base/error.h"
-#include "muster/testing/compare.h"
-#include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <functional>
 #include <map>
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/base/error.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 
 // Evaluation after training: who may evaluate alone, and what every rank sees.
 namespace muster::evaluation {
@@ -21,7 +21,8 @@ struct BlockImpl : torch::nn::Module {
   explicit BlockImpl(int64_t width)
       : first(register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(width, width, 3).padding(1)))),
         second(register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(width, width, 3).padding(1)))),
-        norm(register_module("norm", torch::nn::BatchNorm2d(width))), last(register_module("last", torch::nn::BatchNorm2d(width))) {}
+        norm(register_module("norm", torch::nn::BatchNorm2d(width))),
+        last(register_module("last", torch::nn::BatchNorm2d(width))) {}
   torch::Tensor forward(torch::Tensor x) { return torch::relu(x + last(second(torch::relu(norm(first(x)))))); }
   torch::nn::Conv2d first, second;
   torch::nn::BatchNorm2d norm, last;
@@ -54,8 +55,10 @@ ResNet make() {
 /// A course of training under one strategy.
 struct Course {
   explicit Course(const Strategy& strategy, int accumulation = 1)
-      : accelerator({.gradient_accumulation_steps = accumulation, .strategy = strategy}), net(make()), model(accelerator.prepare(net)),
-        optimizer(accelerator.prepare(torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)))) {}
+      : accelerator({.gradient_accumulation_steps = accumulation, .strategy = strategy}), net(make()),
+        model(accelerator.prepare(net)),
+        optimizer(
+            accelerator.prepare(torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)))) {}
   void train(int steps) {
     for (int step = 0; step < steps; ++step) {
       auto window = accelerator.accumulate(model);
@@ -95,7 +98,7 @@ void expect_quiet_evaluation_on_the_main_process() {
       if (course.accelerator.is_main_process()) {
         course.evaluate();
         const torch::NoGradGuard no_grad;
-        course.model(images(8, 0));   // in training mode, too
+        course.model(images(8, 0));  // in training mode, too
         course.evaluate();
       }
       course.accelerator.wait_for_everyone();
@@ -143,7 +146,8 @@ void expect_named_failure(const std::function<void(Course&)>& others, const std:
     else others(course);
     course.accelerator.wait_for_everyone();
   });
-  for (const std::string& part : {std::string("MU050"), std::string("for evaluation, unit 'root'"), their_part, std::string("summon_full_params")})
+  for (const std::string& part : {std::string("MU050"), std::string("for evaluation, unit 'root'"), their_part,
+                                  std::string("summon_full_params")})
     EXPECT_NE(said.find(part), std::string::npos) << part << " is not in: " << said;
 }
 
@@ -153,7 +157,7 @@ void expect_named_failures() {
   expect_named_failure([](Course& course) { course.accelerator.gather(torch::ones({2})); }, "all_gather");
 }
 
-TEST(Evaluation, OnTheMainProcessAloneFailsByNameWhereParametersAreCut) {   // MU050
+TEST(Evaluation, OnTheMainProcessAloneFailsByNameWhereParametersAreCut) {  // MU050
   testing::as_ranks(2, expect_named_failures, "2");
   testing::as_ranks(3, expect_named_failures, "3");
 }
@@ -164,18 +168,22 @@ TEST(Evaluation, OnTheMainProcessAloneWorksOnSummonedValues) {
     Course course("fsdp");
     course.train(2);
     const auto together = course.evaluate();
-    course.accelerator.summon_full_params(course.model, [&] {
-      if (!course.accelerator.is_main_process()) return;
-      const torch::NoGradGuard no_grad;
-      course.net->eval();
-      EXPECT_EQ(testing::difference_in_bits(course.net->forward(images(9, 0)), together), "");
-      course.net->train();
-    }, {.rank0_only = true, .writeback = false});
+    course.accelerator.summon_full_params(
+        course.model,
+        [&] {
+          if (!course.accelerator.is_main_process()) return;
+          const torch::NoGradGuard no_grad;
+          course.net->eval();
+          EXPECT_EQ(testing::difference_in_bits(course.net->forward(images(9, 0)), together), "");
+          course.net->train();
+        },
+        {.rank0_only = true, .writeback = false});
     course.train(1);
   });
 }
 
-/// As scripts for Accelerate had it before gather_for_metrics: what ranks repeat to be equal comes last, and is cut off.
+/// As scripts for Accelerate had it before gather_for_metrics: what ranks repeat to be equal comes last, and is cut
+/// off.
 void expect_the_older_loop() {
   constexpr int64_t kSamples = 11;
   std::vector<std::tuple<torch::Tensor, int64_t>> data;

@@ -1,15 +1,14 @@
-#include "muster/accelerator.h"
-
-#include "muster/testing/compare.h"
-#include "runtime/ranks.h"
+#include <algorithm>
+#include <tuple>
+#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <tuple>
-#include <vector>
+#include "muster/accelerator.h"
+#include "muster/testing/compare.h"
+#include "runtime/ranks.h"
 
 namespace muster {
 namespace {
@@ -33,7 +32,8 @@ struct Players {
   Player generator{nullptr}, judge{nullptr};
 };
 
-using Draws = std::vector<std::tuple<torch::Tensor, torch::Tensor>>;   // what is real, and the noise to make something of
+using Draws =
+    std::vector<std::tuple<torch::Tensor, torch::Tensor>>;  // what is real, and the noise to make something of
 
 Draws draws(int64_t count) {
   auto random = at::make_generator<at::CPUGeneratorImpl>(8);
@@ -59,7 +59,8 @@ class Frozen {
 };
 
 template <class G, class J, class Backward>
-void play(G& generator, J& judge, torch::nn::Module& judge_module, const torch::Tensor& real, const torch::Tensor& noise, Backward backward) {
+void play(G& generator, J& judge, torch::nn::Module& judge_module, const torch::Tensor& real,
+          const torch::Tensor& noise, Backward backward) {
   using torch::softplus;
   const auto made = generator(noise);
   backward((softplus(-judge(real)) + softplus(judge(made.detach()))).mean());
@@ -85,7 +86,8 @@ std::vector<torch::Tensor> played_alone(const Draws& data) {
     }
     first.zero_grad();
     second.zero_grad();
-    play(players.generator, players.judge, *players.judge, torch::stack(real), torch::stack(noise), [](const torch::Tensor& loss) { loss.backward(); });
+    play(players.generator, players.judge, *players.judge, torch::stack(real), torch::stack(noise),
+         [](const torch::Tensor& loss) { loss.backward(); });
     first.step();
     second.step();
   }
@@ -94,22 +96,24 @@ std::vector<torch::Tensor> played_alone(const Draws& data) {
 
 TEST(TwoPlayers, TwoRanksAndMicroBatchesPlayAsOneProcess) {
   testing::as_ranks(2, [] {
-    const auto data = draws(16 * 3 + 7);   // a short last window and a short last batch
+    const auto data = draws(16 * 3 + 7);  // a short last window and a short last batch
     Players players;
     Accelerator accelerator({.even_batches = false, .gradient_accumulation_steps = 2});
-    auto [generator, judge, first, second, batches] = accelerator.prepare(
-        players.generator, players.judge, torch::optim::Adam(players.generator->parameters(), 1e-2),
-        torch::optim::Adam(players.judge->parameters(), 1e-2), DataLoader(data, {.batch_size = 4}));
+    auto [generator, judge, first, second, batches] =
+        accelerator.prepare(players.generator, players.judge, torch::optim::Adam(players.generator->parameters(), 1e-2),
+                            torch::optim::Adam(players.judge->parameters(), 1e-2), DataLoader(data, {.batch_size = 4}));
     for (auto& [real, noise] : batches) {
       auto window = accelerator.accumulate(generator, judge);
-      play(generator, judge, *players.judge, real, noise, [&](const torch::Tensor& loss) { accelerator.backward(loss); });
+      play(generator, judge, *players.judge, real, noise,
+           [&](const torch::Tensor& loss) { accelerator.backward(loss); });
       for (auto* optimizer : {&first, &second}) {
         optimizer->step();
         optimizer->zero_grad();
       }
     }
     const auto expected = played_alone(data), actual = all_parameters(players);
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(testing::difference(actual[i].detach(), expected[i].detach(), 1e-9, 1e-9), "") << i;
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_EQ(testing::difference(actual[i].detach(), expected[i].detach(), 1e-9, 1e-9), "") << i;
   });
 }
 

@@ -1,3 +1,14 @@
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
 #include "muster/accelerator.h"
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
@@ -9,18 +20,8 @@
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-// Bare weights into a model, under every way to cut it: all ranks have what the file holds, and train on from it with the optimizer they had.
+// Bare weights into a model, under every way to cut it: all ranks have what the file holds, and train on from it with
+// the optimizer they had.
 namespace muster::loads {
 namespace {
 
@@ -29,7 +30,8 @@ using testing::thrown_id;
 
 const std::vector<std::string> kWays{"ddp", "zero1", "zero2", "fsdp", "hsdp"};
 
-/// Sizes that are no multiples of anything, a tied weight, a buffer, and one weight that is copied as bytes where that is possible.
+/// Sizes that are no multiples of anything, a tied weight, a buffer, and one weight that is copied as bytes where that
+/// is possible.
 struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return torch::tanh(first(x)).matmul(tied) * scale; }
   torch::nn::Linear first{register_module("first", torch::nn::Linear(300, 301))};
@@ -43,13 +45,17 @@ Net make(uint64_t seed = 4) {
   return {};
 }
 
-torch::Tensor inputs(int step, int rank) { return torch::cos(torch::arange(1200, torch::kFloat) * (step + 2) + 5 * rank).view({4, 300}); }
+torch::Tensor inputs(int step, int rank) {
+  return torch::cos(torch::arange(1200, torch::kFloat) * (step + 2) + 5 * rank).view({4, 300});
+}
 
 using Weights = std::vector<std::pair<std::string, at::Tensor>>;
 
 void expect_bits(const Weights& actual, const Weights& expected, const std::string& where) {
   ASSERT_EQ(actual.size(), expected.size()) << where;
-  for (size_t i = 0; i < actual.size(); ++i) EXPECT_EQ(testing::difference_in_bits(actual[i].second, expected[i].second), "") << where << ", " << actual[i].first;
+  for (size_t i = 0; i < actual.size(); ++i)
+    EXPECT_EQ(testing::difference_in_bits(actual[i].second, expected[i].second), "")
+        << where << ", " << actual[i].first;
 }
 
 struct Course {
@@ -121,16 +127,20 @@ void give_back(const std::string& way, const std::string& form, const fs::path& 
 
 TEST(LoadModel, GivesTheBestWeightsBackUnderEveryStrategy) {
   for (const int ranks : {1, 2, 3})
-    testing::as_ranks(ranks, [] {
-      const Accelerator first;
-      const auto folder = testing::shared_folder(first.group());
-      if (first.is_main_process())
-        for (const auto& way : kWays) fs::create_directories(folder.path() / way);
-      const auto wanted = by_hand();
-      for (const auto& way : kWays)
-        for (const char* form : {"one", "several", "torch.pt", "python.pth"}) give_back(way, form, folder.path(), wanted);
-      first.wait_for_everyone();
-    }, std::to_string(ranks));
+    testing::as_ranks(
+        ranks,
+        [] {
+          const Accelerator first;
+          const auto folder = testing::shared_folder(first.group());
+          if (first.is_main_process())
+            for (const auto& way : kWays) fs::create_directories(folder.path() / way);
+          const auto wanted = by_hand();
+          for (const auto& way : kWays)
+            for (const char* form : {"one", "several", "torch.pt", "python.pth"})
+              give_back(way, form, folder.path(), wanted);
+          first.wait_for_everyone();
+        },
+        std::to_string(ranks));
 }
 
 TEST(LoadModel, FillsAModuleBeforeItIsPreparedAndTheModuleOfAPreparedOne) {
@@ -140,7 +150,8 @@ TEST(LoadModel, FillsAModuleBeforeItIsPreparedAndTheModuleOfAPreparedOne) {
       fabric.launch();
       const auto folder = testing::shared_folder(fabric.group());
       const auto other = make(77), another = make(78);
-      if (fabric.is_global_zero()) save_weights(weights_of(*other), folder.path() / "a"), save_weights(weights_of(*another), folder.path() / "b");
+      if (fabric.is_global_zero())
+        save_weights(weights_of(*other), folder.path() / "a"), save_weights(weights_of(*another), folder.path() / "b");
       fabric.barrier();
       auto net = make(fabric.global_rank());
       fabric.load_model(net, folder.path() / "a");
@@ -162,7 +173,9 @@ TEST(LoadModel, ConvertsToTheDtypesOfTheModel) {
       auto low = make(77), high = make(78);
       low->to(torch::kBFloat16);
       high->to(torch::kDouble);
-      if (course.accelerator.is_main_process()) save_weights(weights_of(*low), folder.path() / "low"), save_python(state_dict(*high), folder.path() / "high.pt");
+      if (course.accelerator.is_main_process())
+        save_weights(weights_of(*low), folder.path() / "low"),
+            save_python(state_dict(*high), folder.path() / "high.pt");
       course.accelerator.wait_for_everyone();
       for (const auto& [path, from] : {std::pair{folder.path() / "low", low}, {folder.path() / "high.pt", high}}) {
         course.accelerator.load_model(course.model, path);
@@ -177,7 +190,8 @@ TEST(LoadModel, ConvertsToTheDtypesOfTheModel) {
 }
 
 /// Calls f, which must fail on every rank with this id and these words, and leave the model as it was.
-void expect_refused(Course& course, const std::string& id, const std::vector<std::string>& words, const std::function<void()>& f) {
+void expect_refused(Course& course, const std::string& id, const std::vector<std::string>& words,
+                    const std::function<void()>& f) {
   const auto before = course.weights();
   std::string message;
   try {
@@ -190,12 +204,13 @@ void expect_refused(Course& course, const std::string& id, const std::vector<std
   expect_bits(course.weights(), before, id);
 }
 
-TEST(LoadModel, ListsNamesThatOnlyOneSideHas) {   // MU228
+TEST(LoadModel, ListsNamesThatOnlyOneSideHas) {  // MU228
   testing::as_ranks(2, [] {
     for (const auto& way : kWays) {
       Course course(way);
       const auto folder = testing::shared_folder(course.accelerator.group());
-      const auto path = folder.path() / "state.pt", shaped = folder.path() / "shaped.pt", named = folder.path() / "named.pt";
+      const auto path = folder.path() / "state.pt", shaped = folder.path() / "shaped.pt",
+                 named = folder.path() / "named.pt";
       const auto other = make(77);
       State::Map state, prefixed;
       for (const auto& [name, value] : weights_of(*other)) {
@@ -210,9 +225,12 @@ TEST(LoadModel, ListsNamesThatOnlyOneSideHas) {   // MU228
       }
       course.accelerator.wait_for_everyone();
       SCOPED_TRACE(way);
-      expect_refused(course, "MU228", {path.string(), "first.bias", "extra"}, [&] { course.accelerator.load_model(course.model, path); });
-      expect_refused(course, "MU228", {"[2]", "[301]", "first.weight"}, [&] { course.accelerator.load_model(course.model, shaped, {.strict = false}); });
-      expect_refused(course, "MU228", {".prefix = \"module.\""}, [&] { course.accelerator.load_model(course.model, named); });
+      expect_refused(course, "MU228", {path.string(), "first.bias", "extra"},
+                     [&] { course.accelerator.load_model(course.model, path); });
+      expect_refused(course, "MU228", {"[2]", "[301]", "first.weight"},
+                     [&] { course.accelerator.load_model(course.model, shaped, {.strict = false}); });
+      expect_refused(course, "MU228", {".prefix = \"module.\""},
+                     [&] { course.accelerator.load_model(course.model, named); });
       const auto report = course.accelerator.load_model(course.model, path, {.strict = false});
       EXPECT_EQ(report.missing, std::vector<std::string>{"first.bias"});
       EXPECT_EQ(report.unexpected, std::vector<std::string>{"extra"});
@@ -224,7 +242,7 @@ TEST(LoadModel, ListsNamesThatOnlyOneSideHas) {   // MU228
   });
 }
 
-TEST(LoadModel, TakesTheOnlyDictionaryOfTensors) {   // MU228
+TEST(LoadModel, TakesTheOnlyDictionaryOfTensors) {  // MU228
   testing::as_ranks(2, [] {
     Course course("fsdp");
     const auto folder = testing::shared_folder(course.accelerator.group());
@@ -232,11 +250,13 @@ TEST(LoadModel, TakesTheOnlyDictionaryOfTensors) {   // MU228
     const auto weights = state_dict(*other);
     const State options = State::Map{{"lr", 0.1}};
     if (course.accelerator.is_main_process()) {
-      save_python(State::Map{{"epoch", 3}, {"model", weights}, {"optimizer", State::Map{{"state", options}}}}, folder.path() / "one.pt");
+      save_python(State::Map{{"epoch", 3}, {"model", weights}, {"optimizer", State::Map{{"state", options}}}},
+                  folder.path() / "one.pt");
       save_python(State::Map{{"model", weights}, {"average", weights}}, folder.path() / "two.pt");
     }
     course.accelerator.wait_for_everyone();
-    expect_refused(course, "MU228", {"average", "model"}, [&] { course.accelerator.load_model(course.model, folder.path() / "two.pt"); });
+    expect_refused(course, "MU228", {"average", "model"},
+                   [&] { course.accelerator.load_model(course.model, folder.path() / "two.pt"); });
     course.accelerator.load_model(course.model, folder.path() / "one.pt");
     for (const auto& [name, value] : course.weights())
       EXPECT_TRUE(!(name == "first.bias") || torch::equal(value, other->first->bias));
@@ -247,45 +267,50 @@ TEST(LoadModel, TakesTheOnlyDictionaryOfTensors) {   // MU228
 void cut(const fs::path& from, const fs::path& to, double share) {
   std::ifstream file(from, std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(file)), {});
-  std::ofstream(to, std::ios::binary) << bytes.substr(0, static_cast<size_t>(static_cast<double>(bytes.size()) * share));
+  std::ofstream(to, std::ios::binary) << bytes.substr(0,
+                                                      static_cast<size_t>(static_cast<double>(bytes.size()) * share));
 }
 
-TEST(LoadModel, DamagedFilesAreNamedOnAllRanksAndChangeNothing) {   // MU200 MU201 MU225
+TEST(LoadModel, DamagedFilesAreNamedOnAllRanksAndChangeNothing) {  // MU200 MU201 MU225
   for (const int ranks : {1, 3})
-    testing::as_ranks(ranks, [] {
-      for (const char* way : {"ddp", "zero2", "fsdp"}) {
-        Course course(way);
-        const auto shared = testing::shared_folder(course.accelerator.group());
-        const auto folder = shared.path();
-        const auto other = make(77);
-        if (course.accelerator.is_main_process()) {
-          save_file(weights_of(*other), folder / "whole.safetensors");
-          save_python(state_dict(*other), folder / "whole.pt");
-          for (const double share : {0.0, 0.001, 0.9}) {
-            cut(folder / "whole.safetensors", folder / (std::to_string(share) + ".safetensors"), share);
-            if (share > 0.0) cut(folder / "whole.pt", folder / (std::to_string(share) + ".pt"), share);
+    testing::as_ranks(
+        ranks,
+        [] {
+          for (const char* way : {"ddp", "zero2", "fsdp"}) {
+            Course course(way);
+            const auto shared = testing::shared_folder(course.accelerator.group());
+            const auto folder = shared.path();
+            const auto other = make(77);
+            if (course.accelerator.is_main_process()) {
+              save_file(weights_of(*other), folder / "whole.safetensors");
+              save_python(state_dict(*other), folder / "whole.pt");
+              for (const double share : {0.0, 0.001, 0.9}) {
+                cut(folder / "whole.safetensors", folder / (std::to_string(share) + ".safetensors"), share);
+                if (share > 0.0) cut(folder / "whole.pt", folder / (std::to_string(share) + ".pt"), share);
+              }
+              std::ofstream(folder / "text.pt") << "PK\3\4 is how an archive begins, and this is none";
+              fs::create_directories(folder / "empty");
+            }
+            course.accelerator.wait_for_everyone();
+            const auto refused = [&](const std::string& id, const fs::path& path) {
+              expect_refused(course, id, {path.filename().string()},
+                             [&] { course.accelerator.load_model(course.model, path); });
+            };
+            for (const double share : {0.0, 0.001, 0.9}) {
+              refused("MU201", folder / (std::to_string(share) + ".safetensors"));
+              if (share > 0.0) refused("MU225", folder / (std::to_string(share) + ".pt"));
+            }
+            refused("MU225", folder / "text.pt");
+            refused("MU200", folder / "empty");
+            refused("MU200", folder / "gone");
+            course.train(1);
+            course.accelerator.wait_for_everyone();
           }
-          std::ofstream(folder / "text.pt") << "PK\3\4 is how an archive begins, and this is none";
-          fs::create_directories(folder / "empty");
-        }
-        course.accelerator.wait_for_everyone();
-        const auto refused = [&](const std::string& id, const fs::path& path) {
-          expect_refused(course, id, {path.filename().string()}, [&] { course.accelerator.load_model(course.model, path); });
-        };
-        for (const double share : {0.0, 0.001, 0.9}) {
-          refused("MU201", folder / (std::to_string(share) + ".safetensors"));
-          if (share > 0.0) refused("MU225", folder / (std::to_string(share) + ".pt"));
-        }
-        refused("MU225", folder / "text.pt");
-        refused("MU200", folder / "empty");
-        refused("MU200", folder / "gone");
-        course.train(1);
-        course.accelerator.wait_for_everyone();
-      }
-    }, std::to_string(ranks));
+        },
+        std::to_string(ranks));
 }
 
-TEST(LoadModel, WhatOneRankAloneSeesIsAnErrorOnAllRanks) {   // MU201 MU250
+TEST(LoadModel, WhatOneRankAloneSeesIsAnErrorOnAllRanks) {  // MU201 MU250
   testing::as_ranks(3, [] {
     for (const char* way : {"ddp", "zero1", "fsdp"}) {
       Course course(way);
@@ -297,8 +322,12 @@ TEST(LoadModel, WhatOneRankAloneSeesIsAnErrorOnAllRanks) {   // MU201 MU250
         cut(folder.path() / "a.safetensors", folder.path() / "cut.safetensors", 0.5);
       }
       course.accelerator.wait_for_everyone();
-      expect_refused(course, "MU201", {"cut.safetensors"}, [&] { course.accelerator.load_model(course.model, folder.path() / (odd ? "cut.safetensors" : "a.safetensors")); });
-      expect_refused(course, "MU250", {"rank 1"}, [&] { course.accelerator.load_model(course.model, folder.path() / (odd ? "b.safetensors" : "a.safetensors")); });
+      expect_refused(course, "MU201", {"cut.safetensors"}, [&] {
+        course.accelerator.load_model(course.model, folder.path() / (odd ? "cut.safetensors" : "a.safetensors"));
+      });
+      expect_refused(course, "MU250", {"rank 1"}, [&] {
+        course.accelerator.load_model(course.model, folder.path() / (odd ? "b.safetensors" : "a.safetensors"));
+      });
       course.train(1);
       course.accelerator.wait_for_everyone();
     }
@@ -332,9 +361,10 @@ TEST(LoadModel, LeavesAveragesAlone) {
 }
 
 /// LibTorch's own way gives parameters other memory; the error says what to call.
-TEST(LoadModel, IsNamedWhereTorchLoadIsRefused) {   // MU156 MU162
+TEST(LoadModel, IsNamedWhereTorchLoadIsRefused) {  // MU156 MU162
   testing::as_ranks(2, [] {
-    for (const auto& [way, id] : {std::pair{"ddp", "MU156"}, {"zero1", "MU162"}, {"zero2", "MU162"}, {"fsdp", "MU162"}}) {
+    for (const auto& [way, id] :
+         {std::pair{"ddp", "MU156"}, {"zero1", "MU162"}, {"zero2", "MU162"}, {"fsdp", "MU162"}}) {
       Course course(way);
       const auto folder = testing::shared_folder(course.accelerator.group());
       const auto path = (folder.path() / "best.pt").string();

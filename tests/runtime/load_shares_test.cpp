@@ -1,17 +1,17 @@
-#include "muster/accelerator.h"
-#include "muster/checkpoint/checkpoint.h"
-#include "muster/testing/compare.h"
-#include "runtime/ranks.h"
-#include "runtime/temporary_folder.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <tuple>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/testing/compare.h"
+#include "runtime/ranks.h"
+#include "runtime/temporary_folder.h"
 
 // The ranks of a node load at the same time and share the check of a checkpoint's bytes.
 namespace muster::shares {
@@ -37,7 +37,9 @@ double size_of(const fs::path& folder) {
 
 /// A job whose ranks have saved their state.
 struct SavedJob {
-  explicit SavedJob(const char* strategy) : accelerator({.strategy = strategy}), model(accelerator.prepare(net)) { accelerator.save_state(path); }
+  explicit SavedJob(const char* strategy) : accelerator({.strategy = strategy}), model(accelerator.prepare(net)) {
+    accelerator.save_state(path);
+  }
   Accelerator accelerator;
   torch::nn::Linear net{2048, 2049};
   Model<torch::nn::LinearImpl> model;
@@ -49,27 +51,31 @@ struct SavedJob {
 TEST(LoadShares, EachByteIsCheckedOnceOnANode) {
   if (bytes_read() < 0) GTEST_SKIP() << "the kernel does not count here";
   for (const int ranks : {2, 4})
-    testing::as_ranks(ranks, [] {
-      for (const char* way : {"ddp", "fsdp"}) {
-        SavedJob job(way);
-        const auto& [group, path] = std::tie(job.group, job.path);
-        const double whole = size_of(path);
-        group.barrier();
-        const double before = bytes_read();
-        const Checkpoint checkpoint(path, {.check = CheckpointCheck::share, .part = group.rank(), .parts = group.size()});
-        const auto mine = torch::tensor(bytes_read() - before, torch::kDouble);
-        EXPECT_NEAR(mine.item<double>(), whole / group.size(), 1.2e6);   // a block more or less, indexes and heads
-        auto all = mine.clone();
-        group.all_reduce(all);
-        EXPECT_NEAR(all.item<double>(), whole, 1e5 * group.size());
-        // The load itself: what a rank reads of its own comes on top, or is there in memory.
-        group.barrier();
-        const double begin = bytes_read();
-        job.accelerator.load_state(path);
-        EXPECT_NEAR(bytes_read() - begin, 1.5 * whole / group.size(), 0.5 * whole / group.size() + 1.3e6) << way;
-        group.barrier();
-      }
-    }, std::to_string(ranks));
+    testing::as_ranks(
+        ranks,
+        [] {
+          for (const char* way : {"ddp", "fsdp"}) {
+            SavedJob job(way);
+            const auto& [group, path] = std::tie(job.group, job.path);
+            const double whole = size_of(path);
+            group.barrier();
+            const double before = bytes_read();
+            const Checkpoint checkpoint(path,
+                                        {.check = CheckpointCheck::share, .part = group.rank(), .parts = group.size()});
+            const auto mine = torch::tensor(bytes_read() - before, torch::kDouble);
+            EXPECT_NEAR(mine.item<double>(), whole / group.size(), 1.2e6);  // a block more or less, indexes and heads
+            auto all = mine.clone();
+            group.all_reduce(all);
+            EXPECT_NEAR(all.item<double>(), whole, 1e5 * group.size());
+            // The load itself: what a rank reads of its own comes on top, or is there in memory.
+            group.barrier();
+            const double begin = bytes_read();
+            job.accelerator.load_state(path);
+            EXPECT_NEAR(bytes_read() - begin, 1.5 * whole / group.size(), 0.5 * whole / group.size() + 1.3e6) << way;
+            group.barrier();
+          }
+        },
+        std::to_string(ranks));
 }
 
 void damage(const fs::path& file, std::uint64_t at) {
@@ -81,41 +87,45 @@ void damage(const fs::path& file, std::uint64_t at) {
 }
 
 /// Wherever it is, one rank finds it, and all say so before anything is loaded.
-TEST(LoadShares, WhatOneRankFindsIsAnErrorOnAll) {   // MU213
+TEST(LoadShares, WhatOneRankFindsIsAnErrorOnAll) {  // MU213
   for (const int ranks : {1, 3})
-    testing::as_ranks(ranks, [] {
-      for (const char* way : {"ddp", "fsdp"}) {
-        SavedJob job(way);
-        const auto& [group, path] = std::tie(job.group, job.path);
-        {
-          const torch::NoGradGuard no_grad;
-          job.accelerator.summon_full_params(job.model, [&] { job.net->weight.mul_(2); });
-        }
-        const auto before = job.model.prepared()->managed->full_state(false);
-        const auto file = path / "rank-00000.safetensors";
-        const auto size = fs::file_size(file);
-        for (const auto at : {std::uint64_t{3}, std::uint64_t{60}, size / 2, size - 1}) {
-          group.barrier();
-          if (group.rank() == 0) damage(file, at);
-          group.barrier();
-          std::string message;
-          try {
+    testing::as_ranks(
+        ranks,
+        [] {
+          for (const char* way : {"ddp", "fsdp"}) {
+            SavedJob job(way);
+            const auto& [group, path] = std::tie(job.group, job.path);
+            {
+              const torch::NoGradGuard no_grad;
+              job.accelerator.summon_full_params(job.model, [&] { job.net->weight.mul_(2); });
+            }
+            const auto before = job.model.prepared()->managed->full_state(false);
+            const auto file = path / "rank-00000.safetensors";
+            const auto size = fs::file_size(file);
+            for (const auto at : {std::uint64_t{3}, std::uint64_t{60}, size / 2, size - 1}) {
+              group.barrier();
+              if (group.rank() == 0) damage(file, at);
+              group.barrier();
+              std::string message;
+              try {
+                job.accelerator.load_state(path);
+              } catch (const CheckpointError& error) {
+                message = error.what();
+              }
+              EXPECT_EQ(message.substr(0, 5), "MU213") << way << ", " << at << ": " << message;
+              EXPECT_NE(message.find("rank-00000.safetensors"), std::string::npos) << message;
+              const auto now = job.model.prepared()->managed->full_state(false);
+              for (size_t i = 0; i < now.size(); ++i)
+                EXPECT_EQ(testing::difference_in_bits(now[i].second, before[i].second), "");
+              group.barrier();
+              if (group.rank() == 0) damage(file, at);  // as it was
+            }
+            group.barrier();
             job.accelerator.load_state(path);
-          } catch (const CheckpointError& error) {
-            message = error.what();
+            group.barrier();
           }
-          EXPECT_EQ(message.substr(0, 5), "MU213") << way << ", " << at << ": " << message;
-          EXPECT_NE(message.find("rank-00000.safetensors"), std::string::npos) << message;
-          const auto now = job.model.prepared()->managed->full_state(false);
-          for (size_t i = 0; i < now.size(); ++i) EXPECT_EQ(testing::difference_in_bits(now[i].second, before[i].second), "");
-          group.barrier();
-          if (group.rank() == 0) damage(file, at);   // as it was
-        }
-        group.barrier();
-        job.accelerator.load_state(path);
-        group.barrier();
-      }
-    }, std::to_string(ranks));
+        },
+        std::to_string(ranks));
 }
 
 }  // namespace

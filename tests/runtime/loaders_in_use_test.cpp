@@ -1,13 +1,5 @@
 #include "runtime/loaders_in_use.h"
 
-#include "muster/accelerator.h"
-#include "muster/testing/thrown.h"
-#include "muster/testing/world.h"
-#include "runtime/ranks.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -15,6 +7,14 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/testing/thrown.h"
+#include "muster/testing/world.h"
+#include "runtime/ranks.h"
 
 namespace muster::runtime {
 namespace {
@@ -39,10 +39,11 @@ struct Loading {
 };
 
 std::string name_of(const Loading& l) {
-  static const char* const names[] = {"indices", "sampler", "batch sampler", "stream", "dispatched stream", "dispatched indices"};
-  return std::string(names[static_cast<int>(l.from)]) + ", batch " + std::to_string(l.batch_size) + (l.drop_last ? ", drop_last" : "") +
-         (l.even ? ", even" : ", uneven") + (l.split ? ", split" : "") + ", skip " + std::to_string(l.skip) + ", workers " +
-         std::to_string(l.workers);
+  static const char* const names[] = {"indices", "sampler",           "batch sampler",
+                                      "stream",  "dispatched stream", "dispatched indices"};
+  return std::string(names[static_cast<int>(l.from)]) + ", batch " + std::to_string(l.batch_size) +
+         (l.drop_last ? ", drop_last" : "") + (l.even ? ", even" : ", uneven") + (l.split ? ", split" : "") +
+         ", skip " + std::to_string(l.skip) + ", workers " + std::to_string(l.workers);
 }
 
 struct Counting {
@@ -86,7 +87,10 @@ class Varying : public BatchSampler {
 DataLoader<torch::Tensor> whole_loader(int64_t count, const Loading& how) {
   const auto same = [](int64_t i) { return i; };
   const auto numbers = data::Function{same, count};
-  DataLoaderOptions options{.batch_size = how.batch_size, .drop_last = how.drop_last, .even_batches = how.even, .split_batches = how.split,
+  DataLoaderOptions options{.batch_size = how.batch_size,
+                            .drop_last = how.drop_last,
+                            .even_batches = how.even,
+                            .split_batches = how.split,
                             .workers = how.workers};
   switch (how.from) {
     case From::indices: return DataLoader(same, count, options);
@@ -99,7 +103,8 @@ DataLoader<torch::Tensor> whole_loader(int64_t count, const Loading& how) {
   return DataLoader(same, count, options);
 }
 
-/// The samples of the pass in order, cut into the steps of all ranks together; steps that are skipped or dropped left out.
+/// The samples of the pass in order, cut into the steps of all ranks together; steps that are skipped or dropped left
+/// out.
 Indices expected_of(int64_t count, const Loading& how, int world) {
   Indices order;
   for (int64_t i = 0; i < count; ++i) order.push_back(how.from == From::sampler ? count - 1 - i : i);
@@ -118,7 +123,8 @@ Indices expected_of(int64_t count, const Loading& how, int world) {
 void count_each_sample(int64_t count, const Loading& how, int world) {
   SCOPED_TRACE(::testing::Message() << count << " samples, " << world << " ranks, " << name_of(how));
   testing::run_threads(world, 0, [&](const dist::Communicator& group) {
-    auto loader = whole_loader(count, how).distributed({.group = group, .rank = group.rank(), .world_size = group.size()});
+    auto loader =
+        whole_loader(count, how).distributed({.group = group, .rank = group.rank(), .world_size = group.size()});
     const bool known = loader.known_size().has_value();
     bool fits = !known || how.skip <= loader.size();
     fits = group.all_gather(torch::tensor(fits)).all().item<bool>();
@@ -127,14 +133,15 @@ void count_each_sample(int64_t count, const Loading& how, int world) {
     loaders.add(loader.state());
     using Names = std::vector<std::string>;
     MetricsCollector<torch::Tensor, Names> collector(group, [&] { return loaders.rows(); });
-    const bool meets = how.even || how.drop_last || world == 1;   // in every step
+    const bool meets = how.even || how.drop_last || world == 1;  // in every step
     Indices gathered;
     for (auto& batch : loader) {
       Names names;
       for (const auto i : listed(batch)) names.push_back(std::to_string(i));
       collector.add(batch, names);
       if (!meets) continue;
-      const auto [all, nested] = gather_for_metrics(group, loaders.rows(), batch, std::map<std::string, Names>{{"names", names}});
+      const auto [all, nested] =
+          gather_for_metrics(group, loaders.rows(), batch, std::map<std::string, Names>{{"names", names}});
       const auto list = listed(all);
       gathered.insert(gathered.end(), list.begin(), list.end());
       ASSERT_EQ(nested.at("names").size(), list.size());
@@ -143,13 +150,16 @@ void count_each_sample(int64_t count, const Loading& how, int world) {
     auto without = how;
     if (!fits) without.skip = 0;
     const auto expected = expected_of(count, without, world);
-    if (expected.empty()) { EXPECT_EQ(testing::thrown_id([&] { collector.gathered(); }), "MU254"); }
-    else {
+    if (expected.empty()) {
+      EXPECT_EQ(testing::thrown_id([&] { collector.gathered(); }), "MU254");
+    } else {
       const auto [all, names] = collector.gathered();
       EXPECT_EQ(listed(all), expected);
       EXPECT_EQ(names.size(), expected.size());
     }
-    if (meets) { EXPECT_EQ(gathered, expected); }
+    if (meets) {
+      EXPECT_EQ(gathered, expected);
+    }
   });
 }
 
@@ -163,14 +173,23 @@ TEST_P(EachSampleOnce, InOrderInEveryConfiguration) {
         for (const bool split : {false, true})
           for (const int64_t skip : {0, 1})
             for (const int workers : {0, 2}) {
-              const bool batches = from == From::batch_sampler;   // which it alone makes; the last step of it dropped: see tests of sharding
+              const bool batches =
+                  from ==
+                  From::batch_sampler;  // which it alone makes; the last step of it dropped: see tests of sharding
               if (batches && (split || drop_last)) continue;
-              count_each_sample(count, {split ? 12 : count > 100 ? 16 : 3, drop_last, even, split, skip, workers, from}, world);
+              count_each_sample(count,
+                                {split         ? 12
+                                 : count > 100 ? 16
+                                               : 3,
+                                 drop_last, even, split, skip, workers, from},
+                                world);
             }
 }
 
 INSTANTIATE_TEST_SUITE_P(Loaders, EachSampleOnce,
-                         ::testing::Combine(::testing::Values(From::indices, From::sampler, From::batch_sampler, From::stream, From::dispatched_stream, From::dispatched_indices),
+                         ::testing::Combine(::testing::Values(From::indices, From::sampler, From::batch_sampler,
+                                                              From::stream, From::dispatched_stream,
+                                                              From::dispatched_indices),
                                             ::testing::Values(1, 2, 3, 4)));
 
 TEST(Doors, CountEachSampleOnceInAWholeEvaluation) {
@@ -178,9 +197,9 @@ TEST(Doors, CountEachSampleOnceInAWholeEvaluation) {
     Accelerator accelerator;
     const auto numbers = [](int64_t i) { return i; };
     for (const int64_t count : {1, 7, 65, 1000}) {
-      auto [even, batches, stream] = accelerator.prepare(DataLoader(numbers, count, {.batch_size = 4}),
-                                                         DataLoader(data::Function{numbers, count}, Varying(count)),
-                                                         DataLoader(Counting{count}, {.batch_size = 4, .dispatch_batches = true}));
+      auto [even, batches, stream] = accelerator.prepare(
+          DataLoader(numbers, count, {.batch_size = 4}), DataLoader(data::Function{numbers, count}, Varying(count)),
+          DataLoader(Counting{count}, {.batch_size = 4, .dispatch_batches = true}));
       for (auto* loader : {&even, &batches, &stream}) {
         Indices seen;
         for (auto& batch : *loader) {
@@ -216,7 +235,8 @@ TEST(Doors, StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked) {
       Accelerator accelerator({.dispatch_batches = wanted, .synced_generators = {.cpu = wanted}});
       std::atomic<int> reads = 0;
       std::atomic<int> looks = 0;
-      auto [stream, mapped] = accelerator.prepare(DataLoader(Read{&reads}, {.batch_size = 2}), DataLoader([&](int64_t i) { return ++looks, i; }, 6));
+      auto [stream, mapped] = accelerator.prepare(DataLoader(Read{&reads}, {.batch_size = 2}),
+                                                  DataLoader([&](int64_t i) { return ++looks, i; }, 6));
       int batches = 0;
       for (auto& batch : stream) batches += batch.numel() == 2;
       EXPECT_EQ(batches, 5);
@@ -237,7 +257,8 @@ TEST(Doors, SkipsTheFirstBatchesOfOnePass) {
     Accelerator accelerator;
     auto loader = accelerator.prepare(DataLoader([](int64_t i) { return i; }, 16, {.batch_size = 2}));
     const auto first = [&] { return (*loader.begin())[0].item<int64_t>(); };
-    for (auto& batch : accelerator.skip_first_batches(loader, 3)) EXPECT_EQ(batch[0].item<int64_t>(), 12 + 2 * accelerator.process_index());
+    for (auto& batch : accelerator.skip_first_batches(loader, 3))
+      EXPECT_EQ(batch[0].item<int64_t>(), 12 + 2 * accelerator.process_index());
     EXPECT_EQ(first(), 2 * accelerator.process_index());
   });
 }

@@ -1,19 +1,18 @@
-#include "muster/accelerator.h"
-#include "muster/fabric.h"
-
-#include "muster/testing/compare.h"
-#include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/fabric.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 
 namespace muster {
 namespace {
@@ -42,10 +41,12 @@ std::pair<torch::Tensor, torch::Tensor> inputs(int step, int rank) {
 }
 
 void expect_the_training_of_pytorch(Strategy strategy) {
-  const auto cases = json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/precision/grad_scaler_cases.json"));
+  const auto cases =
+      json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/precision/grad_scaler_cases.json"));
   Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16", .strategy = strategy});
   Small net;
-  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
+  auto [model, optimizer] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)));
   int step = 0, skipped = 0;
   for (const auto& row : cases.at("training")) {
     SCOPED_TRACE(row.dump());
@@ -84,7 +85,7 @@ TEST(LossScaling, UnscalesOnceBeforeClipping) {
   const auto raw = other->a->weight.grad().abs().max().item<float>();
   const double norm = plain.clip_grad_norm_(model, 0.1);
   EXPECT_NEAR(scaled.clip_grad_norm_(half_model, 0.1), norm, 0.01 * norm);
-  EXPECT_NEAR(scaled.clip_grad_norm_(half_model, 0.1), 0.1, 0.001);   // of what is clipped already
+  EXPECT_NEAR(scaled.clip_grad_norm_(half_model, 0.1), 0.1, 0.001);  // of what is clipped already
   EXPECT_LT(other->a->weight.grad().abs().max().item<float>(), raw / 100);
   scaled.unscale_gradients();
   EXPECT_EQ(testing::difference(other->a->weight.grad(), one->a->weight.grad(), 0.02, 1e-3), "");
@@ -96,17 +97,17 @@ TEST(LossScaling, UnscalesOnceBeforeClipping) {
 TEST(LossScaling, EveryOptimizerHasAScaleOfItsOwn) {
   Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16"});
   Small left, right;
-  auto [a, b, first, second] =
-      accelerator.prepare(left, right, torch::optim::SGD(left->parameters(), 0.1), torch::optim::SGD(right->parameters(), 0.1));
+  auto [a, b, first, second] = accelerator.prepare(left, right, torch::optim::SGD(left->parameters(), 0.1),
+                                                   torch::optim::SGD(right->parameters(), 0.1));
   const auto [x, y] = inputs(0, 0);
   accelerator.backward(torch::mse_loss(a(x), y) * std::numeric_limits<float>::infinity());
   first.step();
   EXPECT_TRUE(first.step_was_skipped());
   first.zero_grad();
-  accelerator.backward(torch::mse_loss(b(x), y));   // scaled by the smaller of the two
+  accelerator.backward(torch::mse_loss(b(x), y));  // scaled by the smaller of the two
   second.step();
   EXPECT_FALSE(second.step_was_skipped());
-  EXPECT_TRUE(accelerator.optimizer_step_was_skipped());   // one of them was
+  EXPECT_TRUE(accelerator.optimizer_step_was_skipped());  // one of them was
   EXPECT_EQ(*first.scaler_state(), (GradScalerState{0, 512}));
   EXPECT_EQ(*second.scaler_state(), (GradScalerState{0, 1024}));
 }
@@ -114,13 +115,13 @@ TEST(LossScaling, EveryOptimizerHasAScaleOfItsOwn) {
 TEST(LossScaling, GradientsOfTwoScalesAreBroughtTogether) {
   Accelerator accelerator({.grad_scaler = kScaling, .mixed_precision = "fp16"});
   Small left, right;
-  auto [a, b, first, second] =
-      accelerator.prepare(left, right, torch::optim::SGD(left->parameters(), 0.1), torch::optim::SGD(right->parameters(), 0.1));
+  auto [a, b, first, second] = accelerator.prepare(left, right, torch::optim::SGD(left->parameters(), 0.1),
+                                                   torch::optim::SGD(right->parameters(), 0.1));
   const auto [x, y] = inputs(0, 0);
   accelerator.backward(torch::mse_loss(b(x), y));
   const auto once = right->a->weight.grad() / 1024;
   accelerator.backward(torch::mse_loss(a(x), y) * std::numeric_limits<float>::infinity());
-  first.step();   // its scale halves between the two losses of the other
+  first.step();  // its scale halves between the two losses of the other
   accelerator.backward(torch::mse_loss(b(x), y));
   accelerator.unscale_gradients(second);
   EXPECT_EQ(testing::difference(right->a->weight.grad(), once * 2, 0.01, 1e-4), "");
@@ -140,7 +141,7 @@ TEST(LossScaling, SchedulersWaitForASkippedStep) {
     return sgd.param_groups()[0].options().get_lr();
   };
   turn(1);
-  EXPECT_DOUBLE_EQ(turn(1), 0.5);   // LibTorch's first step leaves the rate
+  EXPECT_DOUBLE_EQ(turn(1), 0.5);  // LibTorch's first step leaves the rate
   EXPECT_DOUBLE_EQ(turn(std::numeric_limits<float>::infinity()), 0.5);
   EXPECT_DOUBLE_EQ(turn(1), 0.25);
 }
@@ -174,15 +175,18 @@ TEST(HalfOnCpu, LstmRunsInFloatAndTheRestInHalf) {
   Accelerator accelerator({.mixed_precision = "fp16"});
   EXPECT_NE(accelerator.plan().find("16-mixed on a CPU emulates float16"), std::string::npos) << accelerator.plan();
   auto model = accelerator.prepare(Recurrent());
-  const auto dtypes = model.run([](RecurrentImpl& net, torch::Tensor x) {
-    const auto hidden = std::get<0>(net.lstm(x));
-    return std::make_tuple(torch::tensor(hidden.scalar_type() == torch::kFloat), torch::tensor(net.head(hidden).scalar_type() == torch::kHalf));
-  }, torch::ones({3, 2, 4}));
+  const auto dtypes = model.run(
+      [](RecurrentImpl& net, torch::Tensor x) {
+        const auto hidden = std::get<0>(net.lstm(x));
+        return std::make_tuple(torch::tensor(hidden.scalar_type() == torch::kFloat),
+                               torch::tensor(net.head(hidden).scalar_type() == torch::kHalf));
+      },
+      torch::ones({3, 2, 4}));
   EXPECT_TRUE(std::get<0>(dtypes).item<bool>());
   EXPECT_TRUE(std::get<1>(dtypes).item<bool>());
   accelerator.backward(model(torch::ones({3, 2, 4})).sum());
   EXPECT_TRUE(model->lstm->parameters()[0].grad().defined());
-  Accelerator plain;   // the same kernel stays out of the way
+  Accelerator plain;  // the same kernel stays out of the way
   EXPECT_EQ(plain.prepare(Recurrent())(torch::ones({3, 2, 4})).scalar_type(), torch::kFloat);
 }
 
@@ -191,9 +195,11 @@ TEST(HalfOnCpu, TrueHalfCastsParametersAndKeepsNamedModules) {
   auto model = fabric.setup(Small());
   EXPECT_EQ(model->a->weight.scalar_type(), torch::kHalf);
   EXPECT_EQ(model->b->weight.scalar_type(), torch::kFloat);
-  const auto out = model.run([](SmallImpl& net, torch::Tensor x) {
-    return in_fp32([&](torch::Tensor hidden) { return net.b(hidden); }, torch::relu(net.a(x)));
-  }, torch::ones({3, 4}));
+  const auto out = model.run(
+      [](SmallImpl& net, torch::Tensor x) {
+        return in_fp32([&](torch::Tensor hidden) { return net.b(hidden); }, torch::relu(net.a(x)));
+      },
+      torch::ones({3, 4}));
   EXPECT_EQ(out.scalar_type(), torch::kFloat);
   fabric.backward(out.sum());
   EXPECT_EQ(model->a->weight.grad().scalar_type(), torch::kHalf);

@@ -1,52 +1,56 @@
 #include "muster/runtime/metrics.h"
 
-#include "muster/base/error.h"
-#include "muster/testing/world.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+#include "muster/testing/world.h"
+
 namespace muster::runtime {
 namespace {
 
 TEST(GatherForMetrics, LeavesWhatIsNotPerSample) {
   testing::run_threads(2, 0, [](const dist::Communicator& group) {
-    const std::optional<StepRows> last(StepRows{.equal = true, .local = 3, .local_real = group.rank() == 0 ? 3 : 1, .real = 4});
+    const std::optional<StepRows> last(
+        StepRows{.equal = true, .local = 3, .local_real = group.rank() == 0 ? 3 : 1, .real = 4});
     struct Result {
       torch::Tensor guess, loss;
       std::vector<std::string> names;
       int64_t number;
     };
-    const Result mine{torch::full({3, 2}, group.rank()), torch::tensor(1.5 * group.rank()), {"a", "b", "c"}, group.rank()};
+    const Result mine{
+        torch::full({3, 2}, group.rank()), torch::tensor(1.5 * group.rank()), {"a", "b", "c"}, group.rank()};
     const auto all = gather_for_metrics(group, last, mine);
     EXPECT_EQ(all.guess.sizes(), (std::vector<int64_t>{4, 2}));
-    EXPECT_EQ(all.loss.sizes(), (std::vector<int64_t>{2}));   // one per rank, also in the last step
+    EXPECT_EQ(all.loss.sizes(), (std::vector<int64_t>{2}));  // one per rank, also in the last step
     EXPECT_EQ(all.names, (std::vector<std::string>{"a", "b", "c", "a"}));
     EXPECT_EQ(all.number, group.rank());
     const auto map = gather_for_metrics(group, last, std::map<std::string, torch::Tensor>{{"x", torch::ones({3})}});
     EXPECT_EQ(map.at("x").size(0), 4);
-    EXPECT_EQ(gather_for_metrics(group, std::nullopt, torch::ones({3})).size(0), 6);   // no loader in use
+    EXPECT_EQ(gather_for_metrics(group, std::nullopt, torch::ones({3})).size(0), 6);  // no loader in use
   });
 }
 
 TEST(GatherForMetrics, WhatStandsForNoBatchComesWhole) {
   testing::run_threads(2, 0, [](const dist::Communicator& group) {
-    const std::optional<StepRows> last(StepRows{.equal = true, .local = 4, .local_real = group.rank() == 0 ? 4 : 2, .real = 6});
+    const std::optional<StepRows> last(
+        StepRows{.equal = true, .local = 4, .local_real = group.rank() == 0 ? 4 : 2, .real = 6});
     const auto confusion = torch::full({4, 4}, group.rank());
-    EXPECT_EQ(gather_for_metrics(group, last, confusion).size(0), 6);   // taken for a batch
+    EXPECT_EQ(gather_for_metrics(group, last, confusion).size(0), 6);  // taken for a batch
     const torch::Tensor whole = gather_for_metrics(group, last, once(confusion));
     EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{8, 4}));
     struct Figures {
       torch::Tensor guess;
       Once<std::vector<std::string>> classes;
     };
-    const auto [guess, figures] = gather_for_metrics(group, last, torch::ones({4}), Figures{torch::ones({4}), once(std::vector<std::string>(4, "x"))});
+    const auto [guess, figures] = gather_for_metrics(group, last, torch::ones({4}),
+                                                     Figures{torch::ones({4}), once(std::vector<std::string>(4, "x"))});
     EXPECT_EQ(guess.size(0), 6);
     EXPECT_EQ(figures.guess.size(0), 6);
     EXPECT_EQ(figures.classes.value.size(), 8u);
@@ -70,7 +74,8 @@ TEST(GatherForMetrics, ListsOfUnequalLengthAreAnError) {
       EXPECT_EQ(error.id(), "MU065");
     }
     EXPECT_EQ(gather_for_metrics(group, std::nullopt, torch::full({1}, 100)).sum().item<int64_t>(), 200);
-    const std::vector<std::string> names(static_cast<size_t>(group.rank()), "x");   // a list of texts may have any length
+    const std::vector<std::string> names(static_cast<size_t>(group.rank()),
+                                         "x");  // a list of texts may have any length
     EXPECT_EQ(gather_for_metrics(group, std::nullopt, names).size(), 1u);
   });
 }
@@ -82,7 +87,7 @@ TEST(GatherForMetrics, ATensorWithoutDimensionsHasOneInEveryWorld) {
     });
 }
 
-TEST(Collector, OfNestedValuesAndNothing) {   // MU254
+TEST(Collector, OfNestedValuesAndNothing) {  // MU254
   testing::run_threads(2, 0, [](const dist::Communicator& group) {
     const auto id = [](auto collector) {
       try {

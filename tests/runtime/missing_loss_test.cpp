@@ -1,18 +1,18 @@
 // A rank whose loss misses the model takes part in the others' step.
-#include "muster/accelerator.h"
-#include "muster/parallel/managed_model.h"
-#include "muster/testing/compare.h"
-#include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 
 namespace muster::missing_loss {
 namespace {
@@ -32,7 +32,9 @@ struct SmallImpl : torch::nn::Module {
 };
 TORCH_MODULE(Small);
 
-Tensor inputs(int step, int rank) { return torch::cos(torch::arange(12, torch::kFloat) * 0.7 + step + 3 * rank).view({3, 4}); }
+Tensor inputs(int step, int rank) {
+  return torch::cos(torch::arange(12, torch::kFloat) * 0.7 + step + 3 * rank).view({3, 4});
+}
 Tensor loss_of(const Tensor& y) { return y.pow(2).mean() + y.sum() * 0.1; }
 bool misses(int step, int rank) { return step > 0 && step % 3 == rank; }
 
@@ -55,9 +57,12 @@ enum class First { step, clip, unscale, unscale_all };
 
 void expect_training_with_zeros(const std::string& strategy, First first, const std::string& precision) {
   SCOPED_TRACE(strategy + ", " + precision + ", first " + std::to_string(static_cast<int>(first)));
-  Accelerator accelerator({.grad_scaler = {.init_scale = 256}, .mixed_precision = Precision::parse(precision), .strategy = Strategy::parse(strategy)});
+  Accelerator accelerator({.grad_scaler = {.init_scale = 256},
+                           .mixed_precision = Precision::parse(precision),
+                           .strategy = Strategy::parse(strategy)});
   Small net;
-  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5)));
+  auto [model, optimizer] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5)));
   const int rank = accelerator.process_index(), world = accelerator.num_processes();
   for (int step = 0; step < 7; ++step) {
     const auto rows = misses(step, rank) ? inputs(step, rank).narrow(0, 0, 0) : inputs(step, rank);
@@ -81,22 +86,27 @@ void expect_training_with_zeros(const std::string& strategy, First first, const 
 
 TEST(MissingLoss, CountsAsZerosWhereverUnusedParametersMayBe) {
   for (const int world : {2, 3})
-    testing::as_ranks(world, [] {
-      for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
-        for (const auto first : {First::step, First::clip, First::unscale, First::unscale_all})
-          for (const std::string precision : {"no", "fp16"}) expect_training_with_zeros(strategy, first, precision);
-    }, std::to_string(world));
+    testing::as_ranks(
+        world,
+        [] {
+          for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
+            for (const auto first : {First::step, First::clip, First::unscale, First::unscale_all})
+              for (const std::string precision : {"no", "fp16"}) expect_training_with_zeros(strategy, first, precision);
+        },
+        std::to_string(world));
 }
 
-/// Two models of one shape in one loss, which rank 1 misses in one step; it then clips in the program's order of models, and backward
-/// meets them in the reverse. What the steps ended in.
+/// Two models of one shape in one loss, which rank 1 misses in one step; it then clips in the program's order of
+/// models, and backward meets them in the reverse. What the steps ended in.
 std::string fate_of_alike_models(const std::string& strategy, int missing) {
   Accelerator accelerator({.strategy = Strategy::parse(strategy)});
   Small first(4, 4), second(4, 4);
-  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 0.1), torch::optim::SGD(second->parameters(), 0.1));
+  auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 0.1),
+                                                torch::optim::SGD(second->parameters(), 0.1));
   for (int step = 0; step < 3; ++step) {
     const auto message = testing::thrown([&, a = a, b = b, of_a = of_a, of_b = of_b]() mutable {
-      if (step != missing || accelerator.process_index() != 1) accelerator.backward(loss_of(b(a(inputs(step, accelerator.process_index())))));
+      if (step != missing || accelerator.process_index() != 1)
+        accelerator.backward(loss_of(b(a(inputs(step, accelerator.process_index())))));
       accelerator.clip_grad_norm_(a, 0.2), accelerator.clip_grad_norm_(b, 0.2);
       of_a.step(), of_b.step();
       of_a.zero_grad(), of_b.zero_grad();
@@ -113,16 +123,21 @@ std::string fate_of_alike_models(const std::string& strategy, int missing) {
 
 TEST(MissingLoss, ThroughSeveralModelsIsMetInTheOrderOfEarlierBackwards) {
   for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
-    testing::as_ranks(2, [&] { EXPECT_EQ(fate_of_alike_models(strategy, /*missing=*/2), "well") << strategy; }, strategy);
+    testing::as_ranks(
+        2, [&] { EXPECT_EQ(fate_of_alike_models(strategy, /*missing=*/2), "well") << strategy; }, strategy);
 }
 
-/// Generator and judge, each with batch norm and an optimizer of its own; rank 1 has no loss for one of them in one step.
+/// Generator and judge, each with batch norm and an optimizer of its own; rank 1 has no loss for one of them in one
+/// step.
 void expect_game_with_zeros(const std::string& strategy, int world, bool misses_generator) {
   Accelerator accelerator({.strategy = Strategy::parse(strategy)});
-  const auto make = [](int64_t outputs) { return torch::nn::Sequential(torch::nn::Linear(4, 5), torch::nn::BatchNorm1d(5), torch::nn::Linear(5, outputs)); };
+  const auto make = [](int64_t outputs) {
+    return torch::nn::Sequential(torch::nn::Linear(4, 5), torch::nn::BatchNorm1d(5), torch::nn::Linear(5, outputs));
+  };
   torch::manual_seed(3);
   auto maker = make(4), judge = make(1);
-  auto [g, j, first, second] = accelerator.prepare(maker, judge, torch::optim::SGD(maker->parameters(), 0.1), torch::optim::SGD(judge->parameters(), 0.1));
+  auto [g, j, first, second] = accelerator.prepare(maker, judge, torch::optim::SGD(maker->parameters(), 0.1),
+                                                   torch::optim::SGD(judge->parameters(), 0.1));
   const int rank = accelerator.process_index();
   for (int step = 0; step < 5; ++step) {
     const bool missing = step == 2 && rank == 1;
@@ -144,20 +159,26 @@ void expect_game_with_zeros(const std::string& strategy, int world, bool misses_
 TEST(MissingLoss, OfAGeneratorGoesThroughItsJudge) {
   for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
     for (const int world : {2, 3})
-      testing::as_ranks(world, [&] {
-        for (const bool generator : {true, false}) expect_game_with_zeros(strategy, world, generator);
-      }, strategy + std::to_string(world));
+      testing::as_ranks(
+          world,
+          [&] {
+            for (const bool generator : {true, false}) expect_game_with_zeros(strategy, world, generator);
+          },
+          strategy + std::to_string(world));
 }
 
 TEST(MissingLoss, GradientsOfModelsThatAreAlikeDoNotGoTogether) {
   for (const std::string strategy : {"ddp_find_unused_parameters_true", "zero1", "zero2"})
-    testing::as_ranks(2, [&] {
-      const auto fate = fate_of_alike_models(strategy, /*missing=*/0);   // no backward was there to learn from
-      EXPECT_EQ(fate.substr(0, 5), "MU050") << strategy << ": " << fate;
-      EXPECT_NE(fate.find("model 1"), std::string::npos) << fate;
-      EXPECT_NE(fate.find("model 2"), std::string::npos) << fate;
-      EXPECT_NE(fate.find("multiply it by zero"), std::string::npos) << fate;
-    }, strategy);
+    testing::as_ranks(
+        2,
+        [&] {
+          const auto fate = fate_of_alike_models(strategy, /*missing=*/0);  // no backward was there to learn from
+          EXPECT_EQ(fate.substr(0, 5), "MU050") << strategy << ": " << fate;
+          EXPECT_NE(fate.find("model 1"), std::string::npos) << fate;
+          EXPECT_NE(fate.find("model 2"), std::string::npos) << fate;
+          EXPECT_NE(fate.find("multiply it by zero"), std::string::npos) << fate;
+        },
+        strategy);
 }
 
 TEST(MissingLoss, IsAnErrorOnEveryRankThatNamesTheStepWhereAllParametersAreDue) {
@@ -206,37 +227,44 @@ TEST(MissingLoss, IsAnErrorThatNamesTheUnitWhereParametersAreCut) {
 /// Generator and judge, one optimizer each.
 TEST(MissingLoss, CostsNothingWhereRanksHaveTheirLosses) {
   for (const std::string strategy : {"ddp", "zero2"})
-    testing::as_ranks(2, [strategy] {
-      Accelerator accelerator({.strategy = Strategy::parse(strategy)});
-      Small maker(4, 4), judge(4, 1);
-      auto [g, j, first, second] = accelerator.prepare(maker, judge, torch::optim::SGD(maker->parameters(), 0.1), torch::optim::SGD(judge->parameters(), 0.1));
-      const auto rounds = [&, g = g, j = j] { return std::pair(g.prepared()->managed->rounds(), j.prepared()->managed->rounds()); };
-      for (int64_t step = 1; step <= 4; ++step) {
-        const auto x = inputs(static_cast<int>(step), accelerator.process_index());
-        second.zero_grad();
-        accelerator.backward(loss_of(j(x)));
-        accelerator.backward(loss_of(j(g(x).detach())));
-        accelerator.clip_grad_norm_(j, 1.0);
-        second.step();
-        first.zero_grad();
-        accelerator.backward(loss_of(j(g(x))));
-        accelerator.clip_grad_norm_(g, 1.0);
-        first.step();
-        EXPECT_EQ(rounds(), std::pair(step, 3 * step));
-      }
-      second.zero_grad();
-      second.step();   // no rank has gradients for it
-      for (const auto& managed : {g.prepared()->managed, j.prepared()->managed})
-        for (const auto& [name, value] : managed->full_state(false)) {
-          const auto all = accelerator.gather(value.view({1, -1}));
-          EXPECT_TRUE(torch::equal(all[0], all[1])) << name;
-        }
-    }, strategy);
+    testing::as_ranks(
+        2,
+        [strategy] {
+          Accelerator accelerator({.strategy = Strategy::parse(strategy)});
+          Small maker(4, 4), judge(4, 1);
+          auto [g, j, first, second] = accelerator.prepare(maker, judge, torch::optim::SGD(maker->parameters(), 0.1),
+                                                           torch::optim::SGD(judge->parameters(), 0.1));
+          const auto rounds = [&, g = g, j = j] {
+            return std::pair(g.prepared()->managed->rounds(), j.prepared()->managed->rounds());
+          };
+          for (int64_t step = 1; step <= 4; ++step) {
+            const auto x = inputs(static_cast<int>(step), accelerator.process_index());
+            second.zero_grad();
+            accelerator.backward(loss_of(j(x)));
+            accelerator.backward(loss_of(j(g(x).detach())));
+            accelerator.clip_grad_norm_(j, 1.0);
+            second.step();
+            first.zero_grad();
+            accelerator.backward(loss_of(j(g(x))));
+            accelerator.clip_grad_norm_(g, 1.0);
+            first.step();
+            EXPECT_EQ(rounds(), std::pair(step, 3 * step));
+          }
+          second.zero_grad();
+          second.step();  // no rank has gradients for it
+          for (const auto& managed : {g.prepared()->managed, j.prepared()->managed})
+            for (const auto& [name, value] : managed->full_state(false)) {
+              const auto all = accelerator.gather(value.view({1, -1}));
+              EXPECT_TRUE(torch::equal(all[0], all[1])) << name;
+            }
+        },
+        strategy);
 }
 
 TEST(MissingLoss, CountsAsZerosInWindowsAndAmongJoinedRanks) {
   testing::as_ranks(2, [] {
-    Accelerator accelerator({.gradient_accumulation = {.num_steps = 2, .weighting = GradientWeighting::fixed}, .strategy = "ddp_find_unused_parameters_true"});
+    Accelerator accelerator({.gradient_accumulation = {.num_steps = 2, .weighting = GradientWeighting::fixed},
+                             .strategy = "ddp_find_unused_parameters_true"});
     Small net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
     const int rank = accelerator.process_index();
@@ -284,7 +312,9 @@ std::vector<Tensor> windows_alone(int world, Counting counting, bool clips) {
       for (int rank = 0; rank < world; ++rank) {
         const auto rows = rows_of(window, micro, rank, counting);
         const bool missed = misses_micro(window, micro, rank);
-        const double count = counting == Counting::alike ? 1 : counting == Counting::left_out && missed ? 0 : static_cast<double>(rows.size(0));
+        const double count = counting == Counting::alike                ? 1
+                             : counting == Counting::left_out && missed ? 0
+                                                                        : static_cast<double>(rows.size(0));
         all += count;
         if (!missed) losses.emplace_back(loss_of(net(rows)), count);
       }
@@ -300,14 +330,16 @@ void expect_windows_with_zeros(const std::string& strategy, Counting counting, b
   SCOPED_TRACE(strategy + ", counting " + std::to_string(static_cast<int>(counting)) + (clips ? ", clipped" : ""));
   Accelerator accelerator({.gradient_accumulation_steps = 3, .strategy = Strategy::parse(strategy)});
   Small net;
-  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5)));
+  auto [model, optimizer] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.5)));
   const int rank = accelerator.process_index();
   for (int window = 0; window < 5; ++window)
     for (int micro = 0; micro < 3; ++micro) {
       const auto rows = rows_of(window, micro, rank, counting);
       const bool missed = misses_micro(window, micro, rank);
       auto scope = accelerator.accumulate(model);
-      if (counting != Counting::alike) scope.count(counting == Counting::left_out && missed ? 0 : static_cast<double>(rows.size(0)));
+      if (counting != Counting::alike)
+        scope.count(counting == Counting::left_out && missed ? 0 : static_cast<double>(rows.size(0)));
       if (!missed) accelerator.backward(loss_of(model(rows)));
       if (clips) accelerator.clip_grad_norm_(model, 0.2);
       optimizer.step();
@@ -330,12 +362,14 @@ TEST(MissingLoss, CountsAsZerosWhicheverMicroBatchOfAWindowHasNone) {
 /// The first of three micro-batches, or the last of a short window, has no loss on the last rank.
 void expect_zeros_in_a_short_window(int missed) {
   SCOPED_TRACE(missed);
-  Accelerator accelerator({.even_batches = false, .gradient_accumulation_steps = 3, .strategy = "ddp_find_unused_parameters_true"});
+  Accelerator accelerator(
+      {.even_batches = false, .gradient_accumulation_steps = 3, .strategy = "ddp_find_unused_parameters_true"});
   const int rank = accelerator.process_index(), world = accelerator.num_processes();
   std::vector<Tensor> data;
   for (int i = 0; i < 4 * 5 * world; ++i) data.push_back(torch::cos(torch::arange(4, torch::kFloat) * 0.7 + i));
   Small net, alone;
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(data, {.batch_size = 4}));
+  auto [model, optimizer, batches] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(data, {.batch_size = 4}));
   int step = 0;
   for (auto& batch : batches) {
     auto window = accelerator.accumulate(model);
@@ -349,7 +383,10 @@ void expect_zeros_in_a_short_window(int missed) {
     for (int s = begin; s < end; ++s)
       for (int r = 0; r < world; ++r)
         if (s != missed || r != world - 1)
-          (loss_of(alone(torch::stack(std::vector<Tensor>(data.begin() + 4 * (s * world + r), data.begin() + 4 * (s * world + r + 1))))) / ((end - begin) * world)).backward();
+          (loss_of(alone(torch::stack(
+               std::vector<Tensor>(data.begin() + 4 * (s * world + r), data.begin() + 4 * (s * world + r + 1))))) /
+           ((end - begin) * world))
+              .backward();
     sgd.step();
   }
   for (size_t i = 0; i < net->parameters().size(); ++i)

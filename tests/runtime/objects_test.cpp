@@ -1,12 +1,4 @@
 #include "muster/runtime/objects.h"
-#include "muster/runtime/split.h"
-
-#include "muster/testing/thrown.h"
-#include "muster/testing/world.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
 
 #include <fstream>
 #include <map>
@@ -14,6 +6,14 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "muster/runtime/split.h"
+#include "muster/testing/thrown.h"
+#include "muster/testing/world.h"
 
 namespace muster::runtime {
 namespace {
@@ -29,8 +29,11 @@ struct Report {
 };
 
 Report report(int rank) {
-  return {"rank " + std::to_string(rank), {{"loss", {1.0 * rank, 0.5}}}, rank == 0 ? std::nullopt : std::optional(Colour::green),
-          torch::full({rank, 2}, rank, torch::kHalf), rank > 0};
+  return {"rank " + std::to_string(rank),
+          {{"loss", {1.0 * rank, 0.5}}},
+          rank == 0 ? std::nullopt : std::optional(Colour::green),
+          torch::full({rank, 2}, rank, torch::kHalf),
+          rank > 0};
 }
 
 TEST(Objects, ComeBackAsTheyWere) {
@@ -40,7 +43,8 @@ TEST(Objects, ComeBackAsTheyWere) {
   EXPECT_EQ(copy.colour, Colour::green);
   EXPECT_TRUE(torch::equal(copy.weight, report(2).weight));
   EXPECT_TRUE(copy.good);
-  const std::tuple<std::map<int, bool>, std::vector<bool>, std::array<int, 2>, torch::Tensor> odd{{{3, true}}, {true, false}, {5, 6}, {}};
+  const std::tuple<std::map<int, bool>, std::vector<bool>, std::array<int, 2>, torch::Tensor> odd{
+      {{3, true}}, {true, false}, {5, 6}, {}};
   const auto [map, bools, array, undefined] = tree::unpack<std::remove_const_t<decltype(odd)>>(tree::pack(odd));
   EXPECT_TRUE(map.at(3));
   EXPECT_EQ(bools, (std::vector<bool>{true, false}));
@@ -51,7 +55,10 @@ TEST(Objects, ComeBackAsTheyWere) {
 TEST(Objects, OfAnotherTypeAreRefused) {
   EXPECT_EQ(testing::thrown_id([] { tree::unpack<int64_t>(tree::pack(std::string("a longer text"))); }), "MU111");
   EXPECT_EQ(testing::thrown_id([] { tree::unpack<std::string>(tree::pack(int64_t{1} << 60)); }), "MU111");
-  EXPECT_EQ(testing::thrown_id([] { tree::unpack<torch::Tensor>(tree::pack(std::vector<int64_t>{9, 9, 9})); }), "MU111");
+  EXPECT_EQ(testing::thrown_id([] {
+              tree::unpack<torch::Tensor>(tree::pack(std::vector<int64_t>{9, 9, 9}));
+            }),
+            "MU111");
 }
 
 TEST(Objects, AreBroadcastAndGathered) {
@@ -69,7 +76,9 @@ TEST(Objects, AreBroadcastAndGathered) {
 }
 
 TEST(Split, AsTheReferenceDoes) {
-  const auto cases = nlohmann::json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/runtime/loop_cases.json")).at("split_between_processes_cases");
+  const auto cases =
+      nlohmann::json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/runtime/loop_cases.json"))
+          .at("split_between_processes_cases");
   ASSERT_EQ(cases.size(), 24u);
   for (const auto& c : cases) {
     SCOPED_TRACE(c.dump());
@@ -80,8 +89,11 @@ TEST(Split, AsTheReferenceDoes) {
       const SplitOptions options{.apply_padding = c.at("apply_padding")};
       const auto expected = c.at("ranks")[rank].get<std::vector<int64_t>>();
       EXPECT_EQ(split_between_processes(rank, world, whole, options), expected);
-      const auto nested = split_between_processes(rank, world, std::map<std::string, std::tuple<torch::Tensor, std::vector<int64_t>>>{
-                                                                   {"a", {torch::tensor(whole, torch::kLong), whole}}}, options);
+      const auto nested =
+          split_between_processes(rank, world,
+                                  std::map<std::string, std::tuple<torch::Tensor, std::vector<int64_t>>>{
+                                      {"a", {torch::tensor(whole, torch::kLong), whole}}},
+                                  options);
       const auto& [tensor, list] = nested.at("a");
       EXPECT_TRUE(torch::equal(tensor, torch::tensor(expected, torch::kLong)));
       EXPECT_EQ(list, expected);
@@ -91,7 +103,8 @@ TEST(Split, AsTheReferenceDoes) {
 
 TEST(Split, OfUnequalListsIsRefused) {
   const std::tuple<std::vector<int>, torch::Tensor> unequal{{1, 2}, torch::ones({3})};
-  for (int world : {1, 2}) EXPECT_EQ(testing::thrown_id([&] { split_between_processes(0, world, unequal, {}); }), "MU184");
+  for (int world : {1, 2})
+    EXPECT_EQ(testing::thrown_id([&] { split_between_processes(0, world, unequal, {}); }), "MU184");
   EXPECT_TRUE(split_between_processes(1, 3, std::vector<int>(), {.apply_padding = true}).empty());
 }
 

@@ -1,3 +1,13 @@
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
 #include "muster/accelerator.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
@@ -6,16 +16,6 @@
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include <functional>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
 // Whatever writes weights, under every way to cut them: all ranks see what was written, and training goes on from it.
 namespace muster::writers {
@@ -26,7 +26,8 @@ const std::vector<std::string> kWays{"zero1", "zero2", "fsdp"};
 /// Its weights are large enough to be copied as bytes where that is possible.
 struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return out(torch::tanh(in(x))); }
-  torch::nn::Linear in{register_module("in", torch::nn::Linear(300, 301))}, out{register_module("out", torch::nn::Linear(301, 5))};
+  torch::nn::Linear in{register_module("in", torch::nn::Linear(300, 301))},
+      out{register_module("out", torch::nn::Linear(301, 5))};
 };
 TORCH_MODULE(Net);
 
@@ -35,7 +36,9 @@ Net make() {
   return {};
 }
 
-torch::Tensor inputs(int step, int rank) { return torch::cos(torch::arange(1200, torch::kFloat) * (step + 2) + 5 * rank).view({4, 300}); }
+torch::Tensor inputs(int step, int rank) {
+  return torch::cos(torch::arange(1200, torch::kFloat) * (step + 2) + 5 * rank).view({4, 300});
+}
 
 struct Course {
   explicit Course(const Strategy& strategy)
@@ -63,7 +66,7 @@ struct Course {
   Optimizer optimizer;
   std::optional<AveragedModel> average;
   int step = 0;
-  std::vector<torch::Tensor> seen;   // answers and weights in the order in which they came
+  std::vector<torch::Tensor> seen;  // answers and weights in the order in which they came
 };
 
 /// What is done to a model that is cut must show what it shows where the model is whole, on all ranks.
@@ -80,7 +83,8 @@ void expect_same_everywhere(const std::function<void(Course&)>& job, const std::
     for (const auto& way : ways) {
       const auto seen = run(way.c_str());
       ASSERT_EQ(seen.size(), wanted.size()) << way;
-      for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(testing::difference_in_bits(seen[i], wanted[i]), "") << way << ", " << i;
+      for (size_t i = 0; i < seen.size(); ++i)
+        EXPECT_EQ(testing::difference_in_bits(seen[i], wanted[i]), "") << way << ", " << i;
     }
   });
 }
@@ -133,7 +137,7 @@ TEST(ParameterWriters, AnAverageMadeBeforePrepareFollowsTheModule) {
   });
 }
 
-TEST(ParameterWriters, AnAverageThatDoesNotKnowTheModelIsRefusedWhereItIsCut) {   // MU162
+TEST(ParameterWriters, AnAverageThatDoesNotKnowTheModelIsRefusedWhereItIsCut) {  // MU162
   testing::as_ranks(2, [] {
     for (const char* way : {"zero1", "zero2"}) {
       Course course(way);
@@ -148,20 +152,22 @@ TEST(ParameterWriters, AnAverageThatDoesNotKnowTheModelIsRefusedWhereItIsCut) { 
 
 /// The others give the averages back while the main process still evaluates.
 TEST(ParameterWriters, TheMainProcessEvaluatesAnAverageAlone) {
-  expect_same_everywhere([](Course& course) {
-    course.average.emplace(course.model, AveragingOptions{.decay = 0.6});
-    course.train(2);
-    for (int i = 0; i < 3; ++i) {
-      torch::Tensor answer = torch::zeros({4, 5});
-      course.average->use([&] {
-        const torch::NoGradGuard no_grad;
-        if (course.accelerator.is_main_process()) answer = course.model(inputs(50, 0)).detach().clone();
-      });
-      course.accelerator.group().broadcast(answer, 0);
-      course.seen.push_back(answer);
-      course.train(1);
-    }
-  }, {"zero1", "zero2"});
+  expect_same_everywhere(
+      [](Course& course) {
+        course.average.emplace(course.model, AveragingOptions{.decay = 0.6});
+        course.train(2);
+        for (int i = 0; i < 3; ++i) {
+          torch::Tensor answer = torch::zeros({4, 5});
+          course.average->use([&] {
+            const torch::NoGradGuard no_grad;
+            if (course.accelerator.is_main_process()) answer = course.model(inputs(50, 0)).detach().clone();
+          });
+          course.accelerator.group().broadcast(answer, 0);
+          course.seen.push_back(answer);
+          course.train(1);
+        }
+      },
+      {"zero1", "zero2"});
 }
 
 TEST(ParameterWriters, ACheckpointIsLoaded) {
@@ -187,13 +193,15 @@ TEST(ParameterWriters, SummonedValuesAreWritten) {
     course.accelerator.summon_full_params(course.model, [&] { halve(true); });
     course.look();
     course.train(1);
-    course.accelerator.summon_full_params(course.model, [&] { halve(!sharded || course.accelerator.is_main_process()); }, {.rank0_only = true});
+    course.accelerator.summon_full_params(
+        course.model, [&] { halve(!sharded || course.accelerator.is_main_process()); }, {.rank0_only = true});
     course.look();
   });
 }
 
-/// Functions that write a module's tensors: in summoned values they work, and elsewhere they are refused, whatever memory is there.
-TEST(ParameterWriters, LoadersOfModulesWriteSummonedValuesOnly) {   // MU162
+/// Functions that write a module's tensors: in summoned values they work, and elsewhere they are refused, whatever
+/// memory is there.
+TEST(ParameterWriters, LoadersOfModulesWriteSummonedValuesOnly) {  // MU162
   expect_same_everywhere([](Course& course) {
     const auto folder = testing::shared_folder(course.accelerator.group());
     torch::manual_seed(77);
@@ -205,7 +213,9 @@ TEST(ParameterWriters, LoadersOfModulesWriteSummonedValuesOnly) {   // MU162
     const std::vector<std::function<void()>> writers{
         [&] { load_into(weights_of(*course.net), folder.path()); },
         [&] { load_state_dict(*course.net, state_dict(*other)); },
-        [&] { copy_values({{course.net->in->weight, other->in->weight}}); },
+        [&] {
+          copy_values({{course.net->in->weight, other->in->weight}});
+        },
     };
     for (const auto& write : writers) {
       if (sharded) {
@@ -220,11 +230,12 @@ TEST(ParameterWriters, LoadersOfModulesWriteSummonedValuesOnly) {   // MU162
   });
 }
 
-TEST(ParameterWriters, LocalSgdAveragesWholeParametersAndBuffersOnly) {   // MU159
+TEST(ParameterWriters, LocalSgdAveragesWholeParametersAndBuffersOnly) {  // MU159
   testing::as_ranks(2, [] {
     for (const auto& way : kWays) {
       Course course(way.c_str());
-      EXPECT_EQ(testing::thrown_id([&] { const auto local = course.accelerator.local_sgd(course.model); }), "MU159") << way;
+      EXPECT_EQ(testing::thrown_id([&] { const auto local = course.accelerator.local_sgd(course.model); }), "MU159")
+          << way;
     }
     Accelerator accelerator({.strategy = "ddp"});
     torch::nn::BatchNorm1d norm(3);
@@ -257,7 +268,8 @@ TEST(ParameterWriters, AStepWhileAveragesAreLentIsRefused) {
       const auto message = testing::thrown([&] { average->use([&] { course.train(1); }); });
       EXPECT_EQ(message.substr(0, 5), "MU188") << message;
       const auto after = course.model.prepared()->managed->full_state(false);
-      for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(testing::difference_in_bits(after[i].second, before[i].second), "") << before[i].first;
+      for (size_t i = 0; i < after.size(); ++i)
+        EXPECT_EQ(testing::difference_in_bits(after[i].second, before[i].second), "") << before[i].first;
       course.optimizer.zero_grad();
       course.average = std::move(average);
       EXPECT_NO_THROW(course.train(2));

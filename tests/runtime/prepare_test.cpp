@@ -1,14 +1,3 @@
-#include "muster/accelerator.h"
-#include "muster/fabric.h"
-
-#include "muster/base/error.h"
-#include "muster/optim/schedulers.h"
-#include "muster/testing/thrown.h"
-
-#include <ATen/autocast_mode.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <cmath>
 #include <functional>
 #include <map>
@@ -16,6 +5,16 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/base/error.h"
+#include "muster/fabric.h"
+#include "muster/optim/schedulers.h"
+#include "muster/testing/thrown.h"
 
 namespace muster {
 namespace {
@@ -41,7 +40,7 @@ Labelled labelled(int64_t count) {
 
 TEST(Prepare, KeepsWhatAHolderContainsOnceTheHolderIsGone) {
   Accelerator accelerator;
-  auto model = accelerator.prepare(*torch::nn::Linear(2, 3));   // the holder is gone after this line
+  auto model = accelerator.prepare(*torch::nn::Linear(2, 3));  // the holder is gone after this line
   EXPECT_FALSE(model->weak_from_this().expired());
   EXPECT_EQ(model(torch::ones({1, 2})).size(1), 3);
 }
@@ -52,14 +51,16 @@ TEST(Prepare, ReturnsHandlesInTheOrderGiven) {
   torch::optim::AdamW adam(net->parameters(), 1e-3);
   torch::optim::StepLR schedule(adam, 1, 0.5);
   auto data = labelled(8);
-  auto [scheduler, batches, optimizer, model] = accelerator.prepare(schedule, DataLoader(data, {.batch_size = 4}), adam, net);
+  auto [scheduler, batches, optimizer, model] =
+      accelerator.prepare(schedule, DataLoader(data, {.batch_size = 4}), adam, net);
   static_assert(std::same_as<std::remove_cvref_t<decltype(model)>, Model<ForkImpl>>);
   static_assert(std::same_as<std::remove_cvref_t<decltype(optimizer)>, Optimizer>);
   static_assert(std::same_as<std::remove_cvref_t<decltype(scheduler)>, Scheduler>);
-  static_assert(std::same_as<std::remove_cvref_t<decltype(batches)>, DataLoader<std::tuple<torch::Tensor, torch::Tensor>>>);
+  static_assert(
+      std::same_as<std::remove_cvref_t<decltype(batches)>, DataLoader<std::tuple<torch::Tensor, torch::Tensor>>>);
   EXPECT_EQ(model.ptr(), net.ptr());
   EXPECT_EQ(&optimizer.inner(), &adam);
-  scheduler.step();   // LibTorch's first step leaves the rate as it is
+  scheduler.step();  // LibTorch's first step leaves the rate as it is
   scheduler.step();
   EXPECT_DOUBLE_EQ(adam.param_groups()[0].options().get_lr(), 5e-4);
 }
@@ -98,7 +99,8 @@ TEST(Prepare, StepsAPlateauSchedulerByItsMetric) {
   torch::optim::SGD sgd(net->parameters(), 1.0);
   torch::optim::StepLR by_step(sgd, 100);
   auto [optimizer, scheduler, other] = accelerator.prepare(
-      sgd, torch::optim::ReduceLROnPlateauScheduler(sgd, torch::optim::ReduceLROnPlateauScheduler::min, 0.5, 0), by_step);
+      sgd, torch::optim::ReduceLROnPlateauScheduler(sgd, torch::optim::ReduceLROnPlateauScheduler::min, 0.5, 0),
+      by_step);
   scheduler.step(1.0);
   scheduler.step(2.0);
   EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
@@ -110,8 +112,8 @@ TEST(Prepare, TakesOurSchedulers) {
   Accelerator accelerator;
   Fork net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
-  auto [optimizer, scheduler, plateau] =
-      accelerator.prepare(sgd, ExponentialLR(sgd, {.gamma = 0.5}), ReduceLROnPlateau(sgd, {.factor = 0.5, .patience = 0}));
+  auto [optimizer, scheduler, plateau] = accelerator.prepare(sgd, ExponentialLR(sgd, {.gamma = 0.5}),
+                                                             ReduceLROnPlateau(sgd, {.factor = 0.5, .patience = 0}));
   scheduler.step();
   EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
   EXPECT_EQ(scheduler.inner()->last_epoch(), 1);
@@ -151,7 +153,8 @@ TEST(Clip, SkipsWhatIsNotFiniteAndTheScheduleWithIt) {
 TEST(Clip, ParametersMayBeEditedAfterASkippedStep) {
   Accelerator accelerator;
   Fork net;
-  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1)));
+  auto [model, optimizer] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1)));
   auto loss = model(torch::ones({2, 4})).sum();
   accelerator.backward(loss);
   net->b->bias.mutable_grad().fill_(std::nan(""));
@@ -173,7 +176,8 @@ TEST(Clip, ClipsEachGroupByItself) {
   groups.emplace_back(net->b->parameters());
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(groups, torch::optim::SGDOptions(0.1)));
   accelerator.backward(model(torch::ones({2, 4})).sum() * 100);
-  const auto norms = accelerator.clip_grad_norm_(optimizer, {0.5, 1e9}), after = accelerator.clip_grad_norm_(optimizer, 1e9);
+  const auto norms = accelerator.clip_grad_norm_(optimizer, {0.5, 1e9}),
+             after = accelerator.clip_grad_norm_(optimizer, 1e9);
   EXPECT_GT(norms[0], 1.0);
   EXPECT_NEAR(after[0], 0.5, 1e-5);
   EXPECT_NEAR(after[1], norms[1], 1e-5);
@@ -185,12 +189,12 @@ TEST(Model, RunsAnyEntryInTheForwardScope) {
   auto model = accelerator.prepare(Fork());
   const auto x = torch::ones({2, 4});
   auto [hidden, out] = model.run(&ForkImpl::both, x);
-  EXPECT_EQ(hidden.scalar_type(), torch::kFloat);   // computed in bfloat16, converted
+  EXPECT_EQ(hidden.scalar_type(), torch::kFloat);  // computed in bfloat16, converted
   EXPECT_TRUE(torch::equal(out, model(x)));
   EXPECT_TRUE(torch::equal(hidden, hidden.to(torch::kBFloat16).to(torch::kFloat)));
   EXPECT_TRUE(torch::equal(model.run([](ForkImpl& net, torch::Tensor t) { return net.encode(t); }, x), hidden));
   const auto bare = model->encode(x);
-  EXPECT_FALSE(torch::equal(bare, bare.to(torch::kBFloat16).to(torch::kFloat)));   // no scope, no autocast
+  EXPECT_FALSE(torch::equal(bare, bare.to(torch::kBFloat16).to(torch::kFloat)));  // no scope, no autocast
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
 }
 
@@ -213,7 +217,8 @@ struct Settings {
 };
 
 struct GathererImpl : torch::nn::Module {
-  torch::Tensor forward(const Several& several, std::map<std::string, std::tuple<torch::Tensor, std::optional<torch::Tensor>>> named,
+  torch::Tensor forward(const Several& several,
+                        std::map<std::string, std::tuple<torch::Tensor, std::optional<torch::Tensor>>> named,
                         const Settings& settings) {
     seen = several[0].scalar_type();
     auto sum = layer(several[0]);
@@ -239,9 +244,9 @@ TEST(Model, ConvertsNestedInputs) {
   const auto out = model(several, named, Settings{2});
   EXPECT_EQ(model->seen, torch::kBFloat16);
   EXPECT_TRUE(torch::allclose(out, 6 * once, 0.02));
-  EXPECT_EQ(several[0].scalar_type(), torch::kFloat);   // the caller's own stays
+  EXPECT_EQ(several[0].scalar_type(), torch::kFloat);  // the caller's own stays
   model.run(&GathererImpl::remember, several, x);
-  EXPECT_EQ(several.size(), 2u);                        // what the entry changes is the caller's own
+  EXPECT_EQ(several.size(), 2u);  // what the entry changes is the caller's own
 }
 
 TEST(Training, EqualsThePlainLoop) {
@@ -298,12 +303,12 @@ TEST(OwnHandles, ASecondPreparedOptimizerOfTheSameParametersIsNoStranger) {
     for (int i = 0; i < 3; ++i) step(second);
     step(first);
     accelerator.backward(model(torch::ones({2, 4})).sum());
-    first.step();   // both by one gradient
+    first.step();  // both by one gradient
     second.step();
     first.zero_grad();
     second.zero_grad();
     accelerator.backward(model(torch::ones({2, 4})).sum());
-    second.inner().step();   // by somebody else, as before
+    second.inner().step();  // by somebody else, as before
     EXPECT_EQ(testing::thrown_id([&] { second.step(); }), "MU133");
   };
   namespace optim = torch::optim;
@@ -317,8 +322,9 @@ TEST(OwnHandles, ASecondPreparedOptimizerOfTheSameParametersIsNoStranger) {
 TEST(OwnHandles, APreparedLineSearchIsNoStranger) {
   Accelerator accelerator;
   Fork net;
-  auto [model, adam, lbfgs] = accelerator.prepare(net, torch::optim::Adam(net->parameters(), 1e-3),
-                                                  torch::optim::LBFGS(net->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(4)));
+  auto [model, adam, lbfgs] =
+      accelerator.prepare(net, torch::optim::Adam(net->parameters(), 1e-3),
+                          torch::optim::LBFGS(net->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(4)));
   for (int i = 0; i < 2; ++i)
     lbfgs.step([&, &model = model, &lbfgs = lbfgs] {
       lbfgs.zero_grad();

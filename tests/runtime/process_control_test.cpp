@@ -1,13 +1,3 @@
-#include "muster/accelerator.h"
-#include "muster/fabric.h"
-
-#include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
-
 #include <csignal>
 #include <fstream>
 #include <memory>
@@ -16,6 +6,15 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/fabric.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 
 namespace muster {
 namespace {
@@ -51,7 +50,9 @@ TEST(Turns, AFailureOfTheFirstReachesAll) {
       if (fabric.local_rank() == 0) throw std::runtime_error("the disk is full");
     };
     if (fabric.local_rank() == 0) EXPECT_THROW(fabric.local_rank_zero_first(body), std::runtime_error);
-    else EXPECT_NE(testing::thrown([&] { fabric.local_rank_zero_first(body); }).find("the disk is full"), std::string::npos);
+    else
+      EXPECT_NE(testing::thrown([&] { fabric.local_rank_zero_first(body); }).find("the disk is full"),
+                std::string::npos);
     fabric.barrier();
   });
 }
@@ -97,8 +98,11 @@ TEST(Logger, WritesOnceForAllRanks) {
 }
 
 TEST(BatchSize, TriesTheSizesOfTheReference) {
-  const auto expected = nlohmann::json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/runtime/loop_cases.json"))
-                            .at("find_executable_batch_size").at("sequence").get<std::vector<int64_t>>();
+  const auto expected =
+      nlohmann::json::parse(std::ifstream(std::string(MUSTER_SOURCE_DIR) + "/tests/runtime/loop_cases.json"))
+          .at("find_executable_batch_size")
+          .at("sequence")
+          .get<std::vector<int64_t>>();
   Accelerator accelerator;
   std::vector<int64_t> sizes;
   const auto all = [&](int64_t size) {
@@ -107,44 +111,52 @@ TEST(BatchSize, TriesTheSizesOfTheReference) {
   };
   EXPECT_EQ(testing::thrown_id([&] { accelerator.find_executable_batch_size(all); }), "MU185");
   EXPECT_EQ(sizes, expected);
-  EXPECT_EQ(accelerator.find_executable_batch_size([](int64_t size) { if (size > 8) throw std::bad_alloc(); }), 8);
+  EXPECT_EQ(accelerator.find_executable_batch_size([](int64_t size) {
+    if (size > 8) throw std::bad_alloc();
+  }),
+            8);
   const auto [size, squared] = accelerator.find_executable_batch_size(
       [](int64_t tried) {
-        if (tried > 10) torch::empty({tried, int64_t{1} << 50});   // LibTorch's own lack of memory
+        if (tried > 10) torch::empty({tried, int64_t{1} << 50});  // LibTorch's own lack of memory
         return tried * tried;
       },
       {.reduce_batch_size = [](int64_t tried) { return tried / 2; }, .starting_batch_size = 16});
   EXPECT_EQ(size, 8);
   EXPECT_EQ(squared, 64);
-  EXPECT_THROW(accelerator.find_executable_batch_size([](int64_t) { throw std::runtime_error("a bug"); }), std::runtime_error);
-  EXPECT_EQ(testing::thrown_id([&] { accelerator.find_executable_batch_size(all, {.starting_batch_size = 0}); }), "MU185");
-  EXPECT_EQ(testing::thrown_id([&] { accelerator.find_executable_batch_size(all, {.reduce_batch_size = [](int64_t s) { return s; }}); }), "MU185");
+  EXPECT_THROW(accelerator.find_executable_batch_size([](int64_t) { throw std::runtime_error("a bug"); }),
+               std::runtime_error);
+  EXPECT_EQ(testing::thrown_id([&] { accelerator.find_executable_batch_size(all, {.starting_batch_size = 0}); }),
+            "MU185");
+  EXPECT_EQ(testing::thrown_id([&] {
+              accelerator.find_executable_batch_size(all, {.reduce_batch_size = [](int64_t s) { return s; }});
+            }),
+            "MU185");
 }
 
 TEST(BatchSize, RanksDecideTogether) {
   testing::as_ranks(2, [] {
     Accelerator accelerator;
     std::vector<int64_t> sizes;
-    const auto found = accelerator.find_executable_batch_size(
-        [&](int64_t size) {
-          sizes.push_back(size);
-          torch::manual_seed(0);
-          torch::nn::Linear net(4, 1);
-          auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
-          accelerator.backward(model(torch::ones({size, 4})).sum());
-          // The other rank is in the middle of the next backward meanwhile.
-          if (accelerator.process_index() == 1 && size > 100) throw std::bad_alloc();
-          accelerator.backward(model(torch::ones({size, 4})).sum());
-          optimizer.step();
-        });
+    const auto found = accelerator.find_executable_batch_size([&](int64_t size) {
+      sizes.push_back(size);
+      torch::manual_seed(0);
+      torch::nn::Linear net(4, 1);
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+      accelerator.backward(model(torch::ones({size, 4})).sum());
+      // The other rank is in the middle of the next backward meanwhile.
+      if (accelerator.process_index() == 1 && size > 100) throw std::bad_alloc();
+      accelerator.backward(model(torch::ones({size, 4})).sum());
+      optimizer.step();
+    });
     EXPECT_EQ(found, 92);
     EXPECT_EQ(sizes, (std::vector<int64_t>{128, 115, 103, 92}));
-    EXPECT_EQ(accelerator.gather(torch::tensor(1)).sum().item<int64_t>(), 2);   // the program's own group lives
+    EXPECT_EQ(accelerator.gather(torch::tensor(1)).sum().item<int64_t>(), 2);  // the program's own group lives
     const auto failing = [&](int64_t) {
       if (accelerator.process_index() == 1) throw std::runtime_error("a bug");
       accelerator.wait_for_everyone();
     };
-    if (accelerator.process_index() == 1) EXPECT_THROW(accelerator.find_executable_batch_size(failing), std::runtime_error);
+    if (accelerator.process_index() == 1)
+      EXPECT_THROW(accelerator.find_executable_batch_size(failing), std::runtime_error);
     else EXPECT_ANY_THROW(accelerator.find_executable_batch_size(failing));
     accelerator.wait_for_everyone();
   });

@@ -1,17 +1,18 @@
 #include "muster/runtime/profile.h"
 
-#include "muster/accelerator.h"
-#include "runtime/ranks.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "runtime/ranks.h"
 
 namespace muster {
 namespace {
@@ -20,14 +21,17 @@ void train_under_profile(const std::filesystem::path& path, bool operators) {
   Accelerator accelerator;
   torch::nn::Linear net(4, 1);
   std::vector<std::pair<torch::Tensor, torch::Tensor>> data(8, {torch::ones(4), torch::ones(1)});
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(data, {.batch_size = 2}));
-  accelerator.profile([&] {
-    for (auto& [x, y] : batches) {
-      accelerator.backward(torch::mse_loss(model(x), y));
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-  }, {.operators = operators, .path = path});
+  auto [model, optimizer, batches] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(data, {.batch_size = 2}));
+  accelerator.profile(
+      [&] {
+        for (auto& [x, y] : batches) {
+          accelerator.backward(torch::mse_loss(model(x), y));
+          optimizer.step();
+          optimizer.zero_grad();
+        }
+      },
+      {.operators = operators, .path = path});
 }
 
 /// How often each name came, by rank.
@@ -45,7 +49,7 @@ std::map<int, std::map<std::string, int>> spans_in(const std::filesystem::path& 
 
 TEST(Profile, ShowsEveryRankOnOneTimeLine) {
   const auto path = std::filesystem::temp_directory_path() / ("profile-" + std::to_string(getpid()) + ".json");
-  setenv("PROFILE_TEST_PATH", path.c_str(), 0);   // the ranks run this test again and need the path of the first
+  setenv("PROFILE_TEST_PATH", path.c_str(), 0);  // the ranks run this test again and need the path of the first
   testing::as_ranks(2, [] { train_under_profile(std::getenv("PROFILE_TEST_PATH"), false); });
   const auto counts = spans_in(std::getenv("PROFILE_TEST_PATH"));
   ASSERT_EQ(counts.size(), 2u);
@@ -53,7 +57,7 @@ TEST(Profile, ShowsEveryRankOnOneTimeLine) {
     EXPECT_EQ(names.at("forward"), 2) << rank;
     EXPECT_EQ(names.at("backward"), 2) << rank;
     EXPECT_EQ(names.at("optimizer step"), 2) << rank;
-    EXPECT_EQ(names.at("waiting for data"), 3) << rank;   // two batches and the end
+    EXPECT_EQ(names.at("waiting for data"), 3) << rank;  // two batches and the end
     EXPECT_GE(names.at("all_reduce"), 2) << rank;
     EXPECT_FALSE(names.contains("aten::addmm"));
   }
@@ -61,7 +65,8 @@ TEST(Profile, ShowsEveryRankOnOneTimeLine) {
 }
 
 TEST(Profile, ShowsOperatorsOnDemandAndNothingAfterwards) {
-  const auto path = std::filesystem::temp_directory_path() / ("profile-operators-" + std::to_string(getpid()) + ".json");
+  const auto path =
+      std::filesystem::temp_directory_path() / ("profile-operators-" + std::to_string(getpid()) + ".json");
   train_under_profile(path, true);
   auto counts = spans_in(path);
   EXPECT_EQ(counts[0]["aten::addmm"], 4);

@@ -1,14 +1,15 @@
 #pragma once
 
-#include "muster/cluster/cluster.h"
-#include "muster/testing/world.h"
-
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
 #include <string>
+
+#include <gtest/gtest.h>
+
+#include "muster/cluster/cluster.h"
+#include "muster/testing/world.h"
 
 namespace muster::testing {
 
@@ -22,18 +23,23 @@ inline void act_as_started_by_mpirun(const Cluster& cluster) {
   set("PMIX_NAMESPACE", "test" + std::to_string(getppid()) + "-" + std::to_string(cluster.world_size));
 }
 
-/// Runs `body` as each of `size` ranks, which are processes in which a Runtime finds the others; every rank must end well.
+/// Runs `body` as each of `size` ranks, which are processes in which a Runtime finds the others; every rank must end
+/// well.
 inline void as_ranks(int size, const std::function<void()>& body, const std::string& label = {}) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   ProcessWorldOptions options;
   options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
   options.label = label;
-  const auto results = run_processes(size, [&](const Cluster& cluster) {
-    act_as_started_by_mpirun(cluster);
-    body();
-    return ::testing::Test::HasFailure() ? 1 : 0;
-  }, options);
-  for (size_t rank = 0; rank < results.size(); ++rank) EXPECT_TRUE(results[rank].ok()) << "rank " << rank << ":\n" << results[rank].output;
+  const auto results = run_processes(
+      size,
+      [&](const Cluster& cluster) {
+        act_as_started_by_mpirun(cluster);
+        body();
+        return ::testing::Test::HasFailure() ? 1 : 0;
+      },
+      options);
+  for (size_t rank = 0; rank < results.size(); ++rank)
+    EXPECT_TRUE(results[rank].ok()) << "rank " << rank << ":\n" << results[rank].output;
 }
 
 }  // namespace muster::testing

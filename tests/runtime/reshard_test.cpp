@@ -1,3 +1,11 @@
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
 #include "muster/accelerator.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/testing/compare.h"
@@ -7,21 +15,14 @@
 #include "runtime/sliced_state.h"
 #include "runtime/temporary_folder.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <string>
-#include <vector>
-
 namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
 
 struct LongNetImpl : torch::nn::Module {
-  torch::nn::Linear in{register_module("in", torch::nn::Linear(61, 500))}, middle{register_module("middle", torch::nn::Linear(500, 301))},
+  torch::nn::Linear in{register_module("in", torch::nn::Linear(61, 500))},
+      middle{register_module("middle", torch::nn::Linear(500, 301))},
       out{register_module("out", torch::nn::Linear(301, 7))};
   at::Tensor forward(const at::Tensor& x) { return out(torch::tanh(middle(torch::tanh(in(x))))); }
 };
@@ -37,12 +38,9 @@ struct Leg {
 };
 
 const std::vector<Leg>& legs() {
-  static const std::vector<Leg> all{{"four", 4, FSDP{.unit_min_elements = 20000}},
-                                    {"two", 2, "fsdp"},
-                                    {"three", 3, "zero1"},
-                                    {"one", 1, FSDP{.unit_names = {"middle", "out"}}},
-                                    {"copies", 2, "ddp"},
-                                    {"four again", 4, "zero2"}};
+  static const std::vector<Leg> all{
+      {"four", 4, FSDP{.unit_min_elements = 20000}},     {"two", 2, "fsdp"},   {"three", 3, "zero1"},
+      {"one", 1, FSDP{.unit_names = {"middle", "out"}}}, {"copies", 2, "ddp"}, {"four again", 4, "zero2"}};
   return all;
 }
 
@@ -84,7 +82,8 @@ TEST(Resharding, KeepsEveryBitOverWorldsStagesAndWrappings) {
   const auto& folder = own.path();
   fs::path from;
   for (const auto& leg : legs()) {
-    testing::as_ranks(leg.world, [&] { run_leg(leg, from, folder / leg.name); }, leg.name);
+    testing::as_ranks(
+        leg.world, [&] { run_leg(leg, from, folder / leg.name); }, leg.name);
     from = folder / leg.name;
     ASSERT_FALSE(HasFailure()) << leg.name;
   }
@@ -92,7 +91,10 @@ TEST(Resharding, KeepsEveryBitOverWorldsStagesAndWrappings) {
   ASSERT_EQ(first.sliced().size(), 3 * 6U);
   ASSERT_EQ(last.sliced().size(), first.sliced().size());
   for (const auto& tensor : first.sliced())
-    EXPECT_EQ(testing::difference_in_bits(last.read(tensor.name, 0, tensor.numel()), first.read(tensor.name, 0, tensor.numel())), "") << tensor.name;
+    EXPECT_EQ(testing::difference_in_bits(last.read(tensor.name, 0, tensor.numel()),
+                                          first.read(tensor.name, 0, tensor.numel())),
+              "")
+        << tensor.name;
 }
 
 }  // namespace

@@ -1,14 +1,3 @@
-#include "muster/accelerator.h"
-#include "muster/optim/averaging.h"
-#include "muster/optim/optimizer_state.h"
-#include "muster/optim/schedulers.h"
-#include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
-#include "runtime/temporary_folder.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -18,6 +7,17 @@
 #include <tuple>
 #include <vector>
 
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/optim/averaging.h"
+#include "muster/optim/optimizer_state.h"
+#include "muster/optim/schedulers.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
+#include "runtime/temporary_folder.h"
+
 namespace muster {
 namespace {
 
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSamples = 38, kEpochs = 2;
 
-using Sample = std::tuple<at::Tensor, at::Tensor>;   // values and number
+using Sample = std::tuple<at::Tensor, at::Tensor>;  // values and number
 
 /// Random augmentation by LibTorch's generator, which here belongs to the sample.
 Sample augmented(int64_t i) {
@@ -48,7 +48,8 @@ struct ResumeStream {
 };
 
 struct ResumeNetImpl : torch::nn::Module {
-  torch::nn::Linear in{register_module("in", torch::nn::Linear(6, 8))}, out{register_module("out", torch::nn::Linear(8, 1))};
+  torch::nn::Linear in{register_module("in", torch::nn::Linear(6, 8))},
+      out{register_module("out", torch::nn::Linear(8, 1))};
   torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(8))};
   torch::nn::Dropout dropout{register_module("dropout", torch::nn::Dropout(0.3))};
   at::Tensor forward(at::Tensor x) { return out(dropout(torch::relu(norm(in(x))))); }
@@ -75,7 +76,10 @@ struct Course {
 };
 
 auto loader_of(const ResumeJob& job) {
-  const DataLoaderOptions options{.batch_size = 4, .dispatch_batches = job.data == "dispatched", .shuffle = job.data == "map", .workers = job.workers};
+  const DataLoaderOptions options{.batch_size = 4,
+                                  .dispatch_batches = job.data == "dispatched",
+                                  .shuffle = job.data == "map",
+                                  .workers = job.workers};
   return job.data == "map" ? DataLoader(ResumeMap(), options) : DataLoader(ResumeStream(), options);
 }
 
@@ -83,7 +87,7 @@ fs::path folder_of(const fs::path& root, size_t batch) { return root / ("batch_"
 
 /// Trains from the start and saves after every batch, or goes on after batch `from`.
 Course train(const ResumeJob& job, const fs::path& root, std::optional<size_t> from = {}) {
-  torch::manual_seed(from ? 1000 + *from : 7);   // a resumed program knows nothing of the former one's numbers
+  torch::manual_seed(from ? 1000 + *from : 7);  // a resumed program knows nothing of the former one's numbers
   Accelerator accelerator({.grad_scaler = {.growth_interval = 2, .init_scale = 1024},
                            .gradient_accumulation_steps = 3,
                            .mixed_precision = "fp16"});
@@ -104,7 +108,7 @@ Course train(const ResumeJob& job, const fs::path& root, std::optional<size_t> f
     for (auto& [values, number] : batches) {
       auto window = accelerator.accumulate(model);
       auto loss = torch::mse_loss(model(values), torch::cos(number.to(torch::kFloat)).view({-1, 1}));
-      if (epoch == 0 && batch == 4) loss = loss * 1e30;   // overflows: the step at the end of this window is skipped
+      if (epoch == 0 && batch == 4) loss = loss * 1e30;  // overflows: the step at the end of this window is skipped
       accelerator.backward(loss);
       accelerator.clip_grad_norm_(model, 1.0);
       optimizer.step();
@@ -113,15 +117,18 @@ Course train(const ResumeJob& job, const fs::path& root, std::optional<size_t> f
       if (accelerator.sync_gradients() && !optimizer.step_was_skipped()) average.update();
       metric.sum += std::min(loss.item<double>(), 10.0);
       course.batches.push_back(std::to_string(epoch) + ": " + c10::str(number.flatten()) + " " +
-                               std::to_string(std::bit_cast<uint32_t>(loss.item<float>())) + " " + std::to_string(std::bit_cast<uint64_t>(metric.sum)) +
+                               std::to_string(std::bit_cast<uint32_t>(loss.item<float>())) + " " +
+                               std::to_string(std::bit_cast<uint64_t>(metric.sum)) +
                                (optimizer.step_was_skipped() ? " skipped" : ""));
-      if (!from) accelerator.save_state(folder_of(root, batch), {.asynchronous = job.asynchronous, .durability = Durability::none});
+      if (!from)
+        accelerator.save_state(folder_of(root, batch),
+                               {.asynchronous = job.asynchronous, .durability = Durability::none});
       ++batch;
     }
   }
   accelerator.wait_for_save();
   net->eval();
-  const auto answer = model(torch::ones({2, 6}));   // a forward, from which on all ranks have rank 0's statistics
+  const auto answer = model(torch::ones({2, 6}));  // a forward, from which on all ranks have rank 0's statistics
   State::Map weights;
   for (const auto& entry : net->named_parameters()) weights.emplace_back(entry.key(), entry.value().detach().clone());
   for (const auto& entry : net->named_buffers()) weights.emplace_back(entry.key(), entry.value().clone());
@@ -140,10 +147,11 @@ std::vector<std::string> rest_of(const Course& course, size_t after) {
 }
 
 void expect_equal_courses(const ResumeJob& job, int resumed_workers) {
-  const Accelerator first;   // the ranks' meeting stays open while runtimes come and go
+  const Accelerator first;  // the ranks' meeting stays open while runtimes come and go
   const auto root = testing::shared_folder(first.group());
   const auto whole = train(job, root.path());
-  const auto skipped = std::count_if(whole.batches.begin(), whole.batches.end(), [](const auto& line) { return line.ends_with("skipped"); });
+  const auto skipped = std::count_if(whole.batches.begin(), whole.batches.end(),
+                                     [](const auto& line) { return line.ends_with("skipped"); });
   EXPECT_GT(skipped, 0);
   auto other = job;
   other.workers = resumed_workers;
@@ -167,7 +175,8 @@ TEST_P(Resume, EqualsTheUninterruptedRunToTheBit) {
 
 std::string name_of(const ::testing::TestParamInfo<Resume::ParamType>& info) {
   const auto& [ranks, data, workers] = info.param;
-  return std::to_string(ranks) + "ranks_" + data + "_" + std::to_string(workers.first) + "to" + std::to_string(workers.second) + "workers";
+  return std::to_string(ranks) + "ranks_" + data + "_" + std::to_string(workers.first) + "to" +
+         std::to_string(workers.second) + "workers";
 }
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, Resume,

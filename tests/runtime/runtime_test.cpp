@@ -1,17 +1,3 @@
-#include "muster/accelerator.h"
-#include "muster/fabric.h"
-
-#include "muster/base/error.h"
-#include "muster/checkpoint/weights.h"
-#include "muster/testing/compare.h"
-#include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
-#include "runtime/temporary_folder.h"
-
-#include <ATen/CPUGeneratorImpl.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -22,6 +8,19 @@
 #include <tuple>
 #include <vector>
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/base/error.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/fabric.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
+#include "runtime/temporary_folder.h"
+
 namespace muster {
 namespace {
 
@@ -30,7 +29,8 @@ using testing::as_ranks;
 
 struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return b(torch::tanh(a(x))); }
-  torch::nn::Linear a{register_module("a", torch::nn::Linear(4, 16))}, b{register_module("b", torch::nn::Linear(16, 1))};
+  torch::nn::Linear a{register_module("a", torch::nn::Linear(4, 16))},
+      b{register_module("b", torch::nn::Linear(16, 1))};
 };
 TORCH_MODULE(Net);
 
@@ -53,8 +53,9 @@ std::vector<torch::Tensor> trained(Strategy strategy, Precision precision, int e
   Net net;
   net->to(torch::kDouble);
   auto data = pairs(48);
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-                                                         DataLoader(data, {.batch_size = 12, .seed = 9, .shuffle = true}));
+  auto [model, optimizer, batches] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+                          DataLoader(data, {.batch_size = 12, .seed = 9, .shuffle = true}));
   for (int epoch = 0; epoch < epochs; ++epoch)
     for (auto& [x, y] : batches) {
       optimizer.zero_grad();
@@ -76,19 +77,23 @@ TEST(Ranks, EqualOneProcessWithTheWholeBatch) {
     save_file({{"0", expected[0]}, {"1", expected[1]}, {"2", expected[2]}, {"3", expected[3]}}, alone);
   }
   for (int world : {2, 3, 4})
-    as_ranks(world, [&] {
-      const auto actual = trained("ddp", "no", 3);
-      EXPECT_EQ(read_cluster().world_size, world);
-      const auto expected = load_file(alone);
-      for (size_t i = 0; i < actual.size(); ++i)
-        EXPECT_EQ(testing::difference(actual[i], expected.at(std::to_string(i)), 0, 1e-10), "");
-    }, std::to_string(world));
+    as_ranks(
+        world,
+        [&] {
+          const auto actual = trained("ddp", "no", 3);
+          EXPECT_EQ(read_cluster().world_size, world);
+          const auto expected = load_file(alone);
+          for (size_t i = 0; i < actual.size(); ++i)
+            EXPECT_EQ(testing::difference(actual[i], expected.at(std::to_string(i)), 0, 1e-10), "");
+        },
+        std::to_string(world));
 }
 
 TEST(Ranks, ShardedEqualsReplicatedToTheBit) {
   as_ranks(2, [] {
     const auto replicated = trained("ddp", "no", 2), sharded = trained("fsdp", "no", 2);
-    for (size_t i = 0; i < replicated.size(); ++i) EXPECT_EQ(testing::difference_in_bits(sharded[i], replicated[i]), "") << i;
+    for (size_t i = 0; i < replicated.size(); ++i)
+      EXPECT_EQ(testing::difference_in_bits(sharded[i], replicated[i]), "") << i;
   });
 }
 
@@ -97,7 +102,10 @@ TEST(Ranks, AForwardPastTheHandleIsAnError) {
     Accelerator accelerator;
     Net net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
-    EXPECT_NE(testing::thrown_id([&, m = net]() mutable { accelerator.backward(m->forward(torch::ones({2, 4})).sum()); }), "no error");
+    EXPECT_NE(testing::thrown_id([&, m = net]() mutable {
+                accelerator.backward(m->forward(torch::ones({2, 4})).sum());
+              }),
+              "no error");
   });
 }
 
@@ -113,7 +121,7 @@ TEST(Ranks, AnOptimizerOfUnpreparedParametersIsAnError) {
 TEST(Ranks, ModelsAndOptimizersComeInAnyOrder) {
   as_ranks(2, [] {
     Fabric fabric;
-    torch::manual_seed(fabric.global_rank());   // ranks start apart; rank 0 counts
+    torch::manual_seed(fabric.global_rank());  // ranks start apart; rank 0 counts
     Net net;
     auto optimizer = fabric.setup_optimizers(torch::optim::Adam(net->parameters(), 0.1));
     auto model = fabric.setup_module(net);
@@ -134,7 +142,8 @@ TEST(Ranks, ClosuresAgreeOnTheMeanLoss) {
     Accelerator accelerator;
     accelerator.set_seed(1);
     Net net;
-    auto [model, optimizer] = accelerator.prepare(net, torch::optim::LBFGS(net->parameters(), torch::optim::LBFGSOptions(0.5).max_iter(5)));
+    auto [model, optimizer] =
+        accelerator.prepare(net, torch::optim::LBFGS(net->parameters(), torch::optim::LBFGSOptions(0.5).max_iter(5)));
     const auto x = torch::full({3, 4}, 0.1f * (1 + accelerator.process_index()));
     const auto y = torch::full({3, 1}, 0.3f);
     auto closure = [&, m = model, o = optimizer]() mutable {
@@ -196,12 +205,16 @@ TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
       EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator; }), "MU021") << wrong;
     }
   });
-  as_ranks(1, [] {
-    Cluster first_of_two;
-    first_of_two.world_size = 2;
-    testing::act_as_started_by_mpirun(first_of_two);
-    EXPECT_EQ(testing::thrown([] { Accelerator accelerator({.timeout_seconds = 1}); }).substr(0, 44), "MU057: rank 0 waited 1 s for 2 ranks to meet");
-  }, "meeting");
+  as_ranks(
+      1,
+      [] {
+        Cluster first_of_two;
+        first_of_two.world_size = 2;
+        testing::act_as_started_by_mpirun(first_of_two);
+        EXPECT_EQ(testing::thrown([] { Accelerator accelerator({.timeout_seconds = 1}); }).substr(0, 44),
+                  "MU057: rank 0 waited 1 s for 2 ranks to meet");
+      },
+      "meeting");
 }
 
 TEST(Ranks, AnExceptionThatEndsARuntimeEndsItsGroup) {
@@ -215,11 +228,13 @@ TEST(Ranks, AnExceptionThatEndsARuntimeEndsItsGroup) {
       end_by_exception();
     } catch (const CommError& error) {
       EXPECT_EQ(std::string(error.what()).substr(0, 34), "MU053: rank 1 ended group world, s") << error.what();
-      EXPECT_NE(std::string(error.what()).find("an exception left the scope of its Accelerator or Fabric"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("an exception left the scope of its Accelerator or Fabric"),
+                std::string::npos)
+          << error.what();
     } catch (const std::runtime_error& error) {
       EXPECT_STREQ(error.what(), "the user's own");
     }
-    Accelerator again;   // in the same place
+    Accelerator again;  // in the same place
     again.group().barrier();
   });
 }
@@ -235,7 +250,9 @@ TEST(Clipping, WantsOneBound) {
   auto [model, optimizer] = fabric.setup(net, torch::optim::SGD(net->parameters(), 0.1));
   fabric.backward(model(torch::ones({2, 4})).sum() * 100);
   EXPECT_EQ(testing::thrown_id([&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {}); }), "MU179");
-  EXPECT_EQ(testing::thrown_id([&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {.clip_val = 1.0, .max_norm = 1.0}); }), "MU179");
+  EXPECT_EQ(testing::thrown_id(
+                [&, m = model, o = optimizer] { fabric.clip_gradients(m, o, {.clip_val = 1.0, .max_norm = 1.0}); }),
+            "MU179");
   fabric.clip_gradients(model, optimizer, {.clip_val = 0.5});
   EXPECT_LE(net->a->weight.grad().abs().max().item<float>(), 0.5f);
 }
@@ -245,7 +262,8 @@ TEST(Clipping, NormsThatAreNotFiniteAreRefusedWhereAsked) {
   Net net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
   accelerator.backward(model(torch::full({1, 4}, INFINITY)).sum());
-  EXPECT_EQ(testing::thrown_id([&, m = model] { accelerator.clip_grad_norm_(m, 1.0, {.error_if_nonfinite = true}); }), "MU175");
+  EXPECT_EQ(testing::thrown_id([&, m = model] { accelerator.clip_grad_norm_(m, 1.0, {.error_if_nonfinite = true}); }),
+            "MU175");
 }
 
 TEST(Clipping, EqualsLibTorchForEveryNorm) {
@@ -262,7 +280,8 @@ TEST(Clipping, EqualsLibTorchForEveryNorm) {
     }
     const double theirs = torch::nn::utils::clip_grad_norm_(copies, 0.1, p);
     EXPECT_NEAR(accelerator.clip_grad_norm_(model, 0.1, {.norm_type = p}), theirs, 1e-5 * theirs);
-    for (size_t i = 0; i < copies.size(); ++i) EXPECT_EQ(testing::difference(net->parameters()[i].grad(), copies[i].grad()), "");
+    for (size_t i = 0; i < copies.size(); ++i)
+      EXPECT_EQ(testing::difference(net->parameters()[i].grad(), copies[i].grad()), "");
   }
 }
 
@@ -270,7 +289,8 @@ TEST(Plan, NamesTheDecisions) {
   Accelerator accelerator({.mixed_precision = "bf16"});
   auto model = accelerator.prepare(Net());
   const auto plan = accelerator.plan();
-  for (const char* word : {"ranks: 1", "cpu", "bf16-mixed", "single", "threads"}) EXPECT_NE(plan.find(word), std::string::npos) << word << " in\n" << plan;
+  for (const char* word : {"ranks: 1", "cpu", "bf16-mixed", "single", "threads"})
+    EXPECT_NE(plan.find(word), std::string::npos) << word << " in\n" << plan;
 }
 
 }  // namespace

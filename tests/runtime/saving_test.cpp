@@ -1,3 +1,12 @@
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
 #include "muster/accelerator.h"
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
@@ -8,15 +17,6 @@
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <tuple>
-#include <vector>
-
 namespace muster {
 namespace {
 
@@ -26,7 +26,8 @@ using testing::thrown;
 using testing::thrown_id;
 
 struct SavedNetImpl : torch::nn::Module {
-  explicit SavedNetImpl(int64_t width = 5) : a(register_module("a", torch::nn::Linear(3, width))), b(register_module("b", torch::nn::Linear(width, 1))) {}
+  explicit SavedNetImpl(int64_t width = 5)
+      : a(register_module("a", torch::nn::Linear(3, width))), b(register_module("b", torch::nn::Linear(width, 1))) {}
   torch::nn::Linear a, b;
   at::Tensor forward(at::Tensor x) { return b(torch::tanh(a(x))); }
 };
@@ -86,7 +87,8 @@ TEST(Saving, WhatDoesNotFitChangesNothing) {
   EXPECT_NE(message.find("a.weight: Float [5, 3] in the checkpoint, Float [7, 3] here"), std::string::npos) << message;
   EXPECT_TRUE(equal(values_of(net), before));
   accelerator.register_for_checkpointing(note);
-  EXPECT_NE(thrown([&] { accelerator.load_state(saved); }).find("holds 0 objects and this program has 1"), std::string::npos);
+  EXPECT_NE(thrown([&] { accelerator.load_state(saved); }).find("holds 0 objects and this program has 1"),
+            std::string::npos);
 }
 
 TEST(Saving, AFailureInTheMiddleIsUndone) {
@@ -94,7 +96,8 @@ TEST(Saving, AFailureInTheMiddleIsUndone) {
   Accelerator accelerator;
   SavedNet net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
-  auto [model, optimizer, scheduler, loader] = accelerator.prepare(net, sgd, StepLR(sgd, {.step_size = 1}), DataLoader(Numbers(), {.batch_size = 4}));
+  auto [model, optimizer, scheduler, loader] =
+      accelerator.prepare(net, sgd, StepLR(sgd, {.step_size = 1}), DataLoader(Numbers(), {.batch_size = 4}));
   Note first{"first"}, second{"second"};
   accelerator.register_for_checkpointing(first, second);
   accelerator.save_state(folder.path() / "saved");
@@ -138,7 +141,8 @@ TEST(Saving, OneRankThatCannotLoadKeepsAllAsTheyAre) {
 
 TEST(Saving, NumbersGoOnAfterTheHighestAndOldOnesGo) {
   const TemporaryFolder folder;
-  const AcceleratorOptions options{.project = {.automatic_checkpoint_naming = true, .directory = folder.path().string(), .total_limit = 2}};
+  const AcceleratorOptions options{
+      .project = {.automatic_checkpoint_naming = true, .directory = folder.path().string(), .total_limit = 2}};
   Note note;
   {
     Accelerator accelerator(options);
@@ -186,10 +190,11 @@ TEST(Saving, TheMainRankChoosesAndAllLoadTheSameSave) {
     };
     Note note;
     fs::path base;
-    const auto saved = [&](const fs::path& folder, const std::string& text) {   // by this rank alone
-      write_checkpoint({.shared = State::Map{{"note", text}}}, folder / "checkpoints", {}, {.durability = Durability::none, .numbered = true});
+    const auto saved = [&](const fs::path& folder, const std::string& text) {  // by this rank alone
+      write_checkpoint({.shared = State::Map{{"note", text}}}, folder / "checkpoints", {},
+                       {.durability = Durability::none, .numbered = true});
     };
-    const TemporaryFolder own;   // what this rank sees
+    const TemporaryFolder own;  // what this rank sees
     auto accelerator = make(own.path());
     const int rank = accelerator.process_index();
     accelerator.register_for_checkpointing(note);
@@ -200,17 +205,18 @@ TEST(Saving, TheMainRankChoosesAndAllLoadTheSameSave) {
       fs::copy(shared.path() / "saved", own.path() / "checkpoints" / ("checkpoint_" + std::to_string(number)));
     };
     copy(0);
-    accelerator.load_state();                                   // alike
+    accelerator.load_state();  // alike
     if (rank == 1) copy(1);
     note.text = "kept";
-    accelerator.load_state();                                   // rank 1 would have chosen another one
+    accelerator.load_state();  // rank 1 would have chosen another one
     EXPECT_EQ(note.text, "");
-    saved(own.path(), rank == 0 ? "one" : "another");           // checkpoint_1 and checkpoint_2
+    saved(own.path(), rank == 0 ? "one" : "another");  // checkpoint_1 and checkpoint_2
     if (rank == 0) saved(own.path(), "one");
     note.text = "kept";
     const auto refusal = thrown([&] { accelerator.load_state(); });
     EXPECT_EQ(refusal.substr(0, 5), "MU247") << refusal;
-    EXPECT_EQ(thrown_id([&] { accelerator.load_state(own.path() / "checkpoints/checkpoint_2"); }), "MU247") << "named folders, too";
+    EXPECT_EQ(thrown_id([&] { accelerator.load_state(own.path() / "checkpoints/checkpoint_2"); }), "MU247")
+        << "named folders, too";
     fs::remove_all(own.path() / "checkpoints");
     if (rank == 0) copy(0);
     EXPECT_NE(thrown([&] { accelerator.load_state(); }), "no error") << "rank 1 sees nothing";
@@ -223,7 +229,8 @@ TEST(Saving, FabricComparesSavesToo) {
     Fabric fabric;
     const TemporaryFolder own;
     std::string name = "run";
-    write_checkpoint({.shared = State::Map{{"name", name}}}, own.path() / "saved", {}, {.durability = Durability::none});
+    write_checkpoint({.shared = State::Map{{"name", name}}}, own.path() / "saved", {},
+                     {.durability = Durability::none});
     EXPECT_EQ(thrown_id([&] { fabric.load(own.path() / "saved", {{"name", name}}); }), "MU247");
   });
 }
@@ -246,7 +253,7 @@ TEST(Saving, HooksSeeAndChangeWhatIsSavedAndLoaded) {
   std::string version;
   accelerator.register_load_state_pre_hook([&](State& state, const fs::path&) {
     if (const auto* found = state.find("version")) version = found->text();
-    state.at("models").list()[0] = State();   // taken over by the hook
+    state.at("models").list()[0] = State();  // taken over by the hook
   });
   {
     const torch::NoGradGuard no_grad;
@@ -290,7 +297,8 @@ TEST(Saving, FabricSavesByNameAndReturnsWhatNobodyAskedFor) {
   auto [model, optimizer] = fabric.setup(net, torch::optim::AdamW(net->parameters()));
   int64_t epoch = 3;
   std::string name = "run";
-  fabric.save(folder.path() / "saved", {{"model", model}, {"optimizer", optimizer}, {"epoch", epoch}, {"name", name}, {"extra", 2.5}},
+  fabric.save(folder.path() / "saved",
+              {{"model", model}, {"optimizer", optimizer}, {"epoch", epoch}, {"name", name}, {"extra", 2.5}},
               {{"model", [](const std::string& key, const State&) { return key != "a.bias"; }}});
   const auto weight = net->b->weight.detach().clone();
   {
@@ -298,8 +306,12 @@ TEST(Saving, FabricSavesByNameAndReturnsWhatNobodyAskedFor) {
     net->b->weight.zero_();
   }
   epoch = 0;
-  EXPECT_EQ(thrown_id([&] { fabric.load(folder.path() / "saved", {{"model", model}}); }), "MU240");   // a.bias was left out
-  const auto rest = fabric.load(folder.path() / "saved", {{"model", model}, {"epoch", epoch}, {"missing", name}}, {.strict = false});
+  EXPECT_EQ(thrown_id([&] {
+              fabric.load(folder.path() / "saved", {{"model", model}});
+            }),
+            "MU240");  // a.bias was left out
+  const auto rest =
+      fabric.load(folder.path() / "saved", {{"model", model}, {"epoch", epoch}, {"missing", name}}, {.strict = false});
   EXPECT_EQ(epoch, 3);
   EXPECT_TRUE(at::equal(net->b->weight, weight));
   ASSERT_EQ(rest.map().size(), 3U);
@@ -358,14 +370,15 @@ TEST(Saving, AnotherNumberOfRanksGoesOnAtTheSameSample) {
     Accelerator accelerator({.gradient_accumulation_steps = 2});
     const auto folder = fs::temp_directory_path() / ("muster-test-resize" + std::to_string(getppid()));
     SavedNet net;
-    auto [model, optimizer, loader] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(Numbers(), {.batch_size = 2, .shuffle = true}));
+    auto [model, optimizer, loader] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1),
+                                                          DataLoader(Numbers(), {.batch_size = 2, .shuffle = true}));
     std::vector<int64_t> mine;
     for (auto& batch : loader) {
       auto window = accelerator.accumulate(model);
       accelerator.backward(model(torch::ones({2, 3})).mean());
       optimizer.step();
       optimizer.zero_grad();
-      if (loader.position() <= 2)   // the third batch opens a window, and will run again
+      if (loader.position() <= 2)  // the third batch opens a window, and will run again
         for (int64_t i = 0; i < 2; ++i) mine.push_back(batch[i].item<int64_t>());
       if (loader.position() == 3) break;
     }
@@ -380,7 +393,8 @@ TEST(Saving, AnotherNumberOfRanksGoesOnAtTheSameSample) {
   ASSERT_TRUE(fs::exists(made));
   Accelerator accelerator({.gradient_accumulation_steps = 2});
   SavedNet net;
-  auto [model, optimizer, loader] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(Numbers(), {.batch_size = 2, .shuffle = true}));
+  auto [model, optimizer, loader] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1),
+                                                        DataLoader(Numbers(), {.batch_size = 2, .shuffle = true}));
   accelerator.load_state(made);
   std::vector<int64_t> seen;
   std::ifstream list(made.string() + ".seen");
@@ -412,19 +426,23 @@ TEST(Saving, AnOpenWindowWithoutALoaderNeedsItsRanks) {
 }
 
 struct ShardedNetImpl : torch::nn::Module {
-  torch::nn::Linear a{register_module("a", torch::nn::Linear(30, 70))}, b{register_module("b", torch::nn::Linear(70, 30))};
+  torch::nn::Linear a{register_module("a", torch::nn::Linear(30, 70))},
+      b{register_module("b", torch::nn::Linear(70, 30))};
   torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(70))};
-  at::Tensor forward(at::Tensor x) { return torch::matmul(norm(torch::tanh(a(x))), b->weight.t()); }   // b.bias is never used
+  at::Tensor forward(at::Tensor x) {
+    return torch::matmul(norm(torch::tanh(a(x))), b->weight.t());
+  }  // b.bias is never used
   ShardedNetImpl() {
     const torch::NoGradGuard no_grad;
     b->bias.requires_grad_(false);
-    a->weight.set_data(a->weight.t().contiguous().t());   // lies the other way round in memory
+    a->weight.set_data(a->weight.t().contiguous().t());  // lies the other way round in memory
   }
 };
 TORCH_MODULE(ShardedNet);
 
 /// Trains `before` steps, loads or saves, and trains on; returns all weights and the optimizer's step count.
-std::vector<at::Tensor> sharded_course(Strategy strategy, int before, const fs::path& load, const fs::path& save, int after) {
+std::vector<at::Tensor> sharded_course(Strategy strategy, int before, const fs::path& load, const fs::path& save,
+                                       int after) {
   torch::manual_seed(3);
   Accelerator accelerator({.gradient_accumulation_steps = 2, .strategy = strategy});
   ShardedNet net;
@@ -434,7 +452,8 @@ std::vector<at::Tensor> sharded_course(Strategy strategy, int before, const fs::
     for (int step = from; step < from + count; ++step)
       for (int micro = 0; micro < 2; ++micro) {
         auto window = accelerator.accumulate(model);
-        accelerator.backward(model(torch::cos(torch::arange(120, torch::kFloat) * (step + 2) + micro).view({4, 30})).pow(2).mean());
+        accelerator.backward(
+            model(torch::cos(torch::arange(120, torch::kFloat) * (step + 2) + micro).view({4, 30})).pow(2).mean());
         optimizer.step();
         optimizer.zero_grad();
       }
@@ -443,12 +462,15 @@ std::vector<at::Tensor> sharded_course(Strategy strategy, int before, const fs::
   if (!save.empty()) accelerator.save_state(save);
   train(before, after);
   std::vector<at::Tensor> weights;
-  for (const auto& [name, tensor] : model.prepared()->managed->full_state(false)) weights.push_back(tensor.detach().clone());
+  for (const auto& [name, tensor] : model.prepared()->managed->full_state(false))
+    weights.push_back(tensor.detach().clone());
   return weights;
 }
 
 TEST(Saving, ShardedStateGoesToAnyStrategyAndNumberOfRanks) {
-  const auto at_test = [](pid_t test, const char* name) { return fs::temp_directory_path() / ("muster-test-sharded" + std::to_string(test) + name); };
+  const auto at_test = [](pid_t test, const char* name) {
+    return fs::temp_directory_path() / ("muster-test-sharded" + std::to_string(test) + name);
+  };
   testing::as_ranks(2, [&] {
     const Accelerator first;
     const auto sharded = at_test(getppid(), "-fsdp"), whole = at_test(getppid(), "-ddp");
@@ -458,11 +480,14 @@ TEST(Saving, ShardedStateGoesToAnyStrategyAndNumberOfRanks) {
       for (const Strategy& strategy : {Strategy("fsdp"), Strategy("ddp")})
         EXPECT_TRUE(equal(sharded_course(strategy, 2, saved, {}, 2), expected)) << saved << ", " << strategy.name();
   });
-  testing::as_ranks(3, [&] {
-    const Accelerator first;
-    const auto expected = sharded_course("ddp", 2, at_test(getppid(), "-ddp"), {}, 1);
-    EXPECT_TRUE(equal(sharded_course("fsdp", 2, at_test(getppid(), "-fsdp"), {}, 1), expected));
-  }, "three");
+  testing::as_ranks(
+      3,
+      [&] {
+        const Accelerator first;
+        const auto expected = sharded_course("ddp", 2, at_test(getppid(), "-ddp"), {}, 1);
+        EXPECT_TRUE(equal(sharded_course("fsdp", 2, at_test(getppid(), "-fsdp"), {}, 1), expected));
+      },
+      "three");
   ASSERT_TRUE(fs::exists(at_test(getpid(), "-fsdp")));
   // The same data on every rank: one rank makes the same steps, to rounding.
   const auto from_sharded = sharded_course("auto", 2, at_test(getpid(), "-fsdp"), {}, 2);

@@ -1,17 +1,4 @@
 // Ranks whose steps go differently end with equal weights, or all of them fail.
-#include "runtime/prepared_optimizer.h"
-
-#include "muster/base/error.h"
-#include "muster/dist/thread_world.h"
-#include "muster/parallel/local_sgd.h"
-#include "muster/parallel/sharded_model.h"
-#include "muster/runtime/model.h"
-#include "muster/strategy/strategy.h"
-#include "runtime/gradients.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -22,6 +9,18 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+#include "muster/dist/thread_world.h"
+#include "muster/parallel/local_sgd.h"
+#include "muster/parallel/sharded_model.h"
+#include "muster/runtime/model.h"
+#include "muster/strategy/strategy.h"
+#include "runtime/gradients.h"
+#include "runtime/prepared_optimizer.h"
 
 namespace muster::runtime::seeded {
 namespace {
@@ -38,7 +37,9 @@ struct UserError : std::runtime_error {
 /// Backward of what is passed through it throws.
 struct Throwing : torch::autograd::Function<Throwing> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) { throw UserError(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    throw UserError();
+  }
 };
 
 struct Net;
@@ -46,7 +47,8 @@ struct Net;
 /// Computes the net's body again in backward, as recompute written by hand does.
 struct Again : torch::autograd::Function<Again> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, Net* net);
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list slopes);
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list slopes);
 };
 
 struct Net : torch::nn::Module {
@@ -62,8 +64,8 @@ struct Net : torch::nn::Module {
     const auto out = left->forward(h);
     return uses_right ? out + right->forward(h).square() : out;
   }
-  torch::nn::Linear body{register_module("body", torch::nn::Linear(6, 9))}, left{register_module("left", torch::nn::Linear(9, 5))},
-      right{register_module("right", torch::nn::Linear(9, 5))};
+  torch::nn::Linear body{register_module("body", torch::nn::Linear(6, 9))},
+      left{register_module("left", torch::nn::Linear(9, 5))}, right{register_module("right", torch::nn::Linear(9, 5))};
 };
 
 Tensor Again::forward(torch::autograd::AutogradContext* context, const Tensor& x, Net* net) {
@@ -72,7 +74,8 @@ Tensor Again::forward(torch::autograd::AutogradContext* context, const Tensor& x
   return net->hidden(x);
 }
 
-torch::autograd::variable_list Again::backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list slopes) {
+torch::autograd::variable_list Again::backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::variable_list slopes) {
   auto* net = reinterpret_cast<Net*>(context->saved_data["net"].toInt());
   const auto x = context->get_saved_variables()[0].detach().requires_grad_();
   Tensor y;
@@ -88,25 +91,32 @@ torch::autograd::variable_list Again::backward(torch::autograd::AutogradContext*
 struct Way {
   std::string name;
   Strategy strategy;
-  bool takes_unused = true;   ///< zeros count where a rank has no gradient
-  bool touches = false;       ///< each touch of parameters communicates
-  bool exact = true;          ///< gradients are communicated as they are
-  bool local = false;         ///< local SGD
+  bool takes_unused = true;  ///< zeros count where a rank has no gradient
+  bool touches = false;      ///< each touch of parameters communicates
+  bool exact = true;         ///< gradients are communicated as they are
+  bool local = false;        ///< local SGD
 };
 
 std::vector<Way> ways() {
   std::vector<Way> all;
   const parallel::PowerSgdOptions power{.min_compression_rate = 0.1, .start_iteration = 1};
   for (const std::string hook : {"none", "fp16", "bf16", "powersgd"}) {
-    all.push_back({"ddp, hook " + hook, DDP{.bucket_cap_mb = 1e-4, .comm_hook = hook, .first_bucket_mb = 1e-4, .power_sgd = power}, false, false, hook == "none"});
+    all.push_back({"ddp, hook " + hook,
+                   DDP{.bucket_cap_mb = 1e-4, .comm_hook = hook, .first_bucket_mb = 1e-4, .power_sgd = power}, false,
+                   false, hook == "none"});
     all.push_back({"ddp, unused allowed, hook " + hook,
-                   DDP{.bucket_cap_mb = hook == "bf16" ? 25 : 1e-4, .comm_hook = hook, .find_unused_parameters = true, .first_bucket_mb = 1e-4, .power_sgd = power},
+                   DDP{.bucket_cap_mb = hook == "bf16" ? 25 : 1e-4,
+                       .comm_hook = hook,
+                       .find_unused_parameters = true,
+                       .first_bucket_mb = 1e-4,
+                       .power_sgd = power},
                    true, false, hook == "none"});
   }
   all.push_back({"ddp, one bucket", DDP{.find_unused_parameters = true}});
   all.push_back({"local SGD", "ddp", true, false, false, true});
   for (const auto stage : {ShardStage::optimizer, ShardStage::gradients, ShardStage::full})
-    all.push_back({"stage " + std::to_string(static_cast<int>(stage)), FSDP{.stage = stage, .unit_min_elements = 1}, true, stage == ShardStage::full});
+    all.push_back({"stage " + std::to_string(static_cast<int>(stage)), FSDP{.stage = stage, .unit_min_elements = 1},
+                   true, stage == ShardStage::full});
   return all;
 }
 
@@ -115,12 +125,13 @@ struct Job {
   Way way;
   int world = 2, steps = 5, micro = 1;
   bool scaled = false, clips = false, again = false, zeroes = false;
-  std::vector<std::vector<Fate>> fates = {};   // of each rank's micro-batches
+  std::vector<std::vector<Fate>> fates = {};  // of each rank's micro-batches
 
   std::string text() const {
     std::ostringstream out;
-    out << "seed " << seed << ": " << way.name << ", " << world << " ranks, " << micro << " micro-batches" << (scaled ? ", scaled" : "")
-        << (clips ? ", clipped" : "") << (again ? ", recomputed" : "") << (zeroes ? ", gradients set to zero" : "") << ";";
+    out << "seed " << seed << ": " << way.name << ", " << world << " ranks, " << micro << " micro-batches"
+        << (scaled ? ", scaled" : "") << (clips ? ", clipped" : "") << (again ? ", recomputed" : "")
+        << (zeroes ? ", gradients set to zero" : "") << ";";
     for (const auto& of_rank : fates) {
       out << " |";
       for (const auto fate : of_rank) out << ' ' << static_cast<int>(fate);
@@ -156,7 +167,9 @@ Job drawn(uint64_t seed) {
   return job;
 }
 
-Tensor inputs(int number, int rank) { return torch::cos(torch::arange(24, torch::kFloat) * 0.7 + number * 1.1 + 3 * rank).view({4, 6}); }
+Tensor inputs(int number, int rank) {
+  return torch::cos(torch::arange(24, torch::kFloat) * 0.7 + number * 1.1 + 3 * rank).view({4, 6});
+}
 
 Tensor loss_of(Net& net, const Job& job, int number, int rank) {
   const auto fate = job.fates[rank][number];
@@ -177,20 +190,29 @@ constexpr double kMaxNorm = 0.5;
 class Rank {
  public:
   Rank(const Job& job, const dist::Communicator& group)
-      : job_(job), group_(group), net_(std::make_shared<Net>()), registry_(std::make_shared<ModelRegistry>()), trace_(std::make_shared<Trace>()),
+      : job_(job), group_(group), net_(std::make_shared<Net>()), registry_(std::make_shared<ModelRegistry>()),
+        trace_(std::make_shared<Trace>()),
         accumulation_(std::make_shared<Accumulation>(
             GradientAccumulationOptions{.num_steps = job.micro, .weighting = GradientWeighting::fixed}, group)) {
     model_ = std::make_shared<PreparedModel>(
         PreparedModel{net_, strategy::make_strategy(job.way.strategy, group.size(), group.size())->manage(*net_, group),
                       precision::PrecisionPolicy("32-true"), c10::DeviceType::CPU, trace_});
     registry_->add(model_);
-    OptimizerSetting setting{.accumulation = accumulation_, .after_step = {}, .before_round = [this] { follow_scale(); }, .group = group_,
-                             .optimizers = optimizers_, .registry = registry_, .scaling = {}, .trace = trace_};
+    OptimizerSetting setting{.accumulation = accumulation_,
+                             .after_step = {},
+                             .before_round = [this] { follow_scale(); },
+                             .group = group_,
+                             .optimizers = optimizers_,
+                             .registry = registry_,
+                             .scaling = {},
+                             .trace = trace_};
     if (job.scaled) setting.scaling = scaling();
-    optimizer_ = std::make_shared<PreparedOptimizer>(std::make_shared<torch::optim::SGD>(net_->parameters(), rates()), setting);
+    optimizer_ =
+        std::make_shared<PreparedOptimizer>(std::make_shared<torch::optim::SGD>(net_->parameters(), rates()), setting);
     optimizer_->follow_models();
     optimizers_->push_back(optimizer_);
-    if (job.way.local) local_ = std::make_unique<LocalSGD>(*net_, managed(), group_, LocalSgdOptions{.local_sgd_steps = 2});
+    if (job.way.local)
+      local_ = std::make_unique<LocalSGD>(*net_, managed(), group_, LocalSgdOptions{.local_sgd_steps = 2});
   }
 
   std::vector<Tensor> train() {
@@ -246,7 +268,8 @@ class Rank {
     optimizer_->unscale();
     const double norm = gradient_norm(*registry_, parameters, 2);
     if (std::isfinite(norm) && norm > kMaxNorm)
-      for_each_gradient(*registry_, parameters, [&](const Tensor& gradient) { Tensor(gradient).mul_(kMaxNorm / norm); });
+      for_each_gradient(*registry_, parameters,
+                        [&](const Tensor& gradient) { Tensor(gradient).mul_(kMaxNorm / norm); });
   }
 
   const Job& job_;
@@ -270,7 +293,8 @@ std::vector<Tensor> alone(const Job& job) {
     for (int micro = 0; micro < job.micro; ++micro)
       for (int rank = 0; rank < job.world; ++rank) {
         const int number = step * job.micro + micro;
-        if (has_loss(job.fates[rank][number])) (loss_of(net, job, number, rank) * (1.0 / job.micro / job.world)).backward();
+        if (has_loss(job.fates[rank][number]))
+          (loss_of(net, job, number, rank) * (1.0 / job.micro / job.world)).backward();
       }
     double squares = 0;
     for (const auto& parameter : net.parameters())
@@ -286,22 +310,25 @@ std::vector<Tensor> alone(const Job& job) {
   return net.parameters();
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) { return a.sizes() == b.sizes() && torch::equal(a.view(torch::kInt), b.view(torch::kInt)); }
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.sizes() == b.sizes() && torch::equal(a.view(torch::kInt), b.view(torch::kInt));
+}
 
 struct Outcome {
-  std::vector<std::vector<Tensor>> values;   // of the ranks that ended well
-  std::vector<std::string> errors;           // of the others; empty: none
+  std::vector<std::vector<Tensor>> values;  // of the ranks that ended well
+  std::vector<std::string> errors;          // of the others; empty: none
 };
 
 Outcome run(const Job& job) {
   Outcome outcome{std::vector<std::vector<Tensor>>(job.world), std::vector<std::string>(job.world)};
-  const auto thrown = dist::run_thread_world(job.world, {.seed = job.seed + 1, .timeout_seconds = 20}, [&](dist::Communicator group) {
-    at::set_num_threads(1);
-    const torch::AutoGradMode on(true);
-    auto values = Rank(job, group).train();
-    group.barrier();   // a rank that left something out meets the others here at the latest
-    outcome.values[group.rank()] = std::move(values);
-  });
+  const auto thrown =
+      dist::run_thread_world(job.world, {.seed = job.seed + 1, .timeout_seconds = 20}, [&](dist::Communicator group) {
+        at::set_num_threads(1);
+        const torch::AutoGradMode on(true);
+        auto values = Rank(job, group).train();
+        group.barrier();  // a rank that left something out meets the others here at the latest
+        outcome.values[group.rank()] = std::move(values);
+      });
   for (int rank = 0; rank < job.world; ++rank) try {
       if (thrown[rank]) std::rethrow_exception(thrown[rank]);
     } catch (const Error& error) {

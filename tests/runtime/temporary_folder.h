@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
+
+#include "muster/dist/communicator.h"
 
 namespace muster::testing {
 
@@ -20,7 +20,8 @@ class TemporaryFolder {
   }
   /// Somebody else's.
   explicit TemporaryFolder(std::filesystem::path path) : path_(std::move(path)) {}
-  TemporaryFolder(TemporaryFolder&& other) noexcept : path_(std::move(other.path_)), owned_(std::exchange(other.owned_, false)) {}
+  TemporaryFolder(TemporaryFolder&& other) noexcept
+      : path_(std::move(other.path_)), owned_(std::exchange(other.owned_, false)) {}
   ~TemporaryFolder() {
     std::error_code ignored;
     if (owned_) std::filesystem::remove_all(path_, ignored);

@@ -1,12 +1,12 @@
-#include "muster/accelerator.h"
-#include "muster/testing/compare.h"
-#include "runtime/ranks.h"
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <string>
-#include <vector>
+#include "muster/accelerator.h"
+#include "muster/testing/compare.h"
+#include "runtime/ranks.h"
 
 namespace muster::tied {
 namespace {
@@ -40,7 +40,8 @@ Course train(const Strategy& strategy, Precision precision, bool repeated) {
   EXPECT_EQ(optimizer.param_groups()[0].params().size(), 2u);
   Course course;
   for (int step = 0; step < 4; ++step) {
-    const auto x = torch::cos(torch::arange(72, torch::kFloat) * (step + 2) + 5 * accelerator.process_index()).view({3, 24});
+    const auto x =
+        torch::cos(torch::arange(72, torch::kFloat) * (step + 2) + 5 * accelerator.process_index()).view({3, 24});
     accelerator.backward(model(x).to(torch::kFloat).square().mean());
     course.norms.push_back(accelerator.clip_grad_norm_(parameters, 0.05));
     optimizer.step();
@@ -87,7 +88,10 @@ TEST(TiedParameters, AreSavedOnceAndSaidOnce) {
     alone.zero_grad();
   }
   EXPECT_EQ(testing::difference(net->words->weight.detach(), plain->words->weight.detach(), 1e-5, 1e-6), "");
-  EXPECT_EQ(static_cast<const torch::optim::AdamParamState&>(*optimizer.inner().state().at(net->words->weight.unsafeGetTensorImpl())).step(), 3);
+  EXPECT_EQ(static_cast<const torch::optim::AdamParamState&>(
+                *optimizer.inner().state().at(net->words->weight.unsafeGetTensorImpl()))
+                .step(),
+            3);
 }
 
 TEST(TiedParameters, OfNoModelCountOnce) {

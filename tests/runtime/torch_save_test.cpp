@@ -1,13 +1,12 @@
-#include "muster/accelerator.h"
-#include "runtime/ranks.h"
-
-#include "muster/testing/thrown.h"
+#include <sstream>
+#include <string>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <sstream>
-#include <string>
+#include "muster/accelerator.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 
 namespace muster {
 namespace {
@@ -28,7 +27,7 @@ void after_a_step(const char* strategy, F&& f) {
   f(accelerator, net, model);
 }
 
-TEST(TorchSave, OfShardedParametersNamesWhatToCall) {   // MU161
+TEST(TorchSave, OfShardedParametersNamesWhatToCall) {  // MU161
   testing::as_ranks(2, [] {
     after_a_step("fsdp", [](Accelerator& accelerator, const Linear& net, const Model<torch::nn::LinearImpl>& model) {
       std::ostringstream file;
@@ -47,7 +46,8 @@ TEST(TorchSave, OfShardedParametersNamesWhatToCall) {   // MU161
         directly = error.what_without_backtrace();
       }
       EXPECT_TRUE(directly.starts_with("MU161: the values of unit")) << directly;
-      accelerator.summon_full_params(model, [&] { EXPECT_EQ(testing::thrown_id([&] { torch::save(net, file); }), "no error"); });
+      accelerator.summon_full_params(
+          model, [&] { EXPECT_EQ(testing::thrown_id([&] { torch::save(net, file); }), "no error"); });
     });
   });
 }

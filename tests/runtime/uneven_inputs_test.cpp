@@ -1,14 +1,3 @@
-#include "muster/accelerator.h"
-
-#include "muster/optim/schedulers.h"
-#include "muster/testing/compare.h"
-#include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
-
-#include <ATen/CPUGeneratorImpl.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,6 +6,16 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "muster/optim/schedulers.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/thrown.h"
+#include "runtime/ranks.h"
 
 namespace muster {
 namespace {
@@ -83,13 +82,16 @@ DataLoader<Place> joined_loader(const std::vector<Place>& data, Kind kind) {
   switch (kind) {
     case Kind::batch_sampler: return DataLoader(data, CutBatches(std::ssize(data)), {.even_batches = false});
     case Kind::stream: return DataLoader(PlaceStream{data}, {.batch_size = 4, .even_batches = false});
-    case Kind::dispatched: return DataLoader(PlaceStream{data}, {.batch_size = 4, .dispatch_batches = true, .even_batches = false});
+    case Kind::dispatched:
+      return DataLoader(PlaceStream{data}, {.batch_size = 4, .dispatch_batches = true, .even_batches = false});
     case Kind::indices: break;
   }
   return DataLoader(data, {.batch_size = 4, .even_batches = false});
 }
 
-torch::optim::SGD sgd_of(Bump& net) { return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)); }
+torch::optim::SGD sgd_of(Bump& net) {
+  return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+}
 
 /// Parameters after two epochs in one process, each step over the samples of one window of `window` batches.
 std::vector<torch::Tensor> in_one_process(const std::vector<Place>& data, bool varying, size_t window) {
@@ -115,42 +117,51 @@ std::vector<torch::Tensor> in_one_process(const std::vector<Place>& data, bool v
 std::vector<torch::Tensor> joined(Accelerator& accelerator, const std::vector<Place>& data, Kind kind) {
   auto net = seeded_bump();
   auto sgd = sgd_of(net);
-  auto [model, optimizer, scheduler, batches] = accelerator.prepare(net, sgd, ExponentialLR(sgd, {.gamma = 0.9}), joined_loader(data, kind));
+  auto [model, optimizer, scheduler, batches] =
+      accelerator.prepare(net, sgd, ExponentialLR(sgd, {.gamma = 0.9}), joined_loader(data, kind));
   for (int epoch = 0; epoch < 2; ++epoch)
-    accelerator.join_uneven_inputs([&, model = model, optimizer = optimizer, scheduler = scheduler, batches = batches]() mutable {
-      for (auto& [x, y] : batches) {
-        auto window = accelerator.accumulate(model);
-        accelerator.backward(torch::mse_loss(model(x), y));
-        optimizer.step();
-        scheduler.step();
-        optimizer.zero_grad();
-      }
-    }, {}, model);
+    accelerator.join_uneven_inputs(
+        [&, model = model, optimizer = optimizer, scheduler = scheduler, batches = batches]() mutable {
+          for (auto& [x, y] : batches) {
+            auto window = accelerator.accumulate(model);
+            accelerator.backward(torch::mse_loss(model(x), y));
+            optimizer.step();
+            scheduler.step();
+            optimizer.zero_grad();
+          }
+        },
+        {}, model);
   return net->parameters();
 }
 
 void expect_one_process(Accelerator& accelerator, int64_t count, Kind kind, int micro_batches) {
   const int world = accelerator.num_processes();
-  SCOPED_TRACE(::testing::Message() << count << " samples, kind " << static_cast<int>(kind) << ", micro-batches " << micro_batches);
+  SCOPED_TRACE(::testing::Message() << count << " samples, kind " << static_cast<int>(kind) << ", micro-batches "
+                                    << micro_batches);
   accelerator.set_gradient_accumulation_steps(micro_batches);
   const auto data = places(count);
-  const auto found = joined(accelerator, data, kind), expected = in_one_process(data, kind == Kind::batch_sampler, micro_batches * world);
-  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(testing::difference(found[i].detach(), expected[i].detach(), 0, 1e-12), "");
+  const auto found = joined(accelerator, data, kind),
+             expected = in_one_process(data, kind == Kind::batch_sampler, micro_batches * world);
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_EQ(testing::difference(found[i].detach(), expected[i].detach(), 0, 1e-12), "");
 }
 
 TEST(UnevenInputs, EqualBigBatchesAlsoWhereARankHasNoBatchOfAStep) {
   for (const int world : {2, 3})
-    testing::as_ranks(world, [world] {
-      Accelerator accelerator;
-      for (const auto kind : {Kind::indices, Kind::batch_sampler, Kind::stream, Kind::dispatched})
-        for (const int micro_batches : {1, 2, 3})
-          // The last step has a batch on one rank, on all but one, or a short one on the last.
-          for (const int64_t rest : {2, 4 * (world - 1) + (world == 2 ? -1 : 0), 4 * world - 1})
-            expect_one_process(accelerator, 4 * world * 4 + rest, kind, micro_batches);
-      expect_one_process(accelerator, 3, Kind::indices, 2);   // one rank has all there is
-      Accelerator often({.gradient_accumulation = {.num_steps = 3, .sync_each_batch = true}});
-      expect_one_process(often, 4 * world * 4 + 2, Kind::indices, 3);
-    }, std::to_string(world));
+    testing::as_ranks(
+        world,
+        [world] {
+          Accelerator accelerator;
+          for (const auto kind : {Kind::indices, Kind::batch_sampler, Kind::stream, Kind::dispatched})
+            for (const int micro_batches : {1, 2, 3})
+              // The last step has a batch on one rank, on all but one, or a short one on the last.
+              for (const int64_t rest : {2, 4 * (world - 1) + (world == 2 ? -1 : 0), 4 * world - 1})
+                expect_one_process(accelerator, 4 * world * 4 + rest, kind, micro_batches);
+          expect_one_process(accelerator, 3, Kind::indices, 2);  // one rank has all there is
+          Accelerator often({.gradient_accumulation = {.num_steps = 3, .sync_each_batch = true}});
+          expect_one_process(often, 4 * world * 4 + 2, Kind::indices, 3);
+        },
+        std::to_string(world));
 }
 
 TEST(UnevenInputs, EvenBatchesMayBeOverriddenMeanwhile) {
@@ -160,14 +171,20 @@ TEST(UnevenInputs, EvenBatchesMayBeOverriddenMeanwhile) {
     auto [model, batches] = accelerator.prepare(seeded_bump(), DataLoader(data, {.batch_size = 4}));
     const auto run = [&, batches = batches](std::optional<bool> even) {
       int64_t seen = 0;
-      accelerator.join_uneven_inputs([&] { for (auto& [x, y] : batches) seen += x.size(0); }, {.even_batches = even});
+      accelerator.join_uneven_inputs(
+          [&] {
+            for (auto& [x, y] : batches) seen += x.size(0);
+          },
+          {.even_batches = even});
       return accelerator.reduce(torch::tensor(seen)).item<int64_t>();
     };
     EXPECT_EQ(run(std::nullopt), 16);
     EXPECT_EQ(run(false), 9);
     EXPECT_EQ(run(true), 16);
     EXPECT_EQ(batches.size(), 2);
-    EXPECT_THROW(accelerator.join_uneven_inputs([] { throw std::runtime_error("on every rank"); }, {.even_batches = false}), std::runtime_error);
+    EXPECT_THROW(
+        accelerator.join_uneven_inputs([] { throw std::runtime_error("on every rank"); }, {.even_batches = false}),
+        std::runtime_error);
     EXPECT_EQ(batches.size(), 2);
   });
 }
@@ -183,12 +200,13 @@ TEST(UnevenInputs, RanksGoOnWithOneLossScaleOneScheduleAndOneState) {
     accelerator.join_uneven_inputs([&, model = model, optimizer = optimizer, scheduler = scheduler]() mutable {
       for (int step = 0; step < (rank == 0 ? 3 : 1); ++step) {
         optimizer.zero_grad();
-        accelerator.backward(model(torch::ones({2, 3})).sum() * (step == 2 ? std::numeric_limits<float>::infinity() : 1.0f));
+        accelerator.backward(model(torch::ones({2, 3})).sum() *
+                             (step == 2 ? std::numeric_limits<float>::infinity() : 1.0f));
         optimizer.step();
         scheduler.step();
       }
     });
-    EXPECT_EQ(*optimizer.scaler_state(), (GradScalerState{0, 512}));   // the third step, which rank 1 never saw
+    EXPECT_EQ(*optimizer.scaler_state(), (GradScalerState{0, 512}));  // the third step, which rank 1 never saw
     EXPECT_EQ(scheduler.inner()->last_epoch(), 2);
     EXPECT_DOUBLE_EQ(adam.param_groups()[0].options().get_lr(), 0.0025);
     optimizer.zero_grad();
@@ -206,9 +224,9 @@ TEST(UnevenInputs, WhatCannotBeJoinedIsRefused) {
   testing::as_ranks(2, [] {
     Accelerator accelerator, sharding({.strategy = "fsdp"});
     auto model = accelerator.prepare(seeded_bump());
-    EXPECT_EQ(testing::thrown_id([&] {
-      accelerator.join_uneven_inputs([&] { accelerator.accumulate(model).count(3); });
-    }), "MU183");
+    EXPECT_EQ(
+        testing::thrown_id([&] { accelerator.join_uneven_inputs([&] { accelerator.accumulate(model).count(3); }); }),
+        "MU183");
     auto sharded = sharding.prepare(seeded_bump());
     EXPECT_EQ(testing::thrown_id([&] { sharding.join_uneven_inputs([] {}); }), "MU117");
   });

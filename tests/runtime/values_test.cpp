@@ -1,12 +1,4 @@
-#include "muster/runtime/metrics.h"
-#include "muster/runtime/process_control.h"
 #include "muster/runtime/values.h"
-
-#include "muster/base/error.h"
-#include "muster/testing/world.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <functional>
@@ -14,6 +6,14 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/base/error.h"
+#include "muster/runtime/metrics.h"
+#include "muster/runtime/process_control.h"
+#include "muster/testing/world.h"
 
 namespace muster::runtime {
 namespace {
@@ -25,7 +25,7 @@ TEST(Values, GatherJoinsAlongTheFirstDimension) {
     testing::run_threads(world, 0, [world](dist::Communicator group) {
       auto [rows, scalar] = gather(group, filled({2, 3}, group.rank()), torch::tensor(group.rank()));
       EXPECT_EQ(rows.sizes(), (std::vector<int64_t>{2 * world, 3}));
-      EXPECT_EQ(scalar.sizes(), (std::vector<int64_t>{world}));   // one rank included: the same shape rule everywhere
+      EXPECT_EQ(scalar.sizes(), (std::vector<int64_t>{world}));  // one rank included: the same shape rule everywhere
       for (int r = 0; r < world; ++r) EXPECT_EQ(rows[2 * r][0].item<double>(), r);
     });
   }
@@ -37,7 +37,7 @@ TEST(Values, NestedValuesKeepTheirStructure) {
     const auto sum = reduce(group, value, "sum");
     EXPECT_EQ(std::get<0>(sum.at("a")).item<double>(), 3);
     EXPECT_EQ(std::get<1>(sum.at("a")), 7);
-    EXPECT_EQ(std::get<0>(value.at("a")).item<double>(), group.rank() + 1);   // the argument is not touched
+    EXPECT_EQ(std::get<0>(value.at("a")).item<double>(), group.rank() + 1);  // the argument is not touched
   });
 }
 
@@ -162,7 +162,8 @@ TEST(Values, AnUndefinedTensorIsRefusedByEveryVerb) {
     refused([&] { pad_across_processes(group, mine, {}); });
     refused([&] { gather_for_metrics(group, std::nullopt, mine); });
     EXPECT_EQ(gather(group, filled({1}, 100)).sum().item<double>(), 200);
-    std::vector<torch::Tensor> list{group.rank() == 0 ? torch::Tensor() : filled({1}, 1)};   // all ranks are told of a list's
+    std::vector<torch::Tensor> list{group.rank() == 0 ? torch::Tensor()
+                                                      : filled({1}, 1)};  // all ranks are told of a list's
     EXPECT_EQ(thrown_by([&] { gather(group, list); }).first, "MU065");
     list[0] = torch::Tensor();
     EXPECT_EQ(thrown_by([&] { gather(group, list); }).first, "MU177");
@@ -181,7 +182,8 @@ TEST(Values, AnUndefinedTensorOfOneRankIsAnErrorOfAllWithinTheCall) {
   for (const int64_t elements : {3, 300'000})
     for (size_t i = 0; i < verbs.size(); ++i)
       testing::run_threads(3, 0, [&](dist::Communicator group) {
-        const auto [id, text] = thrown_by([&] { verbs[i](group, group.rank() == 1 ? torch::Tensor() : filled({elements}, 1)); });
+        const auto [id, text] =
+            thrown_by([&] { verbs[i](group, group.rank() == 1 ? torch::Tensor() : filled({elements}, 1)); });
         EXPECT_EQ(id, group.rank() == 1 ? "MU177" : "MU050") << i << ": " << text;
         EXPECT_NE(text.find("undefined tensor"), std::string::npos) << text;
         EXPECT_NE(text.find("rank 1"), std::string::npos) << text;

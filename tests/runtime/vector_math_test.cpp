@@ -1,18 +1,20 @@
-#include "muster/accelerator.h"
-#include "runtime/ranks.h"
-
 #include <dlfcn.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cstdint>
 #include <cstring>
 #include <functional>
 
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "runtime/ranks.h"
+
 namespace muster {
 namespace {
 
-/// Where MKL keeps its choice of vector kernels: the function that returns it begins by reading it, `mov eax, [rip + distance]`.
+/// Where MKL keeps its choice of vector kernels: the function that returns it begins by reading it, `mov eax, [rip +
+/// distance]`.
 const int* place_of_choice() {
   const auto* code = static_cast<const unsigned char*>(dlsym(RTLD_DEFAULT, "mkl_vml_serv_cpu_detect"));
   if (!code || code[0] != 0x8b || code[1] != 0x05) return nullptr;
@@ -22,13 +24,17 @@ const int* place_of_choice() {
 }
 
 void expect_settled_by(const std::function<void()>& make, const char* label) {
-  if (!place_of_choice()) GTEST_SKIP() << "this LibTorch has no MKL, or one that chooses its vector kernels in another way";
-  testing::as_ranks(1, [&] {
-    const int* choice = place_of_choice();
-    EXPECT_EQ(*choice, -1) << "something called vector math before";
-    make();
-    EXPECT_NE(*choice, -1);
-  }, label);
+  if (!place_of_choice())
+    GTEST_SKIP() << "this LibTorch has no MKL, or one that chooses its vector kernels in another way";
+  testing::as_ranks(
+      1,
+      [&] {
+        const int* choice = place_of_choice();
+        EXPECT_EQ(*choice, -1) << "something called vector math before";
+        make();
+        EXPECT_NE(*choice, -1);
+      },
+      label);
 }
 
 struct FourNumbers {

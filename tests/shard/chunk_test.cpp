@@ -1,10 +1,10 @@
 #include "muster/shard/chunk.h"
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
 #include <numeric>
 #include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
 
 namespace muster::shard {
 namespace {

@@ -1,14 +1,14 @@
 #include "muster/shard/device_mesh.h"
 
-#include "muster/testing/gtest.h"
-#include "muster/testing/thrown.h"
-#include "muster/testing/world.h"
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <string>
-#include <vector>
+#include "muster/testing/gtest.h"
+#include "muster/testing/thrown.h"
+#include "muster/testing/world.h"
 
 namespace muster {
 namespace {
@@ -45,7 +45,7 @@ TEST(DeviceMesh, OneAxisTakesWhatTheOthersLeave) {
     EXPECT_EQ(mesh.size("replicate"), 2);
     const DeviceMesh line(world, {{"shard", 0}});
     EXPECT_EQ(line.size("shard"), 4);
-    EXPECT_EQ(line.group("shard").group(), world.group());   // nothing new is made for it
+    EXPECT_EQ(line.group("shard").group(), world.group());  // nothing new is made for it
     const DeviceMesh flat(world, {{"replicate", 1}, {"shard", 0}});
     EXPECT_EQ(flat.group("replicate").size(), 1);
   });

@@ -1,10 +1,10 @@
 #include "muster/strategy/agreement.h"
 
-#include "muster/testing/thrown.h"
-#include "muster/testing/world.h"
-
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
+
+#include "muster/testing/thrown.h"
+#include "muster/testing/world.h"
 
 namespace muster::strategy {
 namespace {
@@ -12,7 +12,8 @@ namespace {
 TEST(Agreement, SettlesSumMaximumAndMinimum) {
   testing::run_threads(3, 0, [](const dist::Communicator& group) {
     Agreement agreement(group, "figures");
-    const auto sum = agreement.ask(group.rank(), dist::ReduceOp::sum), most = agreement.ask(group.rank(), dist::ReduceOp::max),
+    const auto sum = agreement.ask(group.rank(), dist::ReduceOp::sum),
+               most = agreement.ask(group.rank(), dist::ReduceOp::max),
                least = agreement.ask(group.rank() + 1, dist::ReduceOp::min);
     agreement.settle();
     EXPECT_EQ(agreement.answer(sum), 3);
@@ -24,17 +25,23 @@ TEST(Agreement, SettlesSumMaximumAndMinimum) {
 
 TEST(Agreement, IsNotTakenForAnotherOneOrForACallOfTheProgram) {
   testing::run_threads(2, 0, [](const dist::Communicator& group) {
-    const auto text = testing::thrown([&] { any_rank(group, group.rank() == 0 ? "check_trigger" : "signal_received", true); });
+    const auto text =
+        testing::thrown([&] { any_rank(group, group.rank() == 0 ? "check_trigger" : "signal_received", true); });
     EXPECT_TRUE(text.starts_with("MU050")) << text;
-    EXPECT_NE(text.find("[1] for check_trigger, rank 1 called the library's all_gather of float64 [1] for signal_received"), std::string::npos) << text;
+    EXPECT_NE(
+        text.find("[1] for check_trigger, rank 1 called the library's all_gather of float64 [1] for signal_received"),
+        std::string::npos)
+        << text;
   });
   testing::run_threads(2, 0, [](const dist::Communicator& group) {
     const auto text = testing::thrown([&] {
       if (group.rank() == 0) group.all_gather(at::tensor({7.0}, at::kDouble));
       else any_rank(group, "check_trigger", false);
     });
-    EXPECT_NE(text.find("rank 0 called all_gather of float64 [1], rank 1 called the library's all_gather of float64 [1] for check_trigger"),
-              std::string::npos) << text;
+    EXPECT_NE(text.find("rank 0 called all_gather of float64 [1], rank 1 called the library's all_gather of float64 "
+                        "[1] for check_trigger"),
+              std::string::npos)
+        << text;
   });
 }
 

@@ -1,12 +1,12 @@
 #include "strategy/names.h"
 
-#include "muster/strategy/options.h"
-#include "muster/testing/thrown.h"
+#include <set>
+#include <string>
 
 #include <gtest/gtest.h>
 
-#include <set>
-#include <string>
+#include "muster/strategy/options.h"
+#include "muster/testing/thrown.h"
 
 namespace muster {
 namespace {
@@ -20,16 +20,28 @@ TEST(StrategyNames, OursSayWhatIsCut) {
   EXPECT_EQ(Strategy("fsdp").sharding()->stage, ShardStage::full);
   EXPECT_EQ(Strategy("zero3").name(), "fsdp");
   EXPECT_EQ(Strategy("hsdp").sharding()->shard_group_size, -1);
-  for (const char* whole : {"auto", "ddp", "ddp_find_unused_parameters_true"}) EXPECT_EQ(Strategy(whole).sharding(), nullptr) << whole;
+  for (const char* whole : {"auto", "ddp", "ddp_find_unused_parameters_true"})
+    EXPECT_EQ(Strategy(whole).sharding(), nullptr) << whole;
 }
 
 TEST(StrategyNames, OfTheOriginalsMeanOurs) {
-  struct { const char *name, *ours; bool reshard; } const cases[] = {
-      {"deepspeed", "zero2", true}, {"deepspeed_stage_1", "zero1", true}, {"deepspeed_stage_2", "zero2", true},
-      {"deepspeed_stage_3", "fsdp", true}, {"fsdp_native", "fsdp", true}, {"FULL_SHARD", "fsdp", true},
-      {"SHARD_GRAD_OP", "fsdp", false}, {"NO_SHARD", "ddp", true}, {"HYBRID_SHARD", "hsdp", true},
-      {"_HYBRID_SHARD_ZERO2", "hsdp", false}, {"ddp_sharded", "zero2", true}, {"full_shard", "fsdp", true},
-      {"FSDP", "fsdp", true}, {"ddp_spawn", "ddp", true}};
+  struct {
+    const char *name, *ours;
+    bool reshard;
+  } const cases[] = {{"deepspeed", "zero2", true},
+                     {"deepspeed_stage_1", "zero1", true},
+                     {"deepspeed_stage_2", "zero2", true},
+                     {"deepspeed_stage_3", "fsdp", true},
+                     {"fsdp_native", "fsdp", true},
+                     {"FULL_SHARD", "fsdp", true},
+                     {"SHARD_GRAD_OP", "fsdp", false},
+                     {"NO_SHARD", "ddp", true},
+                     {"HYBRID_SHARD", "hsdp", true},
+                     {"_HYBRID_SHARD_ZERO2", "hsdp", false},
+                     {"ddp_sharded", "zero2", true},
+                     {"full_shard", "fsdp", true},
+                     {"FSDP", "fsdp", true},
+                     {"ddp_spawn", "ddp", true}};
   for (const auto& [name, ours, reshard] : cases) {
     const auto strategy = Strategy::parse(name);
     EXPECT_EQ(strategy.name(), ours) << name;
@@ -52,13 +64,15 @@ TEST(StrategyNames, EachAliasIsInSmallLettersOnceAndMeansSomething) {
 }
 
 TEST(StrategyNames, WhatIsNotThereSaysWhatToUse) {
-  for (const char* name : {"fsdp_cpu_offload", "deepspeed_stage_3_offload", "deepspeed_stage_2_offload", "fsdp_native_full_shard_offload", "dp", "model_parallel"})
+  for (const char* name : {"fsdp_cpu_offload", "deepspeed_stage_3_offload", "deepspeed_stage_2_offload",
+                           "fsdp_native_full_shard_offload", "dp", "model_parallel"})
     EXPECT_EQ(thrown_id([&] { Strategy{name}; }), "MU197") << name;
   const auto offload = thrown([] { Strategy{"fsdp_cpu_offload"}; });
   EXPECT_NE(offload.find("'fsdp'"), std::string::npos) << offload;
   const auto unknown = thrown([] { Strategy{"fdsp"}; });
   EXPECT_EQ(unknown.substr(0, 5), "MU170");
-  for (const char* known : {"zero1", "hsdp", "deepspeed_stage_2"}) EXPECT_NE(unknown.find(known), std::string::npos) << unknown;
+  for (const char* known : {"zero1", "hsdp", "deepspeed_stage_2"})
+    EXPECT_NE(unknown.find(known), std::string::npos) << unknown;
 }
 
 TEST(StrategyNames, OptionsFindTheirName) {

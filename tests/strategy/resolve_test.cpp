@@ -1,11 +1,11 @@
 #include "muster/strategy/resolve.h"
 
-#include "muster/testing/thrown.h"
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include <string>
-#include <vector>
+#include "muster/testing/thrown.h"
 
 namespace muster::strategy {
 namespace {
@@ -32,7 +32,8 @@ TEST(Resolve, AWishFillsWhatTheProgramLeft) {
 }
 
 TEST(Resolve, OptionsAreNamesAndValues) {
-  const auto options = resolved("fsdp", "unit_classes=Block,Head,unit_min_elements=1000,auto_wrap=false,param_dtype=bf16,limit_gathered_mb=1.5");
+  const auto options = resolved(
+      "fsdp", "unit_classes=Block,Head,unit_min_elements=1000,auto_wrap=false,param_dtype=bf16,limit_gathered_mb=1.5");
   EXPECT_EQ(options.unit_classes, (Texts{"Block", "Head"}));
   EXPECT_EQ(options.unit_min_elements, 1000);
   EXPECT_FALSE(options.auto_wrap);
@@ -43,7 +44,8 @@ TEST(Resolve, OptionsAreNamesAndValues) {
   EXPECT_EQ(thrown_id([] { resolved("fsdp", "full"); }), "MU196");
   const auto unknown = thrown([] { resolved("fsdp", "unit_size=3"); });
   EXPECT_EQ(unknown.substr(0, 5), "MU196");
-  for (const char* known : {"unit_min_elements", "sharding_strategy"}) EXPECT_NE(unknown.find(known), std::string::npos) << unknown;
+  for (const char* known : {"unit_min_elements", "sharding_strategy"})
+    EXPECT_NE(unknown.find(known), std::string::npos) << unknown;
 }
 
 TEST(Resolve, TheProgramsOwnValuesAreNotContradicted) {
@@ -55,15 +57,20 @@ TEST(Resolve, TheProgramsOwnValuesAreNotContradicted) {
 }
 
 TEST(Resolve, VariablesOfAccelerateCountLessThanTheLauncher) {
-  const Environment accelerate{{"ACCELERATE_USE_FSDP", "true"}, {"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"},
-                               {"FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP"}, {"FSDP_TRANSFORMER_CLS_TO_WRAP", "GPTBlock,Head"},
-                               {"FSDP_MIN_NUM_PARAMS", "100000000"}, {"FSDP_OFFLOAD_PARAMS", "false"}, {"FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT"},
-                               {"FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE"}, {"FSDP_USE_ORIG_PARAMS", "true"}};
+  const Environment accelerate{{"ACCELERATE_USE_FSDP", "true"},
+                               {"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"},
+                               {"FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP"},
+                               {"FSDP_TRANSFORMER_CLS_TO_WRAP", "GPTBlock,Head"},
+                               {"FSDP_MIN_NUM_PARAMS", "100000000"},
+                               {"FSDP_OFFLOAD_PARAMS", "false"},
+                               {"FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT"},
+                               {"FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE"},
+                               {"FSDP_USE_ORIG_PARAMS", "true"}};
   const auto strategy = resolve_strategy("auto", {}, accelerate);
   EXPECT_EQ(strategy.name(), "fsdp");
   EXPECT_FALSE(strategy.sharding()->reshard_after_forward);
   EXPECT_EQ(strategy.sharding()->unit_classes, (Texts{"GPTBlock", "Head"}));
-  EXPECT_EQ(strategy.sharding()->unit_min_elements, 0);   // belongs to another policy
+  EXPECT_EQ(strategy.sharding()->unit_min_elements, 0);  // belongs to another policy
   EXPECT_TRUE(resolved("auto", "reshard_after_forward=true", accelerate).reshard_after_forward);
   EXPECT_EQ(resolve_strategy("ddp", {}, accelerate).name(), "ddp");
 }

@@ -1,17 +1,17 @@
 #include "strategy/sharded_fields.h"
 
-#include "muster/strategy/resolve.h"
-#include "muster/testing/thrown.h"
-#include "strategy/names.h"
-
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
+
+#include "muster/strategy/resolve.h"
+#include "muster/testing/thrown.h"
+#include "strategy/names.h"
 
 namespace muster::strategy {
 namespace {
@@ -47,20 +47,24 @@ TEST(OriginalFields, BecomeOurs) {
 }
 
 TEST(OriginalFields, ThatAreNotThereAreRefusedByName) {
-  for (const char* text : {"cpu_offload=true", "offload_params=true", "activation_checkpointing=true", "activation_checkpointing_offload=1",
-                           "activation_checkpointing_policy=Block", "backward_prefetch=BACKWARD_POST", "state_dict_type=LOCAL_STATE_DICT",
-                           "param_init_fn=f", "process_group=g", "process_group_backend=gloo", "timeout=60", "ignored_states=w", "shard_placement_fn=f",
-                           "offload_policy=CPUOffloadPolicy"})
+  for (const char* text : {"cpu_offload=true", "offload_params=true", "activation_checkpointing=true",
+                           "activation_checkpointing_offload=1", "activation_checkpointing_policy=Block",
+                           "backward_prefetch=BACKWARD_POST", "state_dict_type=LOCAL_STATE_DICT", "param_init_fn=f",
+                           "process_group=g", "process_group_backend=gloo", "timeout=60", "ignored_states=w",
+                           "shard_placement_fn=f", "offload_policy=CPUOffloadPolicy"})
     EXPECT_EQ(thrown_id([&] { of_original(text); }), "MU197") << text;
-  for (const char* text : {"cpu_offload=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY", "device_mesh=4", "backward_prefetch=ANY", "reshard_after_forward=-1",
-                           "reshard_after_forward=some"})
+  for (const char* text :
+       {"cpu_offload=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY", "device_mesh=4",
+        "backward_prefetch=ANY", "reshard_after_forward=-1", "reshard_after_forward=some"})
     EXPECT_EQ(thrown_id([&] { of_original(text); }), "MU002") << text;
 }
 
 TEST(OriginalFields, ThatMakeNoDifferenceHereAreTaken) {
-  for (const char* text : {"cpu_offload=False", "fsdp_version=2", "forward_prefetch=true", "limit_all_gathers=true", "sync_module_states=true",
-                           "use_orig_params=true", "cpu_ram_efficient_loading=true", "state_dict_type=FULL_STATE_DICT", "backward_prefetch=1", "state_dict_config=FullStateDictConfig",
-                           "optim_state_dict_config=FullOptimStateDictConfig", "device_id=0", "offload_policy=none"}) {
+  for (const char* text :
+       {"cpu_offload=False", "fsdp_version=2", "forward_prefetch=true", "limit_all_gathers=true",
+        "sync_module_states=true", "use_orig_params=true", "cpu_ram_efficient_loading=true",
+        "state_dict_type=FULL_STATE_DICT", "backward_prefetch=1", "state_dict_config=FullStateDictConfig",
+        "optim_state_dict_config=FullOptimStateDictConfig", "device_id=0", "offload_policy=none"}) {
     const auto options = of_original(text);
     for (const auto& field : sharded_fields()) EXPECT_EQ(field.write(options), field.write(FSDP{})) << text;
   }
@@ -88,10 +92,13 @@ TEST(ShardedFields, AndNamesStandInTheReference) {
   const auto expect_row = [&](const std::string& row) { EXPECT_NE(page.str().find(row), std::string::npos) << row; };
   for (const auto name : Strategy::kNames) expect_row("`" + std::string(name) + "`");
   for (const auto& alias : strategy_aliases())
-    expect_row("| `" + std::string(alias.name) + "` | " + (alias.means.empty() ? "refused (MU197): " + std::string(alias.instead) : "`" + std::string(alias.means) + "`"));
+    expect_row("| `" + std::string(alias.name) + "` | " +
+               (alias.means.empty() ? "refused (MU197): " + std::string(alias.instead)
+                                    : "`" + std::string(alias.means) + "`"));
   for (const auto& field : sharded_option_descriptions()) expect_row("| `" + field.name + "` | " + field.help + " |");
   for (const auto& field : original_sharding_fields())
-    expect_row("| `" + field.name + "` | " + (field.variable.empty() ? "–" : "`" + field.variable + "`") + " | " + field.taken_as + " |");
+    expect_row("| `" + field.name + "` | " + (field.variable.empty() ? "–" : "`" + field.variable + "`") + " | " +
+               field.taken_as + " |");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "muster/strategy/strategy.h"
 
-#include "muster/testing/thrown.h"
-
 #include <gtest/gtest.h>
+
+#include "muster/testing/thrown.h"
 
 namespace muster::strategy {
 namespace {
@@ -12,7 +12,8 @@ TEST(Strategies, AreMadeByName) {
   EXPECT_EQ(make_strategy("auto", 4, 2)->name(), "ddp");
   EXPECT_EQ(make_strategy(FSDP{.stage = ShardStage::none}, 4, 2)->name(), "ddp");
   for (const char* name : {"fsdp", "hsdp", "auto"}) EXPECT_EQ(make_strategy(name, 1, 1)->name(), "single");
-  EXPECT_EQ(make_strategy(FSDP{.param_dtype = "bf16"}, 1, 1)->name(), "fsdp");   // what is computed does not depend on the ranks
+  EXPECT_EQ(make_strategy(FSDP{.param_dtype = "bf16"}, 1, 1)->name(),
+            "fsdp");  // what is computed does not depend on the ranks
   EXPECT_EQ(make_strategy(FSDP{.output_dtype = "f32", .shard_group_size = 4}, 1, 1)->name(), "hsdp");
 }
 
@@ -22,7 +23,8 @@ TEST(Strategies, ShardGroupsMustDivideTheWorld) {
   EXPECT_EQ(muster::testing::thrown_id([] { make_strategy("hsdp", 4, 3); }), "MU198");
   EXPECT_EQ(muster::testing::thrown_id([] { make_strategy(FSDP{.shard_group_size = -2}, 4, 2); }), "MU198");
   EXPECT_EQ(make_strategy(FSDP{.replicas = 3, .shard_group_size = 2}, 6, 2)->name(), "hsdp");
-  EXPECT_EQ(muster::testing::thrown_id([] { make_strategy(FSDP{.replicas = 2, .shard_group_size = 2}, 6, 2); }), "MU198");
+  EXPECT_EQ(muster::testing::thrown_id([] { make_strategy(FSDP{.replicas = 2, .shard_group_size = 2}, 6, 2); }),
+            "MU198");
 }
 
 }  // namespace

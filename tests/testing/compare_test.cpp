@@ -1,9 +1,9 @@
 #include "muster/testing/compare.h"
 
+#include <limits>
+
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
-
-#include <limits>
 
 namespace muster::testing {
 namespace {
@@ -27,7 +27,8 @@ TEST(Compare, TolerancesHold) {
   EXPECT_EQ(difference(a, b, 0.01, 0.002), "");
   EXPECT_NE(difference(a, b, 0.01, 0.0001).find("1 of 3 elements differ, first at [2]"), std::string::npos);
   EXPECT_NE(difference(a, b, 0.001, 0.002).find("first at [1]: got 100, expected 100.5; the largest difference is 0.5"),
-            std::string::npos) << difference(a, b, 0.001, 0.002);
+            std::string::npos)
+      << difference(a, b, 0.001, 0.002);
 }
 
 }  // namespace

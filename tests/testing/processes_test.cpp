@@ -1,11 +1,12 @@
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <iostream>
 #include <stdexcept>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 #include "muster/testing/gtest.h"
@@ -32,19 +33,23 @@ TEST(Processes, RanksMeetAndReportHowTheyEnd) {
 }
 
 TEST(Processes, FailedAssertionsFailTheRank) {
-  auto results = run_processes(1, [](const Cluster&) {
-    EXPECT_EQ(1, 2);
-    return ::testing::Test::HasFailure() ? 1 : 0;
-  }, {.arguments = {"--gtest_filter=Processes.FailedAssertionsFailTheRank"}});
+  auto results = run_processes(1,
+                               [](const Cluster&) {
+                                 EXPECT_EQ(1, 2);
+                                 return ::testing::Test::HasFailure() ? 1 : 0;
+                               },
+                               {.arguments = {"--gtest_filter=Processes.FailedAssertionsFailTheRank"}});
   EXPECT_EQ(results[0].exit_code, 1);
   EXPECT_FALSE(results[0].timed_out);
 }
 
 TEST(Processes, LateRanksAreKilled) {
-  auto results = run_processes(2, [](const Cluster&) {
-    for (;;) ::pause();
-    return 0;
-  }, {.arguments = {"--gtest_filter=Processes.LateRanksAreKilled"}, .timeout_seconds = 0.5});
+  auto results = run_processes(2,
+                               [](const Cluster&) {
+                                 for (;;) ::pause();
+                                 return 0;
+                               },
+                               {.arguments = {"--gtest_filter=Processes.LateRanksAreKilled"}, .timeout_seconds = 0.5});
   for (const auto& result : results) {
     EXPECT_TRUE(result.timed_out);
     EXPECT_EQ(result.signal, SIGKILL);
@@ -53,7 +58,8 @@ TEST(Processes, LateRanksAreKilled) {
 
 TEST(Processes, CallsOfOneTestAreToldApart) {
   auto say = [](const std::string& label) {
-    return run_test_processes(1, [&](const dist::Communicator&) { std::cout << "this is the " << label << std::endl; }, label);
+    return run_test_processes(
+        1, [&](const dist::Communicator&) { std::cout << "this is the " << label << std::endl; }, label);
   };
   auto first = say("first"), second = say("second");
   EXPECT_NE(first[0].output.find("this is the first"), std::string::npos) << first[0].output;

@@ -1,8 +1,8 @@
-#include <ATen/Functions.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
 #include <stdexcept>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
 
 #include "muster/base/error.h"
 #include "muster/testing/world.h"
@@ -29,7 +29,8 @@ TEST(Threads, AFailureNamesRankAndSeed) {
   };
   EXPECT_EQ(message([](const dist::Communicator& comm) {
               if (comm.rank() == 1) throw std::runtime_error("wrong");
-            }), "MU062 MU062: rank 1 of 3 threads, seed 42: wrong");
+            }),
+            "MU062 MU062: rank 1 of 3 threads, seed 42: wrong");
   std::string lost = message([](const dist::Communicator& comm) {
     if (comm.rank() != 1) comm.barrier();
   });

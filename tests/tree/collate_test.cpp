@@ -1,10 +1,10 @@
 #include "muster/tree/collate.h"
 
-#include "muster/base/error.h"
-
 #include <gtest/gtest.h>
 #include <torch/data/example.h>
 #include <torch/types.h>
+
+#include "muster/base/error.h"
 
 namespace muster::tree {
 namespace {
@@ -13,7 +13,8 @@ using at::Tensor;
 using torch::data::Example;
 
 static_assert(std::same_as<collated_t<Example<Tensor, int64_t>>, Example<>>);
-static_assert(std::same_as<collated_t<std::tuple<float, std::string, Tensor>>, std::tuple<Tensor, std::vector<std::string>, Tensor>>);
+static_assert(std::same_as<collated_t<std::tuple<float, std::string, Tensor>>,
+                           std::tuple<Tensor, std::vector<std::string>, Tensor>>);
 static_assert(std::same_as<collated_t<std::map<std::string, int>>, std::map<std::string, Tensor>>);
 
 Tensor value(double x, at::IntArrayRef sizes = {2, 3}) { return torch::full(sizes, x); }
@@ -71,9 +72,11 @@ TEST(Collate, FollowsStructure) {
   EXPECT_TRUE(example.target.equal(torch::tensor({4, 5})));
   const auto pair = collate(std::vector<std::pair<Tensor, std::string>>{{value(1), "a"}, {value(2), "b"}});
   EXPECT_EQ(pair.second, (std::vector<std::string>{"a", "b"}));
-  const auto map = collate(std::vector<std::map<std::string, Tensor>>{{{"x", value(1)}, {"y", value(2)}}, {{"x", value(3)}, {"y", value(4)}}});
+  const auto map = collate(std::vector<std::map<std::string, Tensor>>{{{"x", value(1)}, {"y", value(2)}},
+                                                                      {{"x", value(3)}, {"y", value(4)}}});
   EXPECT_EQ(map.at("y")[1][0][0].item<float>(), 4);
-  const auto named = collate(std::vector<Named>{{value(1), {value(2), value(3, {1})}, value(4)}, {value(5), {value(6), value(7, {1})}, value(8)}});
+  const auto named = collate(std::vector<Named>{{value(1), {value(2), value(3, {1})}, value(4)},
+                                                {value(5), {value(6), value(7, {1})}, value(8)}});
   EXPECT_EQ(named.boxes[1].sizes().vec(), (std::vector<int64_t>{2, 1}));
   EXPECT_EQ(named.weight->size(0), 2);
   const std::vector<Odd> odd{Odd(value(1)), Odd(value(2))};

@@ -1,15 +1,15 @@
 #include "muster/tree/pack.h"
 
-#include "muster/base/error.h"
+#include <array>
+#include <map>
+#include <optional>
+#include <variant>
 
 #include <gtest/gtest.h>
 #include <torch/data/example.h>
 #include <torch/types.h>
 
-#include <array>
-#include <map>
-#include <optional>
-#include <variant>
+#include "muster/base/error.h"
 
 namespace muster::tree {
 namespace {

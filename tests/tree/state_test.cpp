@@ -1,15 +1,16 @@
-#include "muster/testing/thrown.h"
-#include "muster/tree/pack.h"
 #include "muster/tree/state.h"
-
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "muster/testing/thrown.h"
+#include "muster/tree/pack.h"
 
 namespace muster {
 namespace {

@@ -1,13 +1,14 @@
-#include "muster/tree/move.h"
 #include "muster/tree/visit.h"
+
+#include <array>
+#include <map>
+#include <unordered_map>
 
 #include <gtest/gtest.h>
 #include <torch/data/example.h>
 #include <torch/types.h>
 
-#include <array>
-#include <map>
-#include <unordered_map>
+#include "muster/tree/move.h"
 
 namespace muster::tree {
 namespace {

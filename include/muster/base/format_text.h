@@ -9,7 +9,7 @@
 namespace muster {
 
 namespace base {
-void number_of_fields_and_values_differ();   // not constexpr: a call is a compile error
+void number_of_fields_and_values_differ();  // not constexpr: a call is a compile error
 
 /// The number of values that the replacement fields of a text need, fields of a nested width included; 0 if the fields
 /// are numbered.

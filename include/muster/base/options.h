@@ -26,7 +26,7 @@ struct Value;
     static std::string read(const std::string& text, T& value); \
     static std::string write(const T& value);                   \
   }
-MUSTER_OPTION_VALUE(bool);                       ///< true, false, yes, no, on, off, 1, 0
+MUSTER_OPTION_VALUE(bool);  ///< true, false, yes, no, on, off, 1, 0
 MUSTER_OPTION_VALUE(int);
 MUSTER_OPTION_VALUE(int64_t);
 MUSTER_OPTION_VALUE(double);
@@ -37,12 +37,12 @@ MUSTER_OPTION_VALUE(std::vector<std::string>);   ///< "a,b,c", or a list in the 
 
 /// All properties of an option except its value.
 struct Description {
-  std::string name = {};           ///< key in the file; the flag is the same with dashes: "log_dir" is --log-dir
-  std::string help = {};           ///< one sentence, no full stop
-  std::string unit = {};           ///< "seconds", "bytes"; may be empty
-  std::string variable = {};       ///< environment variable; empty: none
-  std::string default_text = {};   ///< filled in from the struct's initialiser
-  bool is_switch = false;          ///< a bool: flags --name and --no-name, without a value
+  std::string name = {};          ///< key in the file; the flag is the same with dashes: "log_dir" is --log-dir
+  std::string help = {};          ///< one sentence, no full stop
+  std::string unit = {};          ///< "seconds", "bytes"; may be empty
+  std::string variable = {};      ///< environment variable; empty: none
+  std::string default_text = {};  ///< filled in from the struct's initialiser
+  bool is_switch = false;         ///< a bool: flags --name and --no-name, without a value
 
   std::string flag() const;
 };
@@ -60,9 +60,8 @@ Option<Struct> option(std::string name, T Struct::*field, Description descriptio
   description.name = std::move(name);
   description.default_text = Value<T>::write(Struct{}.*field);
   description.is_switch = std::is_same_v<T, bool>;
-  return {std::move(description), [field](Struct& values, const std::string& text) {
-            return Value<T>::read(text, values.*field);
-          }};
+  return {std::move(description),
+          [field](Struct& values, const std::string& text) { return Value<T>::read(text, values.*field); }};
 }
 
 /// The fields of a struct, in the order of the struct. `section` is the key of the file that contains them; empty: the

@@ -48,7 +48,7 @@ class Progress {
   bool live_;
   bool finished_ = false;
   int64_t done_ = 0;
-  int64_t shown_ = 0;   // units done when the last plain line was printed
+  int64_t shown_ = 0;  // units done when the last plain line was printed
   std::string note_;
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point drawn_;

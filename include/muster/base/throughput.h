@@ -17,7 +17,7 @@ struct ThroughputOptions {
 /// Counts so far, all from the start of training. `lengths` are tokens or other items; 0: not counted.
 struct ThroughputCounts {
   int64_t batches = 0;
-  double flops = 0;            ///< since the last update, unlike the others
+  double flops = 0;  ///< since the last update, unlike the others
   int64_t lengths = 0;
   int64_t samples = 0;
   double seconds = 0;

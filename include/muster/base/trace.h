@@ -17,7 +17,7 @@ class Trace {
   using Clock = std::chrono::steady_clock;
   struct Span {
     std::string name;
-    std::string track;   ///< spans of one track share one row of the timeline, nested by time
+    std::string track;  ///< spans of one track share one row of the timeline, nested by time
     Clock::time_point begin, end;
     int64_t bytes = -1;  ///< payload; -1: none
   };
@@ -55,8 +55,8 @@ class TraceScope {
   Trace::Clock::time_point begin_;
 };
 
-/// The spans as events of Chrome's trace format, separated by commas: rank `rank` is a process, each track a thread of it.
-/// `origin` becomes time 0. Enclosed in {"traceEvents":[ and ]} they open in chrome://tracing and ui.perfetto.dev.
+/// The spans as events of Chrome's trace format, separated by commas: rank `rank` is a process, each track a thread of
+/// it. `origin` becomes time 0. Enclosed in {"traceEvents":[ and ]} they open in chrome://tracing and ui.perfetto.dev.
 /// Source: "Trace Event Format", complete events (X) and metadata (M).
 std::string chrome_events(const std::vector<Trace::Span>& spans, int rank, Trace::Clock::time_point origin);
 

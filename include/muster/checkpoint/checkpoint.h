@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -9,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "muster/checkpoint/options.h"
 #include "muster/dist/communicator.h"
@@ -18,17 +18,17 @@ namespace muster {
 
 /// A contiguous range of elements of a tensor that is sharded over ranks.
 struct Slice {
-  std::string name;                  ///< The name of the whole tensor; the same on all ranks that hold some of it.
-  std::vector<std::int64_t> shape;   ///< The shape of the whole tensor.
-  std::int64_t begin = 0;            ///< First element of the range, in row-major order of that shape.
-  at::Tensor values;                 ///< The elements [begin, begin + values.numel()), in any shape.
+  std::string name;                 ///< The name of the whole tensor; the same on all ranks that hold some of it.
+  std::vector<std::int64_t> shape;  ///< The shape of the whole tensor.
+  std::int64_t begin = 0;           ///< First element of the range, in row-major order of that shape.
+  at::Tensor values;                ///< The elements [begin, begin + values.numel()), in any shape.
 };
 
 /// What one rank gives to a checkpoint.
 struct CheckpointContents {
-  State shared = {};                 ///< The same on all ranks: written from rank 0, ignored elsewhere.
-  State own = {};                    ///< The state of this rank alone.
-  std::vector<Slice> slices = {};    ///< The slices that all ranks give under one name cover their tensor exactly once.
+  State shared = {};               ///< The same on all ranks: written from rank 0, ignored elsewhere.
+  State own = {};                  ///< The state of this rank alone.
+  std::vector<Slice> slices = {};  ///< The slices that all ranks give under one name cover their tensor exactly once.
 };
 
 /// Writes a checkpoint: a folder that appears under its name complete or not at all, and replaces an earlier checkpoint
@@ -42,7 +42,8 @@ struct CheckpointContents {
 /// fit together); CommError if ranks are lost.
 /// Collective: every rank of the group. All ranks must see the same folder.
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
-                                       const dist::Communicator& group = {}, const WriteCheckpointOptions& options = {});
+                                       const dist::Communicator& group = {},
+                                       const WriteCheckpointOptions& options = {});
 
 /// Writes checkpoints while training continues. One at a time: a second start() waits for the first save.
 /// Thread safety: one thread at a time.
@@ -112,11 +113,10 @@ class Checkpoint {
   /// Throws: CheckpointError MU215, listing the existing names.
   const SlicedTensor& sliced(std::string_view name) const;
 
-  /// Fills `to` with the elements [begin, begin + to.numel()) of a sliced tensor, reading only their bytes (and, if blocks are
-  /// checked as they are read, the rest of the blocks at either end).
-  /// Requires: `to` is contiguous and on the CPU.
-  /// Throws: CheckpointError MU215 for another dtype, an unknown name, or a range beyond the tensor's end; MU213,
-  /// MU200.
+  /// Fills `to` with the elements [begin, begin + to.numel()) of a sliced tensor, reading only their bytes (and, if
+  /// blocks are checked as they are read, the rest of the blocks at either end). Requires: `to` is contiguous and on
+  /// the CPU. Throws: CheckpointError MU215 for another dtype, an unknown name, or a range beyond the tensor's end;
+  /// MU213, MU200.
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) const;
   /// The same into a new 1-D tensor.
   at::Tensor read(std::string_view name, std::int64_t begin, std::int64_t end) const;

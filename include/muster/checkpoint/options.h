@@ -78,7 +78,7 @@ struct SavePythonOptions {
 /// Options for loading a state into a module.
 struct LoadStateDictOptions {
   std::string prefix = {};  ///< Prefix of the state's names, such as "module."; names without it are unexpected.
-  bool strict = true;  ///< A name that only one side has is an error.
+  bool strict = true;       ///< A name that only one side has is an error.
 };
 
 }  // namespace muster

@@ -30,8 +30,8 @@ struct StateDictFit {
 /// Determines what load_state_dict would copy, and copies nothing: it reads only names, shapes and dtypes of the
 /// module's tensors. `what`: the state's name in messages. Throws: as load_state_dict.
 /// Collective: none.
-StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state, const LoadStateDictOptions& options = {},
-                            std::string_view what = "the state");
+StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state,
+                            const LoadStateDictOptions& options = {}, std::string_view what = "the state");
 
 /// Copies a state into a module's parameters and buffers, which keep dtype and device. Values are converted to the
 /// module's dtype, as Python does. A tensor of the module that shares memory with one that is filled needs no value.

@@ -1,13 +1,13 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "muster/checkpoint/options.h"
 
@@ -59,10 +59,10 @@ LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions
 /// Reads weights from `path`, as load_file, straight into the memory of `destinations`, which keep dtype, strides and
 /// device. A destination without a tensor of its name takes the value to which its name is tied in the metadata, or
 /// that of another destination with the same memory. Nothing is written before names, shapes and dtypes are checked.
-/// Throws: as load_file; CheckpointError MU204 for names that only one side has, if strict, and always for a tensor whose
-/// shape or dtype differs, all listed.
-/// Collective: none.
-LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path, const LoadIntoOptions& options = {});
+/// Throws: as load_file; CheckpointError MU204 for names that only one side has, if strict, and always for a tensor
+/// whose shape or dtype differs, all listed. Collective: none.
+LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path,
+                     const LoadIntoOptions& options = {});
 
 /// Writes a folder of weights: model.safetensors, or, above the size limit, model-00001-of-0000N.safetensors and so on
 /// with model.safetensors.index.json. An earlier set of either kind stays valid until the new one is complete, and is
@@ -77,8 +77,8 @@ std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, con
 using ValueOf = std::function<at::Tensor(const at::Tensor&)>;
 /// As above, for tensors whose values need not exist yet. `value_of` is called one by one for each tensor that is
 /// written, and returns a tensor of its shape and dtype. Ties are those of the given tensors.
-std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder, const SaveWeightsOptions& options,
-                                                const ValueOf& value_of);
+std::vector<std::filesystem::path> save_weights(const NamedTensors& tensors, const std::filesystem::path& folder,
+                                                const SaveWeightsOptions& options, const ValueOf& value_of);
 
 /// All defined parameters and buffers of a module and its children, by full name, in the order of Python's state_dict:
 /// a module's parameters, its buffers, then its children.

@@ -31,27 +31,28 @@ enum class RendezvousKind {
 
 /// The place of this process among the ranks of its job. A plain value.
 struct Cluster {
-  int device_index = -1;        ///< the accelerator that the launcher chose for this rank; -1: none chosen, take local_rank
-  std::string job;              ///< the launcher's name for the job; the same on every rank, empty when alone
+  int device_index = -1;  ///< the accelerator that the launcher chose for this rank; -1: none chosen, take local_rank
+  std::string job;        ///< the launcher's name for the job; the same on every rank, empty when alone
   LauncherKind launcher = LauncherKind::none;
-  int local_rank = 0;           ///< 0 to local_world_size - 1
-  int local_world_size = 1;     ///< ranks on this node
-  std::string main_address;     ///< host of rank 0; empty unless rendezvous is tcp
-  int main_port = 0;            ///< port of the store; 0 unless rendezvous is tcp
-  int node_rank = 0;            ///< 0 to nodes - 1
+  int local_rank = 0;        ///< 0 to local_world_size - 1
+  int local_world_size = 1;  ///< ranks on this node
+  std::string main_address;  ///< host of rank 0; empty unless rendezvous is tcp
+  int main_port = 0;         ///< port of the store; 0 unless rendezvous is tcp
+  int node_rank = 0;         ///< 0 to nodes - 1
   int nodes = 1;
-  std::string note;             ///< a remark to log once on rank 0; usually empty
-  int rank = 0;                 ///< 0 to world_size - 1
+  std::string note;  ///< a remark to log once on rank 0; usually empty
+  int rank = 0;      ///< 0 to world_size - 1
   RendezvousKind rendezvous = RendezvousKind::none;
-  int report_fd = -1;           ///< descriptor for this rank's reports to its launcher, see report.h; -1: none
-  int restart_count = 0;        ///< how often the launcher has restarted the job
+  int report_fd = -1;     ///< descriptor for this rank's reports to its launcher, see report.h; -1: none
+  int restart_count = 0;  ///< how often the launcher has restarted the job
   /// True if another process (torchrun's agent) runs the store at main_port: rank 0 joins as a client too.
   bool store_is_external = false;
   /// A listening socket bound to main_port that rank 0's store server takes over, or -1.
   /// The code that takes it over owns it, and unsets cluster::kStoreFd so that it is taken only once.
   int store_listen_fd = -1;
-  std::string store_path;       ///< file for a FileStore, without a folder in private_folder(); empty unless rendezvous is file
-  std::string store_prefix;     ///< prefix of all keys: separates restarts of a job in a store that outlives them
+  std::string
+      store_path;  ///< file for a FileStore, without a folder in private_folder(); empty unless rendezvous is file
+  std::string store_prefix;  ///< prefix of all keys: separates restarts of a job in a store that outlives them
   int world_size = 1;
 
   bool is_main() const noexcept { return rank == 0; }

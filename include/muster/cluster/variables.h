@@ -15,21 +15,21 @@ inline constexpr const char* kMainAddress = "MASTER_ADDR";
 inline constexpr const char* kMainPort = "MASTER_PORT";
 
 // Our own launcher.
-inline constexpr const char* kJob = "MUSTER_JOB";                  ///< if set, our launcher started the process
-inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";         ///< rank 0: listening socket for the store
-inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";       ///< memory for a rank's reports to its launcher
-inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX"; ///< index of this rank's accelerator
-inline constexpr const char* kSecret = "MUSTER_SECRET";            ///< the secret shared by the ranks of the job
-inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";   ///< a file that contains it
+inline constexpr const char* kJob = "MUSTER_JOB";                   ///< if set, our launcher started the process
+inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";          ///< rank 0: listening socket for the store
+inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";        ///< memory for a rank's reports to its launcher
+inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX";  ///< index of this rank's accelerator
+inline constexpr const char* kSecret = "MUSTER_SECRET";             ///< the secret shared by the ranks of the job
+inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";    ///< a file that contains it
 
 // Settings from the launcher's command line, for the program to apply.
 inline constexpr const char* kAccelerator = "MUSTER_ACCELERATOR";
 inline constexpr const char* kPrecision = "MUSTER_PRECISION";
 inline constexpr const char* kSharding = "MUSTER_FSDP";
 inline constexpr const char* kStrategy = "MUSTER_STRATEGY";
-inline constexpr const char* kTimeout = "MUSTER_TIMEOUT";          ///< seconds a collective or a rendezvous may take
+inline constexpr const char* kTimeout = "MUSTER_TIMEOUT";  ///< seconds a collective or a rendezvous may take
 
 // Read by every rank.
-inline constexpr const char* kLog = "MUSTER_LOG";                  ///< trace, debug, info, warn, error, off
+inline constexpr const char* kLog = "MUSTER_LOG";  ///< trace, debug, info, warn, error, off
 
 }  // namespace muster::cluster

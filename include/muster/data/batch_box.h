@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/tree/pack.h"
-#include "muster/tree/visit.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <concepts>
 #include <functional>
 #include <optional>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/tree/pack.h"
+#include "muster/tree/visit.h"
 
 namespace muster::data {
 

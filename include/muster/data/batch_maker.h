@@ -1,18 +1,18 @@
 #pragma once
 
-#include "muster/data/batch_box.h"
-#include "muster/data/dataset.h"
-#include "muster/data/dataset_error.h"
-#include "muster/tree/sendable.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/data/batch_box.h"
+#include "muster/data/dataset.h"
+#include "muster/data/dataset_error.h"
+#include "muster/tree/sendable.h"
 
 namespace muster::data {
 
@@ -121,12 +121,14 @@ class DatasetBatchMaker final : public BatchMaker {
 
   std::shared_ptr<BatchMaker> for_worker() override {
     if constexpr (shareable<D, Batch>()) return std::make_shared<DatasetBatchMaker>(dataset_);
-    else if constexpr (std::copy_constructible<D>) return std::make_shared<DatasetBatchMaker>(std::make_shared<D>(*dataset_));
+    else if constexpr (std::copy_constructible<D>)
+      return std::make_shared<DatasetBatchMaker>(std::make_shared<D>(*dataset_));
     else refuse_sharing();
   }
 
   std::string state() const override {
-    if constexpr (requires(D& d, const std::string& s) { d.load_state(s), std::string(d.state()); }) return dataset_->state();
+    if constexpr (requires(D& d, const std::string& s) { d.load_state(s), std::string(d.state()); })
+      return dataset_->state();
     else return {};
   }
   void load_state(const std::string& saved) override {

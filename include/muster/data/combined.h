@@ -1,7 +1,5 @@
 #pragma once
 
-#include "muster/data/loader.h"
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -9,6 +7,8 @@
 #include <optional>
 #include <tuple>
 #include <utility>
+
+#include "muster/data/loader.h"
 
 namespace muster {
 
@@ -85,7 +85,9 @@ class CombinedLoaders<Batch...>::iterator {
  private:
   template <class F>
   void each(F&& f) {
-    [&]<std::size_t... I>(std::index_sequence<I...>) { (f(std::integral_constant<std::size_t, I>()), ...); }(std::index_sequence_for<Batch...>());
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (f(std::integral_constant<std::size_t, I>()), ...);
+    }(std::index_sequence_for<Batch...>());
   }
   template <std::size_t I>
   void start() {

@@ -1,11 +1,5 @@
 #pragma once
 
-#include "muster/data/kept_dataset.h"
-#include "muster/data/random.h"
-#include "muster/tree/collate.h"
-
-#include <c10/util/ArrayRef.h>
-
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -15,6 +9,12 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <c10/util/ArrayRef.h>
+
+#include "muster/data/kept_dataset.h"
+#include "muster/data/random.h"
+#include "muster/tree/collate.h"
 
 /// The interfaces of a map-style dataset, in the order in which they are tried:
 ///   void get_batch(std::span<const int64_t> indices, Batch& out [, const EpochRandom&])   writes the batch in place
@@ -67,11 +67,13 @@ template <class D>
 concept sized_dataset = requires(D& d) { d.size(); };
 
 template <class D>
-concept in_place_dataset = sized_dataset<D> && requires { typename detail::OutArgument<decltype(&D::get_batch)>::type; } &&
-                           !std::is_const_v<typename detail::OutArgument<decltype(&D::get_batch)>::type>;
+concept in_place_dataset = sized_dataset<D> && requires {
+  typename detail::OutArgument<decltype(&D::get_batch)>::type;
+} && !std::is_const_v<typename detail::OutArgument<decltype(&D::get_batch)>::type>;
 
 template <class D>
-concept batch_dataset = !in_place_dataset<D> && sized_dataset<D> && (detail::batches_by_span<D> || detail::batches_by_array<D>);
+concept batch_dataset =
+    !in_place_dataset<D> && sized_dataset<D> && (detail::batches_by_span<D> || detail::batches_by_array<D>);
 
 template <class D>
 concept random_sample_dataset = sized_dataset<D> && requires(D& d, SampleRandom& r) { d.get(size_t{}, r); };
@@ -108,7 +110,8 @@ consteval Giving giving() {
     return Giving::in_place;
   } else if constexpr (batch_dataset<D>) {
     using Made = decltype(detail::call_get_batch(std::declval<D&>(), Indices()));
-    static_assert(!detail::is_optional<Made>, "muster::DataLoader takes streams of samples: this one gives whole batches and has no indices");
+    static_assert(!detail::is_optional<Made>,
+                  "muster::DataLoader takes streams of samples: this one gives whole batches and has no indices");
     if constexpr (!detail::is_vector<Made>) return Giving::batch;
     else if constexpr (sample_dataset<D>) return Giving::sample;
     else return Giving::sample_list;
@@ -134,7 +137,8 @@ struct BatchOf<D> {
       return std::type_identity<
           tree::collated_t<typename decltype(detail::call_get_batch(std::declval<D&>(), Indices()))::value_type>>();
     else
-      return std::type_identity<tree::collated_t<decltype(sample_of(std::declval<D&>(), 0, std::declval<const EpochRandom&>()))>>();
+      return std::type_identity<
+          tree::collated_t<decltype(sample_of(std::declval<D&>(), 0, std::declval<const EpochRandom&>()))>>();
   }
   using type = typename decltype(find())::type;
 };
@@ -147,15 +151,32 @@ struct Function {
   int64_t count = 0;
 
   int64_t size() const { return count; }
-  auto get(int64_t i) const requires std::invocable<const F&, int64_t> { return call(i); }
-  auto get(int64_t i) requires(!std::invocable<const F&, int64_t> && std::invocable<F&, int64_t>) { return call(i); }
-  auto get(int64_t i, SampleRandom& r) const requires std::invocable<const F&, int64_t, SampleRandom&> { return call(i, r); }
-  auto get_batch(Indices i) const requires(!std::invocable<const F&, int64_t> && std::invocable<const F&, Indices>) { return call(i); }
+  auto get(int64_t i) const
+    requires std::invocable<const F&, int64_t>
+  {
+    return call(i);
+  }
+  auto get(int64_t i)
+    requires(!std::invocable<const F&, int64_t> && std::invocable<F&, int64_t>)
+  {
+    return call(i);
+  }
+  auto get(int64_t i, SampleRandom& r) const
+    requires std::invocable<const F&, int64_t, SampleRandom&>
+  {
+    return call(i, r);
+  }
+  auto get_batch(Indices i) const
+    requires(!std::invocable<const F&, int64_t> && std::invocable<const F&, Indices>)
+  {
+    return call(i);
+  }
 };
 
 template <class F>
-concept dataset_function = !dataset_holder<F> && !sized_dataset<F> && (std::invocable<F&, int64_t> || std::invocable<F&, int64_t, SampleRandom&> ||
-                                                 std::invocable<F&, Indices>);
+concept dataset_function =
+    !dataset_holder<F> && !sized_dataset<F> &&
+    (std::invocable<F&, int64_t> || std::invocable<F&, int64_t, SampleRandom&> || std::invocable<F&, Indices>);
 
 }  // namespace muster::data
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "muster/base/error.h"
-
 #include <cstdint>
 #include <string>
+
+#include "muster/base/error.h"
 
 namespace muster {
 

@@ -24,7 +24,8 @@ struct SharedTo<std::shared_ptr<T>> {
 
 /// Has a ptr() that returns a shared_ptr, as classes made by TORCH_MODULE do.
 template <class H>
-concept dataset_holder = requires(const H& holder) { typename detail::SharedTo<std::remove_cvref_t<decltype(holder.ptr())>>::type; };
+concept dataset_holder =
+    requires(const H& holder) { typename detail::SharedTo<std::remove_cvref_t<decltype(holder.ptr())>>::type; };
 
 template <class D>
 struct DatasetIn {
@@ -59,7 +60,8 @@ std::shared_ptr<dataset_in_t<D>> keep_dataset(D&& dataset) {
     return std::shared_ptr<Kept>(std::shared_ptr<void>(), std::addressof(dataset.get()));
   } else if constexpr (std::is_lvalue_reference_v<D>) {
     static_assert(std::copy_constructible<std::remove_const_t<Kept>>,
-                  "muster::DataLoader keeps its dataset, and this one cannot be copied: std::move() it in, give a std::shared_ptr, or "
+                  "muster::DataLoader keeps its dataset, and this one cannot be copied: std::move() it in, give a "
+                  "std::shared_ptr, or "
                   "std::ref(dataset) if it outlives the loader");
     if constexpr (std::is_polymorphic_v<Kept>) require_whole(typeid(dataset) == typeid(Kept));
     if constexpr (std::copy_constructible<std::remove_const_t<Kept>>) return std::make_shared<Kept>(dataset);

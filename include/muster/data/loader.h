@@ -1,15 +1,15 @@
 #pragma once
 
-#include "muster/data/loader_state.h"
-#include "muster/data/no_dataset.h"
-#include "muster/data/stream_maker.h"
-
 #include <cstddef>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
+
+#include "muster/data/loader_state.h"
+#include "muster/data/no_dataset.h"
+#include "muster/data/stream_maker.h"
 
 namespace muster {
 
@@ -41,10 +41,12 @@ class DataLoader {
   /// cannot be kept.
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
-  explicit DataLoader(D&& dataset, DataLoaderOptions options = {}) : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::nullopt, options) {}
+  explicit DataLoader(D&& dataset, DataLoaderOptions options = {})
+      : DataLoader(data::keep_dataset(std::forward<D>(dataset)), std::nullopt, options) {}
   template <class D>
     requires std::same_as<batch_of_t<D>, Batch>
-  explicit DataLoader(std::shared_ptr<D> dataset, DataLoaderOptions options = {}) : DataLoader(std::move(dataset), std::nullopt, options) {}
+  explicit DataLoader(std::shared_ptr<D> dataset, DataLoaderOptions options = {})
+      : DataLoader(std::move(dataset), std::nullopt, options) {}
 
   /// In the order of a user-defined Sampler, or with the batches of a user-defined BatchSampler.
   template <class D>
@@ -61,7 +63,8 @@ class DataLoader {
     requires(!std::same_as<batch_of_t<D>, Batch>)
   explicit DataLoader(D&&, DataLoaderOptions = {}) {
     static_assert(std::same_as<batch_of_t<D>, Batch>,
-                  "muster::DataLoader: this dataset gives batches of another type; leave the type out: muster::DataLoader loader(dataset, options)");
+                  "muster::DataLoader: this dataset gives batches of another type; leave the type out: "
+                  "muster::DataLoader loader(dataset, options)");
   }
 
   /// Over a function that maps an index [and SampleRandom&] to a sample, or indices to a batch.

@@ -1,34 +1,34 @@
 #pragma once
 
-#include "muster/base/trace.h"
-#include "muster/data/batch_maker.h"
-#include "muster/data/options.h"
-#include "muster/data/sampler.h"
-#include "muster/dist/communicator.h"
-
-#include <c10/core/Device.h>
-
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include <c10/core/Device.h>
+
+#include "muster/base/trace.h"
+#include "muster/data/batch_maker.h"
+#include "muster/data/options.h"
+#include "muster/data/sampler.h"
+#include "muster/dist/communicator.h"
+
 namespace muster::data {
 
 /// How a loader is sharded for one rank of a job.
 struct ShardSpec {
-  at::Device device = at::kCPU;             ///< batches are moved there ahead of use
+  at::Device device = at::kCPU;               ///< batches are moved there ahead of use
   std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
-  std::optional<bool> even_batches = {};    ///< unset: as in the loader's options
+  std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
   /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
   std::optional<dist::Communicator> group = {};
-  bool non_blocking = true;                 ///< copies from pinned memory overlap with computing
+  bool non_blocking = true;  ///< copies from pinned memory overlap with computing
   int rank = 0;
-  std::optional<uint64_t> seed = {};        ///< used if the options set none; the same on all ranks
-  std::optional<bool> split_batches = {};   ///< unset: as in the loader's options
+  std::optional<uint64_t> seed = {};       ///< used if the options set none; the same on all ranks
+  std::optional<bool> split_batches = {};  ///< unset: as in the loader's options
   SyncedGenerators synced_generators = {};
-  std::shared_ptr<Trace> trace = {};        ///< records waits for batches
+  std::shared_ptr<Trace> trace = {};  ///< records waits for batches
   int world_size = 1;
 };
 
@@ -44,9 +44,9 @@ struct StepSamples {
 
 /// The position of a loader: small, exact, and the same for any world size and number of workers.
 struct LoaderPosition {
-  std::string dataset;    ///< the state of a stateful dataset
+  std::string dataset;  ///< the state of a stateful dataset
   int64_t epoch = 0;
-  int64_t samples = 0;    ///< of the pass, returned so far on all ranks together; with a batch sampler: batches
+  int64_t samples = 0;  ///< of the pass, returned so far on all ranks together; with a batch sampler: batches
   uint64_t seed = 0;
   friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
 };

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
 #include "muster/data/dataset.h"
 #include "muster/data/options.h"
 #include "muster/data/sampler.h"
 #include "muster/data/stream.h"
-
-#include <cstdint>
-#include <type_traits>
 
 namespace muster {
 
@@ -34,8 +34,10 @@ inline constexpr bool is_no_dataset<NoDataset<D>> = true;
 template <class D>
 class DataLoader<data::NoDataset<D>> {
   static_assert(!data::is_no_dataset<data::NoDataset<D>>,
-                "muster::DataLoader takes a dataset, which this is not: a class with size() and get(index) or get_batch(indices), a range with operator[], "
-                "a torch::data dataset, a function with the number of its samples, or a stream with next(); see muster/data/dataset.h and stream.h");
+                "muster::DataLoader takes a dataset, which this is not: a class with size() and get(index) or "
+                "get_batch(indices), a range with operator[], "
+                "a torch::data dataset, a function with the number of its samples, or a stream with next(); see "
+                "muster/data/dataset.h and stream.h");
 
  public:
   template <class A>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <ATen/core/Generator.h>
-
 #include <cstdint>
 #include <limits>
+
+#include <ATen/core/Generator.h>
 
 namespace muster {
 

@@ -98,7 +98,8 @@ class RandomSampler : public Sampler {
 class WeightedRandomSampler : public Sampler {
  public:
   /// `count` indices per pass. Weights need not sum to 1; an index of weight 0 is never drawn.
-  /// Throws: ConfigError (MU116) for weights that are negative, not finite or all 0, or too few for `count` without replacement.
+  /// Throws: ConfigError (MU116) for weights that are negative, not finite or all 0, or too few for `count` without
+  /// replacement.
   WeightedRandomSampler(std::vector<double> weights, int64_t count, uint64_t seed, bool replacement = true);
   int64_t size() const override { return count_; }
   void start(int64_t epoch) override;
@@ -111,7 +112,7 @@ class WeightedRandomSampler : public Sampler {
 
   int64_t count_;
   int64_t epoch_ = 0;
-  std::vector<int64_t> order_;   // without replacement: the order of epoch `raced_`
+  std::vector<int64_t> order_;  // without replacement: the order of epoch `raced_`
   int64_t position_ = 0;
   std::optional<int64_t> raced_;
   bool replacement_;

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/data/loader.h"
-
 #include <cstddef>
 #include <iterator>
 #include <tuple>
 #include <utility>
 #include <variant>
+
+#include "muster/data/loader.h"
 
 namespace muster {
 
@@ -59,7 +59,9 @@ class SequencedLoaders<Batch...>::iterator {
     return *this;
   }
   void operator++(int) { ++*this; }
-  friend bool operator==(const iterator& it, std::default_sentinel_t) { return it.now_.loader_index == sizeof...(Batch); }
+  friend bool operator==(const iterator& it, std::default_sentinel_t) {
+    return it.now_.loader_index == sizeof...(Batch);
+  }
 
  private:
   template <std::size_t I>

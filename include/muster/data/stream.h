@@ -1,9 +1,5 @@
 #pragma once
 
-#include "muster/data/dataset.h"
-#include "muster/tree/collate.h"
-#include "muster/tree/pack.h"
-
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -13,6 +9,10 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "muster/data/dataset.h"
+#include "muster/tree/collate.h"
+#include "muster/tree/pack.h"
 
 /// The interfaces of a stream (samples without indices), in the order in which they are tried:
 ///   std::optional<Raw> next()                              std::nullopt at the end of the pass
@@ -146,13 +146,36 @@ class MappedStream {
   MappedStream(std::shared_ptr<S> stream, F f) : cursor_(stream), f_(std::move(f)), stream_(std::move(stream)) {}
   void start(int64_t epoch) { cursor_.start(epoch); }
   auto next() { return cursor_.next(); }
-  auto size() const requires requires(const S& s) { s.size(); } { return stream_->size(); }
-  int64_t skip(int64_t n) requires requires(S& s) { s.skip(n); } { return stream_->skip(n); }
-  std::string state() const requires stateful_dataset<S> { return stream_->state(); }
-  void load_state(const std::string& saved) requires stateful_dataset<S> { stream_->load_state(saved); }
-  auto transform(const raw_of_t<S>& raw) const requires std::invocable<const F&, const raw_of_t<S>&> { return f_(raw); }
+  auto size() const
+    requires requires(const S& s) { s.size(); }
+  {
+    return stream_->size();
+  }
+  int64_t skip(int64_t n)
+    requires requires(S& s) { s.skip(n); }
+  {
+    return stream_->skip(n);
+  }
+  std::string state() const
+    requires stateful_dataset<S>
+  {
+    return stream_->state();
+  }
+  void load_state(const std::string& saved)
+    requires stateful_dataset<S>
+  {
+    stream_->load_state(saved);
+  }
+  auto transform(const raw_of_t<S>& raw) const
+    requires std::invocable<const F&, const raw_of_t<S>&>
+  {
+    return f_(raw);
+  }
   auto transform(const raw_of_t<S>& raw, SampleRandom& random) const
-    requires std::invocable<const F&, const raw_of_t<S>&, SampleRandom&> { return f_(raw, random); }
+    requires std::invocable<const F&, const raw_of_t<S>&, SampleRandom&>
+  {
+    return f_(raw, random);
+  }
 
  private:
   StreamCursor<S> cursor_;

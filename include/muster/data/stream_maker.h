@@ -1,14 +1,14 @@
 #pragma once
 
-#include "muster/data/batch_maker.h"
-#include "muster/data/stream.h"
-
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "muster/data/batch_maker.h"
+#include "muster/data/stream.h"
 
 namespace muster::data {
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <c10/core/Device.h>
 
 /// The accelerator, whatever its kind: the one that this LibTorch was built for and finds on the machine.
 namespace muster::device {

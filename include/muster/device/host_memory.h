@@ -1,9 +1,9 @@
 #pragma once
 
+#include <string>
+
 #include "muster/base/environment.h"
 #include "muster/device/options.h"
-
-#include <string>
 
 namespace muster::device {
 

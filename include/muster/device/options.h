@@ -14,7 +14,7 @@ inline constexpr std::array<std::string_view, 3> kKeepMemoryNames{"auto", "on", 
 constexpr std::size_t keep_memory_named(std::string_view name) {
   for (std::size_t i = 0; i < kKeepMemoryNames.size(); ++i)
     if (kKeepMemoryNames[i] == name) return i;
-  unknown_keep_memory(name);   // not constexpr: another literal does not compile
+  unknown_keep_memory(name);  // not constexpr: another literal does not compile
 }
 }  // namespace device
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -9,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "muster/dist/tag.h"
 
@@ -22,13 +22,13 @@ ReduceOp parse_reduce_op(std::string_view name);
 
 /// Describes one operation, for tracing, statistics and profiling.
 struct OperationEvent {
-  std::string_view operation;   ///< "all_reduce", ...
-  std::string_view group;       ///< the name of the group, "world" for the first one
-  int64_t sequence = 0;         ///< counts the operations of the group from 0
-  int64_t bytes = 0;            ///< payload of this rank
+  std::string_view operation;  ///< "all_reduce", ...
+  std::string_view group;      ///< the name of the group, "world" for the first one
+  int64_t sequence = 0;        ///< counts the operations of the group from 0
+  int64_t bytes = 0;           ///< payload of this rank
   at::ScalarType dtype = at::kByte;
-  std::chrono::steady_clock::time_point start;   ///< when the caller asked for it
-  std::chrono::steady_clock::time_point end;     ///< when it was done
+  std::chrono::steady_clock::time_point start;  ///< when the caller asked for it
+  std::chrono::steady_clock::time_point end;    ///< when it was done
 };
 
 /// A started operation. Copyable; a default-constructed one is done.
@@ -52,10 +52,10 @@ class Group;
 /// A group of ranks and the operations on it: a cheap handle to shared state.
 /// Every operation takes float64/32/16, bfloat16, int64/32/16/8, uint8 and bool, empty and non-contiguous tensors; the
 /// start_* forms need contiguous tensors, which they fill in place.
-/// Ranks that disagree in operation, order, shape, dtype or tag all get a CommError that names both sides, before a wrong
-/// value can be used. Every wait ends within the time-out of the group.
-/// A sum is taken in rank order on every rank, so results are the same bits everywhere and in every run.
-/// Thread safety: operations may be started from one thread at a time; they run in the order in which they were started.
+/// Ranks that disagree in operation, order, shape, dtype or tag all get a CommError that names both sides, before a
+/// wrong value can be used. Every wait ends within the time-out of the group. A sum is taken in rank order on every
+/// rank, so results are the same bits everywhere and in every run. Thread safety: operations may be started from one
+/// thread at a time; they run in the order in which they were started.
 class Communicator {
  public:
   /// A world of one: every operation is the identity.
@@ -93,7 +93,8 @@ class Communicator {
   /// `in` has size() times the elements of `out`; rank r receives the reduction of all ranks' r-th pieces. `out` may be
   /// this rank's piece itself.
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
-  [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in,
+                                          ReduceOp op = ReduceOp::sum) const;
 
   /// In place; shapes are equal.
   void broadcast(const at::Tensor& tensor, int root = 0) const;

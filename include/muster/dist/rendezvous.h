@@ -1,11 +1,11 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <functional>
 #include <map>
 #include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "muster/cluster/cluster.h"
 #include "muster/dist/communicator.h"
@@ -15,8 +15,8 @@ namespace muster::dist {
 
 /// Makes the backend of one group. `store` is the part of the rendezvous store that belongs to the group.
 /// Collective: every rank of the group.
-using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                                       int size, const GroupOptions& options)>;
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions& options)>;
 
 /// A plugged-in backend: NCCL, MPI, shared memory.
 struct BackendEntry {

@@ -13,7 +13,7 @@ namespace muster::format {
 
 /// What a conversion did.
 struct ConvertReport {
-  std::string from;                          ///< The source, in words.
+  std::string from;  ///< The source, in words.
   WeightForm to = WeightForm::torch;
   std::vector<std::filesystem::path> files;  ///< What was written.
   std::size_t tensors = 0;                   ///< Number of tensors written; tied ones count once.
@@ -37,6 +37,7 @@ WeightForm weight_form(std::string_view name);
 /// memory; safetensors files hold dense tensors under names joined by ".", tied ones once, as save_file writes them.
 /// Throws: UsageError MU230 (no form known by the name); CheckpointError MU226, MU229 (what the form cannot hold), and
 /// those of reading and writing.
-ConvertReport convert(const std::filesystem::path& from, const std::filesystem::path& to, const ConvertOptions& options = {});
+ConvertReport convert(const std::filesystem::path& from, const std::filesystem::path& to,
+                      const ConvertOptions& options = {});
 
 }  // namespace muster::format

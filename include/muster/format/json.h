@@ -18,13 +18,13 @@ class Json {
   using Map = std::vector<std::pair<std::string, Json>>;
 
   Json() = default;
-  Json(bool value) : value_(value) {}                          // NOLINT(google-explicit-constructor)
-  Json(std::int64_t value) : value_(value) {}                  // NOLINT(google-explicit-constructor)
-  Json(double value) : value_(value) {}                        // NOLINT(google-explicit-constructor)
-  Json(std::string value) : value_(std::move(value)) {}        // NOLINT(google-explicit-constructor)
-  Json(const char* value) : value_(std::string(value)) {}      // NOLINT(google-explicit-constructor)
-  Json(List value) : value_(std::move(value)) {}               // NOLINT(google-explicit-constructor)
-  Json(Map value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
+  Json(bool value) : value_(value) {}                      // NOLINT(google-explicit-constructor)
+  Json(std::int64_t value) : value_(value) {}              // NOLINT(google-explicit-constructor)
+  Json(double value) : value_(value) {}                    // NOLINT(google-explicit-constructor)
+  Json(std::string value) : value_(std::move(value)) {}    // NOLINT(google-explicit-constructor)
+  Json(const char* value) : value_(std::string(value)) {}  // NOLINT(google-explicit-constructor)
+  Json(List value) : value_(std::move(value)) {}           // NOLINT(google-explicit-constructor)
+  Json(Map value) : value_(std::move(value)) {}            // NOLINT(google-explicit-constructor)
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
   /// The value, or nullptr if it has another type.

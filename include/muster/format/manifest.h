@@ -31,16 +31,16 @@ struct FileMark {
 
 /// Makes a folder a complete checkpoint: it is written last, and covers every other file by checksums.
 struct Manifest {
-  std::string id;                  ///< The same in all files of one save, different in each save.
-  std::vector<FileMark> indexes;   ///< Size and checksum of each rank's index, in rank order.
+  std::string id;                 ///< The same in all files of one save, different in each save.
+  std::vector<FileMark> indexes;  ///< Size and checksum of each rank's index, in rank order.
 };
 
 /// A contiguous range of elements that a rank holds of a tensor that is sharded over the ranks.
 struct SliceEntry {
-  std::string name;                  ///< Of the whole tensor.
-  std::vector<std::int64_t> shape;   ///< Of the whole tensor.
-  std::int64_t begin = 0;            ///< First element of the range, in row-major order.
-  std::string tensor;                ///< Name of its values in the rank's safetensors file: a 1-D tensor.
+  std::string name;                 ///< Of the whole tensor.
+  std::vector<std::int64_t> shape;  ///< Of the whole tensor.
+  std::int64_t begin = 0;           ///< First element of the range, in row-major order.
+  std::string tensor;               ///< Name of its values in the rank's safetensors file: a 1-D tensor.
 };
 
 /// What a rank wrote, beside the tensors themselves.
@@ -48,11 +48,12 @@ struct RankIndex {
   std::string id;
   int rank = 0;
   std::uint64_t file_bytes = 0;
-  std::uint64_t block_bytes = 0;            ///< The safetensors file is checksummed in blocks of this size; the last may be shorter.
-  std::vector<std::uint64_t> checksums;     ///< XXH3-64 of each block.
+  std::uint64_t block_bytes =
+      0;  ///< The safetensors file is checksummed in blocks of this size; the last may be shorter.
+  std::vector<std::uint64_t> checksums;  ///< XXH3-64 of each block.
   std::vector<SliceEntry> slices;
-  Json own;                                 ///< This rank's state.
-  Json shared;                              ///< The state that is the same on all ranks; null except on rank 0.
+  Json own;     ///< This rank's state.
+  Json shared;  ///< The state that is the same on all ranks; null except on rank 0.
 };
 
 /// The text ends with a checksum of everything before it.

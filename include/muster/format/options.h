@@ -42,16 +42,16 @@ enum class WeightForm : std::uint8_t {
 /// Options for converting files of weights.
 struct ConvertOptions {
   Durability durability = Durability::full;
-  bool leave_out = false;                         ///< Leave out objects that are not understood, instead of failing.
-  ByteSize max_shard_size = 10'000'000'000;       ///< Limit for each file of a folder; a single larger tensor gets a
-                                                  ///< file of its own.
-  int model = -1;                                 ///< Which model's weights to convert, from a checkpoint with several
-                                                  ///< models.
-  std::string part = {};                          ///< Convert only the part at this path: names and list positions,
-                                                  ///< joined by "/".
-  std::string strip = {};                         ///< Prefix to remove from names, such as "module.".
-  std::optional<WeightForm> to = std::nullopt;    ///< The form to write; if unset, the name of the output determines
-                                                  ///< it.
+  bool leave_out = false;                       ///< Leave out objects that are not understood, instead of failing.
+  ByteSize max_shard_size = 10'000'000'000;     ///< Limit for each file of a folder; a single larger tensor gets a
+                                                ///< file of its own.
+  int model = -1;                               ///< Which model's weights to convert, from a checkpoint with several
+                                                ///< models.
+  std::string part = {};                        ///< Convert only the part at this path: names and list positions,
+                                                ///< joined by "/".
+  std::string strip = {};                       ///< Prefix to remove from names, such as "module.".
+  std::optional<WeightForm> to = std::nullopt;  ///< The form to write; if unset, the name of the output determines
+                                                ///< it.
 };
 
 }  // namespace muster

@@ -25,7 +25,7 @@ struct PythonValue {
     number,
     text,
     bytes,
-    list,     ///< Sets are read as lists.
+    list,  ///< Sets are read as lists.
     tuple,
     map,      ///< Also OrderedDict, Counter, defaultdict. Keys are unique.
     tensor,   ///< `integer` is the position among the file's tensors.
@@ -36,9 +36,9 @@ struct PythonValue {
   Kind kind = Kind::none;
   std::int64_t integer = 0;  ///< Also the value of a boolean: 0 or 1.
   double number = 0;
-  std::string text;          ///< For text, bytes and foreign.
-  std::vector<PythonValue> items;    ///< For a list or tuple.
-  std::vector<Entry> entries;        ///< For a map, in its order.
+  std::string text;                ///< For text, bytes and foreign.
+  std::vector<PythonValue> items;  ///< For a list or tuple.
+  std::vector<Entry> entries;      ///< For a map, in its order.
 
   static PythonValue of_integer(std::int64_t value);
   static PythonValue of_text(std::string value, Kind kind = Kind::text);
@@ -68,7 +68,8 @@ struct PythonTensor {
   ScalarType type = ScalarType::float32;
   std::int64_t offset = 0;
   std::vector<std::int64_t> shape, strides;
-  bool conjugate = false, negative = false;  ///< LibTorch's lazy bits: the values are those of the bytes, conjugated, negated.
+  bool conjugate = false,
+       negative = false;  ///< LibTorch's lazy bits: the values are those of the bytes, conjugated, negated.
 };
 
 /// Whether text is the shortest decimal form of an integer of at most 18 digits: integer keys of a dictionary become

@@ -105,6 +105,7 @@ struct FilePlan {
 /// two of at least 8, pads the header further, so that the data begin at a multiple of it.
 /// Throws: CheckpointError MU203 for a name that is repeated, reserved or not UTF-8, an impossible shape, or a header
 /// that would be too long.
-FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file, std::uint64_t head_alignment = 8);
+FilePlan plan_file(std::span<const TensorSpec> tensors, const Metadata& metadata, std::string_view file,
+                   std::uint64_t head_alignment = 8);
 
 }  // namespace muster::format

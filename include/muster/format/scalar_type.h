@@ -14,9 +14,9 @@ enum class ScalarType : std::uint8_t { uint8 = 0, int64 = 4, float32 = 6, boolea
 /// The properties of one type.
 struct ScalarTypeRow {
   ScalarType type;
-  std::string_view name;      ///< Python's, without "torch.": "float32".
-  unsigned bytes;             ///< Bytes of one element.
-  std::string_view storage;   ///< Python's class of its storages, such as "FloatStorage"; empty for a type without one.
+  std::string_view name;     ///< Python's, without "torch.": "float32".
+  unsigned bytes;            ///< Bytes of one element.
+  std::string_view storage;  ///< Python's class of its storages, such as "FloatStorage"; empty for a type without one.
   std::optional<ElementType> element;  ///< The same type in a safetensors file, if it exists there.
 };
 

@@ -24,10 +24,10 @@ struct Extent {
 
 /// Everything in a file or a folder but the tensors' bytes.
 struct StoredContent {
-  std::string kind;      ///< In words: "safetensors file".
+  std::string kind;  ///< In words: "safetensors file".
   bool is_checkpoint = false;
-  Metadata metadata;     ///< Of safetensors files.
-  PythonFile content;    ///< The values; for safetensors a map from names to tensors.
+  Metadata metadata;                         ///< Of safetensors files.
+  PythonFile content;                        ///< The values; for safetensors a map from names to tensors.
   std::vector<std::vector<Extent>> extents;  ///< Where each storage's bytes are.
 };
 

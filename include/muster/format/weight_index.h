@@ -18,7 +18,8 @@ inline constexpr std::string_view kWeightIndexName = "model.safetensors.index.js
 /// Divides tensors of these sizes, in order, into files of at most `limit_bytes`.
 /// A tensor above the limit gets its own file, which comes before the one being filled.
 /// Returns the tensors' positions, file by file; at least one file, which may be empty.
-std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uint64_t> tensor_bytes, std::uint64_t limit_bytes);
+std::vector<std::vector<std::size_t>> split_into_shards(std::span<const std::uint64_t> tensor_bytes,
+                                                        std::uint64_t limit_bytes);
 
 /// "model.safetensors" if there is one file, else "model-00001-of-00002.safetensors" for index 0 of 2.
 std::string shard_name(std::size_t index, std::size_t count);

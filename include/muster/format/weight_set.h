@@ -19,9 +19,9 @@ struct WeightSet {
   std::filesystem::path index_path;
 };
 
-/// Finds the files of `path`: a weight file, an index (its name ends with .json), or a folder that has model.safetensors
-/// or else an index.
-/// Throws: CheckpointError MU200 if there is none, MU205 if the index cannot be trusted.
+/// Finds the files of `path`: a weight file, an index (its name ends with .json), or a folder that has
+/// model.safetensors or else an index. Throws: CheckpointError MU200 if there is none, MU205 if the index cannot be
+/// trusted.
 WeightSet find_weight_set(const std::filesystem::path& path);
 
 /// Moves a complete set into `folder` in place of an earlier one, and then removes the files that only the earlier one

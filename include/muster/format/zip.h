@@ -20,7 +20,7 @@ struct ZipEntry {
   std::uint64_t offset = 0;  ///< Position of its bytes in the file.
   std::uint64_t bytes = 0;   ///< Size as stored in the file.
   std::uint32_t crc = 0;
-  bool stored = true;        ///< False if it is compressed and therefore cannot be read here.
+  bool stored = true;  ///< False if it is compressed and therefore cannot be read here.
 };
 
 /// Whether a file may be an archive: by its first four bytes.

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::hook {
 

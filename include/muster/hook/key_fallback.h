@@ -1,13 +1,13 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/DispatchKey.h>
-#include <c10/core/Storage.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/core/Storage.h>
 
 namespace muster::hook {
 
@@ -28,10 +28,10 @@ void install_key_fallback();
 
 /// An operator that is about to use the bytes of a watched storage.
 struct Touch {
-  std::string_view op;         ///< "aten::linear"
-  const at::Tensor& tensor;    ///< the watched tensor among its arguments, maybe a view
-  int64_t tag = 0;             ///< the tag of the storage
-  bool writes = false;         ///< whether the operator writes this argument
+  std::string_view op;       ///< "aten::linear"
+  const at::Tensor& tensor;  ///< the watched tensor among its arguments, maybe a view
+  int64_t tag = 0;           ///< the tag of the storage
+  bool writes = false;       ///< whether the operator writes this argument
 };
 
 /// Is notified of operators on its storages. Operators that only look at sizes (views, empty_like, ...) are not
@@ -56,7 +56,8 @@ class WatchedStorage {
  public:
   /// Starts without memory. `what` names it in messages: "unit 'encoder.layers.0'".
   /// Requires: install_key_fallback() was called.
-  WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes, at::Device device);
+  WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes,
+                 at::Device device);
 
   bool filled() const noexcept;
   /// Takes this memory. Requires: it has at least the bytes of the storage, on its device.

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/stack.h>
-
 #include <memory>
 #include <string_view>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
 
 namespace muster::hook {
 

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include <ATen/core/Generator.h>
 #include <c10/core/DispatchKey.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-
-#include <cstdint>
-#include <optional>
 
 namespace muster::hook {
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::hook {
 

@@ -1,12 +1,5 @@
 #pragma once
 
-#include "muster/optim/flat_source.h"
-#include "muster/optim/options.h"
-#include "muster/tree/state.h"
-
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -14,6 +7,13 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "muster/optim/flat_source.h"
+#include "muster/optim/options.h"
+#include "muster/tree/state.h"
 
 namespace muster {
 
@@ -74,7 +74,7 @@ class AveragedModel {
     std::string name;
     at::Tensor tensor;
     at::Tensor average;
-    bool averaged;   // otherwise it takes the latest value
+    bool averaged;  // otherwise it takes the latest value
   };
   /// Looked up each time: parameters move to other memory when their module is prepared.
   at::Tensor live(const Entry& entry) const;

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "muster/optim/options.h"
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include <vector>
+#include "muster/optim/options.h"
 
 // Clipping of gradients that are whole in grad(). The Accelerator or Fabric clips a prepared model, since it knows
 // where the strategy keeps gradients; the arithmetic is the same. A tensor that is listed twice counts once: LibTorch's
@@ -17,8 +17,8 @@ namespace optim {
 
 /// What to do with gradients of one norm.
 struct ClipDecision {
-  double factor = 1.0;    ///< gradients are multiplied by this factor
-  bool drop = false;      ///< or are cleared, so that the next step updates nothing
+  double factor = 1.0;  ///< gradients are multiplied by this factor
+  bool drop = false;    ///< or are cleared, so that the next step updates nothing
 };
 
 /// Throws: UsageError (MU143) for a norm that is infinite or not a number, with NonFinite::error.
@@ -36,7 +36,8 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
 /// The same for each parameter group separately, with one max_norm or one for each; returns the norms. If one group's
 /// norm is not finite, NonFinite::error and NonFinite::skip apply to all groups, so that no step updates only some of
 /// them.
-std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm, ClipNormOptions options = {});
+std::vector<double> clip_grad_norm_(torch::optim::Optimizer& optimizer, const PerGroup<double>& max_norm,
+                                    ClipNormOptions options = {});
 /// Clamps every element of the gradients to [-clip_value, clip_value].
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 

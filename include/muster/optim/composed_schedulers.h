@@ -1,11 +1,11 @@
 #pragma once
 
-#include "muster/optim/options.h"
-#include "muster/optim/scheduler.h"
-
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "muster/optim/options.h"
+#include "muster/optim/scheduler.h"
 
 namespace muster {
 

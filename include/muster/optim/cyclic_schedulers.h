@@ -1,10 +1,10 @@
 #pragma once
 
-#include "muster/optim/options.h"
-#include "muster/optim/scheduler.h"
-
 #include <utility>
 #include <vector>
+
+#include "muster/optim/options.h"
+#include "muster/optim/scheduler.h"
 
 namespace muster::optim {
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/optim/optimizer.h>
-
 #include <cstdint>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
 
 // LibTorch's parameters() lists a weight that two modules share twice. Code that counts or changes gradients takes it
 // once.

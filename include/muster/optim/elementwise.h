@@ -1,14 +1,14 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/optim/optimizer.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
 
 namespace muster {
 
@@ -39,17 +39,19 @@ struct ElementwiseState : torch::optim::OptimizerParamState {
   explicit ElementwiseState(const std::vector<std::string>& names);
   std::unique_ptr<torch::optim::OptimizerParamState> clone() const override;
 
-  int64_t step = 0;                                            ///< updates so far
-  std::vector<std::pair<std::string, at::Tensor>> tensors;     ///< in the order of state_names(); undefined before the first update
+  int64_t step = 0;  ///< updates so far
+  std::vector<std::pair<std::string, at::Tensor>>
+      tensors;  ///< in the order of state_names(); undefined before the first update
 };
 
 /// One update of elements that are contiguous in memory. All tensors are 1-D, of one length, dtype and device. The
 /// layout of parameters determines which elements of which parameters they are.
 struct ElementwiseUpdate {
-  at::Tensor value;                 ///< to be changed in place
-  at::Tensor gradient;              ///< not to be changed
-  std::vector<at::Tensor> states;   ///< to be changed in place, in the order of state_names(); zero before the first update
-  int64_t step = 1;                 ///< the number of this update, from 1
+  at::Tensor value;     ///< to be changed in place
+  at::Tensor gradient;  ///< not to be changed
+  std::vector<at::Tensor>
+      states;        ///< to be changed in place, in the order of state_names(); zero before the first update
+  int64_t step = 1;  ///< the number of this update, from 1
 };
 
 /// Base of a user-defined optimizer whose update of an element depends only on that element's value, gradient and
@@ -58,7 +60,8 @@ struct ElementwiseUpdate {
 ///
 ///   struct Lion : muster::ElementwiseOptimizer {
 ///     explicit Lion(std::vector<at::Tensor> parameters, double lr)
-///         : ElementwiseOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, {{"lr", lr}, {"beta", 0.9}}, {"exp_avg"}) {}
+///         : ElementwiseOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, {{"lr", lr}, {"beta",
+///         0.9}}, {"exp_avg"}) {}
 ///     void update(const muster::ElementwiseOptions& options, const muster::ElementwiseUpdate& u) override {
 ///       u.value.sub_(u.states[0].lerp(u.gradient, 0.1).sign_(), options.at("lr"));
 ///       u.states[0].lerp_(u.gradient, 1 - options.at("beta"));

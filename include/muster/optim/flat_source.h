@@ -1,10 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::optim {
 
@@ -18,7 +18,7 @@ inline constexpr int64_t kFlatPadding = 64;
 struct FlatPiece {
   at::Tensor value;
   at::Tensor gradient;
-  bool sharded = false;   ///< other ranks update other parts of the parameter
+  bool sharded = false;  ///< other ranks update other parts of the parameter
 };
 
 /// Where an optimizer finds the flat memory of parameters. One implementation per parameter layout.
@@ -42,6 +42,7 @@ class FlatSource {
 /// operations that still read the values, calls `write`, and publishes the new values, also if `write` throws. `write`
 /// writes to the pieces of `source`, or to the parameters themselves if `source` is nullptr. Collective where other
 /// ranks need the values.
-void write_parameters(FlatSource* source, const std::vector<at::Tensor>& parameters, const std::function<void()>& write);
+void write_parameters(FlatSource* source, const std::vector<at::Tensor>& parameters,
+                      const std::function<void()>& write);
 
 }  // namespace muster::optim

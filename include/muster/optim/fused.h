@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/optim/flat_source.h"
-
-#include <torch/optim/optimizer.h>
-
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "muster/optim/flat_source.h"
 
 namespace muster::optim {
 

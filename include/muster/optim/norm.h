@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::optim {
 

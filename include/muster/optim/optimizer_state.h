@@ -1,10 +1,10 @@
 #pragma once
 
-#include "muster/tree/state.h"
+#include <functional>
 
 #include <torch/optim/optimizer.h>
 
-#include <functional>
+#include "muster/tree/state.h"
 
 namespace muster {
 
@@ -29,6 +29,7 @@ void load_state_dict(torch::optim::Optimizer& optimizer, const State& state);
 std::function<void()> prepare_load(torch::optim::Optimizer& optimizer, const State& state);
 
 /// Replaces each state tensor of this parameter that has its shape by f(tensor). Does nothing for an unknown class.
-void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const std::function<at::Tensor(const at::Tensor&)>& f);
+void change_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                  const std::function<at::Tensor(const at::Tensor&)>& f);
 
 }  // namespace muster

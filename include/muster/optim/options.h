@@ -35,16 +35,16 @@ enum class AveragingKind { ema, swa };
 
 /// How weights are averaged.
 struct AveragingOptions {
-  double decay = 0.999;                        ///< ema: the weight of the old average in each update
-  AveragingKind kind = AveragingKind::ema;     ///< exponential moving average, or the equal mean of all updates
-  bool use_buffers = false;                    ///< average buffers too, instead of taking their latest values
+  double decay = 0.999;                     ///< ema: the weight of the old average in each update
+  AveragingKind kind = AveragingKind::ema;  ///< exponential moving average, or the equal mean of all updates
+  bool use_buffers = false;                 ///< average buffers too, instead of taking their latest values
 };
 
 /// What clipping does if the norm is infinite or NaN.
 enum class NonFinite {
-  error,   ///< throw
-  pass,    ///< clip anyway, which spreads it
-  skip,    ///< clear the gradients, so that the next step updates nothing
+  error,  ///< throw
+  pass,   ///< clip anyway, which spreads it
+  skip,   ///< clear the gradients, so that the next step updates nothing
 };
 
 /// How gradients are clipped by norm.
@@ -58,21 +58,21 @@ struct ClipNormOptions {
 // schedulers do.
 
 struct LambdaLROptions {
-  PerGroup<std::function<double(int64_t)>> lr_lambda = {};   ///< required
+  PerGroup<std::function<double(int64_t)>> lr_lambda = {};  ///< required
 };
 
 struct MultiplicativeLROptions {
-  PerGroup<std::function<double(int64_t)>> lr_lambda = {};   ///< required
+  PerGroup<std::function<double(int64_t)>> lr_lambda = {};  ///< required
 };
 
 struct StepLROptions {
   double gamma = 0.1;
-  int64_t step_size = 0;                       ///< required
+  int64_t step_size = 0;  ///< required
 };
 
 struct MultiStepLROptions {
   double gamma = 0.1;
-  std::vector<int64_t> milestones = {};        ///< required
+  std::vector<int64_t> milestones = {};  ///< required
 };
 
 struct ConstantLROptions {
@@ -87,7 +87,7 @@ struct LinearLROptions {
 };
 
 struct ExponentialLROptions {
-  double gamma = 0;                            ///< required
+  double gamma = 0;  ///< required
 };
 
 struct PolynomialLROptions {
@@ -97,12 +97,12 @@ struct PolynomialLROptions {
 
 struct CosineAnnealingLROptions {
   double eta_min = 0.0;
-  int64_t T_max = 0;                           ///< required
+  int64_t T_max = 0;  ///< required
 };
 
 struct CosineAnnealingWarmRestartsOptions {
   double eta_min = 0.0;
-  int64_t T_0 = 0;                             ///< required
+  int64_t T_0 = 0;  ///< required
   int64_t T_mult = 1;
 };
 
@@ -110,16 +110,16 @@ enum class CyclicMode { triangular, triangular2, exp_range };
 enum class CyclicScaleMode { cycle, iterations };
 
 struct CyclicLROptions {
-  PerGroup<double> base_lr = {};               ///< required
+  PerGroup<double> base_lr = {};  ///< required
   PerGroup<double> base_momentum = 0.8;
   bool cycle_momentum = true;
   double gamma = 1.0;
-  PerGroup<double> max_lr = {};                ///< required
+  PerGroup<double> max_lr = {};  ///< required
   PerGroup<double> max_momentum = 0.9;
   CyclicMode mode = CyclicMode::triangular;
-  std::function<double(double)> scale_fn = {}; ///< instead of a mode
-  CyclicScaleMode scale_mode = CyclicScaleMode::cycle;   ///< the argument of scale_fn
-  std::optional<int64_t> step_size_down = {};  ///< unset: same as step_size_up
+  std::function<double(double)> scale_fn = {};          ///< instead of a mode
+  CyclicScaleMode scale_mode = CyclicScaleMode::cycle;  ///< the argument of scale_fn
+  std::optional<int64_t> step_size_down = {};           ///< unset: same as step_size_up
   int64_t step_size_up = 2000;
 };
 
@@ -130,9 +130,9 @@ struct OneCycleLROptions {
   PerGroup<double> base_momentum = 0.85;
   bool cycle_momentum = true;
   double div_factor = 25.0;
-  int64_t epochs = 0;                          ///< with steps_per_epoch, instead of total_steps
+  int64_t epochs = 0;  ///< with steps_per_epoch, instead of total_steps
   double final_div_factor = 1e4;
-  PerGroup<double> max_lr = {};                ///< required
+  PerGroup<double> max_lr = {};  ///< required
   PerGroup<double> max_momentum = 0.95;
   double pct_start = 0.3;
   int64_t steps_per_epoch = 0;
@@ -143,10 +143,10 @@ struct OneCycleLROptions {
 enum class WarmupDecay { constant, cosine, linear };
 
 struct WarmupLROptions {
-  WarmupDecay decay = WarmupDecay::cosine;     ///< what follows the warm-up
-  double end_factor = 0.0;                     ///< the final rate, as a fraction of the base rate, reached at
-                                               ///< total_steps
-  int64_t total_steps = 0;                     ///< warm-up included; required unless the rate stays constant
+  WarmupDecay decay = WarmupDecay::cosine;  ///< what follows the warm-up
+  double end_factor = 0.0;                  ///< the final rate, as a fraction of the base rate, reached at
+                                            ///< total_steps
+  int64_t total_steps = 0;                  ///< warm-up included; required unless the rate stays constant
   int64_t warmup_steps = 0;
 };
 
@@ -167,12 +167,12 @@ struct ReduceLROnPlateauOptions {
 struct Schedule;
 
 struct ChainedSchedulerOptions {
-  std::vector<Schedule> schedules = {};        ///< required
+  std::vector<Schedule> schedules = {};  ///< required
 };
 
 struct SequentialLROptions {
-  std::vector<int64_t> milestones = {};        ///< ascending; one fewer than schedules
-  std::vector<Schedule> schedules = {};        ///< required
+  std::vector<int64_t> milestones = {};  ///< ascending; one fewer than schedules
+  std::vector<Schedule> schedules = {};  ///< required
 };
 
 /// A schedule that is not yet bound to an optimizer, for SequentialLR and ChainedScheduler: the options of one of the
@@ -180,10 +180,10 @@ struct SequentialLROptions {
 struct Schedule {
   using Maker = std::function<std::unique_ptr<LRScheduler>(OptimizerRates)>;
   using Options =
-      std::variant<ChainedSchedulerOptions, ConstantLROptions, CosineAnnealingLROptions, CosineAnnealingWarmRestartsOptions,
-                   CyclicLROptions, ExponentialLROptions, LambdaLROptions, LinearLROptions, MultiplicativeLROptions,
-                   MultiStepLROptions, OneCycleLROptions, PolynomialLROptions, SequentialLROptions, StepLROptions,
-                   WarmupLROptions, Maker>;
+      std::variant<ChainedSchedulerOptions, ConstantLROptions, CosineAnnealingLROptions,
+                   CosineAnnealingWarmRestartsOptions, CyclicLROptions, ExponentialLROptions, LambdaLROptions,
+                   LinearLROptions, MultiplicativeLROptions, MultiStepLROptions, OneCycleLROptions, PolynomialLROptions,
+                   SequentialLROptions, StepLROptions, WarmupLROptions, Maker>;
   template <class T>
     requires(!std::same_as<std::remove_cvref_t<T>, Schedule> && std::constructible_from<Options, T>)
   Schedule(T&& one) : options(std::forward<T>(one)) {}

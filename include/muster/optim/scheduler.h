@@ -1,12 +1,12 @@
 #pragma once
 
-#include <torch/optim/optimizer.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <torch/optim/optimizer.h>
 
 namespace muster {
 

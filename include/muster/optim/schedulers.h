@@ -1,17 +1,17 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <vector>
+
 #include "muster/optim/composed_schedulers.h"
 #include "muster/optim/cyclic_schedulers.h"
 #include "muster/optim/options.h"
 #include "muster/optim/scheduler.h"
 
-#include <cstdint>
-#include <functional>
-#include <vector>
-
 // The schedulers of Python's torch.optim.lr_scheduler, with its formulas; n is last_epoch(), "base" the initial rate.
-// Each takes any optimizer of LibTorch. All throw, from the constructor: ConfigError (MU135) for impossible options, among
-// them a list of values whose length is not the number of parameter groups.
+// Each takes any optimizer of LibTorch. All throw, from the constructor: ConfigError (MU135) for impossible options,
+// among them a list of values whose length is not the number of parameter groups.
 
 namespace muster {
 

@@ -1,28 +1,28 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/parallel/options.h"
-#include "muster/tree/state.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/options.h"
+#include "muster/tree/state.h"
+
 namespace muster::parallel {
 
 /// A bucket of gradients that are communicated together. Each rank has multiplied its gradients by 1/size, so the hook
 /// has to compute their sum.
 struct GradientBucket {
-  size_t index = 0;                        ///< position in the order in which buckets start
-  bool last = false;                       ///< the last bucket of this backward
-  at::Tensor flat;                         ///< 1-D: all gradients, each padded with zeros; the sum goes here
-  std::vector<at::Tensor> matrices;        ///< each gradient with at least two dimensions: its view of `flat`, as rows
-                                           ///< x columns
-  std::vector<at::Tensor> rest;            ///< the views of all other gradients, 1-D
+  size_t index = 0;                  ///< position in the order in which buckets start
+  bool last = false;                 ///< the last bucket of this backward
+  at::Tensor flat;                   ///< 1-D: all gradients, each padded with zeros; the sum goes here
+  std::vector<at::Tensor> matrices;  ///< each gradient with at least two dimensions: its view of `flat`, as rows
+                                     ///< x columns
+  std::vector<at::Tensor> rest;      ///< the views of all other gradients, 1-D
 };
 
 /// Communicates the gradients of a reducer in place of its all_reduce. One object serves one model.
@@ -48,7 +48,8 @@ class CommHook {
 };
 
 /// Makes a hook from a function with the arguments and the result of CommHook::start.
-std::shared_ptr<CommHook> make_comm_hook(std::function<CommHook::Finish(const GradientBucket&, const dist::Communicator&)> start);
+std::shared_ptr<CommHook> make_comm_hook(
+    std::function<CommHook::Finish(const GradientBucket&, const dist::Communicator&)> start);
 
 /// Gradients are communicated and summed in this dtype: half the bytes of float32.
 std::shared_ptr<CommHook> make_cast_hook(at::ScalarType dtype);

@@ -17,7 +17,7 @@ class JobRounds {
  public:
   /// The reductions of one backward.
   struct Order {
-    std::vector<int64_t> began;   ///< indices of models, in the order of their first messages
+    std::vector<int64_t> began;  ///< indices of models, in the order of their first messages
     std::vector<int64_t> ended;
   };
 
@@ -46,7 +46,7 @@ class JobRounds {
   mutable std::mutex mutex_;
   std::shared_ptr<Order> current_;
   std::vector<int64_t> open_, met_;
-  std::vector<std::shared_ptr<const Order>> latest_;   // by index
+  std::vector<std::shared_ptr<const Order>> latest_;  // by index
 };
 
 }  // namespace muster::parallel

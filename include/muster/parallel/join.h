@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/parallel/managed_model.h"
-#include "muster/parallel/options.h"
-
 #include <functional>
 #include <memory>
 #include <vector>
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/parallel/options.h"
 
 namespace muster::parallel {
 

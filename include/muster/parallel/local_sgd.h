@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/parallel/managed_model.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/managed_model.h"
 
 namespace torch::nn {
 class Module;
@@ -31,7 +31,8 @@ class LocalSGD {
  public:
   /// Requires: module and model outlive this object.
   /// Throws: ConfigError (MU159) for less than one step, or a model whose parameters are sharded.
-  LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group, LocalSgdOptions options = {});
+  LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group,
+           LocalSgdOptions options = {});
   /// For a prepared model: LocalSGD local(accelerator.group(), model, {.local_sgd_steps = 8}).
   template <class Model>
   LocalSGD(dist::Communicator group, const Model& model, LocalSgdOptions options = {})

@@ -1,13 +1,5 @@
 #pragma once
 
-#include "muster/optim/flat_source.h"
-#include "muster/parallel/job_rounds.h"
-#include "muster/parallel/sharded_options.h"
-#include "muster/precision/policy.h"
-#include "muster/tree/state.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,19 +7,27 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
+#include "muster/optim/flat_source.h"
+#include "muster/parallel/job_rounds.h"
+#include "muster/parallel/sharded_options.h"
+#include "muster/precision/policy.h"
+#include "muster/tree/state.h"
+
 namespace muster::parallel {
 
 class Joinable;
 
 /// The contiguous range of a parameter's elements that this rank holds.
 struct ParameterPart {
-  std::string name;       ///< tied parameters are listed under each of their names
+  std::string name;  ///< tied parameters are listed under each of their names
   at::Tensor parameter;
-  at::Tensor values;      ///< the elements [begin, begin + numel()) in the parameter's memory order; 1-D, written only
-                          ///< in optim::write_parameters()
+  at::Tensor values;  ///< the elements [begin, begin + numel()) in the parameter's memory order; 1-D, written only
+                      ///< in optim::write_parameters()
   int64_t begin = 0;
-  int64_t padded = 0;     ///< number of elements in the optimizer's state for this part
-  int replica = 0;        ///< number of lower ranks that hold the same elements
+  int64_t padded = 0;  ///< number of elements in the optimizer's state for this part
+  int replica = 0;     ///< number of lower ranks that hold the same elements
 };
 
 /// A module managed by a strategy. The reducer (replicated) and the sharded model are the two implementations; a module
@@ -67,14 +67,17 @@ class ManagedModel : public optim::FlatSource {
   /// Registers the model with this index, the same on every rank, among the models of `job`. Its reductions carry index
   /// and step, so that those of models of the same layout, or of ranks in different steps, do not match each other; and
   /// they record their order.
-  virtual void join_job(std::shared_ptr<JobRounds> job, int64_t place) { static_cast<void>(job), static_cast<void>(place); }
+  virtual void join_job(std::shared_ptr<JobRounds> job, int64_t place) {
+    static_cast<void>(job), static_cast<void>(place);
+  }
 
   /// The sum over this rank's distinct gradient elements of |g|^p (the maximum for p = infinity) of these parameters,
   /// over all ranks where they are sharded: bit-identical for every sharding (see optim::power_sum). Throws:
   /// ConfigError (MU144) unless p > 0.
   virtual double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) = 0;
   /// Calls f with the gradients of these parameters where they are stored, so that f can scale or clamp them in place.
-  virtual void for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) = 0;
+  virtual void for_each_gradient(const std::vector<at::Tensor>& parameters,
+                                 const std::function<void(const at::Tensor&)>& f) = 0;
   /// Multiplies all gradients that this rank has accumulated for these parameters, including those not yet
   /// communicated.
   virtual void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {

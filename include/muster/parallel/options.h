@@ -1,10 +1,10 @@
 #pragma once
 
-#include "muster/parallel/sharded_options.h"
-
 #include <cstdint>
 #include <memory>
 #include <string>
+
+#include "muster/parallel/sharded_options.h"
 
 namespace muster::parallel {
 
@@ -28,8 +28,8 @@ struct PowerSgdOptions {
 
 /// Options of replicated training.
 struct DdpOptions {
-  /// At the end of each backward that communicates gradients, buffers (running statistics) get the values of rank 0. Evaluation
-  /// communicates nothing.
+  /// At the end of each backward that communicates gradients, buffers (running statistics) get the values of rank 0.
+  /// Evaluation communicates nothing.
   bool broadcast_buffers = true;
   /// Gradients are communicated in buckets of about this many MiB.
   double bucket_cap_mb = 25;

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <memory>
+
 #include "muster/dist/communicator.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/parallel/options.h"
-
-#include <memory>
 
 namespace torch::nn {
 class Module;

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/parallel/managed_model.h"
-#include "muster/parallel/sharded_options.h"
-
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/parallel/sharded_options.h"
 
 namespace torch::nn {
 class Module;
@@ -68,21 +68,20 @@ class ShardedModel final : public ManagedModel {
   /// Gradients are reduced over the shards first, then those of the part over the replicas, divided by the product of
   /// both sizes.
   /// Requires: the ranks of each `replicas` group have the same rank in their `shards` groups.
-  ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas, ShardedOptions options);
+  ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas,
+               ShardedOptions options);
   /// The module's parameters lose their values; touching them throws UsageError (MU166).
   ~ShardedModel() override;
 
-  /// Throws: UsageError (MU163) if a parameter no longer lies where it was put (Module::to, set_data), (MU156) if a frozen
-  /// one requires a gradient now, (MU169) inside summon_full_params().
-  /// In stage full the forward is collective: each gather carries whether it is for training or evaluation, and the
-  /// first gather that does not match on all ranks throws CommError (MU050) on all of them. In the other stages a rank
-  /// may run a forward alone.
+  /// Throws: UsageError (MU163) if a parameter no longer lies where it was put (Module::to, set_data), (MU156) if a
+  /// frozen one requires a gradient now, (MU169) inside summon_full_params(). In stage full the forward is collective:
+  /// each gather carries whether it is for training or evaluation, and the first gather that does not match on all
+  /// ranks throws CommError (MU050) on all of them. In the other stages a rank may run a forward alone.
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;
-  /// Throws: UsageError (MU151) where whole parameters stay and no gradient came from a forward between enter_forward() and
-  /// leave_forward().
-  /// Collective: every rank, if any parameter got a gradient.
+  /// Throws: UsageError (MU151) where whole parameters stay and no gradient came from a forward between enter_forward()
+  /// and leave_forward(). Collective: every rank, if any parameter got a gradient.
   void after_backward() override;
   void share_buffers() override;
 
@@ -96,7 +95,8 @@ class ShardedModel final : public ManagedModel {
 
   /// Collective.
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
-  void for_each_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) override;
+  void for_each_gradient(const std::vector<at::Tensor>& parameters,
+                         const std::function<void(const at::Tensor&)>& f) override;
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override;
   bool sharded() const override { return true; }
 
@@ -120,12 +120,12 @@ class ShardedModel final : public ManagedModel {
 
   /// What sharding has cost so far on this rank.
   struct Figures {
-    int64_t gathered_bytes = 0;        ///< whole values, in memory now or being gathered
+    int64_t gathered_bytes = 0;  ///< whole values, in memory now or being gathered
     int64_t peak_gathered_bytes = 0;
     int64_t gathers = 0;
     int64_t reductions = 0;
-    int64_t held_bytes = 0;            ///< allocated permanently: parts, gradients, and what the stage keeps whole
-    int64_t lent_bytes = 0;            ///< allocated temporarily now: gathered values and gradients being reduced
+    int64_t held_bytes = 0;  ///< allocated permanently: parts, gradients, and what the stage keeps whole
+    int64_t lent_bytes = 0;  ///< allocated temporarily now: gathered values and gradients being reduced
     int64_t peak_lent_bytes = 0;
   };
   Figures figures() const;

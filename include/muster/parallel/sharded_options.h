@@ -14,10 +14,10 @@ namespace muster::parallel {
 
 /// What is sharded over the ranks. Each stage also shards what the stages before it do.
 enum class ShardStage {
-  none,        ///< nothing: replicated training
-  optimizer,   ///< the optimizer's state and its step (ZeRO-1)
-  gradients,   ///< gradients (ZeRO-2)
-  full,        ///< parameters (ZeRO-3, FSDP)
+  none,       ///< nothing: replicated training
+  optimizer,  ///< the optimizer's state and its step (ZeRO-1)
+  gradients,  ///< gradients (ZeRO-2)
+  full,       ///< parameters (ZeRO-3, FSDP)
 };
 
 /// Whether gathered parameters are resharded between forward and backward: true, false, or a number of ranks over which

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "muster/parallel/managed_model.h"
-
 #include <memory>
+
+#include "muster/parallel/managed_model.h"
 
 namespace torch::nn {
 class Module;

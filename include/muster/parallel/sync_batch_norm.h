@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
+#include <cstdint>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include <cstdint>
-#include <optional>
+#include "muster/dist/communicator.h"
 
 namespace muster {
 
@@ -14,8 +14,9 @@ namespace muster {
 /// be empty. As torch::batch_norm with training on, and differentiable; gradients of weight and bias are this rank's
 /// share, as for any parameter. Input: (N, C, ...). Running statistics, where defined, are updated in place.
 /// Collective: forward and backward.
-at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                           const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, double eps);
+at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& input, const at::Tensor& weight,
+                           const at::Tensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var,
+                           double momentum, double eps);
 
 /// Makes every BatchNorm1d, 2d and 3d in the module compute its training statistics over all ranks, as Python's
 /// SyncBatchNorm.convert_sync_batchnorm, but in place: the modules, their parameters and buffers, their names and the

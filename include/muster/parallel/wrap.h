@@ -1,10 +1,10 @@
 #pragma once
 
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
-
 #include <concepts>
 #include <memory>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 namespace muster {
 

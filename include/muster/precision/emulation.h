@@ -1,9 +1,9 @@
 #pragma once
 
-#include "muster/precision/options.h"
-
 #include <optional>
 #include <string>
+
+#include "muster/precision/options.h"
 
 namespace muster::precision {
 

@@ -1,11 +1,11 @@
 #pragma once
 
-#include "muster/precision/options.h"
+#include <cstdint>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-#include <vector>
+#include "muster/precision/options.h"
 
 namespace muster::precision {
 
@@ -36,7 +36,7 @@ class GradScaler {
  private:
   GradScalerOptions options_;
   GradScalerState state_;
-  std::vector<at::Tensor> found_;   // one flag per device
+  std::vector<at::Tensor> found_;  // one flag per device
 };
 
 }  // namespace muster::precision

@@ -7,19 +7,19 @@ namespace muster {
 
 enum class PrecisionKind { f32_true, f64_true, bf16_true, bf16_mixed, f16_true, f16_mixed };
 
-/// Dynamic loss scaling under "16-mixed": losses are multiplied by a scale before backward, so that small gradients survive
-/// in float16, and gradients are divided by it before the step.
+/// Dynamic loss scaling under "16-mixed": losses are multiplied by a scale before backward, so that small gradients
+/// survive in float16, and gradients are divided by it before the step.
 struct GradScalerOptions {
-  double backoff_factor = 0.5;     ///< the scale is multiplied by this after gradients that are not finite
-  bool enabled = true;             ///< off: losses are not scaled, and gradients that are not finite skip no step
-  double growth_factor = 2.0;      ///< and by this after growth_interval steps in a row with finite gradients
+  double backoff_factor = 0.5;  ///< the scale is multiplied by this after gradients that are not finite
+  bool enabled = true;          ///< off: losses are not scaled, and gradients that are not finite skip no step
+  double growth_factor = 2.0;   ///< and by this after growth_interval steps in a row with finite gradients
   int64_t growth_interval = 2000;
   double init_scale = 65536.0;
 };
 
 /// The state of a loss scale, to be saved and loaded.
 struct GradScalerState {
-  int64_t growth_tracker = 0;      ///< steps in a row with finite gradients
+  int64_t growth_tracker = 0;  ///< steps in a row with finite gradients
   double scale = 1.0;
   friend bool operator==(const GradScalerState&, const GradScalerState&) = default;
 };
@@ -32,12 +32,12 @@ struct PrecisionName {
 };
 /// All accepted names; the first of each kind is the one that is printed.
 inline constexpr PrecisionName kPrecisionNames[] = {
-    {"32-true", PrecisionKind::f32_true},      {"64-true", PrecisionKind::f64_true},
-    {"bf16-true", PrecisionKind::bf16_true},   {"bf16-mixed", PrecisionKind::bf16_mixed},
-    {"16-true", PrecisionKind::f16_true},      {"16-mixed", PrecisionKind::f16_mixed},
-    {"no", PrecisionKind::f32_true},           {"32", PrecisionKind::f32_true},
-    {"fp32", PrecisionKind::f32_true},         {"64", PrecisionKind::f64_true},
-    {"bf16", PrecisionKind::bf16_mixed},       {"fp16", PrecisionKind::f16_mixed},
+    {"32-true", PrecisionKind::f32_true},    {"64-true", PrecisionKind::f64_true},
+    {"bf16-true", PrecisionKind::bf16_true}, {"bf16-mixed", PrecisionKind::bf16_mixed},
+    {"16-true", PrecisionKind::f16_true},    {"16-mixed", PrecisionKind::f16_mixed},
+    {"no", PrecisionKind::f32_true},         {"32", PrecisionKind::f32_true},
+    {"fp32", PrecisionKind::f32_true},       {"64", PrecisionKind::f64_true},
+    {"bf16", PrecisionKind::bf16_mixed},     {"fp16", PrecisionKind::f16_mixed},
     {"16", PrecisionKind::f16_mixed},
 };
 
@@ -46,7 +46,7 @@ inline constexpr PrecisionName kPrecisionNames[] = {
 constexpr PrecisionKind kind_named(std::string_view name) {
   for (const auto& known : kPrecisionNames)
     if (known.name == name) return known.kind;
-  unknown_precision(name);   // not constexpr: a literal that names no precision does not compile
+  unknown_precision(name);  // not constexpr: a literal that names no precision does not compile
 }
 }  // namespace precision
 

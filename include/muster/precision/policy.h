@@ -1,14 +1,14 @@
 #pragma once
 
-#include "muster/precision/options.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/precision/options.h"
 
 namespace torch::nn {
 class Module;
@@ -18,8 +18,8 @@ namespace muster {
 
 /// How an autocast scope differs from the precision's own settings.
 struct AutocastOptions {
-  bool cache_enabled = true;   ///< keep the cast copies of weights until the outermost scope closes
-  bool enabled = true;         ///< off: operators run in the dtype of their inputs, also inside an autocast scope
+  bool cache_enabled = true;  ///< keep the cast copies of weights until the outermost scope closes
+  bool enabled = true;        ///< off: operators run in the dtype of their inputs, also inside an autocast scope
 };
 
 namespace precision {
@@ -95,10 +95,10 @@ auto in_fp32(F&& f, const A&... inputs) {
   const auto wide = [](const auto& input) -> decltype(auto) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(input)>, at::Tensor>)
       return input.defined() && input.is_floating_point() ? input.to(at::kFloat) : at::Tensor(input);
-    else
-      return input;
+    else return input;
   };
-  const precision::AutocastScope cpu("32-true", at::kCPU, {.enabled = false}), cuda("32-true", at::kCUDA, {.enabled = false});
+  const precision::AutocastScope cpu("32-true", at::kCPU, {.enabled = false}),
+      cuda("32-true", at::kCUDA, {.enabled = false});
   return std::forward<F>(f)(wide(inputs)...);
 }
 

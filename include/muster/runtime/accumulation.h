@@ -1,9 +1,9 @@
 #pragma once
 
-#include "muster/runtime/values.h"
-
 #include <memory>
 #include <vector>
+
+#include "muster/runtime/values.h"
 
 namespace muster {
 
@@ -16,7 +16,8 @@ class Accumulation;
 /// clipping of the same runtime do nothing.
 class [[nodiscard("name the scope: auto window = ...")]] AccumulationScope {
  public:
-  AccumulationScope(std::shared_ptr<runtime::Accumulation> accumulation, std::vector<std::shared_ptr<parallel::ManagedModel>> models);
+  AccumulationScope(std::shared_ptr<runtime::Accumulation> accumulation,
+                    std::vector<std::shared_ptr<parallel::ManagedModel>> models);
   AccumulationScope(const AccumulationScope&) = delete;
   AccumulationScope& operator=(const AccumulationScope&) = delete;
   ~AccumulationScope();

@@ -14,7 +14,7 @@ class AtomicLoad {
 
   /// Loads at once; `undo` restores what was there before.
   void now(const Function& load, Function undo) {
-    undo_.push_back(std::move(undo));   // also if the load fails half-way
+    undo_.push_back(std::move(undo));  // also if the load fails half-way
     load();
   }
   /// Defers `load` to commit(); it must not fail.
@@ -29,8 +29,7 @@ class AtomicLoad {
   void undo() noexcept {
     for (; !undo_.empty(); undo_.pop_back()) try {
         undo_.back()();
-      } catch (...) {
-      }
+      } catch (...) {}
   }
 
  private:

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/tree/once.h"
-#include "muster/tree/visit.h"
+#include <type_traits>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
-#include <vector>
+#include "muster/tree/once.h"
+#include "muster/tree/visit.h"
 
 namespace muster::runtime {
 
@@ -48,7 +48,9 @@ class Joiner {
     std::vector<L*>& found;
     void operator()(at::Tensor& tensor) const { take(tensor); }
     template <tree::plain_list O>
-    void operator()(O& list) const { take(list); }
+    void operator()(O& list) const {
+      take(list);
+    }
     template <class O>
     void take(O& leaf) const {
       if constexpr (std::is_same_v<O, L>)

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/tree/leaves.h"
-#include "muster/tree/visit.h"
+#include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include <string_view>
-#include <vector>
+#include "muster/dist/communicator.h"
+#include "muster/tree/leaves.h"
+#include "muster/tree/visit.h"
 
 namespace muster::runtime {
 

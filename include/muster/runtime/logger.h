@@ -1,17 +1,18 @@
 #pragma once
 
-#include "muster/base/format.h"
-#include "muster/base/log.h"
-#include "muster/dist/communicator.h"
-
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "muster/base/format.h"
+#include "muster/base/log.h"
+#include "muster/dist/communicator.h"
+
 namespace muster {
 
 /// Writes lines to the diagnostic log: by default on the main rank only, so that a line appears once for all ranks.
-///   log.info("epoch {}", epoch);   log.everywhere().warning("rank is slow");   log.in_order().info("{} samples", seen);
+///   log.info("epoch {}", epoch);   log.everywhere().warning("rank is slow");   log.in_order().info("{} samples",
+///   seen);
 /// Lines below the log's level are not even formatted. Thread safety: one thread at a time.
 class Logger {
  public:
@@ -23,13 +24,21 @@ class Logger {
   Logger in_order() const { return with(Where::in_order); }
 
   template <class... A>
-  void debug(std::string_view text, const A&... values) const { line(log::Level::debug, text, values...); }
+  void debug(std::string_view text, const A&... values) const {
+    line(log::Level::debug, text, values...);
+  }
   template <class... A>
-  void info(std::string_view text, const A&... values) const { line(log::Level::info, text, values...); }
+  void info(std::string_view text, const A&... values) const {
+    line(log::Level::info, text, values...);
+  }
   template <class... A>
-  void warning(std::string_view text, const A&... values) const { line(log::Level::warning, text, values...); }
+  void warning(std::string_view text, const A&... values) const {
+    line(log::Level::warning, text, values...);
+  }
   template <class... A>
-  void error(std::string_view text, const A&... values) const { line(log::Level::error, text, values...); }
+  void error(std::string_view text, const A&... values) const {
+    line(log::Level::error, text, values...);
+  }
 
  private:
   enum class Where { main, every, in_order };

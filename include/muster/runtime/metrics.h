@@ -1,20 +1,20 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/runtime/joiner.h"
-#include "muster/runtime/leaf_operations.h"
-#include "muster/runtime/objects.h"
-#include "muster/tree/once.h"
-#include "muster/tree/visit.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/dist/communicator.h"
+#include "muster/runtime/joiner.h"
+#include "muster/runtime/leaf_operations.h"
+#include "muster/runtime/objects.h"
+#include "muster/tree/once.h"
+#include "muster/tree/visit.h"
 
 namespace muster::runtime {
 
@@ -67,14 +67,17 @@ struct Unmarked<Once<T>> {
 template <class... T>
 auto unmarked(std::tuple<T...> values) {
   if constexpr (sizeof...(T) == 1) return typename Unmarked<T...>::type(Unmarked<T...>::of(std::get<0>(values)));
-  else return std::apply([](auto&... value) { return std::tuple<typename Unmarked<T>::type...>(Unmarked<T>::of(value)...); }, values);
+  else
+    return std::apply(
+        [](auto&... value) { return std::tuple<typename Unmarked<T>::type...>(Unmarked<T>::of(value)...); }, values);
 }
 
 template <class... T>
 auto gather_for_metrics(const dist::Communicator& group, const std::optional<StepRows>& step, const T&... values) {
   static_assert(sizeof...(T) > 0, "gather_for_metrics takes at least one value");
   std::tuple<T...> all(values...);
-  LeafOperations operations(group, "gather_for_metrics", tree::leaves_of</*with_lists=*/true>(all), (tree::varies<T> || ...));
+  LeafOperations operations(group, "gather_for_metrics", tree::leaves_of</*with_lists=*/true>(all),
+                            (tree::varies<T> || ...));
   tree::visit(all, MetricsGatherer{operations, step});
   return unmarked(std::move(all));
 }

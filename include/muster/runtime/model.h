@@ -1,18 +1,18 @@
 #pragma once
 
-#include "muster/base/trace.h"
-#include "muster/parallel/managed_model.h"
-#include "muster/precision/policy.h"
-#include "muster/tree/visit.h"
-
-#include <torch/nn/module.h>
-
 #include <concepts>
 #include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <torch/nn/module.h>
+
+#include "muster/base/trace.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/precision/policy.h"
+#include "muster/tree/visit.h"
 
 namespace muster {
 
@@ -33,7 +33,8 @@ struct PreparedModel {
 /// Scope of one forward of the model: autocast is on, parameters are in place.
 class [[nodiscard]] ForwardScope {
  public:
-  explicit ForwardScope(PreparedModel& model) : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
+  explicit ForwardScope(PreparedModel& model)
+      : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
     model_.managed->enter_forward();
   }
   ForwardScope(const ForwardScope&) = delete;
@@ -49,9 +50,9 @@ class [[nodiscard]] ForwardScope {
 }  // namespace runtime
 
 /// A prepared module: call it like the module itself. A cheap handle to shared state.
-/// `model(x...)` and `model.run(...)` enter the forward scope of the strategy; `->`, `*` and ptr() give the bare module,
-/// with no scope and no communication, for everything that is not a forward.
-/// Thread safety: one thread at a time.
+/// `model(x...)` and `model.run(...)` enter the forward scope of the strategy; `->`, `*` and ptr() give the bare
+/// module, with no scope and no communication, for everything that is not a forward. Thread safety: one thread at a
+/// time.
 template <runtime::ModuleType M>
 class Model {
  public:
@@ -63,8 +64,7 @@ class Model {
   auto operator()(A&&... inputs) const {
     if constexpr (requires(M& module) { module.forward(converted(std::forward<A>(inputs))...); })
       return run_forward(converted(std::forward<A>(inputs))...);
-    else
-      return run_forward(input(std::forward<A>(inputs))...);
+    else return run_forward(input(std::forward<A>(inputs))...);
   }
 
   /// Runs any other function of the module: run(&Net::encode, x), or run([](Net& net, Tensor x) { ... }, x).
@@ -78,8 +78,7 @@ class Model {
       runtime::ForwardScope scope(*prepared_);
       if constexpr (std::invocable<F, M&, decltype(converted(std::forward<A>(inputs)))...>)
         return std::invoke(std::forward<F>(entry), *module_, converted(std::forward<A>(inputs))...);
-      else
-        return std::invoke(std::forward<F>(entry), *module_, input(std::forward<A>(inputs))...);
+      else return std::invoke(std::forward<F>(entry), *module_, input(std::forward<A>(inputs))...);
     }();
     tree::visit(outputs, [&](at::Tensor& tensor) { prepared_->policy.convert_output(tensor); });
     return outputs;
@@ -110,8 +109,7 @@ class Model {
         prepared_->policy.convert_input(tensor);
         return tensor;
       });
-    else
-      return input(std::forward<T>(value));
+    else return input(std::forward<T>(value));
   }
   template <class T>
   decltype(auto) input(T&& value) const {

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/tree/pack.h"
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include <utility>
-#include <vector>
+#include "muster/dist/communicator.h"
+#include "muster/tree/pack.h"
 
 /// Values that are sent as bytes: strings, numbers, and structures of them and of tensors; see tree/pack.h.
 namespace muster::runtime {
@@ -29,7 +29,8 @@ T broadcast_object(const dist::Communicator& group, const T& value, int source) 
 template <class T>
 std::vector<T> gather_object(const dist::Communicator& group, const T& value) {
   std::vector<T> all;
-  for (const auto& packed : for_objects(group).all_gather_uneven(tree::pack(value))) all.push_back(tree::unpack<T>(packed));
+  for (const auto& packed : for_objects(group).all_gather_uneven(tree::pack(value)))
+    all.push_back(tree::unpack<T>(packed));
   return all;
 }
 

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "muster/precision/options.h"
-
-#include <torch/optim/optimizer.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "muster/precision/options.h"
 
 namespace muster {
 
@@ -16,7 +16,7 @@ class LRScheduler;
 namespace runtime {
 class PreparedOptimizer;
 class SavedScheduler;
-}
+}  // namespace runtime
 
 /// A prepared optimizer: steps the user's optimizer on parameters and gradients where the strategy keeps them.
 /// A cheap handle to shared state. Thread safety: one thread at a time.
@@ -63,9 +63,10 @@ class Optimizer {
 class Scheduler {
  public:
   /// `step` and `step_by_metric` are what step() and step(metric) call; one of the two is empty.
-  Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric, std::shared_ptr<const runtime::SavedScheduler> saved,
-            std::shared_ptr<LRScheduler> inner = nullptr)
-      : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)), saved_(std::move(saved)), inner_(std::move(inner)) {}
+  Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric,
+            std::shared_ptr<const runtime::SavedScheduler> saved, std::shared_ptr<LRScheduler> inner = nullptr)
+      : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)), saved_(std::move(saved)),
+        inner_(std::move(inner)) {}
   /// Throws: UsageError (MU180) for a scheduler that needs a metric.
   void step() const;
   /// For ReduceLROnPlateau, Muster's or LibTorch's: the metric is averaged over ranks, so that all ranks change the

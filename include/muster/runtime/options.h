@@ -1,11 +1,5 @@
 #pragma once
 
-#include "muster/data/options.h"
-#include "muster/device/options.h"
-#include "muster/format/options.h"
-#include "muster/precision/options.h"
-#include "muster/strategy/options.h"
-
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -13,6 +7,12 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "muster/data/options.h"
+#include "muster/device/options.h"
+#include "muster/format/options.h"
+#include "muster/precision/options.h"
+#include "muster/strategy/options.h"
 
 namespace muster {
 
@@ -35,9 +35,9 @@ class Devices {
 
 /// How the gradients of a window of micro-batches on all ranks are combined.
 enum class GradientWeighting {
-  fixed,   ///< 1/num_steps per micro-batch, all ranks alike: Accelerate's rule, which gives short windows too little
-  mean,    ///< the mean over all samples of the window, if every loss is a mean over its micro-batch's samples
-  sum,     ///< the sum, if every loss is a sum over samples
+  fixed,  ///< 1/num_steps per micro-batch, all ranks alike: Accelerate's rule, which gives short windows too little
+  mean,   ///< the mean over all samples of the window, if every loss is a mean over its micro-batch's samples
+  sum,    ///< the sum, if every loss is a sum over samples
 };
 
 /// How gradients are accumulated over several micro-batches.
@@ -102,7 +102,8 @@ struct AcceleratorOptions {
   /// Off: a scheduler's step() always steps, whatever the optimizer does.
   bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";
-  /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's rng_types.
+  /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's
+  /// rng_types.
   SyncedGenerators synced_generators = {};
   /// Seconds that a rank waits at most for the others, in a collective and in the rendezvous. `muster run --timeout`
   /// and MUSTER_TIMEOUT replace the default; they must not contradict another value of the program (MU171).

@@ -1,21 +1,21 @@
 #pragma once
 
-#include "muster/data/loader.h"
-#include "muster/optim/scheduler.h"
-#include "muster/runtime/model.h"
-#include "muster/runtime/optimizer.h"
-
-#include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
-#include <torch/optim/schedulers/lr_scheduler.h>
-#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
-
 #include <concepts>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+
+#include "muster/data/loader.h"
+#include "muster/optim/scheduler.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/optimizer.h"
 
 namespace muster::runtime {
 
@@ -44,7 +44,8 @@ concept ModulePointer = requires(P p) {
 template <class T>
 concept Loader = is_data_loader<std::remove_cvref_t<T>>;
 template <class T>
-concept AnyModule = ModuleHolder<std::remove_cvref_t<T>> || ModulePointer<std::remove_cvref_t<T>> || ModuleType<std::remove_cvref_t<T>>;
+concept AnyModule =
+    ModuleHolder<std::remove_cvref_t<T>> || ModulePointer<std::remove_cvref_t<T>> || ModuleType<std::remove_cvref_t<T>>;
 template <class T>
 concept AnyOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
 template <class T>
@@ -60,8 +61,7 @@ auto hold(T&& object) {
   using V = std::remove_cvref_t<T>;
   if constexpr (std::is_lvalue_reference_v<T>)
     return std::shared_ptr<V>(std::shared_ptr<void>(), std::addressof(object));
-  else
-    return std::make_shared<V>(std::move(object));
+  else return std::make_shared<V>(std::move(object));
 }
 
 template <AnyModule T>
@@ -72,7 +72,8 @@ auto module_pointer(T&& object) {
   else {
     // The module may outlive the holder it came from: prepare(*Net()).
     if constexpr (std::is_lvalue_reference_v<T>)
-      if (auto owner = object.weak_from_this().lock()) return std::shared_ptr<V>(std::move(owner), std::addressof(object));
+      if (auto owner = object.weak_from_this().lock())
+        return std::shared_ptr<V>(std::move(owner), std::addressof(object));
     return hold(std::forward<T>(object));
   }
 }
@@ -98,9 +99,10 @@ auto prepare_one(Parts& parts, T&& object) {
     keep_loader(parts, loader.state());
     return loader;
   } else {
-    static_assert(Loader<T>,
-                  "prepare takes modules, optimizers, schedulers and muster::DataLoader; a torch::data loader hides its "
-                  "sampler: give muster::DataLoader its dataset");
+    static_assert(
+        Loader<T>,
+        "prepare takes modules, optimizers, schedulers and muster::DataLoader; a torch::data loader hides its "
+        "sampler: give muster::DataLoader its dataset");
   }
 }
 
@@ -108,19 +110,21 @@ auto prepare_one(Parts& parts, T&& object) {
 template <class T>
 auto finish_one(Parts& parts, T&& prepared) {
   using V = std::remove_cvref_t<T>;
-  if constexpr (std::same_as<V, std::shared_ptr<muster::LRScheduler>> || std::same_as<V, std::shared_ptr<torch::optim::LRScheduler>>)
+  if constexpr (std::same_as<V, std::shared_ptr<muster::LRScheduler>> ||
+                std::same_as<V, std::shared_ptr<torch::optim::LRScheduler>>)
     return prepare_scheduler(parts, std::forward<T>(prepared));
-  else
-    return std::forward<T>(prepared);
+  else return std::forward<T>(prepared);
 }
 
 template <class... T>
 auto prepare(Parts& parts, T&&... objects) {
   // Braces: left to right.
-  auto first = std::tuple<decltype(prepare_one(parts, std::forward<T>(objects)))...>{prepare_one(parts, std::forward<T>(objects))...};
+  auto first = std::tuple<decltype(prepare_one(parts, std::forward<T>(objects)))...>{
+      prepare_one(parts, std::forward<T>(objects))...};
   auto all = std::apply(
       [&](auto&&... one) {
-        return std::tuple<std::remove_cvref_t<decltype(finish_one(parts, std::move(one)))>...>{finish_one(parts, std::move(one))...};
+        return std::tuple<std::remove_cvref_t<decltype(finish_one(parts, std::move(one)))>...>{
+            finish_one(parts, std::move(one))...};
       },
       std::move(first));
   if constexpr (sizeof...(T) == 1) return std::get<0>(std::move(all));

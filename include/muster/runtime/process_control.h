@@ -1,7 +1,5 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-
 #include <concepts>
 #include <cstdint>
 #include <exception>
@@ -12,6 +10,8 @@
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "muster/dist/communicator.h"
 
 namespace muster {
 
@@ -78,7 +78,7 @@ auto first_here(const dist::Communicator& group, bool first, F&& f) {
     if (!failed) return share_outcome(group, failure);
     try {
       share_outcome(group, failure);
-    } catch (...) {   // another rank's failure, or a lost group: this rank's exception takes precedence
+    } catch (...) {  // another rank's failure, or a lost group: this rank's exception takes precedence
     }
     std::rethrow_exception(failed);
   };
@@ -112,7 +112,8 @@ struct TrialGroup {
 };
 
 template <class F>
-auto find_executable_batch_size(const dist::Communicator& group, const TrialGroup& trial, F&& f, const BatchSizeOptions& options) {
+auto find_executable_batch_size(const dist::Communicator& group, const TrialGroup& trial, F&& f,
+                                const BatchSizeOptions& options) {
   using R = std::invoke_result_t<F&, int64_t>;
   int64_t size = options.starting_batch_size;
   if (size < 1) size = smaller_batch_size(1, {[](int64_t) { return int64_t{0}; }, 0});
@@ -129,7 +130,7 @@ auto find_executable_batch_size(const dist::Communicator& group, const TrialGrou
     }
     trial.close();
     const auto outcome = settle_trial(group, error);
-    error = nullptr;   // the exception may hold the objects that filled the memory
+    error = nullptr;  // the exception may hold the objects that filled the memory
     if (outcome == Trial::fits) {
       if constexpr (std::is_void_v<R>) return size;
       else return std::make_pair(size, std::move(*result));

@@ -1,17 +1,17 @@
 #pragma once
 
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <c10/core/Device.h>
+
 #include "muster/base/format.h"
 #include "muster/base/format_text.h"
 #include "muster/dist/communicator.h"
 #include "muster/runtime/logger.h"
 #include "muster/runtime/process_control.h"
-
-#include <c10/core/Device.h>
-
-#include <memory>
-#include <string>
-#include <string_view>
-#include <utility>
 
 namespace muster::runtime {
 
@@ -47,23 +47,37 @@ class Processes {
   /// optional.
   /// A world of one rank always runs it; the same holds for the functions below.
   template <class F>
-  auto on_main_process(F f) const { return turn({Turn::Kind::main}, std::move(f)); }
+  auto on_main_process(F f) const {
+    return turn({Turn::Kind::main}, std::move(f));
+  }
   /// As above, for the first rank of each node.
   template <class F>
-  auto on_local_main_process(F f) const { return turn({Turn::Kind::local_main}, std::move(f)); }
+  auto on_local_main_process(F f) const {
+    return turn({Turn::Kind::local_main}, std::move(f));
+  }
   template <class F>
-  auto on_last_process(F f) const { return turn({Turn::Kind::last}, std::move(f)); }
+  auto on_last_process(F f) const {
+    return turn({Turn::Kind::last}, std::move(f));
+  }
   template <class F>
-  auto on_process(int index, F f) const { return turn({Turn::Kind::rank, index}, std::move(f)); }
+  auto on_process(int index, F f) const {
+    return turn({Turn::Kind::rank, index}, std::move(f));
+  }
   template <class F>
-  auto on_local_process(int index, F f) const { return turn({Turn::Kind::local_rank, index}, std::move(f)); }
+  auto on_local_process(int index, F f) const {
+    return turn({Turn::Kind::local_rank, index}, std::move(f));
+  }
 
   /// Runs `f` on the main rank first, then on the others; if it throws on the main rank, all ranks throw. Collective.
   template <class F>
-  auto main_process_first(F&& f) const { return first_here(group(), is_main(), std::forward<F>(f)); }
+  auto main_process_first(F&& f) const {
+    return first_here(group(), is_main(), std::forward<F>(f));
+  }
   /// As above, with the first rank of each node.
   template <class F>
-  auto local_main_process_first(F&& f) const { return first_here(group(), is_local_main(), std::forward<F>(f)); }
+  auto local_main_process_first(F&& f) const {
+    return first_here(group(), is_local_main(), std::forward<F>(f));
+  }
 
   /// Prints a line, on the main rank only: print("epoch {}: {:.2f}%", epoch, 100.0 * right / seen).
   template <class... A>

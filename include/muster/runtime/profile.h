@@ -1,17 +1,17 @@
 #pragma once
 
-#include "muster/base/trace.h"
-#include "muster/dist/communicator.h"
-
 #include <filesystem>
 #include <memory>
+
+#include "muster/base/trace.h"
+#include "muster/dist/communicator.h"
 
 namespace muster {
 
 /// What profile() records and where it writes.
 struct ProfileOptions {
-  bool operators = false;                        ///< record LibTorch's operators, too; they make the trace long
-  std::filesystem::path path = "trace.json";     ///< written by the main rank
+  bool operators = false;                     ///< record LibTorch's operators, too; they make the trace long
+  std::filesystem::path path = "trace.json";  ///< written by the main rank
 };
 
 namespace runtime {
@@ -40,7 +40,7 @@ class Profile {
   dist::Communicator group_;
   ProfileOptions options_;
   Trace::Clock::time_point begin_;
-  uint64_t operator_callback_ = 0;   // 0: none
+  uint64_t operator_callback_ = 0;  // 0: none
 };
 
 }  // namespace runtime

@@ -1,5 +1,19 @@
 #pragma once
 
+#include <concepts>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Device.h>
+
 #include "muster/checkpoint/options.h"
 #include "muster/data/loader.h"
 #include "muster/optim/options.h"
@@ -15,20 +29,6 @@
 #include "muster/runtime/profile.h"
 #include "muster/runtime/saving.h"
 #include "muster/runtime/torch_save.h"
-
-#include <c10/core/Device.h>
-
-#include <concepts>
-#include <filesystem>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <ranges>
-#include <string>
-#include <string_view>
-#include <tuple>
-#include <utility>
-#include <vector>
 
 namespace muster {
 
@@ -68,7 +68,6 @@ class Runtime : public runtime::Saving {
   int gradient_accumulation_steps() const;
   /// Throws: ConfigError (MU181) for less than one.
   void set_gradient_accumulation_steps(int steps);
-
   /// Gradients of these models stay local until the scope is destroyed; the next backward communicates their sum.
   template <class... M>
   [[nodiscard]] runtime::NoSyncScope no_sync(const Model<M>&... models) {
@@ -79,10 +78,8 @@ class Runtime : public runtime::Saving {
   [[nodiscard]] runtime::NoSyncScope no_backward_sync(const Model<M>& model, bool enabled = true) {
     return runtime::NoSyncScope({model.prepared()->managed}, enabled);
   }
-  /// Autocast for the runtime's precision, for code outside a model's forward, such as the loss; or autocast off,
-  /// inside one.
+  /// Autocast for the runtime's precision, for code outside a forward, such as the loss; or autocast off, inside one.
   [[nodiscard]] precision::AutocastScope autocast(AutocastOptions options = {}) const;
-
   /// Under "16-mixed", divides gradients by the scale of their loss; once, however often it is called. Clipping does it
   /// itself.
   /// Collective: as clipping, if there is one optimizer. If there are several, a rank whose loss did not use a model
@@ -102,12 +99,14 @@ class Runtime : public runtime::Saving {
   }
   double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options = {});
   /// As above, for each parameter group separately, with one max_norm or one for each.
-  std::vector<double> clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm, ClipOptions options = {});
+  std::vector<double> clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
+                                      ClipOptions options = {});
   /// Clamps every gradient element to [-clip_value, clip_value].
   template <class M>
-  void clip_grad_value_(const Model<M>& model, double clip_value) { clip_grad_value_(model.parameters(), clip_value); }
+  void clip_grad_value_(const Model<M>& model, double clip_value) {
+    clip_grad_value_(model.parameters(), clip_value);
+  }
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
-
   /// Clips the gradients of the optimizer's parameters, by norm (returned) or by value (returns 0).
   double clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
 
@@ -119,7 +118,8 @@ class Runtime : public runtime::Saving {
   /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks run different steps or one of them throws.
   /// Collective.
   template <class... M>
-  void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {}, const Model<M>&... models) {
+  void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
+                          const Model<M>&... models) {
     run_joined({models.prepared()->managed...}, f, options);
   }
   /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or as fast as a
@@ -129,15 +129,17 @@ class Runtime : public runtime::Saving {
   static DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {
     return muster::skip_first_batches(std::move(loader), batches);
   }
-
   /// While the returned object lives, ranks average parameters every few steps instead of gradients in every step.
   template <class M>
-  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, LocalSgdOptions options = {}) const { return LocalSGD(group(), model, options); }
+  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, LocalSgdOptions options = {}) const {
+    return LocalSGD(group(), model, options);
+  }
   /// Makes every BatchNorm in the model compute its statistics over all ranks in training; returns how many there are.
   /// Collective.
   template <class M>
-  int64_t convert_sync_batchnorm(const Model<M>& model) const { return muster::convert_sync_batchnorm(*model, group()); }
-
+  int64_t convert_sync_batchnorm(const Model<M>& model) const {
+    return muster::convert_sync_batchnorm(*model, group());
+  }
   /// Returns 0, 1, ... count - 1; after load_state(), without the epochs that the checkpoint has completed.
   auto epochs(int64_t count) { return std::views::iota(first_epoch(count), count); }
   /// Seeds all generators, with the same seed on every rank or with the rank added to it. Loaders prepared later
@@ -146,7 +148,8 @@ class Runtime : public runtime::Saving {
 
   /// Writes the model's weights as safetensors into `folder`: one file, or several and an index. Collective.
   template <class M>
-  void save_model(const Model<M>& model, const std::filesystem::path& folder, const SaveWeightsOptions& options = {}) const {
+  void save_model(const Model<M>& model, const std::filesystem::path& folder,
+                  const SaveWeightsOptions& options = {}) const {
     write_model(*model.prepared(), folder, options);
   }
   /// Runs `f` while the module's parameters hold their whole values, to be read or changed, on all ranks or the first.
@@ -157,7 +160,9 @@ class Runtime : public runtime::Saving {
     model.prepared()->managed->summon_full_params(std::forward<F>(f), options);
   }
   template <class M>
-  std::shared_ptr<M> unwrap_model(const Model<M>& model) const { return model.ptr(); }
+  std::shared_ptr<M> unwrap_model(const Model<M>& model) const {
+    return model.ptr();
+  }
 
   /// Empties these handles, so that the memory of their objects is freed once nothing else holds them. Begins a new
   /// accumulation window, and releases cached memory of accelerators.
@@ -171,7 +176,6 @@ class Runtime : public runtime::Saving {
   void call(void (C::*member)(P...), A&&... arguments) const {
     runtime::call_each(callbacks(), member, std::forward<A>(arguments)...);
   }
-
   /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Collective.
   template <class F>
   void profile(F&& f, const ProfileOptions& options = {}) const {
@@ -179,7 +183,6 @@ class Runtime : public runtime::Saving {
     std::forward<F>(f)();
     recording.write();
   }
-
   /// Returns every decision taken and its reason, one line each.
   std::string plan() const;
 
@@ -190,7 +193,8 @@ class Runtime : public runtime::Saving {
                   const UnevenInputsOptions& options);
   const std::shared_ptr<Trace>& trace() const;
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
-  void write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder, const SaveWeightsOptions& options) const;
+  void write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder,
+                   const SaveWeightsOptions& options) const;
 };
 
 }  // namespace muster

@@ -1,12 +1,5 @@
 #pragma once
 
-#include "muster/checkpoint/checkpoint.h"
-#include "muster/data/loader.h"
-#include "muster/runtime/atomic_load.h"
-#include "muster/runtime/model.h"
-#include "muster/runtime/optimizer.h"
-#include "muster/tree/state.h"
-
 #include <concepts>
 #include <functional>
 #include <memory>
@@ -15,13 +8,20 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/data/loader.h"
+#include "muster/runtime/atomic_load.h"
+#include "muster/runtime/model.h"
+#include "muster/runtime/optimizer.h"
+#include "muster/tree/state.h"
+
 namespace muster {
 
 namespace runtime {
 /// Where a state was read, and how it is loaded.
 struct LoadFrom {
-  const Checkpoint* checkpoint = nullptr;   ///< holds the sharded tensors; borrowed
-  bool strict = true;                       ///< a name that only the checkpoint or only the program has is an error
+  const Checkpoint* checkpoint = nullptr;  ///< holds the sharded tensors; borrowed
+  bool strict = true;                      ///< a name that only the checkpoint or only the program has is an error
 };
 }  // namespace runtime
 
@@ -38,10 +38,10 @@ class SavedItem {
   SavedItem(std::string name, const DataLoader<B>& loader) : SavedItem(of(std::move(name), loader.state())) {}
   template <Stateful T>
   SavedItem(std::string name, T& object)
-      : name_(std::move(name)),
-        save_([&object](auto&) -> State { return object.save_state(); }),
+      : name_(std::move(name)), save_([&object](auto&) -> State { return object.save_state(); }),
         load_([&object](const State& state, const auto&, runtime::AtomicLoad& load) {
-          load.now([&] { object.load_state(state); }, [&object, before = clone(object.save_state())] { object.load_state(before); });
+          load.now([&] { object.load_state(state); },
+                   [&object, before = clone(object.save_state())] { object.load_state(before); });
         }) {}
   template <class T>
     requires(std::is_arithmetic_v<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, std::string> ||
@@ -53,7 +53,9 @@ class SavedItem {
     } else {
       save_ = [&value](auto&) -> State { return value; };
       if constexpr (!std::is_const_v<std::remove_reference_t<T>>)
-        load_ = [&value](const State& state, const auto&, runtime::AtomicLoad& load) { load.at_end([&value, taken = taken_as<V>(state)] { value = taken; }); };
+        load_ = [&value](const State& state, const auto&, runtime::AtomicLoad& load) {
+          load.at_end([&value, taken = taken_as<V>(state)] { value = taken; });
+        };
     }
   }
   SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}

@@ -1,13 +1,5 @@
 #pragma once
 
-#include "muster/checkpoint/options.h"
-#include "muster/checkpoint/weights.h"
-#include "muster/runtime/gathering.h"
-#include "muster/runtime/options.h"
-#include "muster/runtime/prepare.h"
-#include "muster/runtime/saved_item.h"
-#include "muster/tree/state.h"
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -16,6 +8,14 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "muster/checkpoint/options.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/runtime/gathering.h"
+#include "muster/runtime/options.h"
+#include "muster/runtime/prepare.h"
+#include "muster/runtime/saved_item.h"
+#include "muster/tree/state.h"
 
 namespace muster {
 
@@ -84,7 +84,8 @@ class Saving : public Gathering {
   /// Loads items by name and returns the entries of the checkpoint that are not among them.
   /// Throws: CheckpointError MU209 for a name that the checkpoint does not have, if strict; MU247 if ranks opened
   /// different saves.
-  State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items = {}, const LoadStateOptions& options = {});
+  State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items = {},
+             const LoadStateOptions& options = {});
   /// As load_model(), under Fabric's name.
   template <class M>
   void load_raw(const std::filesystem::path& path, const Model<M>& model, const LoadStateOptions& options = {}) const {
@@ -100,7 +101,8 @@ class Saving : public Gathering {
   /// files; MU228 for names that only one of them has, if strict, and for values that do not fit, all listed; MU250 if
   /// ranks read different weights.
   template <class M>
-  LoadReport load_model(const Model<M>& model, const std::filesystem::path& path, const LoadStateDictOptions& options = {}) const {
+  LoadReport load_model(const Model<M>& model, const std::filesystem::path& path,
+                        const LoadStateDictOptions& options = {}) const {
     return load_weights(model.ptr(), path, options);
   }
   template <AnyModule M>
@@ -116,7 +118,8 @@ class Saving : public Gathering {
 
  private:
   void keep_object(SavedItem object);
-  LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path, const LoadStateDictOptions& options) const;
+  LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
+                          const LoadStateDictOptions& options) const;
 };
 
 }  // namespace runtime

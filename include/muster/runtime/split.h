@@ -1,13 +1,13 @@
 #pragma once
 
-#include "muster/tree/visit.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <optional>
 #include <ranges>
 #include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/tree/visit.h"
 
 namespace muster {
 

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "muster/runtime/model.h"
-#include "muster/runtime/optimizer.h"
-#include "muster/runtime/prepare.h"
-
-#include <torch/serialize/archive.h>
-
 #include <concepts>
 #include <memory>
 #include <utility>
+
+#include <torch/serialize/archive.h>
+
+#include "muster/runtime/model.h"
+#include "muster/runtime/optimizer.h"
+#include "muster/runtime/prepare.h"
 
 namespace muster::runtime {
 
@@ -46,9 +46,11 @@ template <typename Value, typename... SaveToArgs>
   requires muster::runtime::PreparedHandle<Value>
 void save(const Value&, SaveToArgs&&...) {
   static_assert(!muster::runtime::is_prepared_model<Value>,
-                "torch::save takes no prepared model: write its weights by save_model(model, folder) of the object that prepared it");
+                "torch::save takes no prepared model: write its weights by save_model(model, folder) of the object "
+                "that prepared it");
   static_assert(muster::runtime::is_prepared_model<Value>,
-                "torch::save takes no prepared optimizer: write it with the model by save_state or save of the object that prepared it");
+                "torch::save takes no prepared optimizer: write it with the model by save_state or save of the object "
+                "that prepared it");
 }
 
 }  // namespace torch

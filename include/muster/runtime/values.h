@@ -1,20 +1,20 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-#include "muster/parallel/managed_model.h"
-#include "muster/runtime/leaf_operations.h"
-#include "muster/runtime/objects.h"
-#include "muster/tree/visit.h"
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/scalar_tensor.h>
-
 #include <memory>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include "muster/dist/communicator.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/runtime/leaf_operations.h"
+#include "muster/runtime/objects.h"
+#include "muster/tree/visit.h"
 
 namespace muster::runtime {
 
@@ -65,7 +65,8 @@ T reduce(const dist::Communicator& group, const T& value, std::string_view op) {
     const auto number = at::scalar_tensor(value, std::is_floating_point_v<T> ? at::kDouble : at::kLong);
     return reduce(group, number, op).template item<T>();
   } else {
-    return each_leaf(group, "reduce", value, [&](const auto& leaf, const at::Tensor& t) { return reduce_tensor(leaf, t, op); });
+    return each_leaf(group, "reduce", value,
+                     [&](const auto& leaf, const at::Tensor& t) { return reduce_tensor(leaf, t, op); });
   }
 }
 
@@ -74,8 +75,9 @@ T broadcast(const dist::Communicator& group, const T& value, int source) {
   if constexpr (tree::plain_leaf<T>) {
     return broadcast_object(group, value, source);
   } else {
-    return each_leaf(group, "broadcast", value, [&](const auto& leaf, const at::Tensor& t) { return broadcast_tensor(leaf, t, source); },
-                     source);
+    return each_leaf(
+        group, "broadcast", value,
+        [&](const auto& leaf, const at::Tensor& t) { return broadcast_tensor(leaf, t, source); }, source);
   }
 }
 

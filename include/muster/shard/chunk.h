@@ -1,9 +1,9 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 /// How a length is split over ranks, as torch.chunk and FSDP split rows: rank r of W gets the r-th piece of ceil(length
 /// / W), so the last ones may be shorter or empty.
@@ -11,7 +11,7 @@ namespace muster::shard {
 
 /// A contiguous range.
 struct Chunk {
-  int64_t begin = 0;   ///< at most the whole length
+  int64_t begin = 0;  ///< at most the whole length
   int64_t length = 0;
   friend bool operator==(const Chunk&, const Chunk&) = default;
 };

@@ -1,18 +1,18 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "muster/dist/communicator.h"
 
 namespace muster {
 
 /// One axis of a mesh.
 struct MeshAxis {
   std::string name;
-  int size = 0;   ///< in the constructor, 0 for at most one axis: computed from the others
+  int size = 0;  ///< in the constructor, 0 for at most one axis: computed from the others
   friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };
 
@@ -23,8 +23,8 @@ struct MeshAxis {
 class DeviceMesh {
  public:
   /// Makes the groups of every axis. Collective: every rank of the group, with equal axes.
-  /// Throws: ConfigError (MU090) if the sizes do not multiply to the size of the group; ConfigError (MU091) for no axes, an empty or
-  /// repeated name, or a negative size.
+  /// Throws: ConfigError (MU090) if the sizes do not multiply to the size of the group; ConfigError (MU091) for no
+  /// axes, an empty or repeated name, or a negative size.
   DeviceMesh(dist::Communicator group, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const noexcept { return axes_; }
@@ -59,11 +59,11 @@ class DeviceMesh {
   size_t index_of(std::string_view axis) const;
   void make_groups();
 
-  dist::Communicator whole_;                  // of the constructor
+  dist::Communicator whole_;  // of the constructor
   std::vector<MeshAxis> axes_;
-  std::vector<int> strides_, coordinates_;    // per axis
+  std::vector<int> strides_, coordinates_;  // per axis
   std::vector<dist::Communicator> groups_;
-  int origin_ = 0;                            // rank in `whole_` of the place with all coordinates 0
+  int origin_ = 0;  // rank in `whole_` of the place with all coordinates 0
   bool sliced_ = false;
 };
 

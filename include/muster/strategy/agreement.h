@@ -1,11 +1,11 @@
 #pragma once
 
-#include "muster/dist/communicator.h"
-
 #include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "muster/dist/communicator.h"
 
 namespace muster::strategy {
 

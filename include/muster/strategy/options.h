@@ -1,12 +1,12 @@
 #pragma once
 
-#include "muster/parallel/options.h"
-
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "muster/parallel/options.h"
 
 namespace muster {
 
@@ -40,7 +40,8 @@ class Strategy {
   const std::variant<std::monostate, DDP, FSDP>& options() const noexcept { return options_; }
   /// The options if parameters, gradients or state are sharded, else nullptr.
   const FSDP* sharding() const noexcept { return std::get_if<FSDP>(&options_); }
-  static constexpr std::string_view kNames[] = {"auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "hsdp", "zero1", "zero2", "zero3"};
+  static constexpr std::string_view kNames[] = {
+      "auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "hsdp", "zero1", "zero2", "zero3"};
 
  private:
   explicit Strategy(std::string_view name);

@@ -1,19 +1,20 @@
 #pragma once
 
-#include "muster/base/environment.h"
-#include "muster/base/options.h"
-#include "muster/strategy/options.h"
-
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "muster/base/environment.h"
+#include "muster/base/options.h"
+#include "muster/strategy/options.h"
 
 namespace muster::strategy {
 
 /// The strategy that a launcher requests, apart from the variables that Accelerate's launcher sets.
 struct StrategyWish {
-  std::optional<std::string> name = {};       ///< name of the strategy
-  std::optional<std::string> sharding = {};   ///< options of sharded training: "unit_min_elements=1000,unit_classes=Block,Head"
+  std::optional<std::string> name = {};  ///< name of the strategy
+  std::optional<std::string> sharding =
+      {};  ///< options of sharded training: "unit_min_elements=1000,unit_classes=Block,Head"
 };
 
 /// Combines the strategy of the program (`told`), the launcher's request (`wish`) and Accelerate's variables, in this
@@ -30,9 +31,9 @@ std::vector<options::Description> sharded_option_descriptions();
 
 /// How Muster interprets a field of Accelerate's FSDP plugin or an argument of Lightning's FSDPStrategy.
 struct OriginalField {
-  std::string name;       ///< in Python; accepted as a name in StrategyWish::sharding
-  std::string variable;   ///< Accelerate's environment variable; may be empty
-  std::string taken_as;   ///< one sentence for the reference
+  std::string name;      ///< in Python; accepted as a name in StrategyWish::sharding
+  std::string variable;  ///< Accelerate's environment variable; may be empty
+  std::string taken_as;  ///< one sentence for the reference
 };
 std::vector<OriginalField> original_sharding_fields();
 

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "muster/dist/communicator.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/strategy/options.h"
-
-#include <memory>
-#include <string>
 
 namespace torch::nn {
 class Module;

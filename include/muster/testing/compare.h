@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster::testing {
 
@@ -12,6 +12,7 @@ std::string difference_in_bits(const at::Tensor& actual, const at::Tensor& expec
 
 /// Empty if |actual - expected| <= absolute + relative * |expected| everywhere; otherwise the first and the largest
 /// difference in words. NaN equals NaN.
-std::string difference(const at::Tensor& actual, const at::Tensor& expected, double relative = 1e-6, double absolute = 1e-6);
+std::string difference(const at::Tensor& actual, const at::Tensor& expected, double relative = 1e-6,
+                       double absolute = 1e-6);
 
 }  // namespace muster::testing

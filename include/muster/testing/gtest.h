@@ -1,9 +1,9 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <functional>
 #include <string>
+
+#include <gtest/gtest.h>
 
 #include "muster/dist/options.h"
 #include "muster/dist/rendezvous.h"
@@ -29,13 +29,14 @@ inline std::vector<RankResult> run_test_processes(int size, const std::function<
 }
 
 /// The same, and expects that every rank succeeds.
-inline void expect_processes(int size, const std::function<void(dist::Communicator)>& body, const std::string& label = {},
-                             const GroupOptions& group = {}) {
+inline void expect_processes(int size, const std::function<void(dist::Communicator)>& body,
+                             const std::string& label = {}, const GroupOptions& group = {}) {
   auto results = run_test_processes(size, body, label, group);
   for (std::size_t rank = 0; rank < results.size(); ++rank)
     EXPECT_TRUE(results[rank].ok()) << "rank " << rank << " ended with code " << results[rank].exit_code << ", signal "
                                     << results[rank].signal << (results[rank].timed_out ? ", out of time" : "")
-                                    << ", and wrote:\n" << results[rank].output;
+                                    << ", and wrote:\n"
+                                    << results[rank].output;
 }
 
 }  // namespace muster::testing

@@ -1,8 +1,5 @@
 #pragma once
 
-#include "muster/tree/stack.h"
-#include "muster/tree/visit.h"
-
 #include <array>
 #include <map>
 #include <optional>
@@ -11,6 +8,9 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "muster/tree/stack.h"
+#include "muster/tree/visit.h"
 
 namespace torch::data {
 template <typename Data, typename Target>
@@ -106,7 +106,8 @@ void collate_into(collated_t<S>& batch, const S& sample, const StackPlace& place
     detail::collate_parts(to, from, place);
   } else if constexpr (optional_like<V>) {
     if (first) sample.has_value() ? (void)(batch ? 0 : (batch.emplace(), 0)) : batch.reset();
-    if (batch.has_value() != sample.has_value()) throw_uneven("some samples have an optional value, others have none", place);
+    if (batch.has_value() != sample.has_value())
+      throw_uneven("some samples have an optional value, others have none", place);
     if (batch) collate_into<typename V::value_type>(*batch, *sample, place);
   } else if constexpr (map_like<V>) {
     if (first) std::erase_if(batch, [&](const auto& entry) { return !sample.contains(entry.first); });
@@ -132,17 +133,19 @@ void collate_into(collated_t<S>& batch, const S& sample, const StackPlace& place
     auto from = fields(sample);
     detail::collate_parts(to, from, place);
   } else {
-    static_assert(aggregate<V>,
-                  "muster cannot batch this type: add to it `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`");
+    static_assert(
+        aggregate<V>,
+        "muster cannot batch this type: add to it `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`");
   }
 }
 
 namespace detail {
 template <class To, class From>
 void collate_one(To& to, const From& from, const StackPlace& place) {
-  static_assert(std::same_as<collated_t<From>, To>,
-                "a struct's numbers and texts have no place in a batch of the same struct: make the field a tensor, use a tuple, "
-                "or give the dataset get_batch(indices, batch)");
+  static_assert(
+      std::same_as<collated_t<From>, To>,
+      "a struct's numbers and texts have no place in a batch of the same struct: make the field a tensor, use a tuple, "
+      "or give the dataset get_batch(indices, batch)");
   collate_into<From>(to, from, place);
 }
 

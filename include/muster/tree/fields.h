@@ -23,7 +23,8 @@ concept braces_take = requires { T{((void)I, Anything{})...}; };
 
 template <class T, std::size_t N>
 consteval bool takes() {
-  return []<std::size_t... I>(std::index_sequence<I...>) { return braces_take<T, I...>; }(std::make_index_sequence<N>());
+  return
+      []<std::size_t... I>(std::index_sequence<I...>) { return braces_take<T, I...>; }(std::make_index_sequence<N>());
 }
 
 template <class T, std::size_t N>
@@ -43,8 +44,9 @@ inline constexpr std::size_t field_count = detail::count_from<std::remove_cvref_
 template <class T>
 auto fields(T& t) {
   constexpr auto n = field_count<std::remove_cv_t<T>>;
-  static_assert(n > 0 && n <= 8,
-                "muster sees structs of one to eight fields: add `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`");
+  static_assert(
+      n > 0 && n <= 8,
+      "muster sees structs of one to eight fields: add `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`");
   if constexpr (n == 1) {
     auto& [a] = t;
     return std::tie(a);

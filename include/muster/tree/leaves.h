@@ -1,11 +1,11 @@
 #pragma once
 
-#include "muster/tree/visit.h"
-
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <vector>
+
+#include "muster/tree/visit.h"
 
 /// The paths of the tensors in a value, as text, so that ranks can compare their values before a collective.
 namespace muster::tree {
@@ -36,7 +36,8 @@ consteval bool varies() {
     return !plain_leaf<typename V::mapped_type>;
   } else if constexpr (list_like<V>) {
     using Element = std::ranges::range_value_t<V>;
-    if constexpr (std::is_array_v<V> || requires { std::tuple_size<V>::value; }) return varies<std::remove_cvref_t<Element>>();
+    if constexpr (std::is_array_v<V> || requires { std::tuple_size<V>::value; })
+      return varies<std::remove_cvref_t<Element>>();
     else return !plain_leaf<Element>;
   } else if constexpr (tuple_like<V>) {
     return AnyVaries<V>::value;
@@ -52,11 +53,13 @@ consteval bool varies() {
 template <class... T>
 struct AnyVaries<std::tuple<T...>> : std::bool_constant<(varies<std::remove_cvref_t<T>>() || ...)> {};
 template <class A, class B>
-struct AnyVaries<std::pair<A, B>> : std::bool_constant<varies<std::remove_cvref_t<A>>() || varies<std::remove_cvref_t<B>>()> {};
+struct AnyVaries<std::pair<A, B>>
+    : std::bool_constant<varies<std::remove_cvref_t<A>>() || varies<std::remove_cvref_t<B>>()> {};
 
 template <class K>
 std::string key_text(const K& key, size_t place) {
-  if constexpr (std::convertible_to<const K&, std::string_view>) return "\"" + std::string(std::string_view(key)) + "\"";
+  if constexpr (std::convertible_to<const K&, std::string_view>)
+    return "\"" + std::string(std::string_view(key)) + "\"";
   else if constexpr (std::is_enum_v<K>) return std::to_string(static_cast<long long>(key));
   else if constexpr (std::is_arithmetic_v<K>) return std::to_string(key);
   else return "entry " + std::to_string(place);
@@ -79,15 +82,21 @@ void add_leaves(const T& value, const std::string& path, std::vector<Leaf>& leav
   } else if constexpr (optional_like<T>) {
     if (value.has_value()) add_leaves<with_lists>(*value, path, leaves);
   } else if constexpr (variant_like<T>) {
-    std::visit([&](const auto& held) { add_leaves<with_lists>(held, path + "<" + std::to_string(value.index()) + ">", leaves); }, value);
+    std::visit(
+        [&](const auto& held) {
+          add_leaves<with_lists>(held, path + "<" + std::to_string(value.index()) + ">", leaves);
+        },
+        value);
   } else if constexpr (map_like<T>) {
     size_t place = 0;
-    for (const auto& [key, held] : value) add_leaves<with_lists>(held, path + "[" + key_text(key, place++) + "]", leaves);
+    for (const auto& [key, held] : value)
+      add_leaves<with_lists>(held, path + "[" + key_text(key, place++) + "]", leaves);
   } else if constexpr (plain_list<T>) {
     if (with_lists) leaves.push_back({path});
   } else if constexpr (list_like<T>) {
     size_t place = 0;
-    for (const auto& element : value) add_leaves<with_lists>(element, path + "[" + std::to_string(place++) + "]", leaves);
+    for (const auto& element : value)
+      add_leaves<with_lists>(element, path + "[" + std::to_string(place++) + "]", leaves);
   } else if constexpr (tuple_like<T>) {
     std::apply(parts, value);
   } else if constexpr (example_like<T>) {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "muster/tree/visit.h"
-
 #include <ATen/core/Tensor.h>
+
+#include "muster/tree/visit.h"
 
 namespace muster::tree {
 

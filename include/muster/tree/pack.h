@@ -1,15 +1,15 @@
 #pragma once
 
-#include "muster/tree/visit.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/tree/visit.h"
 
 namespace muster::tree {
 
@@ -45,7 +45,7 @@ class Unpacker {
 
  private:
   at::Tensor packed_;
-  int64_t end_ = 0;      // of the structure
+  int64_t end_ = 0;  // of the structure
   int64_t position_ = 0;
 };
 
@@ -81,8 +81,10 @@ void pack_into(Packer& to, const T& value) {
   } else if constexpr (target_less_example<V>) {
     each(value.data);
   } else {
-    static_assert(aggregate<V>, "muster cannot send this type: add to it `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`; "
-                                "texts are std::string");
+    static_assert(
+        aggregate<V>,
+        "muster cannot send this type: add to it `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`; "
+        "texts are std::string");
     std::apply(each, fields(value));
   }
 }

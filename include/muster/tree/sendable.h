@@ -1,7 +1,5 @@
 #pragma once
 
-#include "muster/tree/pack.h"
-
 #include <concepts>
 #include <cstddef>
 #include <ranges>
@@ -10,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+
+#include "muster/tree/pack.h"
 
 namespace muster::tree {
 
@@ -39,15 +39,22 @@ consteval bool alternatives_made(std::index_sequence<I...>) {
 template <class T>
 consteval bool can_be_sent() {
   using V = std::remove_cvref_t<T>;
-  if constexpr (tensor<V> || std::is_arithmetic_v<V> || std::is_enum_v<V> || std::same_as<V, std::string> || std::same_as<V, std::monostate>) return true;
+  if constexpr (tensor<V> || std::is_arithmetic_v<V> || std::is_enum_v<V> || std::same_as<V, std::string> ||
+                std::same_as<V, std::monostate>)
+    return true;
   else if constexpr (plain_leaf<V> || marked_once<V>) return false;
   else if constexpr (listed<V>) return detail::all_sent(std::type_identity<decltype(tensors_of(std::declval<V&>()))>());
-  else if constexpr (optional_like<V>) return requires { typename V::value_type; } && detail::can_be_made<decltype(*std::declval<V&>())>();
-  else if constexpr (variant_like<V>) return detail::alternatives_made<V>(std::make_index_sequence<std::variant_size_v<V>>());
-  else if constexpr (map_like<V>) return detail::can_be_made<typename V::key_type>() && detail::can_be_made<typename V::mapped_type>();
-  else if constexpr (std::ranges::range<V>) return !std::ranges::view<V> && detail::can_be_made<std::ranges::range_value_t<V>>();
+  else if constexpr (optional_like<V>)
+    return requires { typename V::value_type; } && detail::can_be_made<decltype(*std::declval<V&>())>();
+  else if constexpr (variant_like<V>)
+    return detail::alternatives_made<V>(std::make_index_sequence<std::variant_size_v<V>>());
+  else if constexpr (map_like<V>)
+    return detail::can_be_made<typename V::key_type>() && detail::can_be_made<typename V::mapped_type>();
+  else if constexpr (std::ranges::range<V>)
+    return !std::ranges::view<V> && detail::can_be_made<std::ranges::range_value_t<V>>();
   else if constexpr (tuple_like<V>) return detail::parts_sent<V>(std::make_index_sequence<std::tuple_size_v<V>>());
-  else if constexpr (example_like<V>) return can_be_sent<decltype(std::declval<V&>().data)>() && can_be_sent<decltype(std::declval<V&>().target)>();
+  else if constexpr (example_like<V>)
+    return can_be_sent<decltype(std::declval<V&>().data)>() && can_be_sent<decltype(std::declval<V&>().target)>();
   else if constexpr (target_less_example<V>) return can_be_sent<decltype(std::declval<V&>().data)>();
   else if constexpr (aggregate<V>) return detail::all_sent(std::type_identity<decltype(fields(std::declval<V&>()))>());
   else return false;

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/util/ArrayRef.h>
-
 #include <cstdint>
 #include <string>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 
 namespace muster::tree {
 

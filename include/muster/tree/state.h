@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <concepts>
 #include <cstdint>
 #include <string>
@@ -11,6 +9,8 @@
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace muster {
 
@@ -25,20 +25,20 @@ class State {
   enum class Kind : std::uint8_t { none, boolean, integer, number, text, tensor, list, map };
 
   State() = default;
-  State(bool value) : value_(value) {}                                                     // NOLINT(google-explicit-constructor)
+  State(bool value) : value_(value) {}  // NOLINT(google-explicit-constructor)
   /// An unsigned number keeps its bits: read it back as unsigned.
   template <std::integral T>
     requires(!std::same_as<T, bool>)
-  State(T value) : value_(static_cast<std::int64_t>(value)) {}                             // NOLINT(google-explicit-constructor)
+  State(T value) : value_(static_cast<std::int64_t>(value)) {}  // NOLINT(google-explicit-constructor)
   template <std::floating_point T>
-  State(T value) : value_(static_cast<double>(value)) {}                                   // NOLINT(google-explicit-constructor)
-  State(std::string value) : value_(std::move(value)) {}                                   // NOLINT(google-explicit-constructor)
-  State(std::string_view value) : value_(std::string(value)) {}                            // NOLINT(google-explicit-constructor)
-  State(const char* value) : value_(std::string(value)) {}                                 // NOLINT(google-explicit-constructor)
-  State(at::Tensor value) : value_(std::move(value)) {}                                    // NOLINT(google-explicit-constructor)
-  State(List value) : value_(std::move(value)) {}                                          // NOLINT(google-explicit-constructor)
+  State(T value) : value_(static_cast<double>(value)) {}         // NOLINT(google-explicit-constructor)
+  State(std::string value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
+  State(std::string_view value) : value_(std::string(value)) {}  // NOLINT(google-explicit-constructor)
+  State(const char* value) : value_(std::string(value)) {}       // NOLINT(google-explicit-constructor)
+  State(at::Tensor value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  State(List value) : value_(std::move(value)) {}                // NOLINT(google-explicit-constructor)
   /// Throws: CheckpointError (MU209) for a duplicate name.
-  State(Map value);                                                                        // NOLINT(google-explicit-constructor)
+  State(Map value);  // NOLINT(google-explicit-constructor)
 
   Kind kind() const noexcept { return static_cast<Kind>(value_.index()); }
   bool empty() const noexcept { return kind() == Kind::none; }
@@ -59,7 +59,8 @@ class State {
   template <class T>
   T as() const {
     if constexpr (std::same_as<T, bool>) return boolean();
-    else if constexpr (std::integral<T>) return static_cast<T>(fitting(sizeof(T) == sizeof(std::int64_t) || std::in_range<T>(integer())));
+    else if constexpr (std::integral<T>)
+      return static_cast<T>(fitting(sizeof(T) == sizeof(std::int64_t) || std::in_range<T>(integer())));
     else if constexpr (std::floating_point<T>) return static_cast<T>(number());
     else if constexpr (std::same_as<T, std::string>) return text();
     else return tensor();

@@ -1,10 +1,5 @@
 #pragma once
 
-#include "muster/tree/fields.h"
-#include "muster/tree/once.h"
-
-#include <ATen/core/Tensor.h>
-
 #include <concepts>
 #include <optional>
 #include <ranges>
@@ -14,8 +9,14 @@
 #include <utility>
 #include <variant>
 
-/// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants, torch::data::Example,
-/// and aggregates of up to eight fields, in any nesting, undeclared. Any other class lists its fields in one line:
+#include <ATen/core/Tensor.h>
+
+#include "muster/tree/fields.h"
+#include "muster/tree/once.h"
+
+/// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants,
+/// torch::data::Example, and aggregates of up to eight fields, in any nesting, undeclared. Any other class lists its
+/// fields in one line:
 ///   friend auto tensors_of(Batch& b) { return std::tie(b.image, b.boxes); }
 namespace muster::tree {
 
@@ -64,11 +65,11 @@ concept example_like = !std::is_aggregate_v<std::remove_cvref_t<T>> && requires(
 
 /// An Example without target.
 template <class T>
-concept target_less_example = !std::is_aggregate_v<std::remove_cvref_t<T>> && !example_like<T> &&
-                              requires(std::remove_cvref_t<T>& t) {
-                                typename std::remove_cvref_t<T>::DataType;
-                                t.data;
-                              };
+concept target_less_example =
+    !std::is_aggregate_v<std::remove_cvref_t<T>> && !example_like<T> && requires(std::remove_cvref_t<T>& t) {
+      typename std::remove_cvref_t<T>::DataType;
+      t.data;
+    };
 
 namespace detail {
 template <class T>
@@ -105,10 +106,12 @@ void visit(T& value, F&& f) {
     else tree::visit(value.value, f);
   } else if constexpr (listed<V>) {
     auto parts = tensors_of(const_cast<V&>(value));
-    std::apply([&](auto&... part) {
-      if constexpr (std::is_const_v<T>) (tree::visit(std::as_const(part), f), ...);
-      else (tree::visit(part, f), ...);
-    }, parts);
+    std::apply(
+        [&](auto&... part) {
+          if constexpr (std::is_const_v<T>) (tree::visit(std::as_const(part), f), ...);
+          else (tree::visit(part, f), ...);
+        },
+        parts);
   } else if constexpr (optional_like<V>) {
     if (value.has_value()) tree::visit(*value, f);
   } else if constexpr (variant_like<V>) {
@@ -133,7 +136,8 @@ void visit(T& value, F&& f) {
     std::apply([&](auto&... part) { (tree::visit(part, f), ...); }, parts);
   } else {
     static_assert(aggregate<V>,
-                  "muster cannot see the tensors of this type: add to it `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`");
+                  "muster cannot see the tensors of this type: add to it `friend auto tensors_of(T& t) { return "
+                  "std::tie(t.x, t.y); }`");
   }
 }
 

@@ -1,7 +1,7 @@
+#include <cstdio>
+
 #include <muster/base/error.h>
 #include <muster/cluster/cluster.h>
-
-#include <cstdio>
 
 int main() {
   const muster::Cluster alone = muster::read_cluster(muster::Environment{});
@@ -10,6 +10,7 @@ int main() {
   try {
     muster::read_cluster(muster::Environment{{"RANK", "x"}, {"WORLD_SIZE", "2"}});
   } catch (const muster::ConfigError& error) {
-    std::printf("world %d, rank %d of %d, refused by %s\n", alone.world_size, second.rank, second.world_size, error.id().substr(0, 2).c_str());
+    std::printf("world %d, rank %d of %d, refused by %s\n", alone.world_size, second.rank, second.world_size,
+                error.id().substr(0, 2).c_str());
   }
 }

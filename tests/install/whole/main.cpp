@@ -1,8 +1,7 @@
-#include <torch/torch.h>
+#include <cstdio>
 
 #include <muster/accelerator.h>
-
-#include <cstdio>
+#include <torch/torch.h>
 
 int main() {
   muster::Accelerator accelerator;
@@ -18,5 +17,6 @@ int main() {
     last = loss.item<double>();
     if (step == 0) first = last;
   }
-  std::printf("processes %d, loss fell: %s\n", static_cast<int>(accelerator.num_processes()), last < 0.1 * first ? "yes" : "no");
+  std::printf("processes %d, loss fell: %s\n", static_cast<int>(accelerator.num_processes()),
+              last < 0.1 * first ? "yes" : "no");
 }
