@@ -57,8 +57,8 @@ bench: setup
 tidy: setup
 	@tools/tidy.sh
 
-format:
-	@git ls-files '*.h' '*.cpp' | xargs clang-format-16 -i
+format: setup
+	@git ls-files '*.h' '*.cpp' | xargs .venv/bin/clang-format -i
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)

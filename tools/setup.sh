@@ -71,9 +71,9 @@ install_python() {
     pip_install ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "torch==$torch_version"
   fi
   local package wanted=()
-  for package in "$@"; do installed_python "$package" || wanted+=("$package"); done
+  for package in "$@"; do installed_python ${package/==/ } || wanted+=("$package"); done
   [ ${#wanted[@]} -eq 0 ] || { echo "setup: installing ${wanted[*]} into .venv"; pip_install "${wanted[@]}"; }
 }
 
 install_packages
-install_python numpy safetensors "$@"
+install_python numpy safetensors clang_format==16.0.6 "$@"

@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
-# clang-format and clang-tidy over the sources that git knows; with names, over those only.
+# clang-tidy over the sources that git knows; with names, over those only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}-tidy
-for tool in clang-format-16 clang-tidy-16 clang++-16; do
-  command -v $tool >/dev/null || { echo "tidy: $tool is missing: apt-get install -y clang-16 clang-tidy-16 clang-format-16" >&2; exit 1; }
+for tool in clang-tidy-16 clang++-16; do
+  command -v $tool >/dev/null || { echo "tidy: $tool is missing: apt-get install -y clang-16 clang-tidy-16" >&2; exit 1; }
 done
 status=0
 if [ $# -gt 0 ]; then sources=("$@"); else mapfile -t sources < <(git ls-files 'src/*.cpp' 'apps/*.cpp'); fi
-mapfile -t all < <(git ls-files '*.h' '*.cpp')
-clang-format-16 --dry-run --Werror "${all[@]}" || status=1
 [ -f "$build/build.ninja" ] || cmake --preset tidy -DMUSTER_PRECOMPILE=OFF >/dev/null
 printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy-16 -p "$build" --quiet --warnings-as-errors='*' 2>/dev/null || status=1
 exit $status
