@@ -21,7 +21,7 @@ int run(const std::string& name, int windows, int warm_up) {
       runtime.prepare(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-5)));
   const auto batch = bench::make_input(name, runtime.rank());
   std::atomic<int64_t> bytes{0};
-  runtime.group().observe([&](const muster::dist::OperationEvent& event) { bytes += event.bytes; });
+  runtime.group().observe([&](const muster::comm::OperationEvent& event) { bytes += event.bytes; });
   int64_t gradient_bytes = 0;
   for (const auto& parameter : net->parameters()) gradient_bytes += static_cast<int64_t>(parameter.nbytes());
   torch::Tensor loss;

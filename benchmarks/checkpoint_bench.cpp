@@ -13,8 +13,8 @@
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/cluster/cluster.h"
-#include "muster/dist/rendezvous.h"
-#include "muster/dist/thread_world.h"
+#include "muster/comm/rendezvous.h"
+#include "muster/comm/thread_world.h"
 #include "protocol.h"
 
 namespace {
@@ -43,7 +43,7 @@ torch::Tensor rows(const torch::Tensor& tensor, int rank, int world) {
 class Bench {
  public:
   explicit Bench(const fs::path& folder) {
-    group_ = muster::dist::connect(muster::read_cluster());
+    group_ = muster::comm::connect(muster::read_cluster());
     work_ = folder / (group_.size() > 1 ? std::string("ours") : "ours-" + std::to_string(::getpid()));
     if (group_.rank() == 0) fs::remove_all(work_);
     group_.barrier();
@@ -206,7 +206,7 @@ class Bench {
 
   void save_by_four(const fs::path& path) const {
     constexpr int kWorld = 4;
-    const auto failures = muster::dist::run_thread_world(kWorld, {}, [&](muster::dist::Communicator four) {
+    const auto failures = muster::comm::run_thread_world(kWorld, {}, [&](muster::comm::Communicator four) {
       muster::CheckpointContents part;
       for (int i = 0; i < kTensors; ++i)
         part.slices.push_back({name_of(i),
@@ -219,7 +219,7 @@ class Bench {
       if (failure) std::rethrow_exception(failure);
   }
 
-  muster::dist::Communicator group_;
+  muster::comm::Communicator group_;
   fs::path work_;
   std::vector<torch::Tensor> tensors_ = make_tensors();
   std::vector<torch::Tensor> own_, empty_, copies_;

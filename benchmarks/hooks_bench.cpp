@@ -4,7 +4,7 @@
 
 #include "models.h"
 #include "muster/cluster/cluster.h"
-#include "muster/dist/rendezvous.h"
+#include "muster/comm/rendezvous.h"
 #include "muster/optim/fused.h"
 #include "muster/parallel/reducer.h"
 #include "protocol.h"
@@ -13,7 +13,7 @@ namespace {
 
 template <class Net>
 int run(const std::string& name, const std::string& hook, int64_t columns, int steps, int warm_up) {
-  const auto group = muster::dist::connect(muster::read_cluster());
+  const auto group = muster::comm::connect(muster::read_cluster());
   torch::manual_seed(0);
   Net net;
   muster::parallel::DdpOptions options;
@@ -24,7 +24,7 @@ int run(const std::string& name, const std::string& hook, int64_t columns, int s
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-5));
   muster::optim::FusedOptimizer optimizer(adamw, {&reducer});
   std::atomic<int64_t> bytes = 0;
-  group.observe([&bytes](const muster::dist::OperationEvent& event) { bytes += event.bytes; });
+  group.observe([&bytes](const muster::comm::OperationEvent& event) { bytes += event.bytes; });
   const auto batch = bench::make_input(name, group.rank());
   const auto step = [&] {
     optimizer.zero_grad();

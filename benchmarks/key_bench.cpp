@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   std::unique_ptr<muster::parallel::ShardedModel> sharded;
   if (way == "resident")
     sharded = std::make_unique<muster::parallel::ShardedModel>(
-        *net, muster::dist::Communicator(),
+        *net, muster::comm::Communicator(),
         muster::parallel::ShardedOptions{.stage = muster::parallel::ShardStage::gradients});
   torch::Tensor loss;
   for (int i = 0; i < steps; ++i) {

@@ -47,7 +47,7 @@ int main() {
   const bool good = trains(compressed, false) && trains(compressed, true);
   auto hook = muster::parallel::make_comm_hook(
       [](const muster::parallel::GradientBucket& bucket,
-         const muster::dist::Communicator& group) -> muster::parallel::CommHook::Finish {
+         const muster::comm::Communicator& group) -> muster::parallel::CommHook::Finish {
         auto work = group.start_all_reduce(bucket.flat);
         return [work]() mutable { work.wait(); };
       });

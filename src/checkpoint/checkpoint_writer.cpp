@@ -18,10 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The same ranks with a sequence of operations of their own, so that the writer's do not mix with the training's.
-dist::Communicator apart(const dist::Communicator& group) {
+comm::Communicator apart(const comm::Communicator& group) {
   std::vector<int> ranks(static_cast<std::size_t>(group.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return group.size() > 1 ? group.as_library("a checkpoint writer").subgroup(ranks) : dist::Communicator();
+  return group.size() > 1 ? group.as_library("a checkpoint writer").subgroup(ranks) : comm::Communicator();
 }
 
 [[noreturn]] void raise_later(const std::exception_ptr& failure, const fs::path& folder) {
@@ -37,7 +37,7 @@ dist::Communicator apart(const dist::Communicator& group) {
 
 class CheckpointWriter::Worker {
  public:
-  Worker(const dist::Communicator& group, const WriteCheckpointOptions& options)
+  Worker(const comm::Communicator& group, const WriteCheckpointOptions& options)
       : rank_(group.rank()), group_(apart(group)), options_(options) {}
 
   ~Worker() {
@@ -114,7 +114,7 @@ class CheckpointWriter::Worker {
   }
 
   int rank_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   WriteCheckpointOptions options_;
   fs::path folder_, path_;
   checkpoint::RankParts parts_;
@@ -126,7 +126,7 @@ class CheckpointWriter::Worker {
   std::thread thread_;
 };
 
-CheckpointWriter::CheckpointWriter(const dist::Communicator& group, const WriteCheckpointOptions& options)
+CheckpointWriter::CheckpointWriter(const comm::Communicator& group, const WriteCheckpointOptions& options)
     : worker_(std::make_unique<Worker>(group, options)) {}
 CheckpointWriter::~CheckpointWriter() = default;
 

@@ -9,7 +9,7 @@
 
 #include "checkpoint/numbered_folder.h"
 #include "muster/base/error.h"
-#include "muster/dist/blame.h"
+#include "muster/comm/blame.h"
 #include "muster/format/atomic_file.h"
 #include "muster/format/atomic_folder.h"
 #include "muster/format/checksum.h"
@@ -76,12 +76,12 @@ std::optional<Failure> failure_in(const Json& message) {
 Json parse_message(const std::string& text) { return format::parse_json(text, "a message between ranks", "MU210"); }
 
 /// Rank 0's say, on all ranks: throws there what it says has failed.
-Json hear_rank_0(const dist::Communicator& group, const Json& said) {
+Json hear_rank_0(const comm::Communicator& group, const Json& said) {
   const Json heard = parse_message(group.as_library("what rank 0 says of a checkpoint")
                                        .broadcast_bytes(group.rank() == 0 ? format::to_text(said) : std::string()));
   const auto failure = failure_in(heard);
   if (!failure) return heard;
-  dist::blame(group, failure->rank, failure->message);
+  comm::blame(group, failure->rank, failure->message);
   raise(*failure);
 }
 
@@ -163,7 +163,7 @@ struct Draft {
 
 }  // namespace
 
-fs::path publish_together(const fs::path& folder, const dist::Communicator& group,
+fs::path publish_together(const fs::path& folder, const comm::Communicator& group,
                           const WriteCheckpointOptions& options, const WriteRank& write_rank,
                           const std::vector<format::SlicePart>& parts) {
   Draft draft;

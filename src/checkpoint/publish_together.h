@@ -5,7 +5,7 @@
 #include <string>
 
 #include "muster/checkpoint/options.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/format/manifest.h"
 
 namespace muster::checkpoint {
@@ -19,7 +19,7 @@ using WriteRank = std::function<format::FileMark(const std::filesystem::path& pa
 /// Returns the path of the checkpoint. `parts` are this rank's slices, which write_rank may fill in.
 /// Throws: as write_checkpoint, on all ranks alike.
 /// Collective: every rank of the group.
-std::filesystem::path publish_together(const std::filesystem::path& folder, const dist::Communicator& group,
+std::filesystem::path publish_together(const std::filesystem::path& folder, const comm::Communicator& group,
                                        const WriteCheckpointOptions& options, const WriteRank& write_rank,
                                        const std::vector<format::SlicePart>& parts);
 

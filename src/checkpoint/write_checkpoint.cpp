@@ -7,7 +7,7 @@
 namespace muster {
 
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
-                                       const dist::Communicator& group, const WriteCheckpointOptions& options) {
+                                       const comm::Communicator& group, const WriteCheckpointOptions& options) {
   checkpoint::RankParts parts;
   const auto write_rank = [&](const std::filesystem::path& part, const std::string& id) {
     auto planned = checkpoint::plan_rank(contents, group.rank(), folder);

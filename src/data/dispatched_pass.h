@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device_mover.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "pass.h"
 
 namespace muster::data {
@@ -27,7 +27,7 @@ class DispatchedPass : public OpenPass {
   void stop() noexcept override;
 
   std::unique_ptr<BatchBox> box_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   std::shared_ptr<BatchMaker> maker_;
   DeviceMover mover_;
   bool over_ = false;               // no rank gets another batch

@@ -9,7 +9,7 @@
 namespace muster::data {
 namespace {
 
-void synchronize(const dist::Communicator& group, at::Generator generator) {
+void synchronize(const comm::Communicator& group, at::Generator generator) {
   const std::scoped_lock lock(generator.mutex());
   const auto state = generator.get_state().clone();
   group.as_library("the state of a generator").broadcast(state, 0);
@@ -18,7 +18,7 @@ void synchronize(const dist::Communicator& group, at::Generator generator) {
 
 }  // namespace
 
-uint64_t agree(const dist::Communicator& group, const std::string& said, uint64_t seed) {
+uint64_t agree(const comm::Communicator& group, const std::string& said, uint64_t seed) {
   const auto all = group.as_library("comparing loaders").all_gather_bytes(std::to_string(seed) + ":" + said);
   auto text = [&](size_t rank) { return all[rank].substr(all[rank].find(':') + 1); };
   for (size_t rank = 1; rank < all.size(); ++rank)
@@ -30,7 +30,7 @@ uint64_t agree(const dist::Communicator& group, const std::string& said, uint64_
   return std::stoull(all.front());
 }
 
-void synchronize_generators(const dist::Communicator& group, c10::Device device, const SyncedGenerators& which) {
+void synchronize_generators(const comm::Communicator& group, c10::Device device, const SyncedGenerators& which) {
   if (which.cpu) synchronize(group, at::globalContext().defaultGenerator(at::kCPU));
   if (which.device && !device.is_cpu()) synchronize(group, at::globalContext().defaultGenerator(device));
 }

@@ -36,7 +36,7 @@ std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parame
   return lines;
 }
 
-void require_equal_lines(const dist::Communicator& group, const std::vector<std::string>& lines) {
+void require_equal_lines(const comm::Communicator& group, const std::vector<std::string>& lines) {
   std::string text;
   for (const auto& line : lines) text += line + '\n';
   const auto all = group.as_library("comparing what the ranks have built").all_gather_bytes(text);

@@ -40,13 +40,13 @@ CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors) {
   }
 }
 
-void CoalescedBroadcast::run(const dist::Communicator& ranks, int root) const {
+void CoalescedBroadcast::run(const comm::Communicator& ranks, int root) const {
   const auto group = ranks.as_library("buffers");
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
-  dist::Tag tag{.label = "buffers and frozen parameters",
+  comm::Tag tag{.label = "buffers and frozen parameters",
                 .leaves = static_cast<int32_t>(messages_.size()),
-                .source = dist::Source::library};
+                .source = comm::Source::library};
   for (const auto& message : messages_) {
     if (group.rank() == root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.places[i].copy_(message.tensors[i]);

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster::parallel {
 
@@ -15,7 +15,7 @@ class CoalescedBroadcast {
   explicit CoalescedBroadcast(std::vector<at::Tensor> tensors);
   bool empty() const { return messages_.empty(); }
   /// Collective.
-  void run(const dist::Communicator& group, int root = 0) const;
+  void run(const comm::Communicator& group, int root = 0) const;
 
  private:
   struct Message {

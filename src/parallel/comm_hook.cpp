@@ -9,9 +9,9 @@ namespace {
 
 class FunctionHook final : public CommHook {
  public:
-  using Start = std::function<Finish(const GradientBucket&, const dist::Communicator&)>;
+  using Start = std::function<Finish(const GradientBucket&, const comm::Communicator&)>;
   explicit FunctionHook(Start start) : start_(std::move(start)) {}
-  Finish start(const GradientBucket& bucket, const dist::Communicator& group) override { return start_(bucket, group); }
+  Finish start(const GradientBucket& bucket, const comm::Communicator& group) override { return start_(bucket, group); }
   std::string_view name() const override { return "custom"; }
 
  private:
@@ -21,9 +21,9 @@ class FunctionHook final : public CommHook {
 class CastHook final : public CommHook {
  public:
   explicit CastHook(at::ScalarType dtype) : dtype_(dtype) {}
-  Finish start(const GradientBucket& bucket, const dist::Communicator& group) override {
+  Finish start(const GradientBucket& bucket, const comm::Communicator& group) override {
     auto cast = bucket.flat.to(dtype_, /*non_blocking=*/false, /*copy=*/true);
-    auto work = group.start_all_reduce(cast, dist::ReduceOp::sum);
+    auto work = group.start_all_reduce(cast, comm::ReduceOp::sum);
     return [cast, work, flat = bucket.flat]() mutable {
       work.wait();
       flat.copy_(cast);

@@ -1,7 +1,7 @@
 #include <exception>
 
 #include "muster/base/error.h"
-#include "muster/dist/blame.h"
+#include "muster/comm/blame.h"
 #include "parallel/sharded_state.h"
 
 namespace muster::parallel {
@@ -19,12 +19,12 @@ std::string text_of(const std::exception_ptr& error) {
 }
 
 /// What some rank threw, with its rank; empty if none did. Collective.
-std::string first_failure(const dist::Communicator& group, const std::string& own) {
+std::string first_failure(const comm::Communicator& group, const std::string& own) {
   if (group.size() == 1) return own;
   const auto all = group.as_library("the end of summon_full_params").all_gather_bytes(own);
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty()) continue;
-    dist::blame(group, static_cast<int>(r), all[r]);
+    comm::blame(group, static_cast<int>(r), all[r]);
     return "rank " + std::to_string(r) + " of group " + group.name() + ": " + all[r];
   }
   return {};

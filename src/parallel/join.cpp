@@ -7,7 +7,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "muster/base/error.h"
-#include "muster/dist/blame.h"
+#include "muster/comm/blame.h"
 #include "parallel/join_session.h"
 
 namespace muster::parallel {
@@ -104,7 +104,7 @@ JoinSession::Next JoinSession::tell(JoinEvent event, int64_t model) {
   }
   if (next.failed >= 0 && event != JoinEvent::failed) {
     broken_ = true;
-    dist::blame(group_, next.failed, "MU119");
+    comm::blame(group_, next.failed, "MU119");
     throw UsageError("MU119", "the loop of rank " + std::to_string(next.failed) +
                                   " inside join_uneven_inputs threw; see that rank's error");
   }
@@ -113,7 +113,7 @@ JoinSession::Next JoinSession::tell(JoinEvent event, int64_t model) {
   return next;
 }
 
-void join_uneven_inputs(const dist::Communicator& group, const std::vector<std::shared_ptr<ManagedModel>>& models,
+void join_uneven_inputs(const comm::Communicator& group, const std::vector<std::shared_ptr<ManagedModel>>& models,
                         const std::function<void()>& f, const JoinOptions& options,
                         const std::function<void(int last_rank)>& then) {
   if (group.size() == 1) return f();

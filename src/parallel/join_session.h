@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/options.h"
 
 namespace muster::parallel {
@@ -32,7 +32,7 @@ class Joinable {
 class JoinSession {
  public:
   /// `models` is the number of models; every rank must pass the same.
-  JoinSession(const dist::Communicator& group, int64_t models, const JoinOptions& options)
+  JoinSession(const comm::Communicator& group, int64_t models, const JoinOptions& options)
       : group_(group.as_library("join_uneven_inputs")), models_(models), options_(options) {}
 
   /// What the ranks that are still active do next; `active` is 0 if none is.
@@ -59,7 +59,7 @@ class JoinSession {
   void check(int rank, const int64_t* said);
 
   bool broken_ = false;
-  dist::Communicator group_;
+  comm::Communicator group_;
   int last_rank_ = 0;
   int64_t models_;
   JoinOptions options_;

@@ -15,7 +15,7 @@
 
 namespace muster {
 
-LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group,
+LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, comm::Communicator group,
                    LocalSgdOptions options)
     : model_(model), group_(std::move(group)), options_(options), synced_before_(model.gradient_sync()) {
   if (options_.local_sgd_steps < 1)
@@ -63,7 +63,7 @@ void LocalSGD::average_values() {
       return value.scalar_type() == first.scalar_type() && value.device() == first.device();
     });
     const auto together = at::cat(std::vector<at::Tensor>(rest.begin(), others));
-    group_.as_library("averaging weights").all_reduce(together, dist::ReduceOp::mean);
+    group_.as_library("averaging weights").all_reduce(together, comm::ReduceOp::mean);
     int64_t at = 0;
     for (auto it = rest.begin(); it != others; ++it) {
       it->copy_(together.narrow(0, at, it->numel()));

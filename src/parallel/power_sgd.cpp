@@ -48,7 +48,7 @@ at::TensorOptions factor_options(const at::Tensor& flat) {
 class PowerSgdHook final : public CommHook {
  public:
   explicit PowerSgdHook(const PowerSgdOptions& options) : options_(options) {}
-  Finish start(const GradientBucket& bucket, const dist::Communicator& group) override;
+  Finish start(const GradientBucket& bucket, const comm::Communicator& group) override;
   std::string_view name() const override { return "powersgd"; }
   State save_state() const override;
   void load_state(const State& state) override;
@@ -68,8 +68,8 @@ class PowerSgdHook final : public CommHook {
   };
   BucketState& state_of(const GradientBucket& bucket);
   void lay_out(BucketState& state, const GradientBucket& bucket) const;
-  Finish start_whole(const GradientBucket& bucket, const dist::Communicator& group);
-  void finish(BucketState& state, const GradientBucket& bucket, const dist::Communicator& group);
+  Finish start_whole(const GradientBucket& bucket, const comm::Communicator& group);
+  void finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group);
   /// All buckets have come: what the round leaves counts from now on, unless its gradients were not finite.
   void end_round();
   static void restore(BucketState& state);
@@ -156,14 +156,14 @@ at::Tensor PowerSgdHook::drawn(const BucketState& state, size_t bucket, size_t i
   return first_factor(q.size(0), q.size(1), factor_seed(options_.seed, iteration_, bucket, i), state.flat_q.options());
 }
 
-CommHook::Finish PowerSgdHook::start_whole(const GradientBucket& bucket, const dist::Communicator& group) {
-  return [this, work = group.start_all_reduce(bucket.flat, dist::ReduceOp::sum), last = bucket.last]() mutable {
+CommHook::Finish PowerSgdHook::start_whole(const GradientBucket& bucket, const comm::Communicator& group) {
+  return [this, work = group.start_all_reduce(bucket.flat, comm::ReduceOp::sum), last = bucket.last]() mutable {
     work.wait();
     iteration_ += last;
   };
 }
 
-CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const dist::Communicator& group) {
+CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::Communicator& group) {
   if (iteration_ < options_.start_iteration) return start_whole(bucket, group);
   auto& state = state_of(bucket);
   if (options_.use_error_feedback) {
@@ -191,16 +191,16 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const dist::C
     }
     pair.p.copy_(at::matmul(pair.matrix.to(pair.q.scalar_type()), pair.q));
   }
-  std::vector<dist::Work> works;
-  if (state.flat_whole.numel() > 0) works.push_back(group.start_all_reduce(state.flat_whole, dist::ReduceOp::sum));
-  if (state.flat_p.numel() > 0) works.push_back(group.start_all_reduce(state.flat_p, dist::ReduceOp::sum));
+  std::vector<comm::Work> works;
+  if (state.flat_whole.numel() > 0) works.push_back(group.start_all_reduce(state.flat_whole, comm::ReduceOp::sum));
+  if (state.flat_p.numel() > 0) works.push_back(group.start_all_reduce(state.flat_p, comm::ReduceOp::sum));
   return [this, &state, &bucket, &group, works]() mutable {
     for (auto& work : works) work.wait();
     finish(state, bucket, group);
   };
 }
 
-void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, const dist::Communicator& group) {
+void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group) {
   int64_t at = 0;
   for (const auto& tensor : state.whole) {
     tensor.copy_(state.flat_whole.narrow(0, at, tensor.numel()).view(tensor.sizes()));
@@ -210,7 +210,7 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
     orthonormalize(pair.p);
     pair.q.copy_(at::matmul(pair.matrix.to(pair.p.scalar_type()).t(), pair.p));
   }
-  if (state.flat_q.numel() > 0) group.all_reduce(state.flat_q, dist::ReduceOp::sum);
+  if (state.flat_q.numel() > 0) group.all_reduce(state.flat_q, comm::ReduceOp::sum);
   for (auto& pair : state.pairs) pair.matrix.copy_(at::matmul(pair.p, pair.q.t()));
   if (options_.use_error_feedback) {
     // This rank put in 1/size of its gradient and got the mean of all: of the mean, 1/size is its own.

@@ -39,7 +39,7 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 
 class Reducer::Impl final : public Joinable {
  public:
-  Impl(torch::nn::Module& module, dist::Communicator group, DdpOptions options)
+  Impl(torch::nn::Module& module, comm::Communicator group, DdpOptions options)
       : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)),
         frozen_(select(all_, false)), buffers_(tensors_of(agreed_buffers())),
         replica_(select(all_, true), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
@@ -131,7 +131,7 @@ class Reducer::Impl final : public Joinable {
   }
 
   torch::nn::Module& module_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   DdpOptions options_;
   std::vector<NamedTensor> all_, frozen_;
   CoalescedBroadcast buffers_;
@@ -142,7 +142,7 @@ class Reducer::Impl final : public Joinable {
   bool shadowed_ = false;  // others' gradients since the session began
 };
 
-Reducer::Reducer(torch::nn::Module& module, dist::Communicator group, DdpOptions options)
+Reducer::Reducer(torch::nn::Module& module, comm::Communicator group, DdpOptions options)
     : impl_(std::make_unique<Impl>(module, std::move(group), options)) {}
 Reducer::~Reducer() = default;
 

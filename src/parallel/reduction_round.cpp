@@ -31,7 +31,7 @@ at::Tensor number(double value) {
 
 }  // namespace
 
-ReductionRound::ReductionRound(std::string name, Replica& replica, const dist::Communicator& group,
+ReductionRound::ReductionRound(std::string name, Replica& replica, const comm::Communicator& group,
                                const DdpOptions& options)
     : name_(std::move(name)), replica_(replica), group_(group), options_(options), scale_(number(1.0 / group.size())),
       graphs_(leaves_of(replica)), states_(replica.parameters().size()), pending_(replica.buckets().size()),
@@ -264,7 +264,7 @@ void ReductionRound::start_full_buckets(bool ends) {
 
 void ReductionRound::name_operations(const std::string& model) {
   const auto tag = [&](const std::string& what) {
-    return dist::Tag{.label = "gradients of " + model + ", " + what, .source = dist::Source::library};
+    return comm::Tag{.label = "gradients of " + model + ", " + what, .source = comm::Source::library};
   };
   flag_tag_ = tag("flags");
   late_tag_ = tag("late gradients");
@@ -277,7 +277,7 @@ void ReductionRound::join_job(std::shared_ptr<JobRounds> job, int64_t place) {
 }
 
 /// Joined ranks are in steps of different numbers.
-dist::Communicator ReductionRound::in_this_step(const dist::Tag& tag) const {
+comm::Communicator ReductionRound::in_this_step(const comm::Tag& tag) const {
   auto now = tag;
   now.gradient_step = session_ || shadow_ ? -1 : record_.step();
   return group_.tagged(std::move(now));
@@ -288,14 +288,14 @@ void ReductionRound::start_bucket(size_t bucket) {
   const auto group = in_this_step(bucket_tags_[bucket]);
   if (!comm_hook_) {
     finishes_.push_back(
-        [work = group.start_all_reduce(replica_.buckets()[bucket], dist::ReduceOp::sum)]() mutable { work.wait(); });
+        [work = group.start_all_reduce(replica_.buckets()[bucket], comm::ReduceOp::sum)]() mutable { work.wait(); });
     return;
   }
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
   if (hook_buckets_[bucket].last)
-    flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), dist::ReduceOp::sum);
+    flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), comm::ReduceOp::sum);
 }
 
 void ReductionRound::end_buckets() {
@@ -374,7 +374,7 @@ void ReductionRound::average_late() {
       sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin)
           .copy_(at::mul(found->second, scale_));
     }
-    in_this_step(late_tag_).all_reduce(sum, dist::ReduceOp::sum);
+    in_this_step(late_tag_).all_reduce(sum, comm::ReduceOp::sum);
     replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
   }
 }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/hook/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
@@ -34,7 +34,7 @@ namespace muster::parallel {
 class ReductionRound {
  public:
   /// Requires: all but the name outlive this object.
-  ReductionRound(std::string name, Replica& replica, const dist::Communicator& group, const DdpOptions& options);
+  ReductionRound(std::string name, Replica& replica, const comm::Communicator& group, const DdpOptions& options);
   ReductionRound(const ReductionRound&) = delete;
   ~ReductionRound();
 
@@ -84,7 +84,7 @@ class ReductionRound {
   void average_late();
   void start_full_buckets(bool ends = false);
   void name_operations(const std::string& model);
-  dist::Communicator in_this_step(const dist::Tag& tag) const;
+  comm::Communicator in_this_step(const comm::Tag& tag) const;
   void start_bucket(size_t bucket);
   void end_buckets();
   void write_flags();
@@ -97,19 +97,19 @@ class ReductionRound {
 
   std::string name_;
   Replica& replica_;
-  const dist::Communicator& group_;
+  const comm::Communicator& group_;
   const DdpOptions& options_;
   at::Tensor scale_;
   hook::GraphUse graphs_;
   std::vector<State> states_;
   std::vector<int64_t> pending_;        // per bucket: expected gradients that have not arrived
-  std::vector<dist::Tag> bucket_tags_;  // the tags of operations, without the step
-  dist::Tag flag_tag_, late_tag_;
+  std::vector<comm::Tag> bucket_tags_;  // the tags of operations, without the step
+  comm::Tag flag_tag_, late_tag_;
   std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
   std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
-  std::vector<dist::Communicator> hook_groups_;  // of each bucket
+  std::vector<comm::Communicator> hook_groups_;  // of each bucket
   std::vector<CommHook::Finish> finishes_;       // of the buckets that were started, in this order
-  dist::Work flag_work_;                         // under a hook
+  comm::Work flag_work_;                         // under a hook
   std::mutex mutex_;
   JoinSession* session_ = nullptr;
   int64_t number_ = -1;  // in the session

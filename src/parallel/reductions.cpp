@@ -17,7 +17,7 @@ Reductions::Reductions(const Units& units, const ShardSettings& settings)
 void Reductions::label(const std::string& model) {
   for (const auto u : order_)
     tags_[u] = {.label = "the gradients of " + model + "unit '" + units_[u]->name() + "'",
-                .source = dist::Source::library};
+                .source = comm::Source::library};
 }
 
 void Reductions::join_job(std::shared_ptr<JobRounds> job, int64_t place) {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "muster/dist/tag.h"
+#include "muster/comm/tag.h"
 #include "parallel/residency.h"
 #include "parallel/round_record.h"
 
@@ -51,7 +51,7 @@ class Reductions {
   size_t next_ = 0;  // index into order_
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
-  std::vector<dist::Tag> tags_;  // by unit, without the step
+  std::vector<comm::Tag> tags_;  // by unit, without the step
   RoundRecord record_;
   bool unrecorded_ = false;  // not within a backward
 };

@@ -36,10 +36,10 @@ void warn_of_lost_marks() {
 
 }  // namespace
 
-ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator group, ShardedOptions options)
-    : ShardedModel(module, std::move(group), dist::Communicator(), std::move(options)) {}
+ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator group, ShardedOptions options)
+    : ShardedModel(module, std::move(group), comm::Communicator(), std::move(options)) {}
 
-ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas,
+ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards, comm::Communicator replicas,
                            ShardedOptions options) {
   const auto settings = read_settings(options, shards.size());
   hook::install_key_fallback();
@@ -51,7 +51,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, dist::Communicator shards,
   const auto neighbours =
       settings.kept_over > 0
           ? DeviceMesh(shards, {{"stretch", 0}, {"neighbour", settings.kept_over}}).group("neighbour")
-          : dist::Communicator();
+          : comm::Communicator();
   state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
   state_->build(std::move(plans));
   state_->convert_buffers(buffers_to_convert(module, options));
@@ -122,7 +122,7 @@ double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameter
   if (state_->groups.shards.size() > 1) {
     if (!state_->units.empty()) sum = sum.to(state_->units.front()->piece(0).value.device());
     state_->groups.shards.as_library("the norm of sharded gradients")
-        .all_reduce(sum, std::isinf(p) ? dist::ReduceOp::max : dist::ReduceOp::sum);
+        .all_reduce(sum, std::isinf(p) ? comm::ReduceOp::max : comm::ReduceOp::sum);
   }
   return optim::rounded_power_sum(sum.cpu(), p);
 }

@@ -5,15 +5,15 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/sharded_options.h"
 
 namespace muster::parallel {
 
 /// The ranks over which a model is sharded, and those that hold the same part.
 struct ShardGroups {
-  dist::Communicator shards, replicas;
-  dist::Communicator neighbours = {};  ///< the ranks of `shards` that keep whole values, sharded among them, between
+  comm::Communicator shards, replicas;
+  comm::Communicator neighbours = {};  ///< the ranks of `shards` that keep whole values, sharded among them, between
                                        ///< forward and backward
   int size() const noexcept { return shards.size() * replicas.size(); }
   bool is_main() const noexcept { return shards.rank() == 0 && replicas.rank() == 0; }

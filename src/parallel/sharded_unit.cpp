@@ -179,7 +179,7 @@ void ShardedUnit::start_gather() {
 
 void ShardedUnit::finish_gather() {
   try {
-    std::exchange(work_, dist::Work()).wait();
+    std::exchange(work_, comm::Work()).wait();
   } catch (...) {
     state_ = UnitState::sharded;  // the next touch gathers again, and hears of the failure again
     if (!resident()) buffers_.lose(std::exchange(whole_, at::Tensor()));

@@ -108,7 +108,7 @@ class ShardedUnit {
   at::Tensor values_;  // this rank's part, in the dtype that is updated
   at::Tensor whole_;   // the memory that backs memory_, or that is gathered into
   at::Tensor share_;   // this rank's share of whole values that were freed
-  dist::Work work_;
+  comm::Work work_;
   UnitState state_ = UnitState::sharded;
   const char* purpose_ = "new values";
   bool leaves_share_ = false;

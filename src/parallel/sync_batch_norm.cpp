@@ -44,7 +44,7 @@ struct Statistics {
 };
 
 /// Means and squares round them on each rank, merged as Chan, Golub and LeVeque do: no difference of large sums.
-Statistics all_ranks(const dist::Communicator& group, const at::Tensor& input) {
+Statistics all_ranks(const comm::Communicator& group, const at::Tensor& input) {
   const auto channels = input.size(1), count = channels == 0 ? 0 : input.numel() / channels;
   auto own = at::zeros({2 * channels + 1}, input.options());
   if (count > 0) {
@@ -65,8 +65,8 @@ Statistics all_ranks(const dist::Communicator& group, const at::Tensor& input) {
 
 /// Keeps the group alive until backward has run.
 struct GroupHolder final : torch::CustomClassHolder {
-  explicit GroupHolder(dist::Communicator g) : group(std::move(g)) {}
-  dist::Communicator group;
+  explicit GroupHolder(comm::Communicator g) : group(std::move(g)) {}
+  comm::Communicator group;
 };
 
 at::ScalarType wide(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
@@ -81,7 +81,7 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& given_weight, const std::optional<at::Tensor>& given_bias,
                             const at::Tensor* running_mean, const at::Tensor* running_var, double momentum, double eps,
-                            const dist::Communicator* group) {
+                            const comm::Communicator* group) {
     const auto weight = given_weight.value_or(at::Tensor()), bias = given_bias.value_or(at::Tensor());
     const auto x = input.to(wide(input.scalar_type()));
     const auto now = all_ranks(*group, x);
@@ -129,7 +129,7 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
 /// Stands in for aten::batch_norm where its running mean is marked.
 class NormTakeover final : public hook::OperatorTakeover {
  public:
-  explicit NormTakeover(dist::Communicator group) : group_(std::move(group)) {}
+  explicit NormTakeover(comm::Communicator group) : group_(std::move(group)) {}
 
   bool run(std::string_view op, size_t arguments, torch::jit::Stack& stack) override {
     constexpr size_t kInput = 0, kWeight = 1, kBias = 2, kMean = 3, kVariance = 4, kTraining = 5, kMomentum = 6,
@@ -146,7 +146,7 @@ class NormTakeover final : public hook::OperatorTakeover {
   }
 
  private:
-  dist::Communicator group_;
+  comm::Communicator group_;
 };
 
 template <class Norm>
@@ -174,7 +174,7 @@ int64_t convert_norms(torch::nn::Module& module, const std::string& name,
 
 }  // namespace
 
-at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& input, const at::Tensor& weight,
+at::Tensor sync_batch_norm(const comm::Communicator& group, const at::Tensor& input, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var,
                            double momentum, double eps) {
   const auto optional = [](const at::Tensor& tensor) {
@@ -183,7 +183,7 @@ at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& in
   return SyncNorm::apply(input, optional(weight), optional(bias), &running_mean, &running_var, momentum, eps, &group);
 }
 
-int64_t convert_sync_batchnorm(torch::nn::Module& module, const dist::Communicator& group) {
+int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicator& group) {
   if (group.size() == 1) return 0;
   hook::install_key_fallback();
   // A group of its own: gradients of other layers may be on their way while these are summed.

@@ -125,7 +125,7 @@ void UnitGradients::fill_gaps() {
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.chunk()).copy_(flags);
 }
 
-void UnitGradients::start_reduction(const dist::Tag& tag) {
+void UnitGradients::start_reduction(const comm::Tag& tag) {
   BelowAutograd guard;
   if (flight_) settle();
   if (!collecting_) begin_collecting();
@@ -156,7 +156,7 @@ void UnitGradients::finish_scatter() {
   buffers_.give(std::exchange(flight_->rows, at::Tensor()));
   buffers_.give(std::exchange(flight_->sent, at::Tensor()));
   flight_->work = groups_.replicas.size() > 1 ? groups_.replicas.tagged(*flight_->tag).start_all_reduce(flight_->got)
-                                              : dist::Work();
+                                              : comm::Work();
 }
 
 void UnitGradients::settle() {

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "parallel/flat_buffers.h"
 #include "parallel/shard_layout.h"
 #include "parallel/sharded_settings.h"
@@ -46,7 +46,7 @@ class UnitGradients {
   void take(size_t i, const at::Tensor& flat, bool last = true);
   /// Starts to sum the waiting gradients over the ranks. Collective, until settle() returned.
   /// Requires: the tag outlives the reduction.
-  void start_reduction(const dist::Tag& tag);
+  void start_reduction(const comm::Tag& tag);
   bool under_way() const { return flight_.has_value(); }
   /// Waits for the sum over the shards, and starts the sum over the replicas.
   void finish_scatter();
@@ -67,10 +67,10 @@ class UnitGradients {
     int64_t padded;  // with the padding of the parameter's last block
   };
   struct Flight {
-    dist::Work work;
+    comm::Work work;
     at::Tensor rows, sent, got;
     bool direct = false, scattered = false;
-    const dist::Tag* tag = nullptr;
+    const comm::Tag* tag = nullptr;
   };
 
   int64_t row_length() const;

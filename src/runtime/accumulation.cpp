@@ -11,16 +11,16 @@
 namespace muster::runtime {
 namespace {
 
-double summed(const dist::Communicator& group, double mine) {
+double summed(const comm::Communicator& group, double mine) {
   strategy::Agreement agreement(group, "gradient accumulation");
-  agreement.ask(mine, dist::ReduceOp::sum);
+  agreement.ask(mine, comm::ReduceOp::sum);
   agreement.settle();
   return agreement.answer(0);
 }
 
 }  // namespace
 
-Accumulation::Accumulation(const GradientAccumulationOptions& options, dist::Communicator group)
+Accumulation::Accumulation(const GradientAccumulationOptions& options, comm::Communicator group)
     : options_(options), group_(std::move(group)) {
   set_num_steps(options.num_steps);
 }

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/runtime/options.h"
 #include "muster/tree/state.h"
 
@@ -29,7 +29,7 @@ struct MicroBatch {
 class Accumulation {
  public:
   /// Throws: ConfigError (MU181) for less than one step.
-  Accumulation(const GradientAccumulationOptions& options, dist::Communicator group);
+  Accumulation(const GradientAccumulationOptions& options, comm::Communicator group);
 
   /// Begins a micro-batch. `rescale` multiplies all gradients so far.
   void begin(const MicroBatch& batch, std::function<void(double)> rescale);
@@ -60,7 +60,7 @@ class Accumulation {
   void set_num_steps(int steps);
   /// Steps that a scheduler takes at the end of this window.
   int scheduler_steps() const noexcept { return options_.adjust_scheduler ? micro_batches_ : 1; }
-  void use_group(const dist::Communicator& group) { group_ = group; }
+  void use_group(const comm::Communicator& group) { group_ = group; }
   /// Inside join_uneven_inputs(), ranks may run out of batches, and nothing is communicated here. If other ranks
   /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.
   void set_joined(bool joined) noexcept;
@@ -84,7 +84,7 @@ class Accumulation {
   State state() const;
 
   GradientAccumulationOptions options_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   MicroBatch batch_;
   std::function<void(double)> rescale_;
   double count_ = 1;       // weight of this micro-batch

@@ -5,7 +5,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "muster/dist/hearsay.h"
+#include "muster/comm/hearsay.h"
 #include "muster/format/checksum.h"
 
 namespace muster::runtime {
@@ -28,12 +28,12 @@ bool AlikeGenerators::note_step() {
   if (group_.size() == 1 || steps_ == kSteps) return false;
   ++steps_;
   const uint64_t now = digest_of_state();
-  const auto heard = dist::heard(group_);
+  const auto heard = comm::heard(group_);
   const bool found = said_ != 0 && now != said_ &&
                      std::all_of(heard.begin(), heard.end(), [&](uint64_t word) { return word == said_; });
   if (found) steps_ = kSteps;
   said_ = steps_ == kSteps ? 0 : now;
-  dist::say(group_, said_);
+  comm::say(group_, said_);
   return found;
 }
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster::runtime {
 
@@ -12,13 +12,13 @@ namespace muster::runtime {
 /// Thread safety: one thread at a time.
 class AlikeGenerators {
  public:
-  explicit AlikeGenerators(dist::Communicator group) : group_(std::move(group)) {}
+  explicit AlikeGenerators(comm::Communicator group) : group_(std::move(group)) {}
   /// Called after an optimizer step. Returns true once: if all generators were in the same state at the step before,
   /// and this one has moved since.
   bool note_step();
 
  private:
-  dist::Communicator group_;
+  comm::Communicator group_;
   uint64_t said_ = 0;  // digest of the state at the step before; 0: none
   int steps_ = 0;
 };

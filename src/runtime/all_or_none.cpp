@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/dist/blame.h"
+#include "muster/comm/blame.h"
 #include "muster/runtime/process_control.h"
 
 namespace muster::runtime {
@@ -23,7 +23,7 @@ constexpr std::size_t kIdLength = 5;
 
 }  // namespace
 
-std::vector<std::string> all_or_none(const dist::Communicator& group, const std::string& what,
+std::vector<std::string> all_or_none(const comm::Communicator& group, const std::string& what,
                                      const std::function<std::string()>& f) {
   std::exception_ptr failed;
   std::string said;
@@ -39,7 +39,7 @@ std::vector<std::string> all_or_none(const dist::Communicator& group, const std:
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].front() != kFailed) continue;
     const auto message = all[rank].substr(1);
-    dist::blame(group, static_cast<int>(rank), message);
+    comm::blame(group, static_cast<int>(rank), message);
     throw_failure_of(rank, message);
   }
   for (auto& text : all) text.erase(0, 1);

@@ -60,7 +60,7 @@ State window_begin(const JobParts& parts) {
 
 /// Puts states that are alike on all ranks into the shared list, and others into the ranks' own; the other list gets
 /// nothing in their place.
-void divide(const dist::Communicator& group, State::List states, const std::string& name, CheckpointContents& job) {
+void divide(const comm::Communicator& group, State::List states, const std::string& name, CheckpointContents& job) {
   std::string mine(states.size() * sizeof(std::uint64_t), '\0');
   for (size_t i = 0; i < states.size(); ++i) {
     const auto value = digest(states[i]);

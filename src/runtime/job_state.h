@@ -9,8 +9,8 @@
 #include <c10/core/Device.h>
 
 #include "accumulation.h"
+#include "muster/comm/communicator.h"
 #include "muster/data/loader_state.h"
-#include "muster/dist/communicator.h"
 #include "muster/runtime/atomic_load.h"
 #include "muster/runtime/model.h"
 #include "muster/runtime/saved_item.h"
@@ -24,7 +24,7 @@ namespace muster::runtime {
 struct JobParts {
   std::shared_ptr<Accumulation> accumulation;
   c10::Device device;
-  dist::Communicator group;
+  comm::Communicator group;
   std::vector<std::shared_ptr<data::LoaderState>> loaders;
   std::vector<std::shared_ptr<PreparedModel>> models;
   std::vector<SavedItem> objects;

@@ -38,7 +38,7 @@ std::string in_words(const std::string& text) {
   return formatted("{} tensor{}{}", count, count == 1 ? "" : "s", count == 0 ? "" : " (" + places + ")");
 }
 
-void require_equal_places(const dist::Communicator& group, std::string_view verb,
+void require_equal_places(const comm::Communicator& group, std::string_view verb,
                           const std::vector<tree::Leaf>& leaves) {
   auto tag = group.tag();
   tag.label = "comparing the values of " + std::string(verb);
@@ -53,7 +53,7 @@ void require_equal_places(const dist::Communicator& group, std::string_view verb
 
 /// Where nothing compares the values first, the other ranks have begun with the first tensor: meeting them in another
 /// operation ends theirs with an error that quotes the label. Where all ranks refuse, all come out of it well.
-[[noreturn]] void refuse_undefined(const dist::Communicator& group, std::string_view verb, const tree::Leaf& leaf,
+[[noreturn]] void refuse_undefined(const comm::Communicator& group, std::string_view verb, const tree::Leaf& leaf,
                                    bool compared) {
   const auto what = formatted("{} of an undefined tensor{}", verb, leaf.path.empty() ? "" : " at " + leaf.path);
   auto tag = group.tag();
@@ -69,7 +69,7 @@ void require_equal_places(const dist::Communicator& group, std::string_view verb
 
 }  // namespace
 
-LeafOperations::LeafOperations(const dist::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves,
+LeafOperations::LeafOperations(const comm::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves,
                                bool varies, int source)
     : group_(group), tag_(group.tag()) {
   if (source >= 0 && source != group.rank())
@@ -81,7 +81,7 @@ LeafOperations::LeafOperations(const dist::Communicator& group, std::string_view
   tag_.leaves = static_cast<int32_t>(leaves.size());
 }
 
-dist::Communicator LeafOperations::next() {
+comm::Communicator LeafOperations::next() {
   ++tag_.leaf;
   return group_.tagged(tag_);
 }

@@ -16,7 +16,7 @@ at::Tensor with_rows(const at::Tensor& tensor) { return tensor.dim() == 0 ? tens
 
 }  // namespace
 
-at::Tensor gather_rows(const dist::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step) {
+at::Tensor gather_rows(const comm::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step) {
   const bool cut = per_sample(tensor, step);
   const auto all = !step || step->equal ? gather_tensor(group, tensor)
                                         : at::cat(group.all_gather_uneven(with_rows(tensor.detach())));

@@ -8,13 +8,13 @@
 
 namespace muster::runtime {
 
-dist::Communicator for_objects(const dist::Communicator& group) {
+comm::Communicator for_objects(const comm::Communicator& group) {
   auto tag = group.tag();
   if (tag.label.empty()) tag.label = "objects";
   return group.tagged(std::move(tag));
 }
 
-at::Tensor broadcast_packed(const dist::Communicator& group, const at::Tensor& packed, int source) {
+at::Tensor broadcast_packed(const comm::Communicator& group, const at::Tensor& packed, int source) {
   const bool here = group.rank() == source;
   auto tag = for_objects(group).tag();
   tag.leaves = 2;  // the size, then the bytes

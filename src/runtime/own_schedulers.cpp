@@ -25,7 +25,7 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> schedule
         nullptr,
         [plateau, group = group_](double metric) {
           const auto mean = at::scalar_tensor(metric, at::kDouble);
-          group.as_library("the metric of a scheduler").all_reduce(mean, dist::ReduceOp::mean);
+          group.as_library("the metric of a scheduler").all_reduce(mean, comm::ReduceOp::mean);
           plateau->step(mean.item<double>());
         },
         saved, scheduler);

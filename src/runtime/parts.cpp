@@ -19,11 +19,11 @@
 #include "muster/base/format.h"
 #include "muster/base/log.h"
 #include "muster/cluster/variables.h"
+#include "muster/comm/rendezvous.h"
 #include "muster/device/device.h"
 #include "muster/device/host_memory.h"
 #include "muster/device/processor.h"
 #include "muster/device/vector_math.h"
-#include "muster/dist/rendezvous.h"
 #include "muster/hook/half_lstm.h"
 #include "muster/launcher/devices.h"
 #include "muster/launcher/launch.h"
@@ -122,7 +122,7 @@ void Parts::connect() {
   GroupOptions meeting;
   meeting.rendezvous_timeout_seconds = meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   report_ = cluster::Report::open(cluster_.report_fd);
-  group_ = dist::connect(cluster_, meeting);
+  group_ = comm::connect(cluster_, meeting);
   observe_collectives();
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
@@ -134,7 +134,7 @@ void Parts::connect() {
 
 void Parts::observe_collectives() {
   if (cluster_.world_size == 1) return;
-  group_.observe([trace = trace_](const dist::OperationEvent& event) {
+  group_.observe([trace = trace_](const comm::OperationEvent& event) {
     if (trace->on()) trace->add({std::string(event.operation), "collectives", event.start, event.end, event.bytes});
   });
 }
@@ -174,7 +174,7 @@ std::shared_ptr<Accumulation> Parts::next_micro_batch() {
   return accumulation_;
 }
 
-void Parts::use_group(const dist::Communicator& group) {
+void Parts::use_group(const comm::Communicator& group) {
   group_ = group;
   accumulation_->use_group(group);
 }
@@ -230,7 +230,7 @@ void Parts::require_launched() const {
                                   " devices and has one process so far; call launch() before this");
 }
 
-const dist::Communicator& Parts::group() const {
+const comm::Communicator& Parts::group() const {
   require_launched();
   return group_;
 }

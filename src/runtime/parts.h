@@ -20,9 +20,9 @@
 #include "muster/base/trace.h"
 #include "muster/cluster/cluster.h"
 #include "muster/cluster/report.h"
+#include "muster/comm/communicator.h"
 #include "muster/data/loader.h"
 #include "muster/device/host_memory.h"
-#include "muster/dist/communicator.h"
 #include "muster/optim/scheduler.h"
 #include "muster/runtime/callback.h"
 #include "muster/runtime/metrics.h"
@@ -74,7 +74,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
   void set_seed(uint64_t seed, bool per_rank);
 
   const Cluster& cluster() const noexcept { return cluster_; }
-  const dist::Communicator& group() const;
+  const comm::Communicator& group() const;
   c10::Device device() const noexcept { return device_; }
   Precision precision() const noexcept { return options_.precision; }
   const std::shared_ptr<Accumulation>& accumulation() const;
@@ -83,7 +83,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
   /// Everything prepared from now on communicates in this group, which has the same ranks.
-  void use_group(const dist::Communicator& group);
+  void use_group(const comm::Communicator& group);
   /// Called after handles were emptied.
   void forget_freed();
   Saves& saves() noexcept { return saves_; }
@@ -118,7 +118,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
   RuntimeOptions options_;
   Cluster cluster_;
   c10::Device device_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
   std::shared_ptr<Accumulation> accumulation_;  // from connect() on

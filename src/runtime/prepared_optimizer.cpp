@@ -166,7 +166,7 @@ at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closur
     auto loss = closure();
     meet_other_ranks();
     auto mean = loss.detach().clone();
-    setting_.group.as_library("the mean loss of a closure").all_reduce(mean, dist::ReduceOp::mean);
+    setting_.group.as_library("the mean loss of a closure").all_reduce(mean, comm::ReduceOp::mean);
     return mean;
   });
 }

@@ -12,7 +12,7 @@
 #include "accumulation.h"
 #include "model_registry.h"
 #include "muster/base/trace.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/optim/fused.h"
 #include "muster/precision/grad_scaler.h"
 #include "muster/runtime/optimizer.h"
@@ -29,7 +29,7 @@ struct OptimizerSetting {
   std::shared_ptr<Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
   std::function<void()> before_round;  ///< before a reduction of gradients for which this rank has no loss
-  dist::Communicator group;
+  comm::Communicator group;
   std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all of them
   std::shared_ptr<ModelRegistry> registry;
   std::optional<GradScalerOptions> scaling;  ///< set if losses are scaled

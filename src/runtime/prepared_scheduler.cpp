@@ -63,7 +63,7 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlate
       nullptr,
       [scheduler, group = group_](double metric) {
         const auto mean = at::scalar_tensor(metric, at::kDouble);
-        group.as_library("the metric of a scheduler").all_reduce(mean, dist::ReduceOp::mean);
+        group.as_library("the metric of a scheduler").all_reduce(mean, comm::ReduceOp::mean);
         scheduler->step(static_cast<float>(mean.item<double>()));
       },
       saves_.add(std::make_shared<SavedScheduler>()));

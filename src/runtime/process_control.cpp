@@ -8,7 +8,7 @@
 #include <c10/util/Exception.h>
 
 #include "muster/base/error.h"
-#include "muster/dist/blame.h"
+#include "muster/comm/blame.h"
 #include "muster/runtime/logger.h"
 #include "muster/strategy/agreement.h"
 
@@ -27,12 +27,12 @@ void Logger::write(log::Level level, bool wanted, const std::string& text) const
 
 namespace runtime {
 
-void share_outcome(const dist::Communicator& group, const std::string& failure) {
+void share_outcome(const comm::Communicator& group, const std::string& failure) {
   const auto all = group.as_library("the outcome of a block that ranks run in turn").all_gather_bytes(failure);
   if (!failure.empty()) return;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
-    dist::blame(group, static_cast<int>(rank), all[rank]);
+    comm::blame(group, static_cast<int>(rank), all[rank]);
     throw UsageError("MU176",
                      "rank " + std::to_string(rank) +
                          " failed in a block that it runs before other ranks, or together with them: " + all[rank]);
@@ -58,7 +58,7 @@ void empty_device_cache() {
   if (at::accelerator::deviceCount() > 0) at::accelerator::emptyCache();
 }
 
-Trial settle_trial(const dist::Communicator& group, const std::exception_ptr& error) {
+Trial settle_trial(const comm::Communicator& group, const std::exception_ptr& error) {
   // A rank that lost the others because they left the try is no cause of its own.
   bool lost = false, memory = false;
   if (error) {
@@ -71,9 +71,9 @@ Trial settle_trial(const dist::Communicator& group, const std::exception_ptr& er
     }
   }
   strategy::Agreement agreement(group, "the outcome of a try of a batch size");
-  const auto full = agreement.ask(memory, dist::ReduceOp::max),
-             failed = agreement.ask(error && !memory && !lost, dist::ReduceOp::max),
-             left = agreement.ask(lost, dist::ReduceOp::max);
+  const auto full = agreement.ask(memory, comm::ReduceOp::max),
+             failed = agreement.ask(error && !memory && !lost, comm::ReduceOp::max),
+             left = agreement.ask(lost, comm::ReduceOp::max);
   agreement.settle();
   if (agreement.answer(failed) > 0) {
     if (error) std::rethrow_exception(error);

@@ -17,7 +17,7 @@ int Processes::local_rank() const { return parts_->cluster().local_rank; }
 int Processes::node_rank() const { return parts_->cluster().node_rank; }
 int Processes::world_size() const { return parts_->cluster().world_size; }
 c10::Device Processes::device() const { return parts_->device(); }
-const dist::Communicator& Processes::group() const { return parts_->group(); }
+const comm::Communicator& Processes::group() const { return parts_->group(); }
 void Processes::barrier() const { group().barrier(); }
 
 bool Processes::is_turn(const Parts& parts, const Turn& turn) {
@@ -54,7 +54,7 @@ void Processes::catch_signals() {
 int Processes::signal_received() {
   auto& flags = parts_->flags();
   strategy::Agreement agreement(group(), "signal_received");
-  agreement.ask(flags.signals ? flags.signals->received() : 0, dist::ReduceOp::max);
+  agreement.ask(flags.signals ? flags.signals->received() : 0, comm::ReduceOp::max);
   agreement.settle();
   return static_cast<int>(agreement.answer(0));
 }

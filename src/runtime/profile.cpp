@@ -47,7 +47,7 @@ std::string host_name() {
 }
 
 /// The main rank's machine and the moment, on its clock, at which it began.
-std::pair<std::string, int64_t> main_beginning(const dist::Communicator& group, Trace::Clock::time_point begin) {
+std::pair<std::string, int64_t> main_beginning(const comm::Communicator& group, Trace::Clock::time_point begin) {
   const auto told =
       group.as_library("the begin of a profile")
           .broadcast_bytes(std::to_string(Nanoseconds(begin.time_since_epoch()).count()) + " " + host_name());
@@ -57,7 +57,7 @@ std::pair<std::string, int64_t> main_beginning(const dist::Communicator& group, 
 
 }  // namespace
 
-Profile::Profile(std::shared_ptr<Trace> trace, const dist::Communicator& group, const ProfileOptions& options)
+Profile::Profile(std::shared_ptr<Trace> trace, const comm::Communicator& group, const ProfileOptions& options)
     : trace_(std::move(trace)), group_(group), options_(options) {
   group_.as_library("the begin of a profile").barrier();
   begin_ = Trace::Clock::now();

@@ -44,7 +44,7 @@ fs::path numbered_folder(const ProjectOptions& project) {
 
 /// Runs f on every rank, and what it prepared for the end; all of them throw if one does, and undo. Collective.
 template <class F>
-void together(const dist::Communicator& group, AtomicLoad& load, F&& f) {
+void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
   try {
     all_or_none(group, "loading a checkpoint", [&] { return f(), std::string(); });
   } catch (...) {
@@ -56,7 +56,7 @@ void together(const dist::Communicator& group, AtomicLoad& load, F&& f) {
 
 /// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike.
 /// Collective.
-fs::path latest_of_all(const dist::Communicator& group, const fs::path& folder) {
+fs::path latest_of_all(const comm::Communicator& group, const fs::path& folder) {
   constexpr char kFound = '+', kNone = '-', kFailed = '!';
   std::string said;
   if (group.rank() == 0) try {
@@ -74,7 +74,7 @@ fs::path latest_of_all(const dist::Communicator& group, const fs::path& folder) 
 
 /// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes:
 /// what is wrong with one share is an error on all ranks before anything is handed out. Collective.
-Checkpoint opened_alike(const dist::Communicator& group, const fs::path& folder, const Cluster& cluster) {
+Checkpoint opened_alike(const comm::Communicator& group, const fs::path& folder, const Cluster& cluster) {
   std::optional<Checkpoint> checkpoint;
   const ReadCheckpointOptions how{
       .check = CheckpointCheck::share, .part = cluster.local_rank, .parts = cluster.local_world_size};

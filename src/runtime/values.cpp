@@ -37,7 +37,7 @@ std::vector<int64_t> words_of(const std::string& bytes) {
 }
 
 /// The same leaf, for what has to be known of it first.
-dist::Communicator labelled(const dist::Communicator& group, const char* label) {
+comm::Communicator labelled(const comm::Communicator& group, const char* label) {
   auto tag = group.tag();
   tag.label = label;
   return group.tagged(std::move(tag));
@@ -54,25 +54,25 @@ void require_shape(const std::vector<int64_t>& words, int source) {
 
 }  // namespace
 
-at::Tensor gather_tensor(const dist::Communicator& group, const at::Tensor& tensor) {
+at::Tensor gather_tensor(const comm::Communicator& group, const at::Tensor& tensor) {
   const auto rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
   return at::cat(group.all_gather(rows.detach()).unbind(0));
 }
 
-at::Tensor stack_tensor(const dist::Communicator& group, const at::Tensor& tensor) {
+at::Tensor stack_tensor(const comm::Communicator& group, const at::Tensor& tensor) {
   return group.all_gather(tensor.detach());
 }
 
-at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tensor, std::string_view op) {
-  const auto how = dist::parse_reduce_op(op);
-  const bool grows = (how == dist::ReduceOp::sum || how == dist::ReduceOp::product) &&
+at::Tensor reduce_tensor(const comm::Communicator& group, const at::Tensor& tensor, std::string_view op) {
+  const auto how = comm::parse_reduce_op(op);
+  const bool grows = (how == comm::ReduceOp::sum || how == comm::ReduceOp::product) &&
                      at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
   auto result = tensor.detach().to(grows ? at::kLong : tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   group.all_reduce(result, how);
   return result;
 }
 
-at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& tensor, int source) {
+at::Tensor broadcast_tensor(const comm::Communicator& group, const at::Tensor& tensor, int source) {
   const bool here = group.rank() == source;
   const auto words = words_of(
       labelled(group, "the shape of a tensor").broadcast_bytes(here ? shape_bytes(tensor) : std::string(), source));
@@ -85,7 +85,7 @@ at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& t
   return result;
 }
 
-at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor, const PadOptions& options) {
+at::Tensor pad_tensor(const comm::Communicator& group, const at::Tensor& tensor, const PadOptions& options) {
   const auto rows = tensor.dim() == 0 ? tensor.reshape({1}) : tensor;
   if (options.dim >= rows.dim() || options.dim < -rows.dim())
     throw ConfigError("MU060",
@@ -93,7 +93,7 @@ at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor,
                                 options.dim, c10::Join(", ", tensor.sizes())));
   const auto dim = at::maybe_wrap_dim(options.dim, rows.dim());
   auto longest = at::tensor(rows.size(dim), at::kLong);
-  labelled(group, "the longest of a dimension").all_reduce(longest, dist::ReduceOp::max);
+  labelled(group, "the longest of a dimension").all_reduce(longest, comm::ReduceOp::max);
   const auto missing = longest.item<int64_t>() - rows.size(dim);
   if (missing == 0) return tensor;
   auto shape = rows.sizes().vec();

@@ -22,7 +22,7 @@ at::Tensor stand_in(const at::Tensor& like, at::ScalarType dtype) {
 
 }  // namespace
 
-WeightStream::WeightStream(const PreparedModel& model, dist::Communicator group) : group_(std::move(group)) {
+WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group) : group_(std::move(group)) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> shown;
   for (auto& part : model.managed->parts()) {
     const auto* parameter = part.parameter.unsafeGetTensorImpl();

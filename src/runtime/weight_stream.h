@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "muster/checkpoint/weights.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/runtime/model.h"
 
 namespace muster::runtime {
@@ -13,7 +13,7 @@ namespace muster::runtime {
 /// A model's weights for a file that one rank writes: sharded tensors are gathered one at a time.
 class WeightStream {
  public:
-  WeightStream(const PreparedModel& model, dist::Communicator group);
+  WeightStream(const PreparedModel& model, comm::Communicator group);
 
   /// Calls `write` on the main rank, with all tensors and the function that returns their values; meanwhile the other
   /// ranks send their parts.
@@ -26,7 +26,7 @@ class WeightStream {
   at::Tensor value_of(const at::Tensor& tensor) const;
   int64_t agree(int64_t next) const;
 
-  dist::Communicator group_;
+  comm::Communicator group_;
   NamedTensors tensors_;                             // with a placeholder for each sharded parameter
   std::vector<parallel::ParameterPart> parts_;       // one part of each sharded parameter
   std::unordered_map<const void*, size_t> part_of_;  // by the placeholder's memory

@@ -50,7 +50,7 @@ std::vector<MeshAxis> with_free_axis(std::vector<MeshAxis> axes, int ranks) {
 
 }  // namespace
 
-DeviceMesh::DeviceMesh(dist::Communicator group, std::vector<MeshAxis> axes)
+DeviceMesh::DeviceMesh(comm::Communicator group, std::vector<MeshAxis> axes)
     : whole_(std::move(group)), axes_(with_free_axis(std::move(axes), whole_.size())) {
   strides_.resize(axes_.size());
   int stride = 1;
@@ -87,7 +87,7 @@ size_t DeviceMesh::index_of(std::string_view axis) const {
 
 int DeviceMesh::size(std::string_view axis) const { return axes_[index_of(axis)].size; }
 int DeviceMesh::coordinate(std::string_view axis) const { return coordinates_[index_of(axis)]; }
-const dist::Communicator& DeviceMesh::group(std::string_view axis) const { return groups_[index_of(axis)]; }
+const comm::Communicator& DeviceMesh::group(std::string_view axis) const { return groups_[index_of(axis)]; }
 
 int DeviceMesh::rank_at(const std::vector<int>& coordinates) const {
   bool fine = coordinates.size() == axes_.size();

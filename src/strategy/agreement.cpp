@@ -7,7 +7,7 @@
 
 namespace muster::strategy {
 
-std::size_t Agreement::ask(double mine, dist::ReduceOp op) {
+std::size_t Agreement::ask(double mine, comm::ReduceOp op) {
   mine_.push_back(mine);
   ops_.push_back(op);
   return mine_.size() - 1;
@@ -23,17 +23,17 @@ void Agreement::settle() {
     double result = values[i];
     for (int rank = 1; rank < group_.size(); ++rank) {
       const double other = values[static_cast<std::size_t>(rank) * count + i];
-      if (ops_[i] == dist::ReduceOp::max) result = std::max(result, other);
-      else if (ops_[i] == dist::ReduceOp::min) result = std::min(result, other);
+      if (ops_[i] == comm::ReduceOp::max) result = std::max(result, other);
+      else if (ops_[i] == comm::ReduceOp::min) result = std::min(result, other);
       else result += other;
     }
     answers_[i] = result;
   }
 }
 
-bool any_rank(const dist::Communicator& group, std::string label, bool mine) {
+bool any_rank(const comm::Communicator& group, std::string label, bool mine) {
   Agreement agreement(group, std::move(label));
-  agreement.ask(mine, dist::ReduceOp::max);
+  agreement.ask(mine, comm::ReduceOp::max);
   agreement.settle();
   return agreement.answer(0) > 0;
 }

@@ -16,7 +16,7 @@ class SingleStrategy final : public TrainingStrategy {
   explicit SingleStrategy(std::string reason) : reason_(std::move(reason)) {}
   std::string_view name() const override { return "single"; }
   std::string reason() const override { return reason_; }
-  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const dist::Communicator&) const override {
+  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const comm::Communicator&) const override {
     return std::make_shared<parallel::Single>(module);
   }
 
@@ -30,7 +30,7 @@ class DdpStrategy final : public TrainingStrategy {
   std::string_view name() const override { return "ddp"; }
   std::string reason() const override { return reason_; }
   std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module,
-                                                 const dist::Communicator& group) const override {
+                                                 const comm::Communicator& group) const override {
     return std::make_shared<parallel::Reducer>(module, group, options_);
   }
 
@@ -46,7 +46,7 @@ class FsdpStrategy final : public TrainingStrategy {
   std::string_view name() const override { return name_; }
   std::string reason() const override { return "asked for"; }
   std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module,
-                                                 const dist::Communicator& group) const override {
+                                                 const comm::Communicator& group) const override {
     if (group_size_ == group.size()) return std::make_shared<parallel::ShardedModel>(module, group, options_);
     const DeviceMesh mesh(group, {{"replicate", 0}, {"shard", group_size_}});
     return std::make_shared<parallel::ShardedModel>(module, mesh.group("shard"), mesh.group("replicate"), options_);

@@ -3,13 +3,13 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/dist/thread_world.h"
+#include "muster/comm/thread_world.h"
 #include "muster/testing/world.h"
 
 namespace muster::testing {
 
-void run_threads(int size, uint64_t seed, const std::function<void(dist::Communicator)>& body) {
-  auto errors = dist::run_thread_world(size, {.seed = seed}, body);
+void run_threads(int size, uint64_t seed, const std::function<void(comm::Communicator)>& body) {
+  auto errors = comm::run_thread_world(size, {.seed = seed}, body);
   for (int rank = 0; rank < size; ++rank) {
     if (!errors[rank]) continue;
     auto place = formatted("rank {} of {} threads, seed {}", rank, size, seed);

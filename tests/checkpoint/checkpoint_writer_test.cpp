@@ -4,7 +4,7 @@
 #include "checkpoint/checkpoint_cases.h"
 #include "checkpoint/rank_parts.h"
 #include "format/checks.h"
-#include "muster/dist/thread_world.h"
+#include "muster/comm/thread_world.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
@@ -19,7 +19,7 @@ using checks::ScratchFolder;
 TEST(CheckpointWriter, SavesWhatWasThereAtTheStart) {
   for (int world = 1; world <= 4; ++world) {
     ScratchFolder folder;
-    testing::run_threads(world, 0, [&](dist::Communicator group) {
+    testing::run_threads(world, 0, [&](comm::Communicator group) {
       CheckpointWriter writer(group, kQuickly);
       EXPECT_EQ(writer.wait(), fs::path()) << "nothing was started";
       const auto weight = torch::zeros(200'000);
@@ -46,7 +46,7 @@ TEST(CheckpointWriter, SavesWhatWasThereAtTheStart) {
 
 TEST(CheckpointWriter, SavesFromTwoProcessesWhileTheyTalk) {
   const fs::path folder = fs::path(MUSTER_BINARY_DIR) / "checkpoint-while-training";
-  testing::expect_processes(2, [&](dist::Communicator group) {
+  testing::expect_processes(2, [&](comm::Communicator group) {
     CheckpointWriter writer(group, {.durability = Durability::none, .numbered = true, .total_limit = 2});
     for (int step = 0; step < 6; ++step) {
       writer.start({.shared = State::Map{{"step", step}},
@@ -72,7 +72,7 @@ TEST(CheckpointWriter, TellsAFailureAtTheNextCallAndGoesOn) {
   ScratchFolder folder;
   fs::create_directory(folder / "taken");
   checks::write(folder / "taken/notes.txt", "mine");
-  testing::run_threads(2, 0, [&](dist::Communicator group) {
+  testing::run_threads(2, 0, [&](comm::Communicator group) {
     CheckpointWriter writer(group, kQuickly);
     writer.start({}, folder / "taken");
     expect_error<CheckpointError>("MU212", "that was started earlier failed: ", [&] { writer.wait(); });
@@ -87,7 +87,7 @@ TEST(CheckpointWriter, TellsAFailureAtTheNextCallAndGoesOn) {
 
 TEST(CheckpointWriter, AFailureOfOneRankReachesAll) {
   ScratchFolder folder;
-  testing::run_threads(3, 0, [&](dist::Communicator group) {
+  testing::run_threads(3, 0, [&](comm::Communicator group) {
     CheckpointWriter writer(group, kQuickly);
     writer.start({.shared = State::Map{{"step", 1}}}, folder / "x");
     State own;
@@ -101,7 +101,7 @@ TEST(CheckpointWriter, AFailureOfOneRankReachesAll) {
 
 TEST(CheckpointWriter, ItsEndWaitsForTheSave) {
   ScratchFolder folder;
-  testing::run_threads(2, 0, [&](dist::Communicator group) {
+  testing::run_threads(2, 0, [&](comm::Communicator group) {
     CheckpointWriter writer(group, kQuickly);
     writer.start({.slices = {slice_of("w", 3'000'000, group.rank(), 2, 0)}}, folder / "x");
   });
@@ -110,7 +110,7 @@ TEST(CheckpointWriter, ItsEndWaitsForTheSave) {
 
 TEST(CheckpointWriter, ALostRankEndsTheSaveInTime) {
   ScratchFolder folder;
-  const auto failures = dist::run_thread_world(2, {.timeout_seconds = 0.5}, [&](dist::Communicator group) {
+  const auto failures = comm::run_thread_world(2, {.timeout_seconds = 0.5}, [&](comm::Communicator group) {
     CheckpointWriter writer(group, kQuickly);
     if (group.rank() == 1) return;  // never saves
     writer.start({}, folder / "x");

@@ -15,7 +15,7 @@ using checks::ScratchFolder;
 constexpr std::int64_t kElements = 3'000'000;
 
 void write_slices(const fs::path& folder, int world) {
-  testing::run_threads(world, 0, [&](dist::Communicator group) {
+  testing::run_threads(world, 0, [&](comm::Communicator group) {
     write_checkpoint(
         {.shared = State::Map{{"step", 3}},
          .own = group.rank(),

@@ -50,7 +50,7 @@ void expect_contents(const fs::path& folder, int world, std::int64_t seed, const
 TEST(WriteCheckpoint, ComesBackToTheBitAtEveryWorldSize) {
   for (int world = 1; world <= 4; ++world) {
     ScratchFolder folder;
-    testing::run_threads(world, 0, [&](dist::Communicator group) {
+    testing::run_threads(world, 0, [&](comm::Communicator group) {
       const auto path = write_checkpoint(contents_of(group.rank(), world, 7), folder / "x", group, kQuickly);
       EXPECT_EQ(path, folder / "x");
     });
@@ -64,7 +64,7 @@ TEST(WriteCheckpoint, ComesBackToTheBitAtEveryWorldSize) {
 
 TEST(WriteCheckpoint, ComesBackFromTwoProcesses) {
   const fs::path folder = fs::path(MUSTER_BINARY_DIR) / "checkpoint-of-two-processes";
-  testing::expect_processes(2, [&](dist::Communicator group) {
+  testing::expect_processes(2, [&](comm::Communicator group) {
     for (std::int64_t seed : {1, 2}) write_checkpoint(contents_of(group.rank(), 2, seed), folder, group);
     EXPECT_EQ(thrown([&] { write_checkpoint({.slices = {slice_of("x", 10, 0, 1, 0)}}, folder, group); }).substr(0, 5),
               "MU214");
@@ -76,7 +76,7 @@ TEST(WriteCheckpoint, ComesBackFromTwoProcesses) {
 TEST(WriteCheckpoint, ReplacesAFormerOneOfAnotherWorld) {
   ScratchFolder folder;
   for (int world : {3, 1, 2}) {
-    testing::run_threads(world, 0, [&](dist::Communicator group) {
+    testing::run_threads(world, 0, [&](comm::Communicator group) {
       write_checkpoint(contents_of(group.rank(), world, world), folder / "x", group, kQuickly);
     });
     expect_contents(folder / "x", world, world);
@@ -148,7 +148,7 @@ TEST(WriteCheckpoint, NamesTensorsThatItCannotHold) {
 
 TEST(WriteCheckpoint, AFailureOfOneRankReachesAll) {
   ScratchFolder folder;
-  testing::run_threads(3, 0, [&](dist::Communicator group) {
+  testing::run_threads(3, 0, [&](comm::Communicator group) {
     write_checkpoint(contents_of(group.rank(), 3, 1), folder / "x", group, kQuickly);
     auto contents = contents_of(group.rank(), 3, 2);
     if (group.rank() == 1) contents.own = torch::zeros(2, at::kComplexDouble);
@@ -163,7 +163,7 @@ TEST(WriteCheckpoint, RefusesSlicesThatDoNotCoverTheirTensorOnce) {
   ScratchFolder folder;
   const auto save = [&](const Slice& one, const Slice& other) {
     std::string message;
-    testing::run_threads(2, 0, [&](dist::Communicator group) {
+    testing::run_threads(2, 0, [&](comm::Communicator group) {
       const auto said = thrown(
           [&] { write_checkpoint({.slices = {group.rank() == 0 ? one : other}}, folder / "x", group, kQuickly); });
       if (group.rank() == 0) message = said;
@@ -220,7 +220,7 @@ TEST(NumberedCheckpoints, GoOnAfterTheHighestAndKeepTheLast) {
   ScratchFolder folder;
   const auto save = [&](std::int64_t seed, int limit) {
     std::string name;
-    testing::run_threads(2, 0, [&](dist::Communicator group) {
+    testing::run_threads(2, 0, [&](comm::Communicator group) {
       const auto path = write_checkpoint(contents_of(group.rank(), 2, seed), folder / "all", group,
                                          {.durability = Durability::none, .numbered = true, .total_limit = limit});
       if (group.rank() == 1) name = path.filename();

@@ -56,7 +56,7 @@ DataLoader<at::Tensor> loader_of(From from, int rank, int64_t samples, const Dat
 std::vector<Seen> dispatch(int world, int64_t samples, DataLoaderOptions options, From from = From::stream) {
   options.dispatch_batches = true;
   std::vector<Seen> seen(world);
-  muster::testing::run_threads(world, 0, [&](dist::Communicator group) {
+  muster::testing::run_threads(world, 0, [&](comm::Communicator group) {
     const int rank = group.rank();
     auto loader =
         loader_of(from, rank, samples, options).distributed({.group = group, .rank = rank, .world_size = world});
@@ -131,7 +131,7 @@ struct Texts {
 };
 
 TEST(DispatchedPass, BatchesOfAnyShapeAndFailuresReachEveryRank) {
-  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const DataLoaderOptions options{.dispatch_batches = true};
     auto loader = DataLoader(Texts(), options).distributed({.group = group, .rank = group.rank(), .world_size = 2});
     int steps = 0;
@@ -183,7 +183,7 @@ struct NamedBatches {
 };
 
 TEST(DispatchedPass, BatchesThatNobodyCanMakeAreRefused) {
-  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     auto two = [](int64_t) { return std::vector<Odd>(2, Odd(at::ones({1}))); };
     auto loader = DataLoader(two, {.dispatch_batches = true})
                       .distributed({.group = group, .rank = group.rank(), .world_size = 2});
@@ -199,7 +199,7 @@ TEST(DispatchedPass, BatchesThatNobodyCanMakeAreRefused) {
 }
 
 TEST(DispatchedPass, SkipsAndBreaksOffTogether) {
-  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const DataLoaderOptions options{.batch_size = 3, .dispatch_batches = true, .workers = 1};
     for (const auto from : {From::stream, From::samples, From::batches, From::sampler}) {
       auto loader = loader_of(from, group.rank(), 20, options)
@@ -229,7 +229,7 @@ TEST(DispatchedPass, ShufflesAsEveryRankWouldByItself) {
 }
 
 TEST(DispatchedPass, WorksBetweenProcesses) {
-  muster::testing::expect_processes(2, [](dist::Communicator group) {
+  muster::testing::expect_processes(2, [](comm::Communicator group) {
     const DataLoaderOptions options{.batch_size = 2, .dispatch_batches = true};
     auto loader = DataLoader(Counted{7}, options).distributed({.group = group, .rank = group.rank(), .world_size = 2});
     EXPECT_EQ(testing::run(loader), group.rank() == 0 ? (Batches{{0, 1}, {4, 5}}) : (Batches{{2, 3}, {6, 0}}));

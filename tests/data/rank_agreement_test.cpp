@@ -15,7 +15,7 @@ namespace {
 
 TEST(RankAgreement, RankZerosSeedCounts) {
   testing::Batches order[2];
-  muster::testing::run_threads(2, 0, [&](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [&](comm::Communicator group) {
     const auto data = testing::numbers(32);
     const auto seed = static_cast<uint64_t>(group.rank());
     const auto loader = DataLoader(data, {.batch_size = 4, .shuffle = true})
@@ -31,7 +31,7 @@ TEST(RankAgreement, RankZerosSeedCounts) {
 }
 
 TEST(RankAgreement, DifferentLoadersAreAnErrorOnEveryRank) {
-  muster::testing::run_threads(3, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(3, 0, [](comm::Communicator group) {
     const int64_t batch_size = group.rank() == 2 ? 5 : 4;
     const auto said = muster::testing::thrown([&] {
       const auto data = testing::numbers(32);
@@ -47,7 +47,7 @@ TEST(RankAgreement, GeneratorsOnRequest) {
   for (const bool cpu : {false, true})
     muster::testing::expect_processes(
         2,
-        [cpu](dist::Communicator group) {
+        [cpu](comm::Communicator group) {
           auto generator = at::detail::getDefaultCPUGenerator();
           generator.set_current_seed(10 + group.rank());
           const auto data = testing::numbers(4);

@@ -23,7 +23,7 @@
 #include "checkpoint/checkpoint_cases.h"
 #include "format/checks.h"
 #include "muster/base/error.h"
-#include "muster/dist/thread_world.h"
+#include "muster/comm/thread_world.h"
 #include "muster/format/atomic_folder.h"
 
 // What becomes of checkpoints when processes are killed, disks are full and files are damaged. Each fault happens in a
@@ -128,7 +128,7 @@ CheckpointContents contents_of(int rank, int world, std::int64_t seed) {
 void save(const fs::path& folder, const Way& way, std::int64_t seed) {
   const WriteCheckpointOptions options{
       .durability = way.durability, .numbered = way.numbered, .total_limit = way.numbered ? 1 : 0};
-  const auto failures = dist::run_thread_world(way.world, {}, [&](dist::Communicator group) {
+  const auto failures = comm::run_thread_world(way.world, {}, [&](comm::Communicator group) {
     const auto contents = contents_of(group.rank(), way.world, seed);
     if (!way.asynchronous) {
       write_checkpoint(contents, folder, group, options);

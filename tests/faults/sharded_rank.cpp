@@ -58,7 +58,7 @@ void train(const std::filesystem::path& folder) {
   muster::Accelerator accelerator({.strategy = "fsdp"});
   std::printf("rank %d pid %d\n", accelerator.process_index(), static_cast<int>(getpid()));
   std::fflush(stdout);
-  accelerator.group().observe([](const muster::dist::OperationEvent& event) {
+  accelerator.group().observe([](const muster::comm::OperationEvent& event) {
     die_in(event.operation == "all_gather" ? "gather" : event.operation == "reduce_scatter" ? "reduction" : "other");
     die_in("save");
   });

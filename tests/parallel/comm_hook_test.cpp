@@ -17,13 +17,13 @@ namespace muster::parallel {
 namespace {
 
 using namespace muster::parallel::testing;
-using dist::Communicator;
+using comm::Communicator;
 
 /// Bytes that one rank hands over in backward.
 struct WireBytes {
   std::atomic<int64_t> bytes = 0;
   explicit WireBytes(const Communicator& group) {
-    group.observe([this](const dist::OperationEvent& event) { bytes += event.bytes; });
+    group.observe([this](const comm::OperationEvent& event) { bytes += event.bytes; });
   }
 };
 

@@ -15,7 +15,7 @@ namespace muster::parallel::equal_bits {
 namespace {
 
 using namespace muster::parallel::testing;
-using dist::Communicator;
+using comm::Communicator;
 
 /// How gradients of a step come.
 enum class Backwards { one, window, several, retained };

@@ -25,7 +25,7 @@ std::vector<ShardedOptions> kinds() {
 
 TEST(FullValues, AreWholeOnEveryRankAndFreedAfter) {
   for (const auto& options : kinds())
-    on_seeded_ranks(2, [&](dist::Communicator group) {
+    on_seeded_ranks(2, [&](comm::Communicator group) {
       auto net = make_net(), plain = make_net();
       ShardedModel model(*net, group, options);
       int calls = 0;
@@ -49,7 +49,7 @@ TEST(FullValues, AreWholeOnEveryRankAndFreedAfter) {
 TEST(FullValues, WritesBackWhatWasWritten) {
   for (const auto& options : kinds())
     for (const bool rank0_only : {false, true})
-      on_seeded_ranks(3, [&](dist::Communicator group) {
+      on_seeded_ranks(3, [&](comm::Communicator group) {
         auto net = make_net(), plain = make_net();
         ShardedModel model(*net, group, options);
         model.summon_full_params(
@@ -82,7 +82,7 @@ TEST(FullValues, WritesBackWhatWasWritten) {
 
 TEST(FullValues, WritesAndScopesInTheWrongPlaceAreRefused) {  // MU169 MU190
   for (const auto stage : {ShardStage::full, ShardStage::gradients})
-    on_seeded_ranks(2, [&](dist::Communicator group) {
+    on_seeded_ranks(2, [&](comm::Communicator group) {
       auto net = make_net(), plain = make_net();
       ShardedModel model(*net, group, {.stage = stage});
       const auto zero = [&] { nn::init::zeros_(net->head->bias); };
@@ -101,7 +101,7 @@ TEST(FullValues, WritesAndScopesInTheWrongPlaceAreRefused) {  // MU169 MU190
 }
 
 TEST(FullValues, AFailureOnOneRankReachesAllAndNothingIsWritten) {  // MU191
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net(), plain = make_net();
     ShardedModel model(*net, group);
     std::string said;

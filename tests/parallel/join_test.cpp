@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
-#include "muster/dist/thread_world.h"
+#include "muster/comm/thread_world.h"
 #include "muster/parallel/sync_batch_norm.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
@@ -19,7 +19,7 @@
 namespace muster::parallel {
 namespace {
 
-using dist::Communicator;
+using comm::Communicator;
 namespace lib = torch::optim;
 namespace models = muster::parallel::testing;
 using Lengths = std::vector<int>;
@@ -258,7 +258,7 @@ TEST(JoinUnevenInputs, ModelsThatCannotWaitAreRefused) {
     EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {single}, [] {}); }), "MU117");
   });
   std::vector<std::string> texts(2);
-  dist::run_thread_world(2, {.timeout_seconds = 5}, [&](Communicator group) {
+  comm::run_thread_world(2, {.timeout_seconds = 5}, [&](Communicator group) {
     const auto net = models::make_net(models::Kind::cnn, at::kDouble, 40);
     const auto reducer = std::make_shared<Reducer>(*net, group);
     convert_sync_batchnorm(*net, group);

@@ -15,7 +15,7 @@ namespace {
 using namespace muster::parallel::testing;
 
 TEST(LocalSgd, AveragesParametersEveryFewSteps) {
-  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3);
     std::shared_ptr<Net> alone[2] = {make_net(Kind::mlp, at::kDouble, 3), make_net(Kind::mlp, at::kDouble, 3)};
     Reducer reducer(*net, group);
@@ -52,7 +52,7 @@ TEST(LocalSgd, AveragesParametersEveryFewSteps) {
 }
 
 TEST(LocalSgd, GradientsAreCommunicatedAgainAfterwards) {
-  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3);
     Reducer reducer(*net, group);
     {
@@ -68,7 +68,7 @@ TEST(LocalSgd, GradientsAreCommunicatedAgainAfterwards) {
 }
 
 TEST(LocalSgd, RefusesWhatCannotWork) {
-  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3), sharded = make_net(Kind::mlp, at::kDouble, 3);
     Reducer reducer(*net, group);
     EXPECT_EQ(muster::testing::thrown_id([&] { LocalSGD(*net, reducer, group, {.local_sgd_steps = 0}); }), "MU159");

@@ -15,7 +15,7 @@ namespace {
 
 using namespace muster::parallel::testing;
 using at::Tensor;
-using dist::Communicator;
+using comm::Communicator;
 using Part = std::function<Tensor(const Tensor&)>;
 
 /// Computes f again in backward, and calls backward there.

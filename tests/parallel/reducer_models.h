@@ -10,7 +10,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
-#include "muster/dist/thread_world.h"
+#include "muster/comm/thread_world.h"
 #include "muster/optim/fused.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/parallel/reducer.h"
@@ -133,9 +133,9 @@ inline std::vector<at::Tensor> gradients(const torch::nn::Module& module) {
 }
 
 /// As ranks that run freely, and under a seeded scheduler.
-inline void on_ranks(int size, const std::function<void(dist::Communicator)>& body) {
+inline void on_ranks(int size, const std::function<void(comm::Communicator)>& body) {
   for (const uint64_t seed : {0, 11})
-    muster::testing::run_threads(size, seed, [&](dist::Communicator group) {
+    muster::testing::run_threads(size, seed, [&](comm::Communicator group) {
       at::set_num_threads(1);
       body(group);
     });
@@ -144,9 +144,9 @@ inline void on_ranks(int size, const std::function<void(dist::Communicator)>& bo
 /// Operations of a group, counted as they end.
 struct Trace {
   std::mutex mutex;
-  std::vector<dist::OperationEvent> events;
-  explicit Trace(const dist::Communicator& group) {
-    group.observe([this](const dist::OperationEvent& event) {
+  std::vector<comm::OperationEvent> events;
+  explicit Trace(const comm::Communicator& group) {
+    group.observe([this](const comm::OperationEvent& event) {
       const std::lock_guard lock(mutex);
       events.push_back(event);
       events.back().group = {};

@@ -13,7 +13,7 @@ namespace muster::parallel {
 namespace {
 
 using namespace muster::parallel::testing;
-using dist::Communicator;
+using comm::Communicator;
 namespace lib = torch::optim;
 
 constexpr int64_t kPart = 4;

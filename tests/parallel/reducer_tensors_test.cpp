@@ -12,7 +12,7 @@ namespace muster::parallel {
 namespace {
 
 using namespace muster::parallel::testing;
-using dist::Communicator;
+using comm::Communicator;
 namespace lib = torch::optim;
 
 TEST(Reducer, TwoModelsAndSeveralDtypes) {

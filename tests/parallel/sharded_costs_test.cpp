@@ -12,8 +12,8 @@ namespace {
 struct Traffic {
   std::mutex mutex;
   std::map<std::string, int64_t> elements, calls;
-  void watch(const dist::Communicator& group) {
-    group.observe([this, size = group.size()](const dist::OperationEvent& event) {
+  void watch(const comm::Communicator& group) {
+    group.observe([this, size = group.size()](const comm::OperationEvent& event) {
       std::scoped_lock lock(mutex);
       const auto count = event.bytes / static_cast<int64_t>(c10::elementSize(event.dtype));
       const auto name = std::string(event.operation);
@@ -38,7 +38,7 @@ TEST(ShardedCosts, SendsTheElementsOfTheTable) {
       for (const auto& options : all_stages()) {
         SCOPED_TRACE(name_of(options) + ", " + std::to_string(world) + " ranks, " + std::to_string(micro) +
                      " micro-batches");
-        on_seeded_ranks(world, [&](dist::Communicator group) {
+        on_seeded_ranks(world, [&](comm::Communicator group) {
           auto net = make_net();
           const GatheredElements once(*net, world);
           torch::optim::AdamW adam(net->parameters(), adamw());
@@ -87,7 +87,7 @@ struct WideImpl : nn::Module {
 TORCH_MODULE(Wide);
 
 TEST(ShardedCosts, ReplicasExchangeOnlyTheSumsOfTheirParts) {
-  on_seeded_ranks(4, [&](dist::Communicator group) {
+  on_seeded_ranks(4, [&](comm::Communicator group) {
     const auto [shards, replicas] = two_by_two(group);
     auto net = make_net();
     const GatheredElements once(*net, 2);
@@ -123,7 +123,7 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
   for (const int world : {2, 4})
     for (const auto& options : all_stages()) {
       SCOPED_TRACE(name_of(options) + ", " + std::to_string(world) + " ranks");
-      on_seeded_ranks(world, [&](dist::Communicator group) {
+      on_seeded_ranks(world, [&](comm::Communicator group) {
         CountedMemory memory;
         const double all = 6 * (256 * 256 + 256) * 4, unit = all / 6, activations = 40 * 2 * 256 * 4;
         const Formula wanted(options, world, all, unit);
@@ -164,7 +164,7 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
 }
 
 TEST(ShardedCosts, GathersTheNextUnitAheadAndMoreUnderALimit) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     const int64_t unit = (256 * 256 + 256) * 4;
     struct Watched : torch::autograd::Function<Watched> {
       static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, int64_t model, int64_t log) {

@@ -4,7 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "muster/base/error.h"
-#include "muster/dist/thread_world.h"
+#include "muster/comm/thread_world.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {
@@ -15,7 +15,7 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
   reference.train(3);
   for (const auto& options : all_stages()) {
     SCOPED_TRACE(name_of(options));
-    on_seeded_ranks(2, [&](dist::Communicator group) {
+    on_seeded_ranks(2, [&](comm::Communicator group) {
       auto net = make_net();
       ShardedModel model(*net, group, options);
       torch::optim::AdamW adam(net->parameters(), adamw());
@@ -52,7 +52,7 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
 std::vector<std::string> fates(const ShardedOptions& options,
                                const std::function<std::vector<size_t>(int step, int rank)>& layers) {
   std::vector<std::string> fates(2);
-  const auto errors = dist::run_thread_world(2, {.seed = 3, .timeout_seconds = 20}, [&](dist::Communicator group) {
+  const auto errors = comm::run_thread_world(2, {.seed = 3, .timeout_seconds = 20}, [&](comm::Communicator group) {
     nn::ModuleList list;
     for (int i = 0; i < 4; ++i) list->push_back(nn::Linear(8, 8));
     ShardedModel model(*list, group, options);
@@ -124,7 +124,7 @@ TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {  // MU192
   };
   for (const bool announced : {false, true}) {
     auto net = make_net();
-    ShardedModel model(*net, dist::Communicator());
+    ShardedModel model(*net, comm::Communicator());
     auto words = words_of(0, 0);
     std::string refused;
     std::function<void()> other;
@@ -152,7 +152,7 @@ TEST(ShardedFaults, BackwardOfTwoThreadsAtOnceIsRefused) {  // MU192
 
 TEST(ShardedFaults, RetainedGraphsAndInferenceMode) {
   for (const auto& options : all_stages())
-    on_seeded_ranks(2, [&](dist::Communicator group) {
+    on_seeded_ranks(2, [&](comm::Communicator group) {
       auto net = make_net(), plain = make_net();
       ShardedModel model(*net, group, options);
       auto words = words_of(0, group.rank());
@@ -173,7 +173,7 @@ TEST(ShardedFaults, RetainedGraphsAndInferenceMode) {
 }
 
 TEST(ShardedFaults, AForwardOutsideItsScopeIsRefusedWhereParametersStay) {  // MU151
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group, {.stage = ShardStage::gradients});
     auto words = words_of(0, group.rank());

@@ -16,7 +16,7 @@ namespace {
 void train_like_reference(int world, at::ScalarType dtype, int steps, int micro, bool exact) {
   Reference reference(make_net(true, dtype), world);
   reference.train(steps, micro);
-  on_seeded_ranks(world, [&](dist::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact); });
+  on_seeded_ranks(world, [&](comm::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact); });
 }
 
 TEST(ShardedModel, SameBitsAsOneProcessAtTwoRanks) { train_like_reference(2, at::kFloat, 10, 1, true); }
@@ -29,7 +29,7 @@ TEST(ShardedModel, ThreeAndFourRanks) {
 }
 
 TEST(ShardedModel, SameBitsAsTheReducer) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto sharded_net = make_net(), replicated_net = make_net();
     torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()),
         replicated_adam(replicated_net->parameters(), adamw());
@@ -54,7 +54,7 @@ TEST(ShardedModel, SameBitsAsTheReducer) {
 
 TEST(ShardedModel, SaysOnceWhichMarkReachedNoModel) {
   nn::Sequential net(nn::Linear(2, 2));
-  ShardedModel model(*net, dist::Communicator());
+  ShardedModel model(*net, comm::Communicator());
   const auto stray = wrap(nn::Linear(2, 2));
   ::testing::internal::CaptureStderr();
   for (int step = 0; step < 2; ++step) {
@@ -67,7 +67,7 @@ TEST(ShardedModel, SaysOnceWhichMarkReachedNoModel) {
 }
 
 TEST(ShardedModel, SameBitsInTwoProcessesOverGloo) {
-  muster::testing::expect_processes(2, [](dist::Communicator group) {
+  muster::testing::expect_processes(2, [](comm::Communicator group) {
     EXPECT_EQ(group.backend(), "gloo");
     Reference reference(make_net(true), 2);
     reference.train(10);
@@ -76,7 +76,7 @@ TEST(ShardedModel, SameBitsInTwoProcessesOverGloo) {
 }
 
 TEST(ShardedModel, Bfloat16AutocastCastsGatheredValues) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net(), plain = make_net();
     ShardedModel model(*net, group);
     const auto run = [](auto&& forward) {
@@ -100,7 +100,7 @@ TEST(ShardedModel, Bfloat16AutocastCastsGatheredValues) {
 }
 
 TEST(ShardedModel, AStepMakesOlderGraphsStale) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     torch::optim::AdamW adam(net->parameters(), adamw());
     ShardedModel model(*net, group);
@@ -117,7 +117,7 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
   Reference reference(make_net(), 2);
   reference.train(3);
   for (bool by_mark : {false, true})
-    on_seeded_ranks(2, [&](dist::Communicator group) {
+    on_seeded_ranks(2, [&](comm::Communicator group) {
       auto net = make_net(false, at::kFloat, 11, by_mark);
       ShardedModel model(*net, group, {.auto_wrap = false});
       EXPECT_EQ(model.unit_names(),
@@ -137,7 +137,7 @@ TEST(ShardedModel, SameBitsWithAnyUnits) {
 /// A layer has 4160 elements, which are 66 blocks of 64 on two ranks: 8.25 KiB of values on each, as much of gradients
 /// and two flags.
 TEST(ShardedModel, SaysInOneLineWhatWasDecided) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     nn::Sequential net;
     for (int i = 0; i < 12; ++i) net->push_back(nn::Linear(64, 64));
     EXPECT_EQ(ShardedModel(*net, group).describe(),
@@ -148,7 +148,7 @@ TEST(ShardedModel, SaysInOneLineWhatWasDecided) {
 }
 
 TEST(ShardedModel, HoldsItsPartAndGathersOneUnitBesideTheRoot) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group);
     EXPECT_EQ(model.unit_names(),
@@ -189,7 +189,7 @@ std::string refusal(F&& f, std::initializer_list<const char*> words) {
 }
 
 TEST(ShardedModel, TouchingParametersOutsideIsRefusedByName) {  // MU153 MU161 MU162 MU163 MU167
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     torch::optim::AdamW adam(net->parameters(), adamw());
     ShardedModel model(*net, group);
@@ -240,7 +240,7 @@ TEST(ShardedModel, TouchingParametersOutsideIsRefusedByName) {  // MU153 MU161 M
 TEST(ShardedModel, BackwardCalledDirectlyAndGradientsOfActivations) {
   Reference reference(make_net(), 2);
   reference.train(2);
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group);
     torch::optim::AdamW adam(net->parameters(), adamw());
@@ -269,7 +269,7 @@ TEST(ShardedModel, BackwardCalledDirectlyAndGradientsOfActivations) {
 }
 
 TEST(ShardedModel, SparseGradientsAreRefused) {  // MU154
-  on_seeded_ranks(1, [&](dist::Communicator group) {
+  on_seeded_ranks(1, [&](comm::Communicator group) {
     nn::Embedding net(nn::EmbeddingOptions(9, 4).sparse(true));
     ShardedModel model(*net, group);
     model.enter_forward();
@@ -281,20 +281,20 @@ TEST(ShardedModel, SparseGradientsAreRefused) {  // MU154
 
 TEST(ShardedModel, ADestroyedModelSaysSo) {  // MU166
   auto net = make_net();
-  { ShardedModel model(*net, dist::Communicator()); }
+  { ShardedModel model(*net, comm::Communicator()); }
   EXPECT_EQ(refusal([&] { net(words_of(0, 0)); }, {"unit 'root'"}), "MU166");
 }
 
 TEST(ShardedModel, NeedsTheKeyFallback) {  // MU160
   auto net = make_net();
   setenv(hook::kNoKeyFallbackVariable, "1", 1);
-  EXPECT_EQ(refusal([&] { ShardedModel model(*net, dist::Communicator()); }, {"ddp"}), "MU160");
+  EXPECT_EQ(refusal([&] { ShardedModel model(*net, comm::Communicator()); }, {"ddp"}), "MU160");
   unsetenv(hook::kNoKeyFallbackVariable);
   EXPECT_NO_THROW(net(words_of(0, 0)));
 }
 
 TEST(ShardedModel, RanksWithOtherModulesAreToldTheFirstDifference) {  // MU150
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     if (group.rank() == 1) net->head->bias.requires_grad_(false);
     try {
@@ -308,7 +308,7 @@ TEST(ShardedModel, RanksWithOtherModulesAreToldTheFirstDifference) {  // MU150
 }
 
 TEST(ShardedModel, FullStateOnMainOnlyOrEverywhereWithBuffers) {
-  on_seeded_ranks(3, [&](dist::Communicator group) {
+  on_seeded_ranks(3, [&](comm::Communicator group) {
     nn::Sequential net(nn::Linear(5, 6), nn::BatchNorm1d(6));
     net[1]->as<nn::BatchNorm1d>()->running_mean.fill_(group.rank() + 1);
     auto linear = torch::arange(30).view({6, 5}).to(at::kFloat) + group.rank() * 100;
@@ -332,7 +332,7 @@ TEST(ShardedModel, FullStateOnMainOnlyOrEverywhereWithBuffers) {
 }
 
 TEST(ShardedModel, TwoModelsAtOnceAndForwardsBeforeOneBackward) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto one = make_net(), two = make_net(false, at::kFloat, 5), plain_one = make_net(),
          plain_two = make_net(false, at::kFloat, 5);
     ShardedModel first(*one, group), second(*two, group);
@@ -359,7 +359,7 @@ TEST(ShardedModel, TwoModelsAtOnceAndForwardsBeforeOneBackward) {
 }
 
 TEST(ShardedModel, GradientsThatOneRankLacksCountOnAllAndClearedOnesOnNone) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     nn::ModuleList list(nn::Linear(3, 3), nn::Linear(3, 3), nn::Linear(3, 3));
     ShardedModel model(*list, group, {.auto_wrap = false});
     const auto layer = [&](size_t i) { return list[i]->as<nn::Linear>(); };
@@ -391,7 +391,7 @@ TEST(ShardedModel, GradientsThatOneRankLacksCountOnAllAndClearedOnesOnNone) {
 }
 
 TEST(ShardedModel, EvaluationWithoutGradientsFreesEverything) {
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     auto plain = make_net();
     ShardedModel model(*net, group);

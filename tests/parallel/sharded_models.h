@@ -22,16 +22,16 @@ namespace nn = torch::nn;
 using torch::Tensor;
 
 /// Ranks as threads, one at a time in an order drawn from a seed.
-inline void on_seeded_ranks(int world, const std::function<void(dist::Communicator)>& body) {
-  muster::testing::run_threads(world, 7, [&](dist::Communicator group) {
+inline void on_seeded_ranks(int world, const std::function<void(comm::Communicator)>& body) {
+  muster::testing::run_threads(world, 7, [&](comm::Communicator group) {
     at::set_num_threads(1);
     body(std::move(group));
   });
 }
 
 /// Of four ranks: this one's pair of shards, and its pair of replicas. Collective.
-inline std::pair<dist::Communicator, dist::Communicator> two_by_two(const dist::Communicator& group) {
-  std::pair<dist::Communicator, dist::Communicator> mine;
+inline std::pair<comm::Communicator, comm::Communicator> two_by_two(const comm::Communicator& group) {
+  std::pair<comm::Communicator, comm::Communicator> mine;
   for (int k = 0; k < 2; ++k) {
     auto row = group.subgroup({2 * k, 2 * k + 1}), column = group.subgroup({k, k + 2});
     if (group.rank() / 2 == k) mine.first = row;
@@ -175,7 +175,7 @@ inline void expect_state(ShardedModel& model, Net reference, bool exact) {
 }
 
 /// Trains as the reference has been trained, as this rank.
-inline void expect_rank_like(const Reference& reference, dist::Communicator group, at::ScalarType dtype, int micro,
+inline void expect_rank_like(const Reference& reference, comm::Communicator group, at::ScalarType dtype, int micro,
                              bool exact, const ShardedOptions& options = {}) {
   auto net = make_net(true, dtype, /*seed=*/11 + group.rank());  // rank 0's values win
   auto weight = net->head->weight;                               // the user's own handle

@@ -11,14 +11,14 @@ TEST(ShardedNeighbours, KeepWholeValuesUntilBackward) {
   for (const int micro : {1, 2}) {
     Reference reference(make_net(true, at::kDouble), 4);
     reference.train(3, micro);
-    on_seeded_ranks(4, [&](dist::Communicator group) {
+    on_seeded_ranks(4, [&](comm::Communicator group) {
       expect_rank_like(reference, group, at::kDouble, micro, /*exact=*/false, {.reshard_after_forward = 2});
     });
   }
 }
 
 TEST(ShardedNeighbours, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
-  on_seeded_ranks(4, [](dist::Communicator group) {
+  on_seeded_ranks(4, [](comm::Communicator group) {
     std::vector<std::vector<std::pair<std::string, Tensor>>> results;
     const ShardedOptions kept{.reshard_after_forward = 2}, freed{};
     for (const auto* options : {&freed, &kept}) {
@@ -29,7 +29,7 @@ TEST(ShardedNeighbours, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
       const auto counter = std::make_shared<std::atomic<int64_t>>(0);
       auto& gathered = *counter;
       const auto once = GatheredElements(*net, 4).all;
-      group.observe([counter](const dist::OperationEvent& event) {
+      group.observe([counter](const comm::OperationEvent& event) {
         if (event.operation == "all_gather") *counter += event.bytes / 4 * 3;
       });
       for (int s = 0; s < 3; ++s) {
@@ -58,7 +58,7 @@ TEST(ShardedNeighbours, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
 }
 
 TEST(ShardedNeighbours, ForgetWhatAForwardWithoutBackwardLeft) {
-  on_seeded_ranks(4, [](dist::Communicator group) {
+  on_seeded_ranks(4, [](comm::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group, {.reshard_after_forward = 2});
     const auto words = words_of(0, group.rank());

@@ -212,7 +212,7 @@ void expect_equal_to_split(const Setting& setting) {
   std::vector<std::vector<std::vector<double>>> losses;
   for (int step = 0; step < setting.steps; ++step) losses.push_back(split.step(step));
   const auto wanted = split.module().named_parameters(), buffers = split.module().named_buffers();
-  sharded::on_seeded_ranks(setting.world, [&](dist::Communicator group) {
+  sharded::on_seeded_ranks(setting.world, [&](comm::Communicator group) {
     const auto module = setting.job->make(setting.dtype);
     const auto parameters = module->parameters();  // as users hand them over: tied ones twice
     const auto optimizer = make_optimizer(setting, parameters, which_are_vectors(parameters));

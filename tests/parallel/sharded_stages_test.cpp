@@ -11,7 +11,7 @@ void stages_like_reference(int world, at::ScalarType dtype, int steps, int micro
   for (const auto& options : all_stages()) {
     SCOPED_TRACE(name_of(options));
     on_seeded_ranks(
-        world, [&](dist::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact, options); });
+        world, [&](comm::Communicator group) { expect_rank_like(reference, group, dtype, micro, exact, options); });
   }
 }
 
@@ -27,7 +27,7 @@ TEST(ShardedStages, Alone) { stages_like_reference(1, at::kFloat, 2, 1, true); }
 TEST(ShardedStages, SameBitsAsTheReducerOfThreeRanksWithMicroBatches) {
   for (const auto& options : all_stages()) {
     SCOPED_TRACE(name_of(options));
-    on_seeded_ranks(3, [&](dist::Communicator group) {
+    on_seeded_ranks(3, [&](comm::Communicator group) {
       auto sharded_net = make_net(), replicated_net = make_net();
       torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()),
           replicated_adam(replicated_net->parameters(), adamw());
@@ -101,7 +101,7 @@ Tensor ids_of(int step, int rank) { return (torch::arange(8 * 3).view({8, 3}) * 
 TEST(ShardedStages, TiedFrozenNestedAndReusedModulesLikeTheReducer) {
   for (const auto& options : all_stages()) {
     SCOPED_TRACE(name_of(options));
-    on_seeded_ranks(2, [&](dist::Communicator group) {
+    on_seeded_ranks(2, [&](comm::Communicator group) {
       auto sharded_net = make_odd(), replicated_net = make_odd();
       std::vector<Tensor> mine, theirs;
       for (auto& parameter : sharded_net->parameters())
@@ -140,7 +140,7 @@ TEST(ShardedStages, HybridShardingLikeOneProcess) {
   reference.train(2);
   for (const auto& options : all_stages()) {
     SCOPED_TRACE(name_of(options));
-    on_seeded_ranks(4, [&](dist::Communicator group) {
+    on_seeded_ranks(4, [&](comm::Communicator group) {
       const auto [shards, replicas] = two_by_two(group);
       auto net = make_net(true, at::kDouble, 11 + group.rank());  // the values of rank 0 win
       torch::optim::AdamW adam(net->parameters(), adamw());
@@ -156,8 +156,8 @@ TEST(ShardedStages, HybridShardingLikeOneProcess) {
       expect_state(model, reference.net, false);
       for (auto& part : model.parts()) {
         auto low = part.values.clone(), high = part.values.clone();
-        replicas.all_reduce(low, dist::ReduceOp::min);
-        replicas.all_reduce(high, dist::ReduceOp::max);
+        replicas.all_reduce(low, comm::ReduceOp::min);
+        replicas.all_reduce(high, comm::ReduceOp::max);
         EXPECT_TRUE(torch::equal(low, high)) << part.name;
       }
     });
@@ -167,7 +167,7 @@ TEST(ShardedStages, HybridShardingLikeOneProcess) {
 TEST(ShardedStages, UsesLowPrecisionAndUpdatesInTheDtypeBuilt) {
   for (const auto stage : {ShardStage::optimizer, ShardStage::gradients, ShardStage::full}) {
     SCOPED_TRACE(static_cast<int>(stage));
-    on_seeded_ranks(2, [&](dist::Communicator group) {
+    on_seeded_ranks(2, [&](comm::Communicator group) {
       auto net = make_net(), plain = make_net();
       torch::optim::AdamW adam(net->parameters(), adamw());
       ShardedModel model(*net, group, {.param_dtype = "bf16", .stage = stage});
@@ -214,7 +214,7 @@ TEST(ShardedStages, UsesLowPrecisionAndUpdatesInTheDtypeBuilt) {
 }
 
 TEST(ShardedStages, ResidentParametersCanBeReadAnytimeButNotWritten) {  // MU156
-  on_seeded_ranks(2, [&](dist::Communicator group) {
+  on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net(true), plain = make_net(true);
     net->unused->weight.requires_grad_(false);
     ShardedModel model(*net, group, {.stage = ShardStage::optimizer});

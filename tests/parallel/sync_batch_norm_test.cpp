@@ -49,7 +49,7 @@ std::vector<at::Tensor> uneven_parts(const Net& net, int ranks) {
   return parts;
 }
 
-void trains_as_one_process(const dist::Communicator& group) {
+void trains_as_one_process(const comm::Communicator& group) {
   const auto net = make_normal(), alone = make_normal();
   const auto weight = net->first->weight, mean = net->first->running_mean;
   EXPECT_EQ(convert_sync_batchnorm(*net, group), 2);
@@ -78,7 +78,7 @@ void trains_as_one_process(const dist::Communicator& group) {
 
 TEST(SyncBatchNorm, TrainsAsOneProcessWithTheWholeBatch) {
   for (const int size : {2, 3})
-    muster::testing::run_threads(size, 0, [](dist::Communicator group) {
+    muster::testing::run_threads(size, 0, [](comm::Communicator group) {
       at::set_num_threads(1);
       trains_as_one_process(group);
     });
@@ -91,7 +91,7 @@ TEST(SyncBatchNorm, WithoutItStatisticsDiffer) {
 }
 
 TEST(SyncBatchNorm, TakesEmptyPartsAndHalfPrecision) {
-  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const auto random = generator(5);
     const auto all = torch::randn({6, 4}, random);
     const auto input = group.rank() == 0 ? all.clone().requires_grad_() : torch::zeros({0, 4}).requires_grad_();
@@ -108,12 +108,12 @@ TEST(SyncBatchNorm, TakesEmptyPartsAndHalfPrecision) {
 }
 
 TEST(SyncBatchNorm, RefusesWhatItCouldNotFindAgain) {
-  muster::testing::run_threads(2, 0, [](dist::Communicator group) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     torch::nn::Sequential net(torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(4).track_running_stats(false)));
     EXPECT_EQ(muster::testing::thrown_id([&] { convert_sync_batchnorm(*net, group); }), "MU165");
   });
   torch::nn::BatchNorm1d alone(4);
-  EXPECT_EQ(convert_sync_batchnorm(*alone, dist::Communicator()), 0);
+  EXPECT_EQ(convert_sync_batchnorm(*alone, comm::Communicator()), 0);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 
 using torch::Tensor;
 
-const dist::Tag kTag{.label = "test", .source = dist::Source::library};
+const comm::Tag kTag{.label = "test", .source = comm::Source::library};
 
 /// Two parameters of 100 and 70 elements in the gradients of a unit, on this rank.
 struct GradientFixture {
@@ -19,8 +19,8 @@ struct GradientFixture {
   FlatBuffers buffers;
   UnitGradients gradients;
 
-  GradientFixture(dist::Communicator group, bool keeps_whole, at::ScalarType reduce = at::kFloat, double divisor = 0,
-                  dist::Communicator replicas = {})
+  GradientFixture(comm::Communicator group, bool keeps_whole, at::ScalarType reduce = at::kFloat, double divisor = 0,
+                  comm::Communicator replicas = {})
       : groups{group, replicas}, layout({100, 70}, group.size()),
         gradients(layout, {100, 70}, groups,
                   {at::kFloat, reduce, keeps_whole, divisor > 0 ? divisor : group.size() * replicas.size()}, buffers) {}
@@ -36,7 +36,7 @@ struct GradientFixture {
   }
 };
 
-void on_ranks(int world, const std::function<void(dist::Communicator)>& body) {
+void on_ranks(int world, const std::function<void(comm::Communicator)>& body) {
   muster::testing::run_threads(world, 5, body);
 }
 
@@ -44,7 +44,7 @@ Tensor ramp(int64_t numel, int rank) { return torch::arange(numel).to(at::kFloat
 
 TEST(UnitGradients, SumsAddAndCount) {
   for (const bool keeps_whole : {false, true})
-    on_ranks(2, [&](dist::Communicator group) {
+    on_ranks(2, [&](comm::Communicator group) {
       GradientFixture unit(group, keeps_whole);
       auto& gradients = unit.gradients;
       const auto mean = ramp(100, 0) / 2 + ramp(100, 1) / 2;
@@ -79,7 +79,7 @@ TEST(UnitGradients, SumsAddAndCount) {
 TEST(UnitGradients, DividesTheSumOfMicroBatches) {
   for (const bool keeps_whole : {false, true})
     for (const bool said : {false, true})
-      on_ranks(3, [&](dist::Communicator group) {
+      on_ranks(3, [&](comm::Communicator group) {
         GradientFixture unit(group, keeps_whole);
         const auto sum = [](int rank) { return ((ramp(100, rank) * 0.1f + ramp(100, rank)) + 7.f) * (1.0 / 3); };
         unit.gradients.take(0, ramp(100, group.rank()) * 0.1f, /*last=*/false);
@@ -92,7 +92,7 @@ TEST(UnitGradients, DividesTheSumOfMicroBatches) {
 
 TEST(UnitGradients, PaddingStaysZero) {
   for (const bool keeps_whole : {false, true})
-    on_ranks(2, [&](dist::Communicator group) {
+    on_ranks(2, [&](comm::Communicator group) {
       GradientFixture unit(group, keeps_whole);
       auto junk = unit.buffers.take(unit.layout.world() * (unit.layout.chunk() + 2), at::kFloat);
       junk.fill_(NAN);
@@ -107,7 +107,7 @@ TEST(UnitGradients, PaddingStaysZero) {
 
 TEST(UnitGradients, ScalingReachesWhatWaitsAndWhatCounts) {
   for (const bool keeps_whole : {false, true})
-    on_ranks(2, [&](dist::Communicator group) {
+    on_ranks(2, [&](comm::Communicator group) {
       GradientFixture unit(group, keeps_whole);
       unit.gradients.take(0, torch::ones({100}));
       unit.reduce();
@@ -120,7 +120,7 @@ TEST(UnitGradients, ScalingReachesWhatWaitsAndWhatCounts) {
 
 TEST(UnitGradients, CancelForgetsWhatWaitsAndWhatIsUnderWay) {
   for (const bool keeps_whole : {false, true})
-    on_ranks(2, [&](dist::Communicator group) {
+    on_ranks(2, [&](comm::Communicator group) {
       GradientFixture unit(group, keeps_whole);
       unit.gradients.take(0, torch::ones({100}));
       unit.reduce();
@@ -142,7 +142,7 @@ TEST(UnitGradients, CancelForgetsWhatWaitsAndWhatIsUnderWay) {
 
 TEST(UnitGradients, ReducesInAnotherDtype) {
   for (const bool keeps_whole : {false, true})
-    on_ranks(2, [&](dist::Communicator group) {
+    on_ranks(2, [&](comm::Communicator group) {
       GradientFixture unit(group, keeps_whole, at::kBFloat16);
       const auto mine = ramp(100, group.rank()) / 7;
       unit.gradients.take(0, mine);
@@ -156,7 +156,7 @@ TEST(UnitGradients, ReducesInAnotherDtype) {
 }
 
 TEST(UnitGradients, Float16DividesBeforeAndAfterSoThatNeitherEndIsLost) {
-  on_ranks(4, [&](dist::Communicator group) {
+  on_ranks(4, [&](comm::Communicator group) {
     ShardSettings settings;
     EXPECT_EQ(settings.divisor_before(at::kHalf, 4), 2);
     EXPECT_EQ(settings.divisor_before(at::kHalf, 16), 4);
@@ -172,9 +172,9 @@ TEST(UnitGradients, Float16DividesBeforeAndAfterSoThatNeitherEndIsLost) {
 }
 
 TEST(UnitGradients, ReplicasAddTheirParts) {
-  on_ranks(4, [&](dist::Communicator group) {
+  on_ranks(4, [&](comm::Communicator group) {
     const std::vector<std::vector<int>> rows{{0, 1}, {2, 3}}, columns{{0, 2}, {1, 3}};
-    dist::Communicator shards, replicas;
+    comm::Communicator shards, replicas;
     for (int k = 0; k < 2; ++k) {
       auto row = group.subgroup(rows[k]), column = group.subgroup(columns[k]);
       if (group.rank() / 2 == k) shards = row;

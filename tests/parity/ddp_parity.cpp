@@ -5,7 +5,7 @@
 
 #include <torch/torch.h>
 
-#include "muster/dist/rendezvous.h"
+#include "muster/comm/rendezvous.h"
 #include "muster/optim/fused.h"
 #include "muster/parallel/reducer.h"
 #include "muster/testing/compare.h"
@@ -129,7 +129,7 @@ class Case {
     std::getline(parts, optimizer_, '-');
   }
 
-  std::string run(const muster::dist::Communicator& group) {
+  std::string run(const muster::comm::Communicator& group) {
     const auto net = make_net(model_);
     net->to(dtype_ == "float64" ? at::kDouble : at::kFloat);
     if (group.rank() == 0) load(*net);
@@ -179,7 +179,7 @@ class Case {
 
 int run_rank(const muster::Cluster& cluster, int argc, char** argv) {
   at::set_num_threads(1);
-  const auto group = muster::dist::connect(cluster);
+  const auto group = muster::comm::connect(cluster);
   int failed = 0;
   for (int i = 2; i < argc; ++i) {
     const auto differences = Case(argv[1], argv[i]).run(group);

@@ -347,7 +347,7 @@ TEST(Windows, OneReductionEach) {
     auto [model, optimizer, batches] =
         runtime.prepare(net, torch::optim::SGD(net->parameters(), 0.1), DataLoader(data, {.batch_size = 4}));
     std::map<std::string, int> seen;
-    runtime.group().observe([&](const dist::OperationEvent& event) { ++seen[std::string(event.operation)]; });
+    runtime.group().observe([&](const comm::OperationEvent& event) { ++seen[std::string(event.operation)]; });
     for (auto& [x, y] : batches) {
       auto window = runtime.accumulate(model);
       runtime.backward(torch::mse_loss(model(x), y));

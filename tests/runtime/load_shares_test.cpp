@@ -43,7 +43,7 @@ struct SavedJob {
   Accelerator accelerator;
   torch::nn::Linear net{2048, 2049};
   Model<torch::nn::LinearImpl> model;
-  const dist::Communicator group = accelerator.group();
+  const comm::Communicator group = accelerator.group();
   const decltype(testing::shared_folder(group)) folder = testing::shared_folder(group);
   const fs::path path = folder.path() / "state";
 };

@@ -122,7 +122,7 @@ Indices expected_of(int64_t count, const Loading& how, int world) {
 /// What ranks that take part in every step get, and what each rank collects on its own.
 void count_each_sample(int64_t count, const Loading& how, int world) {
   SCOPED_TRACE(::testing::Message() << count << " samples, " << world << " ranks, " << name_of(how));
-  testing::run_threads(world, 0, [&](const dist::Communicator& group) {
+  testing::run_threads(world, 0, [&](const comm::Communicator& group) {
     auto loader =
         whole_loader(count, how).distributed({.group = group, .rank = group.rank(), .world_size = group.size()});
     const bool known = loader.known_size().has_value();

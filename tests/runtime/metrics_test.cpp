@@ -16,7 +16,7 @@ namespace muster::runtime {
 namespace {
 
 TEST(GatherForMetrics, LeavesWhatIsNotPerSample) {
-  testing::run_threads(2, 0, [](const dist::Communicator& group) {
+  testing::run_threads(2, 0, [](const comm::Communicator& group) {
     const std::optional<StepRows> last(
         StepRows{.equal = true, .local = 3, .local_real = group.rank() == 0 ? 3 : 1, .real = 4});
     struct Result {
@@ -38,7 +38,7 @@ TEST(GatherForMetrics, LeavesWhatIsNotPerSample) {
 }
 
 TEST(GatherForMetrics, WhatStandsForNoBatchComesWhole) {
-  testing::run_threads(2, 0, [](const dist::Communicator& group) {
+  testing::run_threads(2, 0, [](const comm::Communicator& group) {
     const std::optional<StepRows> last(
         StepRows{.equal = true, .local = 4, .local_real = group.rank() == 0 ? 4 : 2, .real = 6});
     const auto confusion = torch::full({4, 4}, group.rank());
@@ -65,7 +65,7 @@ TEST(GatherForMetrics, WhatStandsForNoBatchComesWhole) {
 }
 
 TEST(GatherForMetrics, ListsOfUnequalLengthAreAnError) {
-  testing::run_threads(2, 0, [](const dist::Communicator& group) {
+  testing::run_threads(2, 0, [](const comm::Communicator& group) {
     const std::vector<torch::Tensor> list(static_cast<size_t>(group.rank() + 1), torch::ones({1}));
     try {
       gather_for_metrics(group, std::nullopt, list);
@@ -82,13 +82,13 @@ TEST(GatherForMetrics, ListsOfUnequalLengthAreAnError) {
 
 TEST(GatherForMetrics, ATensorWithoutDimensionsHasOneInEveryWorld) {
   for (int world : {1, 3})
-    testing::run_threads(world, 0, [world](const dist::Communicator& group) {
+    testing::run_threads(world, 0, [world](const comm::Communicator& group) {
       EXPECT_EQ(gather_for_metrics(group, std::nullopt, torch::tensor(2)).sizes(), (std::vector<int64_t>{world}));
     });
 }
 
 TEST(Collector, OfNestedValuesAndNothing) {  // MU254
-  testing::run_threads(2, 0, [](const dist::Communicator& group) {
+  testing::run_threads(2, 0, [](const comm::Communicator& group) {
     const auto id = [](auto collector) {
       try {
         collector.gathered();

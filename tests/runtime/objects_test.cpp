@@ -63,7 +63,7 @@ TEST(Objects, OfAnotherTypeAreRefused) {
 
 TEST(Objects, AreBroadcastAndGathered) {
   for (int world : {1, 3})
-    testing::run_threads(world, 0, [world](const dist::Communicator& group) {
+    testing::run_threads(world, 0, [world](const comm::Communicator& group) {
       EXPECT_EQ(broadcast_object(group, report(group.rank()), world - 1).name, "rank " + std::to_string(world - 1));
       const auto all = gather_object(group, report(group.rank()));
       ASSERT_EQ(std::ssize(all), world);

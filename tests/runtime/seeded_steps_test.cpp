@@ -14,7 +14,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/dist/thread_world.h"
+#include "muster/comm/thread_world.h"
 #include "muster/parallel/local_sgd.h"
 #include "muster/parallel/sharded_model.h"
 #include "muster/runtime/model.h"
@@ -189,7 +189,7 @@ constexpr double kMaxNorm = 0.5;
 /// A rank's program, as the doors run it.
 class Rank {
  public:
-  Rank(const Job& job, const dist::Communicator& group)
+  Rank(const Job& job, const comm::Communicator& group)
       : job_(job), group_(group), net_(std::make_shared<Net>()), registry_(std::make_shared<ModelRegistry>()),
         trace_(std::make_shared<Trace>()),
         accumulation_(std::make_shared<Accumulation>(
@@ -273,7 +273,7 @@ class Rank {
   }
 
   const Job& job_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   std::shared_ptr<Net> net_;
   std::shared_ptr<ModelRegistry> registry_;
   std::shared_ptr<Trace> trace_;
@@ -322,7 +322,7 @@ struct Outcome {
 Outcome run(const Job& job) {
   Outcome outcome{std::vector<std::vector<Tensor>>(job.world), std::vector<std::string>(job.world)};
   const auto thrown =
-      dist::run_thread_world(job.world, {.seed = job.seed + 1, .timeout_seconds = 20}, [&](dist::Communicator group) {
+      comm::run_thread_world(job.world, {.seed = job.seed + 1, .timeout_seconds = 20}, [&](comm::Communicator group) {
         at::set_num_threads(1);
         const torch::AutoGradMode on(true);
         auto values = Rank(job, group).train();

@@ -331,10 +331,10 @@ TEST(SavedWeights, AreGatheredTensorByTensor) {
       const auto model = accelerator.prepare(net);
       std::atomic<int64_t> most{0};
       accelerator.group().observe(
-          [&](const dist::OperationEvent& event) { most = std::max(most.load(), event.bytes); });
+          [&](const comm::OperationEvent& event) { most = std::max(most.load(), event.bytes); });
       accelerator.save_model(model, folder.path(), {.max_shard_size = 450});
       EXPECT_LT(most, 100 * 4);  // of the largest parameter
-      accelerator.group().observe([](const dist::OperationEvent&) {});
+      accelerator.group().observe([](const comm::OperationEvent&) {});
       const auto written = load_file(folder.path());
       const auto expected = model.prepared()->managed->full_state(false);
       EXPECT_EQ(written.tensors.size(), expected.size() - 1);

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster::testing {
 
@@ -53,7 +53,7 @@ class InheritedFolder {
 };
 
 /// One folder for all ranks, owned by rank 0. Collective.
-inline TemporaryFolder shared_folder(const dist::Communicator& group) {
+inline TemporaryFolder shared_folder(const comm::Communicator& group) {
   if (group.rank() != 0) return TemporaryFolder(group.broadcast_bytes({}));
   TemporaryFolder folder;
   group.broadcast_bytes(folder.path().string());

@@ -22,7 +22,7 @@ torch::Tensor filled(std::vector<int64_t> shape, double value) { return torch::f
 
 TEST(Values, GatherJoinsAlongTheFirstDimension) {
   for (int world : {1, 2, 3}) {
-    testing::run_threads(world, 0, [world](dist::Communicator group) {
+    testing::run_threads(world, 0, [world](comm::Communicator group) {
       auto [rows, scalar] = gather(group, filled({2, 3}, group.rank()), torch::tensor(group.rank()));
       EXPECT_EQ(rows.sizes(), (std::vector<int64_t>{2 * world, 3}));
       EXPECT_EQ(scalar.sizes(), (std::vector<int64_t>{world}));  // one rank included: the same shape rule everywhere
@@ -32,7 +32,7 @@ TEST(Values, GatherJoinsAlongTheFirstDimension) {
 }
 
 TEST(Values, NestedValuesKeepTheirStructure) {
-  testing::run_threads(2, 0, [](dist::Communicator group) {
+  testing::run_threads(2, 0, [](comm::Communicator group) {
     std::map<std::string, std::tuple<torch::Tensor, int>> value{{"a", {filled({1}, group.rank() + 1), 7}}};
     const auto sum = reduce(group, value, "sum");
     EXPECT_EQ(std::get<0>(sum.at("a")).item<double>(), 3);
@@ -42,7 +42,7 @@ TEST(Values, NestedValuesKeepTheirStructure) {
 }
 
 TEST(Values, ReducesByName) {
-  testing::run_threads(2, 0, [](dist::Communicator group) {
+  testing::run_threads(2, 0, [](comm::Communicator group) {
     EXPECT_EQ(reduce(group, filled({}, group.rank()), "mean").item<double>(), 0.5);
     EXPECT_EQ(reduce(group, torch::tensor(group.rank()), "max").item<int64_t>(), 1);
     EXPECT_THROW(reduce(group, torch::tensor(group.rank()), "mean"), ConfigError);
@@ -52,7 +52,7 @@ TEST(Values, ReducesByName) {
 
 TEST(Values, SumsAndProductsOfWholeNumbersAreInt64AsThoseOfOneTensor) {
   for (const int world : {1, 2, 3})
-    testing::run_threads(world, 0, [world](dist::Communicator group) {
+    testing::run_threads(world, 0, [world](comm::Communicator group) {
       for (const auto dtype : {torch::kBool, torch::kByte, torch::kChar, torch::kShort, torch::kInt, torch::kLong}) {
         const auto mine = torch::tensor({1, 0, 1, 100}).to(dtype);
         const auto all = torch::stack(std::vector<torch::Tensor>(static_cast<size_t>(world), mine));
@@ -68,7 +68,7 @@ TEST(Values, SumsAndProductsOfWholeNumbersAreInt64AsThoseOfOneTensor) {
 }
 
 TEST(Values, NumbersAreReducedToo) {
-  testing::run_threads(2, 0, [](dist::Communicator group) {
+  testing::run_threads(2, 0, [](comm::Communicator group) {
     EXPECT_EQ(reduce(group, 1.5 + group.rank(), "mean"), 2.0);
     EXPECT_EQ(reduce(group, int64_t{1} << (40 + group.rank()), "sum"), int64_t{3} << 40);
     EXPECT_EQ(reduce(group, group.rank() == 1, "max"), true);
@@ -77,7 +77,7 @@ TEST(Values, NumbersAreReducedToo) {
 }
 
 TEST(Values, BroadcastBringsShapeAndDtypeAlong) {
-  testing::run_threads(3, 0, [](dist::Communicator group) {
+  testing::run_threads(3, 0, [](comm::Communicator group) {
     const auto mine = group.rank() == 1 ? torch::arange(6).view({2, 3}) : torch::Tensor();
     EXPECT_TRUE(torch::equal(broadcast(group, mine, 1), torch::arange(6).view({2, 3})));
     EXPECT_EQ(broadcast(group, std::string(group.rank() == 0 ? "text" : ""), 0), "text");
@@ -87,7 +87,7 @@ TEST(Values, BroadcastBringsShapeAndDtypeAlong) {
 
 TEST(Values, BroadcastOfNothingIsRefused) {
   try {
-    broadcast(dist::Communicator(), torch::Tensor(), 0);
+    broadcast(comm::Communicator(), torch::Tensor(), 0);
     FAIL() << "an undefined tensor was sent";
   } catch (const UsageError& error) {
     EXPECT_EQ(error.id(), "MU177");
@@ -108,7 +108,7 @@ std::pair<std::string, std::string> thrown_by(F&& f) {
 }
 
 TEST(Values, ListsOfUnequalLengthAreAnErrorEverywhereAndTheNextGatherIsRight) {
-  testing::run_threads(2, 0, [](dist::Communicator group) {
+  testing::run_threads(2, 0, [](comm::Communicator group) {
     const std::vector<torch::Tensor> list(static_cast<size_t>(group.rank() + 1), filled({1}, 2));
     const auto [id, text] = thrown_by([&] { gather(group, list); });
     EXPECT_EQ(id, "MU065") << text;
@@ -123,7 +123,7 @@ TEST(Values, ListsOfUnequalLengthAreAnErrorEverywhereAndTheNextGatherIsRight) {
 }
 
 TEST(Values, AnOptionalThatOneRankHasIsAnErrorEverywhere) {
-  testing::run_threads(3, 0, [](dist::Communicator group) {
+  testing::run_threads(3, 0, [](comm::Communicator group) {
     struct Output {
       torch::Tensor loss;
       std::optional<torch::Tensor> hidden;
@@ -139,7 +139,7 @@ TEST(Values, AnOptionalThatOneRankHasIsAnErrorEverywhere) {
 }
 
 TEST(Values, MapsOfOtherKeysAreAnErrorEverywhere) {
-  testing::run_threads(2, 0, [](dist::Communicator group) {
+  testing::run_threads(2, 0, [](comm::Communicator group) {
     const std::map<std::string, torch::Tensor> mine{{group.rank() == 0 ? "loss" : "norm", filled({1}, 2)}};
     const auto [id, text] = thrown_by([&] { reduce(group, mine, "sum"); });
     EXPECT_EQ(id, "MU065") << text;
@@ -149,7 +149,7 @@ TEST(Values, MapsOfOtherKeysAreAnErrorEverywhere) {
 }
 
 TEST(Values, AnUndefinedTensorIsRefusedByEveryVerb) {
-  testing::run_threads(2, 0, [](dist::Communicator group) {
+  testing::run_threads(2, 0, [](comm::Communicator group) {
     const std::tuple<torch::Tensor, torch::Tensor> mine{filled({1}, 1), torch::Tensor()};
     const auto refused = [](const auto& f) {
       const auto [id, text] = thrown_by(f);
@@ -172,7 +172,7 @@ TEST(Values, AnUndefinedTensorIsRefusedByEveryVerb) {
 
 /// Of a type that has the same tensors everywhere, so that nothing compares them first.
 TEST(Values, AnUndefinedTensorOfOneRankIsAnErrorOfAllWithinTheCall) {
-  const std::vector<std::function<void(const dist::Communicator&, const torch::Tensor&)>> verbs{
+  const std::vector<std::function<void(const comm::Communicator&, const torch::Tensor&)>> verbs{
       [](const auto& group, const auto& tensor) { gather(group, tensor); },
       [](const auto& group, const auto& tensor) { all_gather(group, tensor); },
       [](const auto& group, const auto& tensor) { reduce(group, tensor, "sum"); },
@@ -181,7 +181,7 @@ TEST(Values, AnUndefinedTensorOfOneRankIsAnErrorOfAllWithinTheCall) {
       [](const auto& group, const auto& tensor) { broadcast(group, tensor, 1); }};
   for (const int64_t elements : {3, 300'000})
     for (size_t i = 0; i < verbs.size(); ++i)
-      testing::run_threads(3, 0, [&](dist::Communicator group) {
+      testing::run_threads(3, 0, [&](comm::Communicator group) {
         const auto [id, text] =
             thrown_by([&] { verbs[i](group, group.rank() == 1 ? torch::Tensor() : filled({elements}, 1)); });
         EXPECT_EQ(id, group.rank() == 1 ? "MU177" : "MU050") << i << ": " << text;
@@ -191,7 +191,7 @@ TEST(Values, AnUndefinedTensorOfOneRankIsAnErrorOfAllWithinTheCall) {
 }
 
 TEST(Values, PaddingAlongADimensionThatIsNotThereIsRefused) {
-  testing::run_threads(2, 0, [](dist::Communicator group) {
+  testing::run_threads(2, 0, [](comm::Communicator group) {
     for (int64_t dim : {2, -3}) {
       const auto [id, text] = thrown_by([&] { pad_across_processes(group, filled({3, 4}, 1), {.dim = dim}); });
       EXPECT_EQ(id, "MU060") << text;
@@ -203,7 +203,7 @@ TEST(Values, PaddingAlongADimensionThatIsNotThereIsRefused) {
 }
 
 TEST(Values, PaddingReachesTheLongest) {
-  testing::run_threads(3, 0, [](dist::Communicator group) {
+  testing::run_threads(3, 0, [](comm::Communicator group) {
     const auto mine = filled({group.rank() + 1, 2}, 1);
     const auto behind = pad_across_processes(group, mine, {.value = -1});
     EXPECT_EQ(behind.sizes(), (std::vector<int64_t>{3, 2}));
@@ -216,7 +216,7 @@ TEST(Values, PaddingReachesTheLongest) {
 }
 
 TEST(FirstHere, TheMainRankComesFirst) {
-  testing::run_threads(3, 0, [](dist::Communicator group) {
+  testing::run_threads(3, 0, [](comm::Communicator group) {
     static std::atomic<int> turns{0};
     if (group.rank() == 0) turns = 0;
     group.barrier();
@@ -227,7 +227,7 @@ TEST(FirstHere, TheMainRankComesFirst) {
 }
 
 TEST(FirstHere, AnExceptionOfTheMainRankReachesAll) {
-  testing::run_threads(3, 0, [](dist::Communicator group) {
+  testing::run_threads(3, 0, [](comm::Communicator group) {
     auto body = [] { throw std::runtime_error("the disk is full"); };
     if (group.rank() == 0) {
       EXPECT_THROW(first_here(group, true, body), std::runtime_error);

@@ -16,7 +16,7 @@ namespace {
 using testing::run_threads;
 
 /// The ranks of a group, in its order, told by themselves.
-std::vector<int64_t> members(const dist::Communicator& group, int rank) {
+std::vector<int64_t> members(const comm::Communicator& group, int rank) {
   const auto all = group.all_gather(torch::tensor(int64_t{rank}));
   return {all.const_data_ptr<int64_t>(), all.const_data_ptr<int64_t>() + all.numel()};
 }
@@ -24,7 +24,7 @@ std::vector<int64_t> members(const dist::Communicator& group, int rank) {
 using Members = std::vector<int64_t>;
 
 TEST(DeviceMesh, HasAGroupForEachAxis) {
-  run_threads(6, 1, [](dist::Communicator world) {
+  run_threads(6, 1, [](comm::Communicator world) {
     const DeviceMesh mesh(world, {{"replicate", 2}, {"shard", 3}});
     const int rank = world.rank();
     EXPECT_EQ(mesh.coordinate("replicate"), rank / 3);
@@ -40,7 +40,7 @@ TEST(DeviceMesh, HasAGroupForEachAxis) {
 }
 
 TEST(DeviceMesh, OneAxisTakesWhatTheOthersLeave) {
-  run_threads(4, 2, [](dist::Communicator world) {
+  run_threads(4, 2, [](comm::Communicator world) {
     const DeviceMesh mesh(world, {{"replicate", 0}, {"shard", 2}});
     EXPECT_EQ(mesh.size("replicate"), 2);
     const DeviceMesh line(world, {{"shard", 0}});
@@ -52,7 +52,7 @@ TEST(DeviceMesh, OneAxisTakesWhatTheOthersLeave) {
 }
 
 TEST(DeviceMesh, SlicesAndJoinsAxes) {
-  run_threads(8, 3, [](dist::Communicator world) {
+  run_threads(8, 3, [](comm::Communicator world) {
     const DeviceMesh mesh(world, {{"a", 2}, {"b", 2}, {"c", 2}});
     const int rank = world.rank(), a = rank / 4, b = rank / 2 % 2, c = rank % 2;
     const auto slice = mesh.slice({"c", "a"});
@@ -71,7 +71,7 @@ TEST(DeviceMesh, SlicesAndJoinsAxes) {
 }
 
 TEST(DeviceMesh, RefusesWhatDoesNotFit) {
-  const dist::Communicator alone;
+  const comm::Communicator alone;
   EXPECT_EQ(testing::thrown_id([&] { DeviceMesh(alone, {{"a", 2}}); }), "MU090");
   EXPECT_EQ(testing::thrown_id([&] { DeviceMesh(alone, {{"a", 0}, {"b", 2}}); }), "MU090");
   EXPECT_EQ(testing::thrown_id([&] { DeviceMesh(alone, {{"a", 0}, {"b", 0}}); }), "MU090");
@@ -86,7 +86,7 @@ TEST(DeviceMesh, RefusesWhatDoesNotFit) {
 }
 
 TEST(DeviceMesh, WorksOverProcesses) {
-  testing::expect_processes(4, [](dist::Communicator world) {
+  testing::expect_processes(4, [](comm::Communicator world) {
     const DeviceMesh mesh(world, {{"replicate", 2}, {"shard", 2}});
     auto sum = torch::tensor({static_cast<double>(world.rank())}, torch::kDouble);
     mesh.group("shard").all_reduce(sum);

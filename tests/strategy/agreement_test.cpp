@@ -10,11 +10,11 @@ namespace muster::strategy {
 namespace {
 
 TEST(Agreement, SettlesSumMaximumAndMinimum) {
-  testing::run_threads(3, 0, [](const dist::Communicator& group) {
+  testing::run_threads(3, 0, [](const comm::Communicator& group) {
     Agreement agreement(group, "figures");
-    const auto sum = agreement.ask(group.rank(), dist::ReduceOp::sum),
-               most = agreement.ask(group.rank(), dist::ReduceOp::max),
-               least = agreement.ask(group.rank() + 1, dist::ReduceOp::min);
+    const auto sum = agreement.ask(group.rank(), comm::ReduceOp::sum),
+               most = agreement.ask(group.rank(), comm::ReduceOp::max),
+               least = agreement.ask(group.rank() + 1, comm::ReduceOp::min);
     agreement.settle();
     EXPECT_EQ(agreement.answer(sum), 3);
     EXPECT_EQ(agreement.answer(most), 2);
@@ -24,7 +24,7 @@ TEST(Agreement, SettlesSumMaximumAndMinimum) {
 }
 
 TEST(Agreement, IsNotTakenForAnotherOneOrForACallOfTheProgram) {
-  testing::run_threads(2, 0, [](const dist::Communicator& group) {
+  testing::run_threads(2, 0, [](const comm::Communicator& group) {
     const auto text =
         testing::thrown([&] { any_rank(group, group.rank() == 0 ? "check_trigger" : "signal_received", true); });
     EXPECT_TRUE(text.starts_with("MU050")) << text;
@@ -33,7 +33,7 @@ TEST(Agreement, IsNotTakenForAnotherOneOrForACallOfTheProgram) {
         std::string::npos)
         << text;
   });
-  testing::run_threads(2, 0, [](const dist::Communicator& group) {
+  testing::run_threads(2, 0, [](const comm::Communicator& group) {
     const auto text = testing::thrown([&] {
       if (group.rank() == 0) group.all_gather(at::tensor({7.0}, at::kDouble));
       else any_rank(group, "check_trigger", false);

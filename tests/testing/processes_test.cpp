@@ -16,7 +16,7 @@ namespace {
 
 TEST(Processes, RanksMeetAndReportHowTheyEnd) {
   auto own = ::getpid();
-  auto results = run_test_processes(3, [](const dist::Communicator& comm) {
+  auto results = run_test_processes(3, [](const comm::Communicator& comm) {
     at::Tensor one = at::ones({1});
     comm.all_reduce(one);
     std::cout << "rank " << comm.rank() << " has " << one.item<float>() << std::endl;
@@ -59,7 +59,7 @@ TEST(Processes, LateRanksAreKilled) {
 TEST(Processes, CallsOfOneTestAreToldApart) {
   auto say = [](const std::string& label) {
     return run_test_processes(
-        1, [&](const dist::Communicator&) { std::cout << "this is the " << label << std::endl; }, label);
+        1, [&](const comm::Communicator&) { std::cout << "this is the " << label << std::endl; }, label);
   };
   auto first = say("first"), second = say("second");
   EXPECT_NE(first[0].output.find("this is the first"), std::string::npos) << first[0].output;

@@ -13,13 +13,13 @@ namespace {
 TEST(Threads, EveryRankRunsOnce) {
   for (uint64_t seed : {0, 1}) {
     std::atomic<int> ranks = 0;
-    run_threads(5, seed, [&](const dist::Communicator& comm) { ranks += 1 << (4 * comm.rank()); });
+    run_threads(5, seed, [&](const comm::Communicator& comm) { ranks += 1 << (4 * comm.rank()); });
     EXPECT_EQ(ranks, 0x11111);
   }
 }
 
 TEST(Threads, AFailureNamesRankAndSeed) {
-  auto message = [](const std::function<void(dist::Communicator)>& body) {
+  auto message = [](const std::function<void(comm::Communicator)>& body) {
     try {
       run_threads(3, 42, body);
     } catch (const Error& error) {
@@ -27,11 +27,11 @@ TEST(Threads, AFailureNamesRankAndSeed) {
     }
     return std::string();
   };
-  EXPECT_EQ(message([](const dist::Communicator& comm) {
+  EXPECT_EQ(message([](const comm::Communicator& comm) {
               if (comm.rank() == 1) throw std::runtime_error("wrong");
             }),
             "MU062 MU062: rank 1 of 3 threads, seed 42: wrong");
-  std::string lost = message([](const dist::Communicator& comm) {
+  std::string lost = message([](const comm::Communicator& comm) {
     if (comm.rank() != 1) comm.barrier();
   });
   EXPECT_TRUE(lost.starts_with("MU052")) << lost;

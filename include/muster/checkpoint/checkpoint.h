@@ -11,7 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/checkpoint/options.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/tree/state.h"
 
 namespace muster {
@@ -42,7 +42,7 @@ struct CheckpointContents {
 /// fit together); CommError if ranks are lost.
 /// Collective: every rank of the group. All ranks must see the same folder.
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
-                                       const dist::Communicator& group = {},
+                                       const comm::Communicator& group = {},
                                        const WriteCheckpointOptions& options = {});
 
 /// Writes checkpoints while training continues. One at a time: a second start() waits for the first save.
@@ -51,7 +51,7 @@ class CheckpointWriter {
  public:
   /// Makes a separate group for its thread.
   /// Collective: every rank of the group.
-  explicit CheckpointWriter(const dist::Communicator& group = {}, const WriteCheckpointOptions& options = {});
+  explicit CheckpointWriter(const comm::Communicator& group = {}, const WriteCheckpointOptions& options = {});
   /// Waits for a running save, no longer than the group's time-out, then ends it. Failures are logged.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;

@@ -9,10 +9,10 @@
 #include <c10/core/Device.h>
 
 #include "muster/base/trace.h"
+#include "muster/comm/communicator.h"
 #include "muster/data/batch_maker.h"
 #include "muster/data/options.h"
 #include "muster/data/sampler.h"
-#include "muster/dist/communicator.h"
 
 namespace muster::data {
 
@@ -22,7 +22,7 @@ struct ShardSpec {
   std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
   std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
   /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
-  std::optional<dist::Communicator> group = {};
+  std::optional<comm::Communicator> group = {};
   bool non_blocking = true;  ///< copies from pinned memory overlap with computing
   int rank = 0;
   std::optional<uint64_t> seed = {};       ///< used if the options set none; the same on all ranks

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/options.h"
 #include "muster/tree/state.h"
 
@@ -35,7 +35,7 @@ class CommHook {
   virtual ~CommHook() = default;
   /// Starts the communication of a bucket. The returned function waits for it and leaves the sum in bucket.flat, the
   /// same on every rank; it may communicate more. The bucket outlives that function. Collective.
-  virtual Finish start(const GradientBucket& bucket, const dist::Communicator& group) = 0;
+  virtual Finish start(const GradientBucket& bucket, const comm::Communicator& group) = 0;
   /// The name that plan() shows: "bf16".
   virtual std::string_view name() const = 0;
 
@@ -49,7 +49,7 @@ class CommHook {
 
 /// Makes a hook from a function with the arguments and the result of CommHook::start.
 std::shared_ptr<CommHook> make_comm_hook(
-    std::function<CommHook::Finish(const GradientBucket&, const dist::Communicator&)> start);
+    std::function<CommHook::Finish(const GradientBucket&, const comm::Communicator&)> start);
 
 /// Gradients are communicated and summed in this dtype: half the bytes of float32.
 std::shared_ptr<CommHook> make_cast_hook(at::ScalarType dtype);

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/parallel/options.h"
 
@@ -20,7 +20,7 @@ namespace muster::parallel {
 /// models at the same time, or were given different numbers of them; (MU119) if another rank's `f` threw; CommError
 /// (MU050), on all ranks, if `f` calls another collective after a rank has left; and what `f` throws.
 /// Collective: every rank of the group, with the same models.
-void join_uneven_inputs(const dist::Communicator& group, const std::vector<std::shared_ptr<ManagedModel>>& models,
+void join_uneven_inputs(const comm::Communicator& group, const std::vector<std::shared_ptr<ManagedModel>>& models,
                         const std::function<void()>& f, const JoinOptions& options = {},
                         const std::function<void(int last_rank)>& then = nullptr);
 

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/managed_model.h"
 
 namespace torch::nn {
@@ -31,11 +31,11 @@ class LocalSGD {
  public:
   /// Requires: module and model outlive this object.
   /// Throws: ConfigError (MU159) for less than one step, or a model whose parameters are sharded.
-  LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, dist::Communicator group,
+  LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, comm::Communicator group,
            LocalSgdOptions options = {});
   /// For a prepared model: LocalSGD local(accelerator.group(), model, {.local_sgd_steps = 8}).
   template <class Model>
-  LocalSGD(dist::Communicator group, const Model& model, LocalSgdOptions options = {})
+  LocalSGD(comm::Communicator group, const Model& model, LocalSgdOptions options = {})
       : LocalSGD(*model, *model.prepared()->managed, std::move(group), options) {}
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
@@ -54,7 +54,7 @@ class LocalSGD {
   void average_values();
 
   parallel::ManagedModel& model_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   LocalSgdOptions options_;
   std::vector<at::Tensor> parameters_, values_;
   int64_t pending_ = 0;

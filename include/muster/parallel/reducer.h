@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/parallel/options.h"
 
@@ -37,7 +37,7 @@ class Reducer final : public ManagedModel {
   /// Broadcasts parameters and buffers from rank 0. Requires: the module outlives this object.
   /// Throws: ConfigError (MU150) if ranks disagree in a name, shape, stride, dtype or requires_grad.
   /// Collective.
-  Reducer(torch::nn::Module& module, dist::Communicator group, DdpOptions options = {});
+  Reducer(torch::nn::Module& module, comm::Communicator group, DdpOptions options = {});
   ~Reducer() override;
 
   const optim::FlatPiece* find(const at::Tensor& parameter) const override;

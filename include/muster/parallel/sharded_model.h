@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/parallel/sharded_options.h"
 
@@ -63,12 +63,12 @@ class ShardedModel final : public ManagedModel {
   /// Collective: every rank of the group, with the same module.
   /// Throws: UsageError (MU160) where parameters cannot be watched; ConfigError (MU150), on all ranks, if the ranks'
   /// modules differ.
-  ShardedModel(torch::nn::Module& module, dist::Communicator group, ShardedOptions options = {});
+  ShardedModel(torch::nn::Module& module, comm::Communicator group, ShardedOptions options = {});
   /// Parameters are sharded over `shards`, and each part is replicated over all ranks of `replicas` (hybrid sharding).
   /// Gradients are reduced over the shards first, then those of the part over the replicas, divided by the product of
   /// both sizes.
   /// Requires: the ranks of each `replicas` group have the same rank in their `shards` groups.
-  ShardedModel(torch::nn::Module& module, dist::Communicator shards, dist::Communicator replicas,
+  ShardedModel(torch::nn::Module& module, comm::Communicator shards, comm::Communicator replicas,
                ShardedOptions options);
   /// The module's parameters lose their values; touching them throws UsageError (MU166).
   ~ShardedModel() override;

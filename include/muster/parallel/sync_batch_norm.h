@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster {
 
@@ -14,7 +14,7 @@ namespace muster {
 /// be empty. As torch::batch_norm with training on, and differentiable; gradients of weight and bias are this rank's
 /// share, as for any parameter. Input: (N, C, ...). Running statistics, where defined, are updated in place.
 /// Collective: forward and backward.
-at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& input, const at::Tensor& weight,
+at::Tensor sync_batch_norm(const comm::Communicator& group, const at::Tensor& input, const at::Tensor& weight,
                            const at::Tensor& bias, const at::Tensor& running_mean, const at::Tensor& running_var,
                            double momentum, double eps);
 
@@ -30,6 +30,6 @@ at::Tensor sync_batch_norm(const dist::Communicator& group, const at::Tensor& in
 /// Throws: ConfigError (MU165) for a normalization without running statistics; UsageError (MU160) where the process
 /// does not allow the key fallback.
 /// Collective.
-int64_t convert_sync_batchnorm(torch::nn::Module& module, const dist::Communicator& group);
+int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicator& group);
 
 }  // namespace muster

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/tree/leaves.h"
 #include "muster/tree/visit.h"
 
@@ -18,20 +18,20 @@ class LeafOperations {
   /// only.
   /// Throws: UsageError (MU065), on every rank, if tensors are not in the same places; (MU177) if one is undefined.
   /// Collective: with `varies`.
-  LeafOperations(const dist::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
+  LeafOperations(const comm::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
                  int source = -1);
 
   /// Returns the group for the collective of the next leaf.
-  dist::Communicator next();
+  comm::Communicator next();
 
  private:
-  dist::Communicator group_;
-  dist::Tag tag_;
+  comm::Communicator group_;
+  comm::Tag tag_;
 };
 
 /// Returns the value with every tensor t replaced by f(group, t). Collective.
 template <class T, class F>
-T each_leaf(const dist::Communicator& group, std::string_view verb, const T& value, F&& f, int source = -1) {
+T each_leaf(const comm::Communicator& group, std::string_view verb, const T& value, F&& f, int source = -1) {
   LeafOperations operations(group, verb, tree::leaves_of(value), tree::varies<T>, source);
   return tree::transform(value, [&](const at::Tensor& tensor) { return f(operations.next(), tensor); });
 }

@@ -6,7 +6,7 @@
 
 #include "muster/base/format.h"
 #include "muster/base/log.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster {
 
@@ -16,7 +16,7 @@ namespace muster {
 /// Lines below the log's level are not even formatted. Thread safety: one thread at a time.
 class Logger {
  public:
-  Logger(std::string name, dist::Communicator group) : name_(std::move(name)), group_(std::move(group)) {}
+  Logger(std::string name, comm::Communicator group) : name_(std::move(name)), group_(std::move(group)) {}
 
   /// Returns a logger that writes on every rank.
   Logger everywhere() const { return with(Where::every); }
@@ -55,7 +55,7 @@ class Logger {
   void write(log::Level level, bool wanted, const std::string& text) const;
 
   std::string name_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   Where where_ = Where::main;
 };
 

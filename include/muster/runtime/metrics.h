@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/runtime/joiner.h"
 #include "muster/runtime/leaf_operations.h"
 #include "muster/runtime/objects.h"
@@ -28,7 +28,7 @@ struct StepRows {
 
 /// Gathers a tensor. If it has step.local rows, it is per sample, and repeated rows are cut off; any other is gathered
 /// whole.
-at::Tensor gather_rows(const dist::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step);
+at::Tensor gather_rows(const comm::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step);
 /// Returns the rows of a per-sample tensor that are not repeated; any other tensor as it is, with at least one
 /// dimension.
 at::Tensor real_rows(const at::Tensor& tensor, const std::optional<StepRows>& step);
@@ -73,7 +73,7 @@ auto unmarked(std::tuple<T...> values) {
 }
 
 template <class... T>
-auto gather_for_metrics(const dist::Communicator& group, const std::optional<StepRows>& step, const T&... values) {
+auto gather_for_metrics(const comm::Communicator& group, const std::optional<StepRows>& step, const T&... values) {
   static_assert(sizeof...(T) > 0, "gather_for_metrics takes at least one value");
   std::tuple<T...> all(values...);
   LeafOperations operations(group, "gather_for_metrics", tree::leaves_of</*with_lists=*/true>(all),
@@ -92,7 +92,7 @@ namespace muster {
 template <class... T>
 class MetricsCollector {
  public:
-  MetricsCollector(dist::Communicator group, std::function<std::optional<runtime::StepRows>()> step)
+  MetricsCollector(comm::Communicator group, std::function<std::optional<runtime::StepRows>()> step)
       : group_(std::move(group)), step_(std::move(step)) {}
 
   /// Adds values of the current batch: tensors and lists with one row per sample, in any nesting. Values that do not
@@ -148,7 +148,7 @@ class MetricsCollector {
     return all;
   }
 
-  dist::Communicator group_;
+  comm::Communicator group_;
   std::function<std::optional<runtime::StepRows>()> step_;
   std::vector<std::tuple<T...>> rows_;
 };

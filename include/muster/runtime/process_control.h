@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster {
 
@@ -62,12 +62,12 @@ std::string outcome_of(F&& f, std::exception_ptr& failed) {
 /// Exchanges how each rank's turn went: the message of an exception, or an empty string.
 /// Throws: UsageError (MU176), on ranks that did not fail themselves, with the message of the first rank that did.
 /// Collective.
-void share_outcome(const dist::Communicator& group, const std::string& failure);
+void share_outcome(const comm::Communicator& group, const std::string& failure);
 
 /// Runs f on the ranks where `first` is true, then on the other ranks; if it throws on the former, all ranks throw.
 /// Collective.
 template <class F>
-auto first_here(const dist::Communicator& group, bool first, F&& f) {
+auto first_here(const comm::Communicator& group, bool first, F&& f) {
   using R = std::invoke_result_t<F&>;
   std::exception_ptr failed;
   if (!first) {
@@ -102,7 +102,7 @@ enum class Trial { fits, too_large, failed };
 /// Agrees on the outcome of a trial. `error`: the exception of this rank's trial, if any. Throws: that exception,
 /// unless it is an out-of-memory error; UsageError (MU176) if another rank's trial failed for another reason than
 /// memory. Collective.
-Trial settle_trial(const dist::Communicator& group, const std::exception_ptr& error);
+Trial settle_trial(const comm::Communicator& group, const std::exception_ptr& error);
 /// Throws: UsageError (MU185) if no smaller size is left to try.
 int64_t smaller_batch_size(int64_t size, const BatchSizeOptions& options);
 
@@ -112,7 +112,7 @@ struct TrialGroup {
 };
 
 template <class F>
-auto find_executable_batch_size(const dist::Communicator& group, const TrialGroup& trial, F&& f,
+auto find_executable_batch_size(const comm::Communicator& group, const TrialGroup& trial, F&& f,
                                 const BatchSizeOptions& options) {
   using R = std::invoke_result_t<F&, int64_t>;
   int64_t size = options.starting_batch_size;

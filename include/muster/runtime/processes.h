@@ -9,7 +9,7 @@
 
 #include "muster/base/format.h"
 #include "muster/base/format_text.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/runtime/logger.h"
 #include "muster/runtime/process_control.h"
 
@@ -40,7 +40,7 @@ class Processes {
   bool is_last() const { return rank() == world_size() - 1; }
   c10::Device device() const;
   /// The group of all ranks.
-  const dist::Communicator& group() const;
+  const comm::Communicator& group() const;
   void barrier() const;
 
   /// Returns f as a function for the main rank only: a call elsewhere does nothing. Its result is returned as an

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "muster/base/trace.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster {
 
@@ -22,7 +22,7 @@ namespace runtime {
 class Profile {
  public:
   /// Collective: ranks begin together.
-  Profile(std::shared_ptr<Trace> trace, const dist::Communicator& group, const ProfileOptions& options);
+  Profile(std::shared_ptr<Trace> trace, const comm::Communicator& group, const ProfileOptions& options);
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
   ~Profile();
@@ -37,7 +37,7 @@ class Profile {
   void stop();
 
   std::shared_ptr<Trace> trace_;
-  dist::Communicator group_;
+  comm::Communicator group_;
   ProfileOptions options_;
   Trace::Clock::time_point begin_;
   uint64_t operator_callback_ = 0;  // 0: none

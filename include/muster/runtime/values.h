@@ -10,7 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/runtime/leaf_operations.h"
 #include "muster/runtime/objects.h"
@@ -39,14 +39,14 @@ struct PadOptions {
 };
 
 // Each takes one tensor, which must be defined, except in broadcast on the receiving ranks. Collective: all of them.
-at::Tensor gather_tensor(const dist::Communicator& group, const at::Tensor& tensor);
-at::Tensor stack_tensor(const dist::Communicator& group, const at::Tensor& tensor);
-at::Tensor reduce_tensor(const dist::Communicator& group, const at::Tensor& tensor, std::string_view op);
-at::Tensor broadcast_tensor(const dist::Communicator& group, const at::Tensor& tensor, int source);
-at::Tensor pad_tensor(const dist::Communicator& group, const at::Tensor& tensor, const PadOptions& options);
+at::Tensor gather_tensor(const comm::Communicator& group, const at::Tensor& tensor);
+at::Tensor stack_tensor(const comm::Communicator& group, const at::Tensor& tensor);
+at::Tensor reduce_tensor(const comm::Communicator& group, const at::Tensor& tensor, std::string_view op);
+at::Tensor broadcast_tensor(const comm::Communicator& group, const at::Tensor& tensor, int source);
+at::Tensor pad_tensor(const comm::Communicator& group, const at::Tensor& tensor, const PadOptions& options);
 
 template <class... T>
-auto gather(const dist::Communicator& group, const T&... values) {
+auto gather(const comm::Communicator& group, const T&... values) {
   static_assert(sizeof...(T) > 0, "gather takes at least one value");
   static_assert((!tree::plain_leaf<T> && ...), "gather joins tensors; for numbers and texts call gather_object");
   if constexpr (sizeof...(T) == 1) return each_leaf(group, "gather", (values, ...), gather_tensor);
@@ -54,12 +54,12 @@ auto gather(const dist::Communicator& group, const T&... values) {
 }
 
 template <class T>
-T all_gather(const dist::Communicator& group, const T& value) {
+T all_gather(const comm::Communicator& group, const T& value) {
   return each_leaf(group, "all_gather", value, stack_tensor);
 }
 
 template <class T>
-T reduce(const dist::Communicator& group, const T& value, std::string_view op) {
+T reduce(const comm::Communicator& group, const T& value, std::string_view op) {
   if constexpr (tree::plain_leaf<T>) {
     static_assert(std::is_arithmetic_v<T>, "reduce takes tensors and numbers; for texts call gather_object");
     const auto number = at::scalar_tensor(value, std::is_floating_point_v<T> ? at::kDouble : at::kLong);
@@ -71,7 +71,7 @@ T reduce(const dist::Communicator& group, const T& value, std::string_view op) {
 }
 
 template <class T>
-T broadcast(const dist::Communicator& group, const T& value, int source) {
+T broadcast(const comm::Communicator& group, const T& value, int source) {
   if constexpr (tree::plain_leaf<T>) {
     return broadcast_object(group, value, source);
   } else {
@@ -82,7 +82,7 @@ T broadcast(const dist::Communicator& group, const T& value, int source) {
 }
 
 template <class T>
-T pad_across_processes(const dist::Communicator& group, const T& value, const PadOptions& options) {
+T pad_across_processes(const comm::Communicator& group, const T& value, const PadOptions& options) {
   return each_leaf(group, "pad_across_processes", value,
                    [&](const auto& leaf, const at::Tensor& t) { return pad_tensor(leaf, t, options); });
 }

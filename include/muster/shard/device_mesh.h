@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster {
 
@@ -25,7 +25,7 @@ class DeviceMesh {
   /// Makes the groups of every axis. Collective: every rank of the group, with equal axes.
   /// Throws: ConfigError (MU090) if the sizes do not multiply to the size of the group; ConfigError (MU091) for no
   /// axes, an empty or repeated name, or a negative size.
-  DeviceMesh(dist::Communicator group, std::vector<MeshAxis> axes);
+  DeviceMesh(comm::Communicator group, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const noexcept { return axes_; }
   int dim() const noexcept { return static_cast<int>(axes_.size()); }
@@ -38,7 +38,7 @@ class DeviceMesh {
   /// This rank's coordinate on the axis, from 0.
   int coordinate(std::string_view axis) const;
   /// The ranks that have this rank's coordinates on all other axes, in order of their coordinate on this axis.
-  const dist::Communicator& group(std::string_view axis) const;
+  const comm::Communicator& group(std::string_view axis) const;
   /// The rank, in the group of the constructor, at these coordinates; one coordinate for each axis.
   /// Throws: ConfigError (MU093) for another number of coordinates, or one beyond its axis.
   int rank_at(const std::vector<int>& coordinates) const;
@@ -59,10 +59,10 @@ class DeviceMesh {
   size_t index_of(std::string_view axis) const;
   void make_groups();
 
-  dist::Communicator whole_;  // of the constructor
+  comm::Communicator whole_;  // of the constructor
   std::vector<MeshAxis> axes_;
   std::vector<int> strides_, coordinates_;  // per axis
-  std::vector<dist::Communicator> groups_;
+  std::vector<comm::Communicator> groups_;
   int origin_ = 0;  // rank in `whole_` of the place with all coordinates 0
   bool sliced_ = false;
 };

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/managed_model.h"
 #include "muster/strategy/options.h"
 
@@ -23,7 +23,7 @@ class TrainingStrategy {
   /// The module must be on its device already. It must outlive the result.
   /// Collective: every rank of the group, with the same module.
   virtual std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module,
-                                                         const dist::Communicator& group) const = 0;
+                                                         const comm::Communicator& group) const = 0;
 };
 
 /// Makes the strategy of this name and these options; "auto" is replicated training, or none in a world of one.

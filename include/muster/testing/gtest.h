@@ -5,15 +5,15 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/dist/options.h"
-#include "muster/dist/rendezvous.h"
+#include "muster/comm/options.h"
+#include "muster/comm/rendezvous.h"
 #include "muster/testing/world.h"
 
 namespace muster::testing {
 
 /// run_processes() for the current GoogleTest test: `body` runs on every rank, connected to the others; a failed
 /// assertion there fails the rank.
-inline std::vector<RankResult> run_test_processes(int size, const std::function<void(dist::Communicator)>& body,
+inline std::vector<RankResult> run_test_processes(int size, const std::function<void(comm::Communicator)>& body,
                                                   const std::string& label = {}, const GroupOptions& group = {},
                                                   double timeout_seconds = 60) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
@@ -22,14 +22,14 @@ inline std::vector<RankResult> run_test_processes(int size, const std::function<
   options.label = label;
   options.timeout_seconds = timeout_seconds;
   auto as_rank = [&](const Cluster& cluster) {
-    body(dist::connect(cluster, group));
+    body(comm::connect(cluster, group));
     return ::testing::Test::HasFailure() ? 1 : 0;
   };
   return run_processes(size, as_rank, options);
 }
 
 /// The same, and expects that every rank succeeds.
-inline void expect_processes(int size, const std::function<void(dist::Communicator)>& body,
+inline void expect_processes(int size, const std::function<void(comm::Communicator)>& body,
                              const std::string& label = {}, const GroupOptions& group = {}) {
   auto results = run_test_processes(size, body, label, group);
   for (std::size_t rank = 0; rank < results.size(); ++rank)

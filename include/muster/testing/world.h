@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "muster/cluster/cluster.h"
-#include "muster/dist/communicator.h"
+#include "muster/comm/communicator.h"
 
 namespace muster::testing {
 
 /// Runs `body` as `size` ranks, which are threads of this process. With a seed they run one at a time in an order drawn
 /// from it, so that a failure is reproducible; with seed 0 they run concurrently.
 /// Throws: the first exception of a rank, as an Error (MU062 unless it has an id) that names rank and seed.
-void run_threads(int size, uint64_t seed, const std::function<void(dist::Communicator)>& body);
+void run_threads(int size, uint64_t seed, const std::function<void(comm::Communicator)>& body);
 
 /// How one rank's process ended.
 struct RankResult {

@@ -1,0 +1,143 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/comm/tag.h"
+
+namespace muster::comm {
+
+enum class ReduceOp { sum, mean, min, max, product };
+
+/// "sum", "mean" (also "avg"), "min", "max", "product" (also "prod").
+/// Throws: ConfigError, listing the names, for any other word.
+ReduceOp parse_reduce_op(std::string_view name);
+
+/// Describes one operation, for tracing, statistics and profiling.
+struct OperationEvent {
+  std::string_view operation;  ///< "all_reduce", ...
+  std::string_view group;      ///< the name of the group, "world" for the first one
+  int64_t sequence = 0;        ///< counts the operations of the group from 0
+  int64_t bytes = 0;           ///< payload of this rank
+  at::ScalarType dtype = at::kByte;
+  std::chrono::steady_clock::time_point start;  ///< when the caller asked for it
+  std::chrono::steady_clock::time_point end;    ///< when it was done
+};
+
+/// A started operation. Copyable; a default-constructed one is done.
+/// The tensors of the operation must stay untouched until wait() returned.
+/// Thread safety: one thread at a time.
+class Work {
+ public:
+  class State;
+  Work() = default;
+  explicit Work(std::shared_ptr<State> state);
+  /// Blocks until the operation is done. Throws: CommError on failure, mismatch or time-out.
+  void wait();
+  bool done() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class Group;
+
+/// A group of ranks and the operations on it: a cheap handle to shared state.
+/// Every operation takes float64/32/16, bfloat16, int64/32/16/8, uint8 and bool, empty and non-contiguous tensors; the
+/// start_* forms need contiguous tensors, which they fill in place.
+/// Ranks that disagree in operation, order, shape, dtype or tag all get a CommError that names both sides, before a
+/// wrong value can be used. Every wait ends within the time-out of the group. A sum is taken in rank order on every
+/// rank, so results are the same bits everywhere and in every run. Thread safety: operations may be started from one
+/// thread at a time; they run in the order in which they were started.
+class Communicator {
+ public:
+  /// A world of one: every operation is the identity.
+  Communicator();
+  explicit Communicator(std::shared_ptr<Group> group);
+
+  int rank() const noexcept;
+  int size() const noexcept;
+  /// "gloo", "threads", "fake", or "none" for a world of one.
+  std::string_view backend() const noexcept;
+  const std::string& name() const noexcept;
+  std::chrono::milliseconds timeout() const noexcept;
+
+  /// The tag of this handle's operations, which says what they are for: by default, a call of the user's.
+  const Tag& tag() const noexcept { return tag_; }
+  /// The same group; operations of the returned handle carry `tag`.
+  Communicator tagged(Tag tag) const;
+  /// The same group for the library's own messages; `label` says what they are for. They never match an operation that
+  /// a rank's program calls.
+  Communicator as_library(std::string label, int64_t gradient_step = -1) const;
+
+  // Collective: all of the below, by every rank of the group, in the same order.
+
+  /// In place. Throws: ConfigError for the mean of integers or bool.
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Work start_all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+
+  /// Shapes are equal. The result has one more dimension in front, of the size of the group.
+  at::Tensor all_gather(const at::Tensor& tensor) const;
+  /// Shapes may differ in every dimension; one tensor per rank, in rank order.
+  std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor) const;
+  /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be that piece itself.
+  [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
+
+  /// `in` has size() times the elements of `out`; rank r receives the reduction of all ranks' r-th pieces. `out` may be
+  /// this rank's piece itself.
+  void reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] Work start_reduce_scatter(const at::Tensor& out, const at::Tensor& in,
+                                          ReduceOp op = ReduceOp::sum) const;
+
+  /// In place; shapes are equal.
+  void broadcast(const at::Tensor& tensor, int root = 0) const;
+  [[nodiscard]] Work start_broadcast(const at::Tensor& tensor, int root = 0) const;
+
+  /// In place on `root`; other ranks' tensors keep their values.
+  void reduce(const at::Tensor& tensor, int root = 0, ReduceOp op = ReduceOp::sum) const;
+  /// One tensor per rank on `root`, shapes may differ; empty elsewhere.
+  std::vector<at::Tensor> gather(const at::Tensor& tensor, int root = 0) const;
+  /// `parts` is read on `root` only, one per rank, shapes may differ. Returns this rank's part.
+  at::Tensor scatter(const std::vector<at::Tensor>& parts, int root = 0) const;
+  /// Sends parts[r] to rank r; shapes may differ. Returns at [r] what rank r sent.
+  std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& parts) const;
+
+  void barrier() const;
+  std::string broadcast_bytes(std::string bytes, int root = 0) const;
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) const;
+  std::vector<std::string> gather_bytes(const std::string& bytes, int root = 0) const;
+
+  /// A group of some of these ranks (ranks of this group, ascending). Collective: every rank of this group, member or
+  /// not; a rank that is not a member gets a world of one.
+  Communicator subgroup(const std::vector<int>& ranks) const;
+
+  // Not collective: only the two ranks concerned.
+
+  /// The receiver's tensor must have the same shape and dtype.
+  void send(const at::Tensor& tensor, int to) const;
+  void receive(const at::Tensor& tensor, int from) const;
+
+  /// Ends every running and later operation of the group, on all ranks, with this cause. Never blocks.
+  void abort(const std::string& cause) const;
+
+  /// Called on the thread that ran the operation, after it. Thread safety: up to the observer.
+  using Observer = std::function<void(const OperationEvent&)>;
+  void observe(Observer observer) const;
+
+  const std::shared_ptr<Group>& group() const noexcept { return group_; }
+
+ private:
+  Communicator(std::shared_ptr<Group> group, Tag tag);
+
+  std::shared_ptr<Group> group_;
+  Tag tag_;
+};
+
+}  // namespace muster::comm

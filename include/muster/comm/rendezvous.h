@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "muster/cluster/cluster.h"
+#include "muster/comm/communicator.h"
+#include "muster/comm/options.h"
+
+namespace muster::comm {
+
+/// Makes the backend of one group. `store` is the part of the rendezvous store that belongs to the group.
+/// Collective: every rank of the group.
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions& options)>;
+
+/// A plugged-in backend: NCCL, MPI, shared memory.
+struct BackendEntry {
+  c10::DeviceType device = c10::DeviceType::CPU;  ///< the device type of its tensors
+  BackendFactory make;
+};
+using Backends = std::map<std::string, BackendEntry>;
+
+/// Performs the rendezvous with the other ranks of the job and forms the group "world". A world of one opens no socket
+/// and no file.
+/// Backends: "gloo"; "fake" (this process acts as its rank of the job, alone); and those named in `more`, whose
+/// operations are checked only as far as the backend itself detects that ranks disagree. If the environment has the
+/// job's secret (cluster::read_secret), only ranks that have it are admitted: what the store says proves it and, under
+/// gloo, so does each peer's handshake.
+/// Collective: every rank of the job, equally often.
+/// Throws: ConfigError (MU059) for an unknown backend; CommError (MU057) that names the ranks that did not come within
+/// the rendezvous time-out, (MU058) if the store or the ranks cannot be reached, (MU067) for a peer that does not have
+/// the job's secret, (MU069) for a rendezvous file of another user; ConfigError (MU068) for an invalid secret;
+/// LaunchError (MU069) if no folder can be had.
+Communicator connect(const Cluster& cluster, const GroupOptions& options = {}, const Backends& more = {});
+
+/// Rank `rank` of a group of `size` without other processes: results are as if all ranks had the same values. An
+/// operation that needs what only another rank could know (the shapes it scatters) throws CommError; receive leaves its
+/// tensor unchanged.
+Communicator make_fake(int rank, int size);
+
+/// A group over an existing backend.
+Communicator adopt(c10::intrusive_ptr<c10d::Backend> backend, const std::string& name,
+                   c10::DeviceType device = c10::DeviceType::CPU, const GroupOptions& options = {});
+
+}  // namespace muster::comm

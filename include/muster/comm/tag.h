@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace muster::comm {
+
+/// Who called an operation.
+enum class Source : uint8_t { user, library };
+
+/// What an operation is for. It is sent with the operation: ranks must agree on all of it, as on kind, shape and dtype,
+/// and errors show it, so that one rank's message cannot be taken for another one of the same shape.
+struct Tag {
+  int64_t gradient_step = -1;  ///< number of optimizer steps of the model so far, for what is computed from its
+                               ///< gradients; else -1
+  std::string label{};         ///< what the values are; compared in full, shown in part
+  int32_t leaf = 0;            ///< index of this tensor within a value
+  int32_t leaves = 1;          ///< how many tensors the value has
+  Source source = Source::user;
+
+  bool operator==(const Tag&) const = default;
+};
+
+}  // namespace muster::comm

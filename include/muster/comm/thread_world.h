@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <vector>
+
+#include "muster/comm/communicator.h"
+
+namespace muster::comm {
+
+/// Options of ranks that run as threads of one process.
+struct ThreadWorldOptions {
+  int kill_rank = -1;           ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
+                                ///< fails
+  int64_t kill_step = 0;        ///< counted in messages of the first group that the rank sends or receives
+  uint64_t seed = 0;            ///< 0: threads run freely; otherwise one at a time, in an order drawn from the seed
+  double timeout_seconds = 60;  ///< per operation; with a seed it expires at once when no rank can proceed
+};
+
+/// Runs `body` as `size` ranks, each in its own thread, over the backend "threads", and returns what each rank threw
+/// (null if nothing). With a seed, a rank may wait for another only through its communicator.
+std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOptions& options,
+                                                 const std::function<void(Communicator)>& body);
+
+}  // namespace muster::comm

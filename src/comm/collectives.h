@@ -1,0 +1,34 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/operation.h"
+#include "comm/transport.h"
+
+namespace muster::comm {
+
+/// The operations of one group, one at a time and in order; one implementation per kind of backend.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+  /// Runs the operation to its end. Throws: CommError (MU050), TransportFailure.
+  virtual void run(Operation& operation, const std::string& group, TimePoint deadline) = 0;
+  virtual void abort(const std::string& cause) noexcept = 0;
+  virtual void close() noexcept = 0;
+  /// Collective among `ranks`, all members.
+  virtual std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) = 0;
+};
+
+/// Direct exchange of headers and payloads over a transport.
+std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport);
+/// A group of one.
+std::unique_ptr<Collectives> make_solo();
+/// Rank `rank` of `size` without other processes: as if all ranks had the same values.
+std::unique_ptr<Collectives> make_fake_collectives(int rank, int size);
+
+}  // namespace muster::comm

@@ -1,0 +1,315 @@
+#include "muster/comm/communicator.h"
+
+#include <array>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include "comm/group.h"
+#include "comm/header.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr std::array kDtypes{at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong,
+                             at::kInt,    at::kShort, at::kChar, at::kByte,     at::kBool};
+
+void check_tensor(const Group& group, const at::Tensor& tensor, std::string_view operation) {
+  if (!tensor.defined()) throw ConfigError("MU060", formatted("{} got an undefined tensor", operation));
+  if (tensor.device().type() != group.identity().device)
+    throw ConfigError("MU056", formatted("{}: group {} takes {} tensors (backend {}), but this one is on {}", operation,
+                                         group.identity().name, c10::DeviceTypeName(group.identity().device, true),
+                                         group.identity().backend, tensor.device().str()));
+  if (tensor.layout() != at::kStrided)
+    throw ConfigError("MU056", formatted("{} takes dense tensors; call to_dense() first", operation));
+  bool known = false;
+  for (auto dtype : kDtypes) known |= tensor.scalar_type() == dtype;
+  if (!known)
+    throw ConfigError("MU056",
+                      formatted("{} does not take tensors of {}; it takes float64/32/16, bfloat16, int64/32/16/8, "
+                                "uint8 and bool",
+                                operation, name_of(tensor.scalar_type())));
+  if (tensor.dim() > kMaxDims)
+    throw ConfigError("MU056", formatted("{} takes at most {} dimensions", operation, kMaxDims));
+}
+
+void check_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view operation) {
+  if (op != ReduceOp::mean || at::isFloatingType(tensor.scalar_type())) return;
+  throw ConfigError("MU054", formatted("{}: the mean of {} is not defined; convert to a floating type, or take the sum",
+                                       operation, name_of(tensor.scalar_type())));
+}
+
+void check_rank(const Group& group, int rank, std::string_view operation) {
+  if (rank >= 0 && rank < group.size()) return;
+  throw ConfigError("MU060", formatted("{}: there is no rank {} in group {} of {} ranks", operation, rank,
+                                       group.identity().name, group.size()));
+}
+
+/// Both contiguous and of one dtype, `whole` with as many elements as all ranks' `piece` together.
+void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor& piece, std::string_view operation) {
+  check_tensor(group, whole, operation);
+  check_tensor(group, piece, operation);
+  if (whole.scalar_type() != piece.scalar_type() || whole.numel() != piece.numel() * group.size())
+    throw ConfigError(
+        "MU060", formatted("{}: {} elements of {} on one side and {} of {} on the other do not fit {} ranks", operation,
+                           whole.numel(), name_of(whole.scalar_type()), piece.numel(), name_of(piece.scalar_type()),
+                           group.size()));
+}
+
+bool in_memory(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() !=
+         nullptr;
+}
+
+void check_memory(const at::Tensor& tensor, std::string_view operation) {
+  if (in_memory(tensor)) return;
+  throw UsageError("MU066", formatted("{} works in place, and the values of this tensor are not in memory now, as may "
+                                      "be those of a parameter that is "
+                                      "cut over ranks; give it a copy (clone())",
+                                      operation));
+}
+
+void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
+  check_memory(tensor, operation);
+  if (tensor.is_contiguous()) return;
+  throw ConfigError("MU060",
+                    formatted("{} wants contiguous tensors, since it works in place after it returned", operation));
+}
+
+/// The tensor's values at a pointer. Memory that comes for operators only, as a parameter's whose values are under way,
+/// is copied by one.
+at::Tensor readable(const at::Tensor& tensor) {
+  return in_memory(tensor) ? tensor.contiguous() : tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+/// Runs an operation that works in place on `tensor`, by way of a contiguous copy where needed.
+void run_in_place(Group& group, Operation operation, const at::Tensor& tensor) {
+  at::NoGradGuard no_grad;
+  check_memory(tensor, name_of(operation.kind));
+  operation.out = tensor.contiguous();
+  const at::Tensor worked_on = operation.out;
+  group.run(operation);
+  if (!tensor.is_contiguous()) tensor.detach().copy_(worked_on);
+}
+
+at::Tensor bytes_tensor(const std::string& bytes) {
+  return at::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())},
+                       at::TensorOptions().dtype(at::kByte));
+}
+
+std::string to_bytes(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return std::string(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+}
+
+std::vector<std::string> to_bytes(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::string> all;
+  for (const auto& tensor : tensors) all.push_back(to_bytes(tensor));
+  return all;
+}
+
+std::shared_ptr<Group> world_of_one() {
+  GroupIdentity identity;
+  identity.starts_inline = true;
+  return std::make_shared<Group>(std::move(identity), make_solo());
+}
+
+}  // namespace
+
+Communicator::Communicator() : group_(world_of_one()) {}
+Communicator::Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+Communicator::Communicator(std::shared_ptr<Group> group, Tag tag) : group_(std::move(group)), tag_(std::move(tag)) {}
+
+int Communicator::rank() const noexcept { return group_->rank(); }
+int Communicator::size() const noexcept { return group_->size(); }
+std::string_view Communicator::backend() const noexcept { return group_->identity().backend; }
+const std::string& Communicator::name() const noexcept { return group_->identity().name; }
+std::chrono::milliseconds Communicator::timeout() const noexcept { return group_->identity().timeout; }
+
+Communicator Communicator::tagged(Tag tag) const { return Communicator(group_, std::move(tag)); }
+
+Communicator Communicator::as_library(std::string label, int64_t gradient_step) const {
+  return tagged({.gradient_step = gradient_step, .label = std::move(label), .source = Source::library});
+}
+
+void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
+  check_tensor(*group_, tensor, "all_reduce");
+  check_reduce(tensor, op, "all_reduce");
+  run_in_place(*group_, {.kind = OperationKind::all_reduce, .tag = tag_, .reduce = op}, tensor);
+}
+
+Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) const {
+  check_tensor(*group_, tensor, "all_reduce");
+  check_reduce(tensor, op, "all_reduce");
+  check_contiguous(tensor, "start_all_reduce");
+  return Work(group_->start({.kind = OperationKind::all_reduce, .tag = tag_, .reduce = op, .out = tensor}));
+}
+
+at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
+  check_tensor(*group_, tensor, "all_gather");
+  at::NoGradGuard no_grad;
+  std::vector<int64_t> shape{size()};
+  shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+  at::Tensor out = at::empty(shape, tensor.options().requires_grad(false).memory_format(at::MemoryFormat::Contiguous));
+  Operation operation{.kind = OperationKind::all_gather, .tag = tag_, .in = readable(tensor).detach(), .out = out};
+  group_->run(operation);
+  return out;
+}
+
+std::vector<at::Tensor> Communicator::all_gather_uneven(const at::Tensor& tensor) const {
+  check_tensor(*group_, tensor, "all_gather_uneven");
+  at::NoGradGuard no_grad;
+  Operation operation{.kind = OperationKind::all_gather_uneven, .tag = tag_, .in = readable(tensor).detach()};
+  group_->run(operation);
+  return std::move(operation.results);
+}
+
+Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const {
+  check_pieces(*group_, out, in, "all_gather_into");
+  check_contiguous(out, "start_all_gather_into");
+  check_contiguous(in, "start_all_gather_into");
+  return Work(group_->start({.kind = OperationKind::all_gather, .tag = tag_, .in = in, .out = out}));
+}
+
+void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {
+  check_pieces(*group_, in, out, "reduce_scatter");
+  check_reduce(in, op, "reduce_scatter");
+  at::NoGradGuard no_grad;
+  check_memory(out, "reduce_scatter");
+  const at::Tensor result = out.contiguous();
+  Operation operation{
+      .kind = OperationKind::reduce_scatter, .tag = tag_, .reduce = op, .in = readable(in), .out = result};
+  group_->run(operation);
+  if (!out.is_contiguous()) out.detach().copy_(result);
+}
+
+Work Communicator::start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {
+  check_pieces(*group_, in, out, "reduce_scatter");
+  check_reduce(in, op, "reduce_scatter");
+  check_contiguous(out, "start_reduce_scatter");
+  check_contiguous(in, "start_reduce_scatter");
+  return Work(group_->start({.kind = OperationKind::reduce_scatter, .tag = tag_, .reduce = op, .in = in, .out = out}));
+}
+
+void Communicator::broadcast(const at::Tensor& tensor, int root) const {
+  check_tensor(*group_, tensor, "broadcast");
+  check_rank(*group_, root, "broadcast");
+  run_in_place(*group_, {.kind = OperationKind::broadcast, .tag = tag_, .root = root}, tensor);
+}
+
+Work Communicator::start_broadcast(const at::Tensor& tensor, int root) const {
+  check_tensor(*group_, tensor, "broadcast");
+  check_rank(*group_, root, "broadcast");
+  check_contiguous(tensor, "start_broadcast");
+  return Work(group_->start({.kind = OperationKind::broadcast, .tag = tag_, .root = root, .out = tensor}));
+}
+
+void Communicator::reduce(const at::Tensor& tensor, int root, ReduceOp op) const {
+  check_tensor(*group_, tensor, "reduce");
+  check_rank(*group_, root, "reduce");
+  check_reduce(tensor, op, "reduce");
+  run_in_place(*group_, {.kind = OperationKind::reduce, .tag = tag_, .reduce = op, .root = root}, tensor);
+}
+
+std::vector<at::Tensor> Communicator::gather(const at::Tensor& tensor, int root) const {
+  check_tensor(*group_, tensor, "gather");
+  check_rank(*group_, root, "gather");
+  at::NoGradGuard no_grad;
+  Operation operation{.kind = OperationKind::gather, .tag = tag_, .root = root, .in = readable(tensor).detach()};
+  group_->run(operation);
+  return rank() == root ? std::move(operation.results) : std::vector<at::Tensor>();
+}
+
+at::Tensor Communicator::scatter(const std::vector<at::Tensor>& parts, int root) const {
+  check_rank(*group_, root, "scatter");
+  at::NoGradGuard no_grad;
+  Operation operation{.kind = OperationKind::scatter, .tag = tag_, .root = root};
+  if (rank() == root) {
+    if (static_cast<int>(parts.size()) != size())
+      throw ConfigError("MU060", formatted("scatter takes one part per rank, {} in all, not {}", size(), parts.size()));
+    for (const auto& part : parts) {
+      check_tensor(*group_, part, "scatter");
+      operation.parts.push_back(readable(part).detach());
+    }
+  }
+  group_->run(operation);
+  return operation.results.at(0);
+}
+
+std::vector<at::Tensor> Communicator::all_to_all(const std::vector<at::Tensor>& parts) const {
+  if (static_cast<int>(parts.size()) != size())
+    throw ConfigError("MU060",
+                      formatted("all_to_all takes one part per rank, {} in all, not {}", size(), parts.size()));
+  at::NoGradGuard no_grad;
+  Operation operation{.kind = OperationKind::all_to_all, .tag = tag_};
+  for (const auto& part : parts) {
+    check_tensor(*group_, part, "all_to_all");
+    if (part.scalar_type() != parts[0].scalar_type()) throw ConfigError("MU060", "all_to_all takes parts of one dtype");
+    operation.parts.push_back(readable(part).detach());
+  }
+  group_->run(operation);
+  return std::move(operation.results);
+}
+
+void Communicator::barrier() const {
+  Operation operation{.kind = OperationKind::barrier, .tag = tag_};
+  group_->run(operation);
+}
+
+std::string Communicator::broadcast_bytes(std::string bytes, int root) const {
+  check_rank(*group_, root, "broadcast_bytes");
+  Operation operation{.kind = OperationKind::broadcast_bytes, .tag = tag_, .root = root};
+  if (rank() == root) operation.in = bytes_tensor(bytes);
+  group_->run(operation);
+  return rank() == root ? std::move(bytes) : to_bytes(operation.results[root]);
+}
+
+std::vector<std::string> Communicator::all_gather_bytes(const std::string& bytes) const {
+  Operation operation{.kind = OperationKind::all_gather_bytes, .tag = tag_, .in = bytes_tensor(bytes)};
+  group_->run(operation);
+  return to_bytes(operation.results);
+}
+
+std::vector<std::string> Communicator::gather_bytes(const std::string& bytes, int root) const {
+  check_rank(*group_, root, "gather_bytes");
+  Operation operation{.kind = OperationKind::gather_bytes, .tag = tag_, .root = root, .in = bytes_tensor(bytes)};
+  group_->run(operation);
+  return rank() == root ? to_bytes(operation.results) : std::vector<std::string>();
+}
+
+Communicator Communicator::subgroup(const std::vector<int>& ranks) const {
+  if (ranks.empty()) throw ConfigError("MU060", "subgroup takes at least one rank");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    check_rank(*group_, ranks[i], "subgroup");
+    if (i > 0 && ranks[i] <= ranks[i - 1])
+      throw ConfigError("MU060", "subgroup takes ranks in ascending order, each once");
+  }
+  auto group = group_->subgroup(ranks, tag_);
+  return group ? Communicator(std::move(group)) : Communicator();
+}
+
+void Communicator::send(const at::Tensor& tensor, int to) const {
+  check_tensor(*group_, tensor, "send");
+  check_rank(*group_, to, "send");
+  if (to == rank()) throw ConfigError("MU060", formatted("send: rank {} cannot send to itself", to));
+  at::NoGradGuard no_grad;
+  Operation operation{.kind = OperationKind::send, .tag = tag_, .root = to, .in = readable(tensor)};
+  group_->run(operation);
+}
+
+void Communicator::receive(const at::Tensor& tensor, int from) const {
+  check_tensor(*group_, tensor, "receive");
+  check_rank(*group_, from, "receive");
+  if (from == rank()) throw ConfigError("MU060", formatted("receive: rank {} cannot receive from itself", from));
+  run_in_place(*group_, {.kind = OperationKind::receive, .tag = tag_, .root = from}, tensor);
+}
+
+void Communicator::abort(const std::string& cause) const { group_->abort(cause); }
+void Communicator::observe(Observer observer) const { group_->observe(std::move(observer)); }
+
+}  // namespace muster::comm

@@ -1,0 +1,375 @@
+#include "comm/gloo_transport.h"
+
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <ctime>
+#include <mutex>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "comm/greeting.h"
+#include "comm/header.h"
+#include "comm/words.h"
+#include "muster/base/environment.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+using c10d::ProcessGroupGloo;
+using Device = std::shared_ptr<::gloo::transport::Device>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// gloo ends the process if a message meets a receive of another size, so the tag of a block is its size and frames,
+// which have one size, have a tag of their own.
+constexpr int kFrameTag = 0;
+
+int block_tag(std::size_t bytes, int lane) { return static_cast<int>(2 * bytes) + lane; }
+
+std::vector<at::Tensor> view(void* data, std::size_t bytes) {
+  return {at::from_blob(data, {static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte))};
+}
+
+std::vector<at::Tensor> view_of(Frame& frame) { return view(frame.bytes.data(), kFrameBytes); }
+
+/// Threads that are started while it lives run when others wait, and do not interrupt them. gloo's thread only tries
+/// the lock of a connection; where it interrupts the thread that holds it, on the same core, it would try until its
+/// slice ends: milliseconds.
+class CalmThreads {
+ public:
+  CalmThreads() {
+    sched_param none{};
+    changed_ = ::sched_getscheduler(0) == SCHED_OTHER && ::sched_setscheduler(0, SCHED_BATCH, &none) == 0;
+  }
+  CalmThreads(const CalmThreads&) = delete;
+  CalmThreads& operator=(const CalmThreads&) = delete;
+  ~CalmThreads() {
+    sched_param none{};
+    if (changed_) ::sched_setscheduler(0, SCHED_OTHER, &none);
+  }
+
+ private:
+  bool changed_;
+};
+
+Device make_device(const GlooSetup& setup) {
+  CalmThreads calm;
+  std::string interface = setup.interface;
+  if (interface.empty()) {
+    interface = Environment::of_process().find("GLOO_SOCKET_IFNAME").value_or("");
+    interface = interface.substr(0, interface.find(','));
+  }
+  if (!interface.empty()) return ProcessGroupGloo::createDeviceForInterface(interface);
+  if (setup.one_node) return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return ProcessGroupGloo::createDefaultDevice();
+}
+
+c10::intrusive_ptr<ProcessGroupGloo> connect_gloo(const GlooSetup& setup, const Device& device, const std::string& name,
+                                                  int rank, int size) {
+  auto options = ProcessGroupGloo::Options::create(setup.connect_timeout);
+  options->devices.push_back(device);
+  options->threads = 1;
+  auto store = c10::make_intrusive<c10d::PrefixStore>("gloo/" + name, setup.store);
+  return c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
+}
+
+/// Keeps SIGPIPE from this thread: gloo writes to sockets whose other end may have died.
+class PipeGuard {
+ public:
+  PipeGuard() {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~PipeGuard() {
+    if (::sigismember(&before_, SIGPIPE)) return;
+    sigset_t pending;
+    if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE)) {
+      timespec none{};
+      ::sigtimedwait(&pipe_, nullptr, &none);
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  PipeGuard(const PipeGuard&) = delete;
+  PipeGuard& operator=(const PipeGuard&) = delete;
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+};
+
+/// Runs `make`; what gloo throws becomes a CommError. The threads that it starts never see SIGPIPE.
+template <class F>
+auto connecting(const std::string& name, int rank, F make) {
+  PipeGuard guard;
+  std::string reason;
+  try {
+    return make();
+  } catch (const TransportFailure& failure) {
+    reason = failure.detail;
+  } catch (const CommError&) {
+    throw;  // a peer or a value that was refused
+  } catch (const std::exception& failure) {
+    reason = failure.what();
+  }
+  throw CommError("MU058",
+                  formatted("rank {} could not connect group {} by gloo: {}. Check that the ranks reach each other, "
+                            "and name the network interface (GLOO_SOCKET_IFNAME).",
+                            rank, name, plain_words(reason)));
+}
+
+/// Why a wait failed, in gloo's words; empty if it did not.
+std::string failure_of(const WorkPtr& work, TimePoint deadline) {
+  try {
+    return work->wait(left_until(deadline)) ? "" : "the wait was ended";
+  } catch (const std::exception& thrown) {
+    return thrown.what();
+  }
+}
+
+// So many receives of frames stand ready for each peer. A peer may be one operation ahead, and then end the group: with
+// the frame that is not yet taken these are three, none of which it has to wait with.
+constexpr int kReady = 3;
+
+class GlooTransport final : public Transport {
+ public:
+  GlooTransport(GlooSetup setup, Device device, const std::string& name, int rank, int size)
+      : setup_(std::move(setup)), device_(std::move(device)), name_(name), rank_(rank), size_(size),
+        gloo_(connect_gloo(setup_, device_, name, rank, size)), peers_(size) {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      peers_[peer] = std::make_unique<Peer>();
+      for (int slot = 0; slot < kReady; ++slot) post_frame(peer, slot);
+    }
+  }
+
+  ~GlooTransport() override { close(); }
+
+  /// First frames to and from everybody: when they are done, nobody needs the store any more to be connected, and
+  /// everybody has shown that it belongs to the job.
+  void greet() {
+    Greeting greeting(setup_.secret, name_, rank_, size_);
+    exchange([&](int) { return greeting.question(); },
+             [&](int peer, const Frame& frame) { greeting.take_question(peer, frame); });
+    if (greeting.asks())
+      exchange([&](int peer) { return greeting.answer(peer); },
+               [&](int peer, const Frame& frame) { greeting.check_answer(peer, frame); });
+  }
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+
+  void send_frame(int to, const Frame& frame, TimePoint deadline) override {
+    check_alive();
+    PipeGuard guard;
+    Peer& peer = *peers_[to];
+    // Not right after the frame was taken: a write to a peer that left would fail its last blocks, too.
+    if (peer.taken >= 0) post_frame(to, std::exchange(peer.taken, -1));
+    peer.turn ^= 1;
+    auto& sent = peer.sent[peer.turn];
+    if (sent) wait(sent, to, deadline);
+    peer.out[peer.turn] = frame;
+    sent = post(peer, [&] { return gloo_->send(peer.out_view[peer.turn], to, kFrameTag); });
+  }
+
+  void receive_frame(int from, Frame& frame, TimePoint deadline) override {
+    Peer& peer = *peers_[from];
+    if (peer.taken >= 0) post_frame(from, std::exchange(peer.taken, -1));
+    wait(peer.received[peer.next], from, deadline);
+    frame = peer.in[peer.next];
+    peer.taken = std::exchange(peer.next, (peer.next + 1) % kReady);
+  }
+
+  Ticket send(int to, const void* data, std::size_t bytes, int lane) override {
+    check_alive();
+    PipeGuard guard;
+    auto block = view(const_cast<void*>(data), bytes);
+    return std::make_unique<Block>(*this, to,
+                                   post(*peers_[to], [&] { return gloo_->send(block, to, block_tag(bytes, lane)); }));
+  }
+
+  Ticket receive(int from, void* data, std::size_t bytes, int lane) override {
+    check_alive();
+    PipeGuard guard;
+    auto block = view(data, bytes);
+    return std::make_unique<Block>(
+        *this, from, post(*peers_[from], [&] { return gloo_->recv(block, from, block_tag(bytes, lane)); }));
+  }
+
+  void abort(const std::string& cause) noexcept override;
+  void close() noexcept override;
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+
+ private:
+  struct Peer {
+    Frame in[kReady];
+    Frame out[2];
+    Frame farewell;
+    std::vector<at::Tensor> in_view[kReady] = {view_of(in[0]), view_of(in[1]), view_of(in[2])};
+    std::vector<at::Tensor> out_view[2] = {view_of(out[0]), view_of(out[1])};
+    WorkPtr received[kReady];
+    WorkPtr sent[2];
+    WorkPtr farewell_sent;
+    std::string lost;  ///< why nothing could be posted any more
+    int next = 0;      ///< the slot of the frame to come
+    int taken = -1;    ///< the slot to be posted again
+    int turn = 0;
+  };
+
+  class Block final : public Transfer {
+   public:
+    Block(GlooTransport& transport, int peer, WorkPtr work)
+        : transport_(transport), peer_(peer), work_(std::move(work)) {}
+    void wait(TimePoint deadline) override { transport_.wait(work_, peer_, deadline); }
+
+   private:
+    GlooTransport& transport_;
+    int peer_;
+    WorkPtr work_;
+  };
+
+  /// Null if the connection is gone, which only the wait tells: a frame that came before may say more.
+  template <class F>
+  static WorkPtr post(Peer& peer, F start) {
+    try {
+      return start();
+    } catch (const std::exception& failure) {
+      peer.lost = failure.what();
+      return {};
+    }
+  }
+
+  void post_frame(int from, int slot) {
+    PipeGuard guard;
+    Peer& peer = *peers_[from];
+    peer.received[slot] = post(peer, [&] { return gloo_->recv(peer.in_view[slot], from, kFrameTag); });
+  }
+
+  void check_alive() {
+    std::lock_guard lock(mutex_);
+    if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
+  }
+
+  /// A frame to each peer, and one from each.
+  template <class Make, class Take>
+  void exchange(Make make, Take take) {
+    auto deadline = std::chrono::steady_clock::now() + setup_.connect_timeout;
+    Frame frame{};
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) send_frame(peer, make(peer), deadline);
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      receive_frame(peer, frame, deadline);
+      take(peer, frame);
+    }
+  }
+
+  void wait(const WorkPtr& work, int peer, TimePoint deadline);
+  void linger() noexcept;
+
+  const GlooSetup setup_;
+  const Device device_;
+  const std::string name_;
+  const int rank_;
+  const int size_;
+  c10::intrusive_ptr<ProcessGroupGloo> gloo_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+
+  std::mutex mutex_;
+  bool aborted_ = false;
+  std::string cause_;
+  WorkPtr waited_for_;
+};
+
+void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
+  {
+    std::lock_guard lock(mutex_);
+    if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
+    if (!work) throw TransportFailure{TransportFailure::Kind::closed, peer, peers_[peer]->lost};
+    waited_for_ = work;
+  }
+  std::string failure = failure_of(work, deadline);
+  std::lock_guard lock(mutex_);
+  waited_for_.reset();
+  if (failure.empty()) return;
+  if (aborted_) throw TransportFailure{TransportFailure::Kind::aborted, -1, cause_};
+  bool late = std::chrono::steady_clock::now() >= deadline;
+  throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure};
+}
+
+void GlooTransport::abort(const std::string& cause) noexcept {
+  try {
+    PipeGuard guard;
+    std::lock_guard lock(mutex_);
+    if (aborted_ || !gloo_) return;
+    aborted_ = true;
+    cause_ = cause;
+    for (int to = 0; to < size_; ++to) {
+      if (to == rank_) continue;
+      Peer& peer = *peers_[to];
+      peer.farewell = abort_frame(rank_, cause);
+      auto bytes = view_of(peer.farewell);
+      peer.farewell_sent = post(peer, [&] { return gloo_->send(bytes, to, kFrameTag); });
+    }
+    if (waited_for_) waited_for_->abort();
+  } catch (const std::exception&) {
+    // Out of memory: the peers learn of it by the closing of the connections.
+  }
+}
+
+/// Reads what the peers still send until each has said farewell or left, for a second at most: a connection that is
+/// closed at once may take with it what a peer has not read yet.
+void GlooTransport::linger() noexcept {
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  for (auto& peer : peers_) {
+    for (int frames = 0; peer && frames < kReady; ++frames) {
+      auto& received = peer->received[peer->next];
+      if (frames == kReady - 1 && peer->taken >= 0) break;
+      if (!received || !failure_of(received, deadline).empty() || read_header(peer->in[peer->next]).is_abort) break;
+      peer->next = (peer->next + 1) % kReady;
+    }
+  }
+}
+
+void GlooTransport::close() noexcept {
+  PipeGuard guard;
+  if (!gloo_) return;
+  if (aborted_) linger();
+  std::lock_guard lock(mutex_);
+  aborted_ = true;
+  peers_.clear();
+  gloo_.reset();
+}
+
+std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, const std::string& name) {
+  int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  return connecting(name, place, [&] {
+    auto transport = std::make_unique<GlooTransport>(setup_, device_, name, place, static_cast<int>(ranks.size()));
+    transport->greet();
+    return transport;
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size) {
+  return connecting(name, rank, [&] {
+    auto transport = std::make_unique<GlooTransport>(setup, make_device(setup), name, rank, size);
+    transport->greet();
+    return transport;
+  });
+}
+
+c10::intrusive_ptr<c10d::Backend> make_raw_gloo(const GlooSetup& setup, const std::string& name, int rank, int size) {
+  return connecting(name, rank, [&]() -> c10::intrusive_ptr<c10d::Backend> {
+    return connect_gloo(setup, make_device(setup), name, rank, size);
+  });
+}
+
+}  // namespace muster::comm

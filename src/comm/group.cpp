@@ -1,0 +1,285 @@
+#include "comm/group.h"
+
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+
+#include "comm/words.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/comm/blame.h"
+#include "muster/comm/hearsay.h"
+
+namespace muster::comm {
+
+Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+void Work::wait() {
+  if (!state_) return;
+  Waiting::Lock lock(state_->waiting->mutex());
+  // Every operation of the queue ends within the time-out of the group, so this wait needs none of its own.
+  state_->waiting->wait(
+      lock, [this] { return state_->done; }, TimePoint::max());
+  if (state_->error) std::rethrow_exception(state_->error);
+}
+
+bool Work::done() const {
+  if (!state_) return true;
+  state_->waiting->pause();
+  Waiting::Lock lock(state_->waiting->mutex());
+  return state_->done;
+}
+
+Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives)
+    : identity_(std::move(identity)), collectives_(std::move(collectives)), rank_(collectives_->rank()),
+      size_(collectives_->size()), pair_sequences_(collectives_->size()), heard_(collectives_->size()) {}
+
+Group::~Group() {
+  Waiting::Lock lock(identity_.waiting->mutex());
+  stop_ = true;
+  const bool in_flight = busy_ || !queue_.empty();
+  if (!worker_.joinable()) return;
+  identity_.waiting->changed(lock);
+  lock.unlock();
+  if (in_flight) abort("the group was destroyed with operations under way");
+  lock.lock();
+  identity_.waiting->wait(
+      lock, [this] { return worker_ended_; }, TimePoint::max());
+  lock.unlock();
+  identity_.waiting->join(worker_);
+}
+
+void Group::number(Operation& operation) {
+  operation.sequence = is_pairwise(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
+  // Now, not when it runs: on every rank an operation carries what was said at the same place of the program.
+  std::lock_guard lock(words_mutex_);
+  operation.word = word_;
+}
+
+void Group::say(uint64_t word) {
+  std::lock_guard lock(words_mutex_);
+  word_ = word;
+}
+
+std::vector<uint64_t> Group::heard() {
+  std::lock_guard lock(words_mutex_);
+  return heard_;
+}
+
+void Group::listen(const Operation& operation) {
+  if (operation.words.empty()) return;
+  std::lock_guard lock(words_mutex_);
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer == rank_ || operation.words[peer]) heard_[peer] = peer == rank_ ? operation.word : operation.words[peer];
+}
+
+void Group::run(Operation& operation) {
+  auto asked = Clock::now();
+  Waiting::Lock lock(identity_.waiting->mutex());
+  if (busy_ || !queue_.empty()) {
+    lock.unlock();
+    auto state = start(std::move(operation));
+    Work(state).wait();
+    operation = std::move(state->operation);
+    return;
+  }
+  number(operation);
+  busy_ = true;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    execute(operation, asked);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  busy_ = false;
+  if (!queue_.empty()) identity_.waiting->changed(lock);
+  lock.unlock();
+  if (error) std::rethrow_exception(error);
+}
+
+std::shared_ptr<Work::State> Group::start(Operation operation) {
+  auto state = std::make_shared<Work::State>(std::move(operation), identity_.waiting);
+  Waiting::Lock lock(identity_.waiting->mutex());
+  number(state->operation);
+  if (identity_.starts_inline) {
+    lock.unlock();
+    execute(state->operation, state->asked);
+    state->done = true;
+    return state;
+  }
+  queue_.push_back(state);
+  if (!worker_.joinable()) {
+    worker_ended_ = false;
+    lock.unlock();
+    worker_ = identity_.waiting->start_thread([this] { work_off_queue(); });
+    lock.lock();
+  }
+  identity_.waiting->changed(lock);
+  return state;
+}
+
+void Group::work_off_queue() {
+  auto& waiting = *identity_.waiting;
+  Waiting::Lock lock(waiting.mutex());
+  for (;;) {
+    waiting.wait(
+        lock, [this] { return stop_ || (!queue_.empty() && !busy_); }, TimePoint::max());
+    if (queue_.empty()) break;
+    auto state = queue_.front();
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      execute(state->operation, state->asked);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    queue_.pop_front();
+    busy_ = false;
+    state->done = true;
+    state->error = error;
+    waiting.changed(lock);
+  }
+  worker_ended_ = true;
+  waiting.changed(lock);
+}
+
+void Group::check_alive() {
+  std::lock_guard lock(failure_mutex_);
+  if (!failure_) return;
+  if (failure_->peer >= 0) blame(failure_->peer, failure_->id + ": " + failure_->text);
+  throw CommError(failure_->id, failure_->text);
+}
+
+void Group::blame(int rank, std::string_view reason) {
+  if (rank == rank_ || rank < 0 || rank >= size_) return;
+  identity_.report.lost(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)), reason);
+}
+
+void Group::execute(Operation& operation, Clock::time_point asked) {
+  check_alive();
+  at::NoGradGuard no_grad;
+  auto begin = Clock::now();
+  try {
+    collectives_->run(operation, identity_.name, begin + identity_.timeout);
+  } catch (const TransportFailure& failure) {
+    fail(explain(operation, failure, begin));
+  } catch (const CommError& error) {
+    fail({error.id(), std::string(error.what()).substr(error.id().size() + 2), -1});
+  } catch (const std::exception& error) {
+    fail({"MU061",
+          formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
+                    plain_words(error.what(), 500)),
+          -1});
+  }
+  listen(operation);
+  identity_.report.well(asked);
+  tell_observers(operation, asked);
+}
+
+void Group::fail(Failure failure) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (!failure_) failure_ = std::move(failure);
+  }
+  // Before the peers hear of it: who accuses first is right about who was slow.
+  if (failure_->peer >= 0) blame(failure_->peer, failure_->id + ": " + failure_->text);
+  collectives_->abort(failure_->id + ": " + failure_->text);
+  collectives_->close();
+  throw CommError(failure_->id, failure_->text);
+}
+
+Group::Failure Group::explain(const Operation& operation, const TransportFailure& failure,
+                              Clock::time_point begin) const {
+  double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  std::string place =
+      formatted("{}, operation {} of group {}", describe(operation), operation.sequence, identity_.name);
+  switch (failure.kind) {
+    case TransportFailure::Kind::timeout:
+      return {"MU051",
+              formatted("rank {} waited {:.1f} s for rank {} in {}. Has that rank left the loop, or does it call "
+                        "something else?",
+                        rank_, seconds, failure.peer, place),
+              failure.peer};
+    case TransportFailure::Kind::closed:
+      return {"MU052",
+              formatted("rank {} lost rank {} in {}, after {:.1f} s ({}). Look for the first failure in the output "
+                        "of that rank; if there is none, it has left the loop earlier.",
+                        rank_, failure.peer, place, seconds, first_sentence(failure.detail)),
+              failure.peer};
+    case TransportFailure::Kind::aborted: break;
+  }
+  // The id of the first cause stays the id on all ranks.
+  std::string id = "MU053", cause = failure.detail;
+  if (cause.starts_with("MU") && cause.size() > 7 && cause.compare(5, 2, ": ") == 0) {
+    id = cause.substr(0, 5);
+    cause = cause.substr(7);
+  }
+  std::string who = failure.peer < 0 ? formatted("group {} was ended", identity_.name)
+                                     : formatted("rank {} ended group {}", failure.peer, identity_.name);
+  return {id, formatted("{}, seen by rank {} in {}: {}", who, rank_, place, cause), failure.peer};
+}
+
+void Group::abort(const std::string& cause) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (failure_) return;
+    failure_ = Failure{"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause), -1};
+  }
+  collectives_->abort(cause);
+}
+
+void Group::observe(Communicator::Observer observer) {
+  std::lock_guard lock(observers_mutex_);
+  auto observers = observers_ ? std::make_shared<std::vector<Communicator::Observer>>(*observers_)
+                              : std::make_shared<std::vector<Communicator::Observer>>();
+  observers->push_back(std::move(observer));
+  observers_ = std::move(observers);
+}
+
+void Group::tell_observers(const Operation& operation, Clock::time_point asked) {
+  std::shared_ptr<const std::vector<Communicator::Observer>> observers;
+  {
+    std::lock_guard lock(observers_mutex_);
+    observers = observers_;
+  }
+  if (!observers) return;
+  const auto& tensor = described_tensor(operation);
+  OperationEvent event{name_of(operation.kind),
+                       identity_.name,
+                       operation.sequence,
+                       payload_bytes(operation),
+                       tensor.defined() ? tensor.scalar_type() : at::kByte,
+                       asked,
+                       Clock::now()};
+  for (const auto& observer : *observers) observer(event);
+}
+
+std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag& tag) {
+  Operation operation{.kind = OperationKind::subgroup, .tag = tag, .ranks = {ranks.begin(), ranks.end()}};
+  run(operation);
+  GroupIdentity identity = identity_;
+  identity.name += formatted("/{}", subgroups_++);
+  bool member = false;
+  identity.ranks.clear();
+  for (int rank : ranks) {
+    member |= rank == rank_;
+    identity.ranks.push_back(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)));
+  }
+  if (!member) return nullptr;
+  if (ranks.size() == 1 && identity.backend != "fake") {
+    identity.backend = "none";
+    identity.starts_inline = true;
+    return std::make_shared<Group>(std::move(identity), make_solo());
+  }
+  return std::make_shared<Group>(identity, collectives_->split(ranks, identity.name));
+}
+
+void blame(const Communicator& group, int rank, std::string_view reason) { group.group()->blame(rank, reason); }
+void say(const Communicator& group, uint64_t word) { group.group()->say(word); }
+std::vector<uint64_t> heard(const Communicator& group) { return group.group()->heard(); }
+
+}  // namespace muster::comm

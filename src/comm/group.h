@@ -1,0 +1,113 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/waiting.h"
+#include "muster/cluster/report.h"
+
+namespace muster::comm {
+
+/// The properties of a group that do not depend on its transport.
+struct GroupIdentity {
+  std::string backend = "none";
+  c10::DeviceType device = c10::DeviceType::CPU;  ///< the device type of its tensors
+  std::shared_ptr<void> keeps{};                  ///< kept alive by the group and its subgroups
+  std::string name = "world";
+  std::vector<int> ranks{};    ///< their ranks in the job; empty: as in the group
+  cluster::Report report{};    ///< where this rank reports lost ranks
+  bool starts_inline = false;  ///< operations never wait, so nothing needs a thread
+  std::chrono::milliseconds timeout{600'000};
+  std::shared_ptr<Waiting> waiting = std::make_shared<Waiting>();
+};
+
+/// Runs the operations of a group in order: those of the caller in its own thread if no other is running, started ones
+/// in a thread of the group. The first failure ends the group: it is sent to the peers and thrown by all later
+/// operations.
+class Group {
+ public:
+  Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  const GroupIdentity& identity() const noexcept { return identity_; }
+
+  void run(Operation& operation);
+  std::shared_ptr<Work::State> start(Operation operation);
+  void abort(const std::string& cause);
+  /// The next error that this rank throws was caused by `rank`.
+  void blame(int rank, std::string_view reason);
+  void observe(Communicator::Observer observer);
+  /// As the functions of hearsay.h.
+  void say(uint64_t word);
+  std::vector<uint64_t> heard();
+  /// The group of these ranks, or null if this rank is not one of them.
+  std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const Tag& tag);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Failure {
+    std::string id;
+    std::string text;
+    int peer = -1;  ///< the rank that caused it
+  };
+
+  void number(Operation& operation);
+  void execute(Operation& operation, Clock::time_point asked);
+  [[noreturn]] void fail(Failure failure);
+  Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
+  void check_alive();
+  void listen(const Operation& operation);
+  void tell_observers(const Operation& operation, Clock::time_point asked);
+  void work_off_queue();
+
+  const GroupIdentity identity_;
+  const std::unique_ptr<Collectives> collectives_;
+  const int rank_;
+  const int size_;
+
+  // Guarded by the mutex of identity_.waiting.
+  std::deque<std::shared_ptr<Work::State>> queue_;
+  bool busy_ = false;
+  bool stop_ = false;
+  bool worker_ended_ = true;
+  int64_t sequence_ = 0;
+  std::vector<int64_t> pair_sequences_;
+  int64_t subgroups_ = 0;
+  std::thread worker_;
+
+  std::mutex failure_mutex_;
+  std::optional<Failure> failure_;
+  std::mutex words_mutex_;
+  uint64_t word_ = 0;
+  std::vector<uint64_t> heard_;
+  std::mutex observers_mutex_;
+  std::shared_ptr<const std::vector<Communicator::Observer>> observers_;
+};
+
+class Work::State {
+ public:
+  State(Operation started, std::shared_ptr<Waiting> how) : operation(std::move(started)), waiting(std::move(how)) {}
+
+  Operation operation;
+  std::shared_ptr<Waiting> waiting;
+  std::chrono::steady_clock::time_point asked = std::chrono::steady_clock::now();
+  // Guarded by the mutex of waiting.
+  bool done = false;
+  std::exception_ptr error;
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,184 @@
+#include "comm/header.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr uint32_t kMagic = 0x4d555354;
+static_assert(std::is_trivially_copyable_v<Header>);
+
+/// FNV-1a, a word at a time: http://www.isthe.com/chongo/tech/comp/fnv
+template <class Words>
+int64_t hash(const Words& words) {
+  uint64_t value = 1469598103934665603ULL;
+  // Unsigned first: whether char has a sign differs between the machines of a job.
+  for (const auto word : words)
+    value = (value ^ static_cast<std::make_unsigned_t<std::remove_const_t<decltype(word)>>>(word)) * 1099511628211ULL;
+  return static_cast<int64_t>(value);
+}
+
+/// Labels of a peer are shown in messages, so they must not move the cursor.
+std::string shown_label(const Header& header) {
+  std::string text(header.label, strnlen(header.label, kMaxLabel));
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');
+  return text;
+}
+
+std::string describe(const Header& header) {
+  return comm::describe(
+      describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes()),
+      {.gradient_step = header.gradient_step,
+       .label = shown_label(header),
+       .leaf = header.leaf,
+       .leaves = header.leaves,
+       .source = header.source});
+}
+
+/// False if the parts of a header contradict each other, so that nothing in it can be believed.
+bool is_sound(const Header& header) {
+  if (header.kind > OperationKind::receive || header.source > Source::library || header.dims < 0) return false;
+  if (header.dtype < 0 || header.dtype >= static_cast<int>(at::ScalarType::NumOptions)) return false;
+  if (header.leaves < 0 || header.leaf < 0 || (header.leaf > 0 && header.leaf >= header.leaves)) return false;
+  const bool is_list = header.kind == OperationKind::subgroup;
+  if (!is_list && header.dims > kMaxDims) return false;
+  if (!header.gives) return true;
+  if (is_list || header.scalar_type() == at::ScalarType::Undefined) return false;
+  uint64_t bytes = at::elementSize(header.scalar_type());
+  for (int64_t size : header.sizes())
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes)) return false;
+  return bytes == header.bytes;
+}
+
+bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
+  if (a.kind == OperationKind::send) return b.kind == OperationKind::receive && a.root == b_rank && b.root == a_rank;
+  if (a.kind == OperationKind::receive) return b.kind == OperationKind::send && a.root == b_rank && b.root == a_rank;
+  return a.kind == b.kind && (!has_root(a.kind) || a.root == b.root);
+}
+
+bool same_tag(const Header& a, const Header& b) {
+  return a.source == b.source && a.label_hash == b.label_hash && a.leaf == b.leaf && a.leaves == b.leaves &&
+         a.gradient_step == b.gradient_step;
+}
+
+const char* ways_out_of_gradients(const Header& a, const Header& b) {
+  const auto averages = [](const Header& one) {
+    return one.source == Source::library && shown_label(one).find("gradients of") != std::string::npos;
+  };
+  if (!averages(a) || !averages(b)) return "";
+  return " A rank's loss missed a model that the others' went through, or ranks reach models in different orders: let "
+         "no rank miss a loss, multiply it by "
+         "zero there.";
+}
+
+/// Where one rank runs a forward of a model whose parameters are cut over ranks, this is what its user reads first.
+const char* ways_out(const Header& a, const Header& b) {
+  const auto evaluates = [](const Header& one) {
+    return one.source == Source::library && shown_label(one).starts_with("evaluation, unit");
+  };
+  if (evaluates(a) == evaluates(b)) return ways_out_of_gradients(a, b);
+  return " Where parameters are cut over ranks, a forward needs all of them: evaluate on every rank and bring the "
+         "answers together by "
+         "gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with zero2, "
+         "where a rank may "
+         "evaluate alone.";
+}
+
+bool agree(const Header& a, int a_rank, const Header& b, int b_rank) {
+  if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence || !same_tag(a, b)) return false;
+  if (reduces(a.kind) && a.reduce != b.reduce) return false;
+  bool typed = a.scalar_type() != at::ScalarType::Undefined && b.scalar_type() != at::ScalarType::Undefined;
+  if (typed && a.dtype != b.dtype) return false;
+  return !has_one_shape(a.kind) || (a.dims == b.dims && a.shape_hash == b.shape_hash && a.sizes() == b.sizes());
+}
+
+}  // namespace
+
+Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t bytes) {
+  Header header;
+  header.magic = kMagic;
+  header.kind = operation.kind;
+  header.reduce = static_cast<int8_t>(operation.reduce);
+  header.gives = sent != nullptr;
+  header.root = operation.root;
+  header.sequence = operation.sequence;
+  header.source = operation.tag.source;
+  header.leaf = operation.tag.leaf;
+  header.leaves = operation.tag.leaves;
+  header.gradient_step = operation.tag.gradient_step;
+  header.label_hash = operation.tag.label.empty() ? 0 : hash(operation.tag.label);
+  operation.tag.label.copy(header.label, kMaxLabel);
+  header.bytes = bytes;
+  header.word = operation.word;
+  const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
+  header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
+  auto shape = operation.kind == OperationKind::subgroup ? at::IntArrayRef(operation.ranks)
+               : tensor.defined()                        ? tensor.sizes()
+                                                         : at::IntArrayRef();
+  header.dims = static_cast<int32_t>(shape.size());
+  header.shape_hash = hash(shape);
+  std::copy_n(shape.begin(), std::min<std::size_t>(shape.size(), kMaxDims), header.shape);
+  return header;
+}
+
+Header read_header(const Frame& frame) {
+  Header header;
+  std::memcpy(&header, frame.bytes.data(), sizeof(Header));
+  return header;
+}
+
+void write_header(Frame& frame, const Header& header) { std::memcpy(frame.bytes.data(), &header, sizeof(Header)); }
+
+std::byte* payload(Frame& frame) { return frame.bytes.data() + sizeof(Header); }
+const std::byte* payload(const Frame& frame) { return frame.bytes.data() + sizeof(Header); }
+
+Frame abort_frame(int rank, const std::string& cause) {
+  Frame frame;
+  Header header;
+  header.magic = kMagic;
+  header.is_abort = 1;
+  header.root = rank;
+  header.bytes = std::min(cause.size(), kInlineBytes);
+  write_header(frame, header);
+  std::memcpy(payload(frame), cause.data(), header.bytes);
+  return frame;
+}
+
+void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer, const std::string& group) {
+  Header theirs = read_header(frame);
+  if (theirs.magic != kMagic)
+    throw CommError("MU050",
+                    formatted("rank {} sent rank {} something that is no message of group {}: do all ranks run the "
+                              "same build?",
+                              peer, my_rank, group));
+  if (theirs.is_abort) {
+    std::string cause(reinterpret_cast<const char*>(payload(frame)), std::min<std::size_t>(theirs.bytes, kInlineBytes));
+    throw TransportFailure{TransportFailure::Kind::aborted, peer, cause};
+  }
+  if (!is_sound(theirs))
+    throw CommError(
+        "MU050", formatted("rank {} sent rank {} a message of group {} whose parts contradict each other: do all ranks "
+                           "run the same build?",
+                           peer, my_rank, group));
+  if (agree(mine, my_rank, theirs, peer)) return;
+  auto side = [](int rank, const Header& header) { return formatted("rank {} called {}", rank, describe(header)); };
+  std::string first = my_rank < peer ? side(my_rank, mine) : side(peer, theirs);
+  std::string second = my_rank < peer ? side(peer, theirs) : side(my_rank, mine);
+  std::string place = mine.sequence == theirs.sequence ? formatted("operation {}", mine.sequence)
+                                                       : formatted("operation {} on rank {} and {} on rank {}",
+                                                                   mine.sequence, my_rank, theirs.sequence, peer);
+  const char* whose =
+      mine.source == theirs.source ? "" : " One of them is a call of the program, the other one of the library's own.";
+  throw CommError("MU050",
+                  formatted("{}, {}, {} of group {}.{} All ranks must call the same operations in the same order, with "
+                            "equal shapes and dtypes.{}",
+                            first, second, place, group, whose, ways_out(mine, theirs)));
+}
+
+}  // namespace muster::comm

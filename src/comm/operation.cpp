@@ -1,0 +1,145 @@
+#include "comm/operation.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include <c10/core/ScalarType.h>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr std::array<std::string_view, 16> kNames{
+    "all_reduce", "all_gather", "all_gather_uneven", "reduce_scatter",  "broadcast",        "reduce",       "gather",
+    "scatter",    "all_to_all", "barrier",           "broadcast_bytes", "all_gather_bytes", "gather_bytes", "subgroup",
+    "send",       "receive"};
+constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "min", "max", "product"};
+
+std::string list(at::IntArrayRef values) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+  return text + "]";
+}
+
+bool has_tensor(OperationKind kind) { return kind != OperationKind::barrier && kind != OperationKind::subgroup; }
+
+}  // namespace
+
+ReduceOp parse_reduce_op(std::string_view name) {
+  for (std::size_t i = 0; i < kReduceNames.size(); ++i)
+    if (name == kReduceNames[i]) return static_cast<ReduceOp>(i);
+  if (name == "avg") return ReduceOp::mean;
+  if (name == "prod") return ReduceOp::product;
+  throw ConfigError(
+      "MU055", formatted("'{}' is no way to reduce; known are sum, mean (or avg), min, max, product (or prod)", name));
+}
+
+std::string_view name_of(OperationKind kind) {
+  auto index = static_cast<std::size_t>(kind);
+  return index < kNames.size() ? kNames[index] : std::string_view("an unknown operation");
+}
+
+std::string_view name_of(ReduceOp op) {
+  auto index = static_cast<std::size_t>(op);
+  return index < kReduceNames.size() ? kReduceNames[index] : std::string_view("?");
+}
+
+std::string name_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble: return "float64";
+    case at::kFloat: return "float32";
+    case at::kHalf: return "float16";
+    case at::kLong: return "int64";
+    case at::kInt: return "int32";
+    case at::kShort: return "int16";
+    case at::kChar: return "int8";
+    case at::kByte: return "uint8";
+    default: break;
+  }
+  std::string name = c10::toString(dtype);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
+bool reduces(OperationKind kind) {
+  return kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter || kind == OperationKind::reduce;
+}
+
+bool has_root(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::broadcast:
+    case OperationKind::reduce:
+    case OperationKind::gather:
+    case OperationKind::scatter:
+    case OperationKind::broadcast_bytes:
+    case OperationKind::gather_bytes: return true;
+    default: return false;
+  }
+}
+
+bool is_pairwise(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::receive; }
+
+bool has_one_shape(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::all_reduce:
+    case OperationKind::all_gather:
+    case OperationKind::reduce_scatter:
+    case OperationKind::broadcast:
+    case OperationKind::reduce:
+    case OperationKind::subgroup:
+    case OperationKind::send:
+    case OperationKind::receive: return true;
+    default: return false;
+  }
+}
+
+const at::Tensor& described_tensor(const Operation& operation) {
+  if (operation.in.defined()) return operation.in;
+  if (!operation.parts.empty()) return operation.parts.front();
+  return operation.out;
+}
+
+int64_t payload_bytes(const Operation& operation) {
+  if (operation.parts.empty()) {
+    const auto& tensor = described_tensor(operation);
+    return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+  }
+  int64_t bytes = 0;
+  for (const auto& part : operation.parts) bytes += static_cast<int64_t>(part.nbytes());
+  return bytes;
+}
+
+std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarType dtype, at::IntArrayRef shape) {
+  std::string text(name_of(kind));
+  if (reduces(kind)) text += formatted("({})", name_of(reduce));
+  if (has_root(kind)) text += formatted("(root {})", root);
+  if (kind == OperationKind::send) text += formatted(" to rank {}", root);
+  if (kind == OperationKind::receive) text += formatted(" from rank {}", root);
+  if (kind == OperationKind::subgroup) text += " of ranks " + list(shape);
+  if (!has_tensor(kind) || dtype == at::ScalarType::Undefined) return text;
+  text += " of " + name_of(dtype);
+  if (has_one_shape(kind)) text += " " + list(shape);
+  return text;
+}
+
+std::string describe(const std::string& what, const Tag& tag) {
+  std::string text = tag.source == Source::library ? "the library's " + what : what;
+  if (!tag.label.empty()) text += " for " + tag.label;
+  if (tag.leaves != 1) text += formatted(", tensor {} of {} of a value", tag.leaf + int64_t{1}, tag.leaves);
+  if (tag.gradient_step >= 0) text += formatted(" in gradient step {}", tag.gradient_step);
+  return text;
+}
+
+std::string describe(const Operation& operation) {
+  const auto& tensor = described_tensor(operation);
+  auto dtype = tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined;
+  auto shape = operation.kind == OperationKind::subgroup ? at::IntArrayRef(operation.ranks)
+               : tensor.defined()                        ? tensor.sizes()
+                                                         : at::IntArrayRef();
+  return describe(describe(operation.kind, operation.reduce, operation.root, dtype, shape), operation.tag);
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/comm/communicator.h"
+
+namespace muster::comm {
+
+enum class OperationKind : uint8_t {
+  all_reduce,
+  all_gather,
+  all_gather_uneven,
+  reduce_scatter,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  barrier,
+  broadcast_bytes,
+  all_gather_bytes,
+  gather_bytes,
+  subgroup,
+  send,
+  receive,
+};
+
+/// One operation as a rank asked for it. Tensors are contiguous and in host memory (or on the backend's device).
+struct Operation {
+  OperationKind kind = OperationKind::barrier;
+  Tag tag{};
+  ReduceOp reduce = ReduceOp::sum;
+  int root = -1;                      ///< the root, or the peer of send and receive; -1 if neither
+  at::Tensor in{};                    ///< what this rank gives; not for all_reduce, broadcast, reduce, receive
+  at::Tensor out{};                   ///< what is filled; not for send and the uneven operations
+  std::vector<at::Tensor> parts{};    ///< scatter, all_to_all: the tensor for each rank
+  std::vector<int64_t> ranks{};       ///< subgroup
+  std::vector<at::Tensor> results{};  ///< the uneven operations: the tensor from each rank
+  int64_t sequence = 0;               ///< set by the group
+  uint64_t word = 0;                  ///< set by the group: this rank's word; see hearsay.h
+  std::vector<uint64_t> words{};      ///< words received from the ranks, if this rank sent one
+};
+
+/// The properties that ranks must agree on.
+std::string_view name_of(OperationKind kind);
+std::string_view name_of(ReduceOp op);
+/// "float32", "bfloat16", ...
+std::string name_of(at::ScalarType dtype);
+bool reduces(OperationKind kind);
+bool has_root(OperationKind kind);
+bool is_pairwise(OperationKind kind);
+/// True if all ranks must name the same shape.
+bool has_one_shape(OperationKind kind);
+
+/// The tensor whose dtype and shape describe the operation on this rank; undefined if there is none.
+const at::Tensor& described_tensor(const Operation& operation);
+int64_t payload_bytes(const Operation& operation);
+
+/// "all_reduce(sum) of float32 [4, 3]".
+std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarType dtype, at::IntArrayRef shape);
+/// "the library's all_reduce(sum) of float32 [4, 3] for gradients of bucket 2 in gradient step 7".
+std::string describe(const std::string& what, const Tag& tag);
+std::string describe(const Operation& operation);
+
+}  // namespace muster::comm

@@ -1,0 +1,291 @@
+#include "comm/pairwise.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include <ATen/ops/empty.h>
+
+#include "comm/arithmetic.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+/// Up to this size all_reduce, reduce and broadcast send whole tensors: one round instead of two.
+constexpr std::size_t kWholeBytes = 64 * 1024;
+
+/// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.
+bool must_give(const Operation& operation, int from, int to) {
+  switch (operation.kind) {
+    case OperationKind::all_gather_uneven:
+    case OperationKind::all_gather_bytes:
+    case OperationKind::all_to_all: return true;
+    case OperationKind::gather:
+    case OperationKind::gather_bytes: return to == operation.root;
+    case OperationKind::scatter:
+    case OperationKind::broadcast_bytes: return from == operation.root;
+    default: return false;
+  }
+}
+
+at::Tensor empty(const Header& header) {
+  return at::empty(header.sizes(), at::TensorOptions().dtype(header.scalar_type()));
+}
+
+}  // namespace
+
+std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport) {
+  return std::make_unique<Pairwise>(std::move(transport));
+}
+
+void Pairwise::run(Operation& operation, const std::string& group, TimePoint deadline) {
+  Call call{operation, group, deadline};
+  operation.words.assign(operation.word ? size() : 0, 0);
+  try {
+    dispatch(call);
+  } catch (const TransportFailure& failure) {
+    if (failure.kind == TransportFailure::Kind::closed) ask_why(call, failure.peer);
+    throw;
+  }
+}
+
+void Pairwise::ask_why(const Call& call, int peer) {
+  Frame frame;
+  try {
+    transport_->receive_frame(peer, frame, call.deadline);
+  } catch (const TransportFailure&) {
+    return;
+  }
+  if (read_header(frame).is_abort) check_headers({}, rank(), frame, peer, call.group);
+}
+
+void Pairwise::dispatch(const Call& call) {
+  switch (call.operation.kind) {
+    case OperationKind::all_reduce: return all_reduce(call);
+    case OperationKind::all_gather: return all_gather(call);
+    case OperationKind::reduce_scatter: return reduce_scatter(call);
+    case OperationKind::broadcast: return broadcast(call);
+    case OperationKind::reduce: return reduce(call);
+    case OperationKind::scatter: return scatter(call);
+    case OperationKind::send:
+    case OperationKind::receive: return point_to_point(call);
+    default: return exchange_uneven(call);
+  }
+}
+
+std::vector<int> Pairwise::peers() const {
+  std::vector<int> order;
+  for (int step = 1; step < size(); ++step) order.push_back((rank() + step) % size());
+  return order;
+}
+
+Pairwise::Leg Pairwise::whole(int peer, const at::Tensor& tensor) const {
+  return {.peer = peer, .data = tensor.const_data_ptr(), .bytes = tensor.nbytes()};
+}
+
+void Pairwise::post_blocks(Tickets& tickets, int peer, void* data, std::size_t bytes, bool sending) {
+  auto* at = static_cast<std::byte*>(data);
+  for (std::size_t done = 0; done < bytes; done += kMaxBlockBytes) {
+    std::size_t block = std::min(kMaxBlockBytes, bytes - done);
+    tickets.push_back(sending ? transport_->send(peer, at + done, block, 0)
+                              : transport_->receive(peer, at + done, block, 0));
+  }
+}
+
+void Pairwise::send_frames(const Call& call, const std::vector<Leg>& legs) {
+  Frame frame{};
+  for (const auto& leg : legs) {
+    write_header(frame, make_header(call.operation, leg.sent, leg.bytes));
+    if (leg.bytes > 0 && leg.bytes <= kInlineBytes) std::memcpy(payload(frame), leg.data, leg.bytes);
+    transport_->send_frame(leg.peer, frame, call.deadline);
+  }
+}
+
+Frame Pairwise::receive_frame(const Call& call, int peer, const at::Tensor* sent) {
+  Frame frame;
+  transport_->receive_frame(peer, frame, call.deadline);
+  check_headers(make_header(call.operation, sent, 0), rank(), frame, peer, call.group);
+  if (call.operation.word) call.operation.words[peer] = read_header(frame).word;
+  return frame;
+}
+
+void Pairwise::check_arrival(const Call& call, const Leg& leg, const Header& header) const {
+  if (leg.expected && header.bytes != *leg.expected)
+    throw CommError("MU050",
+                    formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", leg.peer,
+                              header.bytes, *leg.expected, rank(), describe(call.operation), call.group));
+  if (leg.expected) return;
+  const bool due = must_give(call.operation, leg.peer, rank());
+  if (due != (header.gives != 0) || (!due && header.bytes != 0))
+    throw CommError("MU050",
+                    formatted("rank {} sent rank {} {} in {} of group {}: do all ranks run the same build?", leg.peer,
+                              rank(), due ? "nothing where a tensor is due" : "a tensor where none is due",
+                              describe(call.operation), call.group));
+}
+
+void Pairwise::exchange(const Call& call, const std::vector<Leg>& legs, const Allocate& allocate) {
+  Tickets tickets;
+  for (const auto& leg : legs)
+    if (leg.expected.value_or(0) > kInlineBytes) post_blocks(tickets, leg.peer, leg.into, *leg.expected, false);
+  send_frames(call, legs);
+  for (const auto& leg : legs)
+    if (leg.bytes > kInlineBytes) post_blocks(tickets, leg.peer, const_cast<void*>(leg.data), leg.bytes, true);
+  for (const auto& leg : legs) {
+    Frame frame = receive_frame(call, leg.peer, leg.sent);
+    Header header = read_header(frame);
+    check_arrival(call, leg, header);
+    void* into = leg.expected ? leg.into : header.gives ? allocate(leg.peer, header) : nullptr;
+    if (header.bytes == 0) continue;
+    if (header.bytes <= kInlineBytes) std::memcpy(into, payload(frame), header.bytes);
+    else if (!leg.expected) post_blocks(tickets, leg.peer, into, header.bytes, false);
+  }
+  for (auto& ticket : tickets) ticket->wait(call.deadline);
+}
+
+void Pairwise::exchange_uneven(const Call& call) {
+  auto& operation = call.operation;
+  const bool keeps = operation.kind != OperationKind::barrier && operation.kind != OperationKind::subgroup;
+  operation.results.assign(keeps ? size() : 0, at::Tensor());
+  auto gives = [&](int to) -> const at::Tensor* {
+    if (!must_give(operation, rank(), to)) return nullptr;
+    return operation.parts.empty() ? &operation.in : &operation.parts[to];
+  };
+  std::vector<Leg> legs;
+  for (int peer : peers()) {
+    const at::Tensor* sent = gives(peer);
+    Leg leg = sent ? whole(peer, *sent) : Leg{.peer = peer};
+    leg.sent = sent;
+    leg.expected.reset();
+    legs.push_back(leg);
+  }
+  exchange(call, legs, [&](int peer, const Header& header) -> void* {
+    operation.results[peer] = empty(header);
+    return operation.results[peer].mutable_data_ptr();
+  });
+  const at::Tensor* own = gives(rank());
+  if (own) operation.results[rank()] = own->clone();
+}
+
+void Pairwise::all_reduce(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, Receivers::all);
+  std::vector<Leg> legs;
+  std::vector<at::Tensor> terms(size(), out.view(-1));
+  std::byte* into = scratch(out.nbytes() * size());
+  for (int peer : peers()) {
+    Leg leg = whole(peer, out);
+    leg.into = into + out.nbytes() * peer;
+    leg.expected = out.nbytes();
+    terms[peer] = elements_at(leg.into, out.numel(), out);
+    legs.push_back(leg);
+  }
+  exchange(call, legs);
+  reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
+}
+
+void Pairwise::all_gather(const Call& call) {
+  const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
+  auto* pieces = static_cast<std::byte*>(out.mutable_data_ptr());
+  std::vector<Leg> legs;
+  for (int peer : peers()) {
+    Leg leg = whole(peer, in);
+    leg.into = pieces + in.nbytes() * peer;
+    leg.expected = in.nbytes();
+    legs.push_back(leg);
+  }
+  std::byte* own = pieces + in.nbytes() * rank();
+  if (in.nbytes() > 0 && own != in.const_data_ptr()) std::memmove(own, in.const_data_ptr(), in.nbytes());
+  exchange(call, legs);
+}
+
+void Pairwise::reduce_scatter(const Call& call) {
+  const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
+  if (out.nbytes() > kInlineBytes) return reduce_pieces(call, in, out, Receivers::owner);
+  auto* pieces = static_cast<const std::byte*>(in.const_data_ptr());
+  std::byte* into = scratch(out.nbytes() * size());
+  std::vector<Leg> legs;
+  std::vector<at::Tensor> terms(size());
+  for (int peer = 0; peer < size(); ++peer) {
+    Leg leg{.peer = peer, .data = pieces + out.nbytes() * peer, .bytes = out.nbytes()};
+    leg.into = into + out.nbytes() * peer;
+    leg.expected = out.nbytes();
+    terms[peer] = elements_at(peer == rank() ? leg.data : leg.into, out.numel(), out);
+    if (peer != rank()) legs.push_back(leg);
+  }
+  exchange(call, legs);
+  reduce_terms(out.view(-1), terms, rank(), call.operation.reduce);
+}
+
+void Pairwise::broadcast(const Call& call) {
+  const auto& out = call.operation.out;
+  if (out.nbytes() > kWholeBytes && size() > 2) return broadcast_pieces(call);
+  std::vector<Leg> legs;
+  for (int peer : peers()) {
+    Leg leg = rank() == call.operation.root ? whole(peer, out) : Leg{.peer = peer};
+    if (peer == call.operation.root) {
+      leg.into = out.mutable_data_ptr();
+      leg.expected = out.nbytes();
+    }
+    legs.push_back(leg);
+  }
+  exchange(call, legs);
+}
+
+void Pairwise::reduce(const Call& call) {
+  const auto& out = call.operation.out;
+  if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, Receivers::root);
+  const bool is_root = rank() == call.operation.root;
+  std::byte* into = is_root ? scratch(out.nbytes() * size()) : nullptr;
+  std::vector<Leg> legs;
+  std::vector<at::Tensor> terms(size(), out.view(-1));
+  for (int peer : peers()) {
+    Leg leg = peer == call.operation.root ? whole(peer, out) : Leg{.peer = peer};
+    if (is_root) {
+      leg.into = into + out.nbytes() * peer;
+      leg.expected = out.nbytes();
+      terms[peer] = elements_at(leg.into, out.numel(), out);
+    }
+    legs.push_back(leg);
+  }
+  exchange(call, legs);
+  if (is_root) reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
+}
+
+void Pairwise::scatter(const Call& call) {
+  auto& operation = call.operation;
+  const bool is_root = rank() == operation.root;
+  operation.results.assign(1, at::Tensor());
+  std::vector<Leg> legs;
+  for (int peer : peers()) {
+    Leg leg{.peer = peer};
+    if (is_root) leg = whole(peer, operation.parts[peer]), leg.sent = &operation.parts[peer];
+    if (peer == operation.root) leg.expected.reset();
+    legs.push_back(leg);
+  }
+  exchange(call, legs, [&](int, const Header& header) -> void* {
+    operation.results[0] = empty(header);
+    return operation.results[0].mutable_data_ptr();
+  });
+  if (is_root) operation.results[0] = operation.parts[rank()].clone();
+}
+
+void Pairwise::point_to_point(const Call& call) {
+  const auto& operation = call.operation;
+  const bool sends = operation.kind == OperationKind::send;
+  Leg leg = sends ? whole(operation.root, operation.in) : Leg{.peer = operation.root};
+  if (!sends) {
+    leg.into = operation.out.mutable_data_ptr();
+    leg.expected = operation.out.nbytes();
+  }
+  exchange(call, {leg});
+}
+
+std::byte* Pairwise::scratch(std::size_t bytes) {
+  if (!scratch_.defined() || scratch_.nbytes() < bytes)
+    scratch_ = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
+  return static_cast<std::byte*>(scratch_.mutable_data_ptr());
+}
+
+}  // namespace muster::comm

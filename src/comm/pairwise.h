@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/header.h"
+
+namespace muster::comm {
+
+/// Collectives as direct exchanges between all pairs of ranks.
+/// In every operation each rank sends every other a frame with its header, so that each of them detects a mismatch by
+/// itself, whichever ranks it concerns; payloads of a few kilobytes are sent in the frame.
+class Pairwise final : public Collectives {
+ public:
+  explicit Pairwise(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  int rank() const noexcept override { return transport_->rank(); }
+  int size() const noexcept override { return transport_->size(); }
+  void run(Operation& operation, const std::string& group, TimePoint deadline) override;
+  void abort(const std::string& cause) noexcept override { transport_->abort(cause); }
+  void close() noexcept override { transport_->close(); }
+  std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
+    return make_pairwise(transport_->split(ranks, name));
+  }
+
+ private:
+  /// What one rank sends to and receives from one other in an exchange.
+  struct Leg {
+    int peer = 0;
+    const void* data = nullptr;  ///< sent to the peer
+    std::size_t bytes = 0;
+    const at::Tensor* sent = nullptr;         ///< the tensor that `data` belongs to, where shapes differ
+    void* into = nullptr;                     ///< where the peer's payload goes
+    std::optional<std::size_t> expected = 0;  ///< its size; none: the header has it
+  };
+  using Allocate = std::function<void*(int peer, const Header& header)>;
+  /// The state of one operation during this class's calls.
+  struct Call {
+    Operation& operation;
+    const std::string& group;
+    TimePoint deadline;
+  };
+  using Tickets = std::vector<Transport::Ticket>;
+
+  void dispatch(const Call& call);
+  /// Throws: the cause that the peer sent before its connection closed, if it sent one; otherwise nothing.
+  void ask_why(const Call& call, int peer);
+  /// The peers in the order in which this rank addresses them: the next one first.
+  std::vector<int> peers() const;
+  Leg whole(int peer, const at::Tensor& tensor) const;
+
+  void exchange(const Call& call, const std::vector<Leg>& legs, const Allocate& allocate = nullptr);
+  void send_frames(const Call& call, const std::vector<Leg>& legs);
+  void post_blocks(Tickets& tickets, int peer, void* data, std::size_t bytes, bool sending);
+  Frame receive_frame(const Call& call, int peer, const at::Tensor* sent);
+  /// Throws: CommError (MU050) if what the header announces is not what is expected from that peer.
+  void check_arrival(const Call& call, const Leg& leg, const Header& header) const;
+
+  void all_reduce(const Call& call);
+  void all_gather(const Call& call);
+  void reduce_scatter(const Call& call);
+  void broadcast(const Call& call);
+  void reduce(const Call& call);
+  void scatter(const Call& call);
+  void point_to_point(const Call& call);
+  /// The operations in which shapes may differ, and those without any tensor.
+  void exchange_uneven(const Call& call);
+
+  class PieceBroadcast;
+  void broadcast_pieces(const Call& call);
+
+  class PieceReduction;
+  /// Which ranks get the sum of a piece: the rank that computes it, as its whole target, or, in their whole targets,
+  /// the root or all ranks.
+  enum class Receivers { owner, root, all };
+  void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, Receivers receivers);
+
+  std::byte* scratch(std::size_t bytes);
+
+  std::unique_ptr<Transport> transport_;
+  at::Tensor scratch_;
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace muster::comm {
+
+/// The size of one message; larger pieces are sent in several.
+inline constexpr int64_t kChunkBytes = 1 << 20;
+
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+/// How elements are divided into pieces of ranks and chunks of pieces.
+struct Pieces {
+  int64_t elements;
+  int64_t piece;
+  int64_t chunk;
+
+  Range of_rank(int64_t rank) const {
+    return {std::min(rank * piece, elements), std::min((rank + 1) * piece, elements)};
+  }
+  int64_t chunks(int64_t rank) const { return (of_rank(rank).size() + chunk - 1) / chunk; }
+  Range of_chunk(int64_t rank, int64_t index) const {
+    Range piece_range = of_rank(rank);
+    int64_t begin = piece_range.begin + index * chunk;
+    return {begin, std::min(begin + chunk, piece_range.end)};
+  }
+};
+
+/// `count` pieces that begin at multiples of 64 elements; the last ones may be smaller, or empty.
+Pieces aligned_pieces(const at::Tensor& tensor, int count);
+
+std::byte* at_element(const at::Tensor& tensor, int64_t element);
+
+}  // namespace muster::comm

@@ -1,0 +1,236 @@
+#include "comm/plugged.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include "comm/header.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::min: return c10d::ReduceOp::MIN;
+    case ReduceOp::max: return c10d::ReduceOp::MAX;
+    case ReduceOp::product: return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::sum:
+    case ReduceOp::mean: break;  // a mean is a sum, divided here: not every backend has it
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+/// Shapes that differ travel first, in the headers that frames have elsewhere.
+constexpr int64_t kHeaderRow = sizeof(Header);
+
+at::Tensor header_row(const Operation& operation, const at::Tensor& sent) {
+  const Header header = make_header(operation, &sent, sent.nbytes());
+  at::Tensor row = at::empty({kHeaderRow}, at::TensorOptions().dtype(at::kByte));
+  std::memcpy(row.mutable_data_ptr(), &header, sizeof header);
+  return row;
+}
+
+class Plugged final : public Collectives {
+ public:
+  Plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device, SplitBackend split)
+      : backend_(std::move(backend)), device_(device), split_(std::move(split)) {}
+
+  int rank() const noexcept override { return backend_->getRank(); }
+  int size() const noexcept override { return backend_->getSize(); }
+  void run(Operation& operation, const std::string& group, TimePoint deadline) override;
+
+  void abort(const std::string&) noexcept override {
+    try {
+      backend_->abort();
+    } catch (const std::exception&) {
+      // A backend without abort ends its waits by its own time-out.
+    }
+  }
+  void close() noexcept override {}
+
+  std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
+    if (!split_)
+      throw CommError("MU061",
+                      formatted("backend {} was adopted as one group and cannot be split", backend_->getBackendName()));
+    int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    return std::make_unique<Plugged>(split_(name, place, static_cast<int>(ranks.size())), device_, split_);
+  }
+
+ private:
+  void wait(const c10::intrusive_ptr<c10d::Work>& work, int peer = -1) const;
+  void mean(at::Tensor tensor, ReduceOp op) const {
+    if (op == ReduceOp::mean) tensor.div_(size());
+  }
+  at::Tensor all_gathered(at::Tensor in) const;
+  std::vector<at::Tensor> uneven(const Operation& operation, const at::Tensor& in) const;
+  /// What `from` announced, which fits `mine`. Throws: CommError (MU050).
+  Header announced(const Header& mine, const at::Tensor& row, int from) const;
+  at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions().dtype(dtype).device(device_); }
+  at::Tensor scattered(const Operation& operation) const;
+  void run_uneven(Operation& operation);
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  c10::DeviceType device_;
+  SplitBackend split_;
+  std::string group_;
+  TimePoint deadline_;
+};
+
+void Plugged::wait(const c10::intrusive_ptr<c10d::Work>& work, int peer) const {
+  if (!work) return;
+  try {
+    if (work->wait(left_until(deadline_))) return;
+  } catch (const std::exception& failure) {
+    bool late = std::chrono::steady_clock::now() >= deadline_;
+    throw TransportFailure{late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer,
+                           failure.what()};
+  }
+  throw TransportFailure{TransportFailure::Kind::aborted, -1, "the backend ended the wait"};
+}
+
+at::Tensor Plugged::all_gathered(at::Tensor in) const {
+  at::Tensor out = at::empty({size() * in.numel()}, in.options());
+  at::Tensor flat = in.view(-1);
+  wait(backend_->_allgather_base(out, flat));
+  return out;
+}
+
+Header Plugged::announced(const Header& mine, const at::Tensor& row, int from) const {
+  Frame frame{};
+  std::memcpy(frame.bytes.data(), row.const_data_ptr(), sizeof(Header));
+  check_headers(mine, rank(), frame, from, group_);
+  const Header theirs = read_header(frame);
+  if (!theirs.gives)
+    throw CommError("MU050", formatted("rank {} sent rank {} nothing where a tensor is due in {} of group {}", from,
+                                       rank(), name_of(mine.kind), group_));
+  return theirs;
+}
+
+/// Headers first, then payloads padded to the largest: no backend takes uneven parts.
+std::vector<at::Tensor> Plugged::uneven(const Operation& operation, const at::Tensor& in) const {
+  const Header mine = make_header(operation, &in, in.nbytes());
+  const at::Tensor rows = all_gathered(header_row(operation, in).to(device_)).cpu().view({size(), kHeaderRow});
+  std::vector<Header> headers;
+  int64_t longest = 0;
+  for (int r = 0; r < size(); ++r) {
+    headers.push_back(announced(mine, rows[r], r));
+    longest = std::max(longest, c10::multiply_integers(headers.back().sizes()));
+  }
+  at::Tensor padded = at::zeros({longest}, in.options());
+  padded.narrow(0, 0, in.numel()).copy_(in.view(-1));
+  at::Tensor gathered = longest ? all_gathered(padded) : padded;
+  std::vector<at::Tensor> results;
+  for (int r = 0; r < size(); ++r) {
+    const auto shape = headers[r].sizes();
+    results.push_back(gathered.narrow(0, longest * r, c10::multiply_integers(shape)).view(shape).clone());
+  }
+  return results;
+}
+
+at::Tensor Plugged::scattered(const Operation& operation) const {
+  const bool is_root = rank() == operation.root;
+  std::vector<at::Tensor> rows;
+  for (const auto& part : operation.parts) rows.push_back(header_row(operation, part));
+  std::vector<at::Tensor> shapes{is_root ? at::stack(rows).to(device_)
+                                         : at::empty({size(), kHeaderRow}, options(at::kByte))};
+  c10d::BroadcastOptions how;
+  how.rootRank = operation.root;
+  wait(backend_->broadcast(shapes, how), operation.root);
+  for (int to = 0; is_root && to < size(); ++to) {
+    std::vector<at::Tensor> part{operation.parts[to]};
+    if (to != rank() && part[0].numel() > 0) wait(backend_->send(part, to, 0), to);
+  }
+  if (is_root) return operation.parts[rank()].clone();
+  const Header own =
+      announced(make_header(operation, nullptr, 0), shapes[0][rank()].cpu().contiguous(), operation.root);
+  std::vector<at::Tensor> part{at::empty(own.sizes(), options(own.scalar_type()))};
+  if (part[0].numel() > 0) wait(backend_->recv(part, operation.root, 0), operation.root);
+  return part[0];
+}
+
+void Plugged::run_uneven(Operation& operation) {
+  auto bytes = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(device_) : at::empty({0}, options(at::kByte));
+  };
+  auto& results = operation.results;
+  switch (operation.kind) {
+    case OperationKind::all_gather_uneven:
+    case OperationKind::gather: results = uneven(operation, operation.in); break;
+    case OperationKind::all_gather_bytes:
+    case OperationKind::gather_bytes:
+    case OperationKind::broadcast_bytes:
+      results = uneven(operation, bytes(operation.in));
+      for (auto& result : results) result = result.cpu();
+      break;
+    case OperationKind::scatter: results.assign(1, scattered(operation)); break;
+    case OperationKind::all_to_all: {
+      results.assign(size(), at::Tensor());
+      for (int r = 0; r < size(); ++r) {
+        auto to_r = uneven(operation, operation.parts[r]);
+        if (r == rank()) results = std::move(to_r);
+      }
+      break;
+    }
+    default: break;
+  }
+}
+
+void Plugged::run(Operation& operation, const std::string& group, TimePoint deadline) {
+  group_ = group;
+  deadline_ = deadline;
+  std::vector<at::Tensor> tensors{operation.out.defined() ? operation.out : operation.in};
+  switch (operation.kind) {
+    case OperationKind::all_reduce: {
+      c10d::AllreduceOptions how;
+      how.reduceOp = to_c10d(operation.reduce);
+      wait(backend_->allreduce(tensors, how));
+      return mean(operation.out, operation.reduce);
+    }
+    case OperationKind::reduce: {
+      c10d::ReduceOptions how;
+      how.reduceOp = to_c10d(operation.reduce);
+      how.rootRank = operation.root;
+      const bool is_root = rank() == operation.root;
+      if (!is_root) tensors[0] = tensors[0].clone();  // backends may use it as scratch memory
+      wait(backend_->reduce(tensors, how));
+      if (is_root) mean(operation.out, operation.reduce);
+      return;
+    }
+    case OperationKind::reduce_scatter: {
+      c10d::ReduceScatterOptions how;
+      how.reduceOp = to_c10d(operation.reduce);
+      at::Tensor in = operation.in.view(-1), out = operation.out.view(-1);
+      wait(backend_->_reduce_scatter_base(out, in, how));
+      return mean(operation.out, operation.reduce);
+    }
+    case OperationKind::all_gather: {
+      at::Tensor in = operation.in.view(-1), out = operation.out.view(-1);
+      return wait(backend_->_allgather_base(out, in));
+    }
+    case OperationKind::broadcast: {
+      c10d::BroadcastOptions how;
+      how.rootRank = operation.root;
+      return wait(backend_->broadcast(tensors, how));
+    }
+    case OperationKind::send: return wait(backend_->send(tensors, operation.root, 0), operation.root);
+    case OperationKind::receive: return wait(backend_->recv(tensors, operation.root, 0), operation.root);
+    case OperationKind::barrier:
+    case OperationKind::subgroup: return wait(backend_->barrier());
+    default: return run_uneven(operation);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Collectives> make_plugged(c10::intrusive_ptr<c10d::Backend> backend, c10::DeviceType device,
+                                          SplitBackend split) {
+  return std::make_unique<Plugged>(std::move(backend), device, std::move(split));
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,223 @@
+#include "muster/comm/rendezvous.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "comm/gloo_transport.h"
+#include "comm/group.h"
+#include "comm/patience.h"
+#include "comm/plugged.h"
+#include "comm/signed_store.h"
+#include "comm/store_file.h"
+#include "comm/store_server.h"
+#include "comm/words.h"
+#include "muster/base/environment.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/base/log.h"
+#include "muster/cluster/report.h"
+#include "muster/cluster/secret.h"
+
+namespace muster::comm {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+/// Where ranks meet, and what keeps that place; it must outlive the store.
+struct Meeting {
+  std::shared_ptr<void> keeps;
+  StorePtr store;
+};
+
+/// The same store, its values signed where the job has a secret.
+StorePtr with_secret(StorePtr store, const cluster::Secret& secret) {
+  if (!secret.is_given()) return store;
+  return c10::make_intrusive<SignedStore>(std::move(store), secret);
+}
+
+Meeting open_file(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+  auto file = std::make_shared<StoreFile>(cluster, timeout.count() / 1000.0);
+  return {file,
+          c10::make_intrusive<c10d::PrefixStore>(std::to_string(file->turn()), with_secret(file->store(), secret))};
+}
+
+Meeting open_server(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+  auto whole = with_secret(open_tcp_store(cluster, timeout), secret);
+  StorePtr store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", std::move(whole));
+  // A process may connect more than once; the n-th time of each rank belong together.
+  auto turn = store->add(formatted("connects/{}", cluster.rank), 1);
+  if (turn == 1) say_who_may_join(cluster, secret.is_given());
+  return {nullptr, c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store)};
+}
+
+Meeting open_store(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+  bool is_file = cluster.rendezvous == RendezvousKind::file;
+  std::string place = is_file ? cluster.store_path : cluster.main_address + ":" + std::to_string(cluster.main_port);
+  try {
+    auto meeting = is_file ? open_file(cluster, secret, timeout) : open_server(cluster, secret, timeout);
+    meeting.store->setTimeout(timeout);
+    return meeting;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& failure) {
+    throw CommError(
+        "MU058",
+        formatted("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
+                  "and is the address right?",
+                  cluster.rank, cluster.world_size, place, timeout.count() / 1000.0, plain_words(failure.what())));
+  }
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text;
+  for (int rank : ranks) text += formatted("{}{}", text.empty() ? "" : ", ", rank);
+  return text;
+}
+
+std::string key_of(int rank) { return formatted("rank/{}", rank); }
+
+/// The ranks that have left no mark yet. Throws: if the store is gone.
+std::vector<int> missing_ranks(const Cluster& cluster, c10d::Store& store) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < cluster.world_size; ++rank)
+    if (!store.check({key_of(rank)})) missing.push_back(rank);
+  return missing;
+}
+
+/// One rank speaks for all that are there.
+void tell_missing(const Cluster& cluster, const std::vector<int>& missing, const Patience& patience) {
+  int first_here = 0;
+  while (std::binary_search(missing.begin(), missing.end(), first_here)) ++first_here;
+  if (cluster.rank == first_here)
+    log::warning(formatted("has waited {:.0f} s for {} ranks to meet; missing: {}", patience.waited_seconds(),
+                           cluster.world_size, list_of(missing)));
+}
+
+/// Waits until every rank has left its mark; while they do not come, a line says who is missing.
+void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
+          const cluster::Report& report) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
+  Patience patience(timeout);
+  for (bool marked = false;;) {
+    std::string reason;
+    try {
+      if (!std::exchange(marked, true)) store.set(key_of(cluster.rank), std::vector<uint8_t>{1});
+      return store.wait(keys, patience.next());
+    } catch (const std::exception& failure) {
+      reason = failure.what();
+    }
+    std::vector<int> missing;
+    try {
+      missing = missing_ranks(cluster, store);
+    } catch (const std::exception&) {
+      report.lost(0, "MU058");
+      throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank,
+                                         plain_words(reason)));
+    }
+    if (missing.empty()) return;
+    if (!patience.over()) {
+      tell_missing(cluster, missing, patience);
+      continue;
+    }
+    report.lost(missing.front(), "MU057");
+    throw CommError(
+        "MU057",
+        formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
+                  "address and world size?",
+                  cluster.rank, timeout.count() / 1000.0, cluster.world_size, list_of(missing)));
+  }
+}
+
+/// Whoever left the marks must have the job's secret, if there is one, and none if there is none.
+void check_marks(const Cluster& cluster, c10d::Store& store, const cluster::Secret& secret) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
+  std::vector<std::vector<uint8_t>> marks;
+  if (cluster.rendezvous == RendezvousKind::tcp) marks = store.multiGet(keys);
+  else
+    for (const auto& key : keys) marks.push_back(store.get(key));
+  for (int rank = 0; rank < cluster.world_size && !secret.is_given(); ++rank)
+    if (is_signed(marks[rank]))
+      throw CommError(
+          "MU067",
+          formatted("rank {} of this job has a secret, but rank {} has none. Give all ranks the same MUSTER_SECRET, or "
+                    "MUSTER_SECRET_FILE",
+                    rank, cluster.rank));
+}
+
+GroupIdentity identity_of(const std::string& backend, const GroupOptions& options) {
+  GroupIdentity identity;
+  identity.backend = backend;
+  identity.timeout = milliseconds(options.timeout_seconds);
+  return identity;
+}
+
+Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Cluster& cluster,
+                     const GroupOptions& options, std::shared_ptr<void> keeps, const cluster::Report& report) {
+  GroupIdentity identity = identity_of(options.backend, options);
+  identity.keeps = std::move(keeps);
+  identity.report = report;
+  identity.device = entry.device;
+  auto make = [store, entry, options](const std::string& name, int rank, int size) {
+    return entry.make(c10::make_intrusive<c10d::PrefixStore>("backend/" + name, store), rank, size, options);
+  };
+  auto backend = make(identity.name, cluster.rank, cluster.world_size);
+  return Communicator(std::make_shared<Group>(identity, make_plugged(std::move(backend), entry.device, make)));
+}
+
+void check_backend(const std::string& name, const Backends& more) {
+  if (name == "gloo" || name == "fake" || more.contains(name)) return;
+  std::string known = "gloo, fake";
+  for (const auto& [other, entry] : more) known += ", " + other;
+  throw ConfigError("MU059", formatted("there is no backend '{}'; known are {}", name, known));
+}
+
+}  // namespace
+
+Communicator make_fake(int rank, int size) {
+  GroupIdentity identity;
+  identity.backend = "fake";
+  identity.starts_inline = true;
+  return Communicator(std::make_shared<Group>(identity, make_fake_collectives(rank, size)));
+}
+
+Communicator adopt(c10::intrusive_ptr<c10d::Backend> backend, const std::string& name, c10::DeviceType device,
+                   const GroupOptions& options) {
+  GroupIdentity identity = identity_of(backend->getBackendName(), options);
+  identity.device = device;
+  identity.name = name;
+  return Communicator(std::make_shared<Group>(identity, make_plugged(std::move(backend), device, nullptr)));
+}
+
+Communicator connect(const Cluster& cluster, const GroupOptions& options, const Backends& more) {
+  check_backend(options.backend, more);
+  if (cluster.world_size == 1) return Communicator();
+  if (options.backend == "fake") return make_fake(cluster.rank, cluster.world_size);
+  auto timeout = milliseconds(options.rendezvous_timeout_seconds);
+  const auto report = cluster::Report::open(cluster.report_fd);
+  report.start();
+  const auto secret = cluster::read_secret(Environment::of_process());
+  auto [cleanup, store] = open_store(cluster, secret, timeout);
+  meet(cluster, *store, timeout, report);
+  check_marks(cluster, *store, secret);
+  if (auto entry = more.find(options.backend); entry != more.end())
+    return plug_in(entry->second, store, cluster, options, std::move(cleanup), report);
+  GroupIdentity identity = identity_of("gloo", options);
+  identity.keeps = std::move(cleanup);
+  identity.report = report;
+  GlooSetup setup{options.interface, cluster.nodes == 1, timeout, store, secret};
+  auto transport = make_gloo_transport(setup, identity.name, cluster.rank, cluster.world_size);
+  return Communicator(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));
+}
+
+}  // namespace muster::comm

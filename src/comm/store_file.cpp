@@ -1,0 +1,110 @@
+#include "comm/store_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/base/temporary_folder.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr double kLeavingSeconds = 5;
+
+std::filesystem::path placed(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path : private_folder() / path;
+}
+
+/// A file of this user under no other name; made if it is missing.
+int open_own(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  const int error = errno;
+  struct stat status {};
+  const bool is_there = descriptor >= 0 ? ::fstat(descriptor, &status) == 0 : ::lstat(path.c_str(), &status) == 0;
+  // One that was removed since has no name at all.
+  const bool is_own = S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && status.st_nlink <= 1;
+  if (descriptor >= 0 && is_own) return descriptor;
+  if (descriptor >= 0) ::close(descriptor);
+  if (is_there && !is_own)
+    throw CommError(
+        "MU069",
+        formatted("the ranks cannot meet in {}: it is a link, or no file of this user (user {} owns it). Remove it, or "
+                  "set TMPDIR to a folder of your own",
+                  path.string(), status.st_uid));
+  throw CommError(
+      "MU058",
+      formatted("the store's file {} cannot be opened: {}. Is its folder there, and may this user write to it?",
+                path.string(), std::strerror(error)));
+}
+
+}  // namespace
+
+FileLock::FileLock(std::filesystem::path path, double timeout_seconds) : path_(std::move(path)) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_seconds);
+  while (!try_lock()) {
+    if (std::chrono::steady_clock::now() > end)
+      throw CommError("MU058",
+                      formatted("the lock of the store at {} did not come within {:.0f} s; another rank holds it",
+                                path_.string(), timeout_seconds));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+bool FileLock::try_lock() {
+  descriptor_ = open_own(path_);
+  struct stat held {
+  }, named{};
+  // Whoever held it may have removed the file meanwhile; a lock of what has no name keeps nobody out.
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 && ::fstat(descriptor_, &held) == 0 &&
+      ::stat(path_.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev)
+    return true;
+  ::close(std::exchange(descriptor_, -1));
+  return false;
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void FileLock::remove() noexcept { ::unlink(path_.c_str()); }
+
+StoreFile::StoreFile(const Cluster& cluster, double timeout_seconds) : path_(placed(cluster.store_path)) {
+  // Coming and leaving exclude each other: nobody comes to a file that is about to go. Making a FileStore writes to the
+  // file already.
+  const FileLock lock(lock_path(), timeout_seconds);
+  ::close(open_own(path_));
+  store_ = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster",
+                                                  c10::make_intrusive<c10d::FileStore>(path_.string(), -1));
+  store_->add("connected", 1);
+  turn_ = store_->add(formatted("connects/{}", cluster.rank), 1);
+}
+
+StoreFile::~StoreFile() {
+  try {
+    FileLock lock(lock_path(), kLeavingSeconds);
+    const bool last = store_->add("left", 1) == store_->add("connected", 0);
+    store_.reset();  // ending it writes to the file, too
+    if (!last) return;
+    ::unlink(path_.c_str());
+    lock.remove();
+  } catch (const std::exception&) {
+    // The folder is gone, or others are stuck: the file stays.
+  }
+}
+
+std::filesystem::path StoreFile::lock_path() const { return path_.string() + ".lock"; }
+
+}  // namespace muster::comm

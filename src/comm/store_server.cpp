@@ -1,0 +1,113 @@
+#include "comm/store_server.h"
+
+#include <stdlib.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "comm/patience.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/base/log.h"
+#include "muster/cluster/listening_socket.h"
+#include "muster/cluster/variables.h"
+
+namespace muster::comm {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+/// The servers that this process runs, by their ports and as process-wide as these. They live as long as the process:
+/// the launcher hands its socket over once, and a rank may come to meet again while another still leaves.
+struct Servers {
+  struct Running {
+    StorePtr store;
+    std::string address;  ///< it listens on this one; empty: on all
+  };
+  std::mutex mutex;
+  std::map<int, Running> running;
+};
+
+Servers& servers() {
+  static auto& all = *new Servers;
+  return all;
+}
+
+int listen_at(const Cluster& cluster) {
+  try {
+    return cluster::ListeningSocket(cluster.main_port, cluster::where_to_listen(cluster.main_address)).release();
+  } catch (const LaunchError& failure) {
+    throw std::runtime_error(failure.what());
+  }
+}
+
+StorePtr run_server(const Cluster& cluster, c10d::TCPStoreOptions options) {
+  auto& all = servers();
+  std::lock_guard lock(all.mutex);
+  if (all.running.contains(cluster.main_port))
+    return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
+  const bool is_launchers = cluster.store_listen_fd >= 0;
+  if (is_launchers) ::unsetenv(cluster::kStoreFd);
+  options.masterListenFd = is_launchers ? cluster.store_listen_fd : listen_at(cluster);
+  auto address = cluster::bound_address(*options.masterListenFd);
+  StorePtr store = c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
+  all.running.insert_or_assign(cluster.main_port, Servers::Running{store, std::move(address)});
+  return store;
+}
+
+/// What the store of this job listens on; c10d's own listen on all addresses.
+std::string address_of_store(const Cluster& cluster) {
+  auto& all = servers();
+  std::lock_guard lock(all.mutex);
+  auto found = all.running.find(cluster.main_port);
+  return cluster.store_is_external || found == all.running.end() ? "" : found->second.address;
+}
+
+/// One rank of each node speaks for all that wait there for the server.
+bool speaks_for_node(const Cluster& cluster) {
+  const bool serves_here = cluster.node_rank == 0 && !cluster.store_is_external;
+  return cluster.local_rank == (serves_here ? 1 : 0);
+}
+
+}  // namespace
+
+StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(cluster.main_port);
+  options.isServer = cluster.rank == 0 && !cluster.store_is_external;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  options.multiTenant = true;  // a second group of this process shares the server
+  if (options.isServer) return run_server(cluster, options);
+  std::optional<Reminder> reminder;
+  if (speaks_for_node(cluster))
+    reminder.emplace([&](double seconds) {
+      return formatted("has waited {:.0f} s for the store at {}:{}, which {} opens", seconds, cluster.main_address,
+                       cluster.main_port, cluster.store_is_external ? "the launcher" : "rank 0");
+    });
+  return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
+}
+
+void say_who_may_join(const Cluster& cluster, bool has_secret) {
+  if (!cluster.is_main()) return;
+  if (cluster.store_is_external && (has_secret || cluster::listens_on_loopback_alone(cluster.main_port))) return;
+  const auto address = address_of_store(cluster);
+  if (cluster::is_loopback(address) || (has_secret && !address.empty())) return;
+  const auto where = log::format("the store of this job listens on port ", cluster.main_port, " of ",
+                                 address.empty() ? "all addresses of its host" : address);
+  if (has_secret)
+    return log::warning(where, ", since '", cluster.main_address,
+                        "' is no address of this host that others reach; only ranks with the "
+                        "job's secret are let in");
+  log::warning(where,
+               ", and the job has no secret: whoever reaches it can change what the ranks tell each other there, or "
+               "join as a rank. Give every rank "
+               "the same MUSTER_SECRET, or MUSTER_SECRET_FILE (see docs/concepts/security.md)");
+}
+
+}  // namespace muster::comm

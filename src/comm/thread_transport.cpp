@@ -1,0 +1,178 @@
+#include "comm/thread_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/header.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+
+/// One end of a block; whichever end comes second copies the bytes.
+class ThreadHub::Block final : public Transport::Transfer {
+ public:
+  Block(ThreadTransport& transport, int peer, void* data, std::size_t bytes, int lane, bool sends)
+      : transport_(transport), peer_(peer), data_(data), bytes_(bytes), lane_(lane), sends_(sends) {}
+  ~Block() override;
+  void wait(TimePoint deadline) override;
+  bool try_match(std::deque<Block*>& others);
+
+ private:
+  friend class ThreadTransport;
+  ThreadTransport& transport_;
+  int peer_;
+  void* data_;
+  std::size_t bytes_;
+  int lane_;
+  bool sends_;
+  bool done_ = false;
+};
+
+class ThreadTransport final : public Transport {
+ public:
+  ThreadTransport(std::shared_ptr<ThreadHub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ~ThreadTransport() override { close(); }
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return hub_->size_; }
+  void send_frame(int to, const Frame& frame, TimePoint deadline) override;
+  void receive_frame(int from, Frame& frame, TimePoint deadline) override;
+  Ticket send(int to, const void* data, std::size_t bytes, int lane) override;
+  Ticket receive(int from, void* data, std::size_t bytes, int lane) override;
+  void abort(const std::string& cause) noexcept override;
+  void close() noexcept override;
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+
+ private:
+  friend class ThreadHub::Block;
+  using Lock = Waiting::Lock;
+
+  /// Every call passes here first: another thread may run, and the rank may die.
+  Lock begin_step();
+  void wait(Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline);
+  std::deque<ThreadHub::Block*>& list(const ThreadHub::Block& block, bool other_end);
+  Ticket post(std::unique_ptr<ThreadHub::Block> block, Lock& lock);
+
+  const std::shared_ptr<ThreadHub> hub_;
+  const int rank_;
+  // Guarded by the mutex of the hub's waiting.
+  int64_t step_ = 0;
+  std::optional<std::string> ended_;
+};
+
+std::unique_ptr<Transport> ThreadHub::join(const std::shared_ptr<ThreadHub>& self, int rank) {
+  return std::make_unique<ThreadTransport>(self, rank);
+}
+
+std::deque<ThreadHub::Block*>& ThreadTransport::list(const ThreadHub::Block& block, bool other_end) {
+  auto& box = block.sends_ ? hub_->box(rank_, block.peer_) : hub_->box(block.peer_, rank_);
+  return block.sends_ == other_end ? box.receives : box.sends;
+}
+
+bool ThreadHub::Block::try_match(std::deque<Block*>& others) {
+  auto fits = [this](const Block* other) { return other->bytes_ == bytes_ && other->lane_ == lane_; };
+  auto found = std::find_if(others.begin(), others.end(), fits);
+  if (found == others.end()) return false;
+  Block* other = *found;
+  others.erase(found);
+  if (sends_) std::memcpy(other->data_, data_, bytes_);
+  else std::memcpy(data_, other->data_, bytes_);
+  done_ = other->done_ = true;
+  return true;
+}
+
+ThreadHub::Block::~Block() {
+  Waiting::Lock lock(transport_.hub_->waiting_->mutex());
+  if (!done_) std::erase(transport_.list(*this, false), this);
+}
+
+void ThreadHub::Block::wait(TimePoint deadline) {
+  Waiting::Lock lock(transport_.hub_->waiting_->mutex());
+  transport_.wait(
+      lock, peer_, [this] { return done_; }, deadline);
+}
+
+ThreadTransport::Lock ThreadTransport::begin_step() {
+  hub_->waiting_->pause();
+  Lock lock(hub_->waiting_->mutex());
+  if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
+  ++step_;
+  if (hub_->doom_.rank == rank_ && step_ >= hub_->doom_.step) {
+    ended_ = formatted("{}: rank {} was killed at step {}", "MU063", rank_, step_);
+    hub_->closed_[rank_] = true;
+    hub_->waiting_->changed(lock);
+    throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
+  }
+  return lock;
+}
+
+void ThreadTransport::wait(Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline) {
+  auto over = [&] { return ready() || hub_->closed_[peer] || ended_.has_value(); };
+  bool in_time = hub_->waiting_->wait(lock, over, deadline);
+  if (ready()) return;
+  if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
+  if (in_time) throw TransportFailure{TransportFailure::Kind::closed, peer, "its thread left the group"};
+  throw TransportFailure{TransportFailure::Kind::timeout, peer, ""};
+}
+
+void ThreadTransport::send_frame(int to, const Frame& frame, TimePoint) {
+  Lock lock = begin_step();
+  hub_->box(rank_, to).frames.push_back(frame);
+  hub_->waiting_->changed(lock);
+}
+
+void ThreadTransport::receive_frame(int from, Frame& frame, TimePoint deadline) {
+  Lock lock = begin_step();
+  auto& frames = hub_->box(from, rank_).frames;
+  wait(
+      lock, from, [&] { return !frames.empty(); }, deadline);
+  frame = frames.front();
+  frames.pop_front();
+}
+
+Transport::Ticket ThreadTransport::post(std::unique_ptr<ThreadHub::Block> block, Lock& lock) {
+  if (block->try_match(list(*block, true))) hub_->waiting_->changed(lock);
+  else list(*block, false).push_back(block.get());
+  return block;
+}
+
+Transport::Ticket ThreadTransport::send(int to, const void* data, std::size_t bytes, int lane) {
+  Lock lock = begin_step();
+  return post(std::make_unique<ThreadHub::Block>(*this, to, const_cast<void*>(data), bytes, lane, true), lock);
+}
+
+Transport::Ticket ThreadTransport::receive(int from, void* data, std::size_t bytes, int lane) {
+  Lock lock = begin_step();
+  return post(std::make_unique<ThreadHub::Block>(*this, from, data, bytes, lane, false), lock);
+}
+
+void ThreadTransport::abort(const std::string& cause) noexcept {
+  Lock lock(hub_->waiting_->mutex());
+  if (ended_) return;
+  ended_ = cause;
+  for (int to = 0; to < size(); ++to)
+    if (to != rank_) hub_->box(rank_, to).frames.push_back(abort_frame(rank_, cause));
+  hub_->waiting_->changed(lock);
+}
+
+void ThreadTransport::close() noexcept {
+  Lock lock(hub_->waiting_->mutex());
+  if (!ended_) ended_ = "the group is closed";
+  hub_->closed_[rank_] = true;
+  hub_->waiting_->changed(lock);
+}
+
+std::unique_ptr<Transport> ThreadTransport::split(const std::vector<int>& ranks, const std::string& name) {
+  int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  Lock lock(hub_->waiting_->mutex());
+  auto& part = hub_->parts_[name];
+  auto hub = part.lock();
+  if (!hub) {
+    hub = std::make_shared<ThreadHub>(static_cast<int>(ranks.size()), hub_->waiting_);
+    part = hub;
+  }
+  return hub->join(hub, place);
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,38 @@
+#include "comm/words.h"
+
+#include <algorithm>
+
+namespace muster::comm {
+namespace {
+
+/// "[/build/third_party/gloo/transport/tcp/pair.cc:553] Connection closed": gloo, and LibTorch's sockets.
+std::string_view without_place(std::string_view text) {
+  if (!text.starts_with('[')) return text;
+  const auto end = text.find("] ");
+  const auto colon = text.substr(0, end).rfind(':');
+  if (end == text.npos || colon == text.npos || colon + 1 == end) return text;
+  const auto line = text.substr(colon + 1, end - colon - 1);
+  return std::all_of(line.begin(), line.end(), [](char c) { return c >= '0' && c <= '9'; }) ? text.substr(end + 2)
+                                                                                            : text;
+}
+
+}  // namespace
+
+std::string plain_words(std::string_view thrown, std::size_t limit) {
+  auto text = without_place(thrown.substr(0, thrown.find('\n')));
+  if (text.size() > limit) {
+    text = text.substr(0, limit);
+    const auto space = text.rfind(' ');
+    return std::string(text.substr(0, space == text.npos ? limit : space)) + " ...";
+  }
+  return std::string(text);
+}
+
+std::string first_sentence(std::string_view thrown) {
+  auto text = plain_words(thrown);
+  if (const auto end = text.find(". "); end != text.npos) return text.substr(0, end);
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+}  // namespace muster::comm

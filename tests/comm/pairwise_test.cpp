@@ -1,0 +1,282 @@
+#include "comm/pairwise.h"
+
+#include <cstring>
+#include <optional>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include "muster/base/error.h"
+#include "muster/comm/thread_world.h"
+#include "muster/testing/gtest.h"
+
+namespace muster::comm {
+namespace {
+
+using Call = std::function<void(const Communicator&)>;
+
+/// What most ranks do, what one of them does instead, and words that the error must carry.
+struct Disagreement {
+  const char* name;
+  Call usual;
+  Call odd;
+  const char* usual_words;
+  const char* odd_words;
+};
+
+at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) { return at::zeros(shape, dtype); }
+
+const std::vector<Disagreement>& disagreements() {
+  static const std::vector<Disagreement> all{
+      {"crossed operations",
+       [](const Communicator& c) {
+         c.all_reduce(zeros({4, 3}));
+       },
+       [](const Communicator& c) { c.broadcast(zeros({12})); }, "called all_reduce(sum) of float32 [4, 3]",
+       "called broadcast(root 0) of float32 [12]"},
+      {"crossed, large", [](const Communicator& c) { c.all_reduce(zeros({300'000})); },
+       [](const Communicator& c) { c.all_gather(zeros({300'000})); }, "all_reduce(sum) of float32 [300000]",
+       "all_gather of float32 [300000]"},
+      {"crossed order", [](const Communicator& c) { c.barrier(), c.all_reduce(zeros({1})); },
+       [](const Communicator& c) { c.all_reduce(zeros({1})), c.barrier(); }, "called barrier", "called all_reduce"},
+      {"crossed started operations",
+       [](const Communicator& c) {
+         auto w = c.start_all_reduce(zeros({8}));
+         c.barrier();
+         w.wait();
+       },
+       [](const Communicator& c) { c.barrier(), c.all_reduce(zeros({8})); }, "called all_reduce", "called barrier"},
+      {"mis-sized", [](const Communicator& c) { c.all_reduce(zeros({4})); },
+       [](const Communicator& c) { c.all_reduce(zeros({8})); }, "float32 [4]", "float32 [8]"},
+      {"mis-sized, large", [](const Communicator& c) { c.all_reduce(zeros({100'000})); },
+       [](const Communicator& c) { c.all_reduce(zeros({200'000})); }, "[100000]", "[200000]"},
+      {"mis-sized, small and large", [](const Communicator& c) { c.broadcast(zeros({3})); },
+       [](const Communicator& c) { c.broadcast(zeros({200'000})); }, "[3]", "[200000]"},
+      {"mis-sized broadcast, large", [](const Communicator& c) { c.broadcast(zeros({100'000})); },
+       [](const Communicator& c) { c.broadcast(zeros({200'000})); }, "[100000]", "[200000]"},
+      {"mis-sized reduce, large", [](const Communicator& c) { c.reduce(zeros({100'000}), 1); },
+       [](const Communicator& c) { c.reduce(zeros({200'000}), 1); }, "[100000]", "[200000]"},
+      {"mis-sized reduce, small and large", [](const Communicator& c) { c.reduce(zeros({3})); },
+       [](const Communicator& c) { c.reduce(zeros({100'000})); }, "[3]", "[100000]"},
+      {"mis-shaped",
+       [](const Communicator& c) {
+         c.all_reduce(zeros({2, 6}));
+       },
+       [](const Communicator& c) {
+         c.all_reduce(zeros({6, 2}));
+       },
+       "[2, 6]", "[6, 2]"},
+      {"empty and not", [](const Communicator& c) { c.all_gather(zeros({0})); },
+       [](const Communicator& c) { c.all_gather(zeros({1})); }, "[0]", "[1]"},
+      {"mis-typed", [](const Communicator& c) { c.all_reduce(zeros({4}, at::kFloat)); },
+       [](const Communicator& c) { c.all_reduce(zeros({2}, at::kDouble)); }, "float32 [4]", "float64 [2]"},
+      {"mis-typed, same bytes", [](const Communicator& c) { c.all_reduce(zeros({4}, at::kFloat)); },
+       [](const Communicator& c) { c.all_reduce(zeros({4}, at::kInt)); }, "float32 [4]", "int32 [4]"},
+      {"mis-typed gather", [](const Communicator& c) { c.all_gather_uneven(zeros({4}, at::kHalf)); },
+       [](const Communicator& c) { c.all_gather_uneven(zeros({5}, at::kBFloat16)); }, "float16", "bfloat16"},
+      {"other root", [](const Communicator& c) { c.broadcast(zeros({4}), 0); },
+       [](const Communicator& c) { c.broadcast(zeros({4}), 1); }, "broadcast(root 0)", "broadcast(root 1)"},
+      {"other reduction", [](const Communicator& c) { c.all_reduce(zeros({4})); },
+       [](const Communicator& c) { c.all_reduce(zeros({4}), ReduceOp::max); }, "all_reduce(sum)", "all_reduce(max)"},
+      {"other source", [](const Communicator& c) { c.as_library("joining").all_gather(zeros({2})); },
+       [](const Communicator& c) { c.all_gather(zeros({2})); }, "the library's all_gather of float32 [2] for joining",
+       "called all_gather of float32 [2]"},
+      {"other purpose", [](const Communicator& c) { c.as_library("joining").barrier(); },
+       [](const Communicator& c) { c.as_library("saving").barrier(); }, "barrier for joining", "barrier for saving"},
+      {"other tensor", [](const Communicator& c) { c.tagged({.leaves = 2}).all_gather(zeros({2})); },
+       [](const Communicator& c) { c.tagged({.leaf = 1, .leaves = 2}).all_gather(zeros({2})); }, "tensor 1 of 2",
+       "tensor 2 of 2"},
+      {"other step",
+       [](const Communicator& c) { c.as_library("gradients", 4).start_all_reduce(zeros({30'000})).wait(); },
+       [](const Communicator& c) { c.as_library("gradients", 5).start_all_reduce(zeros({30'000})).wait(); },
+       "in gradient step 4", "in gradient step 5"},
+      {"other sub-group", [](const Communicator& c) { c.subgroup({0}); },
+       [](const Communicator& c) { c.subgroup({1}); }, "subgroup of ranks [0]", "subgroup of ranks [1]"},
+  };
+  return all;
+}
+
+/// What the call threw: the message of an MU050, or what it was instead.
+std::string mismatch_seen(const Call& call, const Communicator& comm) {
+  try {
+    call(comm);
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_both_sides(const Disagreement& one, const std::string& message, const std::string& where) {
+  EXPECT_TRUE(message.starts_with("MU050")) << one.name << ", " << where << ": " << message;
+  EXPECT_NE(message.find(one.usual_words), std::string::npos) << one.name << ", " << where << ": " << message;
+  EXPECT_NE(message.find(one.odd_words), std::string::npos) << one.name << ", " << where << ": " << message;
+  EXPECT_NE(message.find("operation 0 of group"), std::string::npos) << one.name << ", " << where << ": " << message;
+}
+
+TEST(Pairwise, MismatchesAreErrorsOnAllThreadsHoweverTheyInterleave) {
+  for (int world : {2, 3}) {
+    for (uint64_t run = 0; run < 100; ++run) {
+      for (const auto& one : disagreements()) {
+        int odd = static_cast<int>(run) % world;
+        std::vector<std::string> messages(world);
+        run_thread_world(world, {.seed = run % 10 == 9 ? 0 : run + 1}, [&](const Communicator& comm) {
+          messages[comm.rank()] = mismatch_seen(comm.rank() == odd ? one.odd : one.usual, comm);
+        });
+        for (int rank = 0; rank < world; ++rank)
+          expect_both_sides(
+              one, messages[rank],
+              "rank " + std::to_string(rank) + " of " + std::to_string(world) + ", seed " + std::to_string(run + 1));
+      }
+    }
+  }
+}
+
+class GlooMismatch : public ::testing::TestWithParam<int> {};
+
+TEST_P(GlooMismatch, MismatchesAreErrorsOnAllProcesses) {
+  const int world = GetParam();
+  testing::expect_processes(world, [&](const Communicator& comm) {
+    std::vector<int> everyone;
+    for (int rank = 0; rank < world; ++rank) everyone.push_back(rank);
+    for (int run = 0; run < 100; ++run) {
+      const auto& one = disagreements()[run % disagreements().size()];
+      Communicator group = comm.subgroup(everyone);
+      int odd = run % world;
+      std::string message = mismatch_seen(comm.rank() == odd ? one.odd : one.usual, group);
+      expect_both_sides(one, message, "rank " + std::to_string(comm.rank()));
+      EXPECT_EQ(mismatch_seen([](const Communicator& c) { c.barrier(); }, group).substr(0, 5), "MU050")
+          << "the group is over";
+    }
+    comm.barrier();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, GlooMismatch, ::testing::Values(2, 3));
+
+/// The other rank of two, which sends nothing but frames made by hand.
+class LyingTransport final : public Transport {
+ public:
+  explicit LyingTransport(const Frame& frame) : frame_(frame) {}
+  int rank() const noexcept override { return 0; }
+  int size() const noexcept override { return 2; }
+  void send_frame(int, const Frame&, TimePoint) override {}
+  void receive_frame(int, Frame& frame, TimePoint) override { frame = frame_; }
+  Ticket send(int, const void*, std::size_t, int) override { return std::make_unique<Done>(); }
+  Ticket receive(int, void* data, std::size_t bytes, int) override {
+    std::memset(data, 0x5a, bytes);
+    return std::make_unique<Done>();
+  }
+  void abort(const std::string&) noexcept override {}
+  void close() noexcept override {}
+  std::unique_ptr<Transport> split(const std::vector<int>&, const std::string&) override { return nullptr; }
+
+ private:
+  struct Done final : Transfer {
+    void wait(TimePoint) override {}
+  };
+  Frame frame_;
+};
+
+/// Runs `operation` on rank 0 against a rank 1 whose honest frame `theirs`, with payload of `bytes`, is changed by
+/// `lie`.
+std::string answer_to(Operation operation, const Operation& theirs, uint64_t bytes,
+                      const std::function<void(Header&)>& lie) {
+  const bool gives = theirs.in.defined();
+  Header header = make_header(theirs, gives ? &theirs.in : nullptr, bytes);
+  lie(header);
+  Frame frame{};
+  write_header(frame, header);
+  try {
+    make_pairwise(std::make_unique<LyingTransport>(frame))->run(operation, "world", TimePoint::max());
+  } catch (const CommError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Pairwise, WhatAHeaderAnnouncesBoundsWhatIsWritten) {
+  const at::Tensor one = at::ones({1}), many = at::ones({50'000});
+  const Operation gather{.kind = OperationKind::all_gather_uneven, .in = one};
+  const Operation barrier{.kind = OperationKind::barrier};
+  const Operation reduce{.kind = OperationKind::all_reduce, .out = many};
+  const Operation bytes{.kind = OperationKind::all_gather_bytes, .in = at::ones({1}, at::kByte)};
+  Operation cast{.kind = OperationKind::broadcast_bytes, .root = 1}, cast_there = cast;
+  cast_there.in = at::ones({1}, at::kByte);
+  EXPECT_EQ(answer_to(gather, gather, 4, [](Header&) {}), "no error");
+  EXPECT_EQ(answer_to(barrier, barrier, 0, [](Header&) {}), "no error");
+  EXPECT_EQ(answer_to(cast, cast_there, 1, [](Header&) {}), "no error");
+  const std::string contradicts = "parts contradict each other", nothing_due = "a tensor where none is due",
+                    due = "nothing where a tensor is due";
+  auto expect = [](const std::string& words, const std::string& message) {
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  };
+  expect(contradicts, answer_to(gather, gather, 3000, [](Header&) {}));
+  expect(contradicts, answer_to(gather, gather, 1 << 20, [](Header&) {}));
+  expect(contradicts, answer_to(bytes, bytes, 0, [](Header&) {}));
+  expect(due, answer_to(gather, gather, 4, [](Header& h) { h.gives = 0; }));
+  expect(due, answer_to(cast, cast, 0, [](Header&) {}));
+  expect(nothing_due, answer_to(barrier, barrier, 3000, [](Header&) {}));
+  expect("sent 3000 bytes for the 0", answer_to(reduce, reduce, 3000, [](Header&) {}));
+  const Operation to_root{.kind = OperationKind::reduce, .root = 1, .out = many};
+  expect("sent 3000 bytes for the 0", answer_to(to_root, to_root, 3000, [](Header&) {}));
+}
+
+TEST(Pairwise, SendsThatMeetSendsAreErrors) {
+  auto errors =
+      run_thread_world(2, {.seed = 4}, [](const Communicator& comm) { comm.send(zeros({3}), 1 - comm.rank()); });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    try {
+      std::rethrow_exception(error);
+    } catch (const CommError& thrown) {
+      EXPECT_EQ(thrown.id(), "MU050");
+      EXPECT_NE(std::string(thrown.what()).find("rank 0 called send to rank 1 of float32 [3]"), std::string::npos)
+          << thrown.what();
+    }
+  }
+}
+
+/// Rank 1 of three dies at its step `step` of the operations that `turn` does; the ids of what the ranks threw.
+std::vector<std::string> ids_after_death(int64_t step, const std::function<void(const Communicator&, int turn)>& turn) {
+  std::vector<std::string> ids(3);
+  run_thread_world(3, {.kill_rank = 1, .kill_step = step, .seed = 50 + static_cast<uint64_t>(step)},
+                   [&](const Communicator& comm) {
+                     try {
+                       for (int count = 0; count < 20; ++count) turn(comm, count);
+                     } catch (const CommError& error) {
+                       ids[comm.rank()] = error.id();
+                     }
+                   });
+  return ids;
+}
+
+TEST(Pairwise, AKilledRankEndsTheOthersAtAnyStep) {
+  const std::vector<std::pair<const char*, std::function<void(const Communicator&, int)>>> operations{
+      {"all_reduce",
+       [](const Communicator& comm, int turn) {
+         at::Tensor tensor = at::ones({turn % 2 ? 5 : 50'000});
+         comm.all_reduce(tensor);
+         EXPECT_EQ(tensor[0].item<float>(), 3.f);
+       }},
+      {"broadcast",
+       [](const Communicator& comm, int turn) {
+         at::Tensor tensor = at::full({50'000}, comm.rank());
+         comm.broadcast(tensor, turn % 3);
+         EXPECT_TRUE(tensor.eq(turn % 3).all().item<bool>());
+       }},
+      {"reduce", [](const Communicator& comm, int turn) {
+         at::Tensor tensor = at::ones({50'000});
+         comm.reduce(tensor, turn % 3);
+         EXPECT_TRUE(tensor.eq(comm.rank() == turn % 3 ? 3 : 1).all().item<bool>());
+       }}};
+  for (const auto& [name, turn] : operations) {
+    for (int64_t step = 1; step < 40; ++step) {
+      const auto ids = ids_after_death(step, turn);
+      EXPECT_EQ(ids[1], "MU063") << name << ", step " << step;
+      for (int rank : {0, 2}) EXPECT_EQ(ids[rank], "MU052") << name << ", rank " << rank << ", step " << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::comm

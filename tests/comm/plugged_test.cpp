@@ -1,0 +1,99 @@
+#include "comm/plugged.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+
+#include "comm/gloo_transport.h"
+#include "comm/samples.h"
+#include "muster/base/error.h"
+#include "muster/comm/rendezvous.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/gtest.h"
+
+namespace muster::comm {
+namespace {
+
+using testing::difference_in_bits;
+
+/// ProcessGroupGloo itself, by its five stub headers, as a backend that somebody plugs in.
+BackendEntry raw_gloo() {
+  return {c10::DeviceType::CPU,
+          [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const GroupOptions&) {
+            return make_raw_gloo({"", true, std::chrono::seconds(30), store, {}}, "raw", rank, size);
+          }};
+}
+
+void each_kind(const Communicator& comm) {
+  const int world = comm.size(), rank = comm.rank();
+  for (auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+    at::Tensor tensor = sample(rank, 100, at::kFloat);
+    comm.all_reduce(tensor, op);
+    EXPECT_EQ(difference_in_bits(tensor, reduced(world, 100, at::kFloat, op)), "");
+  }
+  at::Tensor in = sample(rank, 10 * world, at::kFloat), out = at::empty({10});
+  comm.reduce_scatter(out, in);
+  at::Tensor sum = reduced(world, 10 * world, at::kFloat, ReduceOp::sum);
+  EXPECT_EQ(difference_in_bits(out, sum.narrow(0, rank * 10, 10)), "");
+  comm.reduce(in, 1);
+  EXPECT_EQ(difference_in_bits(in, rank == 1 ? sum : sample(rank, 10 * world, at::kFloat)), "");
+  EXPECT_EQ(difference_in_bits(comm.all_gather(sample(rank, 4, at::kLong))[1], sample(1, 4, at::kLong)), "");
+  auto uneven = comm.all_gather_uneven(sample(rank, 3 + rank, at::kLong));
+  EXPECT_EQ(difference_in_bits(uneven[1], sample(1, 4, at::kLong)), "");
+  EXPECT_EQ(comm.gather(sample(rank, 2, at::kFloat), 1).size(), rank == 1 ? static_cast<std::size_t>(world) : 0u);
+  std::vector<at::Tensor> parts;
+  for (int to = 0; to < world; ++to) parts.push_back(sample(rank, 1 + to, at::kFloat));
+  EXPECT_EQ(difference_in_bits(comm.all_to_all(parts)[1], sample(1, 1 + rank, at::kFloat)), "");
+  EXPECT_EQ(difference_in_bits(comm.scatter(rank == 1 ? parts : std::vector<at::Tensor>(), 1),
+                               sample(1, 1 + rank, at::kFloat)),
+            "");
+  at::Tensor cast = sample(rank, 9, at::kFloat);
+  comm.broadcast(cast, 1);
+  EXPECT_EQ(difference_in_bits(cast, sample(1, 9, at::kFloat)), "");
+  if (rank == 0) comm.send(cast, 1);
+  if (rank == 1) {
+    comm.receive(cast.zero_(), 0);
+    EXPECT_EQ(difference_in_bits(cast, sample(1, 9, at::kFloat)), "");
+  }
+  EXPECT_EQ(comm.broadcast_bytes(std::string(5, static_cast<char>('a' + rank)), 1), "bbbbb");
+  EXPECT_EQ(comm.all_gather_bytes(std::string(1 + rank, 'x')).at(1), "xx");
+  comm.barrier();
+}
+
+TEST(Plugged, OneCollectiveOfEachKindThroughAPlainBackend) {
+  auto results = testing::run_processes(
+      2,
+      [](const Cluster& cluster) {
+        Communicator comm = connect(cluster, {.backend = "raw-gloo"}, {{"raw-gloo", raw_gloo()}});
+        EXPECT_EQ(comm.backend(), "raw-gloo");
+        each_kind(comm);
+        Communicator again = comm.subgroup({0, 1});
+        each_kind(again);
+        try {
+          again.as_library(cluster.rank == 0 ? "loading" : "saving").all_gather_bytes("x");
+          ADD_FAILURE() << "crossed messages were taken for each other";
+        } catch (const CommError& error) {
+          EXPECT_EQ(error.id(), "MU050");
+          EXPECT_NE(std::string(error.what())
+                        .find("for loading, rank 1 called the library's all_gather_bytes of uint8 for saving"),
+                    std::string::npos)
+              << error.what();
+        }
+        return ::testing::Test::HasFailure() ? 1 : 0;
+      },
+      {.arguments = {"--gtest_filter=Plugged.OneCollectiveOfEachKindThroughAPlainBackend"}});
+  for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
+}
+
+TEST(Plugged, UnknownNamesListTheKnownOnes) {
+  try {
+    connect(Cluster{}, {.backend = "nccl"}, {{"raw-gloo", raw_gloo()}});
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.id(), "MU059");
+    EXPECT_NE(std::string(error.what()).find("gloo, fake, raw-gloo"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace muster::comm

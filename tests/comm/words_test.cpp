@@ -1,0 +1,33 @@
+#include "comm/words.h"
+
+#include <gtest/gtest.h>
+
+namespace muster::comm {
+namespace {
+
+const std::string kGloo =
+    "[/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:51324. This "
+    "is "
+    "typically caused by a remote worker crashing.";
+
+TEST(Words, BuildPathsAndStackFramesStayOut) {
+  EXPECT_EQ(plain_words(kGloo).substr(0, 25), "Connection closed by peer");
+  EXPECT_EQ(plain_words("wrong\nException raised from f at a.cpp:1\nframe #0: g"), "wrong");
+  EXPECT_EQ(plain_words("[a note] stays"), "[a note] stays");
+  EXPECT_EQ(plain_words("[rank:x] stays"), "[rank:x] stays");
+  EXPECT_EQ(plain_words(""), "");
+}
+
+TEST(Words, WhatIsLongEndsAfterAWord) {
+  EXPECT_EQ(plain_words("one two three", 9), "one two ...");
+  EXPECT_EQ(plain_words("one two three", 13), "one two three");
+  EXPECT_EQ(plain_words("endless", 3), "end ...");
+}
+
+TEST(Words, ASentenceIsTakenWithoutItsStop) {
+  EXPECT_EQ(first_sentence(kGloo), "Connection closed by peer [127.0.0.1]:51324");
+  EXPECT_EQ(first_sentence("its thread left the group."), "its thread left the group");
+}
+
+}  // namespace
+}  // namespace muster::comm
