@@ -11,7 +11,7 @@
 #include "muster/base/error.h"
 #include "muster/launcher/option_tables.h"
 #include "muster/precision/options.h"
-#include "muster/strategy/wishes.h"
+#include "muster/strategy/launch_check.h"
 
 namespace muster::cli {
 namespace {
@@ -70,9 +70,9 @@ RunOptions read_options(const Flags& flags) {
 }
 
 /// What every rank would refuse is refused before any starts.
-void check_wishes(const RunOptions& options) {
+void check_launch_options(const RunOptions& options) {
   if (!options.precision.empty()) Precision::parse(options.precision);
-  strategy::check_wishes(options.strategy, options.fsdp);
+  strategy::check_launch_options(options.strategy, options.fsdp);
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ int run(const Arguments& arguments) {
   }
   auto program = program_of(app);
   const auto options = read_options(flags);
-  check_wishes(options);
+  check_launch_options(options);
   return muster::run(options, program);
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "checkpoint/publish_together.h"
-#include "checkpoint/rank_parts.h"
+#include "checkpoint/rank_save_plan.h"
 #include "muster/base/error.h"
 #include "muster/base/log.h"
 #include "muster/checkpoint/checkpoint.h"
@@ -58,8 +58,8 @@ class CheckpointWriter::Worker {
     folder_ = folder;
     unplanned_ = nullptr;
     try {
-      parts_ = checkpoint::plan_rank(contents, rank_, folder);
-      buffer_.take(parts_);
+      plan_ = checkpoint::plan_rank(contents, rank_, folder);
+      buffer_.take(plan_);
     } catch (...) {
       unplanned_ = std::current_exception();  // the other ranks have started: they hear of it from our thread
     }
@@ -86,7 +86,7 @@ class CheckpointWriter::Worker {
     try {
       path = checkpoint::publish_together(
           folder_, group_, options_, [&](const fs::path& part, const std::string& id) { return write(part, id); },
-          parts_.parts);
+          plan_.parts);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -99,7 +99,7 @@ class CheckpointWriter::Worker {
 
   format::FileMark write(const fs::path& part, const std::string& id) {
     if (unplanned_) std::rethrow_exception(unplanned_);
-    return checkpoint::write_rank(parts_, &buffer_, part, rank_, id, options_.durability, [&] {
+    return checkpoint::write_rank(plan_, &buffer_, part, rank_, id, options_.durability, [&] {
       const std::lock_guard lock(mutex_);
       return !gives_up_;
     });
@@ -117,7 +117,7 @@ class CheckpointWriter::Worker {
   comm::Communicator group_;
   WriteCheckpointOptions options_;
   fs::path folder_, path_;
-  checkpoint::RankParts parts_;
+  checkpoint::RankSavePlan plan_;
   checkpoint::HostBuffer buffer_;
   std::exception_ptr unplanned_, failure_;
   bool busy_ = false, gives_up_ = false;

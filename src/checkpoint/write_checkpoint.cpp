@@ -1,22 +1,22 @@
 #include <utility>
 
 #include "checkpoint/publish_together.h"
-#include "checkpoint/rank_parts.h"
+#include "checkpoint/rank_save_plan.h"
 #include "muster/checkpoint/checkpoint.h"
 
 namespace muster {
 
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
                                        const comm::Communicator& group, const WriteCheckpointOptions& options) {
-  checkpoint::RankParts parts;
+  checkpoint::RankSavePlan plan;
   const auto write_rank = [&](const std::filesystem::path& part, const std::string& id) {
     auto planned = checkpoint::plan_rank(contents, group.rank(), folder);
     const auto mark =
         checkpoint::write_rank(planned, nullptr, part, group.rank(), id, options.durability, [] { return true; });
-    parts.parts = std::move(planned.parts);
+    plan.parts = std::move(planned.parts);
     return mark;
   };
-  return checkpoint::publish_together(folder, group, options, write_rank, parts.parts);
+  return checkpoint::publish_together(folder, group, options, write_rank, plan.parts);
 }
 
 }  // namespace muster

@@ -69,7 +69,7 @@ void check(const DataLoaderOptions& options, bool has_sampler, bool has_batch_sa
 
 }  // namespace
 
-struct LoaderState::Parts {
+struct LoaderState::Impl {
   std::chrono::steady_clock::time_point began;
   std::shared_ptr<BatchMaker> maker;
   DataLoaderOptions options;
@@ -99,7 +99,7 @@ struct LoaderState::Parts {
   std::shared_ptr<IndexOrder> indices(const ShardPlan& dealt, int64_t first) const;
 };
 
-std::shared_ptr<BatchOrder> LoaderState::Parts::order() const {
+std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
   const int64_t epoch = progress->epoch, first = progress->next_start;
   if (streams()) {
     const auto deal = deal_of(options, shard, 0);
@@ -116,41 +116,41 @@ std::shared_ptr<BatchOrder> LoaderState::Parts::order() const {
   return indices(plan(), first);
 }
 
-std::shared_ptr<IndexOrder> LoaderState::Parts::indices(const ShardPlan& dealt, int64_t first) const {
+std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const ShardPlan& dealt, int64_t first) const {
   if (sampler) return std::make_shared<SampledOrder>(dealt, sampler->sampler(), maker->size(), progress->epoch, first);
   return std::make_shared<ComputedOrder>(dealt, options.shuffle, seed, progress->epoch);
 }
 
 LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler,
                          const DataLoaderOptions& options, const ShardSpec& shard)
-    : parts_(std::make_unique<Parts>()) {
-  parts_->maker = std::move(maker);
-  parts_->options = options;
-  parts_->sampler = std::move(sampler);
-  parts_->seed = seed_of(options, shard);
-  parts_->shard = shard;
-  parts_->progress->tells_repeats = shard.rank == 0 && shard.world_size > 1;
-  check(options, parts_->sampler && parts_->sampler->sampler(), parts_->batch_sampler());
-  check_source(options, shard, parts_->streams(), parts_->sampler.has_value(), parts_->batch_sampler());
-  parts_->batches();
+    : impl_(std::make_unique<Impl>()) {
+  impl_->maker = std::move(maker);
+  impl_->options = options;
+  impl_->sampler = std::move(sampler);
+  impl_->seed = seed_of(options, shard);
+  impl_->shard = shard;
+  impl_->progress->tells_repeats = shard.rank == 0 && shard.world_size > 1;
+  check(options, impl_->sampler && impl_->sampler->sampler(), impl_->batch_sampler());
+  check_source(options, shard, impl_->streams(), impl_->sampler.has_value(), impl_->batch_sampler());
+  impl_->batches();
   // Once per process it takes some 20 ms, which the first batch is not to wait for.
   hook::install_random_key();
-  device::settle_vector_math();
+  device::initialize_vector_math();
 }
 
 LoaderState::~LoaderState() = default;
 
 std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) const {
-  auto state = std::make_shared<LoaderState>(parts_->maker, parts_->sampler, parts_->options, shard);
+  auto state = std::make_shared<LoaderState>(impl_->maker, impl_->sampler, impl_->options, shard);
   if (shard.group && shard.world_size > 1) {
     const std::string ranks_must_share = state->describe_order() + ", " + std::to_string(epoch());
-    state->parts_->seed = agree(*shard.group, ranks_must_share, state->parts_->seed);
+    state->impl_->seed = agree(*shard.group, ranks_must_share, state->impl_->seed);
   }
-  const auto& from = *parts_->progress;
+  const auto& from = *impl_->progress;
   state->load_position({.dataset = from.next_state,
                         .epoch = from.epoch,
-                        .samples = from.next_start * parts_->step(),
-                        .seed = state->parts_->seed});
+                        .samples = from.next_start * impl_->step(),
+                        .seed = state->impl_->seed});
   return state;
 }
 
@@ -174,7 +174,7 @@ class TracedPass final : public Pass {
 }  // namespace
 
 std::unique_ptr<Pass> LoaderState::begin_pass() {
-  auto& p = *parts_;
+  auto& p = *impl_;
   if (p.progress->running) p.progress->running->end();
   p.began = std::chrono::steady_clock::now();
   if (p.shard.group && p.shard.world_size > 1)
@@ -193,23 +193,23 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
   return p.shard.trace ? std::make_unique<TracedPass>(std::move(pass), p.shard.trace) : std::move(pass);
 }
 
-int64_t LoaderState::batch_size() const { return parts_->batch_sampler() ? 0 : parts_->plan().local_batch_size(); }
-std::chrono::steady_clock::time_point LoaderState::began() const { return parts_->began; }
-bool LoaderState::running() const { return parts_->progress->running != nullptr; }
-bool LoaderState::end_of_dataloader() const { return parts_->progress->last; }
-int64_t LoaderState::epoch() const { return parts_->progress->epoch; }
-const DataLoaderOptions& LoaderState::options() const { return parts_->options; }
-int64_t LoaderState::position() const { return parts_->progress->position; }
-const StepSamples& LoaderState::samples() const { return parts_->progress->samples; }
-void LoaderState::set_epoch(int64_t epoch) { parts_->progress->epoch = epoch; }
-void LoaderState::set_even_batches(std::optional<bool> even) { parts_->shard.even_batches = even; }
-const ShardSpec& LoaderState::shard() const { return parts_->shard; }
-bool LoaderState::streams() const { return parts_->streams(); }
-int64_t LoaderState::total_batch_size() const { return parts_->batch_sampler() ? 0 : parts_->plan().step_size(); }
+int64_t LoaderState::batch_size() const { return impl_->batch_sampler() ? 0 : impl_->plan().local_batch_size(); }
+std::chrono::steady_clock::time_point LoaderState::began() const { return impl_->began; }
+bool LoaderState::running() const { return impl_->progress->running != nullptr; }
+bool LoaderState::end_of_dataloader() const { return impl_->progress->last; }
+int64_t LoaderState::epoch() const { return impl_->progress->epoch; }
+const DataLoaderOptions& LoaderState::options() const { return impl_->options; }
+int64_t LoaderState::position() const { return impl_->progress->position; }
+const StepSamples& LoaderState::samples() const { return impl_->progress->samples; }
+void LoaderState::set_epoch(int64_t epoch) { impl_->progress->epoch = epoch; }
+void LoaderState::set_even_batches(std::optional<bool> even) { impl_->shard.even_batches = even; }
+const ShardSpec& LoaderState::shard() const { return impl_->shard; }
+bool LoaderState::streams() const { return impl_->streams(); }
+int64_t LoaderState::total_batch_size() const { return impl_->batch_sampler() ? 0 : impl_->plan().step_size(); }
 
 int64_t LoaderState::remainder() const {
-  if (parts_->options.drop_last || parts_->batch_sampler() || !parts_->sized()) return -1;
-  return parts_->samples() % total_batch_size();
+  if (impl_->options.drop_last || impl_->batch_sampler() || !impl_->sized()) return -1;
+  return impl_->samples() % total_batch_size();
 }
 
 void LoaderState::seek(int64_t batch) {
@@ -217,7 +217,7 @@ void LoaderState::seek(int64_t batch) {
   if (batch < 0 || (batches && batch > *batches))
     throw UsageError("MU108", "cannot seek to batch " + std::to_string(batch) + ": this rank's pass has " +
                                   (batches ? std::to_string(*batches) : "an unknown number of") + " batches");
-  auto& progress = *parts_->progress;
+  auto& progress = *impl_->progress;
   progress.next_start = batch;
   progress.next_state.clear();
   if (progress.running) return;
@@ -226,7 +226,7 @@ void LoaderState::seek(int64_t batch) {
 }
 
 std::optional<int64_t> LoaderState::known_size() const {
-  return parts_->sized() ? std::optional(parts_->batches()) : std::nullopt;
+  return impl_->sized() ? std::optional(impl_->batches()) : std::nullopt;
 }
 
 int64_t LoaderState::size() const {
@@ -238,7 +238,7 @@ int64_t LoaderState::size() const {
 }
 
 int64_t LoaderState::dataset_size() const {
-  if (parts_->maker->size() >= 0) return parts_->maker->size();
+  if (impl_->maker->size() >= 0) return impl_->maker->size();
   throw UsageError(
       "MU113",
       "the size of a loader's data set was asked for, but its stream does not say how many samples it has; give the "
@@ -246,7 +246,7 @@ int64_t LoaderState::dataset_size() const {
 }
 
 LoaderPosition LoaderState::save_position() const {
-  const auto& p = *parts_;
+  const auto& p = *impl_;
   return {.dataset = p.streams() ? p.progress->state : p.maker->state(),
           .epoch = epoch(),
           .samples = position() * p.step(),
@@ -254,7 +254,7 @@ LoaderPosition LoaderState::save_position() const {
 }
 
 void LoaderState::load_position(const LoaderPosition& saved) {
-  auto& p = *parts_;
+  auto& p = *impl_;
   const bool whole = p.sized() && saved.samples >= p.total();
   if (saved.samples < 0 || (!whole && saved.samples % p.step() != 0))
     throw UsageError("MU114", "a loader's saved position is sample " + std::to_string(saved.samples) +
@@ -274,7 +274,7 @@ void LoaderState::load_position(const LoaderPosition& saved) {
 
 /// What all ranks must do alike.
 std::string LoaderState::describe_order() const {
-  const auto& p = *parts_;
+  const auto& p = *impl_;
   const auto& o = p.options;
   const auto deal = deal_of(o, p.shard, 0);
   return std::string(p.order_name()) + ", samples " + std::to_string(p.total()) + ", batch_size " +
@@ -284,7 +284,7 @@ std::string LoaderState::describe_order() const {
 }
 
 std::string LoaderState::describe() const {
-  const auto& p = *parts_;
+  const auto& p = *impl_;
   const auto& o = p.options;
   auto counted = [](int64_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
   std::string text = p.order_name();

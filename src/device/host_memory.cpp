@@ -22,7 +22,7 @@ namespace {
                                                                                                  : nullptr;
 }
 
-KeepMemory wish_of(const Environment& variables) {
+KeepMemory requested_by(const Environment& variables) {
   const auto text = variables.find("MUSTER_KEEP_MEMORY").value_or("auto");
   if (text == "0") return "off";
   if (text == "1") return "on";
@@ -55,15 +55,15 @@ std::string limit_of_container() {
 
 }  // namespace
 
-KeptMemory choose_kept_memory(KeepMemory wish, [[maybe_unused]] bool launched, const Environment& variables) {
-  const auto told = wish_of(variables);
-  if (wish != "auto" && told != "auto" && wish != told)
+KeptMemory choose_kept_memory(KeepMemory in_code, [[maybe_unused]] bool launched, const Environment& variables) {
+  const auto requested = requested_by(variables);
+  if (in_code != "auto" && requested != "auto" && in_code != requested)
     throw ConfigError(
         "MU171",
         formatted(
             "the program asks for keep_memory '{}' and the variable MUSTER_KEEP_MEMORY for '{}'; drop one of them",
-            wish.name(), told.name()));
-  const auto asked = wish != "auto" ? wish : told;
+            in_code.name(), requested.name()));
+  const auto asked = in_code != "auto" ? in_code : requested;
 #if defined(__GLIBC__)
   if (asked == "off") return {false, "switched off"};
   if (const char* name = tuning_variable(variables)) return {false, std::string(name) + " tunes the allocator"};

@@ -6,7 +6,7 @@
 
 namespace muster::device {
 
-void settle_vector_math() {
+void initialize_vector_math() {
   [[maybe_unused]] static const bool settled = [] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     // One contiguous call settles all functions: they share the choice.

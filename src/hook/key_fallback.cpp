@@ -115,14 +115,14 @@ const StorageRelay* relay_of(const at::Tensor& tensor) {
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
 
-/// The touches of one operator; its end is told to all that heard of its begin, also when it throws.
-class Touches {
+/// The accesses of one operator; its end is told to all that heard of its begin, also when it throws.
+class Accesses {
  public:
-  Touches() = default;
-  Touches(const Touches&) = delete;
-  Touches& operator=(const Touches&) = delete;
-  ~Touches() {
-    for (auto& [watcher, tag] : begun_) watcher->after_touch(tag);
+  Accesses() = default;
+  Accesses(const Accesses&) = delete;
+  Accesses& operator=(const Accesses&) = delete;
+  ~Accesses() {
+    for (auto& [watcher, tag] : begun_) watcher->after_access(tag);
   }
 
   void begin(const at::Tensor& tensor, const std::string& op, bool writes) {
@@ -130,7 +130,7 @@ class Touches {
     if (!relay) return;
     auto watcher = relay->watcher();
     begun_.reserve(begun_.size() + 1);
-    watcher->before_touch({op, tensor, relay->tag(), writes});
+    watcher->before_access({op, tensor, relay->tag(), writes});
     begun_.emplace_back(std::move(watcher), relay->tag());
   }
 
@@ -158,11 +158,11 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::ji
   if (use.view) return op.redispatchBoxed(below, stack);
   if (use.needs_data && run_takeover(schema.name(), schema.arguments().size(), *stack)) return;
 
-  Touches touches;
+  Accesses accesses;
   if (use.needs_data) {
     const auto arguments = torch::jit::last(*stack, schema.arguments().size());
     for (size_t i = 0; i < arguments.size(); ++i)
-      touches.begin(arguments[i], schema.name(), i < 64 && (use.written >> i & 1));
+      accesses.begin(arguments[i], schema.name(), i < 64 && (use.written >> i & 1));
   }
   c10::impl::ExcludeDispatchKeyGuard unseen(kFallbackKey);
   op.redispatchBoxed(below, stack);
@@ -216,7 +216,7 @@ WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t ta
     : relay_(std::make_shared<StorageRelay>(std::move(watcher), tag, what)), what_(std::move(what)) {
   storage_ = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                    at::DataPtr(nullptr, device), relay_.get(), /*resizable=*/false);
-  drop();
+  free();
 }
 
 bool WatchedStorage::filled() const noexcept { return storage_->_mutable_data_ptr_no_checks().get() != nullptr; }
@@ -240,7 +240,7 @@ void WatchedStorage::fill(at::DataPtr memory) {
             "save_model, and read or change them in summon_full_params");
 }
 
-void WatchedStorage::drop() { fill(at::DataPtr(nullptr, storage_->_mutable_data_ptr_no_checks().device())); }
+void WatchedStorage::free() { fill(at::DataPtr(nullptr, storage_->_mutable_data_ptr_no_checks().device())); }
 
 at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype) const {
@@ -257,7 +257,7 @@ bool WatchedStorage::holds(const at::Tensor& tensor) const noexcept {
          tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage_.get();
 }
 
-void require_values(const at::Tensor& tensor, const std::string& op) { Touches().begin(tensor, op, /*writes=*/false); }
+void require_values(const at::Tensor& tensor, const std::string& op) { Accesses().begin(tensor, op, /*writes=*/false); }
 
 void set_key(const at::Tensor& tensor, bool on) {
   auto& keys = ImplAccess::keys(*tensor.unsafeGetTensorImpl());

@@ -59,7 +59,7 @@ LocalRanks::Uncaught uncaught_exception() {
   std::abort();
 }
 
-/// A wish of the program that the launcher has not fulfilled. Addresses are the launcher's affair.
+/// Something that the program asks for and the launcher did differently. Addresses are up to the launcher.
 void check_agreement(const Cluster& cluster, const LaunchOptions& options) {
   if (options.processes > 0 && options.processes != cluster.local_world_size)
     throw ConfigError("MU032",

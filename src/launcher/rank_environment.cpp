@@ -10,7 +10,7 @@
 namespace muster::launcher {
 namespace {
 
-void set_wish(Environment& result, const char* name, const std::string& value) {
+void set_if_given(Environment& result, const char* name, const std::string& value) {
   if (!value.empty()) result.set(name, value);
 }
 
@@ -42,10 +42,10 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   if (job.store_fd >= 0 && job.rank_of(local_rank) == 0) set(cluster::kStoreFd, job.store_fd);
   if (job.secret.is_given()) result.set(cluster::kSecret, job.secret.reveal());
   if (!job.device_indices.empty()) set(cluster::kDeviceIndex, job.device_indices.at(static_cast<size_t>(local_rank)));
-  set_wish(result, cluster::kAccelerator, job.accelerator);
-  set_wish(result, cluster::kPrecision, job.precision);
-  set_wish(result, cluster::kSharding, job.sharding);
-  set_wish(result, cluster::kStrategy, job.strategy);
+  set_if_given(result, cluster::kAccelerator, job.accelerator);
+  set_if_given(result, cluster::kPrecision, job.precision);
+  set_if_given(result, cluster::kSharding, job.sharding);
+  set_if_given(result, cluster::kStrategy, job.strategy);
   if (job.timeout > 0) set(cluster::kTimeout, job.timeout);
   if (job.threads > 0 || !result.has("OMP_NUM_THREADS"))
     set("OMP_NUM_THREADS", job.threads > 0 ? job.threads : std::max(1, job.cores / job.processes));

@@ -35,7 +35,7 @@ int RelayedSignals::next() const {
 }
 
 int Watch::run(const std::vector<Child>& children) {
-  auto& supervisor = *parts_.supervisor;
+  auto& supervisor = *owners_.supervisor;
   for (supervisor.look(); !supervisor.all_ended(); supervisor.look()) {
     poll_once(true, supervisor.poll_timeout());
     handle_signals();
@@ -47,20 +47,20 @@ int Watch::run(const std::vector<Child>& children) {
 }
 
 void Watch::poll_once(bool processes, int timeout) {
-  std::vector<pollfd> entries{{parts_.signals->fd(), POLLIN, 0}};
-  if (processes) parts_.supervisor->add_to(entries);
-  parts_.console->add_to(entries);
-  if (poll(entries.data(), entries.size(), timeout) > 0) parts_.console->handle(entries);
+  std::vector<pollfd> entries{{owners_.signals->fd(), POLLIN, 0}};
+  if (processes) owners_.supervisor->add_to(entries);
+  owners_.console->add_to(entries);
+  if (poll(entries.data(), entries.size(), timeout) > 0) owners_.console->handle(entries);
 }
 
 void Watch::handle_signals() {
-  while (int number = parts_.signals->next()) relay(number);
+  while (int number = owners_.signals->next()) relay(number);
 }
 
 void Watch::relay(int number) {
-  auto& supervisor = *parts_.supervisor;
+  auto& supervisor = *owners_.supervisor;
   if (number == SIGTSTP) return suspend();
-  if (number == SIGWINCH) parts_.console->resize();
+  if (number == SIGWINCH) owners_.console->resize();
   if (stops(number) && (stop_signal_ || supervisor.cause())) {
     // Asked a second time: no more waiting.
     supervisor.signal_all(SIGKILL, true);
@@ -75,37 +75,37 @@ void Watch::relay(int number) {
 }
 
 void Watch::suspend() {
-  parts_.supervisor->signal_all(SIGTSTP, true);
+  owners_.supervisor->signal_all(SIGTSTP, true);
   raise(SIGSTOP);
-  parts_.supervisor->signal_all(SIGCONT, true);
+  owners_.supervisor->signal_all(SIGCONT, true);
 }
 
 void Watch::drain(int first_rank) {
-  parts_.console->read_all();
+  owners_.console->read_all();
   // What ranks have left running in their groups may hold their pipes open.
-  parts_.supervisor->signal_all(SIGKILL, true);
+  owners_.supervisor->signal_all(SIGKILL, true);
   const auto end = Clock::now() + kLastWords;
-  while (parts_.console->reading() && Clock::now() < end)
+  while (owners_.console->reading() && Clock::now() < end)
     poll_once(false, static_cast<int>(std::chrono::ceil<milliseconds>(end - Clock::now()).count()));
-  parts_.console->finish();
+  owners_.console->finish();
   tell_cause(first_rank);
   // A reader may take its time (a pager), so only a signal ends this.
-  while (parts_.console->writing()) {
+  while (owners_.console->writing()) {
     poll_once(false, -1);
-    while (int number = parts_.signals->next())
+    while (int number = owners_.signals->next())
       if (stops(number)) return;
   }
 }
 
 void Watch::tell_cause(int first_rank) {
-  const auto& cause = parts_.supervisor->cause();
-  const auto ranks = parts_.supervisor->seen();
+  const auto& cause = owners_.supervisor->cause();
+  const auto ranks = owners_.supervisor->seen();
   for (const auto& rank : ranks)
-    if (!rank.last_words.empty()) parts_.console->say_in_log(rank.rank - first_rank, "muster: " + rank.last_words);
-  for (const auto& line : other_words(ranks, cause)) parts_.console->say(line);
+    if (!rank.last_words.empty()) owners_.console->say_in_log(rank.rank - first_rank, "muster: " + rank.last_words);
+  for (const auto& line : other_words(ranks, cause)) owners_.console->say(line);
   if (!cause) return;
-  const auto& last_lines = parts_.console->tail(cause->rank - first_rank).lines();
-  for (const auto& line : describe(*cause, parts_.supervisor->layout(), &last_lines)) parts_.console->say(line);
+  const auto& last_lines = owners_.console->tail(cause->rank - first_rank).lines();
+  for (const auto& line : describe(*cause, owners_.supervisor->layout(), &last_lines)) owners_.console->say(line);
 }
 
 }  // namespace muster::launcher

@@ -33,12 +33,12 @@ class RelayedSignals {
 /// Drives the supervisor of a `muster run` until all ranks have ended, and forwards output and signals.
 class Watch {
  public:
-  struct Parts {
+  struct Owners {
     Console* console;
     const RelayedSignals* signals;
     Supervisor* supervisor;
   };
-  explicit Watch(Parts parts) : parts_(parts) {}
+  explicit Watch(Owners owners) : owners_(owners) {}
 
   /// Returns the exit code of the job: that of the first cause, 0 if none failed, 128 + the signal that stopped it.
   int run(const std::vector<Child>& children);
@@ -51,7 +51,7 @@ class Watch {
   void drain(int first_rank);
   void tell_cause(int first_rank);
 
-  Parts parts_;
+  Owners owners_;
   int stop_signal_ = 0;  // the signal that stopped the launcher
 };
 

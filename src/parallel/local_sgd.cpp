@@ -44,7 +44,7 @@ void LocalSGD::step() {
 
 void LocalSGD::average() {
   optim::write_parameters(&model_, parameters_, [this] { average_values(); });
-  model_.share_buffers();
+  model_.broadcast_buffers();
   pending_ = 0;
 }
 

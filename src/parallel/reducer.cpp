@@ -171,7 +171,7 @@ void Reducer::enter_forward() { impl_->enter_forward(); }
 void Reducer::leave_forward() noexcept { impl_->leave_forward(); }
 void Reducer::before_backward() { impl_->round_.before_backward(); }
 void Reducer::after_backward() { impl_->round_.after_backward(); }
-void Reducer::share_buffers() {
+void Reducer::broadcast_buffers() {
   if (impl_->options_.broadcast_buffers) impl_->buffers_.run(impl_->group_);
 }
 void Reducer::set_gradient_sync(bool on) { impl_->round_.set_sync(on); }

@@ -48,7 +48,7 @@ void Reductions::reopen(size_t unit) { reduced_[unit] = false; }
 
 void Reductions::start(size_t unit) {
   if (under_way_.size() >= kUnderWay) {
-    units_[under_way_.front()]->gradients()->settle();
+    units_[under_way_.front()]->gradients()->wait();
     under_way_.pop_front();
   }
   std::erase(under_way_, unit);
@@ -65,9 +65,9 @@ void Reductions::start_rest() {
     if (!reduced_[unit]) start(unit);
 }
 
-void Reductions::settle() {
+void Reductions::wait() {
   for (const auto unit : under_way_) units_[unit]->gradients()->finish_scatter();
-  for (const auto unit : under_way_) units_[unit]->gradients()->settle();
+  for (const auto unit : under_way_) units_[unit]->gradients()->wait();
   under_way_.clear();
 }
 

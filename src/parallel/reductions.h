@@ -34,7 +34,7 @@ class Reductions {
   /// All messages of this backward have been sent.
   void record_end() { record_.end(); }
   /// Waits for all running reductions.
-  void settle();
+  void wait();
   /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "parallel/gather_order.h"
+#include "parallel/execution_order.h"
 #include "parallel/sharded_settings.h"
 #include "parallel/sharded_unit.h"
 
@@ -33,12 +33,12 @@ class Residency {
   /// Marks the unit as in use until leave(), whatever its state.
   void hold(size_t unit) { ++in_use_[unit]; }
   /// Frees the unit unless it is in use or resident.
-  void release(size_t unit);
-  void release_all(bool keep_roots);
+  void reshard(size_t unit);
+  void reshard_all(bool keep_roots);
   /// The values of the unit's parts have changed. Collective, if the unit is resident.
   void update(size_t unit);
   /// Waits for the gather that is running.
-  void settle(size_t unit);
+  void wait(size_t unit);
 
   int64_t live_bytes() const noexcept { return live_; }
   int64_t peak_bytes() const noexcept { return peak_; }
@@ -47,13 +47,13 @@ class Residency {
   void recount();
 
  private:
-  void meet(size_t unit, UnitEvent event);
-  std::vector<size_t> coming_units(const GatherOrder& order, size_t current) const;
+  void handle(size_t unit, UnitEvent event);
+  std::vector<size_t> coming_units(const ExecutionOrder& order, size_t current) const;
   void make_room(size_t current, const std::vector<size_t>& coming, bool keeps);
 
   const Units& units_;
   const ShardSettings& settings_;
-  std::array<GatherOrder, 2> orders_;
+  std::array<ExecutionOrder, 2> orders_;
   std::vector<int> in_use_;
   size_t latest_;  // the unit used last in this pass
   int64_t live_ = 0, peak_ = 0, gathers_ = 0;

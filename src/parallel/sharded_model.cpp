@@ -55,7 +55,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
   state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
   state_->build(std::move(plans));
   state_->convert_buffers(buffers_to_convert(module, options));
-  state_->lay_buffers(buffers);
+  state_->adopt_buffers(buffers);
   device::release_freed_memory();  // where whole parameters were is room between their parts, which little fits into
 }
 
@@ -87,9 +87,9 @@ void ShardedModel::after_backward() {
   state_->refuse_bypass();
 }
 
-void ShardedModel::share_buffers() {
+void ShardedModel::broadcast_buffers() {
   std::scoped_lock lock(state_->mutex);
-  state_->share_buffers();
+  state_->broadcast_buffers();
 }
 
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
@@ -144,7 +144,7 @@ void ShardedModel::scale_gradients(const std::vector<at::Tensor>& parameters, do
 std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool main_only) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> whole;
   for (const auto& unit : state_->units) {
-    auto tensors = unit->whole_values(main_only);
+    auto tensors = unit->full_params(main_only);
     for (size_t i = 0; i < unit->size(); ++i) whole[unit->parameter(i).tensor.unsafeGetTensorImpl()] = tensors[i];
   }
   std::vector<std::pair<std::string, at::Tensor>> values;
@@ -161,7 +161,7 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
 
 std::vector<ParameterPart> ShardedModel::parts() {
   std::scoped_lock lock(state_->mutex);
-  state_->settle_values();
+  state_->wait_for_values();
   std::vector<ParameterPart> parts;
   for (const auto& entry : state_->module.named_parameters())
     if (const auto* place = state_->place(entry.value()))
@@ -184,7 +184,7 @@ precision::ForwardCasts ShardedModel::forward_casts() const {
 
 void ShardedModel::begin_update() {
   std::scoped_lock lock(state_->mutex);
-  state_->settle_values();
+  state_->wait_for_values();
 }
 
 void ShardedModel::end_update(const std::vector<at::Tensor>& parameters) {
@@ -196,7 +196,7 @@ void ShardedModel::end_update(const std::vector<at::Tensor>& parameters) {
 }
 
 void ShardedModel::summon_full_params(const std::function<void()>& f, const FullParamsOptions& options) {
-  state_->with_full_values(f, options);
+  state_->with_full_params(f, options);
 }
 
 std::string ShardedModel::describe() const { return state_->describe(); }

@@ -55,8 +55,8 @@ ShardedModel::State::Needs ShardedModel::State::needs() const {
   Largest whole, gradients;
   for (const auto& unit : units) {
     rest += unit->held_bytes();
-    all += unit->whole_bytes();
-    whole.add(unit->whole_bytes(), unit->is_root());
+    all += unit->full_bytes();
+    whole.add(unit->full_bytes(), unit->is_root());
     if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
       gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(
                                                   settings.reduce_dtype.value_or(unit->piece(0).value.scalar_type()))),

@@ -46,14 +46,14 @@ void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers
   }
 }
 
-void ShardedModel::State::lay_buffers(const std::vector<NamedTensor>& buffers) {
+void ShardedModel::State::adopt_buffers(const std::vector<NamedTensor>& buffers) {
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : buffers) tensors.push_back(tensor);
   module_buffers_.emplace(std::move(tensors));
-  share_buffers();
+  broadcast_buffers();
 }
 
-void ShardedModel::State::share_buffers() const {
+void ShardedModel::State::broadcast_buffers() const {
   for (const auto* group : {&groups.replicas, &groups.shards})
     if (group->size() > 1) module_buffers_->run(*group);
 }
@@ -71,23 +71,23 @@ void ShardedModel::State::hook_up(size_t u, size_t i) {
   });
 }
 
-void ShardedModel::State::refuse(const hook::Touch& touch) const {
-  const bool gradient = touch.tag < 0;
-  const auto& unit = *units[gradient ? ~touch.tag : touch.tag];
-  const auto what = name_of(unit, unit.parameter_of(touch.tensor));
-  const auto op = std::string(touch.op);
+void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
+  const bool gradient = access.tag < 0;
+  const auto& unit = *units[gradient ? ~access.tag : access.tag];
+  const auto what = name_of(unit, unit.parameter_of(access.tensor));
+  const auto op = std::string(access.op);
   if (gradient)
     throw UsageError("MU167", op + " reads the gradient of " + what +
                                   ", of which each rank holds only a part: step and clear gradients by the "
                                   "prepared optimizer, and clip by accelerator.clip_grad_norm_(model, max_norm) or "
                                   "fabric.clip_gradients, not by "
                                   "torch::nn::utils::clip_grad_norm_");
-  if (touch.writes && scope_ == FullScope::reads)
+  if (access.writes && scope_ == FullScope::reads)
     throw UsageError("MU190",
                      op + " writes " + what +
                          " in a summon_full_params scope that only reads, so the write would be lost: open the scope "
                          "with .writeback = true");
-  if (touch.writes)
+  if (access.writes)
     throw UsageError(
         "MU162",
         op + " writes " + what +
@@ -102,24 +102,24 @@ void ShardedModel::State::refuse(const hook::Touch& touch) const {
 }
 
 /// Whether a scope of full values lets this operator pass.
-bool ShardedModel::State::touched_in_scope(const hook::Touch& touch) const {
-  return touch.tag >= 0 && scope_ != FullScope::none && units[touch.tag]->values_open() &&
-         (!touch.writes || scope_ == FullScope::writes);
+bool ShardedModel::State::accessed_in_scope(const hook::StorageAccess& access) const {
+  return access.tag >= 0 && scope_ != FullScope::none && units[access.tag]->full_params_open() &&
+         (!access.writes || scope_ == FullScope::writes);
 }
 
-void ShardedModel::State::before_touch(const hook::Touch& touch) {
+void ShardedModel::State::before_access(const hook::StorageAccess& access) {
   std::scoped_lock lock(mutex);
-  if (touched_in_scope(touch)) return residency_->hold(touch.tag);
+  if (accessed_in_scope(access)) return residency_->hold(access.tag);
   const bool backward = within_backward();
   const bool running = forward_depth_ > 0 || backward;
-  if (touch.tag < 0 || touch.writes || scope_ != FullScope::none || !(running || settings.resident())) refuse(touch);
+  if (access.tag < 0 || access.writes || scope_ != FullScope::none || !(running || settings.resident())) refuse(access);
   if (backward) note_backward();
-  units[touch.tag]->leave_shares(!backward && at::GradMode::is_enabled());
-  residency_->use(touch.tag, backward ? Pass::backward : Pass::forward,
+  units[access.tag]->keep_post_forward_shard(!backward && at::GradMode::is_enabled());
+  residency_->use(access.tag, backward ? Pass::backward : Pass::forward,
                   settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
 }
 
-void ShardedModel::State::after_touch(int64_t tag) noexcept {
+void ShardedModel::State::after_access(int64_t tag) noexcept {
   std::scoped_lock lock(mutex);
   residency_->leave(tag);
 }
@@ -147,8 +147,8 @@ void ShardedModel::State::enter_forward() {
   if (forward_depth_ == 0 && !within_backward()) {
     check_parameters();
     abandon_backward();
-    if (!settings.keeps_after_forward) residency_->release_all(/*keep_roots=*/false);
-    forget_shares();
+    if (!settings.keeps_after_forward) residency_->reshard_all(/*keep_roots=*/false);
+    free_post_forward_shards();
     name_gathers(module.is_training() && at::GradMode::is_enabled() ? "training" : "evaluation");
     residency_->begin(Pass::forward);
     exceptions_ = std::uncaught_exceptions();
@@ -163,14 +163,14 @@ void ShardedModel::State::leave_forward() noexcept {
   const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
   try {
     if (!threw) residency_->end(Pass::forward);
-    if (!trains || !settings.keeps_after_forward) residency_->release_all(/*keep_roots=*/trains);
+    if (!trains || !settings.keeps_after_forward) residency_->reshard_all(/*keep_roots=*/trains);
   } catch (const std::exception&) {
     // Releasing waits for nothing, so nothing can fail here but memory.
   }
   if (!trains) buffers.trim();
 }
 
-/// A backward that was not announced is met at its first touch, or before its first gradient. The same goes for one
+/// A backward that was not announced is met at its first access, or before its first gradient. The same goes for one
 /// within another: what the outer one brings after the inner one's end counts as a further backward.
 void ShardedModel::State::note_backward() {
   const auto current = hook::current_backward();
@@ -200,10 +200,10 @@ void ShardedModel::State::begin_backward(bool announced) {
         "MU169",
         "backward runs inside summon_full_params, where parameters do not belong to the engine: leave the scope first");
   for (size_t u = 0; u < units.size(); ++u) {
-    if (stand_ins_shown_) units[u]->hide_stand_ins();
+    if (placeholders_shown_) units[u]->hide_placeholders();
     arrived_[u] = 0;
   }
-  stand_ins_shown_ = seen_gradient_ = seen_scoped_ = false;
+  placeholders_shown_ = seen_gradient_ = seen_scoped_ = false;
   in_backward_ = true;
   announced_ = announced;
   backward_ = -1;
@@ -216,23 +216,23 @@ void ShardedModel::State::finish_backward() {
   if (!in_backward_) return;
   in_backward_ = false;
   residency_->end(Pass::backward);
-  residency_->release_all(/*keep_roots=*/false);
-  forget_shares();
+  residency_->reshard_all(/*keep_roots=*/false);
+  free_post_forward_shards();
   bool any = false;
   for (size_t u = 0; u < units.size(); ++u)
     any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
   if (any && sync) reduce();
-  reductions_->settle();
+  reductions_->wait();
   buffers.trim();
-  for (auto& unit : units) unit->show_stand_ins();
-  stand_ins_shown_ = true;
+  for (auto& unit : units) unit->show_placeholders();
+  placeholders_shown_ = true;
 }
 
 void ShardedModel::State::reduce() {
   reductions_->start_rest();
-  reductions_->settle();
+  reductions_->wait();
   ++rounds;
-  share_buffers();
+  broadcast_buffers();
   reductions_->record_end();
 }
 
@@ -256,7 +256,7 @@ void ShardedModel::State::refuse_bypass() {
                    "autocast and synchronisation: call model(x), or model.run(&Net::other, x) for another entry");
 }
 
-/// Before a gradient is accumulated: the stand-in must be out of its way.
+/// Before a gradient is accumulated: the placeholder must be out of its way.
 void ShardedModel::State::gradient_coming() {
   std::scoped_lock lock(mutex);
   note_backward();
@@ -283,15 +283,15 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
   unit.take_gradient(i, gradient, /*last=*/sync);
   if (++arrived_[u] != unit.trainable_count()) return;
   if (sync) reductions_->complete(u);
-  residency_->release(u);
+  residency_->reshard(u);
 }
 
 void ShardedModel::State::name_gathers(const char* purpose) {
-  for (auto& unit : units) unit->gather_for(purpose);
+  for (auto& unit : units) unit->label_gathers(purpose);
 }
 
-void ShardedModel::State::forget_shares() {
-  for (auto& unit : units) unit->forget_share();
+void ShardedModel::State::free_post_forward_shards() {
+  for (auto& unit : units) unit->free_post_forward_shard();
 }
 
 void ShardedModel::State::abandon_backward() {
@@ -306,9 +306,9 @@ void ShardedModel::State::update(const std::vector<bool>& of_units) {
     if (of_units[u]) residency_->update(u);
 }
 
-void ShardedModel::State::settle_values() {
+void ShardedModel::State::wait_for_values() {
   if (!settings.resident()) return;
-  for (size_t u = 0; u < units.size(); ++u) residency_->settle(u);
+  for (size_t u = 0; u < units.size(); ++u) residency_->wait(u);
 }
 
 }  // namespace muster::parallel

@@ -28,12 +28,12 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// Call it once, when a shared_ptr owns this object. Collective.
   void build(std::vector<UnitPlan> plans);
   void convert_buffers(const std::vector<at::Tensor>& buffers);
-  /// Sets the module's buffers, which get the main rank's values now and in share_buffers(). Collective.
-  void lay_buffers(const std::vector<NamedTensor>& buffers);
-  void share_buffers() const;
+  /// Sets the module's buffers, which get the main rank's values now and in broadcast_buffers(). Collective.
+  void adopt_buffers(const std::vector<NamedTensor>& buffers);
+  void broadcast_buffers() const;
 
-  void before_touch(const hook::Touch& touch) override;
-  void after_touch(int64_t tag) noexcept override;
+  void before_access(const hook::StorageAccess& access) override;
+  void after_access(int64_t tag) noexcept override;
 
   void enter_forward();
   void leave_forward() noexcept;
@@ -51,9 +51,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// The values of these units' parts have changed. Collective, if the units are resident.
   void update(const std::vector<bool>& of_units);
   /// Waits for gathers of resident units, so that parts may be written.
-  void settle_values();
+  void wait_for_values();
   /// Runs f with the whole values of all parameters in memory.
-  void with_full_values(const std::function<void()>& f, const FullParamsOptions& how);
+  void with_full_params(const std::function<void()>& f, const FullParamsOptions& how);
 
   const std::pair<size_t, size_t>* place(const at::Tensor& parameter) const {
     auto found = places.find(parameter.unsafeGetTensorImpl());
@@ -81,20 +81,20 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   };
 
   Needs needs() const;
-  [[noreturn]] void refuse(const hook::Touch& touch) const;
-  bool touched_in_scope(const hook::Touch& touch) const;
+  [[noreturn]] void refuse(const hook::StorageAccess& access) const;
+  bool accessed_in_scope(const hook::StorageAccess& access) const;
   void hook_up(size_t unit, size_t i);
   void gradient_coming();
   void gradient_arrived(size_t unit, size_t i, const at::Tensor& parameter);
   void note_backward();
   void at_end_of_backward();
   void reduce();
-  void forget_shares();
+  void free_post_forward_shards();
   /// Sets how errors name the gathers from now on.
   void name_gathers(const char* purpose);
   void check_parameters() const;
-  void open_values(const FullParamsOptions& how);
-  void close_values(const FullParamsOptions& how, bool write_back);
+  void begin_full_params(const FullParamsOptions& how);
+  void end_full_params(const FullParamsOptions& how, bool write_back);
   std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) const {
     return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
   }
@@ -115,7 +115,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   bool announced_ = false;  // this backward began with before_backward()
   int64_t backward_ = -1;   // which one it is; -1 before its first hook
   std::thread::id thread_;  // the thread that ran its first hook
-  bool stand_ins_shown_ = false;
+  bool placeholders_shown_ = false;
   FullScope scope_ = FullScope::none;
 };
 

@@ -46,9 +46,9 @@ ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSe
                          const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag)
     : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers),
       layout_(numels(plan_), groups.shards.size()), used_dtype_(dtype_of_use(plan_, settings)),
-      memory_(watcher, tag, "unit '" + plan_.name + "'", whole_bytes(), plan_.parameters.front().tensor.device()),
-      stand_in_memory_(watcher, ~tag, "the gradients of unit '" + plan_.name + "'", whole_bytes(),
-                       plan_.parameters.front().tensor.device()),
+      memory_(watcher, tag, "unit '" + plan_.name + "'", full_bytes(), plan_.parameters.front().tensor.device()),
+      placeholder_memory_(watcher, ~tag, "the gradients of unit '" + plan_.name + "'", full_bytes(),
+                          plan_.parameters.front().tensor.device()),
       trainable_(size()) {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < size(); ++i) {
@@ -56,7 +56,7 @@ ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSe
     trainable_count_ += parameter(i).tensor.requires_grad();
     elements_ += parameter(i).tensor.numel();
   }
-  lay_values();
+  allocate_values();
   if (trainable_count_ > 0) {
     const auto reduce = settings.reduce_dtype.value_or(values_.scalar_type());
     gradients_ = std::make_unique<UnitGradients>(
@@ -65,10 +65,10 @@ ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSe
                             settings.divisor_before(reduce, groups.size())},
         buffers);
   }
-  lay_parameters();
+  use_parameter_views();
 }
 
-void ShardedUnit::lay_values() {
+void ShardedUnit::allocate_values() {
   auto whole = at::zeros({layout_.total()}, plan_.parameters.front().tensor.options().requires_grad(false));
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
@@ -78,38 +78,38 @@ void ShardedUnit::lay_values() {
   if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("values")).broadcast(whole);
   if (groups_.shards.size() > 1) groups_.shards.as_library(label("values")).broadcast(whole);
   if (resident()) {
-    whole_ = whole.to(used_dtype_);
-    values_ = used_dtype_ == whole.scalar_type() ? own_part(whole_) : own_part(whole).clone();
-    memory_.fill(pointer_to(whole_));
-    state_ = UnitState::whole;
+    unsharded_ = whole.to(used_dtype_);
+    values_ = used_dtype_ == whole.scalar_type() ? own_shard(unsharded_) : own_shard(whole).clone();
+    memory_.fill(pointer_to(unsharded_));
+    state_ = UnitState::unsharded;
   } else {
-    values_ = own_part(whole).clone();
+    values_ = own_shard(whole).clone();
   }
 }
 
-void ShardedUnit::lay_parameters() {
+void ShardedUnit::use_parameter_views() {
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
     const auto mine = layout_.part(i, groups_.shards.rank());
     pieces_.push_back({values_.narrow(0, mine.begin, mine.length),
                        gradients_ ? gradients_->part(i) : at::empty({0}, values_.options()), true});
     const auto sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
-    stand_ins_.push_back(stand_in_memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
+    placeholders_.push_back(placeholder_memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
     tensor.set_data(memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
     tensor.mutable_grad().reset();
   }
 }
 
-at::Tensor ShardedUnit::own_part(const at::Tensor& whole) const {
+at::Tensor ShardedUnit::own_shard(const at::Tensor& whole) const {
   return whole.narrow(0, layout_.chunk() * groups_.shards.rank(), layout_.chunk());
 }
 
-at::Tensor ShardedUnit::own_share(const at::Tensor& whole) const {
+at::Tensor ShardedUnit::post_forward_shard(const at::Tensor& whole) const {
   const auto length = layout_.total() / groups_.neighbours.size();
   return whole.narrow(0, length * groups_.neighbours.rank(), length);
 }
 
-void ShardedUnit::forget_share() { buffers_.give(std::exchange(share_, at::Tensor())); }
+void ShardedUnit::free_post_forward_shard() { buffers_.give(std::exchange(post_forward_shard_, at::Tensor())); }
 
 bool ShardedUnit::covers(const ShardedUnit& other) const {
   return plan_.root || name() == other.name() || other.name().starts_with(name() + ".");
@@ -142,65 +142,65 @@ std::string ShardedUnit::unfrozen() const {
 
 int64_t ShardedUnit::held_bytes() const {
   const bool apart = !resident() || used_dtype_ != values_.scalar_type();
-  return (resident() ? whole_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) +
+  return (resident() ? full_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) +
          (gradients_ ? gradients_->held_bytes() : 0);
 }
 
-bool ShardedUnit::meet(UnitEvent event) {
-  const auto move = next_move(resident(), state_, event);
-  if (move.finish) finish_gather();
-  if (move.forget) {
+bool ShardedUnit::handle(UnitEvent event) {
+  const auto move = transition(resident(), state_, event);
+  if (move.wait_first) wait_for_unshard();
+  if (move.detach) {
     work_ = {};
-    buffers_.lose(std::exchange(whole_, at::Tensor()));
-    if (share_.defined()) buffers_.lose(std::exchange(share_, at::Tensor()));
+    buffers_.lose(std::exchange(unsharded_, at::Tensor()));
+    if (post_forward_shard_.defined()) buffers_.lose(std::exchange(post_forward_shard_, at::Tensor()));
   }
-  if (move.drop) drop();
-  if (event == UnitEvent::update) forget_share();
+  if (move.free) reshard();
+  if (event == UnitEvent::update) free_post_forward_shard();
   state_ = move.next;
-  if (move.start) start_gather();
-  if (move.use) finish_gather();
+  if (move.start) start_unshard();
+  if (move.wait) wait_for_unshard();
   return move.start;
 }
 
-void ShardedUnit::start_gather() {
+void ShardedUnit::start_unshard() {
   at::NoGradGuard no_grad;
-  if (resident()) memory_.drop();  // whoever passes the dispatcher by must not read what is half gathered
-  else whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
-  if (share_.defined()) {
-    work_ = groups_.neighbours.as_library(label(purpose_)).start_all_gather_into(whole_, share_);
+  if (resident()) memory_.free();  // whoever passes the dispatcher by must not read what is half gathered
+  else unsharded_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  if (post_forward_shard_.defined()) {
+    work_ = groups_.neighbours.as_library(label(purpose_)).start_all_gather_into(unsharded_, post_forward_shard_);
     return;
   }
-  auto own = own_part(whole_);
+  auto own = own_shard(unsharded_);
   const bool converts = used_dtype_ != values_.scalar_type();
   if (converts) own.copy_(values_);
-  work_ =
-      groups_.shards.as_library(label(purpose_)).start_all_gather_into(whole_, converts || resident() ? own : values_);
+  work_ = groups_.shards.as_library(label(purpose_))
+              .start_all_gather_into(unsharded_, converts || resident() ? own : values_);
 }
 
-void ShardedUnit::finish_gather() {
+void ShardedUnit::wait_for_unshard() {
   try {
     std::exchange(work_, comm::Work()).wait();
   } catch (...) {
-    state_ = UnitState::sharded;  // the next touch gathers again, and hears of the failure again
-    if (!resident()) buffers_.lose(std::exchange(whole_, at::Tensor()));
+    state_ = UnitState::sharded;  // the next access gathers again, and hears of the failure again
+    if (!resident()) buffers_.lose(std::exchange(unsharded_, at::Tensor()));
     throw;
   }
-  forget_share();
-  memory_.fill(pointer_to(whole_));
+  free_post_forward_shard();
+  memory_.fill(pointer_to(unsharded_));
 }
 
-void ShardedUnit::drop() {
-  if (leaves_share_) {
+void ShardedUnit::reshard() {
+  if (keeps_post_forward_shard_) {
     const at::NoGradGuard no_grad;
-    const auto own = own_share(whole_);
-    share_ = buffers_.take(own.numel(), own.options());
-    share_.copy_(own);
+    const auto own = post_forward_shard(unsharded_);
+    post_forward_shard_ = buffers_.take(own.numel(), own.options());
+    post_forward_shard_.copy_(own);
   }
-  memory_.drop();
-  buffers_.give(std::exchange(whole_, at::Tensor()));
+  memory_.free();
+  buffers_.give(std::exchange(unsharded_, at::Tensor()));
 }
 
-std::vector<at::Tensor> ShardedUnit::whole_values(bool main_only) const {
+std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
   at::NoGradGuard no_grad;
   at::Tensor whole;
   if (main_only) {
@@ -218,38 +218,39 @@ std::vector<at::Tensor> ShardedUnit::whole_values(bool main_only) const {
   return tensors;
 }
 
-void ShardedUnit::open_values(bool main_only) {
+void ShardedUnit::begin_full_params(bool main_only) {
   at::NoGradGuard no_grad;
   open_ = true;
-  leaves_share_ = false;
-  forget_share();
+  keeps_post_forward_shard_ = false;
+  free_post_forward_shard();
   if (!main_only || resident()) {
-    meet(UnitEvent::touch);
+    handle(UnitEvent::access);
     return;
   }
-  meet(UnitEvent::release);
+  handle(UnitEvent::reshard);
   const auto parts = groups_.shards.as_library(label("values")).gather(values_);
   open_ = groups_.shards.rank() == 0;
   if (!open_) return;
-  whole_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  unsharded_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
   for (size_t r = 0; r < parts.size(); ++r)
-    whole_.narrow(0, static_cast<int64_t>(r) * layout_.chunk(), layout_.chunk()).copy_(parts[r]);
-  memory_.fill(pointer_to(whole_));
-  state_ = UnitState::whole;
+    unsharded_.narrow(0, static_cast<int64_t>(r) * layout_.chunk(), layout_.chunk()).copy_(parts[r]);
+  memory_.fill(pointer_to(unsharded_));
+  state_ = UnitState::unsharded;
 }
 
-void ShardedUnit::close_values(bool main_only, bool write_back) {
+void ShardedUnit::end_full_params(bool main_only, bool write_back) {
   at::NoGradGuard no_grad;
   if (write_back) {
-    auto written =
-        main_only && !whole_.defined() ? buffers_.take(layout_.total(), values_.options().dtype(used_dtype_)) : whole_;
+    auto written = main_only && !unsharded_.defined()
+                       ? buffers_.take(layout_.total(), values_.options().dtype(used_dtype_))
+                       : unsharded_;
     if (main_only && groups_.shards.size() > 1) groups_.shards.as_library(label("written values")).broadcast(written);
     if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("written values")).broadcast(written);
-    keep_written(own_part(written));
-    if (!whole_.is_same(written)) buffers_.give(written);
+    keep_written(own_shard(written));
+    if (!unsharded_.is_same(written)) buffers_.give(written);
   }
   open_ = false;
-  meet(resident() && write_back ? UnitEvent::update : UnitEvent::release);
+  handle(resident() && write_back ? UnitEvent::update : UnitEvent::reshard);
 }
 
 /// Where the written values are of lower precision, only what was changed counts.
@@ -270,12 +271,12 @@ void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
   if (set_to_none) parameter(i).tensor.mutable_grad().reset();
 }
 
-void ShardedUnit::show_stand_ins() {
+void ShardedUnit::show_placeholders() {
   for (size_t i = 0; gradients_ && i < size(); ++i)
-    if (gradients_->waits(i) || gradients_->counted(i)) parameter(i).tensor.mutable_grad() = stand_ins_[i];
+    if (gradients_->waits(i) || gradients_->counted(i)) parameter(i).tensor.mutable_grad() = placeholders_[i];
 }
 
-void ShardedUnit::hide_stand_ins() {
+void ShardedUnit::hide_placeholders() {
   for (size_t i = 0; gradients_ && i < size(); ++i) {
     auto& shown = parameter(i).tensor.mutable_grad();
     if ((gradients_->waits(i) || gradients_->counted(i)) && !shown.defined()) zero_gradient(i, /*set_to_none=*/true);

@@ -11,7 +11,7 @@
 #include "parallel/shard_layout.h"
 #include "parallel/sharded_settings.h"
 #include "parallel/unit_gradients.h"
-#include "parallel/unit_life.h"
+#include "parallel/unit_state.h"
 #include "parallel/units.h"
 
 namespace muster::parallel {
@@ -20,7 +20,7 @@ namespace muster::parallel {
 /// The model decides when values are gathered and freed. Thread safety: the caller's.
 class ShardedUnit {
  public:
-  /// Moves the parameters to the unit's memory; values are those of the main rank. Touches are reported with `tag`.
+  /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with `tag`.
   /// Requires: groups, settings and buffers outlive this object. Collective.
   ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
               const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag);
@@ -48,12 +48,12 @@ class ShardedUnit {
   bool resident() const noexcept { return settings_.resident(); }
   UnitState state() const noexcept { return state_; }
   /// Sets the purpose of gathers from now on, shown in their labels. Requires: text that stays valid.
-  void gather_for(const char* purpose) noexcept { purpose_ = purpose; }
+  void label_gathers(const char* purpose) noexcept { purpose_ = purpose; }
   /// Handles the event. Returns whether it starts a gather; it is collective then.
-  bool meet(UnitEvent event);
+  bool handle(UnitEvent event);
   /// Bytes of whole values that are in use now.
-  int64_t live_bytes() const { return state_ == UnitState::sharded && !resident() ? 0 : whole_bytes(); }
-  int64_t whole_bytes() const { return layout_.total() * static_cast<int64_t>(c10::elementSize(used_dtype_)); }
+  int64_t live_bytes() const { return state_ == UnitState::sharded && !resident() ? 0 : full_bytes(); }
+  int64_t full_bytes() const { return layout_.total() * static_cast<int64_t>(c10::elementSize(used_dtype_)); }
   /// Bytes that are allocated permanently.
   int64_t held_bytes() const;
   /// Number of the parameters' elements, without padding.
@@ -62,19 +62,19 @@ class ShardedUnit {
 
   /// Whole values, in memory separate from the unit's; undefined on other ranks than 0 of the shards if `main_only`.
   /// Collective.
-  std::vector<at::Tensor> whole_values(bool main_only) const;
+  std::vector<at::Tensor> full_params(bool main_only) const;
   /// Gathers whole values in the dtype of use into memory that can be written, on the first rank of the shards only if
-  /// `main_only`. Collective. close_values() must be called afterwards.
-  void open_values(bool main_only);
-  /// Ends open_values(). With `write_back` this rank's part, or what the first rank has, becomes the value.
+  /// `main_only`. Collective. end_full_params() must be called afterwards.
+  void begin_full_params(bool main_only);
+  /// Ends begin_full_params(). With `write_back` this rank's part, or what the first rank has, becomes the value.
   /// Collective.
-  void close_values(bool main_only, bool write_back);
-  bool values_open() const noexcept { return open_; }
+  void end_full_params(bool main_only, bool write_back);
+  bool full_params_open() const noexcept { return open_; }
 
   /// On: after the whole values are freed, each neighbour keeps a share, from which the next gather takes them.
-  void leave_shares(bool on) noexcept { leaves_share_ = on && groups_.neighbours.size() > 1; }
+  void keep_post_forward_shard(bool on) noexcept { keeps_post_forward_shard_ = on && groups_.neighbours.size() > 1; }
   /// Frees the kept share. Must be called where the next gather may belong to another pass.
-  void forget_share();
+  void free_post_forward_shard();
 
   /// nullptr if no parameter is trainable.
   UnitGradients* gradients() noexcept { return gradients_.get(); }
@@ -82,19 +82,19 @@ class ShardedUnit {
   /// Takes a whole gradient that autograd has computed; see UnitGradients::take().
   void take_gradient(size_t i, const at::Tensor& gradient, bool last);
   void zero_gradient(size_t i, bool set_to_none);
-  /// Sets and removes gradient placeholders. If a placeholder is gone already, hide_stand_ins() clears the gradient,
+  /// Sets and removes gradient placeholders. If a placeholder is gone already, hide_placeholders() clears the gradient,
   /// since the user has reset it.
-  void show_stand_ins();
-  void hide_stand_ins();
+  void show_placeholders();
+  void hide_placeholders();
 
  private:
-  void lay_values();
-  void lay_parameters();
-  void start_gather();
-  void finish_gather();
-  void drop();
-  at::Tensor own_share(const at::Tensor& whole) const;
-  at::Tensor own_part(const at::Tensor& whole) const;
+  void allocate_values();
+  void use_parameter_views();
+  void start_unshard();
+  void wait_for_unshard();
+  void reshard();
+  at::Tensor post_forward_shard(const at::Tensor& whole) const;
+  at::Tensor own_shard(const at::Tensor& whole) const;
   void keep_written(const at::Tensor& written);
   std::string label(const char* purpose) const { return std::string(purpose) + ", unit '" + plan_.name + "'"; }
 
@@ -104,18 +104,18 @@ class ShardedUnit {
   FlatBuffers& buffers_;
   ShardLayout layout_;
   at::ScalarType used_dtype_;  // of whole values
-  hook::WatchedStorage memory_, stand_in_memory_;
-  at::Tensor values_;  // this rank's part, in the dtype that is updated
-  at::Tensor whole_;   // the memory that backs memory_, or that is gathered into
-  at::Tensor share_;   // this rank's share of whole values that were freed
+  hook::WatchedStorage memory_, placeholder_memory_;
+  at::Tensor values_;              // this rank's part, in the dtype that is updated
+  at::Tensor unsharded_;           // the memory that backs memory_, or that is gathered into
+  at::Tensor post_forward_shard_;  // this rank's share of whole values that were freed
   comm::Work work_;
   UnitState state_ = UnitState::sharded;
   const char* purpose_ = "new values";
-  bool leaves_share_ = false;
+  bool keeps_post_forward_shard_ = false;
   bool open_ = false;
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<optim::FlatPiece> pieces_;
-  std::vector<at::Tensor> stand_ins_;
+  std::vector<at::Tensor> placeholders_;
   std::vector<char> trainable_;
   size_t trainable_count_ = 0;
   int64_t elements_ = 0;

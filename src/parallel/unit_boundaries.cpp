@@ -204,9 +204,9 @@ std::string qualified(const std::string& prefix, const std::string& name) {
 std::map<const Module*, std::string> unit_boundaries(const Module& root, const ShardedOptions& options) {
   const auto places = places_of(root);
   Boundaries units;
-  meet_mark(root);
+  claim_mark(root);
   for (const auto& place : places)
-    if (meet_mark(*place.module) || (options.unit_predicate && options.unit_predicate(place.name, *place.module)))
+    if (claim_mark(*place.module) || (options.unit_predicate && options.unit_predicate(place.name, *place.module)))
       units.emplace(place.module.get(), place.name);
   each_named(root, places, "unit_names", options.unit_names,
              [&](const ModulePlace& place) { units.emplace(place.module.get(), place.name); });

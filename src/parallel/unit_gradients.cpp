@@ -102,7 +102,7 @@ void UnitGradients::take_stretch(const at::Tensor& target, const at::Tensor& sou
 
 void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   BelowAutograd guard;
-  if (flight_) settle();
+  if (flight_) wait();
   if (!collecting_) begin_collecting();
   for (const auto& at : stretches_[i]) {
     take_stretch(stretch(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i,
@@ -127,7 +127,7 @@ void UnitGradients::fill_gaps() {
 
 void UnitGradients::start_reduction(const comm::Tag& tag) {
   BelowAutograd guard;
-  if (flight_) settle();
+  if (flight_) wait();
   if (!collecting_) begin_collecting();
   fill_gaps();
   Flight flight;
@@ -159,7 +159,7 @@ void UnitGradients::finish_scatter() {
                                               : comm::Work();
 }
 
-void UnitGradients::settle() {
+void UnitGradients::wait() {
   if (!flight_) return;
   BelowAutograd guard;
   finish_scatter();

@@ -44,14 +44,14 @@ class UnitGradients {
   /// while it is in the cache, since no more gradients follow before the reduction; otherwise start_reduction() scales
   /// it.
   void take(size_t i, const at::Tensor& flat, bool last = true);
-  /// Starts to sum the waiting gradients over the ranks. Collective, until settle() returned.
+  /// Starts to sum the waiting gradients over the ranks. Collective, until wait() returned.
   /// Requires: the tag outlives the reduction.
   void start_reduction(const comm::Tag& tag);
   bool under_way() const { return flight_.has_value(); }
   /// Waits for the sum over the shards, and starts the sum over the replicas.
   void finish_scatter();
   /// Adds the sums to the parts.
-  void settle();
+  void wait();
   /// After a failure: waits for what is running, and discards it and what waits. Throws nothing.
   void cancel() noexcept;
 

@@ -46,7 +46,7 @@ bool is_unit(const torch::nn::Module& module) {
   return find_mark(module) != nullptr;
 }
 
-bool meet_mark(const torch::nn::Module& module) {
+bool claim_mark(const torch::nn::Module& module) {
   const std::scoped_lock lock(marks().mutex);
   auto* mark = find_mark(module);
   if (mark) mark->met = true;

@@ -8,7 +8,7 @@
 namespace muster::parallel {
 
 /// Whether wrap() marked this module. Notes that a prepared model contains it.
-bool meet_mark(const torch::nn::Module& module);
+bool claim_mark(const torch::nn::Module& module);
 /// The classes of modules that this thread marked and that no prepared model contains; each is named once.
 std::vector<std::string> take_lost_marks();
 

@@ -20,15 +20,15 @@ namespace {
 // --- saving
 
 /// Gradients that wait are then cut for other ranks already.
-bool sharded(const JobParts& parts) {
-  return std::any_of(parts.models.begin(), parts.models.end(),
+bool sharded(const JobContents& contents) {
+  return std::any_of(contents.models.begin(), contents.models.end(),
                      [](const auto& model) { return model->managed->sharded(); });
 }
 
 /// The gradients that wait for the end of the window, by optimizer and number of the parameter.
-State waiting_gradients(const JobParts& parts) {
+State waiting_gradients(const JobContents& contents) {
   State::List all;
-  for (const auto& optimizer : parts.optimizers) {
+  for (const auto& optimizer : contents.optimizers) {
     State::Map waiting;
     const auto parameters = optimizer->parameters();
     for (size_t i = 0; i < parameters.size(); ++i)
@@ -39,14 +39,14 @@ State waiting_gradients(const JobParts& parts) {
 }
 
 /// Where the open window began in the loader that was used last, for those who cannot take up its gradients.
-State window_begin(const JobParts& parts) {
-  const auto open = parts.accumulation->open_micro_batches();
+State window_begin(const JobContents& contents) {
+  const auto open = contents.accumulation->open_micro_batches();
   State begin = State::Map{{"micro_batches", open}};
   if (open == 0) return begin;
-  if (sharded(parts)) begin.set("again", true);
+  if (sharded(contents)) begin.set("again", true);
   const data::LoaderState* latest = nullptr;
-  for (size_t i = 0; i < parts.loaders.size(); ++i) {
-    const auto& loader = *parts.loaders[i];
+  for (size_t i = 0; i < contents.loaders.size(); ++i) {
+    const auto& loader = *contents.loaders[i];
     const auto start = loader.save_position().samples - open * loader.total_batch_size();
     if (loader.position() == 0 || loader.total_batch_size() == 0 || start < 0 ||
         (latest && latest->began() > loader.began()))
@@ -86,24 +86,24 @@ void divide(const comm::Communicator& group, State::List states, const std::stri
 
 class JobLoader {
  public:
-  JobLoader(const JobParts& parts, const JobLoad& how, AtomicLoad& load)
-      : parts_(parts), shared_(how.shared), how_(how), load_(load), rank_(parts.group.rank()),
-        saved_ranks_(how.checkpoint.world_size()), same_world_(saved_ranks_ == parts.group.size()),
+  JobLoader(const JobContents& contents, const JobLoad& how, AtomicLoad& load)
+      : contents_(contents), shared_(how.shared), how_(how), load_(load), rank_(contents.group.rank()),
+        saved_ranks_(how.checkpoint.world_size()), same_world_(saved_ranks_ == contents.group.size()),
         again_(!same_world_ || shared_.at("window").find("again")) {
     own_ = how.checkpoint.own(rank_ < saved_ranks_ ? rank_ : 0);
   }
 
   std::vector<std::string> run() {
     require_counts();
-    for (size_t i = 0; i < parts_.objects.size(); ++i) object(i);
-    for (size_t i = 0; i < parts_.loaders.size(); ++i) loader(i);
-    for (size_t i = 0; i < parts_.schedulers.size(); ++i) scheduler(i);
+    for (size_t i = 0; i < contents_.objects.size(); ++i) object(i);
+    for (size_t i = 0; i < contents_.loaders.size(); ++i) loader(i);
+    for (size_t i = 0; i < contents_.schedulers.size(); ++i) scheduler(i);
     window();
-    for (size_t i = 0; i < parts_.models.size(); ++i) {
+    for (size_t i = 0; i < contents_.models.size(); ++i) {
       model(i);
       communication(i);
     }
-    for (size_t i = 0; i < parts_.optimizers.size(); ++i) optimizer(i);
+    for (size_t i = 0; i < contents_.optimizers.size(); ++i) optimizer(i);
     random();
     return std::move(notes_);
   }
@@ -119,11 +119,11 @@ class JobLoader {
                     "same order, before load_state",
                     saved, name, count));
     };
-    check("models", parts_.models.size());
-    check("optimizers", parts_.optimizers.size());
-    check("schedulers", parts_.schedulers.size());
-    check("loaders", parts_.loaders.size());
-    check("objects", parts_.objects.size());
+    check("models", contents_.models.size());
+    check("optimizers", contents_.optimizers.size());
+    check("schedulers", contents_.schedulers.size());
+    check("loaders", contents_.loaders.size());
+    check("objects", contents_.objects.size());
   }
 
   /// What was saved of one of these: alike on all ranks, or this rank's own. Nothing: a hook took it away.
@@ -139,7 +139,7 @@ class JobLoader {
 
   void object(size_t i) {
     const auto state = saved("objects", i);
-    if (!state.empty()) parts_.objects[i].load(state, {&how_.checkpoint, how_.strict}, load_);
+    if (!state.empty()) contents_.objects[i].load(state, {&how_.checkpoint, how_.strict}, load_);
   }
 
   void loader(size_t i) {
@@ -149,13 +149,13 @@ class JobLoader {
     const auto& begin = shared_.at("window");
     if (again_ && begin.find("loader") && begin.at("loader").as<size_t>() == i)
       position.samples = begin.at("samples").integer();
-    load_position(parts_.loaders[i], position, load_);
+    load_position(contents_.loaders[i], position, load_);
   }
 
   void scheduler(size_t i) {
     const auto state = saved("schedulers", i);
     if (state.empty()) return;
-    const auto& scheduler = parts_.schedulers[i];
+    const auto& scheduler = contents_.schedulers[i];
     load_.now([&] { scheduler->load_state(state); },
               [scheduler, before = scheduler->save_state()] { scheduler->load_state(before); });
   }
@@ -163,12 +163,12 @@ class JobLoader {
   void window() {
     const auto& begin = shared_.at("window");
     const auto open = begin.at("micro_batches").as<int>();
-    const auto before = parts_.accumulation->save_state();
-    const auto undo = [accumulation = parts_.accumulation, before] { accumulation->load_state(before); };
+    const auto before = contents_.accumulation->save_state();
+    const auto undo = [accumulation = contents_.accumulation, before] { accumulation->load_state(before); };
     if (!again_) {
-      load_.now([&] { parts_.accumulation->load_state(own_.at("accumulation")); }, undo);
-      load_.at_end([gradients = own_.find("gradients") ? own_.at("gradients") : State(), parts = parts_] {
-        put_gradients(parts, gradients);
+      load_.now([&] { contents_.accumulation->load_state(own_.at("accumulation")); }, undo);
+      load_.at_end([gradients = own_.find("gradients") ? own_.at("gradients") : State(), contents = contents_] {
+        put_gradients(contents, gradients);
       });
       return;
     }
@@ -185,14 +185,14 @@ class JobLoader {
                     "since their "
                     "gradients cannot be taken up here",
                     saved_ranks_, open));
-    load_.now([&] { parts_.accumulation->reset(); }, undo);
-    load_.at_end([parts = parts_] { put_gradients(parts, State()); });
+    load_.now([&] { contents_.accumulation->reset(); }, undo);
+    load_.at_end([contents = contents_] { put_gradients(contents, State()); });
   }
 
-  static void put_gradients(const JobParts& parts, const State& gradients) {
+  static void put_gradients(const JobContents& contents, const State& gradients) {
     const at::NoGradGuard no_grad;
-    for (size_t o = 0; o < parts.optimizers.size(); ++o) {
-      const auto parameters = parts.optimizers[o]->parameters();
+    for (size_t o = 0; o < contents.optimizers.size(); ++o) {
+      const auto parameters = contents.optimizers[o]->parameters();
       for (size_t i = 0; i < parameters.size(); ++i) {
         const auto* waiting = gradients.empty() ? nullptr : gradients.list().at(o).find(std::to_string(i));
         auto& gradient = parameters[i].mutable_grad();
@@ -205,38 +205,38 @@ class JobLoader {
     const auto& saved = shared_.at("models").list()[i];
     if (!saved.empty())
       load_.at_end(
-          prepare_weights(*parts_.models[i], saved.at("weights"), how_.strict, TensorReader(&how_.checkpoint)));
+          prepare_weights(*contents_.models[i], saved.at("weights"), how_.strict, TensorReader(&how_.checkpoint)));
   }
 
   /// What a communication hook carries belongs to this rank of this world.
   void communication(size_t i) {
     const auto& saved = own_.at("communication").list().at(i);
     if (!same_world_ || saved.empty()) return;
-    const auto& managed = parts_.models[i]->managed;
+    const auto& managed = contents_.models[i]->managed;
     load_.now([&] { managed->load_communication(saved); },
               [managed, before = clone(managed->save_communication())] { managed->load_communication(before); });
   }
 
   void optimizer(size_t i) {
     const auto& saved = shared_.at("optimizers").list()[i];
-    if (!saved.empty()) load_.at_end(parts_.optimizers[i]->prepare_load(saved, TensorReader(&how_.checkpoint)));
+    if (!saved.empty()) load_.at_end(contents_.optimizers[i]->prepare_load(saved, TensorReader(&how_.checkpoint)));
   }
 
   void random() {
     if (rank_ < saved_ranks_) {
-      const auto before = random_state(parts_.device);
-      load_.now([&] { set_random_state(own_.at("random"), parts_.device); },
-                [before, device = parts_.device] { set_random_state(before, device); });
+      const auto before = random_state(contents_.device);
+      load_.now([&] { set_random_state(own_.at("random"), contents_.device); },
+                [before, device = contents_.device] { set_random_state(before, device); });
     }
     if (!same_world_ && rank_ == 0)
       notes_.push_back(
           formatted("saved by {} ranks, resumed by {}: random numbers that each rank draws for itself will differ from "
                     "those of a run "
                     "that was not interrupted",
-                    saved_ranks_, parts_.group.size()));
+                    saved_ranks_, contents_.group.size()));
   }
 
-  const JobParts& parts_;
+  const JobContents& contents_;
   const State& shared_;
   const JobLoad& how_;
   AtomicLoad& load_;
@@ -250,36 +250,36 @@ class JobLoader {
 
 }  // namespace
 
-CheckpointContents save_job(const JobParts& parts) {
+CheckpointContents save_job(const JobContents& contents) {
   CheckpointContents job;
   State::List models, optimizers, schedulers, loaders, objects;
-  for (const auto& model : parts.models)
+  for (const auto& model : contents.models)
     models.push_back(
         State::Map{{"class", model->module->name()},
                    {"weights", save_weights_state(*model, "models/" + std::to_string(models.size()), job.slices)}});
-  for (const auto& optimizer : parts.optimizers)
+  for (const auto& optimizer : contents.optimizers)
     optimizers.push_back(optimizer->save_state("optimizers/" + std::to_string(optimizers.size()), job.slices));
-  for (const auto& scheduler : parts.schedulers) schedulers.push_back(scheduler->save_state());
-  for (const auto& loader : parts.loaders) loaders.push_back(position_state(*loader));
-  for (const auto& object : parts.objects) objects.push_back(object.save(job.slices));
+  for (const auto& scheduler : contents.schedulers) schedulers.push_back(scheduler->save_state());
+  for (const auto& loader : contents.loaders) loaders.push_back(position_state(*loader));
+  for (const auto& object : contents.objects) objects.push_back(object.save(job.slices));
   job.shared.set("models", std::move(models));
   job.shared.set("optimizers", std::move(optimizers));
-  job.shared.set("window", window_begin(parts));
-  divide(parts.group, std::move(schedulers), "schedulers", job);
-  divide(parts.group, std::move(loaders), "loaders", job);
-  divide(parts.group, std::move(objects), "objects", job);
-  job.own.set("accumulation", parts.accumulation->save_state());
-  if (parts.accumulation->open_micro_batches() > 0 && !sharded(parts))
-    job.own.set("gradients", waiting_gradients(parts));
+  job.shared.set("window", window_begin(contents));
+  divide(contents.group, std::move(schedulers), "schedulers", job);
+  divide(contents.group, std::move(loaders), "loaders", job);
+  divide(contents.group, std::move(objects), "objects", job);
+  job.own.set("accumulation", contents.accumulation->save_state());
+  if (contents.accumulation->open_micro_batches() > 0 && !sharded(contents))
+    job.own.set("gradients", waiting_gradients(contents));
   State::List communication;
-  for (const auto& model : parts.models) communication.push_back(model->managed->save_communication());
+  for (const auto& model : contents.models) communication.push_back(model->managed->save_communication());
   job.own.set("communication", std::move(communication));
-  job.own.set("random", random_state(parts.device));
+  job.own.set("random", random_state(contents.device));
   return job;
 }
 
-std::vector<std::string> load_job(const JobParts& parts, const JobLoad& how, AtomicLoad& load) {
-  return JobLoader(parts, how, load).run();
+std::vector<std::string> load_job(const JobContents& contents, const JobLoad& how, AtomicLoad& load) {
+  return JobLoader(contents, how, load).run();
 }
 
 }  // namespace muster::runtime

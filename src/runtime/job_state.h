@@ -21,7 +21,7 @@
 namespace muster::runtime {
 
 /// All that the training of a job depends on, in the order in which it was prepared or registered.
-struct JobParts {
+struct JobContents {
   std::shared_ptr<Accumulation> accumulation;
   c10::Device device;
   comm::Communicator group;
@@ -33,7 +33,7 @@ struct JobParts {
 };
 
 /// Collective. Throws: CheckpointError (MU241).
-CheckpointContents save_job(const JobParts& parts);
+CheckpointContents save_job(const JobContents& contents);
 
 /// How the state of a job is loaded.
 struct JobLoad {
@@ -44,7 +44,7 @@ struct JobLoad {
 
 /// Checks that the states fit, and loads what can only be loaded whole; models and optimizers follow in load.commit().
 /// Returns lines on what cannot be kept.
-/// Throws: CheckpointError (MU240, MU242), and what the parts throw for their states.
-std::vector<std::string> load_job(const JobParts& parts, const JobLoad& how, AtomicLoad& load);
+/// Throws: CheckpointError (MU240, MU242), and what the contents throw for their states.
+std::vector<std::string> load_job(const JobContents& contents, const JobLoad& how, AtomicLoad& load);
 
 }  // namespace muster::runtime

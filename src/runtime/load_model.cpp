@@ -17,7 +17,7 @@
 #include "muster/format/input_file.h"
 #include "muster/format/python_file.h"
 #include "muster/runtime/saving.h"
-#include "parts.h"
+#include "session.h"
 
 namespace muster::runtime {
 namespace {
@@ -109,7 +109,7 @@ void require_alike(const std::vector<std::string>& signatures, const fs::path& p
 LoadReport Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module, const fs::path& path,
                                 const LoadStateDictOptions& options) const {
   if (!module) throw UsageError("MU173", "load_model was given an empty module holder; make the module first");
-  const auto prepared = parts_->prepared(*module);
+  const auto prepared = session_->prepared(*module);
   std::string note;
   StateDictFit fit;
   std::function<void()> write;

@@ -5,11 +5,11 @@
 
 #include "muster/base/error.h"
 #include "muster/optim/composed_schedulers.h"
-#include "parts.h"
+#include "session.h"
 
 namespace muster::runtime {
 
-Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
+Scheduler Session::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
   require_launched();
   const auto found = std::find_if(optimizers_->begin(), optimizers_->end(), [&](const auto& entry) {
     const auto prepared = entry.lock();
@@ -36,8 +36,8 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<muster::LRScheduler> schedule
       nullptr, saved, scheduler);
 }
 
-Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> scheduler) {
-  return parts.prepare_scheduler(std::move(scheduler));
+Scheduler prepare_scheduler(Session& session, std::shared_ptr<muster::LRScheduler> scheduler) {
+  return session.prepare_scheduler(std::move(scheduler));
 }
 
 }  // namespace muster::runtime

@@ -94,7 +94,7 @@ bool PreparedOptimizer::due_in_order(int64_t place) const {
   return model && model->managed->gradient_sync() && !setting_.registry->rounds().met(place);
 }
 
-void PreparedOptimizer::meet_other_ranks(const std::vector<at::Tensor>* of) {
+void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
   if (setting_.group.size() == 1 || !setting_.accumulation->sync()) return;
   bind(/*complete=*/false);
   // Backward comes to models in the reverse of the order in which programs name them, as long as nothing is known of
@@ -164,7 +164,7 @@ at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closur
   return fused_.step([&] {
     note_rounds();
     auto loss = closure();
-    meet_other_ranks();
+    join_other_ranks();
     auto mean = loss.detach().clone();
     setting_.group.as_library("the mean loss of a closure").all_reduce(mean, comm::ReduceOp::mean);
     return mean;
@@ -176,7 +176,7 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   TraceScope span(*setting_.trace, "optimizer step");
   setting_.accumulation->note_step();
   bind(/*complete=*/true);
-  if (!closure) meet_other_ranks();
+  if (!closure) join_other_ranks();
   if (setting_.group.size() > 1)
     for (auto& held : models_) held.order = setting_.registry->rounds().latest(held.place);
   if (closure && scaler_)

@@ -56,7 +56,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// a model that had a reduction since the last step. Other models that the loss of this optimizer's latest step went
   /// through take part in the same order as there, unless they had a reduction since any optimizer stepped.
   /// Throws: as backward. Collective: if a reduction is missing.
-  void meet_other_ranks(const std::vector<at::Tensor>* of = nullptr);
+  void join_other_ranks(const std::vector<at::Tensor>* of = nullptr);
   bool step_was_skipped() const noexcept { return skipped_; }
   /// If one of these parameters is the optimizer's, the next step updates nothing.
   void skip_if_holding(const std::vector<at::Tensor>& parameters);

@@ -4,7 +4,7 @@
 #include <torch/types.h>
 
 #include "muster/base/error.h"
-#include "parts.h"
+#include "session.h"
 
 namespace muster::runtime {
 namespace {
@@ -33,7 +33,7 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 
 }  // namespace
 
-std::function<int()> Parts::scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
+std::function<int()> Session::scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
   if (!options_.step_scheduler_with_optimizer) return [] { return 1; };
   return [optimizers = std::move(optimizers), accumulation = accumulation_] {
     if (!accumulation->sync() || std::any_of(optimizers.begin(), optimizers.end(), skipped)) return 0;
@@ -41,7 +41,7 @@ std::function<int()> Parts::scheduler_turns(std::vector<std::weak_ptr<PreparedOp
   };
 }
 
-Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
+Scheduler Session::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
   require_launched();
   std::vector<std::weak_ptr<PreparedOptimizer>> linked;
   for (const auto& entry : *optimizers_)
@@ -57,7 +57,7 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> sc
       nullptr, saves_.add(std::make_shared<SavedScheduler>(scheduler)));
 }
 
-Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
+Scheduler Session::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
   require_launched();
   return Scheduler(
       nullptr,
@@ -69,11 +69,11 @@ Scheduler Parts::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlate
       saves_.add(std::make_shared<SavedScheduler>()));
 }
 
-Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
-  return parts.prepare_scheduler(std::move(scheduler));
+Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
+  return session.prepare_scheduler(std::move(scheduler));
 }
-Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
-  return parts.prepare_scheduler(std::move(scheduler));
+Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
+  return session.prepare_scheduler(std::move(scheduler));
 }
 
 }  // namespace muster::runtime

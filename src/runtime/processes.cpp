@@ -7,21 +7,21 @@
 
 #include "muster/runtime/gathering.h"
 #include "muster/strategy/agreement.h"
-#include "parts.h"
+#include "session.h"
 
 namespace muster::runtime {
 
-void Processes::launch() { parts_->launch(); }
-int Processes::rank() const { return parts_->cluster().rank; }
-int Processes::local_rank() const { return parts_->cluster().local_rank; }
-int Processes::node_rank() const { return parts_->cluster().node_rank; }
-int Processes::world_size() const { return parts_->cluster().world_size; }
-c10::Device Processes::device() const { return parts_->device(); }
-const comm::Communicator& Processes::group() const { return parts_->group(); }
+void Processes::launch() { session_->launch(); }
+int Processes::rank() const { return session_->cluster().rank; }
+int Processes::local_rank() const { return session_->cluster().local_rank; }
+int Processes::node_rank() const { return session_->cluster().node_rank; }
+int Processes::world_size() const { return session_->cluster().world_size; }
+c10::Device Processes::device() const { return session_->device(); }
+const comm::Communicator& Processes::group() const { return session_->group(); }
 void Processes::barrier() const { group().barrier(); }
 
-bool Processes::is_turn(const Parts& parts, const Turn& turn) {
-  const auto& cluster = parts.cluster();
+bool Processes::is_turn(const Session& session, const Turn& turn) {
+  const auto& cluster = session.cluster();
   if (cluster.world_size == 1) return true;
   switch (turn.kind) {
     case Turn::Kind::main: return cluster.rank == 0;
@@ -38,21 +38,21 @@ void Processes::print_line(const std::string& line) {
   std::fflush(stdout);
 }
 
-void Processes::set_trigger() { parts_->flags().trigger = true; }
+void Processes::set_trigger() { session_->flags().trigger = true; }
 
 bool Processes::check_trigger() {
-  const bool any = strategy::any_rank(group(), "check_trigger", parts_->flags().trigger);
-  if (any) parts_->flags().trigger = false;
+  const bool any = strategy::any_rank(group(), "check_trigger", session_->flags().trigger);
+  if (any) session_->flags().trigger = false;
   return any;
 }
 
 void Processes::catch_signals() {
-  auto& watch = parts_->flags().signals;
+  auto& watch = session_->flags().signals;
   if (!watch) watch = std::make_unique<SignalWatch>(std::vector<int>{SIGTERM, SIGUSR1});
 }
 
 int Processes::signal_received() {
-  auto& flags = parts_->flags();
+  auto& flags = session_->flags();
   strategy::Agreement agreement(group(), "signal_received");
   agreement.ask(flags.signals ? flags.signals->received() : 0, comm::ReduceOp::max);
   agreement.settle();
@@ -65,12 +65,13 @@ TrialGroup Processes::trial_group() {
   std::vector<int> ranks(static_cast<size_t>(whole.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   // What a try leaves behind on a rank that ran out of memory must not end the group of the program.
-  return {
-      [parts = parts_, whole, ranks] { parts->use_group(whole.as_library("a try of a batch size").subgroup(ranks)); },
-      [parts = parts_] { parts->group().abort("another rank gave up this batch size"); },
-      [parts = parts_, whole] { parts->use_group(whole); }};
+  return {[session = session_, whole, ranks] {
+            session->use_group(whole.as_library("a try of a batch size").subgroup(ranks));
+          },
+          [session = session_] { session->group().abort("another rank gave up this batch size"); },
+          [session = session_, whole] { session->use_group(whole); }};
 }
 
-std::optional<StepRows> Gathering::step_rows(const Parts& parts) { return parts.step_rows(); }
+std::optional<StepRows> Gathering::step_rows(const Session& session) { return session.step_rows(); }
 
 }  // namespace muster::runtime

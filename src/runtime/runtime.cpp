@@ -3,40 +3,40 @@
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/optim/clip.h"
-#include "parts.h"
+#include "session.h"
 #include "weight_stream.h"
 
 namespace muster {
 
-Runtime::Runtime(const RuntimeOptions& options) : Saving(std::make_shared<runtime::Parts>(options)) {}
+Runtime::Runtime(const RuntimeOptions& options) : Saving(std::make_shared<runtime::Session>(options)) {}
 Runtime::~Runtime() {
-  if (parts_) parts_->leave_group();
+  if (session_) session_->leave_group();
 }
 Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;
 
 void Runtime::backward(const at::Tensor& loss, BackwardOptions options) {
-  parts_->backward(loss, options.retain_graph);
+  session_->backward(loss, options.retain_graph);
 }
 
-std::shared_ptr<runtime::Accumulation> Runtime::next_micro_batch() { return parts_->next_micro_batch(); }
-bool Runtime::sync_gradients() const { return parts_->accumulation()->sync(); }
-int Runtime::gradient_accumulation_steps() const { return parts_->accumulation()->num_steps(); }
-void Runtime::set_gradient_accumulation_steps(int steps) { parts_->accumulation()->set_num_steps(steps); }
+std::shared_ptr<runtime::Accumulation> Runtime::next_micro_batch() { return session_->next_micro_batch(); }
+bool Runtime::sync_gradients() const { return session_->accumulation()->sync(); }
+int Runtime::gradient_accumulation_steps() const { return session_->accumulation()->num_steps(); }
+void Runtime::set_gradient_accumulation_steps(int steps) { session_->accumulation()->set_num_steps(steps); }
 
 precision::AutocastScope Runtime::autocast(AutocastOptions options) const {
-  return precision::AutocastScope(parts_->precision(), parts_->device().type(), options);
+  return precision::AutocastScope(session_->precision(), session_->device().type(), options);
 }
 
-void Runtime::unscale_gradients() { parts_->unscale_gradients(nullptr); }
+void Runtime::unscale_gradients() { session_->unscale_gradients(nullptr); }
 void Runtime::unscale_gradients(const Optimizer& optimizer) {
-  optimizer.prepared()->meet_other_ranks();
+  optimizer.prepared()->join_other_ranks();
   optimizer.prepared()->unscale();
 }
-bool Runtime::optimizer_step_was_skipped() const { return parts_->optimizer_step_was_skipped(); }
+bool Runtime::optimizer_step_was_skipped() const { return session_->optimizer_step_was_skipped(); }
 
 double Runtime::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
-  return parts_->clip_grad_norm(parameters, max_norm, options);
+  return session_->clip_grad_norm(parameters, max_norm, options);
 }
 
 std::vector<double> Runtime::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
@@ -49,7 +49,7 @@ std::vector<double> Runtime::clip_grad_norm_(const Optimizer& optimizer, const P
 }
 
 void Runtime::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  parts_->clip_grad_value(parameters, clip_value);
+  session_->clip_grad_value(parameters, clip_value);
 }
 
 double Runtime::clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options) {
@@ -65,17 +65,17 @@ double Runtime::clip_gradients_of(const Optimizer& optimizer, const ClipGradient
   return 0;
 }
 
-void Runtime::set_seed(uint64_t seed, bool per_rank) { parts_->set_seed(seed, per_rank); }
-const std::shared_ptr<Trace>& Runtime::trace() const { return parts_->trace(); }
-std::string Runtime::plan() const { return parts_->plan(); }
+void Runtime::set_seed(uint64_t seed, bool per_rank) { session_->set_seed(seed, per_rank); }
+const std::shared_ptr<Trace>& Runtime::trace() const { return session_->trace(); }
+std::string Runtime::plan() const { return session_->plan(); }
 
 void Runtime::run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                          const UnevenInputsOptions& options) {
-  parts_->join_uneven_inputs(std::move(models), f, options);
+  session_->join_uneven_inputs(std::move(models), f, options);
 }
 
-void Runtime::forget_freed() { parts_->forget_freed(); }
-const std::vector<std::shared_ptr<Callback>>& Runtime::callbacks() const { return parts_->callbacks(); }
+void Runtime::forget_freed() { session_->forget_freed(); }
+const std::vector<std::shared_ptr<Callback>>& Runtime::callbacks() const { return session_->callbacks(); }
 
 void Runtime::write_model(const runtime::PreparedModel& model, const std::filesystem::path& folder,
                           const SaveWeightsOptions& options) const {

@@ -13,7 +13,7 @@
 #include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/runtime/process_control.h"
-#include "parts.h"
+#include "session.h"
 
 namespace muster::runtime {
 namespace {
@@ -100,13 +100,13 @@ State filtered(State state, const std::function<bool(const std::string&, const S
 }  // namespace
 
 fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& options) {
-  auto& saves = parts_->saves();
+  auto& saves = session_->saves();
   wait_for_save();
-  const auto& project = parts_->project();
+  const auto& project = session_->project();
   const WriteCheckpointOptions how{
       .durability = options.durability, .numbered = folder.empty(), .total_limit = project.total_limit};
   const auto where = folder.empty() ? numbered_folder(project) : folder;
-  auto job = save_job(parts_->job());
+  auto job = save_job(session_->job());
   call_hooks(*saves.before_save, job.shared, where);
   if (!options.asynchronous) return write_checkpoint(job, where, group(), how);
   if (!saves.writer || saves.writer_options != how) {
@@ -117,32 +117,32 @@ fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& opti
   return where;
 }
 
-fs::path Saving::wait_for_save() { return parts_->saves().writer ? parts_->saves().writer->wait() : fs::path(); }
+fs::path Saving::wait_for_save() { return session_->saves().writer ? session_->saves().writer->wait() : fs::path(); }
 
 void Saving::load_state(const fs::path& folder, const LoadStateOptions& options) {
-  auto& saves = parts_->saves();
+  auto& saves = session_->saves();
   wait_for_save();
   AtomicLoad load;
   std::vector<std::string> notes;
-  const auto where = folder.empty() ? latest_of_all(group(), numbered_folder(parts_->project())) : folder;
-  const auto checkpoint = opened_alike(group(), where, parts_->cluster());
+  const auto where = folder.empty() ? latest_of_all(group(), numbered_folder(session_->project())) : folder;
+  const auto checkpoint = opened_alike(group(), where, session_->cluster());
   together(group(), load, [&] {
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
-    notes = load_job(parts_->job(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict}, load);
+    notes = load_job(session_->job(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict}, load);
   });
-  const auto loaders = parts_->job().loaders;
+  const auto loaders = session_->job().loaders;
   saves.epochs_done = loaders.empty() ? 0 : loaders.front()->epoch();
   for (const auto& note : notes) log::warning("load_state: " + note);
 }
 
 HookHandle Saving::register_save_state_pre_hook(Saves::Hook hook) {
-  return add_hook(parts_->saves().before_save, std::move(hook));
+  return add_hook(session_->saves().before_save, std::move(hook));
 }
 HookHandle Saving::register_load_state_pre_hook(Saves::Hook hook) {
-  return add_hook(parts_->saves().before_load, std::move(hook));
+  return add_hook(session_->saves().before_load, std::move(hook));
 }
-void Saving::keep_object(SavedItem object) { parts_->saves().objects.push_back(std::move(object)); }
+void Saving::keep_object(SavedItem object) { session_->saves().objects.push_back(std::move(object)); }
 
 void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {
   wait_for_save();
@@ -163,7 +163,7 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   wait_for_save();
   AtomicLoad load;
   State rest = State::Map{};
-  const auto checkpoint = opened_alike(group(), folder, parts_->cluster());
+  const auto checkpoint = opened_alike(group(), folder, session_->cluster());
   together(group(), load, [&] {
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) {
@@ -181,7 +181,7 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
 }
 
 int64_t Saving::first_epoch(int64_t count) {
-  auto& left = parts_->saves().epochs_done;
+  auto& left = session_->saves().epochs_done;
   const auto first = std::min(left, std::max<int64_t>(count, 0));
   left -= first;
   return first;

@@ -5,12 +5,12 @@
 
 #include "muster/parallel/join.h"
 #include "muster/runtime/objects.h"
-#include "parts.h"
+#include "session.h"
 #include "sliced_state.h"
 
 namespace muster::runtime {
 
-void Parts::share_training_states(int rank) {
+void Session::broadcast_training_states(int rank) {
   const bool own = group_.rank() == rank;
   const auto follow = [&](const State& mine, const auto& load) {
     const auto state =
@@ -28,8 +28,8 @@ void Parts::share_training_states(int rank) {
       follow(scheduler->save_state(), [&](const State& state) { scheduler->load_state(state); });
 }
 
-void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,
-                               const std::function<void()>& f, const UnevenInputsOptions& options) {
+void Session::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,
+                                 const std::function<void()>& f, const UnevenInputsOptions& options) {
   require_launched();
   if (models.empty())
     for (const auto& model : registry_->models()) models.push_back(model->managed);
@@ -46,7 +46,7 @@ void Parts::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedMode
   };
   parallel::join_uneven_inputs(group_, models, batches,
                                {.divide_by_initial_world_size = options.divide_by_initial_world_size},
-                               [this](int last_rank) { share_training_states(last_rank); });
+                               [this](int last_rank) { broadcast_training_states(last_rank); });
 }
 
 }  // namespace muster::runtime

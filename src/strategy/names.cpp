@@ -17,7 +17,7 @@ constexpr std::string_view kStaysOnDevice =
 constexpr std::string_view kNoModelParallel =
     "the layers of a model are not cut over ranks; 'fsdp' cuts the memory they need";
 
-/// The one place that knows the originals' names.
+/// Maps the names that Accelerate, Lightning and PyTorch use to ours.
 constexpr StrategyAlias kAliases[] = {
     // Lightning
     {.name = "ddp_find_unused_parameters_false", .means = "ddp"},
@@ -68,7 +68,7 @@ std::string_view fitting_name(const FSDP& options) {
 std::string known_names() {
   std::string known;
   for (const auto name : Strategy::kNames) known += (known.empty() ? "" : ", ") + std::string(name);
-  known += "; names of the originals are understood, too:";
+  known += "; the names of Accelerate, Lightning and PyTorch are accepted too:";
   for (const auto& alias : kAliases)
     if (!alias.means.empty()) known += " " + std::string(alias.name);
   return known;

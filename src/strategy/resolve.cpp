@@ -4,7 +4,7 @@
 #include <string>
 
 #include "muster/base/error.h"
-#include "muster/strategy/wishes.h"
+#include "muster/strategy/launch_check.h"
 #include "strategy/sharded_fields.h"
 
 namespace muster::strategy {
@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kSharding = "option 'fsdp' of the launcher";
 
 /// "a=1,b=x,y" is a: "1" and b: "x,y".
-FieldTexts split_wish(const std::string& text) {
+FieldTexts split_fields(const std::string& text) {
   FieldTexts texts;
   std::string name;
   for (size_t begin = 0; begin <= text.size();) {
@@ -57,17 +57,17 @@ const ShardedField* own_field(const std::string& name) {
                                  " names; known: " + known);
 }
 
-/// The originals' fields first, so that our own names count more.
+/// Python's fields first, so that our own names take precedence.
 FieldTexts translated(const FieldTexts& texts) {
   FieldTexts ours;
   for (const auto& field : foreign_fields())
     if (const auto found = texts.find(std::string(field.name)); found != texts.end())
       field.take(found->second, texts, ours);
   for (const auto& [name, found] : texts) {
-    const bool foreign = std::any_of(foreign_fields().begin(), foreign_fields().end(),
-                                     [&](const ForeignField& field) { return field.name == name; });
-    if (!own_field(name) && !foreign) refuse_unknown(name);
-    if (own_field(name) && !foreign) ours[name] = found;
+    const bool python = std::any_of(foreign_fields().begin(), foreign_fields().end(),
+                                    [&](const ForeignField& field) { return field.name == name; });
+    if (!own_field(name) && !python) refuse_unknown(name);
+    if (own_field(name) && !python) ours[name] = found;
   }
   return ours;
 }
@@ -76,14 +76,14 @@ void follow(const FieldTexts& texts, FSDP& options) {
   const FSDP defaults;
   for (const auto& [name, found] : texts) {
     const auto& field = *own_field(name);
-    auto wished = options;
-    if (const auto wanted = field.read(wished, found.text); !wanted.empty())
+    auto requested = options;
+    if (const auto wanted = field.read(requested, found.text); !wanted.empty())
       options::refuse(field.description, found, wanted);
-    const auto told = field.write(options), asked = field.write(wished);
-    if (told != asked && told != field.write(defaults))
-      throw ConfigError("MU171", "the program asks for " + name + " '" + told + "' and the launcher, by the " +
+    const auto in_code = field.write(options), asked = field.write(requested);
+    if (in_code != asked && in_code != field.write(defaults))
+      throw ConfigError("MU171", "the program asks for " + name + " '" + in_code + "' and the launcher, by the " +
                                      found.place + ", for '" + asked + "'; drop one of them");
-    options = std::move(wished);
+    options = std::move(requested);
   }
 }
 
@@ -97,18 +97,18 @@ FieldTexts implied(const FSDP& options, const std::string& place) {
   return texts;
 }
 
-Strategy by_name(const Strategy& told, const std::optional<std::string>& name) {
-  if (!name) return told;
-  const auto wished = Strategy::parse(*name);
-  if (told.name() == "auto") return wished;
-  if (wished.name() == "auto") return told;
-  if (told.name() != wished.name())
-    throw ConfigError("MU171", "the program asks for '" + std::string(told.name()) +
+Strategy by_name(const Strategy& in_code, const std::optional<std::string>& name) {
+  if (!name) return in_code;
+  const auto requested = Strategy::parse(*name);
+  if (in_code.name() == "auto") return requested;
+  if (requested.name() == "auto") return in_code;
+  if (in_code.name() != requested.name())
+    throw ConfigError("MU171", "the program asks for '" + std::string(in_code.name()) +
                                    "' and the launcher, by the variable MUSTER_STRATEGY, for '" + *name +
                                    "'; drop one of them");
-  if (!told.sharding()) return told;
-  auto options = *told.sharding();
-  auto texts = implied(*wished.sharding(), "strategy " + *name);
+  if (!in_code.sharding()) return in_code;
+  auto options = *in_code.sharding();
+  auto texts = implied(*requested.sharding(), "strategy " + *name);
   if (options.shard_group_size != 0) texts.erase("shard_group_size");  // the name asks for groups, not for their size
   follow(texts, options);
   return options;
@@ -121,28 +121,29 @@ bool wants_fsdp(const Environment& variables) {
 
 }  // namespace
 
-Strategy resolve_strategy(const Strategy& told, const StrategyWish& wish, const Environment& variables) {
-  auto strategy = by_name(told, wish.name);
-  const bool asked = wish.sharding && !wish.sharding->empty();
+Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& request, const Environment& variables) {
+  auto strategy = by_name(in_code, request.name);
+  const bool asked = request.sharding && !request.sharding->empty();
   if (strategy.name() == "auto" && (asked || wants_fsdp(variables))) strategy = "fsdp";
   if (!strategy.sharding()) {
     if (asked)
-      throw ConfigError("MU171", "the " + std::string(kSharding) + " is '" + *wish.sharding + "' and the strategy '" +
-                                     std::string(strategy.name()) + "', which shards nothing; drop one of them");
+      throw ConfigError("MU171", "the " + std::string(kSharding) + " is '" + *request.sharding +
+                                     "' and the strategy '" + std::string(strategy.name()) +
+                                     "', which shards nothing; drop one of them");
     return strategy;
   }
   auto texts = translated(of_variables(variables));
   if (asked)
-    for (auto& [name, found] : translated(split_wish(*wish.sharding))) texts[name] = found;
+    for (auto& [name, found] : translated(split_fields(*request.sharding))) texts[name] = found;
   auto options = *strategy.sharding();
   follow(texts, options);
   return options;
 }
 
-void check_wishes(const std::string& name, const std::string& sharding) {
-  const auto wished = name.empty() ? Strategy("auto") : Strategy::parse(name);
+void check_launch_options(const std::string& name, const std::string& sharding) {
+  const auto requested = name.empty() ? Strategy("auto") : Strategy::parse(name);
   // The options are read by themselves: what they say beside the name's own may be what the program says, too.
-  resolve_strategy(wished.sharding() ? Strategy("fsdp") : wished, {.name = {}, .sharding = sharding}, {});
+  resolve_strategy(requested.sharding() ? Strategy("fsdp") : requested, {.name = {}, .sharding = sharding}, {});
 }
 
 }  // namespace muster::strategy

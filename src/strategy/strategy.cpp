@@ -82,26 +82,26 @@ bool changes_dtypes(const FSDP& options) {
 }
 
 template <class Options>
-Options options_of(const Strategy& wish) {
-  if (const auto* given = std::get_if<Options>(&wish.options())) return *given;
+Options options_of(const Strategy& strategy) {
+  if (const auto* given = std::get_if<Options>(&strategy.options())) return *given;
   return {};
 }
 
 }  // namespace
 
-std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size, int ranks_per_node) {
-  const bool shards = wish.sharding() && wish.sharding()->stage != ShardStage::none;
-  if (world_size == 1 && !(shards && changes_dtypes(*wish.sharding())))
+std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& strategy, int world_size, int ranks_per_node) {
+  const bool shards = strategy.sharding() && strategy.sharding()->stage != ShardStage::none;
+  if (world_size == 1 && !(shards && changes_dtypes(*strategy.sharding())))
     return std::make_unique<SingleStrategy>(
-        "a world of one needs no communication (asked for: " + std::string(wish.name()) + ")");
+        "a world of one needs no communication (asked for: " + std::string(strategy.name()) + ")");
   if (shards) {
-    const auto& options = *wish.sharding();
-    return std::make_unique<FsdpStrategy>(wish.name(), options,
+    const auto& options = *strategy.sharding();
+    return std::make_unique<FsdpStrategy>(strategy.name(), options,
                                           world_size == 1 ? 1 : group_size_of(options, world_size, ranks_per_node));
   }
-  auto options = options_of<DDP>(wish);
-  if (wish.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
-  return std::make_unique<DdpStrategy>(options, wish.name() == "auto" ? "auto: more than one rank" : "asked for");
+  auto options = options_of<DDP>(strategy);
+  if (strategy.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
+  return std::make_unique<DdpStrategy>(options, strategy.name() == "auto" ? "auto: more than one rank" : "asked for");
 }
 
 }  // namespace strategy

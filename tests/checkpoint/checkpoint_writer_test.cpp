@@ -2,7 +2,7 @@
 #include <torch/torch.h>
 
 #include "checkpoint/checkpoint_cases.h"
-#include "checkpoint/rank_parts.h"
+#include "checkpoint/rank_save_plan.h"
 #include "format/checks.h"
 #include "muster/comm/thread_world.h"
 #include "muster/testing/gtest.h"

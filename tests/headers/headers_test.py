@@ -84,7 +84,7 @@ def check(root, stamps, compiler, torch_free, torch_flags):
     headers = sorted(path.relative_to(include) for path in (include / "muster").rglob("*.h"))
     heavy = {}
     for header in headers:
-        if header.parts[1] not in torch_free and header.name not in ("options.h", "wishes.h"):
+        if header.parts[1] not in torch_free and header.name not in ("options.h", "launch_check.h"):
             names = reached(header, include, set())
             heavy[header] = next((name for name in SHARED if name in names), None)
     stamps.mkdir(parents=True, exist_ok=True)

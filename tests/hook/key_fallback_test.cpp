@@ -13,20 +13,20 @@
 namespace muster::hook {
 namespace {
 
-/// Fills the one storage from a copy of its values at the first touch.
+/// Fills the one storage from a copy of its values at the first access.
 class Recorder : public StorageWatcher {
  public:
-  void before_touch(const Touch& touch) override {
+  void before_access(const StorageAccess& access) override {
     std::scoped_lock lock(mutex);
     if (refuse) throw UsageError("MU161", "refused");
-    seen.push_back(std::string(touch.op) + (touch.writes ? "!" : ""));
+    seen.push_back(std::string(access.op) + (access.writes ? "!" : ""));
     if (!storage->filled()) {
       ++fills;
       storage->fill(values.clone().storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, at::kCPU)));
     }
     ++running;
   }
-  void after_touch(int64_t) noexcept override { --running; }
+  void after_access(int64_t) noexcept override { --running; }
 
   std::mutex mutex;
   WatchedStorage* storage = nullptr;
@@ -67,7 +67,7 @@ TEST_F(KeyFallback, ForwardAndBackwardFillWhatWasDropped) {
   EXPECT_EQ(recorder->seen, (std::vector<std::string>{"aten::addmm", "aten::addmm"}));
   EXPECT_EQ(recorder->running, 0);
 
-  storage->drop();
+  storage->free();
   auto want_x = torch::autograd::grad({want}, {x, plain->weight, plain->bias});
   auto got_x = torch::autograd::grad({got}, {x, linear->weight, linear->bias});
   EXPECT_EQ(recorder->fills, 2);
@@ -109,7 +109,7 @@ TEST_F(KeyFallback, WritesAreTold) {
 TEST_F(KeyFallback, PointersOfDroppedMemoryThrow) {
   linear->weight.sum();
   EXPECT_EQ(linear->weight.const_data_ptr<float>()[1], plain->weight.const_data_ptr<float>()[1]);
-  storage->drop();
+  storage->free();
   EXPECT_THROW(linear->weight.const_data_ptr<float>(), c10::Error);
   EXPECT_THROW((linear->weight.accessor<float, 2>()), c10::Error);
 }
@@ -117,7 +117,7 @@ TEST_F(KeyFallback, PointersOfDroppedMemoryThrow) {
 TEST_F(KeyFallback, ARefusalComesOutOfTheOperatorAndLeavesItUsable) {
   auto x = torch::randn({3, 8}, torch::requires_grad());
   auto y = linear(x).sum();
-  storage->drop();
+  storage->free();
   recorder->refuse = true;
   EXPECT_THROW(linear(x), UsageError);
   EXPECT_THROW(y.backward({}, true), UsageError);
@@ -127,7 +127,7 @@ TEST_F(KeyFallback, ARefusalComesOutOfTheOperatorAndLeavesItUsable) {
   EXPECT_TRUE(linear->weight.grad().defined());
 }
 
-TEST_F(KeyFallback, AnOperatorThatThrowsEndsItsTouch) {
+TEST_F(KeyFallback, AnOperatorThatThrowsEndsItsAccess) {
   EXPECT_THROW(linear(torch::randn({3, 5})), c10::Error);
   EXPECT_EQ(recorder->running, 0);
 }

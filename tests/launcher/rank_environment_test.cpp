@@ -54,7 +54,7 @@ TEST(RankEnvironment, CoresAreSharedOutUnlessTold) {
   EXPECT_EQ(rank_environment({}, job, 0).find("OMP_NUM_THREADS"), "1");
 }
 
-TEST(RankEnvironment, WishesAndDevicesArePassedAndOtherLaunchersForgotten) {
+TEST(RankEnvironment, RequestsAndDevicesArePassedAndOtherLaunchersRemoved) {
   Job job = job_of_two_nodes();
   job.accelerator = "cuda";
   job.device_indices = {4, 2, 6};

@@ -106,7 +106,7 @@ TEST(Reducer, BuffersComeFromRankZeroInOneMessage) {
     forward();
     EXPECT_EQ(trace.count("broadcast"), before_evaluation);
     net.norm->running_mean.add_(group.rank());
-    reducer.share_buffers();
+    reducer.broadcast_buffers();
     EXPECT_TRUE(is_that_of_rank_zero());
 
     Cnn local;
@@ -114,7 +114,7 @@ TEST(Reducer, BuffersComeFromRankZeroInOneMessage) {
     Reducer without(local, group, {.broadcast_buffers = false});
     const auto before = trace.count("broadcast");
     backward(without, loss_of(run(without, local, draw_part(local, 4, 0, group.rank(), at::kFloat))));
-    without.share_buffers();
+    without.broadcast_buffers();
     EXPECT_EQ(trace.count("broadcast"), before);
   });
 }

@@ -201,7 +201,7 @@ TEST(ShardedCosts, GathersTheNextUnitAheadAndMoreUnderALimit) {
       EXPECT_EQ(seen[3], std::min(most, 3) * unit);
       EXPECT_EQ(seen[5], unit);  // nothing comes after the last one
       EXPECT_LE(model.figures().peak_gathered_bytes, (most + 1) * unit);
-      EXPECT_EQ(model.figures().gathers, 24);  // no hint was in vain
+      EXPECT_EQ(model.figures().gathers, 24);  // no prefetch was in vain
     }
   });
 }

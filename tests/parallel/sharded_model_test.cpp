@@ -188,7 +188,7 @@ std::string refusal(F&& f, std::initializer_list<const char*> words) {
   return "nothing thrown";
 }
 
-TEST(ShardedModel, TouchingParametersOutsideIsRefusedByName) {  // MU153 MU161 MU162 MU163 MU167
+TEST(ShardedModel, AccessToParametersOutsideIsRefusedByName) {  // MU153 MU161 MU162 MU163 MU167
   on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net();
     torch::optim::AdamW adam(net->parameters(), adamw());

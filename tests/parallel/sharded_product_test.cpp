@@ -130,7 +130,7 @@ class Split {
       }
       if (setting_.sync_each || m + 1 == setting_.micro) {
         add_in_rank_order(sums);
-        share_buffers();
+        broadcast_buffers();
       }
     }
     at::NoGradGuard no_grad;
@@ -143,7 +143,7 @@ class Split {
   const torch::nn::Module& module() const { return *ranks_[0]; }
 
  private:
-  void share_buffers() {
+  void broadcast_buffers() {
     const auto first = ranks_[0]->buffers();
     for (const auto& rank : ranks_)
       for (size_t i = 0; i < first.size(); ++i) rank->buffers()[i].set_data(first[i].clone());

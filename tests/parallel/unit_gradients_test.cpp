@@ -27,7 +27,7 @@ struct GradientFixture {
 
   void reduce() {
     gradients.start_reduction(kTag);
-    gradients.settle();
+    gradients.wait();
   }
   /// All ranks' parts of parameter i, one after another.
   Tensor whole(size_t i) {

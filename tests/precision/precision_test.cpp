@@ -11,7 +11,7 @@
 namespace muster::precision {
 namespace {
 
-TEST(Precision, KnowsTheWordsOfBothOriginals) {
+TEST(Precision, KnowsTheWordsOfAccelerateAndLightning) {
   EXPECT_EQ(Precision::parse("no"), Precision("32-true"));
   EXPECT_EQ(Precision::parse("bf16"), Precision("bf16-mixed"));
   EXPECT_EQ(Precision::parse("64").name(), "64-true");

@@ -62,7 +62,7 @@ class Tree:
 
 
 def is_options(name):
-    return name.endswith(("/options.h", "/wishes.h"))
+    return name.endswith(("/options.h", "/launch_check.h"))
 
 
 def found_something(tree):
@@ -277,7 +277,7 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
                                 {"apps/muster/main.cpp": '#include "muster/tree/visit.h"\n'}],
     private_headers_stay_inside: [{"src/tree/a.cpp": '#include "base/inner.h"\n'}, {"apps/muster/main.cpp": '#include "base/inner.h"\n'}],
     options_include_only_base: [{"include/muster/tree/options.h": "#pragma once\n#include <ATen/core/Tensor.h>\n"},
-                                {"include/muster/tree/wishes.h": "#pragma once\n#include <ATen/core/Tensor.h>\n"},
+                                {"include/muster/tree/launch_check.h": "#pragma once\n#include <ATen/core/Tensor.h>\n"},
                                 {"include/muster/tree/options.h": '#pragma once\n#include "muster/face.h"\n'}],
     torch_free_rooms_stay_free: [{"src/base/a.cpp": "#include <c10/core/Device.h>\n"}, {"apps/muster/main.cpp": "#include <torch/torch.h>\n"}],
     public_headers_stay_light: [{"include/muster/face.h": "#pragma once\n#include <torch/torch.h>\n"},

@@ -180,7 +180,7 @@ TEST(Ranks, NoSyncKeepsGradientsLocalAndTheNextBackwardSums) {
   });
 }
 
-TEST(Launcher, AWishFillsADefaultAndMustNotContradict) {
+TEST(Launcher, ARequestFillsADefaultAndMustNotContradict) {
   setenv("MUSTER_PRECISION", "bf16-true", 1);
   Fabric follows;
   auto model = follows.setup(Net());
@@ -192,8 +192,8 @@ TEST(Launcher, AWishFillsADefaultAndMustNotContradict) {
 TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
   as_ranks(2, [] {
     EXPECT_EQ(Accelerator({.timeout_seconds = 30}).group().timeout(), std::chrono::seconds(30));
-    for (const char* no_wish : {"", "0"}) {
-      setenv("MUSTER_TIMEOUT", no_wish, 1);
+    for (const char* unset : {"", "0"}) {
+      setenv("MUSTER_TIMEOUT", unset, 1);
       EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(600));
     }
     setenv("MUSTER_TIMEOUT", "20", 1);

@@ -264,7 +264,7 @@ class Rank {
   }
   void clip() {
     const auto parameters = net_->parameters();
-    optimizer_->meet_other_ranks(&parameters);
+    optimizer_->join_other_ranks(&parameters);
     optimizer_->unscale();
     const double norm = gradient_norm(*registry_, parameters, 2);
     if (std::isfinite(norm) && norm > kMaxNorm)

@@ -23,7 +23,7 @@ std::vector<int64_t> members(const comm::Communicator& group, int rank) {
 
 using Members = std::vector<int64_t>;
 
-TEST(DeviceMesh, HasAGroupForEachAxis) {
+TEST(DeviceMesh, HasAGroupForEachMeshDim) {
   run_threads(6, 1, [](comm::Communicator world) {
     const DeviceMesh mesh(world, {{"replicate", 2}, {"shard", 3}});
     const int rank = world.rank();
@@ -39,7 +39,7 @@ TEST(DeviceMesh, HasAGroupForEachAxis) {
   });
 }
 
-TEST(DeviceMesh, OneAxisTakesWhatTheOthersLeave) {
+TEST(DeviceMesh, OneMeshDimTakesWhatTheOthersLeave) {
   run_threads(4, 2, [](comm::Communicator world) {
     const DeviceMesh mesh(world, {{"replicate", 0}, {"shard", 2}});
     EXPECT_EQ(mesh.size("replicate"), 2);
@@ -51,7 +51,7 @@ TEST(DeviceMesh, OneAxisTakesWhatTheOthersLeave) {
   });
 }
 
-TEST(DeviceMesh, SlicesAndJoinsAxes) {
+TEST(DeviceMesh, SlicesAndFlattensMeshDims) {
   run_threads(8, 3, [](comm::Communicator world) {
     const DeviceMesh mesh(world, {{"a", 2}, {"b", 2}, {"c", 2}});
     const int rank = world.rank(), a = rank / 4, b = rank / 2 % 2, c = rank % 2;
@@ -60,12 +60,12 @@ TEST(DeviceMesh, SlicesAndJoinsAxes) {
     EXPECT_EQ(slice.coordinate("c"), c);
     EXPECT_EQ(members(slice.group("a"), rank), (Members{b * 2 + c, 4 + b * 2 + c}));
     EXPECT_EQ(slice.rank_at({1, 0}), 4 + b * 2);
-    const auto joined = mesh.join({"b", "c"}, "bc");
+    const auto joined = mesh.flatten({"b", "c"}, "bc");
     EXPECT_EQ(joined.describe(), "a 2 x bc 4");
     EXPECT_EQ(members(joined.group("bc"), rank), (Members{a * 4, a * 4 + 1, a * 4 + 2, a * 4 + 3}));
-    EXPECT_EQ(testing::thrown_id([&] { mesh.join({"a", "c"}, "ac"); }), "MU094");
-    EXPECT_EQ(testing::thrown_id([&] { mesh.join({"c", "b"}, "cb"); }), "MU094");
-    EXPECT_EQ(testing::thrown_id([&] { slice.join({"a", "c"}, "ac"); }), "MU094");
+    EXPECT_EQ(testing::thrown_id([&] { mesh.flatten({"a", "c"}, "ac"); }), "MU094");
+    EXPECT_EQ(testing::thrown_id([&] { mesh.flatten({"c", "b"}, "cb"); }), "MU094");
+    EXPECT_EQ(testing::thrown_id([&] { slice.flatten({"a", "c"}, "ac"); }), "MU094");
     EXPECT_EQ(testing::thrown_id([&] { mesh.slice({"a", "a"}); }), "MU091");
   });
 }
@@ -75,7 +75,7 @@ TEST(DeviceMesh, RefusesWhatDoesNotFit) {
   EXPECT_EQ(testing::thrown_id([&] { DeviceMesh(alone, {{"a", 2}}); }), "MU090");
   EXPECT_EQ(testing::thrown_id([&] { DeviceMesh(alone, {{"a", 0}, {"b", 2}}); }), "MU090");
   EXPECT_EQ(testing::thrown_id([&] { DeviceMesh(alone, {{"a", 0}, {"b", 0}}); }), "MU090");
-  for (const auto& bad : std::vector<std::vector<MeshAxis>>{{}, {{"", 1}}, {{"a", 1}, {"a", 1}}, {{"a", -1}}})
+  for (const auto& bad : std::vector<std::vector<MeshDim>>{{}, {{"", 1}}, {{"a", 1}, {"a", 1}}, {{"a", -1}}})
     EXPECT_EQ(testing::thrown_id([&] { DeviceMesh(alone, bad); }), "MU091");
   const DeviceMesh mesh(alone, {{"replicate", 1}, {"shard", 1}});
   const auto unknown = testing::thrown([&] { mesh.group("data"); });

@@ -24,7 +24,7 @@ TEST(StrategyNames, OursSayWhatIsCut) {
     EXPECT_EQ(Strategy(whole).sharding(), nullptr) << whole;
 }
 
-TEST(StrategyNames, OfTheOriginalsMeanOurs) {
+TEST(StrategyNames, OfPythonMeanOurs) {
   struct {
     const char *name, *ours;
     bool reshard;

@@ -18,7 +18,7 @@ FSDP resolved(const Strategy& told, const std::string& sharding, const Environme
   return *resolve_strategy(told, {.sharding = sharding}, variables).sharding();
 }
 
-TEST(Resolve, AWishFillsWhatTheProgramLeft) {
+TEST(Resolve, ARequestFillsWhatTheProgramLeft) {
   EXPECT_EQ(resolve_strategy("auto", {}, {}).name(), "auto");
   EXPECT_EQ(resolve_strategy("auto", {.name = "zero1"}, {}).name(), "zero1");
   EXPECT_EQ(resolve_strategy("ddp", {.name = "NO_SHARD"}, {}).name(), "ddp");

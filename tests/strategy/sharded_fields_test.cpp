@@ -18,54 +18,54 @@ namespace {
 
 using muster::testing::thrown_id;
 
-FSDP of_original(const std::string& text) { return *resolve_strategy("fsdp", {.sharding = text}, {}).sharding(); }
+FSDP of_python(const std::string& text) { return *resolve_strategy("fsdp", {.sharding = text}, {}).sharding(); }
 
-TEST(OriginalFields, BecomeOurs) {
-  EXPECT_EQ(of_original("sharding_strategy=FULL_SHARD").stage, ShardStage::full);
-  EXPECT_FALSE(of_original("sharding_strategy=2").reshard_after_forward);
-  EXPECT_EQ(of_original("sharding_strategy=NO_SHARD").stage, ShardStage::none);
-  EXPECT_EQ(of_original("sharding_strategy=hybrid_shard").shard_group_size, -1);
-  EXPECT_FALSE(of_original("reshard_after_forward=false").reshard_after_forward);
-  EXPECT_FALSE(of_original("reshard_after_forward=SHARD_GRAD_OP").reshard_after_forward);
-  EXPECT_FALSE(of_original("auto_wrap_policy=NO_WRAP").auto_wrap);
-  EXPECT_EQ(of_original("auto_wrap_policy=SIZE_BASED_WRAP,min_num_params=20").unit_min_elements, 20);
-  EXPECT_EQ(of_original("auto_wrap_policy=SIZE_BASED_WRAP").unit_min_elements, 100000000);
-  EXPECT_EQ(of_original("min_num_params=20").unit_min_elements, 20);
-  EXPECT_EQ(of_original("transformer_cls_names_to_wrap=Block").unit_classes, std::vector<std::string>{"Block"});
-  EXPECT_EQ(of_original("ignored_modules=head.*").ignored_modules, std::vector<std::string>{"head.*"});
-  EXPECT_EQ(of_original("device_mesh=(2, 4)").shard_group_size, 4);
-  EXPECT_EQ(of_original("device_mesh=(2, 4)").replicas, 2);
-  EXPECT_EQ(of_original("mixed_precision_policy=fp16").param_dtype, "f16");
-  EXPECT_EQ(of_original("mixed_precision_policy=bf16").reduce_dtype, "bf16");
-  EXPECT_EQ(of_original("mixed_precision=bf16").buffer_dtype, "bf16");
-  EXPECT_EQ(of_original("mp_policy=no").param_dtype, "");
-  EXPECT_EQ(of_original("mesh=2x2").shard_group_size, 2);
-  EXPECT_EQ(of_original("reshard_after_forward=2").reshard_after_forward, 2);
-  EXPECT_EQ(of_original("reshard_after_forward=True").reshard_after_forward, true);
-  EXPECT_EQ(of_original("buffer_dtype=bf16,cast_forward_inputs=no,output_dtype=f32").output_dtype, "f32");
-  EXPECT_FALSE(of_original("cast_forward_inputs=no").cast_forward_inputs);
+TEST(PythonFields, BecomeOurs) {
+  EXPECT_EQ(of_python("sharding_strategy=FULL_SHARD").stage, ShardStage::full);
+  EXPECT_FALSE(of_python("sharding_strategy=2").reshard_after_forward);
+  EXPECT_EQ(of_python("sharding_strategy=NO_SHARD").stage, ShardStage::none);
+  EXPECT_EQ(of_python("sharding_strategy=hybrid_shard").shard_group_size, -1);
+  EXPECT_FALSE(of_python("reshard_after_forward=false").reshard_after_forward);
+  EXPECT_FALSE(of_python("reshard_after_forward=SHARD_GRAD_OP").reshard_after_forward);
+  EXPECT_FALSE(of_python("auto_wrap_policy=NO_WRAP").auto_wrap);
+  EXPECT_EQ(of_python("auto_wrap_policy=SIZE_BASED_WRAP,min_num_params=20").unit_min_elements, 20);
+  EXPECT_EQ(of_python("auto_wrap_policy=SIZE_BASED_WRAP").unit_min_elements, 100000000);
+  EXPECT_EQ(of_python("min_num_params=20").unit_min_elements, 20);
+  EXPECT_EQ(of_python("transformer_cls_names_to_wrap=Block").unit_classes, std::vector<std::string>{"Block"});
+  EXPECT_EQ(of_python("ignored_modules=head.*").ignored_modules, std::vector<std::string>{"head.*"});
+  EXPECT_EQ(of_python("device_mesh=(2, 4)").shard_group_size, 4);
+  EXPECT_EQ(of_python("device_mesh=(2, 4)").replicas, 2);
+  EXPECT_EQ(of_python("mixed_precision_policy=fp16").param_dtype, "f16");
+  EXPECT_EQ(of_python("mixed_precision_policy=bf16").reduce_dtype, "bf16");
+  EXPECT_EQ(of_python("mixed_precision=bf16").buffer_dtype, "bf16");
+  EXPECT_EQ(of_python("mp_policy=no").param_dtype, "");
+  EXPECT_EQ(of_python("mesh=2x2").shard_group_size, 2);
+  EXPECT_EQ(of_python("reshard_after_forward=2").reshard_after_forward, 2);
+  EXPECT_EQ(of_python("reshard_after_forward=True").reshard_after_forward, true);
+  EXPECT_EQ(of_python("buffer_dtype=bf16,cast_forward_inputs=no,output_dtype=f32").output_dtype, "f32");
+  EXPECT_FALSE(of_python("cast_forward_inputs=no").cast_forward_inputs);
 }
 
-TEST(OriginalFields, ThatAreNotThereAreRefusedByName) {
+TEST(PythonFields, WithoutACounterpartAreRefusedByName) {
   for (const char* text : {"cpu_offload=true", "offload_params=true", "activation_checkpointing=true",
                            "activation_checkpointing_offload=1", "activation_checkpointing_policy=Block",
                            "backward_prefetch=BACKWARD_POST", "state_dict_type=LOCAL_STATE_DICT", "param_init_fn=f",
                            "process_group=g", "process_group_backend=gloo", "timeout=60", "ignored_states=w",
                            "shard_placement_fn=f", "offload_policy=CPUOffloadPolicy"})
-    EXPECT_EQ(thrown_id([&] { of_original(text); }), "MU197") << text;
+    EXPECT_EQ(thrown_id([&] { of_python(text); }), "MU197") << text;
   for (const char* text :
        {"cpu_offload=perhaps", "sharding_strategy=6", "auto_wrap_policy=ANY", "state_dict_type=ANY", "device_mesh=4",
         "backward_prefetch=ANY", "reshard_after_forward=-1", "reshard_after_forward=some"})
-    EXPECT_EQ(thrown_id([&] { of_original(text); }), "MU002") << text;
+    EXPECT_EQ(thrown_id([&] { of_python(text); }), "MU002") << text;
 }
 
-TEST(OriginalFields, ThatMakeNoDifferenceHereAreTaken) {
+TEST(PythonFields, ThatMakeNoDifferenceHereAreTaken) {
   for (const char* text :
        {"cpu_offload=False", "fsdp_version=2", "forward_prefetch=true", "limit_all_gathers=true",
         "sync_module_states=true", "use_orig_params=true", "cpu_ram_efficient_loading=true",
         "state_dict_type=FULL_STATE_DICT", "backward_prefetch=1", "state_dict_config=FullStateDictConfig",
         "optim_state_dict_config=FullOptimStateDictConfig", "device_id=0", "offload_policy=none"}) {
-    const auto options = of_original(text);
+    const auto options = of_python(text);
     for (const auto& field : sharded_fields()) EXPECT_EQ(field.write(options), field.write(FSDP{})) << text;
   }
 }
@@ -78,7 +78,7 @@ TEST(ShardedFields, AreAllThatCanBeGivenAsText) {
   }
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
   std::set<std::string> variables;
-  for (const auto& field : original_sharding_fields()) {
+  for (const auto& field : python_sharding_fields()) {
     EXPECT_FALSE(field.taken_as.empty());
     if (!field.variable.empty()) {
       EXPECT_TRUE(variables.insert(field.variable).second && field.variable.starts_with("FSDP_")) << field.variable;
@@ -96,7 +96,7 @@ TEST(ShardedFields, AndNamesStandInTheReference) {
                (alias.means.empty() ? "refused (MU197): " + std::string(alias.instead)
                                     : "`" + std::string(alias.means) + "`"));
   for (const auto& field : sharded_option_descriptions()) expect_row("| `" + field.name + "` | " + field.help + " |");
-  for (const auto& field : original_sharding_fields())
+  for (const auto& field : python_sharding_fields())
     expect_row("| `" + field.name + "` | " + (field.variable.empty() ? "–" : "`" + field.variable + "`") + " | " +
                field.taken_as + " |");
 }

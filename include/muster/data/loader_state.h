@@ -102,8 +102,8 @@ class LoaderState {
  private:
   std::string describe_order() const;
 
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace muster::data

@@ -7,6 +7,6 @@ namespace muster::device {
 /// way: threads whose first calls coincide may get kernels of half the precision, or crash. Called when a loader or a
 /// runtime is created, before Muster starts a thread that computes.
 /// Thread-safe.
-void settle_vector_math();
+void initialize_vector_math();
 
 }  // namespace muster::device

@@ -27,7 +27,7 @@ bool key_fallback_allowed();
 void install_key_fallback();
 
 /// An operator that is about to use the bytes of a watched storage.
-struct Touch {
+struct StorageAccess {
   std::string_view op;       ///< "aten::linear"
   const at::Tensor& tensor;  ///< the watched tensor among its arguments, maybe a view
   int64_t tag = 0;           ///< the tag of the storage
@@ -41,9 +41,9 @@ class StorageWatcher {
  public:
   virtual ~StorageWatcher() = default;
   /// The bytes must be available on return. What it throws propagates out of the operator, which then does not run.
-  virtual void before_touch(const Touch& touch) = 0;
-  /// The operator has ended; once for each before_touch() that returned.
-  virtual void after_touch(int64_t tag) noexcept = 0;
+  virtual void before_access(const StorageAccess& access) = 0;
+  /// The operator has ended; once for each before_access() that returned.
+  virtual void after_access(int64_t tag) noexcept = 0;
 };
 
 class StorageRelay;
@@ -63,7 +63,7 @@ class WatchedStorage {
   /// Takes this memory. Requires: it has at least the bytes of the storage, on its device.
   void fill(at::DataPtr memory);
   /// Frees the memory. Reading a pointer of a tensor on it then throws a c10::Error that says so.
-  void drop();
+  void free();
 
   /// A tensor on this storage that carries the key; offset and strides in elements.
   at::Tensor view(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype) const;

@@ -47,7 +47,7 @@ class ManagedModel : public optim::FlatSource {
   virtual void after_backward() = 0;
 
   /// Buffers get the values of rank 0. Collective.
-  virtual void share_buffers() {}
+  virtual void broadcast_buffers() {}
 
   /// Off: gradients stay local and accumulate; the next backward with it on communicates the sum.
   virtual void set_gradient_sync(bool on) = 0;

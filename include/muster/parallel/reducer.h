@@ -49,7 +49,7 @@ class Reducer final : public ManagedModel {
   void leave_forward() noexcept override;
   void before_backward() override;
   void after_backward() override;
-  void share_buffers() override;
+  void broadcast_buffers() override;
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;
   void start_round() override;

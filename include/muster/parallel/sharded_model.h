@@ -21,13 +21,13 @@ namespace muster::parallel {
 /// Each rank updates one part of every unit. The module, its parameters and the user's handles stay the same objects,
 /// with the same names, sizes and versions; only their memory is allocated and freed.
 ///
-/// Stage full: each rank keeps its part. The first operator of a forward or backward that touches a freed unit gathers
-/// it, and the unit that followed it last time is prefetched. A unit is freed when another unit is touched, except an
+/// Stage full: each rank keeps its part. The first operator of a forward or backward that accesses a freed unit gathers
+/// it, and the unit that followed it last time is prefetched. A unit is freed when another unit is accessed, except an
 /// enclosing unit while units within its module run; when its last gradient has arrived; and at the end of the forward,
 /// except the root's, which stays for backward. With reshard_after_forward off it is freed only when its gradients have
 /// arrived.
 /// Stages optimizer and gradients: whole parameters stay in memory, and a part is a piece of them. The other ranks'
-/// pieces are gathered after the optimizer step, while the program goes on; the first touch waits for them.
+/// pieces are gathered after the optimizer step, while the program goes on; the first access waits for them.
 ///
 /// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward
 /// goes on (stage full at once, the others in the units' order), and each rank keeps the sum for its part.
@@ -83,7 +83,7 @@ class ShardedModel final : public ManagedModel {
   /// Throws: UsageError (MU151) where whole parameters stay and no gradient came from a forward between enter_forward()
   /// and leave_forward(). Collective: every rank, if any parameter got a gradient.
   void after_backward() override;
-  void share_buffers() override;
+  void broadcast_buffers() override;
 
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;

@@ -33,13 +33,13 @@ class Gathering : public Processes {
   /// again. If ranks have different numbers of batches, use collector().
   template <class... T>
   auto gather_for_metrics(const T&... values) const {
-    return runtime::gather_for_metrics(group(), step_rows(*parts_), values...);
+    return runtime::gather_for_metrics(group(), step_rows(*session_), values...);
   }
   /// Returns a collector for values of the batches of an epoch, which gathers them once at the end: exact for every
   /// loader. Not collective.
   template <class... T>
   MetricsCollector<T...> collector() const {
-    return MetricsCollector<T...>(group(), [parts = parts_] { return step_rows(*parts); });
+    return MetricsCollector<T...>(group(), [session = session_] { return step_rows(*session); });
   }
   /// Stacks the tensors of all ranks along a new first dimension, whose size is the world size.
   template <class T>
@@ -77,7 +77,7 @@ class Gathering : public Processes {
     return runtime::gather_object(group(), value);
   }
 
-  /// Returns this rank's part of a list or a tensor, or of every one in a map, tuple or struct. Parts are contiguous;
+  /// Returns this rank's part of a list or a tensor, or of every one in a map, tuple or struct. Session are contiguous;
   /// if the length is not divisible by the world size, the first ranks get one element more. Not collective.
   template <class T>
   T split_between_processes(const T& value, const SplitOptions& options = {}) const {
@@ -89,7 +89,7 @@ class Gathering : public Processes {
 
  private:
   /// Of the loader in use; nullopt if there is none.
-  static std::optional<StepRows> step_rows(const Parts& parts);
+  static std::optional<StepRows> step_rows(const Session& session);
 };
 
 }  // namespace muster::runtime

@@ -19,16 +19,16 @@
 
 namespace muster::runtime {
 
-class Parts;
+class Session;
 
-// The type-erased parts of prepare().
-std::shared_ptr<PreparedModel> prepare_model(Parts& parts, std::shared_ptr<torch::nn::Module> module);
-Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimizer> optimizer);
-Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<muster::LRScheduler> scheduler);
-Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::LRScheduler> scheduler);
-Scheduler prepare_scheduler(Parts& parts, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
-data::ShardSpec prepare_loader(Parts& parts, const data::LoaderState& loader);
-void keep_loader(Parts& parts, const std::shared_ptr<data::LoaderState>& loader);
+// The type-erased session of prepare().
+std::shared_ptr<PreparedModel> prepare_model(Session& session, std::shared_ptr<torch::nn::Module> module);
+Optimizer prepare_optimizer(Session& session, std::shared_ptr<torch::optim::Optimizer> optimizer);
+Scheduler prepare_scheduler(Session& session, std::shared_ptr<muster::LRScheduler> scheduler);
+Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::LRScheduler> scheduler);
+Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
+data::ShardSpec prepare_loader(Session& session, const data::LoaderState& loader);
+void keep_loader(Session& session, const std::shared_ptr<data::LoaderState>& loader);
 
 template <class H>
 concept ModuleHolder = requires(H h) {
@@ -81,22 +81,22 @@ auto module_pointer(T&& object) {
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
 /// ReduceLROnPlateauScheduler of LibTorch.
 template <class T>
-auto prepare_one(Parts& parts, T&& object) {
+auto prepare_one(Session& session, T&& object) {
   if constexpr (AnyModule<T>) {
     auto pointer = module_pointer(std::forward<T>(object));
     using M = typename decltype(pointer)::element_type;
-    return Model<M>(pointer, prepare_model(parts, pointer));
+    return Model<M>(pointer, prepare_model(session, pointer));
   } else if constexpr (AnyOptimizer<T>) {
-    return prepare_optimizer(parts, hold(std::forward<T>(object)));
+    return prepare_optimizer(session, hold(std::forward<T>(object)));
   } else if constexpr (OwnScheduler<T>) {
     return std::shared_ptr<muster::LRScheduler>(hold(std::forward<T>(object)));
   } else if constexpr (AnyScheduler<T>) {
     return std::shared_ptr<torch::optim::LRScheduler>(hold(std::forward<T>(object)));
   } else if constexpr (PlateauScheduler<T>) {
-    return prepare_scheduler(parts, hold(std::forward<T>(object)));
+    return prepare_scheduler(session, hold(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
-    auto loader = object.distributed(prepare_loader(parts, *object.state()));
-    keep_loader(parts, loader.state());
+    auto loader = object.distributed(prepare_loader(session, *object.state()));
+    keep_loader(session, loader.state());
     return loader;
   } else {
     static_assert(
@@ -108,23 +108,23 @@ auto prepare_one(Parts& parts, T&& object) {
 
 /// Second pass: prepares the schedulers that waited.
 template <class T>
-auto finish_one(Parts& parts, T&& prepared) {
+auto finish_one(Session& session, T&& prepared) {
   using V = std::remove_cvref_t<T>;
   if constexpr (std::same_as<V, std::shared_ptr<muster::LRScheduler>> ||
                 std::same_as<V, std::shared_ptr<torch::optim::LRScheduler>>)
-    return prepare_scheduler(parts, std::forward<T>(prepared));
+    return prepare_scheduler(session, std::forward<T>(prepared));
   else return std::forward<T>(prepared);
 }
 
 template <class... T>
-auto prepare(Parts& parts, T&&... objects) {
+auto prepare(Session& session, T&&... objects) {
   // Braces: left to right.
-  auto first = std::tuple<decltype(prepare_one(parts, std::forward<T>(objects)))...>{
-      prepare_one(parts, std::forward<T>(objects))...};
+  auto first = std::tuple<decltype(prepare_one(session, std::forward<T>(objects)))...>{
+      prepare_one(session, std::forward<T>(objects))...};
   auto all = std::apply(
       [&](auto&&... one) {
-        return std::tuple<std::remove_cvref_t<decltype(finish_one(parts, std::move(one)))>...>{
-            finish_one(parts, std::move(one))...};
+        return std::tuple<std::remove_cvref_t<decltype(finish_one(session, std::move(one)))>...>{
+            finish_one(session, std::move(one))...};
       },
       std::move(first));
   if constexpr (sizeof...(T) == 1) return std::get<0>(std::move(all));

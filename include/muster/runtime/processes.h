@@ -15,7 +15,7 @@
 
 namespace muster::runtime {
 
-class Parts;
+class Session;
 
 /// Selects the rank, or one rank per node, that runs a function.
 struct Turn {
@@ -109,17 +109,17 @@ class Processes {
   }
 
  protected:
-  explicit Processes(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
+  explicit Processes(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 
-  std::shared_ptr<Parts> parts_;
+  std::shared_ptr<Session> session_;
 
  private:
-  static bool is_turn(const Parts& parts, const Turn& turn);
+  static bool is_turn(const Session& session, const Turn& turn);
   static void print_line(const std::string& line);
   TrialGroup trial_group();
   template <class F>
   auto turn(const Turn& turn, F f) const {
-    const auto here = [parts = parts_, turn] { return is_turn(*parts, turn); };
+    const auto here = [session = session_, turn] { return is_turn(*session, turn); };
     return OnSomeRanks<std::remove_const_t<decltype(here)>, F>(here, std::move(f));
   }
 };

@@ -50,7 +50,7 @@ class Runtime : public runtime::Saving {
   template <class... T>
   auto prepare(T&&... objects) {
     static_assert(sizeof...(T) > 0, "prepare takes at least one object");
-    return runtime::prepare(*parts_, std::forward<T>(objects)...);
+    return runtime::prepare(*session_, std::forward<T>(objects)...);
   }
 
   /// Runs backward of the loss, scaled for the precision and weighted for accumulation. The strategy communicates the

@@ -28,6 +28,6 @@ class TrainingStrategy {
 
 /// Makes the strategy of this name and these options; "auto" is replicated training, or none in a world of one.
 /// Throws: ConfigError (MU198) if parameters are to be sharded over groups whose size does not divide the world size.
-std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& wish, int world_size, int ranks_per_node);
+std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& strategy, int world_size, int ranks_per_node);
 
 }  // namespace muster::strategy

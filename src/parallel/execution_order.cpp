@@ -1,4 +1,4 @@
-#include "parallel/gather_order.h"
+#include "parallel/execution_order.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "checkpoint/rank_parts.h"
+#include "checkpoint/rank_save_plan.h"
 
 #include <algorithm>
 #include <array>
@@ -45,7 +45,7 @@ class TensorNames {
   std::unordered_multimap<const void*, std::size_t> kept_at_;
 };
 
-void add_slices(RankParts& result, const std::vector<Slice>& slices, int rank, const std::string& folder) {
+void add_slices(RankSavePlan& result, const std::vector<Slice>& slices, int rank, const std::string& folder) {
   for (const Slice& slice : slices) {
     const std::string name = "slice/" + escaped(slice.name, true) + "@" + std::to_string(slice.begin);
     const format::TensorSpec spec = spec_of(slice.name, slice.values, folder);
@@ -81,11 +81,11 @@ void convert_to(char* to, const at::Tensor& tensor) {
 
 /// Holds on to copies only until they are written.
 template <class Append>
-void append_tensors(const RankParts& parts, format::BlockFile& file, Append&& append) {
+void append_tensors(const RankSavePlan& plan, format::BlockFile& file, Append&& append) {
   std::vector<at::Tensor> owners;
   std::size_t held = 0;
-  for (const std::size_t i : parts.plan.order) {
-    const at::Tensor& values = owners.emplace_back(dense(parts.tensors[i].second));
+  for (const std::size_t i : plan.layout.order) {
+    const at::Tensor& values = owners.emplace_back(dense(plan.tensors[i].second));
     append({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
     held += values.nbytes();
     if (held < kBytesHeld && owners.size() < kTensorsHeld) continue;
@@ -98,27 +98,27 @@ void append_tensors(const RankParts& parts, format::BlockFile& file, Append&& ap
 
 }  // namespace
 
-RankParts plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder) {
-  RankParts result;
+RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder) {
+  RankSavePlan result;
   TensorNames names(result.tensors);
   const StoreTensor store = [&](const std::string& path, const at::Tensor& tensor) { return names(path, tensor); };
   result.own = json_of(contents.own, store, "own");
   if (rank == 0) result.shared = json_of(contents.shared, store, "shared");
   add_slices(result, contents.slices, rank, folder.string());
-  result.plan = format::plan_file(specs_of(result.tensors, folder.string()), {}, folder.string(), kHeadAlignment);
+  result.layout = format::plan_file(specs_of(result.tensors, folder.string()), {}, folder.string(), kHeadAlignment);
   return result;
 }
 
-void HostBuffer::take(RankParts& parts) {
-  filled_ = parts.plan.file_bytes - parts.plan.head.size();
-  const auto pinned = std::any_of(parts.tensors.begin(), parts.tensors.end(),
+void HostBuffer::take(RankSavePlan& plan) {
+  filled_ = plan.layout.file_bytes - plan.layout.head.size();
+  const auto pinned = std::any_of(plan.tensors.begin(), plan.tensors.end(),
                                   [](const auto& entry) { return device::uses_pinned_memory(entry.second.device()); });
   if (!memory_.defined() || memory_.nbytes() < filled_ || (pinned && !memory_.is_pinned()))
     memory_ = at::empty({static_cast<int64_t>(filled_)}, at::TensorOptions(at::kByte).pinned_memory(pinned));
   char* place = filled_ > 0 ? static_cast<char*>(memory_.mutable_data_ptr()) : nullptr;
   std::vector<ByteCopy> copies;
-  for (const std::size_t i : parts.plan.order) {
-    const at::Tensor& tensor = parts.tensors[i].second;
+  for (const std::size_t i : plan.layout.order) {
+    const at::Tensor& tensor = plan.tensors[i].second;
     const std::size_t bytes = tensor.nbytes();
     if (bytes > 0 && is_plain(tensor))
       copies.push_back({place, static_cast<const char*>(tensor.const_data_ptr()), bytes});
@@ -126,7 +126,7 @@ void HostBuffer::take(RankParts& parts) {
     place += bytes;
   }
   copy_bytes(copies);
-  parts.tensors.clear();
+  plan.tensors.clear();
 }
 
 std::string_view HostBuffer::bytes() const {
@@ -134,13 +134,13 @@ std::string_view HostBuffer::bytes() const {
                      : std::string_view();
 }
 
-format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder,
+format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const std::filesystem::path& folder,
                             int rank, const std::string& id, Durability durability,
                             const std::function<bool()>& go_on) {
   constexpr std::size_t kBytesPerQuestion = std::size_t{8} << 20;
   const Durability of_files = durability == Durability::none ? Durability::none : Durability::file;
   const auto data_path = folder / format::rank_file_name(rank);
-  format::BlockFile file(data_path, of_files, parts.plan.file_bytes);
+  format::BlockFile file(data_path, of_files, plan.layout.file_bytes);
   const auto append = [&](std::string_view bytes) {
     for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kBytesPerQuestion))) {
       if (!go_on())
@@ -148,17 +148,17 @@ format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, con
       file.append(bytes.substr(0, kBytesPerQuestion));
     }
   };
-  append(parts.plan.head);
+  append(plan.layout.head);
   if (taken) append(taken->bytes());
-  else append_tensors(parts, file, append);
+  else append_tensors(plan, file, append);
   format::RankIndex index{.id = id,
                           .rank = rank,
-                          .file_bytes = parts.plan.file_bytes,
+                          .file_bytes = plan.layout.file_bytes,
                           .block_bytes = format::kBlockBytes,
                           .checksums = file.publish(),
-                          .slices = parts.slices,
-                          .own = parts.own,
-                          .shared = parts.shared};
+                          .slices = plan.slices,
+                          .own = plan.own,
+                          .shared = plan.shared};
   const std::string text = format::to_text(index);
   format::AtomicFile index_file(folder / format::rank_index_name(rank), of_files);
   index_file.write(std::array{std::string_view(text)});

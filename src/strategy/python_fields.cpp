@@ -202,8 +202,8 @@ std::span<const ForeignField> foreign_fields() {
   return kFields;
 }
 
-std::vector<OriginalField> original_sharding_fields() {
-  std::vector<OriginalField> all;
+std::vector<PythonField> python_sharding_fields() {
+  std::vector<PythonField> all;
   for (const auto& one : foreign_fields())
     all.push_back({std::string(one.name), std::string(one.variable), std::string(one.taken_as)});
   return all;

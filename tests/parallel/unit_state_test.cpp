@@ -1,4 +1,4 @@
-#include "parallel/unit_life.h"
+#include "parallel/unit_state.h"
 
 #include <array>
 #include <vector>
@@ -8,26 +8,26 @@
 namespace muster::parallel {
 namespace {
 
-constexpr std::array kEvents{UnitEvent::hint, UnitEvent::touch, UnitEvent::release, UnitEvent::update};
+constexpr std::array kEvents{UnitEvent::prefetch, UnitEvent::access, UnitEvent::reshard, UnitEvent::update};
 
 /// What really happens to a unit's memory when its moves are made.
 struct LivedUnit {
   bool resident;
-  UnitState state = resident ? UnitState::whole : UnitState::sharded;
+  UnitState state = resident ? UnitState::unsharded : UnitState::sharded;
   bool memory = resident, under_way = false, current = true;  // whether the memory shows the parts' values
   std::vector<int>* gathers = nullptr;
   int name = 0;
 
-  void meet(UnitEvent event) {
+  void handle(UnitEvent event) {
     if (event == UnitEvent::update) current = false;
-    const auto move = next_move(resident, state, event);
-    if (move.finish) arrive();
-    if (move.forget) {
+    const auto move = transition(resident, state, event);
+    if (move.wait_first) arrive();
+    if (move.detach) {
       ASSERT_TRUE(under_way);
       ASSERT_FALSE(resident) << "its memory would be written later";
       under_way = memory = false;
     }
-    if (move.drop) {
+    if (move.free) {
       ASSERT_FALSE(under_way);
       ASSERT_FALSE(resident);
       memory = false;
@@ -38,7 +38,7 @@ struct LivedUnit {
       under_way = memory = true;
       gathers->push_back(name);
     }
-    if (move.use) arrive();
+    if (move.wait) arrive();
     state = move.next;
     check(event);
   }
@@ -48,10 +48,10 @@ struct LivedUnit {
     current = true;
   }
   void check(UnitEvent event) const {
-    EXPECT_EQ(state == UnitState::gathering, under_way);
+    EXPECT_EQ(state == UnitState::unsharding, under_way);
     EXPECT_EQ(memory, resident || state != UnitState::sharded);
-    if (event == UnitEvent::touch) {
-      EXPECT_EQ(state, UnitState::whole);
+    if (event == UnitEvent::access) {
+      EXPECT_EQ(state, UnitState::unsharded);
       EXPECT_TRUE(current) << "an operator sees old values";
     }
   }
@@ -69,19 +69,20 @@ TEST(UnitLife, EveryInterleavingOfTwoUnitsShowsPresentValues) {
       for (int u = 0; u < 2; ++u) units[u].gathers = &gathers, units[u].name = u;
       for (int i = 0, rest = walk; i < kLength; ++i, rest /= kChoices) {
         const int choice = rest % kChoices;
-        units[choice % 2].meet(kEvents[choice / 2]);
+        units[choice % 2].handle(kEvents[choice / 2]);
         if (::testing::Test::HasFailure()) FAIL() << "walk " << walk << ", resident " << resident << ", event " << i;
       }
     }
 }
 
-TEST(UnitLife, HintsAndTouchesGatherOnce) {
-  EXPECT_EQ(next_move(false, UnitState::sharded, UnitEvent::touch),
-            (UnitMove{.start = true, .use = true, .next = UnitState::whole}));
-  EXPECT_EQ(next_move(false, UnitState::gathering, UnitEvent::hint), (UnitMove{.next = UnitState::gathering}));
-  EXPECT_EQ(next_move(true, UnitState::whole, UnitEvent::release), (UnitMove{.next = UnitState::whole}));
-  EXPECT_EQ(next_move(true, UnitState::whole, UnitEvent::update),
-            (UnitMove{.start = true, .next = UnitState::gathering}));
+TEST(UnitLife, PrefetchAndAccessGatherOnce) {
+  EXPECT_EQ(transition(false, UnitState::sharded, UnitEvent::access),
+            (UnitTransition{.start = true, .wait = true, .next = UnitState::unsharded}));
+  EXPECT_EQ(transition(false, UnitState::unsharding, UnitEvent::prefetch),
+            (UnitTransition{.next = UnitState::unsharding}));
+  EXPECT_EQ(transition(true, UnitState::unsharded, UnitEvent::reshard), (UnitTransition{.next = UnitState::unsharded}));
+  EXPECT_EQ(transition(true, UnitState::unsharded, UnitEvent::update),
+            (UnitTransition{.start = true, .next = UnitState::unsharding}));
 }
 
 }  // namespace

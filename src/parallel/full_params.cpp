@@ -32,7 +32,7 @@ std::string first_failure(const comm::Communicator& group, const std::string& ow
 
 }  // namespace
 
-void ShardedModel::State::open_values(const FullParamsOptions& how) {
+void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
   std::scoped_lock lock(mutex);
   if (scope_ != FullScope::none || forward_depth_ > 0 || hook::current_backward() >= 0)
     throw UsageError("MU169",
@@ -41,21 +41,21 @@ void ShardedModel::State::open_values(const FullParamsOptions& how) {
   abandon_backward();
   residency_->release_all(/*keep_roots=*/false);
   name_gathers("summon_full_params");
-  for (auto& unit : units) unit->open_values(how.rank0_only);
+  for (auto& unit : units) unit->begin_full_params(how.rank0_only);
   residency_->recount();
   scope_ = how.writeback ? FullScope::writes : FullScope::reads;
 }
 
-void ShardedModel::State::close_values(const FullParamsOptions& how, bool write_back) {
+void ShardedModel::State::end_full_params(const FullParamsOptions& how, bool write_back) {
   std::scoped_lock lock(mutex);
   scope_ = FullScope::none;
-  for (auto& unit : units) unit->close_values(how.rank0_only, write_back);
+  for (auto& unit : units) unit->end_full_params(how.rank0_only, write_back);
   residency_->recount();
   buffers.trim();
 }
 
-void ShardedModel::State::with_full_values(const std::function<void()>& f, const FullParamsOptions& how) {
-  open_values(how);
+void ShardedModel::State::with_full_params(const std::function<void()>& f, const FullParamsOptions& how) {
+  begin_full_params(how);
   std::exception_ptr error;
   try {
     f();
@@ -66,11 +66,11 @@ void ShardedModel::State::with_full_values(const std::function<void()>& f, const
   try {
     failure = first_failure(groups.replicas, first_failure(groups.shards, text_of(error)));
   } catch (...) {
-    close_values(how, /*write_back=*/false);
+    end_full_params(how, /*write_back=*/false);
     if (error) std::rethrow_exception(error);
     throw;
   }
-  close_values(how, how.writeback && failure.empty());
+  end_full_params(how, how.writeback && failure.empty());
   if (error) std::rethrow_exception(error);
   if (!failure.empty())
     throw UsageError(

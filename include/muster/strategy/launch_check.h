@@ -8,6 +8,6 @@ namespace muster::strategy {
 /// ("unit_min_elements=1000,unit_classes=Block"); an empty string requests nothing.
 /// Throws: as Strategy::parse() for the name; ConfigError (MU196, MU197, MU002) for options that are unknown,
 /// unsupported or cannot be read; ConfigError (MU171) for options if the strategy of that name shards nothing.
-void check_wishes(const std::string& name, const std::string& sharding);
+void check_launch_options(const std::string& name, const std::string& sharding);
 
 }  // namespace muster::strategy

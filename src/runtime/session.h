@@ -42,9 +42,9 @@ struct Flags {
 };
 
 /// The parts that a Runtime owns.
-class Parts : public std::enable_shared_from_this<Parts> {
+class Session : public std::enable_shared_from_this<Session> {
  public:
-  explicit Parts(const RuntimeOptions& options);
+  explicit Session(const RuntimeOptions& options);
   void launch();
   /// Called when the runtime ends: if an exception ends it, ends the group of all ranks too, so that none of them
   /// waits.
@@ -89,7 +89,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
   Saves& saves() noexcept { return saves_; }
   const ProjectOptions& project() const noexcept { return options_.project; }
   /// Everything that was prepared or registered and still exists.
-  JobParts job();
+  JobContents job();
   void keep_loader(const std::shared_ptr<data::LoaderState>& loader) { loaders_.add(loader); }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
@@ -98,13 +98,13 @@ class Parts : public std::enable_shared_from_this<Parts> {
   void choose_memory();
   void share_cores();
   void observe_collectives();
-  void settle_precision();
+  void resolve_precision();
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;
   /// A rank whose loss did not use these parameters takes part in the reductions of the ranks whose loss did.
-  void meet_other_ranks(const std::vector<at::Tensor>& parameters) const;
-  void meet_for_the_only_optimizer() const;
+  void join_other_ranks(const std::vector<at::Tensor>& parameters) const;
+  void join_for_the_only_optimizer() const;
   double loss_scale() const;
   /// Returns the current loss scale, and rescales gradients that were made with another.
   double follow_loss_scale() const;
@@ -113,7 +113,7 @@ class Parts : public std::enable_shared_from_this<Parts> {
   std::function<int()> scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
   void for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const;
   /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
-  void share_training_states(int rank);
+  void broadcast_training_states(int rank);
 
   RuntimeOptions options_;
   Cluster cluster_;

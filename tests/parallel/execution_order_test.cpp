@@ -1,18 +1,18 @@
-#include "parallel/gather_order.h"
+#include "parallel/execution_order.h"
 
 #include <gtest/gtest.h>
 
 namespace muster::parallel {
 namespace {
 
-void pass(GatherOrder& order, std::initializer_list<size_t> units) {
+void pass(ExecutionOrder& order, std::initializer_list<size_t> units) {
   order.begin();
   for (const auto unit : units) order.came_to(unit);
   order.end();
 }
 
-TEST(GatherOrder, TellsWhatTheLastPassDidNext) {
-  GatherOrder order;
+TEST(ExecutionOrder, TellsWhatTheLastPassDidNext) {
+  ExecutionOrder order;
   order.begin();
   EXPECT_FALSE(order.coming(0));
   pass(order, {3, 1, 3, 2});
@@ -28,8 +28,8 @@ TEST(GatherOrder, TellsWhatTheLastPassDidNext) {
   EXPECT_FALSE(order.coming(0));
 }
 
-TEST(GatherOrder, SkipsAndNewWays) {
-  GatherOrder order;
+TEST(ExecutionOrder, SkipsAndNewWays) {
+  ExecutionOrder order;
   pass(order, {0, 1, 2, 3});
   order.begin();
   order.came_to(0);
@@ -46,8 +46,8 @@ TEST(GatherOrder, SkipsAndNewWays) {
   EXPECT_EQ(order.coming(0), 1u);
 }
 
-TEST(GatherOrder, APassThatCameNowhereIsNone) {
-  GatherOrder order;
+TEST(ExecutionOrder, APassThatCameNowhereIsNone) {
+  ExecutionOrder order;
   pass(order, {4, 5});
   pass(order, {});
   order.begin();

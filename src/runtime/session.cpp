@@ -1,4 +1,4 @@
-#include "parts.h"
+#include "session.h"
 
 #include <algorithm>
 #include <charconv>
@@ -36,32 +36,32 @@
 namespace muster::runtime {
 namespace {
 
-/// A wish of the launcher fills what the program left at its default, and must not contradict what it set.
+/// What the launcher requests replaces the default of the program, and must not contradict what the program set.
 template <class Option, class Name>
-void follow_wish(const Environment& environment, const char* variable, Option& option, const Option& fallback,
-                 Name name) {
-  const auto wish = environment.find(variable);
-  if (!wish) return;
+void apply_request(const Environment& environment, const char* variable, Option& option, const Option& fallback,
+                   Name name) {
+  const auto requested = environment.find(variable);
+  if (!requested) return;
   const auto wanted = [&] {
-    if constexpr (requires { Option::parse(*wish); }) return Option::parse(*wish);
-    else return Option(*wish);
+    if constexpr (requires { Option::parse(*requested); }) return Option::parse(*requested);
+    else return Option(*requested);
   }();
-  const std::string told(name(option)), asked(name(wanted));
-  if (told != asked && told != std::string(name(fallback)))
-    throw ConfigError("MU171", "the program asks for '" + told + "' and the launcher, by the variable " + variable +
+  const std::string in_code(name(option)), asked(name(wanted));
+  if (in_code != asked && in_code != std::string(name(fallback)))
+    throw ConfigError("MU171", "the program asks for '" + in_code + "' and the launcher, by the variable " + variable +
                                    ", for '" + asked + "'; drop one of them");
-  if (told != asked) option = wanted;
+  if (in_code != asked) option = wanted;
 }
 
-/// The same for the time-out, of which 0 is no wish.
+/// The same for the time-out; 0 requests nothing.
 void follow_timeout(const Environment& environment, int64_t& seconds, int64_t fallback) {
-  const auto wish = environment.find(cluster::kTimeout);
-  if (!wish) return;
+  const auto requested = environment.find(cluster::kTimeout);
+  if (!requested) return;
   int64_t wanted = -1;
-  const auto [end, error] = std::from_chars(wish->data(), wish->data() + wish->size(), wanted);
-  if (error != std::errc() || end != wish->data() + wish->size() || wanted < 0)
-    throw ConfigError(
-        "MU021", formatted("variable {} is '{}', but a whole number of seconds is wanted", cluster::kTimeout, *wish));
+  const auto [end, error] = std::from_chars(requested->data(), requested->data() + requested->size(), wanted);
+  if (error != std::errc() || end != requested->data() + requested->size() || wanted < 0)
+    throw ConfigError("MU021", formatted("variable {} is '{}', but a whole number of seconds is wanted",
+                                         cluster::kTimeout, *requested));
   if (wanted == 0 || wanted == seconds) return;
   if (seconds != fallback)
     throw ConfigError(
@@ -75,12 +75,12 @@ void follow_timeout(const Environment& environment, int64_t& seconds, int64_t fa
 RuntimeOptions resolve(RuntimeOptions options, const Environment& environment) {
   const RuntimeOptions defaults;
   const auto by_name = [](const auto& option) { return option.name(); };
-  follow_wish(environment, cluster::kPrecision, options.precision, defaults.precision, by_name);
+  apply_request(environment, cluster::kPrecision, options.precision, defaults.precision, by_name);
   options.strategy = strategy::resolve_strategy(
       options.strategy,
       {.name = environment.find(cluster::kStrategy), .sharding = environment.find(cluster::kSharding)}, environment);
-  follow_wish(environment, cluster::kAccelerator, options.accelerator, defaults.accelerator,
-              [](const std::string& s) { return s; });
+  apply_request(environment, cluster::kAccelerator, options.accelerator, defaults.accelerator,
+                [](const std::string& s) { return s; });
   follow_timeout(environment, options.timeout_seconds, defaults.timeout_seconds);
   return options;
 }
@@ -93,7 +93,7 @@ int processes_wanted(const RuntimeOptions& options) {
 
 }  // namespace
 
-Parts::Parts(const RuntimeOptions& options)
+Session::Session(const RuntimeOptions& options)
     : options_(resolve(options, Environment::of_process())), cluster_(read_cluster()), device_(c10::kCPU),
       registry_(std::make_shared<ModelRegistry>()) {
   device_ =
@@ -103,7 +103,7 @@ Parts::Parts(const RuntimeOptions& options)
   if (cluster_.launcher != LauncherKind::none || wanted <= 1) launch();
 }
 
-void Parts::launch() {
+void Session::launch() {
   if (launched_) return;
   LaunchOptions how;
   how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
@@ -115,10 +115,10 @@ void Parts::launch() {
   launched_ = true;
 }
 
-void Parts::connect() {
+void Session::connect() {
   if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
   share_cores();
-  device::settle_vector_math();
+  device::initialize_vector_math();
   GroupOptions meeting;
   meeting.rendezvous_timeout_seconds = meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   report_ = cluster::Report::open(cluster_.report_fd);
@@ -126,20 +126,20 @@ void Parts::connect() {
   observe_collectives();
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
-  settle_precision();
+  resolve_precision();
   choose_memory();
   if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
 }
 
-void Parts::observe_collectives() {
+void Session::observe_collectives() {
   if (cluster_.world_size == 1) return;
   group_.observe([trace = trace_](const comm::OperationEvent& event) {
     if (trace->on()) trace->add({std::string(event.operation), "collectives", event.start, event.end, event.bytes});
   });
 }
 
-void Parts::choose_memory() {
+void Session::choose_memory() {
   const bool launched = cluster_.launcher != LauncherKind::none;
   kept_memory_ = device_.is_cpu() ? device::choose_kept_memory(options_.keep_memory, launched) : device::KeptMemory{};
   if (!device_.is_cpu()) return;
@@ -153,7 +153,7 @@ void Parts::choose_memory() {
                       kept_memory_.reason));
 }
 
-void Parts::settle_precision() {
+void Session::resolve_precision() {
   const auto precision = options_.precision;
   precision::require_supported(precision, device_);
   if (precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled)
@@ -166,7 +166,7 @@ void Parts::settle_precision() {
   if (cluster_.is_main()) log::warning(notes_.back());
 }
 
-std::shared_ptr<Accumulation> Parts::next_micro_batch() {
+std::shared_ptr<Accumulation> Session::next_micro_batch() {
   require_launched();
   accumulation_->begin(loaders_.micro_batch(cluster_.world_size), [weak = weak_from_this()](double correction) {
     if (const auto parts = weak.lock()) parts->scale_all_gradients(correction);
@@ -174,38 +174,38 @@ std::shared_ptr<Accumulation> Parts::next_micro_batch() {
   return accumulation_;
 }
 
-void Parts::use_group(const comm::Communicator& group) {
+void Session::use_group(const comm::Communicator& group) {
   group_ = group;
   accumulation_->use_group(group);
 }
 
-JobParts Parts::job() {
+JobContents Session::job() {
   require_launched();
-  JobParts job{.accumulation = accumulation_,
-               .device = device_,
-               .group = group_,
-               .loaders = loaders_.all(),
-               .models = registry_->models(),
-               .objects = saves_.objects,
-               .optimizers = {},
-               .schedulers = saves_.schedulers()};
+  JobContents job{.accumulation = accumulation_,
+                  .device = device_,
+                  .group = group_,
+                  .loaders = loaders_.all(),
+                  .models = registry_->models(),
+                  .objects = saves_.objects,
+                  .optimizers = {},
+                  .schedulers = saves_.schedulers()};
   for (const auto& entry : *optimizers_)
     if (auto optimizer = entry.lock()) job.optimizers.push_back(std::move(optimizer));
   return job;
 }
 
-void Parts::forget_freed() {
+void Session::forget_freed() {
   std::erase_if(*optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
   if (accumulation_) accumulation_->reset();
   empty_device_cache();
 }
 
-const std::shared_ptr<Accumulation>& Parts::accumulation() const {
+const std::shared_ptr<Accumulation>& Session::accumulation() const {
   require_launched();
   return accumulation_;
 }
 
-void Parts::leave_group() noexcept {
+void Session::leave_group() noexcept {
   if (std::uncaught_exceptions() <= exceptions_before_ || !launched_ || cluster_.world_size == 1) return;
   report_.left_by_exception();
   try {
@@ -215,27 +215,27 @@ void Parts::leave_group() noexcept {
   }
 }
 
-void Parts::share_cores() {
+void Session::share_cores() {
   if (cluster_.local_world_size == 1) return;
   // LibTorch read the variable when it was loaded, which launch() may have set since.
-  const auto told = Environment::of_process().find("OMP_NUM_THREADS");
+  const auto in_code = Environment::of_process().find("OMP_NUM_THREADS");
   // A launcher that does not say how many threads a rank may use would give each of them all cores.
-  at::set_num_threads(told ? std::max(1, std::atoi(told->c_str()))
-                           : std::max(1, at::get_num_threads() / cluster_.local_world_size));
+  at::set_num_threads(in_code ? std::max(1, std::atoi(in_code->c_str()))
+                              : std::max(1, at::get_num_threads() / cluster_.local_world_size));
 }
 
-void Parts::require_launched() const {
+void Session::require_launched() const {
   if (!launched_)
     throw UsageError("MU172", "the program asks for " + options_.devices->text() +
                                   " devices and has one process so far; call launch() before this");
 }
 
-const comm::Communicator& Parts::group() const {
+const comm::Communicator& Session::group() const {
   require_launched();
   return group_;
 }
 
-std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::Module> module) {
+std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn::Module> module) {
   require_launched();
   if (!module) throw UsageError("MU173", "prepare was given an empty module holder; make the module first");
   if (auto known = registry_->find(*module)) return known;
@@ -255,7 +255,7 @@ std::shared_ptr<PreparedModel> Parts::prepare_model(std::shared_ptr<torch::nn::M
   return model;
 }
 
-Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer) {
+Optimizer Session::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer) {
   require_launched();
   for (const auto& entry : *optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
@@ -284,7 +284,7 @@ Optimizer Parts::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> opti
   return Optimizer(std::move(prepared));
 }
 
-data::ShardSpec Parts::prepare_loader(const data::LoaderState& loader) {
+data::ShardSpec Session::prepare_loader(const data::LoaderState& loader) {
   require_launched();
   const auto& options = loader.options();
   uint64_t seed = options.seed.value_or(seed_.value_or(at::detail::getDefaultCPUGenerator().current_seed()));
@@ -301,12 +301,12 @@ data::ShardSpec Parts::prepare_loader(const data::LoaderState& loader) {
           .world_size = cluster_.world_size};
 }
 
-bool Parts::scales_losses() const {
+bool Session::scales_losses() const {
   return options_.precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled;
 }
 
 /// The smallest scale of all optimizers, since one loss may reach the parameters of several.
-double Parts::loss_scale() const {
+double Session::loss_scale() const {
   std::optional<double> smallest;
   for_each_optimizer([&](PreparedOptimizer& optimizer) {
     if (const auto* scaler = optimizer.scaler())
@@ -315,14 +315,14 @@ double Parts::loss_scale() const {
   return smallest.value_or(1);
 }
 
-double Parts::follow_loss_scale() const {
+double Session::follow_loss_scale() const {
   if (!scales_losses()) return 1;
   const double scale = loss_scale();
   for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.follow_scale(scale); });
   return scale;
 }
 
-void Parts::scale_all_gradients(double factor) const {
+void Session::scale_all_gradients(double factor) const {
   std::unordered_set<c10::TensorImpl*> seen;
   std::vector<at::Tensor> parameters;
   const auto add = [&](const std::vector<at::Tensor>& some) {
@@ -334,7 +334,7 @@ void Parts::scale_all_gradients(double factor) const {
   scale_gradients(*registry_, parameters, factor);
 }
 
-void Parts::backward(const at::Tensor& loss, bool retain_graph) {
+void Session::backward(const at::Tensor& loss, bool retain_graph) {
   require_launched();
   TraceScope span(*trace_, "backward");
   const auto models = registry_->models();
@@ -347,10 +347,10 @@ void Parts::backward(const at::Tensor& loss, bool retain_graph) {
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
 }
 
-double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
+double Session::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
   require_launched();
   if (!accumulation_->sync()) return 0;
-  meet_other_ranks(parameters);
+  join_other_ranks(parameters);
   unscale_gradients(&parameters);
   const double norm = gradient_norm(*registry_, parameters, options.norm_type);
   // Under loss scaling such gradients are expected now and then, and the step will be skipped.
@@ -369,34 +369,34 @@ double Parts::clip_grad_norm(const std::vector<at::Tensor>& parameters, double m
   return norm;
 }
 
-void Parts::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
+void Session::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
   require_launched();
   if (!accumulation_->sync()) return;
-  meet_other_ranks(parameters);
+  join_other_ranks(parameters);
   unscale_gradients(&parameters);
   torch::NoGradGuard no_grad;
   for_each_gradient(*registry_, parameters,
                     [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
 }
 
-void Parts::meet_other_ranks(const std::vector<at::Tensor>& parameters) const {
+void Session::join_other_ranks(const std::vector<at::Tensor>& parameters) const {
   accumulation_->settle();
-  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.meet_other_ranks(&parameters); });
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.join_other_ranks(&parameters); });
 }
 
 /// Of several, some may not be due to step: rounds for them would cost time.
-void Parts::meet_for_the_only_optimizer() const {
+void Session::join_for_the_only_optimizer() const {
   std::vector<PreparedOptimizer*> all;
   for_each_optimizer([&](PreparedOptimizer& optimizer) { all.push_back(&optimizer); });
   if (all.size() != 1) return;
   accumulation_->settle();
-  all.front()->meet_other_ranks();
+  all.front()->join_other_ranks();
 }
 
-void Parts::unscale_gradients(const std::vector<at::Tensor>* of) {
+void Session::unscale_gradients(const std::vector<at::Tensor>* of) {
   require_launched();
   if (!scales_losses()) return;
-  if (!of) meet_for_the_only_optimizer();
+  if (!of) join_for_the_only_optimizer();
   std::unordered_set<c10::TensorImpl*> asked;
   if (of)
     for (const auto& parameter : *of) asked.insert(parameter.unsafeGetTensorImpl());
@@ -407,18 +407,18 @@ void Parts::unscale_gradients(const std::vector<at::Tensor>* of) {
   });
 }
 
-bool Parts::optimizer_step_was_skipped() const {
+bool Session::optimizer_step_was_skipped() const {
   bool skipped = false;
   for_each_optimizer([&](PreparedOptimizer& optimizer) { skipped = skipped || optimizer.step_was_skipped(); });
   return skipped;
 }
 
-void Parts::set_seed(uint64_t seed, bool per_rank) {
+void Session::set_seed(uint64_t seed, bool per_rank) {
   seed_ = seed;
   torch::manual_seed(seed + (per_rank ? static_cast<uint64_t>(cluster_.rank) : 0));
 }
 
-void Parts::watch_generators() {
+void Session::watch_generators() {
   if (!generators_ || !generators_->note_step()) return;
   const std::string note = log::format(
       "MU070",
@@ -429,13 +429,13 @@ void Parts::watch_generators() {
   if (cluster_.is_main()) log::warning(note);
 }
 
-void Parts::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {
+void Session::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {
   for (const auto& entry : *optimizers_)
     if (const auto optimizer = entry.lock()) f(*optimizer);
 }
 
-std::string Parts::plan() const {
-  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; told by {}\n", cluster_.world_size,
+std::string Session::plan() const {
+  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; in_code by {}\n", cluster_.world_size,
                                cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
   text += formatted("device: {}; backend: {}\n", device_.str(), group_.backend());
   text += formatted("precision: {}\n", options_.precision.name());
@@ -445,13 +445,13 @@ std::string Parts::plan() const {
   return text;
 }
 
-std::shared_ptr<PreparedModel> prepare_model(Parts& parts, std::shared_ptr<torch::nn::Module> module) {
+std::shared_ptr<PreparedModel> prepare_model(Session& parts, std::shared_ptr<torch::nn::Module> module) {
   return parts.prepare_model(std::move(module));
 }
-Optimizer prepare_optimizer(Parts& parts, std::shared_ptr<torch::optim::Optimizer> optimizer) {
+Optimizer prepare_optimizer(Session& parts, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return parts.prepare_optimizer(std::move(optimizer));
 }
-data::ShardSpec prepare_loader(Parts& parts, const data::LoaderState& loader) { return parts.prepare_loader(loader); }
-void keep_loader(Parts& parts, const std::shared_ptr<data::LoaderState>& loader) { parts.keep_loader(loader); }
+data::ShardSpec prepare_loader(Session& parts, const data::LoaderState& loader) { return parts.prepare_loader(loader); }
+void keep_loader(Session& parts, const std::shared_ptr<data::LoaderState>& loader) { parts.keep_loader(loader); }
 
 }  // namespace muster::runtime

@@ -17,23 +17,22 @@
 namespace muster::checkpoint {
 
 /// What one rank writes, planned without the others.
-struct RankParts {
-  NamedTensors tensors;   ///< Under the names in the rank's file; empty once they are copied
-                          ///< elsewhere.
-  format::FilePlan plan;  ///< The layout of that file.
+struct RankSavePlan {
+  NamedTensors tensors;     ///< Under the names in the rank's file; empty once they are copied elsewhere.
+  format::FilePlan layout;  ///< Of that file.
   std::vector<format::SliceEntry> slices;
   std::vector<format::SlicePart> parts;  ///< The same slices, with the fields that check_slices() needs.
   format::Json own, shared;
 };
 
 /// Throws: CheckpointError MU203 for a tensor or a state that the format cannot hold, MU214 for a repeated slice.
-RankParts plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder);
+RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder);
 
 /// Copies the tensors' bytes, in the order of the file, to memory that is reused from save to save.
 class HostBuffer {
  public:
-  /// Copies the tensors of `parts` and then releases them. Throws: CheckpointError MU202 if there is no memory.
-  void take(RankParts& parts);
+  /// Copies the tensors of `plan` and then releases them. Throws: CheckpointError MU202 if there is no memory.
+  void take(RankSavePlan& plan);
   /// What take() copied: the whole file after its head.
   std::string_view bytes() const;
 
@@ -42,11 +41,11 @@ class HostBuffer {
   std::size_t filled_ = 0;
 };
 
-/// Writes a rank's two files into a folder. `taken` holds the tensors' bytes if `parts` no longer has the tensors.
+/// Writes a rank's two files into a folder. `taken` holds the tensors' bytes if `plan` no longer has the tensors.
 /// Returns the mark of its index. `go_on` is called from time to time; if it returns false, writing stops with an
 /// error.
 /// Throws: CheckpointError MU202.
-format::FileMark write_rank(const RankParts& parts, const HostBuffer* taken, const std::filesystem::path& folder,
+format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const std::filesystem::path& folder,
                             int rank, const std::string& id, Durability durability, const std::function<bool()>& go_on);
 
 }  // namespace muster::checkpoint
