@@ -79,7 +79,7 @@ class Bench {
     muster::CheckpointContents result;
     if (group_.size() > 1) {
       for (int i = 0; i < kTensors; ++i)
-        result.slices.push_back(
+        result.shards.push_back(
             {name_of(i), {1024, 1024}, kElements * group_.rank() / group_.size(), own_[static_cast<std::size_t>(i)]});
       return result;
     }
@@ -209,7 +209,7 @@ class Bench {
     const auto failures = muster::comm::run_thread_world(kWorld, {}, [&](muster::comm::Communicator four) {
       muster::CheckpointContents part;
       for (int i = 0; i < kTensors; ++i)
-        part.slices.push_back({name_of(i),
+        part.shards.push_back({name_of(i),
                                {1024, 1024},
                                kElements * four.rank() / kWorld,
                                rows(tensors_[static_cast<std::size_t>(i)], four.rank(), kWorld)});

@@ -61,7 +61,7 @@ int main() {
   muster::CheckpointContents contents;
   contents.shared = muster::State::Map{{"step", 10}, {"scale", torch::ones(3)}};
   contents.own = muster::State::Map{{"rank", group.rank()}};
-  contents.slices.push_back({.name = "table", .shape = {rows, columns}, .begin = half * group.rank(), .values = mine});
+  contents.shards.push_back({.name = "table", .shape = {rows, columns}, .begin = half * group.rank(), .local = mine});
   muster::write_checkpoint(contents, folder / "one", group);
 
   // While training goes on, numbered, the last two of them.

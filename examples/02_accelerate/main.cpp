@@ -8,10 +8,9 @@ namespace F = torch::nn::functional;
 void train() {
   torch::manual_seed(1);
   muster::Accelerator accelerator;
+  muster::DataLoader loader(Digits(Digits::Part::train), {.batch_size = 64, .shuffle = true});
   DigitNet net;
-  auto [model, optimizer, batches] =
-      accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3),
-                          muster::DataLoader(Digits(Digits::Part::train), {.batch_size = 64, .shuffle = true}));
+  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3), loader);
   for (int epoch = 0; epoch < 3; ++epoch) {
     torch::Tensor loss;
     for (auto& [image, label] : batches) {

@@ -86,7 +86,7 @@ class CheckpointWriter::Worker {
     try {
       path = checkpoint::publish_together(
           folder_, group_, options_, [&](const fs::path& part, const std::string& id) { return write(part, id); },
-          plan_.parts);
+          plan_.shards);
     } catch (...) {
       failure = std::current_exception();
     }

@@ -85,34 +85,34 @@ Json hear_rank_0(const comm::Communicator& group, const Json& said) {
   raise(*failure);
 }
 
-Json json_of(const format::SlicePart& part) {
+Json json_of(const format::ShardEntry& shard) {
   Json::List shape;
-  for (const std::int64_t size : part.shape) shape.emplace_back(size);
-  return Json::List{part.name, part.dtype, std::move(shape), part.begin, part.count};
+  for (const std::int64_t size : shard.shape) shape.emplace_back(size);
+  return Json::List{shard.name, shard.dtype, std::move(shape), shard.begin, shard.count};
 }
 
-format::SlicePart part_of(const Json& json, int rank) {
-  const auto& fields = field<Json::List>(&json, "slice");
+format::ShardEntry shard_of(const Json& json, int rank) {
+  const auto& fields = field<Json::List>(&json, "shard");
   const auto at = [&](std::size_t i) { return i < fields.size() ? &fields[i] : nullptr; };
-  format::SlicePart part{.name = field<std::string>(at(0), "name"),
-                         .dtype = field<std::string>(at(1), "dtype"),
-                         .shape = {},
-                         .begin = field<std::int64_t>(at(3), "begin"),
-                         .count = field<std::int64_t>(at(4), "count"),
-                         .rank = rank};
-  for (const Json& size : field<Json::List>(at(2), "shape")) part.shape.push_back(field<std::int64_t>(&size, "size"));
-  return part;
+  format::ShardEntry shard;
+  shard.name = field<std::string>(at(0), "name");
+  shard.dtype = field<std::string>(at(1), "dtype");
+  for (const Json& size : field<Json::List>(at(2), "shape")) shard.shape.push_back(field<std::int64_t>(&size, "size"));
+  shard.begin = field<std::int64_t>(at(3), "begin");
+  shard.count = field<std::int64_t>(at(4), "count");
+  shard.rank = rank;
+  return shard;
 }
 
 Json report_of(const std::optional<Failure>& failure, const format::FileMark& mark,
-               const std::vector<format::SlicePart>& parts) {
-  Json::List slices;
+               const std::vector<format::ShardEntry>& shards) {
+  Json::List list;
   if (!failure)
-    for (const format::SlicePart& part : parts) slices.push_back(json_of(part));
+    for (const format::ShardEntry& shard : shards) list.push_back(json_of(shard));
   return Json::Map{{"failure", json_of(failure)},
                    {"bytes", static_cast<std::int64_t>(mark.bytes)},
                    {"checksum", format::to_hex(mark.checksum)},
-                   {"slices", std::move(slices)}};
+                   {"slices", std::move(list)}};
 }
 
 std::uint64_t checksum_in(const Json& report) {
@@ -139,7 +139,7 @@ struct Draft {
 
   void publish(const std::vector<Json>& reports, const WriteCheckpointOptions& options) {
     format::Manifest manifest{.id = id, .indexes = {}};
-    std::vector<format::SlicePart> parts;
+    std::vector<format::ShardEntry> shards;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       failed_rank = static_cast<int>(rank);
       if (auto failure = failure_in(reports[rank]))
@@ -147,10 +147,10 @@ struct Draft {
       manifest.indexes.push_back(
           {static_cast<std::uint64_t>(field<std::int64_t>(reports[rank], "bytes")), checksum_in(reports[rank])});
       for (const Json& part : field<Json::List>(reports[rank], "slices"))
-        parts.push_back(part_of(part, static_cast<int>(rank)));
+        shards.push_back(shard_of(part, static_cast<int>(rank)));
     }
     failed_rank = 0;
-    format::check_slices(std::move(parts), folder->path().string());
+    format::check_shards(std::move(shards), folder->path().string());
     format::AtomicFile file(folder->part() / format::kManifestName,
                             options.durability == Durability::none ? Durability::none : Durability::file);
     const std::string text = format::to_text(manifest);
@@ -165,7 +165,7 @@ struct Draft {
 
 fs::path publish_together(const fs::path& folder, const comm::Communicator& group,
                           const WriteCheckpointOptions& options, const WriteRank& write_rank,
-                          const std::vector<format::SlicePart>& parts) {
+                          const std::vector<format::ShardEntry>& shards) {
   Draft draft;
   const bool leads = group.rank() == 0;
   std::optional<Failure> failure;
@@ -177,7 +177,7 @@ fs::path publish_together(const fs::path& folder, const comm::Communicator& grou
   format::FileMark mark;
   failure = failure_of([&] { mark = write_rank(field<std::string>(start, "part"), field<std::string>(start, "id")); });
   const auto texts = group.as_library("reports of a checkpoint's files")
-                         .gather_bytes(format::to_text(report_of(failure, mark, parts)));
+                         .gather_bytes(format::to_text(report_of(failure, mark, shards)));
   if (leads)
     failure = failure_of([&] {
       std::vector<Json> reports;

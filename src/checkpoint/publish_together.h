@@ -16,11 +16,11 @@ using WriteRank = std::function<format::FileMark(const std::filesystem::path& pa
 
 /// Rank 0 creates a partial folder; each rank writes its files; rank 0 checks all reports, writes the manifest and
 /// publishes.
-/// Returns the path of the checkpoint. `parts` are this rank's slices, which write_rank may fill in.
+/// Returns the path of the checkpoint. `shards` are this rank's shards, which write_rank may fill in.
 /// Throws: as write_checkpoint, on all ranks alike.
 /// Collective: every rank of the group.
 std::filesystem::path publish_together(const std::filesystem::path& folder, const comm::Communicator& group,
                                        const WriteCheckpointOptions& options, const WriteRank& write_rank,
-                                       const std::vector<format::SlicePart>& parts);
+                                       const std::vector<format::ShardEntry>& shards);
 
 }  // namespace muster::checkpoint

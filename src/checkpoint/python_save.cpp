@@ -21,13 +21,13 @@ using format::PythonTensor;
 using format::PythonValue;
 
 /// A part of a LibTorch storage that goes into the file as one storage.
-struct Stretch {
+struct StorageRange {
   c10::Storage storage;
   std::uint64_t begin = 0, end = 0;  ///< Bytes.
 };
 
 /// Where a tensor's elements lie in its storage.
-Stretch stretch_of(const at::Tensor& tensor) {
+StorageRange range_of(const at::Tensor& tensor) {
   const auto width = static_cast<std::uint64_t>(tensor.element_size());
   std::uint64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i)
@@ -50,13 +50,12 @@ class PythonOfState {
 
   /// A storage's bytes on the CPU. Valid until the next call.
   std::string_view bytes_of(std::size_t storage) {
-    const Stretch& stretch = stretches_[storage];
-    const std::uint64_t bytes = stretch.end - stretch.begin;
+    const StorageRange& range = ranges_[storage];
+    const std::uint64_t bytes = range.end - range.begin;
     if (bytes == 0) return {};
-    if (stretch.storage.device().is_cpu())
-      return {static_cast<const char*>(stretch.storage.data()) + stretch.begin, bytes};
-    at::Tensor all = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(stretch.storage.device()));
-    all.set_(stretch.storage, static_cast<int64_t>(stretch.begin), {static_cast<int64_t>(bytes)}, {1});
+    if (range.storage.device().is_cpu()) return {static_cast<const char*>(range.storage.data()) + range.begin, bytes};
+    at::Tensor all = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(range.storage.device()));
+    all.set_(range.storage, static_cast<int64_t>(range.begin), {static_cast<int64_t>(bytes)}, {1});
     copy_ = all.cpu();
     return {static_cast<const char*>(copy_.const_data_ptr()), bytes};
   }
@@ -116,11 +115,11 @@ class PythonOfState {
              ", which is not written; dequantize it first");
     PythonTensor view{
         .storage = 0, .type = row->type, .offset = 0, .shape = tensor.sizes().vec(), .strides = tensor.strides().vec()};
-    Stretch stretch;
-    if (tensor.numel() > 0) stretch = stretch_of(tensor);
-    if (stretch.end > 0 && stretch.end > stretch.storage.nbytes()) refuse("has no memory behind it now");
+    StorageRange range;
+    if (tensor.numel() > 0) range = range_of(tensor);
+    if (range.end > 0 && range.end > range.storage.nbytes()) refuse("has no memory behind it now");
     content_.tensors.push_back(std::move(view));
-    places_.push_back(std::move(stretch));
+    places_.push_back(std::move(range));
     return PythonValue::of_tensor(content_.tensors.size() - 1);
   }
 
@@ -133,22 +132,22 @@ class PythonOfState {
     };
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
     std::vector<std::size_t> group_of(places_.size());
-    std::vector<Stretch> groups;
+    std::vector<StorageRange> groups;
     for (const std::size_t i : order) {
-      const Stretch& place = places_[i];
+      const StorageRange& place = places_[i];
       const bool overlaps = !groups.empty() && place.end > 0 && groups.back().storage &&
                             place.storage.is_alias_of(groups.back().storage) && place.begin < groups.back().end;
       if (!overlaps) groups.push_back(place);
       groups.back().end = std::max(groups.back().end, place.end);
       group_of[i] = groups.size() - 1;
     }
-    for (Stretch& group : groups)
+    for (StorageRange& group : groups)
       group.begin -= group.begin % kWidestElement;  // views of other types start at a multiple of it
     std::map<std::size_t, std::size_t> number_of;
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      const auto [found, fresh] = number_of.emplace(group_of[i], stretches_.size());
-      const Stretch& group = groups[group_of[i]];
-      if (fresh) stretches_.push_back(group);
+      const auto [found, fresh] = number_of.emplace(group_of[i], ranges_.size());
+      const StorageRange& group = groups[group_of[i]];
+      if (fresh) ranges_.push_back(group);
       if (fresh) content_.storages.push_back({.key = "", .location = "cpu", .bytes = group.end - group.begin});
       PythonTensor& tensor = content_.tensors[i];
       tensor.storage = found->second;
@@ -161,7 +160,7 @@ class PythonOfState {
   const std::filesystem::path& path_;
   const SavePythonOptions& options_;
   PythonFile content_;
-  std::vector<Stretch> places_, stretches_;
+  std::vector<StorageRange> places_, ranges_;
   at::Tensor copy_;
 };
 

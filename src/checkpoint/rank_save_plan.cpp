@@ -45,21 +45,26 @@ class TensorNames {
   std::unordered_multimap<const void*, std::size_t> kept_at_;
 };
 
-void add_slices(RankSavePlan& result, const std::vector<Slice>& slices, int rank, const std::string& folder) {
-  for (const Slice& slice : slices) {
-    const std::string name = "slice/" + escaped(slice.name, true) + "@" + std::to_string(slice.begin);
-    const format::TensorSpec spec = spec_of(slice.name, slice.values, folder);
-    result.parts.push_back(
-        {slice.name, std::string(format::name_of(spec.type)), slice.shape, slice.begin, slice.values.numel(), rank});
-    const bool is_whole_empty = std::find(slice.shape.begin(), slice.shape.end(), 0) != slice.shape.end();
-    if (slice.values.numel() == 0 && !is_whole_empty) continue;
+void add_shards(RankSavePlan& result, const std::vector<TensorShard>& shards, int rank, const std::string& folder) {
+  for (const TensorShard& shard : shards) {
+    const std::string name = "slice/" + escaped(shard.name, true) + "@" + std::to_string(shard.begin);
+    const format::TensorSpec spec = spec_of(shard.name, shard.local, folder);
+    auto& entry = result.shards.emplace_back(format::ShardEntry{.name = shard.name,
+                                                                .shape = shard.shape,
+                                                                .begin = shard.begin,
+                                                                .tensor = {},
+                                                                .dtype = std::string(format::name_of(spec.type)),
+                                                                .count = shard.local.numel(),
+                                                                .rank = rank});
+    const bool is_whole_empty = std::find(shard.shape.begin(), shard.shape.end(), 0) != shard.shape.end();
+    if (shard.local.numel() == 0 && !is_whole_empty) continue;
     if (spec.type == format::ElementType::f4)
-      throw CheckpointError("MU203", folder + " was not written: tensor " + in_quotes(slice.name) +
-                                         " has pairs of 4-bit elements, which cannot be sliced; view it as bytes");
-    if (!format::is_utf8(slice.name))
-      throw CheckpointError("MU203", folder + " was not written: the name of a sliced tensor is not UTF-8");
-    result.slices.push_back({slice.name, slice.shape, slice.begin, name});
-    result.tensors.emplace_back(name, slice.values.detach().reshape({-1}));
+      throw CheckpointError("MU203", folder + " was not written: tensor " + in_quotes(shard.name) +
+                                         " has pairs of 4-bit elements, which cannot be sharded; view it as bytes");
+    if (!format::is_utf8(shard.name))
+      throw CheckpointError("MU203", folder + " was not written: the name of a sharded tensor is not UTF-8");
+    entry.tensor = name;
+    result.tensors.emplace_back(name, shard.local.detach().reshape({-1}));
   }
 }
 
@@ -67,6 +72,12 @@ std::vector<format::TensorSpec> specs_of(const NamedTensors& tensors, const std:
   std::vector<format::TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) specs.push_back(spec_of(name, tensor, folder));
   return specs;
+}
+
+/// Those that the file has elements of.
+std::vector<format::ShardEntry> stored(std::vector<format::ShardEntry> shards) {
+  std::erase_if(shards, [](const format::ShardEntry& shard) { return shard.tensor.empty(); });
+  return shards;
 }
 
 constexpr std::size_t kBytesHeld = std::size_t{8} << 20, kTensorsHeld = 1024;
@@ -104,7 +115,7 @@ RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::
   const StoreTensor store = [&](const std::string& path, const at::Tensor& tensor) { return names(path, tensor); };
   result.own = json_of(contents.own, store, "own");
   if (rank == 0) result.shared = json_of(contents.shared, store, "shared");
-  add_slices(result, contents.slices, rank, folder.string());
+  add_shards(result, contents.shards, rank, folder.string());
   result.layout = format::plan_file(specs_of(result.tensors, folder.string()), {}, folder.string(), kHeadAlignment);
   return result;
 }
@@ -156,7 +167,7 @@ format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, c
                           .file_bytes = plan.layout.file_bytes,
                           .block_bytes = format::kBlockBytes,
                           .checksums = file.publish(),
-                          .slices = plan.slices,
+                          .shards = stored(plan.shards),
                           .own = plan.own,
                           .shared = plan.shared};
   const std::string text = format::to_text(index);

@@ -20,12 +20,11 @@ namespace muster::checkpoint {
 struct RankSavePlan {
   NamedTensors tensors;     ///< Under the names in the rank's file; empty once they are copied elsewhere.
   format::FilePlan layout;  ///< Of that file.
-  std::vector<format::SliceEntry> slices;
-  std::vector<format::SlicePart> parts;  ///< The same slices, with the fields that check_slices() needs.
+  std::vector<format::ShardEntry> shards;  ///< Those of no element have no tensor, and are not in the index.
   format::Json own, shared;
 };
 
-/// Throws: CheckpointError MU203 for a tensor or a state that the format cannot hold, MU214 for a repeated slice.
+/// Throws: CheckpointError MU203 for a tensor or a state that the format cannot hold, MU214 for a repeated shard.
 RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::filesystem::path& folder);
 
 /// Copies the tensors' bytes, in the order of the file, to memory that is reused from save to save.

@@ -29,10 +29,10 @@ struct StoredRun {
   std::uint64_t offset;
 };
 
-/// A sliced tensor and where its elements lie, in order and without gaps.
+/// A sharded tensor and where its elements lie, in order and without gaps.
 struct StoredRuns {
   std::vector<StoredRun> runs;
-  const SlicedTensor* tensor = nullptr;
+  const ShardedTensorMetadata* tensor = nullptr;
 };
 
 format::Manifest read_manifest(const format::OpenFolder& folder) {
@@ -82,7 +82,7 @@ class Checkpoint::Files {
       if (options.check == CheckpointCheck::layout || options.check == CheckpointCheck::share) source->trust_values();
     }
     try {
-      collect_slices();
+      collect_shards();
       for (int rank = 0; rank < ranks; ++rank) check_state(rank);
     } catch (const CheckpointError&) {
       if (options.check == CheckpointCheck::share)  // was it another's share that is damaged?
@@ -94,7 +94,7 @@ class Checkpoint::Files {
   const fs::path& path() const { return folder_->path(); }
   const std::string& id() const { return id_; }
   int world_size() const { return static_cast<int>(sources_.size()); }
-  const std::vector<SlicedTensor>& sliced() const { return sliced_; }
+  const std::vector<ShardedTensorMetadata>& sharded() const { return sharded_; }
 
   State state(int rank, bool own) const {
     if (rank < 0 || rank >= world_size())
@@ -118,9 +118,9 @@ class Checkpoint::Files {
     if (found != runs_.end()) return found->second;
     std::string known;
     constexpr std::size_t kLongest = 2000;
-    for (const SlicedTensor& tensor : sliced_)
+    for (const ShardedTensorMetadata& tensor : sharded_)
       if (known.size() < kLongest) known += (known.empty() ? "" : ", ") + shown(tensor.name);
-    throw CheckpointError("MU215", path().string() + " has no sliced tensor " + in_quotes(name) +
+    throw CheckpointError("MU215", path().string() + " has no sharded tensor " + in_quotes(name) +
                                        "; it has: " + (known.empty() ? "none" : known));
   }
 
@@ -128,7 +128,7 @@ class Checkpoint::Files {
     const StoredRuns& stored = find(name);
     const std::int64_t end = begin + to.numel();
     const auto refuse = [&](const std::string& what) {
-      throw CheckpointError("MU215", path().string() + ": sliced tensor " + in_quotes(name) + " " + what);
+      throw CheckpointError("MU215", path().string() + ": sharded tensor " + in_quotes(name) + " " + what);
     };
     if (begin < 0 || end > stored.tensor->numel())
       refuse("has " + std::to_string(stored.tensor->numel()) + " elements; " + std::to_string(begin) + " to " +
@@ -186,27 +186,29 @@ class Checkpoint::Files {
     }
   }
 
-  /// What the indexes say of slices must fit the tensors there, and each tensor must be there exactly once.
-  void collect_slices() {
-    std::vector<format::SlicePart> parts;
-    std::map<std::string, SlicedTensor, std::less<>> tensors;
+  /// What the indexes say of shards must fit the tensors there, and each tensor must be there exactly once.
+  void collect_shards() {
+    std::vector<format::ShardEntry> shards;
+    std::map<std::string, ShardedTensorMetadata, std::less<>> tensors;
     for (const auto& source : sources_)
-      for (const format::SliceEntry& slice : source->index().slices) {
-        const format::TensorEntry& entry = source->entry(slice.tensor);
+      for (const format::ShardEntry& shard : source->index().shards) {
+        const format::TensorEntry& entry = source->entry(shard.tensor);
         const auto shape = checkpoint::shape_of(entry, path().string());
         if (shape.size() != 1)
-          throw CheckpointError("MU213", path().string() + ": the slice of " + in_quotes(slice.name) +
+          throw CheckpointError("MU213", path().string() + ": the shard of " + in_quotes(shard.name) +
                                              " is no tensor of one dimension; the file was edited");
         const auto type = *checkpoint::scalar_type(entry.type);
-        parts.push_back({slice.name, std::string(format::name_of(entry.type)), slice.shape, slice.begin, shape[0],
-                         source->index().rank});
-        tensors.try_emplace(slice.name, SlicedTensor{slice.name, slice.shape, type});
+        auto& found = shards.emplace_back(shard);
+        found.dtype = format::name_of(entry.type);
+        found.count = shape[0];
+        found.rank = source->index().rank;
+        tensors.try_emplace(shard.name, ShardedTensorMetadata{shard.name, shard.shape, type});
         if (shape[0] > 0)
-          runs_[slice.name].runs.push_back({slice.begin, slice.begin + shape[0], source.get(), entry.offset});
+          runs_[shard.name].runs.push_back({shard.begin, shard.begin + shape[0], source.get(), entry.offset});
       }
-    format::check_slices(std::move(parts), path().string());
-    for (auto& [name, tensor] : tensors) sliced_.push_back(std::move(tensor));
-    for (const SlicedTensor& tensor : sliced_) {
+    format::check_shards(std::move(shards), path().string());
+    for (auto& [name, tensor] : tensors) sharded_.push_back(std::move(tensor));
+    for (const ShardedTensorMetadata& tensor : sharded_) {
       StoredRuns& stored = runs_[tensor.name];
       std::sort(stored.runs.begin(), stored.runs.end(),
                 [](const StoredRun& a, const StoredRun& b) { return a.begin < b.begin; });
@@ -229,12 +231,12 @@ class Checkpoint::Files {
   std::shared_ptr<format::OpenFolder> folder_;
   std::string id_;
   std::vector<std::unique_ptr<RankSource>> sources_;
-  std::vector<SlicedTensor> sliced_;
+  std::vector<ShardedTensorMetadata> sharded_;
   std::map<std::string, StoredRuns, std::less<>> runs_;
   std::atomic<std::uint64_t> bytes_read_{0};
 };
 
-std::int64_t SlicedTensor::numel() const {
+std::int64_t ShardedTensorMetadata::numel() const {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) count *= size;
   return count;
@@ -248,17 +250,17 @@ const std::string& Checkpoint::id() const { return files_->id(); }
 int Checkpoint::world_size() const { return files_->world_size(); }
 State Checkpoint::shared() const { return files_->state(0, false); }
 State Checkpoint::own(int rank) const { return files_->state(rank, true); }
-const std::vector<SlicedTensor>& Checkpoint::sliced() const { return files_->sliced(); }
-const SlicedTensor& Checkpoint::sliced(std::string_view name) const { return *files_->find(name).tensor; }
+const std::vector<ShardedTensorMetadata>& Checkpoint::sharded() const { return files_->sharded(); }
+const ShardedTensorMetadata& Checkpoint::sharded(std::string_view name) const { return *files_->find(name).tensor; }
 void Checkpoint::read(std::string_view name, std::int64_t begin, const at::Tensor& to) const {
   files_->read(name, begin, to);
 }
 std::uint64_t Checkpoint::bytes_read() const { return files_->bytes_read(); }
 
 at::Tensor Checkpoint::read(std::string_view name, std::int64_t begin, std::int64_t end) const {
-  const SlicedTensor& tensor = sliced(name);
+  const ShardedTensorMetadata& tensor = sharded(name);
   if (begin < 0 || end < begin || end > tensor.numel())
-    throw CheckpointError("MU215", path().string() + ": sliced tensor " + in_quotes(tensor.name) + " has " +
+    throw CheckpointError("MU215", path().string() + ": sharded tensor " + in_quotes(tensor.name) + " has " +
                                        std::to_string(tensor.numel()) + " elements; " + std::to_string(begin) + " to " +
                                        std::to_string(end) + " were asked for");
   at::Tensor values = at::empty({end - begin}, at::TensorOptions().dtype(tensor.dtype));

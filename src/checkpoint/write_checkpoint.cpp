@@ -13,10 +13,10 @@ std::filesystem::path write_checkpoint(const CheckpointContents& contents, const
     auto planned = checkpoint::plan_rank(contents, group.rank(), folder);
     const auto mark =
         checkpoint::write_rank(planned, nullptr, part, group.rank(), id, options.durability, [] { return true; });
-    plan.parts = std::move(planned.parts);
+    plan.shards = std::move(planned.shards);
     return mark;
   };
-  return checkpoint::publish_together(folder, group, options, write_rank, plan.parts);
+  return checkpoint::publish_together(folder, group, options, write_rank, plan.shards);
 }
 
 }  // namespace muster

@@ -57,7 +57,7 @@ Job job_of(const PythonValue& shared) {
 /// Puts the tensors that are spread over ranks where {"sliced": name, "order": dims} stands for them.
 class Whole {
  public:
-  explicit Whole(StoredContent& stored) : stored_(stored), sliced_(*stored.content.value.find("sliced")) {}
+  explicit Whole(StoredContent& stored) : stored_(stored), sharded_(*stored.content.value.find("sliced")) {}
 
   void operator()(PythonValue& value) {
     const PythonValue* name = value.entries.size() == 2 ? value.find("sliced") : nullptr;
@@ -72,7 +72,7 @@ class Whole {
 
  private:
   PythonValue tensor(const std::string& name, const std::vector<PythonValue>& order) {
-    const PythonValue* found = sliced_.find(name);
+    const PythonValue* found = sharded_.find(name);
     if (!found) refuse(name);
     const PythonTensor in_memory = stored_.content.tensors[static_cast<std::size_t>(found->integer)];
     PythonTensor view = in_memory;
@@ -95,7 +95,7 @@ class Whole {
   }
 
   StoredContent& stored_;
-  const PythonValue& sliced_;
+  const PythonValue& sharded_;
 };
 
 }  // namespace

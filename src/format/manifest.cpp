@@ -90,14 +90,15 @@ std::vector<std::int64_t> read_shape(const Json::List& list, const Fields& field
   return shape;
 }
 
-SliceEntry read_slice(const Json& value, std::string_view file) {
-  Fields fields(value, "a slice", file, "MU213");
-  SliceEntry slice{.name = fields.text("name"),
-                   .shape = read_shape(fields.list("shape"), fields),
-                   .begin = fields.count("begin"),
-                   .tensor = fields.text("tensor")};
+ShardEntry read_shard(const Json& value, std::string_view file) {
+  Fields fields(value, "a shard", file, "MU213");
+  ShardEntry shard;
+  shard.name = fields.text("name");
+  shard.shape = read_shape(fields.list("shape"), fields);
+  shard.begin = fields.count("begin");
+  shard.tensor = fields.text("tensor");
   fields.expect_no_more();
-  return slice;
+  return shard;
 }
 
 void read_data_file(RankIndex& index, const Json& value, std::string_view file) {
@@ -119,10 +120,10 @@ void read_data_file(RankIndex& index, const Json& value, std::string_view file) 
   }
 }
 
-Json json_of(const SliceEntry& slice) {
+Json json_of(const ShardEntry& shard) {
   Json::List shape;
-  for (const std::int64_t size : slice.shape) shape.emplace_back(size);
-  return Json::Map{{"name", slice.name}, {"shape", std::move(shape)}, {"begin", slice.begin}, {"tensor", slice.tensor}};
+  for (const std::int64_t size : shard.shape) shape.emplace_back(size);
+  return Json::Map{{"name", shard.name}, {"shape", std::move(shape)}, {"begin", shard.begin}, {"tensor", shard.tensor}};
 }
 
 }  // namespace
@@ -164,8 +165,8 @@ std::string to_text(const Manifest& manifest) {
 std::string to_text(const RankIndex& index) {
   std::string checksums;
   for (const std::uint64_t checksum : index.checksums) checksums += to_hex(checksum);
-  Json::List slices;
-  for (const SliceEntry& slice : index.slices) slices.push_back(json_of(slice));
+  Json::List shards;
+  for (const ShardEntry& shard : index.shards) shards.push_back(json_of(shard));
   const Json file = Json::Map{{"bytes", static_cast<std::int64_t>(index.file_bytes)},
                               {"block_bytes", static_cast<std::int64_t>(index.block_bytes)},
                               {"checksums", std::move(checksums)}};
@@ -174,7 +175,7 @@ std::string to_text(const RankIndex& index) {
                                 {"id", index.id},
                                 {"rank", static_cast<std::int64_t>(index.rank)},
                                 {"file", file},
-                                {"slices", std::move(slices)},
+                                {"slices", std::move(shards)},
                                 {"own", index.own},
                                 {"shared", index.shared}})) +
          "\n";
@@ -214,7 +215,7 @@ RankIndex parse_rank_index(std::string_view text, std::string_view file) {
   if (rank >= INT32_MAX) fields.refuse("names the rank " + std::to_string(rank));
   index.rank = static_cast<int>(rank);
   read_data_file(index, fields.value("file"), file);
-  for (const Json& slice : fields.list("slices")) index.slices.push_back(read_slice(slice, file));
+  for (const Json& shard : fields.list("slices")) index.shards.push_back(read_shard(shard, file));
   index.own = fields.value("own");
   index.shared = fields.value("shared");
   fields.expect_no_more();

@@ -160,24 +160,26 @@ PythonValue whole_of(StoredContent& stored, Spread& spread) {
   return made;
 }
 
-PythonValue sliced_tensors(StoredContent& stored, std::vector<RankContent>& ranks, const fs::path& folder) {
-  std::vector<SlicePart> parts;
+PythonValue sharded_tensors(StoredContent& stored, std::vector<RankContent>& ranks, const fs::path& folder) {
+  std::vector<ShardEntry> all;
   std::map<std::string, Spread> spreads;
   for (RankContent& rank : ranks)
-    for (const SliceEntry& slice : rank.index.slices) {
-      const TensorEntry& entry = rank.entry(slice.tensor);
-      if (entry.shape.size() != 1) refuse_part(folder, "has a slice of more than one dimension");
-      parts.push_back(
-          {slice.name, std::string(name_of(entry.type)), slice.shape, slice.begin, entry.shape[0], rank.index.rank});
-      Spread& spread = spreads[slice.name];
-      spread.whole.name = slice.name;
-      spread.whole.shape = slice.shape;
+    for (const ShardEntry& shard : rank.index.shards) {
+      const TensorEntry& entry = rank.entry(shard.tensor);
+      if (entry.shape.size() != 1) refuse_part(folder, "has a shard of more than one dimension");
+      auto& found = all.emplace_back(shard);
+      found.dtype = name_of(entry.type);
+      found.count = entry.shape[0];
+      found.rank = rank.index.rank;
+      Spread& spread = spreads[shard.name];
+      spread.whole.name = shard.name;
+      spread.whole.shape = shard.shape;
       spread.whole.type = entry.type;
       // Ranks that hold nothing of it say so with a run of no elements, wherever that begins.
-      if (Extent& run = spread.runs[slice.begin]; entry.bytes > 0 || !run.file)
+      if (Extent& run = spread.runs[shard.begin]; entry.bytes > 0 || !run.file)
         run = {rank.file(), entry.offset, entry.bytes};
     }
-  check_slices(std::move(parts), folder.string());
+  check_shards(std::move(all), folder.string());
   PythonValue made;
   made.kind = Made::map;
   for (auto& [name, spread] : spreads) made.entries.emplace_back(PythonValue::of_text(name), whole_of(stored, spread));
@@ -222,7 +224,7 @@ StoredContent open_checkpoint(const fs::path& folder) {
   all.kind = Made::map;
   PythonValue shared = ranks.empty() ? PythonValue() : ranks.front().value(ranks.front().index.shared);
   for (RankContent& rank : ranks) own.items.push_back(rank.value(rank.index.own));
-  PythonValue sliced = sliced_tensors(stored, ranks, folder);
+  PythonValue sliced = sharded_tensors(stored, ranks, folder);
   all.entries.emplace_back(PythonValue::of_text("shared"), std::move(shared));
   all.entries.emplace_back(PythonValue::of_text("own"), std::move(own));
   all.entries.emplace_back(PythonValue::of_text("sliced"), std::move(sliced));

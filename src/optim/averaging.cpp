@@ -74,8 +74,8 @@ AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options
 }
 
 at::Tensor AveragedModel::live(const Entry& entry) const {
-  const auto* piece = source_ ? source_->find(entry.tensor) : nullptr;
-  return piece ? piece->value : entry.tensor.detach();
+  const auto* local = source_ ? source_->find(entry.tensor) : nullptr;
+  return local ? local->value : entry.tensor.detach();
 }
 
 void AveragedModel::require_outside(const char* call) const {

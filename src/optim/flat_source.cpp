@@ -12,7 +12,7 @@ void write_parameters(FlatSource* source, const std::vector<at::Tensor>& paramet
   try {
     write();
   } catch (...) {
-    error = std::current_exception();  // the other ranks wait for this one's pieces all the same
+    error = std::current_exception();  // the other ranks wait for this one's parameters all the same
   }
   source->end_update(parameters);
   if (error) std::rethrow_exception(error);

@@ -130,11 +130,11 @@ void FusedOptimizer::Impl::refresh_slots() {
 
 void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
   for (auto* source : sources_) {
-    slot.piece = source->find(slot.parameter);
-    if (!slot.piece) continue;
+    slot.local = source->find(slot.parameter);
+    if (!slot.local) continue;
     slot.source = source;
-    const auto& value = slot.piece->value;
-    slot.whole = !slot.piece->sharded && slot.impl->has_storage() && value.numel() >= slot.impl->numel() &&
+    const auto& value = slot.local->value;
+    slot.whole = !slot.local->sharded && slot.impl->has_storage() && value.numel() >= slot.impl->numel() &&
                  (slot.impl->numel() == 0 || slot.address() == Slot::address_of(value.unsafeGetTensorImpl()));
     break;
   }
@@ -168,7 +168,7 @@ bool FusedOptimizer::Impl::inspect(Slot& slot) {
   }
   if (!active) return true;
   if (slot.source) {
-    if (!slot.piece->value.defined() || !has_kernel(slot.piece->value)) return false;
+    if (!slot.local->value.defined() || !has_kernel(slot.local->value)) return false;
   } else {
     if (!has_kernel(slot.parameter) || !is_dense(slot.parameter) || !settle_gradient(slot)) return false;
     if (const auto* data = slot.address(); data != slot.data) {

@@ -74,8 +74,8 @@ std::vector<UpdatePlan::Entry> UpdatePlan::entries_of(const std::vector<Slot>& s
   std::vector<Entry> entries;
   for (const auto i : members) {
     const auto& slot = slots[i];
-    if (slot.piece) {
-      if (slot.piece->value.numel() > 0) entries.push_back({i, slot.piece->value, slot.piece->gradient, 0, false});
+    if (slot.local) {
+      if (slot.local->value.numel() > 0) entries.push_back({i, slot.local->value, slot.local->gradient, 0, false});
       continue;
     }
     const auto count = slot.impl->numel(), tail = pad ? count % kFlatPadding : 0, body = count - tail;

@@ -19,7 +19,7 @@ struct Slot {
   c10::TensorImpl* impl = nullptr;
   size_t group = 0;
   FlatSource* source = nullptr;  ///< nullptr: updated where it lies
-  const FlatPiece* piece = nullptr;
+  const LocalParameter* local = nullptr;
   bool whole = true;           ///< the memory that is updated is the parameter's own
   bool active = false;         ///< has a gradient in the planned step
   const void* data = nullptr;  ///< where the parameter lay when the step was planned
@@ -31,7 +31,7 @@ struct Slot {
   at::Tensor relaid;  ///< this step's gradient in the parameter's layout, where it came in another
 
   /// Of what is updated; the parameter itself may be used in another one.
-  at::ScalarType dtype() const { return piece ? piece->value.scalar_type() : parameter.scalar_type(); }
+  at::ScalarType dtype() const { return local ? local->value.scalar_type() : parameter.scalar_type(); }
   const at::Tensor& gradient() const { return relaid.defined() ? relaid : impl->grad(); }
   /// Where the parameter lies, also where its memory is gone.
   const void* address() const { return address_of(impl); }

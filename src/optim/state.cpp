@@ -16,13 +16,13 @@ namespace lib = torch::optim;
 
 int64_t padded(int64_t count) { return (count + kFlatPadding - 1) / kFlatPadding * kFlatPadding; }
 
-int64_t state_size(const Slot& slot) { return slot.piece ? slot.piece->value.numel() : padded(slot.impl->numel()); }
+int64_t state_size(const Slot& slot) { return slot.local ? slot.local->value.numel() : padded(slot.impl->numel()); }
 
 /// Slots in the order in which their values lie in memory, so that neighbours there are neighbours in their states too.
 std::vector<Slot*> in_memory_order(std::vector<Slot*> slots) {
   std::stable_sort(slots.begin(), slots.end(), [](const Slot* a, const Slot* b) {
-    if (!a->piece || !b->piece) return a->piece && !b->piece;
-    return std::less<>{}(a->piece->value.const_data_ptr(), b->piece->value.const_data_ptr());
+    if (!a->local || !b->local) return a->local && !b->local;
+    return std::less<>{}(a->local->value.const_data_ptr(), b->local->value.const_data_ptr());
   });
   return slots;
 }

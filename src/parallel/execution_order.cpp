@@ -5,13 +5,13 @@
 
 namespace muster::parallel {
 
-void GatherOrder::begin() {
+void ExecutionOrder::begin() {
   now_.clear();
   at_ = 0;
   lost_ = false;
 }
 
-void GatherOrder::came_to(size_t unit) {
+void ExecutionOrder::came_to(size_t unit) {
   now_.push_back(unit);
   const auto from = last_.begin() + static_cast<std::ptrdiff_t>(at_);
   auto found = std::find(from, last_.end(), unit);
@@ -23,12 +23,12 @@ void GatherOrder::came_to(size_t unit) {
   if (!lost_) at_ = static_cast<size_t>(found - last_.begin()) + 1;
 }
 
-std::optional<size_t> GatherOrder::coming(size_t ahead) const {
+std::optional<size_t> ExecutionOrder::coming(size_t ahead) const {
   if (lost_ || at_ + ahead >= last_.size()) return {};
   return last_[at_ + ahead];
 }
 
-void GatherOrder::end() {
+void ExecutionOrder::end() {
   if (!now_.empty()) last_ = std::move(now_);
   now_.clear();
   at_ = 0;

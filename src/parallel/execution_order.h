@@ -8,7 +8,7 @@ namespace muster::parallel {
 
 /// The order in which the last pass, forward or backward, used the units of a model, and how far the current pass has
 /// followed it. It is the same on ranks that run the same program, and so are the collectives that they start by it.
-class GatherOrder {
+class ExecutionOrder {
  public:
   /// A pass begins.
   void begin();

@@ -39,7 +39,7 @@ void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
                      "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: "
                      "call it between steps");
   abandon_backward();
-  residency_->release_all(/*keep_roots=*/false);
+  residency_->reshard_all(/*keep_roots=*/false);
   name_gathers("summon_full_params");
   for (auto& unit : units) unit->begin_full_params(how.rank0_only);
   residency_->recount();

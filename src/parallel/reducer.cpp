@@ -146,9 +146,9 @@ Reducer::Reducer(torch::nn::Module& module, comm::Communicator group, DdpOptions
     : impl_(std::make_unique<Impl>(module, std::move(group), options)) {}
 Reducer::~Reducer() = default;
 
-const optim::FlatPiece* Reducer::find(const at::Tensor& parameter) const {
+const optim::LocalParameter* Reducer::find(const at::Tensor& parameter) const {
   const auto* found = impl_->find(parameter);
-  return found ? &found->piece : nullptr;
+  return found ? &found->local : nullptr;
 }
 
 bool Reducer::has_gradient(const at::Tensor& parameter) const {

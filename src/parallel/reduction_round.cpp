@@ -333,7 +333,7 @@ void ReductionRound::fill(size_t i) {
   const auto& parameter = replica_.parameters()[i];
   if (parameter.tensor.unsafeGetTensorImpl()->grad().defined()) return store(i);
   at::NoGradGuard no_grad;
-  parameter.piece.gradient.zero_();
+  parameter.local.gradient.zero_();
 }
 
 void ReductionRound::fill_the_rest() {

@@ -88,7 +88,7 @@ void Replica::place(size_t index, size_t kind) {
   const auto value = alias_like(values_[kind], offset, parameter.tensor);
   value.copy_(parameter.tensor);
   parameter.tensor.set_data(own_storage(value));
-  parameter.piece = {values_[kind].narrow(0, offset, length), gradients_[kind].narrow(0, offset, length)};
+  parameter.local = {values_[kind].narrow(0, offset, length), gradients_[kind].narrow(0, offset, length)};
   parameter.gradient = alias_like(gradients_[kind], offset, parameter.tensor);
   parameter.data = parameter.tensor.const_data_ptr();
 }

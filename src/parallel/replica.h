@@ -15,8 +15,8 @@ namespace muster::parallel {
 struct ReplicaParameter {
   std::string name;
   at::Tensor tensor;
-  optim::FlatPiece piece;
-  at::Tensor gradient;         ///< the piece's gradient with the parameter's sizes and strides
+  optim::LocalParameter local;
+  at::Tensor gradient;         ///< `local.gradient` with the parameter's sizes and strides
   const void* data = nullptr;  ///< the parameter's memory
   size_t bucket = 0;
 };

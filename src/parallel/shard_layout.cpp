@@ -14,10 +14,10 @@ ShardLayout::ShardLayout(const std::vector<int64_t>& numels, int world) : world_
     spans_.push_back({end, padded});
     end += padded;
   }
-  chunk_ = shard::chunk_size(end / kBlock, world) * kBlock;
+  chunk_ = (end / kBlock + world - 1) / world * kBlock;
 }
 
-shard::Chunk ShardLayout::part(size_t i, int rank) const {
+shard::Run ShardLayout::part(size_t i, int rank) const {
   const auto low = chunk_ * rank, high = low + chunk_;
   const auto begin = std::clamp(spans_[i].begin, low, high);
   const auto end = std::clamp(spans_[i].begin + spans_[i].length, low, high);
@@ -26,7 +26,7 @@ shard::Chunk ShardLayout::part(size_t i, int rank) const {
 
 size_t ShardLayout::at(int64_t element) const {
   auto next = std::upper_bound(spans_.begin(), spans_.end(), element,
-                               [](int64_t e, const shard::Chunk& span) { return e < span.begin; });
+                               [](int64_t e, const shard::Run& span) { return e < span.begin; });
   return static_cast<size_t>(next - spans_.begin()) - 1;
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "muster/shard/chunk.h"
+#include "muster/shard/tensor_shard.h"
 
 namespace muster::parallel {
 
@@ -19,16 +19,16 @@ class ShardLayout {
   int64_t chunk() const noexcept { return chunk_; }
   int64_t total() const noexcept { return chunk_ * world_; }
   /// The padded range of parameter i in the flat memory.
-  shard::Chunk whole(size_t i) const { return spans_[i]; }
+  shard::Run whole(size_t i) const { return spans_[i]; }
   /// The range of parameter i that rank r holds, relative to its chunk. Length 0: nothing.
-  shard::Chunk part(size_t i, int rank) const;
+  shard::Run part(size_t i, int rank) const;
   /// The parameter at this element of the flat memory. Requires: there is one.
   size_t at(int64_t element) const;
 
  private:
   int world_;
   int64_t chunk_ = 0;
-  std::vector<shard::Chunk> spans_;
+  std::vector<shard::Run> spans_;
 };
 
 }  // namespace muster::parallel

@@ -120,7 +120,7 @@ double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameter
   for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
   auto sum = optim::unrounded_power_sum(gradients, p);
   if (state_->groups.shards.size() > 1) {
-    if (!state_->units.empty()) sum = sum.to(state_->units.front()->piece(0).value.device());
+    if (!state_->units.empty()) sum = sum.to(state_->units.front()->local(0).value.device());
     state_->groups.shards.as_library("the norm of sharded gradients")
         .all_reduce(sum, std::isinf(p) ? comm::ReduceOp::max : comm::ReduceOp::sum);
   }
@@ -130,8 +130,8 @@ double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameter
 void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
                                      const std::function<void(const at::Tensor&)>& f) {
   for (const auto& parameter : optim::distinct_tensors(parameters)) {
-    const auto* piece = find(parameter);
-    if (piece && piece->gradient.numel() > 0 && has_gradient(parameter)) f(piece->gradient);
+    const auto* local = find(parameter);
+    if (local && local->gradient.numel() > 0 && has_gradient(parameter)) f(local->gradient);
   }
 }
 
@@ -159,19 +159,19 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool ma
   return values;
 }
 
-std::vector<ParameterPart> ShardedModel::parts() {
+std::vector<ParameterShard> ShardedModel::shards() {
   std::scoped_lock lock(state_->mutex);
   state_->wait_for_values();
-  std::vector<ParameterPart> parts;
+  std::vector<ParameterShard> parts;
   for (const auto& entry : state_->module.named_parameters())
     if (const auto* place = state_->place(entry.value()))
-      parts.push_back(state_->units[place->first]->part(place->second, entry.key()));
+      parts.push_back(state_->units[place->first]->shard(place->second, entry.key()));
   return parts;
 }
 
 at::ScalarType ShardedModel::stored_dtype(const at::Tensor& tensor) const {
   if (const auto* place = state_->place(tensor))
-    return state_->units[place->first]->piece(place->second).value.scalar_type();
+    return state_->units[place->first]->local(place->second).value.scalar_type();
   const auto built = state_->built_dtypes.find(tensor.unsafeGetTensorImpl());
   return built == state_->built_dtypes.end() ? tensor.scalar_type() : built->second;
 }
@@ -201,9 +201,9 @@ void ShardedModel::summon_full_params(const std::function<void()>& f, const Full
 
 std::string ShardedModel::describe() const { return state_->describe(); }
 
-const optim::FlatPiece* ShardedModel::find(const at::Tensor& parameter) const {
+const optim::LocalParameter* ShardedModel::find(const at::Tensor& parameter) const {
   const auto* place = state_->place(parameter);
-  return place ? &state_->units[place->first]->piece(place->second) : nullptr;
+  return place ? &state_->units[place->first]->local(place->second) : nullptr;
 }
 
 bool ShardedModel::has_gradient(const at::Tensor& parameter) const {

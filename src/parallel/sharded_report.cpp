@@ -59,7 +59,7 @@ ShardedModel::State::Needs ShardedModel::State::needs() const {
     whole.add(unit->full_bytes(), unit->is_root());
     if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
       gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(
-                                                  settings.reduce_dtype.value_or(unit->piece(0).value.scalar_type()))),
+                                                  settings.reduce_dtype.value_or(unit->local(0).value.scalar_type()))),
                     unit->is_root());
   }
   const auto live = settings.keeps_after_forward ? all : std::max(std::min(settings.limit_bytes, all), whole.sum());

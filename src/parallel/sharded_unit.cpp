@@ -91,7 +91,7 @@ void ShardedUnit::use_parameter_views() {
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
     const auto mine = layout_.part(i, groups_.shards.rank());
-    pieces_.push_back({values_.narrow(0, mine.begin, mine.length),
+    locals_.push_back({values_.narrow(0, mine.begin, mine.length),
                        gradients_ ? gradients_->part(i) : at::empty({0}, values_.options()), true});
     const auto sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
     placeholders_.push_back(placeholder_memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
@@ -115,17 +115,21 @@ bool ShardedUnit::covers(const ShardedUnit& other) const {
   return plan_.root || name() == other.name() || other.name().starts_with(name() + ".");
 }
 
-ParameterPart ShardedUnit::part(size_t i, std::string name) const {
+ParameterShard ShardedUnit::shard(size_t i, std::string name) const {
   const auto mine = layout_.part(i, groups_.shards.rank());
   const auto& tensor = parameter(i).tensor;
   const auto start = layout_.chunk() * groups_.shards.rank() + mine.begin - layout_.whole(i).begin;
   const auto length = mine.length == 0 ? 0 : std::clamp<int64_t>(tensor.numel() - start, 0, mine.length);
-  return {std::move(name),
-          tensor,
-          pieces_[i].value.narrow(0, 0, length),
-          length == 0 ? 0 : start,
-          pieces_[i].value.numel(),
-          groups_.replicas.rank()};
+  ParameterShard shard;
+  shard.name = std::move(name);
+  shard.order = shard::memory_order(tensor);
+  shard.shape = shard::permuted(tensor.sizes(), shard.order);
+  shard.begin = length == 0 ? 0 : start;
+  shard.local = locals_[i].value.narrow(0, 0, length);
+  shard.replica = groups_.replicas.rank();
+  shard.parameter = tensor;
+  shard.padded = locals_[i].value.numel();
+  return shard;
 }
 
 std::string ShardedUnit::misplaced() const {

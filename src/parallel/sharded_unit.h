@@ -35,9 +35,9 @@ class ShardedUnit {
   const NamedTensor& parameter_of(const at::Tensor& view) const {
     return plan_.parameters[layout_.at(view.storage_offset())];
   }
-  const optim::FlatPiece& piece(size_t i) const { return pieces_[i]; }
+  const optim::LocalParameter& local(size_t i) const { return locals_[i]; }
   /// The part of the parameter that this rank holds, under one of its names.
-  ParameterPart part(size_t i, std::string name) const;
+  ParameterShard shard(size_t i, std::string name) const;
   bool trainable(size_t i) const { return trainable_[i]; }
   size_t trainable_count() const noexcept { return trainable_count_; }
   /// The name of a parameter that is no longer in the unit's memory; empty if all are.
@@ -114,7 +114,7 @@ class ShardedUnit {
   bool keeps_post_forward_shard_ = false;
   bool open_ = false;
   std::unique_ptr<UnitGradients> gradients_;
-  std::vector<optim::FlatPiece> pieces_;
+  std::vector<optim::LocalParameter> locals_;
   std::vector<at::Tensor> placeholders_;
   std::vector<char> trainable_;
   size_t trainable_count_ = 0;

@@ -70,7 +70,7 @@ class Single::Impl {
 Single::Single(torch::nn::Module& module) : impl_(std::make_unique<Impl>(module)) {}
 Single::~Single() = default;
 
-const optim::FlatPiece* Single::find(const at::Tensor&) const { return nullptr; }
+const optim::LocalParameter* Single::find(const at::Tensor&) const { return nullptr; }
 bool Single::has_gradient(const at::Tensor& parameter) const {
   return parameter.unsafeGetTensorImpl()->grad().defined();
 }

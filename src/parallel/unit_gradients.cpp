@@ -22,18 +22,18 @@ struct BelowAutograd {
   at::AutoDispatchBelowADInplaceOrView below;
 };
 
-void set_zero(const at::Tensor& stretch) {
-  if (stretch.numel() == 0) return;
-  if (stretch.device().is_cpu()) std::memset(stretch.mutable_data_ptr(), 0, stretch.nbytes());
-  else stretch.zero_();
+void set_zero(const at::Tensor& run) {
+  if (run.numel() == 0) return;
+  if (run.device().is_cpu()) std::memset(run.mutable_data_ptr(), 0, run.nbytes());
+  else run.zero_();
 }
 
 }  // namespace
 
 UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups,
                              const Kind& kind, FlatBuffers& buffers)
-    : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), stretches_(numels.size()),
-      waits_(numels.size()), scaled_(numels.size()), counted_(numels.size()) {
+    : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), runs_(numels.size()), waits_(numels.size()),
+      scaled_(numels.size()), counted_(numels.size()) {
   BelowAutograd guard;
   const auto chunk = layout.chunk();
   int64_t end = 0;
@@ -44,8 +44,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
       const auto part = layout.part(i, row);
       if (part.length == 0) continue;
       const auto start = chunk * row + part.begin - whole.begin;
-      stretches_[i].push_back(
-          {row, part.begin, start, std::clamp<int64_t>(numels[i] - start, 0, part.length), part.length});
+      runs_[i].push_back({row, part.begin, start, std::clamp<int64_t>(numels[i] - start, 0, part.length), part.length});
     }
   }
   for (int row = 0; row < layout.world(); ++row)
@@ -61,9 +60,9 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   }
 }
 
-int64_t UnitGradients::row_length() const { return layout_.chunk() + static_cast<int64_t>(stretches_.size()); }
+int64_t UnitGradients::row_length() const { return layout_.chunk() + static_cast<int64_t>(runs_.size()); }
 
-at::Tensor UnitGradients::stretch(const at::Tensor& rows, const Stretch& at, int64_t length) const {
+at::Tensor UnitGradients::run(const at::Tensor& rows, const RowRun& at, int64_t length) const {
   return rows.as_strided({length}, {1}, at.row * row_length() + at.begin);
 }
 
@@ -85,7 +84,7 @@ void UnitGradients::begin_collecting() {
 
 /// Gradients of several backwards are summed first and divided then, as where gradients are whole: the bits are the
 /// same.
-void UnitGradients::take_stretch(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
+void UnitGradients::take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
   at::Tensor sum = target;
   const bool divides = kind_.divisor_before != 1;
   if (waits_[i] && scaled_[i] && divides) {
@@ -104,22 +103,21 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   BelowAutograd guard;
   if (flight_) wait();
   if (!collecting_) begin_collecting();
-  for (const auto& at : stretches_[i]) {
-    take_stretch(stretch(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i,
-                 last);
+  for (const auto& at : runs_[i]) {
+    take_run(run(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i, last);
     if (!waits_[i] && at.padded > at.length)
-      set_zero(stretch(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
+      set_zero(run(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
   }
   scaled_[i] = last || (waits_[i] && scaled_[i]);
   waits_[i] = true;
 }
 
 void UnitGradients::fill_gaps() {
-  for (size_t i = 0; i < stretches_.size(); ++i)
-    for (const auto& at : stretches_[i])
-      if (!waits_[i]) set_zero(stretch(rows_, at, at.padded));
-      else if (!scaled_[i] && kind_.divisor_before != 1) stretch(rows_, at, at.length).mul_(scale_);
-  for (const auto& gap : gaps_) set_zero(stretch(rows_, gap, gap.length));
+  for (size_t i = 0; i < runs_.size(); ++i)
+    for (const auto& at : runs_[i])
+      if (!waits_[i]) set_zero(run(rows_, at, at.padded));
+      else if (!scaled_[i] && kind_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
+  for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
   auto flags = at::empty({static_cast<int64_t>(waits_.size())}, at::TensorOptions().dtype(at::kFloat));
   std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>());
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.chunk()).copy_(flags);
@@ -224,7 +222,7 @@ void UnitGradients::zero(size_t i, bool set_to_none) {
   BelowAutograd guard;
   const auto mine = layout_.part(i, groups_.shards.rank());
   if (waits_[i])
-    for (const auto& at : stretches_[i]) set_zero(stretch(rows_, at, at.padded));
+    for (const auto& at : runs_[i]) set_zero(run(rows_, at, at.padded));
   if (set_to_none) waits_[i] = counted_[i] = false;
   else set_zero(before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i));
 }
@@ -233,7 +231,7 @@ void UnitGradients::scale(size_t i, double factor) {
   BelowAutograd guard;
   const auto mine = layout_.part(i, groups_.shards.rank());
   if (waits_[i])
-    for (const auto& at : stretches_[i]) stretch(rows_, at, at.length).mul_(factor);
+    for (const auto& at : runs_[i]) run(rows_, at, at.length).mul_(factor);
   if (!counted_[i]) return;
   (before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i)).mul_(factor);
 }

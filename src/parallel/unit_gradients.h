@@ -62,7 +62,7 @@ class UnitGradients {
   int64_t held_bytes() const;
 
  private:
-  struct Stretch {  // of a parameter, within one row
+  struct RowRun {  // of a parameter, within one row
     int64_t row, begin, start, length;
     int64_t padded;  // with the padding of the parameter's last block
   };
@@ -74,9 +74,9 @@ class UnitGradients {
   };
 
   int64_t row_length() const;
-  at::Tensor stretch(const at::Tensor& rows, const Stretch& at, int64_t length) const;
+  at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;
   void begin_collecting();
-  void take_stretch(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
+  void take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
   void fill_gaps();
   std::vector<char> read_flags(const at::Tensor& got) const;
   void add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used);
@@ -86,9 +86,9 @@ class UnitGradients {
   const ShardGroups& groups_;
   Kind kind_;
   FlatBuffers& buffers_;
-  std::vector<std::vector<Stretch>> stretches_;
-  std::vector<Stretch> gaps_;  // ranges that belong to no parameter
-  at::Tensor scale_;           // 1 / divisor_before, as a number
+  std::vector<std::vector<RowRun>> runs_;
+  std::vector<RowRun> gaps_;  // ranges that belong to no parameter
+  at::Tensor scale_;          // 1 / divisor_before, as a number
   at::Tensor rows_;
   at::Tensor result_;  // the chunk of this rank, then flags
   at::Tensor before_;  // what result_ held when its memory was taken for collecting

@@ -256,12 +256,12 @@ CheckpointContents save_job(const JobContents& contents) {
   for (const auto& model : contents.models)
     models.push_back(
         State::Map{{"class", model->module->name()},
-                   {"weights", save_weights_state(*model, "models/" + std::to_string(models.size()), job.slices)}});
+                   {"weights", save_weights_state(*model, "models/" + std::to_string(models.size()), job.shards)}});
   for (const auto& optimizer : contents.optimizers)
-    optimizers.push_back(optimizer->save_state("optimizers/" + std::to_string(optimizers.size()), job.slices));
+    optimizers.push_back(optimizer->save_state("optimizers/" + std::to_string(optimizers.size()), job.shards));
   for (const auto& scheduler : contents.schedulers) schedulers.push_back(scheduler->save_state());
   for (const auto& loader : contents.loaders) loaders.push_back(position_state(*loader));
-  for (const auto& object : contents.objects) objects.push_back(object.save(job.slices));
+  for (const auto& object : contents.objects) objects.push_back(object.save(job.shards));
   job.shared.set("models", std::move(models));
   job.shared.set("optimizers", std::move(optimizers));
   job.shared.set("window", window_begin(contents));

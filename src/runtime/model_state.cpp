@@ -35,13 +35,13 @@ std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<
 
 }  // namespace
 
-State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<Slice>& slices) {
+State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<TensorShard>& shards) {
   State weights = State::Map{};
   std::unordered_map<const c10::TensorImpl*, State> cut;
-  for (const auto& part : model.managed->parts()) {
-    auto& saved = cut[part.parameter.unsafeGetTensorImpl()];
-    if (saved.empty()) saved = add_slice(path + "/" + part.name, part, part.values, slices);
-    weights.set(part.name, saved);
+  for (const auto& shard : model.managed->shards()) {
+    auto& saved = cut[shard.parameter.unsafeGetTensorImpl()];
+    if (saved.empty()) saved = add_shard(path + "/" + shard.name, shard, shard.local, shards);
+    weights.set(shard.name, saved);
   }
   if (cut.empty()) {
     State::Map whole;
@@ -61,19 +61,19 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<at::Tensor> written;
   const auto own = weights_of(*model.module);
-  PartMap parts;
-  for (auto& part : model.managed->parts()) parts[part.parameter.unsafeGetTensorImpl()] = part;
+  ShardMap held;
+  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
   for (const auto& [name, tensor] : own) {
     const auto* found = weights.find(name);
-    const auto part = parts.find(tensor.unsafeGetTensorImpl());
+    const auto shard = held.find(tensor.unsafeGetTensorImpl());
     const auto dtype = model.managed->stored_dtype(tensor);
     if (!found) wrong += strict ? "\n  " + shown(name) + " is not in the checkpoint" : "";
     else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != dtype)
       wrong += "\n  " + shown(name) + ": " + described(reader.dtype(*found), reader.sizes(*found)) +
                " in the checkpoint, " + described(dtype, tensor.sizes()) + " here";
     else if (wrong.empty()) {
-      copies.emplace_back(part == parts.end() ? tensor : part->second.values,
-                          part == parts.end() ? reader.whole(*found) : reader.part(*found, part->second));
+      copies.emplace_back(shard == held.end() ? tensor : shard->second.local,
+                          shard == held.end() ? reader.whole(*found) : reader.shard(*found, shard->second));
       written.push_back(tensor);
     }
   }
@@ -90,24 +90,24 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
 
 std::function<void()> prepare_values(const PreparedModel& model,
                                      const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
-  PartMap parts;
-  for (auto& part : model.managed->parts()) parts[part.parameter.unsafeGetTensorImpl()] = part;
+  ShardMap held;
+  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<at::Tensor> written;
   for (const auto& [tensor, value] : pairs) {
-    const auto part = parts.find(tensor.unsafeGetTensorImpl());
-    if (part == parts.end()) copies.emplace_back(tensor, value);
-    else copies.emplace_back(part->second.values, part_of(value, part->second));
+    const auto shard = held.find(tensor.unsafeGetTensorImpl());
+    if (shard == held.end()) copies.emplace_back(tensor, value);
+    else copies.emplace_back(shard->second.local, shard::select(value, shard->second));
     written.push_back(tensor);
   }
   return writing(model, std::move(copies), std::move(written));
 }
 
-PartMap parts_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {
-  PartMap parts;
+ShardMap shards_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {
+  ShardMap held;
   for (const auto& model : models)
-    for (auto& part : model->managed->parts()) parts[part.parameter.unsafeGetTensorImpl()] = part;
-  return parts;
+    for (auto& shard : model->managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+  return held;
 }
 
 }  // namespace muster::runtime

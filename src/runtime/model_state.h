@@ -8,13 +8,13 @@
 
 #include "muster/runtime/model.h"
 #include "muster/tree/state.h"
-#include "sliced_state.h"
+#include "sharded_tensors.h"
 
 namespace muster::runtime {
 
-/// The parameters and buffers by name. Sharded tensors go to `slices`, under names that begin with `path`.
-/// On ranks other than 0 only `slices` counts.
-State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<Slice>& slices);
+/// The parameters and buffers by name. Sharded tensors go to `shards`, under names that begin with `path`.
+/// On ranks other than 0 only `shards` counts.
+State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<TensorShard>& shards);
 
 /// Checks that named tensors fit the model and reads what has to be read, but changes nothing; the returned function
 /// copies them in.
@@ -24,11 +24,11 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
                                       const TensorReader& reader);
 
 /// Takes pairs of a tensor of the module and a whole value for it, of the same shape. The returned function copies in
-/// this rank's part of the values, converted to the tensor's dtype.
+/// this rank's shard of the values, converted to the tensor's dtype.
 std::function<void()> prepare_values(const PreparedModel& model,
                                      const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs);
 
-/// This rank's parts of the models' sharded parameters.
-PartMap parts_of(const std::vector<std::shared_ptr<PreparedModel>>& models);
+/// This rank's held of the models' sharded parameters.
+ShardMap shards_of(const std::vector<std::shared_ptr<PreparedModel>>& models);
 
 }  // namespace muster::runtime

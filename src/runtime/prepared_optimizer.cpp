@@ -59,8 +59,8 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
 
 /// State that the optimizer had before its model was cut.
 void PreparedOptimizer::cut_state(const PreparedModel& model) {
-  for (const auto& part : model.managed->parts())
-    change_state(*inner_, part.parameter, [&](const at::Tensor& whole) { return padded_part(whole, part); });
+  for (const auto& shard : model.managed->shards())
+    change_state(*inner_, shard.parameter, [&](const at::Tensor& whole) { return padded_shard(whole, shard); });
 }
 
 std::vector<at::Tensor> PreparedOptimizer::parameters() const {
@@ -212,9 +212,9 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   unscaled_ = false;
 }
 
-State PreparedOptimizer::save_state(const std::string& path, std::vector<Slice>& slices) const {
-  const auto parts = parts_of(setting_.registry->models());
-  State state = State::Map{{"inner", cut_optimizer_state(state_dict(*inner_), parameters(), parts, path, slices)}};
+State PreparedOptimizer::save_state(const std::string& path, std::vector<TensorShard>& shards) const {
+  const auto parts = shards_of(setting_.registry->models());
+  State state = State::Map{{"inner", cut_optimizer_state(state_dict(*inner_), parameters(), parts, path, shards)}};
   if (!scaler_) return state;
   const auto now = scaler_->state();
   state.set("scaler", State::Map{{"scale", now.scale},
@@ -228,7 +228,7 @@ State PreparedOptimizer::save_state(const std::string& path, std::vector<Slice>&
 
 std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
   follow_models();
-  const auto parts = parts_of(setting_.registry->models());
+  const auto parts = shards_of(setting_.registry->models());
   const auto load_inner =
       muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader));
   const auto* saved = state.find("scaler");

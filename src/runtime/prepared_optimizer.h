@@ -17,7 +17,7 @@
 #include "muster/precision/grad_scaler.h"
 #include "muster/runtime/optimizer.h"
 #include "muster/tree/state.h"
-#include "sliced_state.h"
+#include "sharded_tensors.h"
 
 namespace muster::runtime {
 
@@ -69,8 +69,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void unscale();
 
   /// Options and state as state_dict() gives them, the state of the scaler, and the scale of gradients that wait for a
-  /// step. Sharded tensors go to `slices`, under names that begin with `path`.
-  State save_state(const std::string& path, std::vector<Slice>& slices) const;
+  /// step. Sharded tensors go to `shards`, under names that begin with `path`.
+  State save_state(const std::string& path, std::vector<TensorShard>& shards) const;
   /// Checks everything now and changes nothing; the returned function loads the state, and the next step accepts it.
   std::function<void()> prepare_load(const State& state, const TensorReader& reader);
 

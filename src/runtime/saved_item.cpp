@@ -10,7 +10,7 @@ namespace muster {
 
 SavedItem::SavedItem(std::string name, const Optimizer& optimizer)
     : SavedItem(
-          name, [name, prepared = optimizer.prepared()](auto& slices) { return prepared->save_state(name, slices); },
+          name, [name, prepared = optimizer.prepared()](auto& shards) { return prepared->save_state(name, shards); },
           [prepared = optimizer.prepared()](const State& state, const runtime::LoadFrom& from,
                                             runtime::AtomicLoad& load) {
             load.at_end(prepared->prepare_load(state, runtime::TensorReader(from.checkpoint)));
@@ -25,7 +25,7 @@ SavedItem::SavedItem(std::string name, const Scheduler& scheduler)
           }) {}
 
 SavedItem SavedItem::of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model) {
-  return {name, [name, model](auto& slices) { return runtime::save_weights_state(*model, name, slices); },
+  return {name, [name, model](auto& shards) { return runtime::save_weights_state(*model, name, shards); },
           [model](const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) {
             load.at_end(runtime::prepare_weights(*model, state, from.strict, runtime::TensorReader(from.checkpoint)));
           }};

@@ -151,7 +151,7 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
       throw ConfigError("MU246", "a filter was given for \"" + name + "\", which is not among the things to save");
   CheckpointContents contents{.shared = State::Map{}};
   for (const auto& item : items) {
-    auto state = item.save(contents.slices);
+    auto state = item.save(contents.shards);
     if (const auto found = filter.find(item.name()); found != filter.end())
       state = filtered(std::move(state), found->second);
     contents.shared.set(item.name(), std::move(state));

@@ -6,7 +6,7 @@
 #include "muster/parallel/join.h"
 #include "muster/runtime/objects.h"
 #include "session.h"
-#include "sliced_state.h"
+#include "sharded_tensors.h"
 
 namespace muster::runtime {
 
@@ -18,7 +18,7 @@ void Session::broadcast_training_states(int rank) {
     if (!own) load(state);
   };
   for_each_optimizer([&](PreparedOptimizer& optimizer) {
-    std::vector<Slice> cut;
+    std::vector<TensorShard> cut;
     const auto mine = optimizer.save_state("", cut);
     // One of a model that is cut over ranks was not stepped here.
     if (cut.empty()) follow(mine, [&](const State& state) { optimizer.prepare_load(state, TensorReader(nullptr))(); });

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kNoMore = -1;
 
 /// Of this form, with memory of its own but hardly any.
-at::Tensor stand_in(const at::Tensor& like, at::ScalarType dtype) {
+at::Tensor placeholder(const at::Tensor& like, at::ScalarType dtype) {
   const auto element = at::empty({1}, at::TensorOptions().dtype(dtype));
   return like.numel() == 0 ? at::empty(like.sizes(), element.options()) : element.expand(like.sizes());
 }
@@ -24,13 +24,13 @@ at::Tensor stand_in(const at::Tensor& like, at::ScalarType dtype) {
 
 WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group) : group_(std::move(group)) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> shown;
-  for (auto& part : model.managed->parts()) {
-    const auto* parameter = part.parameter.unsafeGetTensorImpl();
+  for (auto& shard : model.managed->shards()) {
+    const auto* parameter = shard.parameter.unsafeGetTensorImpl();
     if (shown.contains(parameter)) continue;
-    const auto shape = stand_in(part.parameter, part.values.scalar_type());
+    const auto shape = placeholder(shard.parameter, shard.local.scalar_type());
     shown[parameter] = shape;
-    if (shape.numel() > 0) part_of_[shape.const_data_ptr()] = parts_.size();
-    parts_.push_back(std::move(part));
+    if (shape.numel() > 0) shard_of_[shape.const_data_ptr()] = shards_.size();
+    shards_.push_back(std::move(shard));
   }
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     const auto cut = shown.find(tensor.unsafeGetTensorImpl());
@@ -49,16 +49,16 @@ int64_t WeightStream::agree(int64_t next) const {
 }
 
 std::vector<at::Tensor> WeightStream::pieces(size_t i) const {
-  const auto& part = parts_.at(i);
+  const auto& shard = shards_.at(i);
   return group_.as_library("weights number " + std::to_string(i))
-      .gather(part.replica == 0 ? part.values : part.values.narrow(0, 0, 0));
+      .gather(shard.replica == 0 ? shard.local : shard.local.narrow(0, 0, 0));
 }
 
 at::Tensor WeightStream::value_of(const at::Tensor& tensor) const {
-  const auto found = part_of_.find(tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr);
-  if (found == part_of_.end()) return tensor;
+  const auto found = shard_of_.find(tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr);
+  if (found == shard_of_.end()) return tensor;
   agree(static_cast<int64_t>(found->second));
-  const auto& parameter = parts_[found->second].parameter;
+  const auto& parameter = shards_[found->second].parameter;
   return at::cat(pieces(found->second)).as_strided(parameter.sizes(), parameter.strides());
 }
 

@@ -27,9 +27,9 @@ class WeightStream {
   int64_t agree(int64_t next) const;
 
   comm::Communicator group_;
-  NamedTensors tensors_;                             // with a placeholder for each sharded parameter
-  std::vector<parallel::ParameterPart> parts_;       // one part of each sharded parameter
-  std::unordered_map<const void*, size_t> part_of_;  // by the placeholder's memory
+  NamedTensors tensors_;                              // with a placeholder for each sharded parameter
+  std::vector<parallel::ParameterShard> shards_;      // of each sharded parameter
+  std::unordered_map<const void*, size_t> shard_of_;  // by the placeholder's memory
 };
 
 }  // namespace muster::runtime

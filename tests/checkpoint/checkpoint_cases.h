@@ -38,10 +38,10 @@ inline State every_kind_of_state(std::int64_t seed) {
 }
 
 /// Rank `rank`'s slice of a tensor of `count` elements cut into `world` runs: element i is i + `first`.
-inline Slice slice_of(const std::string& name, std::int64_t count, int rank, int world, std::int64_t first,
-                      at::ScalarType type = at::kFloat) {
+inline TensorShard shard_of(const std::string& name, std::int64_t count, int rank, int world, std::int64_t first,
+                            at::ScalarType type = at::kFloat) {
   const std::int64_t begin = count * rank / world, end = count * (rank + 1) / world;
-  return {.name = name, .shape = {count}, .begin = begin, .values = at::arange(begin + first, end + first, type)};
+  return {.name = name, .shape = {count}, .begin = begin, .local = at::arange(begin + first, end + first, type)};
 }
 
 }  // namespace muster

@@ -27,7 +27,7 @@ TEST(CheckpointWriter, SavesWhatWasThereAtTheStart) {
         weight.fill_(step);
         writer.start({.shared = State::Map{{"step", step}, {"weight", weight}},
                       .own = State::Map{{"turned", weight.view({2, -1}).t()}},
-                      .slices = {slice_of("w", 1000, group.rank(), world, step)}},
+                      .shards = {shard_of("w", 1000, group.rank(), world, step)}},
                      folder / "x");
         weight.fill_(-1);  // training goes on at once
       }
@@ -51,7 +51,7 @@ TEST(CheckpointWriter, SavesFromTwoProcessesWhileTheyTalk) {
     for (int step = 0; step < 6; ++step) {
       writer.start({.shared = State::Map{{"step", step}},
                     .own = group.rank(),
-                    .slices = {slice_of("w", 1'000'001, group.rank(), 2, step)}},
+                    .shards = {shard_of("w", 1'000'001, group.rank(), 2, step)}},
                    folder);
       for (int i = 0; i < 20; ++i) {
         const auto sum = torch::ones(100);
@@ -103,9 +103,9 @@ TEST(CheckpointWriter, ItsEndWaitsForTheSave) {
   ScratchFolder folder;
   testing::run_threads(2, 0, [&](comm::Communicator group) {
     CheckpointWriter writer(group, kQuickly);
-    writer.start({.slices = {slice_of("w", 3'000'000, group.rank(), 2, 0)}}, folder / "x");
+    writer.start({.shards = {shard_of("w", 3'000'000, group.rank(), 2, 0)}}, folder / "x");
   });
-  EXPECT_EQ(Checkpoint(folder / "x").sliced("w").numel(), 3'000'000);
+  EXPECT_EQ(Checkpoint(folder / "x").sharded("w").numel(), 3'000'000);
 }
 
 TEST(CheckpointWriter, ALostRankEndsTheSaveInTime) {

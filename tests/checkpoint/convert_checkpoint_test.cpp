@@ -28,9 +28,9 @@ State job(int models) {
   return State::Map{{"models", all}, {"optimizers", optimizers}, {"window", State::Map{{"micro_batches", 0}}}};
 }
 
-std::filesystem::path written(const ScratchFolder& folder, const State& shared, std::vector<Slice> slices = {}) {
+std::filesystem::path written(const ScratchFolder& folder, const State& shared, std::vector<TensorShard> shards = {}) {
   return write_checkpoint(
-      {.shared = shared, .own = State::Map{{"random", std::string("\xff\0", 2)}}, .slices = std::move(slices)},
+      {.shared = shared, .own = State::Map{{"random", std::string("\xff\0", 2)}}, .shards = std::move(shards)},
       folder / "run", {}, {.durability = Durability::none});
 }
 
@@ -76,8 +76,8 @@ TEST(ConvertCheckpointTest, PartsAndSlicesAreFound) {
   ScratchFolder folder;
   const auto whole = torch::arange(6.0f).view({2, 3});
   const auto run = written(folder, job(1),
-                           {{.name = "w", .shape = {2, 3}, .begin = 2, .values = whole.view(-1).slice(0, 2)},
-                            {.name = "w", .shape = {2, 3}, .begin = 0, .values = whole.view(-1).slice(0, 0, 2)}});
+                           {{.name = "w", .shape = {2, 3}, .begin = 2, .local = whole.view(-1).slice(0, 2)},
+                            {.name = "w", .shape = {2, 3}, .begin = 0, .local = whole.view(-1).slice(0, 0, 2)}});
   format::convert(run, folder / "x.safetensors", {.durability = Durability::none, .part = "sliced"});
   EXPECT_TRUE(torch::equal(load_file(folder / "x.safetensors").at("w"), whole));
   format::convert(run, folder / "own.pt", {.durability = Durability::none, .part = "own/0"});
@@ -91,7 +91,7 @@ TEST(ConvertCheckpointTest, WeightsThatAreSpreadOverRanksAreWhole) {
   const State shared = State::Map{
       {"net", State::Map{{"w", State::Map{{"sliced", "s"}, {"order", State::List{1, 2, 0}}}}, {"b", torch::ones(2)}}}};
   const auto run =
-      written(folder, shared, {{.name = "s", .shape = {2, 3, 4}, .begin = 0, .values = torch::arange(24.0f)}});
+      written(folder, shared, {{.name = "s", .shape = {2, 3, 4}, .begin = 0, .local = torch::arange(24.0f)}});
   format::convert(run, folder / "x.safetensors", kAtOnce);
   EXPECT_TRUE(torch::equal(load_file(folder / "x.safetensors").at("w"), weight));
   format::convert(run, folder / "x.pt", kAtOnce);

@@ -14,12 +14,12 @@ using checks::ScratchFolder;
 
 constexpr std::int64_t kElements = 3'000'000;
 
-void write_slices(const fs::path& folder, int world) {
+void write_shards(const fs::path& folder, int world) {
   testing::run_threads(world, 0, [&](comm::Communicator group) {
     write_checkpoint(
         {.shared = State::Map{{"step", 3}},
          .own = group.rank(),
-         .slices = {slice_of("w", kElements, group.rank(), world, 0), slice_of("v", 1000, group.rank(), world, 5)}},
+         .shards = {shard_of("w", kElements, group.rank(), world, 0), shard_of("v", 1000, group.rank(), world, 5)}},
         folder, group, kQuickly);
   });
 }
@@ -27,18 +27,18 @@ void write_slices(const fs::path& folder, int world) {
 TEST(ReadCheckpoint, ReadsOnlyTheBytesOfWhatIsAskedFor) {
   ScratchFolder folder;
   for (int saved = 1; saved <= 4; ++saved) {
-    write_slices(folder / "x", saved);
+    write_shards(folder / "x", saved);
     for (int world = 1; world <= 4; ++world)
       for (int rank = 0; rank < world; ++rank) {
-        const auto expected = slice_of("w", kElements, rank, world, 0);
+        const auto expected = shard_of("w", kElements, rank, world, 0);
         const Checkpoint checkpoint(folder / "x");
-        EXPECT_TRUE(torch::equal(checkpoint.read("w", expected.begin, expected.begin + expected.values.numel()),
-                                 expected.values));
-        EXPECT_EQ(checkpoint.bytes_read(), expected.values.nbytes());
+        EXPECT_TRUE(torch::equal(checkpoint.read("w", expected.begin, expected.begin + expected.local.numel()),
+                                 expected.local));
+        EXPECT_EQ(checkpoint.bytes_read(), expected.local.nbytes());
         const Checkpoint frugal(folder / "x", {.check = CheckpointCheck::as_read});
         EXPECT_TRUE(
-            torch::equal(frugal.read("w", expected.begin, expected.begin + expected.values.numel()), expected.values));
-        EXPECT_LE(frugal.bytes_read(), expected.values.nbytes() + static_cast<std::size_t>(2 * saved + 2) * (1 << 20))
+            torch::equal(frugal.read("w", expected.begin, expected.begin + expected.local.numel()), expected.local));
+        EXPECT_LE(frugal.bytes_read(), expected.local.nbytes() + static_cast<std::size_t>(2 * saved + 2) * (1 << 20))
             << "blocks at the ends";
       }
   }
@@ -46,7 +46,7 @@ TEST(ReadCheckpoint, ReadsOnlyTheBytesOfWhatIsAskedFor) {
 
 TEST(ReadCheckpoint, ReadsAnyRange) {
   ScratchFolder folder;
-  write_slices(folder / "x", 3);
+  write_shards(folder / "x", 3);
   for (const auto check : {CheckpointCheck::everything, CheckpointCheck::as_read}) {
     const Checkpoint checkpoint(folder / "x", {.check = check});
     for (std::int64_t begin : {0L, 1L, 333L, 334L, 999'999L, 1'000'000L, 2'999'999L, kElements})
@@ -62,7 +62,7 @@ TEST(ReadCheckpoint, ReadsAnyRange) {
 
 TEST(ReadCheckpoint, FillsTheGivenMemory) {
   ScratchFolder folder;
-  write_slices(folder / "x", 2);
+  write_shards(folder / "x", 2);
   const Checkpoint checkpoint(folder / "x");
   const auto whole = torch::zeros(1000);
   const auto version = whole._version();
@@ -76,9 +76,9 @@ TEST(ReadCheckpoint, FillsTheGivenMemory) {
 
 TEST(ReadCheckpoint, NamesWhatIsAskedForInVain) {
   ScratchFolder folder;
-  write_slices(folder / "x", 2);
+  write_shards(folder / "x", 2);
   const Checkpoint checkpoint(folder / "x");
-  expect_error<CheckpointError>("MU215", "no sliced tensor 'u'; it has: v, w", [&] { (void)checkpoint.sliced("u"); });
+  expect_error<CheckpointError>("MU215", "no sharded tensor 'u'; it has: v, w", [&] { (void)checkpoint.sharded("u"); });
   expect_error<CheckpointError>("MU215", "saved by 2 ranks, there is no rank 2", [&] { (void)checkpoint.own(2); });
   expect_error<CheckpointError>("MU215", "has 1000 elements; 990 to 1001",
                                 [&] { (void)checkpoint.read("v", 990, 1001); });
@@ -116,9 +116,9 @@ TEST(ReadCheckpoint, EachStateIsHandedOutWithMemoryOfItsOwn) {
 
 TEST(ReadCheckpoint, AnOpenOneNeverBecomesAnother) {
   ScratchFolder folder;
-  write_slices(folder / "x", 1);
+  write_shards(folder / "x", 1);
   const Checkpoint checkpoint(folder / "x");
-  write_slices(folder / "x", 1);
+  write_shards(folder / "x", 1);
   expect_error<CheckpointError>("MU213", "No such file", [&] { (void)checkpoint.read("w", 0, 10); });
 }
 
@@ -128,8 +128,8 @@ TEST(ReadCheckpoint, NamesMissingAndForeignFiles) {
   expect_error<CheckpointError>("MU210", "manifest.json: cannot be opened",
                                 [&] { Checkpoint checkpoint(folder.path()); });
   for (const char* name : {"rank-00001.json", "rank-00001.safetensors"}) {
-    write_slices(folder / "x", 2);
-    write_slices(folder / "other", 2);
+    write_shards(folder / "x", 2);
+    write_shards(folder / "other", 2);
     fs::rename(folder / "x" / name, folder / "kept");
     expect_error<CheckpointError>("MU213", name, [&] { Checkpoint(folder / "x"); });
     fs::copy_file(folder / "other" / name, folder / "x" / name);
@@ -143,7 +143,7 @@ TEST(ReadCheckpoint, NamesMissingAndForeignFiles) {
 
 TEST(ReadCheckpoint, NamesTheTensorThatIsDamaged) {
   ScratchFolder folder;
-  write_slices(folder / "x", 2);
+  write_shards(folder / "x", 2);
   const fs::path path = folder / "x/rank-00001.safetensors";
   std::string bytes = checks::read(path);
   bytes[bytes.size() / 2] ^= 4;
@@ -159,7 +159,7 @@ TEST(ReadCheckpoint, NamesTheTensorThatIsDamaged) {
 
 TEST(ReadCheckpoint, RefusesANewerVersion) {
   ScratchFolder folder;
-  write_slices(folder / "x", 1);
+  write_shards(folder / "x", 1);
   std::string text = checks::read(folder / "x/manifest.json");
   text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
   checks::write(folder / "x/manifest.json", text);

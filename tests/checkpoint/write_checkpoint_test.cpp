@@ -23,12 +23,12 @@ CheckpointContents contents_of(int rank, int world, std::int64_t seed) {
   CheckpointContents contents;
   contents.shared = every_kind_of_state(seed);
   contents.own = State::Map{{"rank", rank}, {"generator", torch::arange(seed + rank, seed + rank + 100, at::kByte)}};
-  contents.slices.push_back(slice_of("weight", 1001, rank, world, seed));
-  contents.slices.push_back(slice_of("few", 2, rank, world, seed, at::kLong));
-  contents.slices.push_back({.name = "empty", .shape = {0, 4}, .begin = 0, .values = torch::empty({0})});
+  contents.shards.push_back(shard_of("weight", 1001, rank, world, seed));
+  contents.shards.push_back(shard_of("few", 2, rank, world, seed, at::kLong));
+  contents.shards.push_back({.name = "empty", .shape = {0, 4}, .begin = 0, .local = torch::empty({0})});
   if (rank == world - 1)
-    contents.slices.push_back(
-        {.name = "only on the last", .shape = {2, 3}, .begin = 0, .values = torch::ones({2, 3}, at::kBool)});
+    contents.shards.push_back(
+        {.name = "only on the last", .shape = {2, 3}, .begin = 0, .local = torch::ones({2, 3}, at::kBool)});
   return contents;
 }
 
@@ -38,13 +38,13 @@ void expect_contents(const fs::path& folder, int world, std::int64_t seed, const
   EXPECT_TRUE(identical(checkpoint.shared(), every_kind_of_state(seed)));
   for (int rank = 0; rank < world; ++rank)
     EXPECT_TRUE(identical(checkpoint.own(rank), contents_of(rank, world, seed).own));
-  ASSERT_EQ(checkpoint.sliced().size(), 4u);
+  ASSERT_EQ(checkpoint.sharded().size(), 4u);
   EXPECT_TRUE(torch::equal(checkpoint.read("weight", 0, 1001), torch::arange(seed, seed + 1001, at::kFloat)));
   EXPECT_TRUE(torch::equal(checkpoint.read("few", 0, 2), torch::arange(seed, seed + 2)));
   EXPECT_EQ(checkpoint.read("empty", 0, 0).numel(), 0);
   EXPECT_TRUE(checkpoint.read("only on the last", 0, 6).all().item<bool>());
-  EXPECT_EQ(checkpoint.sliced("only on the last").shape, (std::vector<std::int64_t>{2, 3}));
-  EXPECT_EQ(checkpoint.sliced("few").dtype, at::kLong);
+  EXPECT_EQ(checkpoint.sharded("only on the last").shape, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(checkpoint.sharded("few").dtype, at::kLong);
 }
 
 TEST(WriteCheckpoint, ComesBackToTheBitAtEveryWorldSize) {
@@ -66,7 +66,7 @@ TEST(WriteCheckpoint, ComesBackFromTwoProcesses) {
   const fs::path folder = fs::path(MUSTER_BINARY_DIR) / "checkpoint-of-two-processes";
   testing::expect_processes(2, [&](comm::Communicator group) {
     for (std::int64_t seed : {1, 2}) write_checkpoint(contents_of(group.rank(), 2, seed), folder, group);
-    EXPECT_EQ(thrown([&] { write_checkpoint({.slices = {slice_of("x", 10, 0, 1, 0)}}, folder, group); }).substr(0, 5),
+    EXPECT_EQ(thrown([&] { write_checkpoint({.shards = {shard_of("x", 10, 0, 1, 0)}}, folder, group); }).substr(0, 5),
               "MU214");
   });
   expect_contents(folder, 2, 2);
@@ -125,7 +125,7 @@ TEST(WriteCheckpoint, TakesTensorsOfEveryLayout) {
                                                          {"conjugate", complex.conj()},
                                                          {"negative", torch::imag(complex.conj())},
                                                          {"parameter", tensor.clone().requires_grad_()}},
-                                    .slices = {{.name = "s", .shape = {6, 8}, .begin = 0, .values = tensor.t()}}};
+                                    .shards = {{.name = "s", .shape = {6, 8}, .begin = 0, .local = tensor.t()}}};
   write_checkpoint(contents, folder / "x", {}, kQuickly);
   const Checkpoint checkpoint(folder / "x");
   EXPECT_TRUE(identical(checkpoint.shared(), contents.shared));
@@ -159,19 +159,19 @@ TEST(WriteCheckpoint, AFailureOfOneRankReachesAll) {
   EXPECT_EQ(checks::entries(folder.path()), 1u);
 }
 
-TEST(WriteCheckpoint, RefusesSlicesThatDoNotCoverTheirTensorOnce) {
+TEST(WriteCheckpoint, RefusesShardsThatDoNotCoverTheirTensorOnce) {
   ScratchFolder folder;
-  const auto save = [&](const Slice& one, const Slice& other) {
+  const auto save = [&](const TensorShard& one, const TensorShard& other) {
     std::string message;
     testing::run_threads(2, 0, [&](comm::Communicator group) {
       const auto said = thrown(
-          [&] { write_checkpoint({.slices = {group.rank() == 0 ? one : other}}, folder / "x", group, kQuickly); });
+          [&] { write_checkpoint({.shards = {group.rank() == 0 ? one : other}}, folder / "x", group, kQuickly); });
       if (group.rank() == 0) message = said;
     });
     return message;
   };
   const auto run = [](std::int64_t begin, std::int64_t end) {
-    return Slice{.name = "w", .shape = {5, 2}, .begin = begin, .values = torch::ones(end - begin)};
+    return TensorShard{.name = "w", .shape = {5, 2}, .begin = begin, .local = torch::ones(end - begin)};
   };
   EXPECT_EQ(save(run(0, 5), run(5, 10)), "no error");
   EXPECT_NE(
@@ -182,13 +182,13 @@ TEST(WriteCheckpoint, RefusesSlicesThatDoNotCoverTheirTensorOnce) {
             std::string::npos);
   EXPECT_NE(save(run(0, 5), run(5, 9)).find("no rank holds elements 9 to 10"), std::string::npos);
   EXPECT_NE(save(run(0, 5), run(5, 11)).find("beyond its 10"), std::string::npos);
-  EXPECT_NE(save(run(0, 5), {.name = "w", .shape = {10}, .begin = 5, .values = torch::ones(5)})
+  EXPECT_NE(save(run(0, 5), {.name = "w", .shape = {10}, .begin = 5, .local = torch::ones(5)})
                 .find("shape [10] and dtype F32 there, but shape [5, 2]"),
             std::string::npos);
   EXPECT_NE(
-      save(run(0, 5), {.name = "w", .shape = {5, 2}, .begin = 5, .values = torch::ones(5, at::kLong)}).find("MU214"),
+      save(run(0, 5), {.name = "w", .shape = {5, 2}, .begin = 5, .local = torch::ones(5, at::kLong)}).find("MU214"),
       std::string::npos);
-  EXPECT_EQ(Checkpoint(folder / "x").sliced("w").numel(), 10) << "the good one stays";
+  EXPECT_EQ(Checkpoint(folder / "x").sharded("w").numel(), 10) << "the good one stays";
 }
 
 TEST(WriteCheckpoint, LeavesWhatIsNoCheckpoint) {

@@ -122,7 +122,7 @@ constexpr std::int64_t kElements = 400'000;
 CheckpointContents contents_of(int rank, int world, std::int64_t seed) {
   return {.shared = State::Map{{"seed", seed}, {"weight", torch::full({300'000}, static_cast<double>(seed))}},
           .own = State::Map{{"rank", rank}, {"seed", seed}, {"generator", torch::full({1000}, seed, at::kLong)}},
-          .slices = {slice_of("w", kElements, rank, world, seed)}};
+          .shards = {shard_of("w", kElements, rank, world, seed)}};
 }
 
 void save(const fs::path& folder, const Way& way, std::int64_t seed) {
@@ -154,7 +154,7 @@ std::int64_t seed_in(const fs::path& folder, int world) {
       throw UsageError("MU000", "the shared state is of another save");
   }
   if (!torch::equal(checkpoint.read("w", 0, kElements), torch::arange(seed, seed + kElements, at::kFloat)))
-    throw UsageError("MU000", "slices are of another save");
+    throw UsageError("MU000", "shards are of another save");
   return seed;
 }
 

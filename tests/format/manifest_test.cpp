@@ -20,7 +20,7 @@ RankIndex some_index() {
           .file_bytes = 9000,
           .block_bytes = 4096,
           .checksums = {1, 2, 0xfedcba9876543210},
-          .slices = {{"w", {2, 3}, 4, "slice/w@4"}, {"\xc3\xa4", {}, 0, "s"}},
+          .shards = {{"w", {2, 3}, 4, "slice/w@4"}, {"\xc3\xa4", {}, 0, "s"}},
           .own = Json::List{std::int64_t{1}},
           .shared = Json()};
 }
@@ -88,7 +88,7 @@ TEST(RankIndex, ComesBack) {
   EXPECT_EQ(to_text(again), text);
   EXPECT_EQ(again.rank, 3);
   EXPECT_EQ(again.checksums, some_index().checksums);
-  EXPECT_EQ(again.slices.at(0).shape, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(again.shards.at(0).shape, (std::vector<std::int64_t>{2, 3}));
 }
 
 TEST(RankIndex, RefusesWhatDoesNotFitTogether) {
@@ -158,28 +158,28 @@ TEST(Checksum, DoesNotDependOnHowTheBytesAreCut) {
   EXPECT_EQ(checksum.value(), checksum_of(""));
 }
 
-SlicePart slice_part(std::int64_t begin, std::int64_t count, int rank = 0, std::vector<std::int64_t> shape = {10}) {
-  return {"w", "F32", std::move(shape), begin, count, rank};
+ShardEntry shard_entry(std::int64_t begin, std::int64_t count, int rank = 0, std::vector<std::int64_t> shape = {10}) {
+  return {.name = "w", .shape = std::move(shape), .begin = begin, .dtype = "F32", .count = count, .rank = rank};
 }
 
-TEST(Slices, MustCoverTheirTensorOnce) {
-  EXPECT_NO_THROW(check_slices({}, "f"));
-  EXPECT_NO_THROW(check_slices({slice_part(5, 5, 1), slice_part(0, 5)}, "f"));
-  EXPECT_NO_THROW(check_slices({slice_part(0, 10), slice_part(3, 0, 1)}, "f"));
-  EXPECT_NO_THROW(check_slices({slice_part(0, 0, 0, {0, 5}), slice_part(0, 0, 1, {0, 5})}, "f"));
-  EXPECT_NO_THROW(check_slices({slice_part(0, 1, 0, {})}, "f"));
-  const auto refused = [](std::vector<SlicePart> parts, std::string_view why) {
-    expect_error<CheckpointError>("MU214", why, [&] { check_slices(parts, "f"); });
+TEST(Shards, MustCoverTheirTensorOnce) {
+  EXPECT_NO_THROW(check_shards({}, "f"));
+  EXPECT_NO_THROW(check_shards({shard_entry(5, 5, 1), shard_entry(0, 5)}, "f"));
+  EXPECT_NO_THROW(check_shards({shard_entry(0, 10), shard_entry(3, 0, 1)}, "f"));
+  EXPECT_NO_THROW(check_shards({shard_entry(0, 0, 0, {0, 5}), shard_entry(0, 0, 1, {0, 5})}, "f"));
+  EXPECT_NO_THROW(check_shards({shard_entry(0, 1, 0, {})}, "f"));
+  const auto refused = [](std::vector<ShardEntry> parts, std::string_view why) {
+    expect_error<CheckpointError>("MU214", why, [&] { check_shards(parts, "f"); });
   };
-  refused({slice_part(0, 5), slice_part(6, 4, 1)}, "no rank holds elements 5 to 6");
-  refused({slice_part(1, 9)}, "no rank holds elements 0 to 1");
-  refused({slice_part(0, 9)}, "no rank holds elements 9 to 10");
-  refused({slice_part(0, 10), slice_part(0, 10, 1)}, "overlap");
-  refused({slice_part(0, 6), slice_part(5, 5, 1)},
+  refused({shard_entry(0, 5), shard_entry(6, 4, 1)}, "no rank holds elements 5 to 6");
+  refused({shard_entry(1, 9)}, "no rank holds elements 0 to 1");
+  refused({shard_entry(0, 9)}, "no rank holds elements 9 to 10");
+  refused({shard_entry(0, 10), shard_entry(0, 10, 1)}, "overlap");
+  refused({shard_entry(0, 6), shard_entry(5, 5, 1)},
           "on rank 1 it has elements 5 to 10 there, which overlap elements 0 to 6 of rank 0");
-  refused({slice_part(0, 11)}, "beyond its 10");
-  refused({slice_part(0, 5), slice_part(5, 5, 1, {5, 2})}, "shape [5, 2] and dtype F32 there, but shape [10]");
-  refused({slice_part(0, 1, 0, {INT64_MAX, 2})}, "impossible shape");
+  refused({shard_entry(0, 11)}, "beyond its 10");
+  refused({shard_entry(0, 5), shard_entry(5, 5, 1, {5, 2})}, "shape [5, 2] and dtype F32 there, but shape [10]");
+  refused({shard_entry(0, 1, 0, {INT64_MAX, 2})}, "impossible shape");
 }
 
 }  // namespace

@@ -36,10 +36,9 @@ void read(std::uint8_t which, std::string_view text) {
     const RankIndex index = parse_rank_index(text, "f");
     const std::string again = to_text(index);
     expect_same(to_text(parse_rank_index(again, "f")), again);
-    std::vector<SlicePart> parts;
-    for (const SliceEntry& slice : index.slices)
-      parts.push_back({slice.name, "F32", slice.shape, slice.begin, static_cast<std::int64_t>(which), 0});
-    check_slices(parts, "f");
+    std::vector<ShardEntry> shards = index.shards;
+    for (ShardEntry& shard : shards) shard.count = static_cast<std::int64_t>(which);
+    check_shards(shards, "f");
   } else {
     parse_manifest(text, "f");
   }

@@ -255,7 +255,7 @@ class FlatMemory : public FlatSource {
       offset += count;
     }
   }
-  const FlatPiece* find(const at::Tensor& parameter) const override {
+  const LocalParameter* find(const at::Tensor& parameter) const override {
     const auto found = pieces_.find(parameter.unsafeGetTensorImpl());
     return found == pieces_.end() ? nullptr : &found->second;
   }
@@ -271,7 +271,7 @@ class FlatMemory : public FlatSource {
  private:
   static int64_t padded(int64_t count) { return (count + kFlatPadding - 1) / kFlatPadding * kFlatPadding; }
   at::Tensor values_, gradients_;
-  std::map<void*, FlatPiece> pieces_;
+  std::map<void*, LocalParameter> pieces_;
 };
 
 TEST(Fused, TellsTheSourceBeforeAndAfterPiecesAreWritten) {
@@ -337,12 +337,12 @@ class HalfMemory : public FlatSource {
   explicit HalfMemory(at::Tensor parameter) : parameter_(std::move(parameter)) {
     piece_ = {parameter_.detach().flatten().narrow(0, 64, 64).clone(), torch::ones({64})};
   }
-  const FlatPiece* find(const at::Tensor& parameter) const override {
+  const LocalParameter* find(const at::Tensor& parameter) const override {
     return parameter.is_same(parameter_) ? &piece_ : nullptr;
   }
   bool has_gradient(const at::Tensor&) const override { return true; }
   void zero_grad(const at::Tensor&, bool) override { piece_.gradient.zero_(); }
-  FlatPiece piece_;
+  LocalParameter piece_;
 
  private:
   at::Tensor parameter_;

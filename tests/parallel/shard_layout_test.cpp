@@ -10,13 +10,13 @@ TEST(ShardLayout, CutsWholeBlocksUnevenlyAndLeavesRanksEmpty) {
   ShardLayout layout({100, 1, 64, 300}, 4);
   EXPECT_EQ(layout.chunk(), 3 * 64);  // 9 blocks over 4 ranks: 3, 3, 3, 0
   EXPECT_EQ(layout.total(), 12 * 64);
-  EXPECT_EQ(layout.whole(0), (shard::Chunk{0, 128}));
-  EXPECT_EQ(layout.whole(3), (shard::Chunk{256, 320}));
-  EXPECT_EQ(layout.part(0, 0), (shard::Chunk{0, 128}));
-  EXPECT_EQ(layout.part(1, 0), (shard::Chunk{128, 64}));
-  EXPECT_EQ(layout.part(2, 1), (shard::Chunk{0, 64}));
-  EXPECT_EQ(layout.part(3, 1), (shard::Chunk{64, 128}));
-  EXPECT_EQ(layout.part(3, 2), (shard::Chunk{0, 192}));
+  EXPECT_EQ(layout.whole(0), (shard::Run{0, 128}));
+  EXPECT_EQ(layout.whole(3), (shard::Run{256, 320}));
+  EXPECT_EQ(layout.part(0, 0), (shard::Run{0, 128}));
+  EXPECT_EQ(layout.part(1, 0), (shard::Run{128, 64}));
+  EXPECT_EQ(layout.part(2, 1), (shard::Run{0, 64}));
+  EXPECT_EQ(layout.part(3, 1), (shard::Run{64, 128}));
+  EXPECT_EQ(layout.part(3, 2), (shard::Run{0, 192}));
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(layout.part(i, 3).length, 0);
 }
 

@@ -56,7 +56,7 @@ TEST(ShardedCosts, SendsTheElementsOfTheTable) {
             }
             optimizer.step();
             optimizer.zero_grad();
-            model.parts();  // waits for the gathers after the step
+            model.shards();  // waits for the gathers after the step
             const auto gathered =
                 !full ? once.all : micro * (options.reshard_after_forward ? 2 * once.all - once.root : once.all);
             EXPECT_EQ(traffic.of("all_gather"), gathered) << "step " << s;
@@ -143,7 +143,7 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
           batch(true);
           optimizer.step();
           optimizer.zero_grad();
-          model.parts();  // waits for the gathers after the step
+          model.shards();  // waits for the gathers after the step
           EXPECT_NEAR(double(memory.live()), wanted.rest, wanted.rest / 100) << "step " << s;
           EXPECT_LE(double(memory.peak()), wanted.peak + 2 * unit + activations) << "step " << s;
           if (s == 0)

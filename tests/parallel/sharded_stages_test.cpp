@@ -154,8 +154,8 @@ TEST(ShardedStages, HybridShardingLikeOneProcess) {
         optimizer.zero_grad();
       }
       expect_state(model, reference.net, false);
-      for (auto& part : model.parts()) {
-        auto low = part.values.clone(), high = part.values.clone();
+      for (auto& part : model.shards()) {
+        auto low = part.local.clone(), high = part.local.clone();
         replicas.all_reduce(low, comm::ReduceOp::min);
         replicas.all_reduce(high, comm::ReduceOp::max);
         EXPECT_TRUE(torch::equal(low, high)) << part.name;
@@ -208,7 +208,7 @@ TEST(ShardedStages, UsesLowPrecisionAndUpdatesInTheDtypeBuilt) {
         }
         EXPECT_FALSE(torch::equal(masters[0], masters[0].to(at::kBFloat16).to(at::kFloat)));
       }
-      for (const auto& part : model.parts()) EXPECT_EQ(part.values.scalar_type(), at::kFloat);
+      for (const auto& part : model.shards()) EXPECT_EQ(part.local.scalar_type(), at::kFloat);
     });
   }
 }

@@ -12,7 +12,7 @@
 #include "runtime/model_state.h"
 #include "runtime/prepared_optimizer.h"
 #include "runtime/ranks.h"
-#include "runtime/sliced_state.h"
+#include "runtime/sharded_tensors.h"
 #include "runtime/temporary_folder.h"
 
 namespace muster {
@@ -68,7 +68,7 @@ void run_leg(const Leg& leg, const fs::path& from, const fs::path& to) {
     }
   } else {
     const auto whole = 3 * sizeof(float) * kParameters;
-    const bool cut = model.prepared()->managed->sharded() && !Checkpoint(from).sliced().empty();
+    const bool cut = model.prepared()->managed->sharded() && !Checkpoint(from).sharded().empty();
     if (cut) {
       EXPECT_NEAR(bytes_of_part(from, model, optimizer), whole / leg.world, whole / leg.world / 100);
     }
@@ -88,9 +88,9 @@ TEST(Resharding, KeepsEveryBitOverWorldsStagesAndWrappings) {
     ASSERT_FALSE(HasFailure()) << leg.name;
   }
   const Checkpoint first(folder / legs().front().name), last(folder / legs().back().name);
-  ASSERT_EQ(first.sliced().size(), 3 * 6U);
-  ASSERT_EQ(last.sliced().size(), first.sliced().size());
-  for (const auto& tensor : first.sliced())
+  ASSERT_EQ(first.sharded().size(), 3 * 6U);
+  ASSERT_EQ(last.sharded().size(), first.sharded().size());
+  for (const auto& tensor : first.sharded())
     EXPECT_EQ(testing::difference_in_bits(last.read(tensor.name, 0, tensor.numel()),
                                           first.read(tensor.name, 0, tensor.numel())),
               "")

@@ -12,23 +12,17 @@
 
 #include "muster/checkpoint/options.h"
 #include "muster/comm/communicator.h"
+#include "muster/shard/tensor_shard.h"
 #include "muster/tree/state.h"
 
 namespace muster {
 
-/// A contiguous range of elements of a tensor that is sharded over ranks.
-struct Slice {
-  std::string name;                 ///< The name of the whole tensor; the same on all ranks that hold some of it.
-  std::vector<std::int64_t> shape;  ///< The shape of the whole tensor.
-  std::int64_t begin = 0;           ///< First element of the range, in row-major order of that shape.
-  at::Tensor values;                ///< The elements [begin, begin + values.numel()), in any shape.
-};
-
 /// What one rank gives to a checkpoint.
 struct CheckpointContents {
-  State shared = {};               ///< The same on all ranks: written from rank 0, ignored elsewhere.
-  State own = {};                  ///< The state of this rank alone.
-  std::vector<Slice> slices = {};  ///< The slices that all ranks give under one name cover their tensor exactly once.
+  State shared = {};  ///< The same on all ranks: written from rank 0, ignored elsewhere.
+  State own = {};     ///< The state of this rank alone.
+  /// The shards that all ranks give under one name cover their tensor exactly once; `order` and `replica` are not used.
+  std::vector<TensorShard> shards = {};
 };
 
 /// Writes a checkpoint: a folder that appears under its name complete or not at all, and replaces an earlier checkpoint
@@ -38,7 +32,7 @@ struct CheckpointContents {
 /// once.
 /// Returns its path: `folder`, or, if `options.numbered`, a new one in it: "checkpoint_7" after "checkpoint_6".
 /// Throws, on all ranks alike: CheckpointError MU202 (cannot be written), MU203 (a tensor that the format cannot hold),
-/// MU211 (another writer is writing it), MU212 (the path is something other than a checkpoint), MU214 (slices do not
+/// MU211 (another writer is writing it), MU212 (the path is something other than a checkpoint), MU214 (shards do not
 /// fit together); CommError if ranks are lost.
 /// Collective: every rank of the group. All ranks must see the same folder.
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
@@ -77,7 +71,7 @@ class CheckpointWriter {
 };
 
 /// A tensor that is sharded over the files of a checkpoint.
-struct SlicedTensor {
+struct ShardedTensorMetadata {
   std::string name;
   std::vector<std::int64_t> shape;
   at::ScalarType dtype = at::kFloat;
@@ -109,11 +103,11 @@ class Checkpoint {
   State own(int rank) const;
 
   /// The tensors that are sharded over the files, sorted by name.
-  const std::vector<SlicedTensor>& sliced() const;
+  const std::vector<ShardedTensorMetadata>& sharded() const;
   /// Throws: CheckpointError MU215, listing the existing names.
-  const SlicedTensor& sliced(std::string_view name) const;
+  const ShardedTensorMetadata& sharded(std::string_view name) const;
 
-  /// Fills `to` with the elements [begin, begin + to.numel()) of a sliced tensor, reading only their bytes (and, if
+  /// Fills `to` with the elements [begin, begin + to.numel()) of a sharded tensor, reading only their bytes (and, if
   /// blocks are checked as they are read, the rest of the blocks at either end). Requires: `to` is contiguous and on
   /// the CPU. Throws: CheckpointError MU215 for another dtype, an unknown name, or a range beyond the tensor's end;
   /// MU213, MU200.
@@ -121,7 +115,7 @@ class Checkpoint {
   /// The same into a new 1-D tensor.
   at::Tensor read(std::string_view name, std::int64_t begin, std::int64_t end) const;
 
-  /// Bytes of sliced tensors that read() has read from files so far.
+  /// Bytes of sharded tensors that read() has read from files so far.
   std::uint64_t bytes_read() const;
 
  private:

@@ -36,11 +36,15 @@ struct Manifest {
 };
 
 /// A contiguous range of elements that a rank holds of a tensor that is sharded over the ranks.
-struct SliceEntry {
+struct ShardEntry {
   std::string name;                 ///< Of the whole tensor.
   std::vector<std::int64_t> shape;  ///< Of the whole tensor.
   std::int64_t begin = 0;           ///< First element of the range, in row-major order.
-  std::string tensor;               ///< Name of its values in the rank's safetensors file: a 1-D tensor.
+  std::string tensor = {};  ///< Name of its values in the rank's safetensors file: a 1-D tensor; empty if it has none.
+  // These are not in the index: the safetensors file has them.
+  std::string dtype = {};
+  std::int64_t count = 0;  ///< Elements of the range.
+  int rank = 0;
 };
 
 /// What a rank wrote, beside the tensors themselves.
@@ -51,7 +55,7 @@ struct RankIndex {
   std::uint64_t block_bytes =
       0;  ///< The safetensors file is checksummed in blocks of this size; the last may be shorter.
   std::vector<std::uint64_t> checksums;  ///< XXH3-64 of each block.
-  std::vector<SliceEntry> slices;
+  std::vector<ShardEntry> shards;
   Json own;     ///< This rank's state.
   Json shared;  ///< The state that is the same on all ranks; null except on rank 0.
 };
@@ -67,18 +71,8 @@ Manifest parse_manifest(std::string_view text, std::string_view file);
 /// Throws: CheckpointError MU213, MU216.
 RankIndex parse_rank_index(std::string_view text, std::string_view file);
 
-/// The fields of a slice that check_slices() needs.
-struct SlicePart {
-  std::string name;
-  std::string dtype;
-  std::vector<std::int64_t> shape;
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-  int rank = 0;
-};
-
-/// Whether the slices of each name cover their tensor exactly once. `folder` is for the message.
+/// Whether the shards of each name cover their tensor exactly once. `folder` is for the message.
 /// Throws: CheckpointError MU214 that names tensor and ranks: shape or dtype differ, a gap, an overlap.
-void check_slices(std::vector<SlicePart> parts, std::string_view folder);
+void check_shards(std::vector<ShardEntry> shards, std::string_view folder);
 
 }  // namespace muster::format

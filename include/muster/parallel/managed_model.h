@@ -13,21 +13,18 @@
 #include "muster/parallel/job_rounds.h"
 #include "muster/parallel/sharded_options.h"
 #include "muster/precision/policy.h"
+#include "muster/shard/tensor_shard.h"
 #include "muster/tree/state.h"
 
 namespace muster::parallel {
 
 class Joinable;
 
-/// The contiguous range of a parameter's elements that this rank holds.
-struct ParameterPart {
-  std::string name;  ///< tied parameters are listed under each of their names
+/// What this rank holds of a parameter. Tied parameters are listed under each of their names. `local` is 1-D, and
+/// written only in optim::write_parameters().
+struct ParameterShard : TensorShard {
   at::Tensor parameter;
-  at::Tensor values;  ///< the elements [begin, begin + numel()) in the parameter's memory order; 1-D, written only
-                      ///< in optim::write_parameters()
-  int64_t begin = 0;
-  int64_t padded = 0;  ///< number of elements in the optimizer's state for this part
-  int replica = 0;     ///< number of lower ranks that hold the same elements
+  int64_t padded = 0;  ///< number of elements in the optimizer's state for this shard
 };
 
 /// A module managed by a strategy. The reducer (replicated) and the sharded model are the two implementations; a module
@@ -91,7 +88,7 @@ class ManagedModel : public optim::FlatSource {
   virtual std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) = 0;
 
   /// What this rank holds of sharded parameters; empty where they are whole.
-  virtual std::vector<ParameterPart> parts() { return {}; }
+  virtual std::vector<ParameterShard> shards() { return {}; }
 
   /// The dtype in which a parameter or buffer of the module is stored and saved, whatever dtype it is used in.
   virtual at::ScalarType stored_dtype(const at::Tensor& tensor) const { return tensor.scalar_type(); }

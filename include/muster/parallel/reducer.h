@@ -40,7 +40,7 @@ class Reducer final : public ManagedModel {
   Reducer(torch::nn::Module& module, comm::Communicator group, DdpOptions options = {});
   ~Reducer() override;
 
-  const optim::FlatPiece* find(const at::Tensor& parameter) const override;
+  const optim::LocalParameter* find(const at::Tensor& parameter) const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
 

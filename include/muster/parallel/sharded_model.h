@@ -26,8 +26,8 @@ namespace muster::parallel {
 /// enclosing unit while units within its module run; when its last gradient has arrived; and at the end of the forward,
 /// except the root's, which stays for backward. With reshard_after_forward off it is freed only when its gradients have
 /// arrived.
-/// Stages optimizer and gradients: whole parameters stay in memory, and a part is a piece of them. The other ranks'
-/// pieces are gathered after the optimizer step, while the program goes on; the first access waits for them.
+/// Stages optimizer and gradients: whole parameters stay in memory, and a shard is a view of them. The other ranks'
+/// shards are gathered after the optimizer step, while the program goes on; the first access waits for them.
 ///
 /// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward
 /// goes on (stage full at once, the others in the units' order), and each rank keeps the sum for its part.
@@ -39,9 +39,9 @@ namespace muster::parallel {
 /// reshard_after_forward. For k micro-batches with gradient_sync() off in k-1 of them, full gathers k times as much and
 /// reduces once.
 ///
-/// Parts are whole blocks of optim::kFlatPadding elements. The piece of a parameter (FlatSource) is therefore any range
-/// of such blocks of its memory, or empty: then value and gradient have no elements. An optimizer that steps such
-/// pieces has state of the pieces' shape.
+/// Shards are whole blocks of optim::kFlatPadding elements. The local part of a parameter (FlatSource) is therefore any
+/// range of such blocks of its memory, or empty: then value and gradient have no elements. An optimizer that steps such
+/// parts has state of their shape.
 ///
 /// A parameter that got a gradient on any rank counts on all; one that got none on any rank has no gradient.
 /// When gradients have been reduced, buffers (running statistics) get the values of rank 0.
@@ -102,7 +102,7 @@ class ShardedModel final : public ManagedModel {
 
   /// Collective. Gathers unit by unit, so that no more than one unit is gathered beside the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
-  std::vector<ParameterPart> parts() override;
+  std::vector<ParameterShard> shards() override;
   at::ScalarType stored_dtype(const at::Tensor& tensor) const override;
   precision::ForwardCasts forward_casts() const override;
   /// Throws: UsageError (MU169) inside a forward, backward or another such scope; (MU190) from an operator that writes
@@ -111,7 +111,7 @@ class ShardedModel final : public ManagedModel {
   void summon_full_params(const std::function<void()>& f, const FullParamsOptions& options = {}) override;
   std::string describe() const override;
 
-  const optim::FlatPiece* find(const at::Tensor& parameter) const override;
+  const optim::LocalParameter* find(const at::Tensor& parameter) const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
   void begin_update() override;

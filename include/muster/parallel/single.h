@@ -18,8 +18,8 @@ class Single final : public ManagedModel {
   explicit Single(torch::nn::Module& module);
   ~Single() override;
 
-  /// Always nullptr: it holds no flat pieces.
-  const optim::FlatPiece* find(const at::Tensor& parameter) const override;
+  /// Always nullptr: it holds no flat memory.
+  const optim::LocalParameter* find(const at::Tensor& parameter) const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
 

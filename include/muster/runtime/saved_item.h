@@ -61,15 +61,15 @@ class SavedItem {
   SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
 
   const std::string& name() const noexcept { return name_; }
-  /// Sharded tensors go to `slices`.
-  State save(std::vector<Slice>& slices) const { return save_(slices); }
+  /// Sharded tensors go to `shards`.
+  State save(std::vector<TensorShard>& shards) const { return save_(shards); }
   /// Throws: CheckpointError (MU240, MU131, MU208, MU209), UsageError (MU114, MU138) if the state is not that of such
   /// an item, UsageError (MU245) for a temporary or a constant, and what the object's own load_state() throws. The
   /// caller must then call load.undo().
   void load(const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) const;
 
  private:
-  using Save = std::function<State(std::vector<Slice>&)>;
+  using Save = std::function<State(std::vector<TensorShard>&)>;
   using Load = std::function<void(const State&, const runtime::LoadFrom&, runtime::AtomicLoad&)>;
   SavedItem(std::string name, Save save, Load load)
       : name_(std::move(name)), save_(std::move(save)), load_(std::move(load)) {}

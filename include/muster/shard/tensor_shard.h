@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace muster {
+
+/// What one rank holds of a tensor that is sharded over ranks: a run of its elements, counted in row-major order of
+/// `shape`.
+struct TensorShard {
+  std::string name;                      ///< of the whole tensor; the same on all ranks that hold some of it
+  std::vector<std::int64_t> shape;       ///< of the whole tensor, its dims in `order`
+  std::int64_t begin = 0;                ///< the first element of the run
+  at::Tensor local;                      ///< the elements [begin, begin + local.numel()), in any shape
+  std::vector<std::int64_t> order = {};  ///< dims of the tensor, from the outermost in memory; empty: 0, 1, 2, ...
+  int replica = 0;                       ///< number of lower ranks that hold the same elements
+};
+
+namespace shard {
+
+/// A contiguous range of elements.
+struct Run {
+  std::int64_t begin = 0, length = 0;
+  friend bool operator==(const Run&, const Run&) = default;
+};
+
+/// Dims from the outermost in memory to the innermost.
+std::vector<std::int64_t> memory_order(const at::Tensor& tensor);
+/// The sizes in this order of dims.
+std::vector<std::int64_t> permuted(at::IntArrayRef sizes, const std::vector<std::int64_t>& order);
+/// The order that undoes this one.
+std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& order);
+/// The elements of the shard in a whole tensor, which has the unpermuted shape: 1-D.
+at::Tensor select(const at::Tensor& whole, const TensorShard& shard);
+
+}  // namespace shard
+}  // namespace muster

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/parallel/managed_model.h"
+#include "muster/tree/state.h"
+
+/// Sharded tensors in saved states. In the place of such a tensor a state has {"sliced": name, "order": dims}. `name`
+/// is that of the whole tensor among the sharded tensors of a checkpoint, where its dimensions are in the memory order
+/// of the parameter.
+namespace muster::runtime {
+
+/// The shard that this rank holds of each sharded parameter.
+using ShardMap = std::unordered_map<const c10::TensorImpl*, parallel::ParameterShard>;
+
+/// Adds `values`, which are laid out as the shard is, unless another rank adds the same. Returns the entry that
+/// replaces the tensor in a state.
+State add_shard(std::string name, const parallel::ParameterShard& shard, const at::Tensor& values,
+                std::vector<TensorShard>& shards);
+
+/// Reads a tensor from a state, sharded or whole.
+class TensorReader {
+ public:
+  /// `checkpoint`: borrowed; nullptr if no tensor can be sharded.
+  explicit TensorReader(const Checkpoint* checkpoint) : checkpoint_(checkpoint) {}
+
+  // Throws: CheckpointError (MU208, MU209, MU215) if it is neither.
+  std::vector<int64_t> sizes(const State& saved) const;
+  at::ScalarType dtype(const State& saved) const;
+  at::Tensor whole(const State& saved) const;
+  /// The elements of this shard, 1-D. If the saved tensor is sharded and has the memory order of the parameter, only
+  /// their bytes are read.
+  at::Tensor shard(const State& saved, const parallel::ParameterShard& shard) const;
+
+ private:
+  const Checkpoint* checkpoint_;
+};
+
+/// shard::select(), padded with zeros.
+at::Tensor padded_shard(const at::Tensor& whole, const parallel::ParameterShard& shard);
+
+/// The optimizer's state, with the entries of add_shard() in place of its flat held. `path`: the beginning of the
+/// shards' names.
+State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
+                          const std::string& path, std::vector<TensorShard>& shards);
+/// The opposite: the state with tensors as this rank's optimizer has them.
+State joined_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
+                             const TensorReader& reader);
+
+}  // namespace muster::runtime
