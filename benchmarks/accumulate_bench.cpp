@@ -3,8 +3,8 @@
 #include <atomic>
 
 #include "models.h"
-#include "muster/runtime/presets.h"
-#include "muster/runtime/runtime.h"
+#include "muster/runtime/detail/presets.h"
+#include "muster/runtime/detail/runtime.h"
 #include "protocol.h"
 
 namespace {

@@ -13,8 +13,8 @@
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/cluster/cluster.h"
+#include "muster/comm/detail/thread_world.h"
 #include "muster/comm/rendezvous.h"
-#include "muster/comm/thread_world.h"
 #include "protocol.h"
 
 namespace {

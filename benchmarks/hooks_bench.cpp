@@ -5,8 +5,8 @@
 #include "models.h"
 #include "muster/cluster/cluster.h"
 #include "muster/comm/rendezvous.h"
-#include "muster/optim/fused.h"
-#include "muster/parallel/reducer.h"
+#include "muster/optim/detail/fused.h"
+#include "muster/parallel/detail/reducer.h"
 #include "protocol.h"
 
 namespace {

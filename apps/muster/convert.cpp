@@ -1,4 +1,4 @@
-#include "muster/format/convert.h"
+#include "muster/format/detail/convert.h"
 
 #include <cstdio>
 #include <filesystem>

@@ -1,7 +1,7 @@
 #include <cstdio>
 
 #include "commands.h"
-#include "muster/launcher/option_tables.h"
+#include "muster/launcher/detail/option_tables.h"
 
 namespace muster::cli {
 

@@ -13,13 +13,13 @@
 #include <CLI/Formatter.hpp>
 
 #include "commands.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 #include "muster/cluster/cluster.h"
-#include "muster/cluster/listening_socket.h"
-#include "muster/cluster/secret.h"
-#include "muster/launcher/devices.h"
-#include "muster/launcher/run.h"
+#include "muster/cluster/detail/listening_socket.h"
+#include "muster/cluster/detail/secret.h"
+#include "muster/launcher/detail/devices.h"
+#include "muster/launcher/detail/run.h"
 #include "parse.h"
 
 namespace muster::cli {

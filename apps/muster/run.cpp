@@ -1,4 +1,4 @@
-#include "muster/launcher/run.h"
+#include "muster/launcher/detail/run.h"
 
 #include <algorithm>
 #include <deque>
@@ -9,9 +9,9 @@
 
 #include "commands.h"
 #include "muster/base/error.h"
-#include "muster/launcher/option_tables.h"
+#include "muster/launcher/detail/option_tables.h"
 #include "muster/precision/options.h"
-#include "muster/strategy/launch_check.h"
+#include "muster/strategy/detail/launch_check.h"
 
 namespace muster::cli {
 namespace {

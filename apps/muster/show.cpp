@@ -7,10 +7,10 @@
 #include <CLI/Formatter.hpp>
 
 #include "commands.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
-#include "muster/format/json.h"
-#include "muster/format/stored_content.h"
+#include "muster/format/detail/json.h"
+#include "muster/format/detail/stored_content.h"
 #include "parse.h"
 
 namespace muster::cli {

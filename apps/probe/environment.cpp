@@ -1,4 +1,4 @@
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
 
 #include <cstdio>
 #include <string>
@@ -11,11 +11,11 @@
 #include <torch/version.h>
 
 #include "muster/base/format.h"
-#include "muster/device/device.h"
-#include "muster/device/host_memory.h"
-#include "muster/hook/half_lstm.h"
-#include "muster/hook/key_fallback.h"
-#include "muster/hook/random_scope.h"
+#include "muster/device/detail/device.h"
+#include "muster/device/detail/host_memory.h"
+#include "muster/hook/detail/half_lstm.h"
+#include "muster/hook/detail/key_fallback.h"
+#include "muster/hook/detail/random_scope.h"
 #include "probe.h"
 
 namespace muster::probe {

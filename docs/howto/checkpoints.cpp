@@ -6,6 +6,9 @@
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
 #include <muster/checkpoint/checkpoint.h>
+#include <muster/checkpoint/options.h>
+#include <muster/checkpoint/weights.h>
+#include <muster/tree/state.h>
 #include <torch/torch.h>
 
 int failed = 0, passed = 0;

@@ -1,7 +1,10 @@
 #include <cstdio>
 
 #include <muster/accelerator.h>
+#include <muster/comm/communicator.h>
 #include <muster/parallel/comm_hook.h>
+#include <muster/parallel/options.h>
+#include <muster/strategy/options.h>
 #include <torch/torch.h>
 
 namespace {

@@ -9,7 +9,12 @@
 
 #include <muster/data/combined.h>
 #include <muster/data/loader.h>
+#include <muster/data/options.h>
+#include <muster/data/random.h>
+#include <muster/data/sampler.h>
 #include <muster/data/sequenced.h>
+#include <muster/data/stream.h>
+#include <muster/tree/stack.h>
 #include <torch/torch.h>
 
 int failed = 0, passed = 0;

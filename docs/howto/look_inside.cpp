@@ -4,7 +4,7 @@
 
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
-#include <muster/base/throughput.h>
+#include <muster/track/throughput.h>
 #include <torch/torch.h>
 
 namespace F = torch::nn::functional;

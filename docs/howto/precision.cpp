@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include <muster/accelerator.h>
+#include <muster/precision/options.h>
 #include <torch/torch.h>
 
 namespace F = torch::nn::functional;

@@ -6,7 +6,9 @@
 
 #include <muster/accelerator.h>
 #include <muster/optim/elementwise.h>
+#include <muster/parallel/sharded_options.h>
 #include <muster/parallel/wrap.h>
+#include <muster/strategy/options.h>
 #include <torch/torch.h>
 
 int failed = 0, passed = 0;

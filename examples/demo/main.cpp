@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include <muster/accelerator.h>
-#include <muster/base/progress.h>
+#include <muster/track/progress.h>
 #include <torch/torch.h>
 
 #include "../digits.h"

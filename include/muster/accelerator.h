@@ -4,8 +4,8 @@
 
 #include "muster/data/combined.h"
 #include "muster/data/sequenced.h"
-#include "muster/runtime/presets.h"
-#include "muster/runtime/runtime.h"
+#include "muster/runtime/detail/presets.h"
+#include "muster/runtime/detail/runtime.h"
 
 namespace muster {
 

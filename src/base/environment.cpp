@@ -1,4 +1,4 @@
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
 
 #include <unistd.h>
 

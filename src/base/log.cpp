@@ -1,4 +1,4 @@
-#include "muster/base/log.h"
+#include "muster/base/detail/log.h"
 
 #include <atomic>
 #include <cstdlib>

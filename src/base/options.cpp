@@ -1,4 +1,4 @@
-#include "muster/base/options.h"
+#include "muster/base/detail/options.h"
 
 #include <algorithm>
 #include <charconv>

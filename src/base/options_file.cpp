@@ -4,8 +4,8 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include "muster/base/detail/options.h"
 #include "muster/base/error.h"
-#include "muster/base/options.h"
 
 namespace muster::options {
 namespace {

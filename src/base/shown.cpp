@@ -1,4 +1,4 @@
-#include "muster/base/shown.h"
+#include "muster/base/detail/shown.h"
 
 #include <cstdint>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "muster/base/signals.h"
+#include "muster/base/detail/signals.h"
 
 #include <array>
 #include <atomic>

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <string>
 
+#include "muster/base/detail/random_word.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/random_word.h"
 
 namespace muster {
 namespace {

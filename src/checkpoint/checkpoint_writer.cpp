@@ -8,8 +8,8 @@
 
 #include "checkpoint/publish_together.h"
 #include "checkpoint/rank_save_plan.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 #include "muster/checkpoint/checkpoint.h"
 
 namespace muster {

@@ -5,8 +5,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
 
 namespace muster::checkpoint {
 namespace {

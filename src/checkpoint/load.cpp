@@ -9,8 +9,8 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
 #include "checkpoint/weight_source.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/weights.h"
 
 namespace muster {

@@ -8,8 +8,8 @@
 #include <torch/nn/module.h>
 
 #include "checkpoint/tied_tensors.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/state_dict.h"
 
 namespace muster {

@@ -7,12 +7,12 @@
 #include <string_view>
 #include <system_error>
 
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/format/input_file.h"
-#include "muster/format/manifest.h"
+#include "muster/format/detail/input_file.h"
+#include "muster/format/detail/manifest.h"
 
 namespace muster {
 namespace checkpoint {

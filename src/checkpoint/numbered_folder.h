@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 
-#include "muster/format/atomic_folder.h"
+#include "muster/format/detail/atomic_folder.h"
 
 namespace muster::checkpoint {
 

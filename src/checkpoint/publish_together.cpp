@@ -9,11 +9,11 @@
 
 #include "checkpoint/numbered_folder.h"
 #include "muster/base/error.h"
-#include "muster/comm/blame.h"
-#include "muster/format/atomic_file.h"
-#include "muster/format/atomic_folder.h"
-#include "muster/format/checksum.h"
-#include "muster/format/json.h"
+#include "muster/comm/detail/blame.h"
+#include "muster/format/detail/atomic_file.h"
+#include "muster/format/detail/atomic_folder.h"
+#include "muster/format/detail/checksum.h"
+#include "muster/format/detail/json.h"
 
 namespace muster::checkpoint {
 namespace {

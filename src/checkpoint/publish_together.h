@@ -6,7 +6,7 @@
 
 #include "muster/checkpoint/options.h"
 #include "muster/comm/communicator.h"
-#include "muster/format/manifest.h"
+#include "muster/format/detail/manifest.h"
 
 namespace muster::checkpoint {
 

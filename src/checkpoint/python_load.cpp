@@ -8,13 +8,13 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/python.h"
-#include "muster/format/input_file.h"
-#include "muster/format/python_file.h"
-#include "muster/format/zip.h"
+#include "muster/format/detail/input_file.h"
+#include "muster/format/detail/python_file.h"
+#include "muster/format/detail/zip.h"
 
 namespace muster {
 namespace {

@@ -13,10 +13,10 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/tied_tensors.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
-#include "muster/device/device.h"
-#include "muster/format/block_file.h"
+#include "muster/device/detail/device.h"
+#include "muster/format/detail/block_file.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -74,7 +74,7 @@ std::vector<format::TensorSpec> specs_of(const NamedTensors& tensors, const std:
   return specs;
 }
 
-/// Those that the file has elements of.
+/// The shards of which the file has elements.
 std::vector<format::ShardEntry> stored(std::vector<format::ShardEntry> shards) {
   std::erase_if(shards, [](const format::ShardEntry& shard) { return shard.tensor.empty(); });
   return shards;

@@ -10,9 +10,9 @@
 
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/format/json.h"
-#include "muster/format/manifest.h"
-#include "muster/format/safetensors.h"
+#include "muster/format/detail/json.h"
+#include "muster/format/detail/manifest.h"
+#include "muster/format/detail/safetensors.h"
 
 namespace muster::checkpoint {
 
@@ -20,7 +20,7 @@ namespace muster::checkpoint {
 struct RankSavePlan {
   NamedTensors tensors;     ///< Under the names in the rank's file; empty once they are copied elsewhere.
   format::FilePlan layout;  ///< Of that file.
-  std::vector<format::ShardEntry> shards;  ///< Those of no element have no tensor, and are not in the index.
+  std::vector<format::ShardEntry> shards;  ///< Those without elements have no tensor, and are not in the index.
   format::Json own, shared;
 };
 

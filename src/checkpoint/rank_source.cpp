@@ -7,9 +7,9 @@
 #include <ATen/Parallel.h>
 
 #include "checkpoint/element_types.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
-#include "muster/format/checksum.h"
+#include "muster/format/detail/checksum.h"
 
 namespace muster::checkpoint {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "checkpoint/weight_source.h"
-#include "muster/format/input_file.h"
-#include "muster/format/manifest.h"
-#include "muster/format/safetensors.h"
+#include "muster/format/detail/input_file.h"
+#include "muster/format/detail/manifest.h"
+#include "muster/format/detail/safetensors.h"
 
 namespace muster::checkpoint {
 

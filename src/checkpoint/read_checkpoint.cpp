@@ -8,11 +8,11 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/rank_source.h"
 #include "checkpoint/state_json.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/format/atomic_folder.h"
-#include "muster/format/manifest.h"
+#include "muster/format/detail/atomic_folder.h"
+#include "muster/format/detail/manifest.h"
 
 namespace muster {
 namespace {

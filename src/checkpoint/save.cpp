@@ -6,12 +6,12 @@
 #include "checkpoint/dense.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/tied_tensors.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/format/atomic_file.h"
-#include "muster/format/safetensors.h"
-#include "muster/format/weight_set.h"
+#include "muster/format/detail/atomic_file.h"
+#include "muster/format/detail/safetensors.h"
+#include "muster/format/detail/weight_set.h"
 
 namespace muster {
 namespace {

@@ -10,7 +10,7 @@ bool can_be_tied(const at::Tensor& tensor) {
 }
 
 /// No pointers are asked for: a sharded model has none between steps.
-bool begin_alike(const at::Tensor& a, const at::Tensor& b) {
+bool start_at_one_place(const at::Tensor& a, const at::Tensor& b) {
   return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
          a.storage_offset() == b.storage_offset();
 }
@@ -18,28 +18,28 @@ bool begin_alike(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 bool are_tied(const at::Tensor& a, const at::Tensor& b) {
-  return can_be_tied(a) && can_be_tied(b) && begin_alike(a, b) && a.scalar_type() == b.scalar_type() &&
+  return can_be_tied(a) && can_be_tied(b) && start_at_one_place(a, b) && a.scalar_type() == b.scalar_type() &&
          a.sizes() == b.sizes() && a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 UntiedTensors drop_tied(const NamedTensors& tensors) {
   std::unordered_multimap<const void*, std::size_t> kept_at;
-  std::vector<std::size_t> keeper(tensors.size());
+  std::vector<std::size_t> group_of(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    keeper[i] = i;
+    group_of[i] = i;
     if (!can_be_tied(tensors[i].second)) continue;
     const auto [first, last] = kept_at.equal_range(tensors[i].second.const_data_ptr());
     for (auto candidate = first; candidate != last; ++candidate)
-      if (are_tied(tensors[candidate->second].second, tensors[i].second)) keeper[i] = candidate->second;
-    if (keeper[i] == i) kept_at.emplace(tensors[i].second.const_data_ptr(), i);
+      if (are_tied(tensors[candidate->second].second, tensors[i].second)) group_of[i] = candidate->second;
+    if (group_of[i] == i) kept_at.emplace(tensors[i].second.const_data_ptr(), i);
   }
   // A tie is found under its first member in the given order; it is kept under its first in alphabetical order.
-  std::vector<std::size_t> kept = keeper;
+  std::vector<std::size_t> kept = group_of;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].first < tensors[kept[keeper[i]]].first) kept[keeper[i]] = i;
+    if (tensors[i].first < tensors[kept[group_of[i]]].first) kept[group_of[i]] = i;
   UntiedTensors result;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::size_t own = kept[keeper[i]];
+    const std::size_t own = kept[group_of[i]];
     if (own == i) result.tensors.push_back(tensors[i]);
     if (own != i) result.kept_name_of[tensors[i].first] = tensors[own].first;
   }

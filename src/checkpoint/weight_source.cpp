@@ -8,9 +8,9 @@
 #include <ATen/ops/from_blob.h>
 
 #include "checkpoint/element_types.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
-#include "muster/format/weight_set.h"
+#include "muster/format/detail/weight_set.h"
 
 namespace muster::checkpoint {
 namespace {

@@ -1,9 +1,9 @@
 #include "muster/cluster/cluster.h"
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/cluster/last_words.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/last_words.h"
+#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "muster/cluster/last_words.h"
+#include "muster/cluster/detail/last_words.h"
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "muster/base/error.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/variables.h"
 #include "report_page.h"
 
 namespace muster::cluster {

@@ -1,4 +1,4 @@
-#include "muster/cluster/listening_socket.h"
+#include "muster/cluster/detail/listening_socket.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 
 namespace muster::cluster {
 namespace {

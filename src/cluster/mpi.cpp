@@ -1,6 +1,6 @@
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 
 namespace muster::cluster {
@@ -50,7 +50,7 @@ Cluster read_family(const Environment& variables, const Family& family, const st
     throw ConfigError("MU024",
                       format(family.launcher, " gives no name of the job by which ", cluster.world_size,
                              " ranks could meet; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
-  meet_in_file(cluster);
+  use_file_rendezvous(cluster);
   return cluster;
 }
 

@@ -1,7 +1,7 @@
 #include <charconv>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 #include "reading.h"
 
 namespace muster::cluster {

@@ -3,9 +3,9 @@
 #include <charconv>
 #include <climits>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/variables.h"
 
 namespace muster::cluster {
 
@@ -66,7 +66,7 @@ bool read_main_address(const Environment& variables, int default_port, Cluster& 
   return true;
 }
 
-void meet_in_file(Cluster& cluster) {
+void use_file_rendezvous(Cluster& cluster) {
   std::string name;
   for (char c : cluster.job) {
     bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.';

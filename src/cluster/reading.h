@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
 #include "muster/cluster/cluster.h"
 
 /// Reads the families of launcher variables; private to src/cluster.
@@ -34,7 +34,7 @@ void check_ranks(const Cluster& cluster, const RankNames& names);
 bool read_main_address(const Environment& variables, int default_port, Cluster& cluster);
 
 /// Sets a rendezvous by file, for one node: a file named after the job, in the user's private folder.
-void meet_in_file(Cluster& cluster);
+void use_file_rendezvous(Cluster& cluster);
 
 Cluster read_torchrun(const Environment& variables);
 Cluster read_muster(const Environment& variables);

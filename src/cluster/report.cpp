@@ -1,4 +1,4 @@
-#include "muster/cluster/report.h"
+#include "muster/cluster/detail/report.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ struct Written {
   std::atomic<std::int32_t> left_by_exception;
   char reason[512];
 };
-static_assert(sizeof(Written) <= kStandingBytes && std::atomic<std::int64_t>::is_always_lock_free &&
+static_assert(sizeof(Written) <= kStatusBytes && std::atomic<std::int64_t>::is_always_lock_free &&
               std::atomic<std::int32_t>::is_always_lock_free);
 
 std::int64_t nanoseconds(std::chrono::steady_clock::time_point time) {
@@ -120,8 +120,8 @@ void Report::left_by_exception() const noexcept {
   if (page_) page_->written->left_by_exception = 1;
 }
 
-Standing Report::read() const {
-  Standing result;
+RankStatus Report::read() const {
+  RankStatus result;
   if (!page_) return result;
   const auto& written = *page_->written;
   result.left_by_exception = written.left_by_exception != 0;

@@ -1,4 +1,4 @@
-#include "muster/cluster/secret.h"
+#include "muster/cluster/detail/secret.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/random_word.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/base/random_word.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/variables.h"
 
 namespace muster::cluster {
 namespace {

@@ -1,6 +1,6 @@
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/variables.h"
 #include "reading.h"
 
 namespace muster::cluster {
@@ -37,9 +37,9 @@ int port_of_job(const Environment& variables) {
   return kFirstPort + (*job % kPorts + step % kPorts) % kPorts;
 }
 
-void meet(const Environment& variables, Cluster& cluster) {
+void set_rendezvous(const Environment& variables, Cluster& cluster) {
   if (cluster.world_size == 1 || read_main_address(variables, port_of_job(variables), cluster)) return;
-  if (cluster.nodes == 1 && !cluster.job.empty()) return meet_in_file(cluster);
+  if (cluster.nodes == 1 && !cluster.job.empty()) return use_file_rendezvous(cluster);
   for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
     auto list = variables.find(name);
     if (!list) continue;
@@ -86,7 +86,7 @@ Cluster read_slurm(const Environment& variables) {
   if (auto job = variables.find("SLURM_JOB_ID"))
     cluster.job = format(*job, "-", variables.find("SLURM_STEP_ID").value_or("0"), "-", cluster.restart_count);
   cluster.store_prefix = format("muster/", cluster.restart_count);
-  meet(variables, cluster);
+  set_rendezvous(variables, cluster);
   return cluster;
 }
 

@@ -1,4 +1,4 @@
-#include "muster/comm/backend.h"
+#include "muster/comm/detail/backend.h"
 
 #include <utility>
 

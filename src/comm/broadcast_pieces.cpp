@@ -12,12 +12,12 @@ class Pairwise::PieceBroadcast {
 
   void run() {
     if (rank_ != root_) post_arrivals();
-    std::vector<Leg> legs;
-    for (int peer : others_) legs.push_back({.peer = peer});
-    group_.send_frames(call_, legs);
+    std::vector<SendRecv> pairs;
+    for (int peer : others_) pairs.push_back({.peer = peer});
+    group_.send_frames(call_, pairs);
     if (rank_ == root_) send_pieces();
-    for (const auto& leg : legs)
-      group_.check_arrival(call_, leg, read_header(group_.receive_frame(call_, leg.peer, nullptr)));
+    for (const auto& pair : pairs)
+      group_.check_arrival(call_, pair, read_header(group_.receive_frame(call_, pair.peer, nullptr)));
     if (rank_ != root_) pass_on();
     for (auto& ticket : gathers_) ticket->wait(call_.deadline);
     for (auto& ticket : sends_) ticket->wait(call_.deadline);

@@ -12,10 +12,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "comm/greeting.h"
+#include "comm/handshake.h"
 #include "comm/header.h"
 #include "comm/words.h"
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -153,13 +153,13 @@ class GlooTransport final : public Transport {
 
   /// First frames to and from everybody: when they are done, nobody needs the store any more to be connected, and
   /// everybody has shown that it belongs to the job.
-  void greet() {
-    Greeting greeting(setup_.secret, name_, rank_, size_);
-    exchange([&](int) { return greeting.question(); },
-             [&](int peer, const Frame& frame) { greeting.take_question(peer, frame); });
-    if (greeting.asks())
-      exchange([&](int peer) { return greeting.answer(peer); },
-               [&](int peer, const Frame& frame) { greeting.check_answer(peer, frame); });
+  void shake_hands() {
+    Handshake handshake(setup_.secret, name_, rank_, size_);
+    exchange([&](int) { return handshake.question(); },
+             [&](int peer, const Frame& frame) { handshake.take_question(peer, frame); });
+    if (handshake.asks())
+      exchange([&](int peer) { return handshake.answer(peer); },
+               [&](int peer, const Frame& frame) { handshake.check_answer(peer, frame); });
   }
 
   int rank() const noexcept override { return rank_; }
@@ -351,7 +351,7 @@ std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, c
   int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
   return connecting(name, place, [&] {
     auto transport = std::make_unique<GlooTransport>(setup_, device_, name, place, static_cast<int>(ranks.size()));
-    transport->greet();
+    transport->shake_hands();
     return transport;
   });
 }
@@ -361,7 +361,7 @@ std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, c
 std::unique_ptr<Transport> make_gloo_transport(const GlooSetup& setup, const std::string& name, int rank, int size) {
   return connecting(name, rank, [&] {
     auto transport = std::make_unique<GlooTransport>(setup, make_device(setup), name, rank, size);
-    transport->greet();
+    transport->shake_hands();
     return transport;
   });
 }

@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/transport.h"
-#include "muster/cluster/secret.h"
+#include "muster/cluster/detail/secret.h"
 
 namespace muster::comm {
 

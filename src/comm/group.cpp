@@ -7,8 +7,8 @@
 #include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/blame.h"
-#include "muster/comm/hearsay.h"
+#include "muster/comm/detail/blame.h"
+#include "muster/comm/detail/piggyback.h"
 
 namespace muster::comm {
 
@@ -51,17 +51,17 @@ Group::~Group() {
 
 void Group::number(Operation& operation) {
   operation.sequence = is_pairwise(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
-  // Now, not when it runs: on every rank an operation carries what was said at the same place of the program.
+  // Now, not when it runs: on every rank an operation carries the word attached at the same place of the program.
   std::lock_guard lock(words_mutex_);
   operation.word = word_;
 }
 
-void Group::say(uint64_t word) {
+void Group::attach_word(uint64_t word) {
   std::lock_guard lock(words_mutex_);
   word_ = word;
 }
 
-std::vector<uint64_t> Group::heard() {
+std::vector<uint64_t> Group::attached_words() {
   std::lock_guard lock(words_mutex_);
   return heard_;
 }
@@ -177,7 +177,7 @@ void Group::execute(Operation& operation, Clock::time_point asked) {
   }
   listen(operation);
   identity_.report.well(asked);
-  tell_observers(operation, asked);
+  notify_observers(operation, asked);
 }
 
 void Group::fail(Failure failure) {
@@ -240,7 +240,7 @@ void Group::observe(Communicator::Observer observer) {
   observers_ = std::move(observers);
 }
 
-void Group::tell_observers(const Operation& operation, Clock::time_point asked) {
+void Group::notify_observers(const Operation& operation, Clock::time_point asked) {
   std::shared_ptr<const std::vector<Communicator::Observer>> observers;
   {
     std::lock_guard lock(observers_mutex_);
@@ -279,7 +279,7 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag&
 }
 
 void blame(const Communicator& group, int rank, std::string_view reason) { group.group()->blame(rank, reason); }
-void say(const Communicator& group, uint64_t word) { group.group()->say(word); }
-std::vector<uint64_t> heard(const Communicator& group) { return group.group()->heard(); }
+void attach_word(const Communicator& group, uint64_t word) { group.group()->attach_word(word); }
+std::vector<uint64_t> attached_words(const Communicator& group) { return group.group()->attached_words(); }
 
 }  // namespace muster::comm

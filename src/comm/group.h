@@ -14,7 +14,7 @@
 
 #include "comm/collectives.h"
 #include "comm/waiting.h"
-#include "muster/cluster/report.h"
+#include "muster/cluster/detail/report.h"
 
 namespace muster::comm {
 
@@ -51,9 +51,9 @@ class Group {
   /// The next error that this rank throws was caused by `rank`.
   void blame(int rank, std::string_view reason);
   void observe(Communicator::Observer observer);
-  /// As the functions of hearsay.h.
-  void say(uint64_t word);
-  std::vector<uint64_t> heard();
+  /// As the functions of piggyback.h.
+  void attach_word(uint64_t word);
+  std::vector<uint64_t> attached_words();
   /// The group of these ranks, or null if this rank is not one of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const Tag& tag);
 
@@ -71,7 +71,7 @@ class Group {
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   void check_alive();
   void listen(const Operation& operation);
-  void tell_observers(const Operation& operation, Clock::time_point asked);
+  void notify_observers(const Operation& operation, Clock::time_point asked);
   void work_off_queue();
 
   const GroupIdentity identity_;

@@ -77,7 +77,7 @@ const char* ways_out_of_gradients(const Header& a, const Header& b) {
          "zero there.";
 }
 
-/// Where one rank runs a forward of a model whose parameters are cut over ranks, this is what its user reads first.
+/// Where one rank runs a forward of a model whose parameters are sharded over ranks, this is what its user reads first.
 const char* ways_out(const Header& a, const Header& b) {
   const auto evaluates = [](const Header& one) {
     return one.source == Source::library && shown_label(one).starts_with("evaluation, unit");

@@ -34,7 +34,7 @@ struct Header {
   int64_t shape_hash = 0;          ///< of all dims, including those that do not fit
   int64_t label_hash = 0;          ///< 0 if there is no label
   char label[kMaxLabel + 1] = {};  ///< its beginning, zero-terminated
-  uint64_t word = 0;               ///< the sender's word; see hearsay.h
+  uint64_t word = 0;               ///< the sender's word; see piggyback.h
   uint64_t bytes = 0;              ///< payload from the sender to this receiver; inside the frame if it fits
   int64_t shape[kMaxDims] = {};
 

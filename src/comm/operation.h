@@ -42,7 +42,7 @@ struct Operation {
   std::vector<int64_t> ranks{};       ///< subgroup
   std::vector<at::Tensor> results{};  ///< the uneven operations: the tensor from each rank
   int64_t sequence = 0;               ///< set by the group
-  uint64_t word = 0;                  ///< set by the group: this rank's word; see hearsay.h
+  uint64_t word = 0;                  ///< set by the group: this rank's word; see piggyback.h
   std::vector<uint64_t> words{};      ///< words received from the ranks, if this rank sent one
 };
 

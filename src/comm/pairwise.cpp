@@ -81,7 +81,7 @@ std::vector<int> Pairwise::peers() const {
   return order;
 }
 
-Pairwise::Leg Pairwise::whole(int peer, const at::Tensor& tensor) const {
+Pairwise::SendRecv Pairwise::whole(int peer, const at::Tensor& tensor) const {
   return {.peer = peer, .data = tensor.const_data_ptr(), .bytes = tensor.nbytes()};
 }
 
@@ -94,12 +94,12 @@ void Pairwise::post_blocks(Tickets& tickets, int peer, void* data, std::size_t b
   }
 }
 
-void Pairwise::send_frames(const Call& call, const std::vector<Leg>& legs) {
+void Pairwise::send_frames(const Call& call, const std::vector<SendRecv>& pairs) {
   Frame frame{};
-  for (const auto& leg : legs) {
-    write_header(frame, make_header(call.operation, leg.sent, leg.bytes));
-    if (leg.bytes > 0 && leg.bytes <= kInlineBytes) std::memcpy(payload(frame), leg.data, leg.bytes);
-    transport_->send_frame(leg.peer, frame, call.deadline);
+  for (const auto& pair : pairs) {
+    write_header(frame, make_header(call.operation, pair.sent, pair.bytes));
+    if (pair.bytes > 0 && pair.bytes <= kInlineBytes) std::memcpy(payload(frame), pair.data, pair.bytes);
+    transport_->send_frame(pair.peer, frame, call.deadline);
   }
 }
 
@@ -111,35 +111,35 @@ Frame Pairwise::receive_frame(const Call& call, int peer, const at::Tensor* sent
   return frame;
 }
 
-void Pairwise::check_arrival(const Call& call, const Leg& leg, const Header& header) const {
-  if (leg.expected && header.bytes != *leg.expected)
+void Pairwise::check_arrival(const Call& call, const SendRecv& pair, const Header& header) const {
+  if (pair.expected && header.bytes != *pair.expected)
     throw CommError("MU050",
-                    formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", leg.peer,
-                              header.bytes, *leg.expected, rank(), describe(call.operation), call.group));
-  if (leg.expected) return;
-  const bool due = must_give(call.operation, leg.peer, rank());
+                    formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", pair.peer,
+                              header.bytes, *pair.expected, rank(), describe(call.operation), call.group));
+  if (pair.expected) return;
+  const bool due = must_give(call.operation, pair.peer, rank());
   if (due != (header.gives != 0) || (!due && header.bytes != 0))
     throw CommError("MU050",
-                    formatted("rank {} sent rank {} {} in {} of group {}: do all ranks run the same build?", leg.peer,
+                    formatted("rank {} sent rank {} {} in {} of group {}: do all ranks run the same build?", pair.peer,
                               rank(), due ? "nothing where a tensor is due" : "a tensor where none is due",
                               describe(call.operation), call.group));
 }
 
-void Pairwise::exchange(const Call& call, const std::vector<Leg>& legs, const Allocate& allocate) {
+void Pairwise::exchange(const Call& call, const std::vector<SendRecv>& pairs, const Allocate& allocate) {
   Tickets tickets;
-  for (const auto& leg : legs)
-    if (leg.expected.value_or(0) > kInlineBytes) post_blocks(tickets, leg.peer, leg.into, *leg.expected, false);
-  send_frames(call, legs);
-  for (const auto& leg : legs)
-    if (leg.bytes > kInlineBytes) post_blocks(tickets, leg.peer, const_cast<void*>(leg.data), leg.bytes, true);
-  for (const auto& leg : legs) {
-    Frame frame = receive_frame(call, leg.peer, leg.sent);
+  for (const auto& pair : pairs)
+    if (pair.expected.value_or(0) > kInlineBytes) post_blocks(tickets, pair.peer, pair.into, *pair.expected, false);
+  send_frames(call, pairs);
+  for (const auto& pair : pairs)
+    if (pair.bytes > kInlineBytes) post_blocks(tickets, pair.peer, const_cast<void*>(pair.data), pair.bytes, true);
+  for (const auto& pair : pairs) {
+    Frame frame = receive_frame(call, pair.peer, pair.sent);
     Header header = read_header(frame);
-    check_arrival(call, leg, header);
-    void* into = leg.expected ? leg.into : header.gives ? allocate(leg.peer, header) : nullptr;
+    check_arrival(call, pair, header);
+    void* into = pair.expected ? pair.into : header.gives ? allocate(pair.peer, header) : nullptr;
     if (header.bytes == 0) continue;
     if (header.bytes <= kInlineBytes) std::memcpy(into, payload(frame), header.bytes);
-    else if (!leg.expected) post_blocks(tickets, leg.peer, into, header.bytes, false);
+    else if (!pair.expected) post_blocks(tickets, pair.peer, into, header.bytes, false);
   }
   for (auto& ticket : tickets) ticket->wait(call.deadline);
 }
@@ -152,15 +152,15 @@ void Pairwise::exchange_uneven(const Call& call) {
     if (!must_give(operation, rank(), to)) return nullptr;
     return operation.parts.empty() ? &operation.in : &operation.parts[to];
   };
-  std::vector<Leg> legs;
+  std::vector<SendRecv> pairs;
   for (int peer : peers()) {
     const at::Tensor* sent = gives(peer);
-    Leg leg = sent ? whole(peer, *sent) : Leg{.peer = peer};
-    leg.sent = sent;
-    leg.expected.reset();
-    legs.push_back(leg);
+    SendRecv pair = sent ? whole(peer, *sent) : SendRecv{.peer = peer};
+    pair.sent = sent;
+    pair.expected.reset();
+    pairs.push_back(pair);
   }
-  exchange(call, legs, [&](int peer, const Header& header) -> void* {
+  exchange(call, pairs, [&](int peer, const Header& header) -> void* {
     operation.results[peer] = empty(header);
     return operation.results[peer].mutable_data_ptr();
   });
@@ -171,33 +171,33 @@ void Pairwise::exchange_uneven(const Call& call) {
 void Pairwise::all_reduce(const Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, Receivers::all);
-  std::vector<Leg> legs;
+  std::vector<SendRecv> pairs;
   std::vector<at::Tensor> terms(size(), out.view(-1));
   std::byte* into = scratch(out.nbytes() * size());
   for (int peer : peers()) {
-    Leg leg = whole(peer, out);
-    leg.into = into + out.nbytes() * peer;
-    leg.expected = out.nbytes();
-    terms[peer] = elements_at(leg.into, out.numel(), out);
-    legs.push_back(leg);
+    SendRecv pair = whole(peer, out);
+    pair.into = into + out.nbytes() * peer;
+    pair.expected = out.nbytes();
+    terms[peer] = elements_at(pair.into, out.numel(), out);
+    pairs.push_back(pair);
   }
-  exchange(call, legs);
+  exchange(call, pairs);
   reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
 }
 
 void Pairwise::all_gather(const Call& call) {
   const auto& [in, out] = std::tie(call.operation.in, call.operation.out);
   auto* pieces = static_cast<std::byte*>(out.mutable_data_ptr());
-  std::vector<Leg> legs;
+  std::vector<SendRecv> pairs;
   for (int peer : peers()) {
-    Leg leg = whole(peer, in);
-    leg.into = pieces + in.nbytes() * peer;
-    leg.expected = in.nbytes();
-    legs.push_back(leg);
+    SendRecv pair = whole(peer, in);
+    pair.into = pieces + in.nbytes() * peer;
+    pair.expected = in.nbytes();
+    pairs.push_back(pair);
   }
   std::byte* own = pieces + in.nbytes() * rank();
   if (in.nbytes() > 0 && own != in.const_data_ptr()) std::memmove(own, in.const_data_ptr(), in.nbytes());
-  exchange(call, legs);
+  exchange(call, pairs);
 }
 
 void Pairwise::reduce_scatter(const Call& call) {
@@ -205,32 +205,32 @@ void Pairwise::reduce_scatter(const Call& call) {
   if (out.nbytes() > kInlineBytes) return reduce_pieces(call, in, out, Receivers::owner);
   auto* pieces = static_cast<const std::byte*>(in.const_data_ptr());
   std::byte* into = scratch(out.nbytes() * size());
-  std::vector<Leg> legs;
+  std::vector<SendRecv> pairs;
   std::vector<at::Tensor> terms(size());
   for (int peer = 0; peer < size(); ++peer) {
-    Leg leg{.peer = peer, .data = pieces + out.nbytes() * peer, .bytes = out.nbytes()};
-    leg.into = into + out.nbytes() * peer;
-    leg.expected = out.nbytes();
-    terms[peer] = elements_at(peer == rank() ? leg.data : leg.into, out.numel(), out);
-    if (peer != rank()) legs.push_back(leg);
+    SendRecv pair{.peer = peer, .data = pieces + out.nbytes() * peer, .bytes = out.nbytes()};
+    pair.into = into + out.nbytes() * peer;
+    pair.expected = out.nbytes();
+    terms[peer] = elements_at(peer == rank() ? pair.data : pair.into, out.numel(), out);
+    if (peer != rank()) pairs.push_back(pair);
   }
-  exchange(call, legs);
+  exchange(call, pairs);
   reduce_terms(out.view(-1), terms, rank(), call.operation.reduce);
 }
 
 void Pairwise::broadcast(const Call& call) {
   const auto& out = call.operation.out;
   if (out.nbytes() > kWholeBytes && size() > 2) return broadcast_pieces(call);
-  std::vector<Leg> legs;
+  std::vector<SendRecv> pairs;
   for (int peer : peers()) {
-    Leg leg = rank() == call.operation.root ? whole(peer, out) : Leg{.peer = peer};
+    SendRecv pair = rank() == call.operation.root ? whole(peer, out) : SendRecv{.peer = peer};
     if (peer == call.operation.root) {
-      leg.into = out.mutable_data_ptr();
-      leg.expected = out.nbytes();
+      pair.into = out.mutable_data_ptr();
+      pair.expected = out.nbytes();
     }
-    legs.push_back(leg);
+    pairs.push_back(pair);
   }
-  exchange(call, legs);
+  exchange(call, pairs);
 }
 
 void Pairwise::reduce(const Call& call) {
@@ -238,18 +238,18 @@ void Pairwise::reduce(const Call& call) {
   if (out.nbytes() > kWholeBytes) return reduce_pieces(call, out, out, Receivers::root);
   const bool is_root = rank() == call.operation.root;
   std::byte* into = is_root ? scratch(out.nbytes() * size()) : nullptr;
-  std::vector<Leg> legs;
+  std::vector<SendRecv> pairs;
   std::vector<at::Tensor> terms(size(), out.view(-1));
   for (int peer : peers()) {
-    Leg leg = peer == call.operation.root ? whole(peer, out) : Leg{.peer = peer};
+    SendRecv pair = peer == call.operation.root ? whole(peer, out) : SendRecv{.peer = peer};
     if (is_root) {
-      leg.into = into + out.nbytes() * peer;
-      leg.expected = out.nbytes();
-      terms[peer] = elements_at(leg.into, out.numel(), out);
+      pair.into = into + out.nbytes() * peer;
+      pair.expected = out.nbytes();
+      terms[peer] = elements_at(pair.into, out.numel(), out);
     }
-    legs.push_back(leg);
+    pairs.push_back(pair);
   }
-  exchange(call, legs);
+  exchange(call, pairs);
   if (is_root) reduce_terms(terms[rank()], terms, rank(), call.operation.reduce);
 }
 
@@ -257,14 +257,14 @@ void Pairwise::scatter(const Call& call) {
   auto& operation = call.operation;
   const bool is_root = rank() == operation.root;
   operation.results.assign(1, at::Tensor());
-  std::vector<Leg> legs;
+  std::vector<SendRecv> pairs;
   for (int peer : peers()) {
-    Leg leg{.peer = peer};
-    if (is_root) leg = whole(peer, operation.parts[peer]), leg.sent = &operation.parts[peer];
-    if (peer == operation.root) leg.expected.reset();
-    legs.push_back(leg);
+    SendRecv pair{.peer = peer};
+    if (is_root) pair = whole(peer, operation.parts[peer]), pair.sent = &operation.parts[peer];
+    if (peer == operation.root) pair.expected.reset();
+    pairs.push_back(pair);
   }
-  exchange(call, legs, [&](int, const Header& header) -> void* {
+  exchange(call, pairs, [&](int, const Header& header) -> void* {
     operation.results[0] = empty(header);
     return operation.results[0].mutable_data_ptr();
   });
@@ -274,12 +274,12 @@ void Pairwise::scatter(const Call& call) {
 void Pairwise::point_to_point(const Call& call) {
   const auto& operation = call.operation;
   const bool sends = operation.kind == OperationKind::send;
-  Leg leg = sends ? whole(operation.root, operation.in) : Leg{.peer = operation.root};
+  SendRecv pair = sends ? whole(operation.root, operation.in) : SendRecv{.peer = operation.root};
   if (!sends) {
-    leg.into = operation.out.mutable_data_ptr();
-    leg.expected = operation.out.nbytes();
+    pair.into = operation.out.mutable_data_ptr();
+    pair.expected = operation.out.nbytes();
   }
-  exchange(call, {leg});
+  exchange(call, {pair});
 }
 
 std::byte* Pairwise::scratch(std::size_t bytes) {

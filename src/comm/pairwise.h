@@ -31,7 +31,7 @@ class Pairwise final : public Collectives {
 
  private:
   /// What one rank sends to and receives from one other in an exchange.
-  struct Leg {
+  struct SendRecv {
     int peer = 0;
     const void* data = nullptr;  ///< sent to the peer
     std::size_t bytes = 0;
@@ -53,14 +53,14 @@ class Pairwise final : public Collectives {
   void ask_why(const Call& call, int peer);
   /// The peers in the order in which this rank addresses them: the next one first.
   std::vector<int> peers() const;
-  Leg whole(int peer, const at::Tensor& tensor) const;
+  SendRecv whole(int peer, const at::Tensor& tensor) const;
 
-  void exchange(const Call& call, const std::vector<Leg>& legs, const Allocate& allocate = nullptr);
-  void send_frames(const Call& call, const std::vector<Leg>& legs);
+  void exchange(const Call& call, const std::vector<SendRecv>& pairs, const Allocate& allocate = nullptr);
+  void send_frames(const Call& call, const std::vector<SendRecv>& pairs);
   void post_blocks(Tickets& tickets, int peer, void* data, std::size_t bytes, bool sending);
   Frame receive_frame(const Call& call, int peer, const at::Tensor* sent);
   /// Throws: CommError (MU050) if what the header announces is not what is expected from that peer.
-  void check_arrival(const Call& call, const Leg& leg, const Header& header) const;
+  void check_arrival(const Call& call, const SendRecv& pair, const Header& header) const;
 
   void all_reduce(const Call& call);
   void all_gather(const Call& call);

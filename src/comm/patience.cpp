@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "muster/base/log.h"
+#include "muster/base/detail/log.h"
 
 namespace muster::comm {
 

@@ -28,12 +28,12 @@ class Pairwise::PieceReduction {
   void run() {
     const int64_t own_chunks = pieces_.chunks(rank_);
     for (int64_t chunk = 0; chunk < window_; ++chunk) post_arrivals(chunk);
-    std::vector<Leg> legs;
-    for (int peer : others_) legs.push_back({.peer = peer});
-    group_.send_frames(call_, legs);
+    std::vector<SendRecv> pairs;
+    for (int peer : others_) pairs.push_back({.peer = peer});
+    group_.send_frames(call_, pairs);
     for (int peer : others_) send_piece(peer);
-    for (const auto& leg : legs)
-      group_.check_arrival(call_, leg, read_header(group_.receive_frame(call_, leg.peer, nullptr)));
+    for (const auto& pair : pairs)
+      group_.check_arrival(call_, pair, read_header(group_.receive_frame(call_, pair.peer, nullptr)));
     for (int64_t chunk = 0; chunk < own_chunks; ++chunk) {
       reduce_chunk(chunk);
       if (chunk + window_ < own_chunks) post_arrivals(chunk + window_);

@@ -16,12 +16,12 @@
 #include "comm/store_file.h"
 #include "comm/store_server.h"
 #include "comm/words.h"
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/log.h"
-#include "muster/cluster/report.h"
-#include "muster/cluster/secret.h"
+#include "muster/cluster/detail/report.h"
+#include "muster/cluster/detail/secret.h"
 
 namespace muster::comm {
 namespace {
@@ -32,8 +32,8 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-/// Where ranks meet, and what keeps that place; it must outlive the store.
-struct Meeting {
+/// The store through which ranks find each other, and what it needs: `keeps` must outlive it.
+struct OpenStore {
   std::shared_ptr<void> keeps;
   StorePtr store;
 };
@@ -44,13 +44,13 @@ StorePtr with_secret(StorePtr store, const cluster::Secret& secret) {
   return c10::make_intrusive<SignedStore>(std::move(store), secret);
 }
 
-Meeting open_file(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+OpenStore open_file(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
   auto file = std::make_shared<StoreFile>(cluster, timeout.count() / 1000.0);
   return {file,
           c10::make_intrusive<c10d::PrefixStore>(std::to_string(file->turn()), with_secret(file->store(), secret))};
 }
 
-Meeting open_server(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+OpenStore open_server(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
   auto whole = with_secret(open_tcp_store(cluster, timeout), secret);
   StorePtr store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", std::move(whole));
   // A process may connect more than once; the n-th time of each rank belong together.
@@ -59,13 +59,13 @@ Meeting open_server(const Cluster& cluster, const cluster::Secret& secret, std::
   return {nullptr, c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store)};
 }
 
-Meeting open_store(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+OpenStore open_store(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
   bool is_file = cluster.rendezvous == RendezvousKind::file;
   std::string place = is_file ? cluster.store_path : cluster.main_address + ":" + std::to_string(cluster.main_port);
   try {
-    auto meeting = is_file ? open_file(cluster, secret, timeout) : open_server(cluster, secret, timeout);
-    meeting.store->setTimeout(timeout);
-    return meeting;
+    auto opened = is_file ? open_file(cluster, secret, timeout) : open_server(cluster, secret, timeout);
+    opened.store->setTimeout(timeout);
+    return opened;
   } catch (const Error&) {
     throw;
   } catch (const std::exception& failure) {
@@ -94,7 +94,7 @@ std::vector<int> missing_ranks(const Cluster& cluster, c10d::Store& store) {
 }
 
 /// One rank speaks for all that are there.
-void tell_missing(const Cluster& cluster, const std::vector<int>& missing, const Patience& patience) {
+void log_missing(const Cluster& cluster, const std::vector<int>& missing, const Patience& patience) {
   int first_here = 0;
   while (std::binary_search(missing.begin(), missing.end(), first_here)) ++first_here;
   if (cluster.rank == first_here)
@@ -103,8 +103,8 @@ void tell_missing(const Cluster& cluster, const std::vector<int>& missing, const
 }
 
 /// Waits until every rank has left its mark; while they do not come, a line says who is missing.
-void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
-          const cluster::Report& report) {
+void wait_for_ranks(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
+                    const cluster::Report& report) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
   Patience patience(timeout);
@@ -126,7 +126,7 @@ void meet(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds 
     }
     if (missing.empty()) return;
     if (!patience.over()) {
-      tell_missing(cluster, missing, patience);
+      log_missing(cluster, missing, patience);
       continue;
     }
     report.lost(missing.front(), "MU057");
@@ -208,7 +208,7 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options, const 
   report.start();
   const auto secret = cluster::read_secret(Environment::of_process());
   auto [cleanup, store] = open_store(cluster, secret, timeout);
-  meet(cluster, *store, timeout, report);
+  wait_for_ranks(cluster, *store, timeout, report);
   check_marks(cluster, *store, secret);
   if (auto entry = more.find(options.backend); entry != more.end())
     return plug_in(entry->second, store, cluster, options, std::move(cleanup), report);

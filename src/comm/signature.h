@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "muster/cluster/secret.h"
+#include "muster/cluster/detail/secret.h"
 
 namespace muster::comm {
 

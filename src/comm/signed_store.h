@@ -5,7 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "muster/cluster/secret.h"
+#include "muster/cluster/detail/secret.h"
 
 namespace muster::comm {
 

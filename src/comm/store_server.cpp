@@ -11,11 +11,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/patience.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/log.h"
-#include "muster/cluster/listening_socket.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/listening_socket.h"
+#include "muster/cluster/detail/variables.h"
 
 namespace muster::comm {
 namespace {

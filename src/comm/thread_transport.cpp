@@ -98,7 +98,7 @@ ThreadTransport::Lock ThreadTransport::begin_step() {
   Lock lock(hub_->waiting_->mutex());
   if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
   ++step_;
-  if (hub_->doom_.rank == rank_ && step_ >= hub_->doom_.step) {
+  if (hub_->kill_point_.rank == rank_ && step_ >= hub_->kill_point_.step) {
     ended_ = formatted("{}: rank {} was killed at step {}", "MU063", rank_, step_);
     hub_->closed_[rank_] = true;
     hub_->waiting_->changed(lock);

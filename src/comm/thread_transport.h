@@ -22,7 +22,7 @@ class ThreadHub {
       : size_(size), waiting_(std::move(waiting)), boxes_(size * size), closed_(size) {}
 
   /// Makes `rank` fail at its step `step`.
-  void kill(int rank, int64_t step) { doom_ = {rank, step}; }
+  void kill(int rank, int64_t step) { kill_point_ = {rank, step}; }
   std::unique_ptr<Transport> join(const std::shared_ptr<ThreadHub>& self, int rank);
 
  private:
@@ -33,7 +33,7 @@ class ThreadHub {
     std::deque<Block*> sends;
     std::deque<Block*> receives;
   };
-  struct Doom {
+  struct KillPoint {
     int rank = -1;
     int64_t step = 0;
   };
@@ -42,7 +42,7 @@ class ThreadHub {
 
   const int size_;
   const std::shared_ptr<Waiting> waiting_;
-  Doom doom_;
+  KillPoint kill_point_;
   // Guarded by the mutex of waiting_.
   std::vector<Box> boxes_;
   std::vector<bool> closed_;

@@ -1,4 +1,4 @@
-#include "muster/comm/thread_world.h"
+#include "muster/comm/detail/thread_world.h"
 
 #include <memory>
 #include <thread>

@@ -1,4 +1,4 @@
-#include "muster/data/batch_maker.h"
+#include "muster/data/detail/batch_maker.h"
 
 #include <exception>
 #include <string>

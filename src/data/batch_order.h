@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "muster/data/batch_maker.h"
-#include "muster/data/loader_state.h"
+#include "muster/data/detail/batch_maker.h"
+#include "muster/data/detail/loader_state.h"
 
 namespace muster::data {
 

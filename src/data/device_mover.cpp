@@ -3,7 +3,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "muster/tree/move.h"
+#include "muster/tree/detail/move.h"
 
 namespace muster::data {
 

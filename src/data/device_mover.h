@@ -6,7 +6,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
-#include "muster/data/batch_maker.h"
+#include "muster/data/detail/batch_maker.h"
 
 namespace muster::data {
 

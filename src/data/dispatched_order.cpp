@@ -4,30 +4,32 @@ namespace muster::data {
 namespace {
 
 /// Every step as the batch of one rank alone, which is never filled up.
-ShardPlan plan_of_steps(const Deal& deal) {
-  return ShardPlan({.batch_size = ShardPlan(deal).step_size(), .drop_last = deal.drop_last, .size = deal.size});
+ShardPlan plan_of_steps(const BatchSharding& sharding) {
+  return ShardPlan(
+      {.batch_size = ShardPlan(sharding).step_size(), .drop_last = sharding.drop_last, .size = sharding.size});
 }
 
 }  // namespace
 
-DispatchedOrder::DispatchedOrder(const Deal& deal, int64_t first_step, const Whole& whole) : deal_(deal) {
-  const auto steps = plan_of_steps(deal);
+DispatchedOrder::DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole)
+    : sharding_(sharding) {
+  const auto steps = plan_of_steps(sharding);
   // The order that is used comes second: a sampler can be at one place only.
-  if (ShardPlan(deal).pads() && steps.batches() > 0) whole(steps, 0)->fill(0, head_);
+  if (ShardPlan(sharding).pads() && steps.batches() > 0) whole(steps, 0)->fill(0, head_);
   whole_ = whole(steps, first_step);
 }
 
 ShardPlan DispatchedOrder::plan(int rank) const {
-  auto deal = deal_;
-  deal.rank = rank;
-  return ShardPlan(deal);
+  auto sharding = sharding_;
+  sharding.rank = rank;
+  return ShardPlan(sharding);
 }
 
 bool DispatchedOrder::prepare(int64_t batch, BatchContent& content) {
-  const int64_t step = batch / deal_.world_size;
-  if (batch % deal_.world_size == 0 && !whole_->prepare(step, step_)) return false;
+  const int64_t step = batch / sharding_.world_size;
+  if (batch % sharding_.world_size == 0 && !whole_->prepare(step, step_)) return false;
   content.indices.clear();
-  const auto own = plan(static_cast<int>((batch + 1) % deal_.world_size));
+  const auto own = plan(static_cast<int>((batch + 1) % sharding_.world_size));
   content.last = step + 1 >= own.batches();
   content.none = step >= own.batches();
   if (content.none) {

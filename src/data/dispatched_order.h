@@ -16,14 +16,14 @@ class DispatchedOrder : public BatchOrder {
  public:
   /// Makes the order of a pass that goes to one rank alone, from a given batch on.
   using Whole = std::function<std::shared_ptr<IndexOrder>(const ShardPlan&, int64_t first)>;
-  DispatchedOrder(const Deal& deal, int64_t first_step, const Whole& whole);
+  DispatchedOrder(const BatchSharding& sharding, int64_t first_step, const Whole& whole);
   bool random_access() const override { return false; }
   bool prepare(int64_t batch, BatchContent& content) override;
 
  private:
   ShardPlan plan(int rank) const;
 
-  Deal deal_;
+  BatchSharding sharding_;
   std::vector<int64_t> head_;  // indices that padding repeats
   BatchContent step_;          // all ranks' samples of the current step
   std::shared_ptr<IndexOrder> whole_;

@@ -4,14 +4,14 @@
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/data/dataset_error.h"
-#include "muster/tree/pack.h"
+#include "muster/data/detail/dataset_error.h"
+#include "muster/tree/detail/pack.h"
 
 namespace muster::data {
 namespace {
 
 /// What a rank is sent for one step: a batch, or that there is none, or why.
-struct Parcel {
+struct Message {
   at::Tensor batch;
   std::string failure;
   int64_t failed_index = -1;
@@ -20,7 +20,7 @@ struct Parcel {
   StepSamples samples;
 };
 
-Parcel parcel_of(const BatchBox* box, const Progress& read) {
+Message message_of(const BatchBox* box, const Progress& read) {
   if (!box) return {};
   const auto& samples = read.samples;
   return {.batch = samples.local > 0 ? box->pack() : at::Tensor(),
@@ -31,7 +31,7 @@ Parcel parcel_of(const BatchBox* box, const Progress& read) {
           .samples = samples};
 }
 
-Parcel failure_of(const std::exception& error) {
+Message failure_of(const std::exception& error) {
   const auto* cause = dynamic_cast<const DatasetError*>(&error);
   return {.batch = {}, .failure = error.what(), .failed_index = cause ? cause->index() : -1, .samples = {}};
 }
@@ -71,36 +71,36 @@ BatchBox* DispatchedPass::next() {
 }
 
 BatchBox* DispatchedPass::read_and_send() {
-  std::vector<Parcel> parcels(group_.size());
+  std::vector<Message> messages(group_.size());
   BatchBox* own = nullptr;
   std::exception_ptr failed;
   try {
-    for (int rank = 1; rank < group_.size(); ++rank) parcels[rank] = parcel_of(reading_->next(), *read_);
+    for (int rank = 1; rank < group_.size(); ++rank) messages[rank] = message_of(reading_->next(), *read_);
     own = reading_->next();
     over_ = !own || read_->last;
-    for (auto& parcel : parcels) parcel.over = over_;
+    for (auto& message : messages) message.over = over_;
   } catch (const std::exception& error) {
     failed = std::current_exception();
-    for (auto& parcel : parcels) parcel = failure_of(error);
+    for (auto& message : messages) message = failure_of(error);
   }
   std::vector<at::Tensor> parts;
-  for (const auto& parcel : parcels) parts.push_back(tree::pack(parcel));
+  for (const auto& message : messages) parts.push_back(tree::pack(message));
   group_.scatter(parts, 0);
   if (failed) std::rethrow_exception(failed);
   if (!own) return nullptr;
-  hand_out({.box = nullptr, .last = read_->last, .samples = read_->samples, .state = read_->state});
+  deliver({.box = nullptr, .last = read_->last, .samples = read_->samples, .state = read_->state});
   return own;
 }
 
 BatchBox* DispatchedPass::receive() {
-  const auto parcel = tree::unpack<Parcel>(group_.scatter({}, 0));
-  if (!parcel.failure.empty())
-    throw DatasetError(parcel.failed_index, "rank 0, which reads for all ranks, failed: " + parcel.failure);
-  over_ = parcel.over;
-  if (!parcel.batch.defined()) return nullptr;
+  const auto message = tree::unpack<Message>(group_.scatter({}, 0));
+  if (!message.failure.empty())
+    throw DatasetError(message.failed_index, "rank 0, which reads for all ranks, failed: " + message.failure);
+  over_ = message.over;
+  if (!message.batch.defined()) return nullptr;
   if (!box_) box_ = maker_->new_box();
-  box_->unpack(parcel.batch);
-  hand_out({.box = nullptr, .last = parcel.last, .samples = parcel.samples, .state = {}});
+  box_->unpack(message.batch);
+  deliver({.box = nullptr, .last = message.last, .samples = message.samples, .state = {}});
   return box_.get();
 }
 

@@ -71,34 +71,35 @@ StepSamples SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
 BatchSampledOrder::BatchSampledOrder(const BatchShardPlan& plan, std::shared_ptr<BatchSampler> sampler,
                                      int64_t dataset_size, int64_t epoch, int64_t first_batch)
     : IndexOrder(plan.batches()), dataset_size_(dataset_size), plan_(plan), sampler_(std::move(sampler)) {
-  const auto& deal = plan_.deal();
+  const auto& sharding = plan_.sharding();
   if (plan_.pads()) {
     sampler_->start(epoch);
-    for (int64_t i = 0; i < std::min<int64_t>(deal.world_size, deal.size); ++i) head_.push_back(sampler_->next());
+    for (int64_t i = 0; i < std::min<int64_t>(sharding.world_size, sharding.size); ++i)
+      head_.push_back(sampler_->next());
   }
   sampler_->start(epoch);
-  if (first_batch > 0 && first_batch < plan_.batches()) sampler_->seek(first_batch * deal.world_size);
+  if (first_batch > 0 && first_batch < plan_.batches()) sampler_->seek(first_batch * sharding.world_size);
 }
 
 StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
-  const auto& deal = plan_.deal();
+  const auto& sharding = plan_.sharding();
   StepSamples samples;
-  for (int r = 0; r < deal.world_size; ++r) {
-    const int64_t global = batch * deal.world_size + r;
-    const bool padding = global >= deal.size;
+  for (int r = 0; r < sharding.world_size; ++r) {
+    const int64_t global = batch * sharding.world_size + r;
+    const bool padding = global >= sharding.size;
     if (padding && head_.empty()) break;
-    auto next = padding ? head_[(global - deal.size) % head_.size()] : sampler_->next();
+    auto next = padding ? head_[(global - sharding.size) % head_.size()] : sampler_->next();
     const auto count = static_cast<int64_t>(next.size());
     samples.total += count;
     if (!padding) samples.real += count;
-    if (r != deal.rank) continue;
+    if (r != sharding.rank) continue;
     samples.local = count;
     samples.local_real = padding ? 0 : count;
     indices = std::move(next);
   }
   for (const int64_t index : indices) checked(index, dataset_size_);
-  if (batch + 1 == plan_.batches() && !deal.drop_last)
-    for (int64_t global = (batch + 1) * deal.world_size; global < deal.size; ++global)
+  if (batch + 1 == plan_.batches() && !sharding.drop_last)
+    for (int64_t global = (batch + 1) * sharding.world_size; global < sharding.size; ++global)
       samples.rest += static_cast<int64_t>(sampler_->next().size());
   return samples;
 }

@@ -1,4 +1,4 @@
-#include "muster/data/loader_state.h"
+#include "muster/data/detail/loader_state.h"
 
 #include <algorithm>
 #include <string>
@@ -11,9 +11,9 @@
 #include "index_order.h"
 #include "mix.h"
 #include "muster/base/error.h"
-#include "muster/device/device.h"
-#include "muster/device/vector_math.h"
-#include "muster/hook/random_scope.h"
+#include "muster/device/detail/device.h"
+#include "muster/device/detail/vector_math.h"
+#include "muster/hook/detail/random_scope.h"
 #include "pass.h"
 #include "rank_agreement.h"
 #include "stream_order.h"
@@ -21,7 +21,7 @@
 namespace muster::data {
 namespace {
 
-Deal deal_of(const DataLoaderOptions& options, const ShardSpec& shard, int64_t size) {
+BatchSharding sharding_of(const DataLoaderOptions& options, const ShardSpec& shard, int64_t size) {
   return {.batch_size = options.batch_size,
           .dispatch = shard.world_size > 1 && shard.dispatch_batches.value_or(options.dispatch_batches),
           .drop_last = options.drop_last,
@@ -86,8 +86,8 @@ struct LoaderState::Impl {
   bool streams() const { return maker->stream() != nullptr; }
   /// Samples in a pass; -1 if nobody knows.
   int64_t samples() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
-  ShardPlan plan() const { return ShardPlan(deal_of(options, shard, std::max<int64_t>(0, samples()))); }
-  BatchShardPlan batch_plan() const { return BatchShardPlan(deal_of(options, shard, batch_sampler()->size())); }
+  ShardPlan plan() const { return ShardPlan(sharding_of(options, shard, std::max<int64_t>(0, samples()))); }
+  BatchShardPlan batch_plan() const { return BatchShardPlan(sharding_of(options, shard, batch_sampler()->size())); }
   bool sized() const { return batch_sampler() || samples() >= 0; }
   int64_t batches() const { return batch_sampler() ? batch_plan().batches() : plan().batches(); }
   /// What a position is counted in, over all ranks, and how many of it a step and a pass have.
@@ -95,30 +95,31 @@ struct LoaderState::Impl {
   int64_t total() const { return batch_sampler() ? batch_sampler()->size() : samples(); }
   EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, shard.rank) : seed, progress->epoch}; }
   std::shared_ptr<BatchOrder> order() const;
-  /// Of the samples that this plan deals out, from a batch on.
-  std::shared_ptr<IndexOrder> indices(const ShardPlan& dealt, int64_t first) const;
+  /// Of the samples that this plan distributes, from a batch on.
+  std::shared_ptr<IndexOrder> indices(const ShardPlan& sharded, int64_t first) const;
 };
 
 std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
   const int64_t epoch = progress->epoch, first = progress->next_start;
   if (streams()) {
-    const auto deal = deal_of(options, shard, 0);
+    const auto sharding = sharding_of(options, shard, 0);
     return std::make_shared<StreamOrder>(
-        maker,
-        StreamOrder::Settings{.deal = deal, .first_step = first, .random = random(), .state = progress->next_state});
+        maker, StreamOrder::Settings{
+                   .sharding = sharding, .first_step = first, .random = random(), .state = progress->next_state});
   }
   if (batch_sampler())
     return std::make_shared<BatchSampledOrder>(batch_plan(), sampler->batch_sampler(), maker->size(), epoch, first);
-  const auto deal = deal_of(options, shard, samples());
-  if (deal.dispatch)
+  const auto sharding = sharding_of(options, shard, samples());
+  if (sharding.dispatch)
     return std::make_shared<DispatchedOrder>(
-        deal, first, [&](const ShardPlan& whole, int64_t start) { return indices(whole, start); });
+        sharding, first, [&](const ShardPlan& whole, int64_t start) { return indices(whole, start); });
   return indices(plan(), first);
 }
 
-std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const ShardPlan& dealt, int64_t first) const {
-  if (sampler) return std::make_shared<SampledOrder>(dealt, sampler->sampler(), maker->size(), progress->epoch, first);
-  return std::make_shared<ComputedOrder>(dealt, options.shuffle, seed, progress->epoch);
+std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const ShardPlan& sharded, int64_t first) const {
+  if (sampler)
+    return std::make_shared<SampledOrder>(sharded, sampler->sampler(), maker->size(), progress->epoch, first);
+  return std::make_shared<ComputedOrder>(sharded, options.shuffle, seed, progress->epoch);
 }
 
 LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler,
@@ -129,7 +130,7 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   impl_->sampler = std::move(sampler);
   impl_->seed = seed_of(options, shard);
   impl_->shard = shard;
-  impl_->progress->tells_repeats = shard.rank == 0 && shard.world_size > 1;
+  impl_->progress->warns_of_repeats = shard.rank == 0 && shard.world_size > 1;
   check(options, impl_->sampler && impl_->sampler->sampler(), impl_->batch_sampler());
   check_source(options, shard, impl_->streams(), impl_->sampler.has_value(), impl_->batch_sampler());
   impl_->batches();
@@ -188,7 +189,7 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
   if (p.options.workers == 0) plan.makers.push_back(p.maker);
   for (int i = 0; i < p.options.workers; ++i) plan.makers.push_back(p.maker->for_worker());
   std::unique_ptr<Pass> pass;
-  if (deal_of(p.options, p.shard, 0).dispatch) pass = std::make_unique<DispatchedPass>(std::move(plan), p.progress);
+  if (sharding_of(p.options, p.shard, 0).dispatch) pass = std::make_unique<DispatchedPass>(std::move(plan), p.progress);
   else pass = std::make_unique<RunningPass>(std::move(plan), p.progress);
   return p.shard.trace ? std::make_unique<TracedPass>(std::move(pass), p.shard.trace) : std::move(pass);
 }
@@ -276,11 +277,11 @@ void LoaderState::load_position(const LoaderPosition& saved) {
 std::string LoaderState::describe_order() const {
   const auto& p = *impl_;
   const auto& o = p.options;
-  const auto deal = deal_of(o, p.shard, 0);
+  const auto sharding = sharding_of(o, p.shard, 0);
   return std::string(p.order_name()) + ", samples " + std::to_string(p.total()) + ", batch_size " +
-         std::to_string(o.batch_size) + (deal.drop_last ? ", drop_last" : "") + (deal.even ? ", even_batches" : "") +
-         (deal.split ? ", split_batches" : "") + (deal.dispatch ? ", dispatch_batches" : "") +
-         (o.seed ? ", seed " + std::to_string(*o.seed) : "");
+         std::to_string(o.batch_size) + (sharding.drop_last ? ", drop_last" : "") +
+         (sharding.even ? ", even_batches" : "") + (sharding.split ? ", split_batches" : "") +
+         (sharding.dispatch ? ", dispatch_batches" : "") + (o.seed ? ", seed " + std::to_string(*o.seed) : "");
 }
 
 std::string LoaderState::describe() const {
@@ -296,7 +297,7 @@ std::string LoaderState::describe() const {
   const bool pads = p.batch_sampler() ? p.batch_plan().pads()
                                       : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
   text += o.drop_last ? ", incomplete step dropped" : pads ? ", last step padded" : "";
-  if (deal_of(o, p.shard, 0).dispatch) text += ", read by rank 0";
+  if (sharding_of(o, p.shard, 0).dispatch) text += ", read by rank 0";
   return text + ", " + (o.workers == 0 ? "made by the caller" : counted(o.workers, "worker")) + ", to " +
          p.shard.device.str();
 }

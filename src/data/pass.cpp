@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "dataset_scope.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 
 namespace muster::data {
 namespace {
@@ -24,7 +24,7 @@ void drop_shared_tensors(BatchBox& box) {
   });
 }
 
-void tell_of_repeats(const StepSamples& step) {
+void warn_of_repeats(const StepSamples& step) {
   log::warning(step.total - step.real, " of the last step's ", step.total,
                " samples are repeated, so that all ranks get equal batches. gather_for_metrics and a "
                "collector leave them out; gradients and sums by reduce or gather count them. With even_batches = false "
@@ -58,14 +58,14 @@ void OpenPass::require_open() const {
         "loop over the same data a loader of its own");
 }
 
-void OpenPass::hand_out(const MadeBatch& made) {
+void OpenPass::deliver(const MadeBatch& made) {
   ++position_;
   progress_->position = position_;
   progress_->samples = made.samples;
   progress_->last = made.last;
   progress_->state = made.state;
-  if (made.samples.total > made.samples.real && std::exchange(progress_->tells_repeats, false))
-    tell_of_repeats(made.samples);
+  if (made.samples.total > made.samples.real && std::exchange(progress_->warns_of_repeats, false))
+    warn_of_repeats(made.samples);
 }
 
 BatchBox* OpenPass::finish() {
@@ -126,7 +126,7 @@ BatchBox* RunningPass::next() {
     mover_.finish(*made->box);
     if (mover_.active() && workers_ && (ahead_ = workers_->try_take())) mover_.start(*ahead_->box);
     current_ = std::move(*made);
-    hand_out(current_);
+    deliver(current_);
     return current_.box.get();
   } catch (...) {
     end();

@@ -8,7 +8,7 @@
 
 #include "batch_order.h"
 #include "device_mover.h"
-#include "muster/data/loader_state.h"
+#include "muster/data/detail/loader_state.h"
 #include "worker_queue.h"
 
 namespace muster::data {
@@ -23,9 +23,9 @@ struct Progress {
   std::string next_state;  ///< of a stateful stream there; empty: reach it by skipping
   int64_t position = 0;
   OpenPass* running = nullptr;
-  StepSamples samples;         ///< of the current batch or the last one
-  std::string state;           ///< of a stateful stream at `position`
-  bool tells_repeats = false;  ///< this rank logs the warning about repeated samples, and has not done so yet
+  StepSamples samples;            ///< of the current batch or the last one
+  std::string state;              ///< of a stateful stream at `position`
+  bool warns_of_repeats = false;  ///< this rank logs the warning about repeated samples, and has not done so yet
 };
 
 /// Base class of all passes: keeps its loader's progress.
@@ -40,7 +40,7 @@ class OpenPass : public Pass {
   virtual void stop() noexcept = 0;
   /// Throws: UsageError (MU106) if the pass has ended.
   void require_open() const;
-  void hand_out(const MadeBatch& made);
+  void deliver(const MadeBatch& made);
   BatchBox* finish();
   int64_t position() const { return position_; }
 

@@ -3,7 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "mix.h"
-#include "muster/hook/random_scope.h"
+#include "muster/hook/detail/random_scope.h"
 
 namespace muster {
 

@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-#include "muster/data/loader_state.h"
+#include "muster/data/detail/loader_state.h"
 
 namespace muster::data {
 
 /// How a job's samples are distributed over the ranks.
-struct Deal {
+struct BatchSharding {
   int64_t batch_size = 1;
   bool dispatch = false;  ///< an incomplete last step is split into one part per rank, of equal size except for padding
   bool drop_last = false;
@@ -29,7 +29,7 @@ struct Positions {
 class ShardPlan {
  public:
   /// Throws: ConfigError (MU107) if the batch size is below one, or split into pieces of unequal size.
-  explicit ShardPlan(const Deal& deal);
+  explicit ShardPlan(const BatchSharding& sharding);
   /// Batches of this rank.
   int64_t batches() const;
   Positions positions(int64_t batch) const;
@@ -38,31 +38,31 @@ class ShardPlan {
   int64_t local_batch_size() const;
   /// Samples in a full step of all ranks.
   int64_t step_size() const;
-  int64_t size() const { return deal_.size; }
+  int64_t size() const { return sharding_.size; }
   /// Whether an incomplete last step is padded.
-  bool pads() const { return deal_.even && !deal_.drop_last; }
+  bool pads() const { return sharding_.even && !sharding_.drop_last; }
   /// Positions at or beyond size() in this rank's batches.
   int64_t padding() const;
 
  private:
   int64_t piece_size(int64_t batch) const;
 
-  Deal deal_;
+  BatchSharding sharding_;
 };
 
 /// The same for whole batches of a batch sampler: world_size batches make a step.
 class BatchShardPlan {
  public:
   /// Throws: ConfigError (MU107) with split.
-  explicit BatchShardPlan(const Deal& deal);
+  explicit BatchShardPlan(const BatchSharding& sharding);
   /// Batches of this rank.
   int64_t batches() const;
   /// Whether the last step is completed with batches from the start of the pass.
   bool pads() const;
-  const Deal& deal() const { return deal_; }
+  const BatchSharding& sharding() const { return sharding_; }
 
  private:
-  Deal deal_;
+  BatchSharding sharding_;
 };
 
 }  // namespace muster::data

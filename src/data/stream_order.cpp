@@ -15,19 +15,19 @@ bool seen(const std::atomic<bool>* stop) { return stop && stop->load(std::memory
 
 StreamOrder::StreamOrder(std::shared_ptr<BatchMaker> maker, Settings settings)
     : maker_(std::move(maker)), reader_(maker_->stream()), settings_(std::move(settings)) {
-  const auto& deal = settings_.deal;
-  const ShardPlan plan(deal);
+  const auto& sharding = settings_.sharding;
+  const ShardPlan plan(sharding);
   step_size_ = plan.step_size();
-  from_ = deal.dispatch ? 0 : deal.rank * plan.local_batch_size();
-  to_ = deal.dispatch ? step_size_ : from_ + plan.local_batch_size();
-  if (plan.pads()) head_size_ = deal.dispatch ? deal.world_size : to_;
+  from_ = sharding.dispatch ? 0 : sharding.rank * plan.local_batch_size();
+  to_ = sharding.dispatch ? step_size_ : from_ + plan.local_batch_size();
+  if (plan.pads()) head_size_ = sharding.dispatch ? sharding.world_size : to_;
 }
 
 ShardPlan StreamOrder::plan(int rank, const Step& step) const {
-  auto deal = settings_.deal;
-  deal.rank = rank;
-  deal.size = step.number * step_size_ + step.real;
-  return ShardPlan(deal);
+  auto sharding = settings_.sharding;
+  sharding.rank = rank;
+  sharding.size = step.number * step_size_ + step.real;
+  return ShardPlan(sharding);
 }
 
 bool StreamOrder::has_part(int rank, const Step& step) const { return step.number < plan(rank, step).batches(); }
@@ -86,7 +86,7 @@ void StreamOrder::read_step(int64_t number, const std::atomic<bool>* stop) {
   while (position_ < start + to_ && !seen(stop) && read_one(*step.kept)) {}
   skip_to(start + step_size_, stop);
   step.real = std::clamp<int64_t>(position_ - start, 0, step_size_);
-  if (step.real == 0 || (settings_.deal.drop_last && step.real < step_size_)) return;
+  if (step.real == 0 || (settings_.sharding.drop_last && step.real < step_size_)) return;
   step.state = maker_->state();
   next_ = std::move(step);
 }
@@ -107,8 +107,8 @@ void StreamOrder::take_part(int rank, BatchContent& content) const {
 }
 
 bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
-  const auto& deal = settings_.deal;
-  const int64_t parts = deal.dispatch ? deal.world_size : 1;
+  const auto& sharding = settings_.sharding;
+  const int64_t parts = sharding.dispatch ? sharding.world_size : 1;
   if (batch % parts == 0) {
     if (!started_ && !start(content.stop)) return false;
     if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
@@ -120,8 +120,8 @@ bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
       failed_ = std::current_exception();
     }
   }
-  const int rank = deal.dispatch ? static_cast<int>((batch + 1) % parts) : deal.rank;
-  if (!deal.dispatch && !has_part(rank, *now_)) return false;
+  const int rank = sharding.dispatch ? static_cast<int>((batch + 1) % parts) : sharding.rank;
+  if (!sharding.dispatch && !has_part(rank, *now_)) return false;
   take_part(rank, content);
   const auto all = plan(0, *now_).samples(now_->number);
   content.samples = has_part(rank, *now_) ? plan(rank, *now_).samples(now_->number)

@@ -7,19 +7,19 @@
 #include <string>
 
 #include "batch_order.h"
-#include "muster/data/batch_maker.h"
+#include "muster/data/detail/batch_maker.h"
 #include "shard_plan.h"
 
 namespace muster::data {
 
 /// The samples of a stream, distributed as in ShardPlan although the end is not known in advance: reading is one step
 /// ahead, and the first samples are kept if the last step may need padding.
-/// Every rank reads the stream and skips the samples of other ranks. With Deal::dispatch this rank reads for all ranks:
-/// batch `step * world + i` is rank i + 1's part of the step, and this rank's part comes last.
+/// Every rank reads the stream and skips the samples of other ranks. With BatchSharding::dispatch this rank reads for
+/// all ranks: batch `step * world + i` is rank i + 1's part of the step, and this rank's part comes last.
 class StreamOrder : public BatchOrder {
  public:
   struct Settings {
-    Deal deal;  ///< its size is not used
+    BatchSharding sharding;  ///< its size is not used
     int64_t first_step = 0;
     EpochRandom random;
     std::string state;  ///< of a stateful stream at the first step

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "dataset_scope.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/log.h"
 #include "worker_threads.h"
 
 namespace muster::data {

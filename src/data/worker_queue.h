@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "batch_order.h"
-#include "muster/data/batch_maker.h"
+#include "muster/data/detail/batch_maker.h"
 
 namespace muster::data {
 

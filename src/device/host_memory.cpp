@@ -1,4 +1,4 @@
-#include "muster/device/host_memory.h"
+#include "muster/device/detail/host_memory.h"
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"

@@ -1,4 +1,4 @@
-#include "muster/device/options.h"
+#include "muster/device/detail/options.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "muster/device/processor.h"
+#include "muster/device/detail/processor.h"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>

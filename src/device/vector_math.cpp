@@ -1,4 +1,4 @@
-#include "muster/device/vector_math.h"
+#include "muster/device/detail/vector_math.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/sin.h>
@@ -7,7 +7,7 @@
 namespace muster::device {
 
 void initialize_vector_math() {
-  [[maybe_unused]] static const bool settled = [] {
+  [[maybe_unused]] static const bool initialized = [] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     // One contiguous call settles all functions: they share the choice.
     at::sin(at::zeros({1}, at::kFloat));

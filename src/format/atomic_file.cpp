@@ -1,4 +1,4 @@
-#include "muster/format/atomic_file.h"
+#include "muster/format/detail/atomic_file.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/detail/random_word.h"
 #include "muster/base/error.h"
-#include "muster/base/random_word.h"
 
 namespace muster::format {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/format/atomic_folder.h"
+#include "muster/format/detail/atomic_folder.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,11 +9,11 @@
 #include <system_error>
 #include <vector>
 
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/random_word.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/base/random_word.h"
-#include "muster/base/shown.h"
-#include "muster/format/atomic_file.h"
+#include "muster/format/detail/atomic_file.h"
 
 namespace muster::format {
 namespace {
@@ -50,7 +50,7 @@ std::vector<fs::path> left_beside(const fs::path& path, std::string_view end) {
 }
 
 /// An absolute-free, link-free name without a slash at its end, so that what is beside it can be named.
-fs::path settled(fs::path path) {
+fs::path normalized(fs::path path) {
   path = path.lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   std::error_code ignored;
@@ -63,7 +63,7 @@ fs::path settled(fs::path path) {
 }
 
 fs::path with_folders_above(fs::path path) {
-  path = settled(std::move(path));
+  path = normalized(std::move(path));
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   if (error) refuse_folder(path, "the folder above it cannot be made", error.value());
@@ -158,22 +158,22 @@ void clear_left(const fs::path& path) noexcept {
 
 void remove_folder(const fs::path& path) noexcept {
   try {
-    fs::path doomed = path;
+    fs::path old = path;
     const std::string name = path.filename().string();
     if (!name.ends_with(kPartEnd) && !name.ends_with(kFormerEnd)) {
-      doomed = beside(path, kPartEnd);
-      if (::rename(path.c_str(), doomed.c_str()) != 0) doomed = path;
+      old = beside(path, kPartEnd);
+      if (::rename(path.c_str(), old.c_str()) != 0) old = path;
     }
     std::error_code error;
-    fs::remove_all(doomed, error);
-    if (error) log::warning(doomed.string(), " is no longer needed and could not be removed: ", error.message());
+    fs::remove_all(old, error);
+    if (error) log::warning(old.string(), " is no longer needed and could not be removed: ", error.message());
   } catch (const std::exception& error) {
     log::warning(error.what());
   }
 }
 
 fs::path find_folder(const fs::path& path) {
-  const fs::path wanted = settled(path);
+  const fs::path wanted = normalized(path);
   std::error_code ignored;
   if (fs::exists(wanted, ignored)) return wanted;
   const auto former = left_beside(wanted, kFormerEnd);

@@ -1,4 +1,4 @@
-#include "muster/format/checksum.h"
+#include "muster/format/detail/checksum.h"
 
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>

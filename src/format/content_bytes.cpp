@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
-#include "muster/format/stored_content.h"
-#include "muster/format/zip.h"
+#include "muster/format/detail/stored_content.h"
+#include "muster/format/detail/zip.h"
 
 namespace muster::format {
 namespace {

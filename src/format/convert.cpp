@@ -1,4 +1,4 @@
-#include "muster/format/convert.h"
+#include "muster/format/detail/convert.h"
 
 #include <algorithm>
 #include <array>
@@ -7,12 +7,12 @@
 #include <system_error>
 #include <tuple>
 
-#include "format/job_content.h"
-#include "format/stored_checkpoint.h"
+#include "format/checkpoint/job_content.h"
+#include "format/checkpoint/stored_checkpoint.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
-#include "muster/format/stored_content.h"
-#include "muster/format/weight_set.h"
+#include "muster/format/detail/stored_content.h"
+#include "muster/format/detail/weight_set.h"
 
 namespace muster::format {
 namespace {
@@ -101,7 +101,7 @@ std::string find_weights(const PythonValue& value, const std::string& file, std:
 }
 
 /// Removes what is not understood, or refuses it.
-void settle_foreign(PythonValue& value, const std::string& place, bool leave_out, std::vector<std::string>& left_out) {
+void remove_foreign(PythonValue& value, const std::string& place, bool leave_out, std::vector<std::string>& left_out) {
   const auto goes = [&](const PythonValue& part, const std::string& here) {
     if (part.kind != Kind::foreign) return false;
     if (!leave_out)
@@ -114,9 +114,9 @@ void settle_foreign(PythonValue& value, const std::string& place, bool leave_out
   const auto below = [&](const std::string& name) { return place.empty() ? name : place + "/" + name; };
   std::erase_if(value.entries, [&](const auto& entry) { return goes(entry.second, below(key_name(entry.first))); });
   std::erase_if(value.items, [&](const auto& item) { return goes(item, below("?")); });
-  for (auto& [key, part] : value.entries) settle_foreign(part, below(key_name(key)), leave_out, left_out);
+  for (auto& [key, part] : value.entries) remove_foreign(part, below(key_name(key)), leave_out, left_out);
   for (std::size_t i = 0; i < value.items.size(); ++i)
-    settle_foreign(value.items[i], below(std::to_string(i)), leave_out, left_out);
+    remove_foreign(value.items[i], below(std::to_string(i)), leave_out, left_out);
 }
 
 void strip_names(PythonValue& value, const std::string& front) {
@@ -327,7 +327,7 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
     refuse_conversion(from.string() + " has no part " + in_quotes(place) +
                       "; it has: " + joined_keys(stored.content.value));
   PythonValue value = *part;
-  settle_foreign(value, place, options.leave_out, report.left_out);
+  remove_foreign(value, place, options.leave_out, report.left_out);
   strip_names(value, options.strip);
   if (value.kind == Kind::foreign) refuse_conversion("it is an object of '" + value.text + "'");
   if (report.to == WeightForm::torch) write_torch(stored, value, to, options, report);

@@ -7,9 +7,9 @@
 #include <ctime>
 #include <system_error>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/format/atomic_folder.h"
+#include "muster/format/detail/atomic_folder.h"
 
 namespace muster::format {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/format/input_file.h"
+#include "muster/format/detail/input_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -97,7 +97,7 @@ MappedFile::MappedFile(const InputFile& file, Access access) : size_(file.size()
 bool MappedFile::is_resident(const InputFile& file, std::uint64_t offset, std::size_t bytes) const {
   const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t start = offset / page * page, pages = (offset + bytes - start + page - 1) / page;
-  struct stat status {};  // pages beyond a new end may still be there, but must not be touched
+  struct stat status {};  // pages beyond a new end may still be there, but must not be accessed
   if (::fstat(file.descriptor(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < offset + bytes)
     return false;
   constexpr long kCacheStat = 451;  // Linux 6.5; it counts large pages as one, which mincore does not

@@ -1,14 +1,14 @@
-#include "muster/format/stored_content.h"
+#include "muster/format/detail/stored_content.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "format/stored_checkpoint.h"
+#include "format/checkpoint/stored_checkpoint.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
-#include "muster/format/manifest.h"
-#include "muster/format/weight_set.h"
-#include "muster/format/zip.h"
+#include "muster/format/detail/manifest.h"
+#include "muster/format/detail/weight_set.h"
+#include "muster/format/detail/zip.h"
 
 namespace muster::format {
 namespace {

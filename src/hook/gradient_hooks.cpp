@@ -1,4 +1,4 @@
-#include "muster/hook/gradient_hooks.h"
+#include "muster/hook/detail/gradient_hooks.h"
 
 #include <optional>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "muster/hook/half_lstm.h"
+#include "muster/hook/detail/half_lstm.h"
 
 #include <tuple>
 #include <vector>
@@ -9,7 +9,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
 
 namespace muster::hook {
 namespace {

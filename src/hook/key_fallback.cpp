@@ -1,4 +1,4 @@
-#include "muster/hook/key_fallback.h"
+#include "muster/hook/detail/key_fallback.h"
 
 #include <cstdlib>
 #include <mutex>
@@ -13,7 +13,7 @@
 
 #include "hook/takeover.h"
 #include "muster/base/error.h"
-#include "muster/hook/require_values.h"
+#include "muster/hook/detail/require_values.h"
 
 namespace muster::hook {
 
@@ -115,7 +115,7 @@ const StorageRelay* relay_of(const at::Tensor& tensor) {
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
 
-/// The accesses of one operator; its end is told to all that heard of its begin, also when it throws.
+/// The accesses of one operator. A watcher whose before_access() returned gets after_access(), also after an exception.
 class Accesses {
  public:
   Accesses() = default;

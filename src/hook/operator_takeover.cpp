@@ -1,4 +1,4 @@
-#include "muster/hook/operator_takeover.h"
+#include "muster/hook/detail/operator_takeover.h"
 
 #include <utility>
 
@@ -9,7 +9,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "hook/takeover.h"
-#include "muster/hook/key_fallback.h"
+#include "muster/hook/detail/key_fallback.h"
 
 namespace muster::hook {
 namespace {

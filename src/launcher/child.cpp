@@ -12,10 +12,10 @@
 #include <sstream>
 #include <utility>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/cluster/last_words.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/last_words.h"
+#include "muster/cluster/detail/variables.h"
 
 namespace muster::launcher {
 namespace {

@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 
 namespace muster::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/launcher/devices.h"
+#include "muster/launcher/detail/devices.h"
 
 #include <sched.h>
 
@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 
 namespace muster::launcher {
 namespace {

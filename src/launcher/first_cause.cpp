@@ -5,8 +5,8 @@
 #include <sstream>
 #include <tuple>
 
-#include "muster/base/log.h"
-#include "muster/cluster/last_words.h"
+#include "muster/base/detail/log.h"
+#include "muster/cluster/detail/last_words.h"
 
 namespace muster::launcher {
 namespace {
@@ -17,7 +17,7 @@ using Kind = FirstCause::Kind;
 
 bool has_failed(const SeenRank& rank) { return rank.end && rank.end->failed(); }
 
-bool is_echo(const SeenRank& rank) { return rank.told.lost_rank >= 0 && rank.told.lost_rank != rank.rank; }
+bool is_echo(const SeenRank& rank) { return rank.reported.lost_rank >= 0 && rank.reported.lost_rank != rank.rank; }
 
 const SeenRank* find(const Ranks& ranks, int rank) {
   auto found = std::find_if(ranks.begin(), ranks.end(), [&](const SeenRank& one) { return one.rank == rank; });
@@ -37,47 +37,47 @@ FirstCause of(const SeenRank& rank) {
           .last_words = rank.last_words,
           .rank = rank.rank,
           .runs = !rank.end,
-          .steps = rank.told.steps,
+          .steps = rank.reported.steps,
           .words = {}};
 }
 
 /// Where those lead who say that they have lost each other.
-struct Trail {
+struct EchoChain {
   const SeenRank* witness;  ///< the last one who accuses another
   const SeenRank* accused;  ///< nullptr: a rank of another node
   bool is_circle = false;   ///< both accuse; the witness did so first
 };
 
-Trail follow(const Ranks& ranks, const SeenRank& start) {
+EchoChain follow(const Ranks& ranks, const SeenRank& start) {
   std::vector<const SeenRank*> passed{&start};
   for (;;) {
-    const SeenRank* accused = find(ranks, passed.back()->told.lost_rank);
+    const SeenRank* accused = find(ranks, passed.back()->reported.lost_rank);
     if (!accused || !is_echo(*accused)) return {passed.back(), accused};
     auto again = std::find(passed.begin(), passed.end(), accused);
     if (again == passed.end()) {
       passed.push_back(accused);
       continue;
     }
-    auto first =
-        *std::min_element(again, passed.end(), [](auto* a, auto* b) { return a->told.lost_at < b->told.lost_at; });
-    return {first, find(ranks, first->told.lost_rank), true};
+    auto first = *std::min_element(again, passed.end(),
+                                   [](auto* a, auto* b) { return a->reported.lost_at < b->reported.lost_at; });
+    return {first, find(ranks, first->reported.lost_rank), true};
   }
 }
 
 /// What an echo comes to; nothing if ranks lost each other at once.
 std::optional<FirstCause> trace(const Ranks& ranks, const SeenRank& echo) {
-  const Trail trail = follow(ranks, echo);
-  auto cause = of(trail.accused ? *trail.accused : echo);
+  const EchoChain chain = follow(ranks, echo);
+  auto cause = of(chain.accused ? *chain.accused : echo);
   cause.end = *echo.end;
-  cause.other = trail.accused ? trail.witness->rank : trail.witness->told.lost_rank;
-  cause.other_steps = trail.witness->told.steps;
-  cause.words = trail.witness->told.reason;
-  cause.closes = trail.accused && (trail.accused->told.left_by_exception || cause.words.starts_with("MU052") ||
+  cause.other = chain.accused ? chain.witness->rank : chain.witness->reported.lost_rank;
+  cause.other_steps = chain.witness->reported.steps;
+  cause.words = chain.witness->reported.reason;
+  cause.closes = chain.accused && (chain.accused->reported.left_by_exception || cause.words.starts_with("MU052") ||
                                    cause.words.starts_with("MU053"));
-  if (!trail.accused) cause.kind = Kind::elsewhere;
-  else if (trail.is_circle && !cause.words.starts_with("MU051")) return std::nullopt;
-  else if (trail.accused->told.left_by_exception) cause.kind = Kind::abandoned;
-  else cause.kind = trail.accused->end && !trail.is_circle ? Kind::left : Kind::silent;
+  if (!chain.accused) cause.kind = Kind::elsewhere;
+  else if (chain.is_circle && !cause.words.starts_with("MU051")) return std::nullopt;
+  else if (chain.accused->reported.left_by_exception) cause.kind = Kind::abandoned;
+  else cause.kind = chain.accused->end && !chain.is_circle ? Kind::left : Kind::silent;
   return cause;
 }
 
@@ -132,7 +132,7 @@ std::string headline(const FirstCause& cause, const Layout& layout) {
 
 }  // namespace
 
-std::optional<FirstCause> judge(const Ranks& ranks, Waited waited) {
+std::optional<FirstCause> judge(const Ranks& ranks, WaitedFor waited) {
   std::vector<const SeenRank*> failed, own;
   for (const auto& rank : ranks) {
     if (!has_failed(rank)) continue;
@@ -146,7 +146,7 @@ std::optional<FirstCause> judge(const Ranks& ranks, Waited waited) {
     auto cause = trace(ranks, *echo);
     if (!cause) continue;
     if (cause->kind == Kind::left) return cause;
-    if (cause->runs && waited < (cause->closes ? Waited::for_an_end : Waited::for_an_answer)) return std::nullopt;
+    if (cause->runs && waited < (cause->closes ? WaitedFor::end : WaitedFor::answer)) return std::nullopt;
     if (!found) found = cause;
   }
   return found ? found : of(likeliest(failed));

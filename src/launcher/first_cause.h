@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "child.h"
-#include "muster/cluster/report.h"
+#include "muster/cluster/detail/report.h"
 
 namespace muster::launcher {
 
@@ -16,7 +16,7 @@ namespace muster::launcher {
 struct SeenRank {
   std::optional<End> end;
   int rank = 0;
-  cluster::Standing told;
+  cluster::RankStatus reported;
   std::string last_words = {};  ///< the uncaught error that ended it, if any
 };
 
@@ -52,14 +52,14 @@ struct FirstCause {
 
 /// How long ago the failure was seen. A rank that has closed its connections gets more time to end than a rank that
 /// gave no answer gets to answer: on busy cores the end of a process takes seconds.
-enum class Waited { not_yet, for_an_answer, for_an_end };
+enum class WaitedFor { nothing, answer, end };
 
 /// The first cause among the ranks of a node; std::nullopt if none has failed. A rank whose last error was about
 /// another rank is an echo of that rank. Until the state of that rank is known, there is no cause either, unless
 /// `waited` is long enough.
 /// Among several failures that are not echoes, a crash or a kill precedes an exit code, and an exit code precedes an
 /// uncaught exception (an abort or kUncaughtError; often an echo that was not reported as one); then the lowest rank.
-std::optional<FirstCause> judge(const std::vector<SeenRank>& ranks, Waited waited);
+std::optional<FirstCause> judge(const std::vector<SeenRank>& ranks, WaitedFor waited);
 
 /// The lines of the message about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if
 /// known, and its last words.

@@ -8,11 +8,11 @@
 #include <exception>
 
 #include "local_ranks.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/cluster/last_words.h"
-#include "muster/cluster/variables.h"
-#include "muster/launcher/devices.h"
+#include "muster/cluster/detail/last_words.h"
+#include "muster/cluster/detail/variables.h"
+#include "muster/launcher/detail/devices.h"
 #include "nodes.h"
 
 namespace muster {

@@ -11,8 +11,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "muster/base/log.h"
-#include "muster/cluster/last_words.h"
+#include "muster/base/detail/log.h"
+#include "muster/cluster/detail/last_words.h"
 
 namespace muster::launcher {
 namespace {
@@ -134,14 +134,14 @@ void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
     timeout = timeout < 0 ? left : std::min(timeout, left);
   }
   poll(entries.data(), entries.size(), timeout);
-  eventfd_t told = 0;
-  eventfd_read(wake_.get(), &told);
+  eventfd_t woken = 0;
+  eventfd_read(wake_.get(), &woken);
   if (auto end = own_end()) supervisor_->own_ends(*end);
   supervisor_->look();
-  if (!cause_ && supervisor_->cause()) tell_cause();
+  if (!cause_ && supervisor_->cause()) print_cause();
 }
 
-void LocalRanks::tell_cause() {
+void LocalRanks::print_cause() {
   for (const auto& line : describe(*supervisor_->cause(), supervisor_->layout(), nullptr))
     std::fprintf(stderr, "%s\n", line.c_str());
   {
@@ -151,7 +151,7 @@ void LocalRanks::tell_cause() {
   changed_.notify_all();
 }
 
-void LocalRanks::tell_other_words() {
+void LocalRanks::print_other_words() {
   for (const auto& line : other_words(supervisor_->seen(), cause_)) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
@@ -169,7 +169,7 @@ void LocalRanks::end_others() {
     supervisor_->signal_all(SIGTERM, false);
   }
   while (!supervisor_->all_ended()) poll_until(std::nullopt);
-  tell_other_words();
+  print_other_words();
   supervisor_.reset();
   children_.clear();
 }

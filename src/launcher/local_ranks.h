@@ -47,8 +47,8 @@ class LocalRanks {
   void watch();
   std::optional<End> own_end();
   void poll_until(std::optional<Clock::time_point> deadline);
-  void tell_cause();
-  void tell_other_words();
+  void print_cause();
+  void print_other_words();
   void await_others();
   void end_others();
   void end_process();

@@ -1,7 +1,7 @@
 #include "nodes.h"
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 
 namespace muster::launcher {
 namespace {

@@ -1,6 +1,6 @@
-#include "muster/launcher/option_tables.h"
+#include "muster/launcher/detail/option_tables.h"
 
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/variables.h"
 
 namespace muster {
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "muster/base/random_word.h"
-#include "muster/cluster/variables.h"
+#include "muster/base/detail/random_word.h"
+#include "muster/cluster/detail/variables.h"
 
 namespace muster::launcher {
 namespace {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "muster/base/environment.h"
-#include "muster/cluster/secret.h"
+#include "muster/base/detail/environment.h"
+#include "muster/cluster/detail/secret.h"
 
 namespace muster::launcher {
 

@@ -1,4 +1,4 @@
-#include "muster/launcher/run.h"
+#include "muster/launcher/detail/run.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,13 +7,13 @@
 
 #include "child.h"
 #include "console.h"
-#include "keeper.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/cluster/listening_socket.h"
-#include "muster/launcher/devices.h"
+#include "muster/cluster/detail/listening_socket.h"
+#include "muster/launcher/detail/devices.h"
 #include "nodes.h"
 #include "rank_environment.h"
+#include "reaper.h"
 #include "supervisor.h"
 #include "watch.h"
 
@@ -47,7 +47,7 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
 Descriptor no_input() { return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 void start_ranks(const Job& job, Program program, const cluster::ListeningSocket& store, const RelayedSignals& signals,
-                 const Keeper& keeper, Console& console, std::vector<Child>& children) {
+                 const Reaper& reaper, Console& console, std::vector<Child>& children) {
   auto nothing = no_input();
   auto parent = Environment::of_process();
   children.reserve(static_cast<size_t>(job.processes));
@@ -63,7 +63,7 @@ void start_ranks(const Job& job, Program program, const cluster::ListeningSocket
     placement.output_fd = ends.output.get();
     placement.signal_mask = &signals.mask_before();
     children.emplace_back(job.rank_of(local_rank), program, placement);
-    keeper.watch(children.back().pid());
+    reaper.watch(children.back().pid());
   }
 }
 
@@ -77,12 +77,12 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   Program program{command, {}, find_program(command.front(), variables)};
   Job job = plan_job(options, variables);
   std::signal(SIGPIPE, SIG_IGN);
-  Keeper keeper;
+  Reaper reaper;
   RelayedSignals signals;
   Console console({options.log_dir, options.prefix});
   auto store = open_store(job);
   std::vector<Child> children;
-  start_ranks(job, program, store, signals, keeper, console, children);
+  start_ranks(job, program, store, signals, reaper, console, children);
   // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
   store = cluster::ListeningSocket();
   Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});

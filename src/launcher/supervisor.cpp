@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "muster/cluster/last_words.h"
+#include "muster/cluster/detail/last_words.h"
 
 namespace muster::launcher {
 namespace {
@@ -36,17 +36,16 @@ void Supervisor::find_cause() {
     return;
   const auto now = Clock::now();
   if (!failed_at_) failed_at_ = now;
-  const bool briefly = now >= waited_until(Waited::for_an_answer),
-             long_enough = now >= waited_until(Waited::for_an_end);
-  cause_ = judge(ranks, long_enough ? Waited::for_an_end : briefly ? Waited::for_an_answer : Waited::not_yet);
+  const bool briefly = now >= waited_until(WaitedFor::answer), long_enough = now >= waited_until(WaitedFor::end);
+  cause_ = judge(ranks, long_enough ? WaitedFor::end : briefly ? WaitedFor::answer : WaitedFor::nothing);
   if (!cause_) return;
   cause_->after = std::chrono::duration_cast<milliseconds>(now - start_);
   signal_all(SIGTERM, true);
   kill_at_ = now + setup_.grace;
 }
 
-Supervisor::Clock::time_point Supervisor::waited_until(Waited waited) const {
-  return *failed_at_ + (waited == Waited::for_an_end ? std::max(setup_.grace, kEnd) : setup_.grace);
+Supervisor::Clock::time_point Supervisor::waited_until(WaitedFor waited) const {
+  return *failed_at_ + (waited == WaitedFor::end ? std::max(setup_.grace, kEnd) : setup_.grace);
 }
 
 void Supervisor::stop(milliseconds grace) {
@@ -73,8 +72,8 @@ void Supervisor::add_to(std::vector<pollfd>& entries) const {
 int Supervisor::poll_timeout() const {
   auto due = kill_at_;
   if (failed_at_ && !cause_ && !stopped_) {
-    const auto briefly = waited_until(Waited::for_an_answer);
-    const auto judge_at = Clock::now() < briefly ? briefly : waited_until(Waited::for_an_end);
+    const auto briefly = waited_until(WaitedFor::answer);
+    const auto judge_at = Clock::now() < briefly ? briefly : waited_until(WaitedFor::end);
     due = std::min(due.value_or(judge_at), judge_at);
   }
   if (!due) return -1;

@@ -8,7 +8,7 @@
 
 #include "child.h"
 #include "first_cause.h"
-#include "muster/cluster/report.h"
+#include "muster/cluster/detail/report.h"
 
 namespace muster::launcher {
 
@@ -55,7 +55,7 @@ class Supervisor {
 
  private:
   void find_cause();
-  Clock::time_point waited_until(Waited waited) const;
+  Clock::time_point waited_until(WaitedFor waited) const;
   void kill_if_due();
 
   std::optional<FirstCause> cause_;

@@ -88,7 +88,7 @@ void Watch::drain(int first_rank) {
   while (owners_.console->reading() && Clock::now() < end)
     poll_once(false, static_cast<int>(std::chrono::ceil<milliseconds>(end - Clock::now()).count()));
   owners_.console->finish();
-  tell_cause(first_rank);
+  print_cause(first_rank);
   // A reader may take its time (a pager), so only a signal ends this.
   while (owners_.console->writing()) {
     poll_once(false, -1);
@@ -97,7 +97,7 @@ void Watch::drain(int first_rank) {
   }
 }
 
-void Watch::tell_cause(int first_rank) {
+void Watch::print_cause(int first_rank) {
   const auto& cause = owners_.supervisor->cause();
   const auto ranks = owners_.supervisor->seen();
   for (const auto& rank : ranks)

@@ -49,7 +49,7 @@ class Watch {
   void suspend();
   void poll_once(bool processes, int timeout);
   void drain(int first_rank);
-  void tell_cause(int first_rank);
+  void print_cause(int first_rank);
 
   Owners owners_;
   int stop_signal_ = 0;  // the signal that stopped the launcher

@@ -8,9 +8,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/optim/distinct.h"
-#include "muster/optim/norm.h"
-#include "optim/schedule_options.h"
+#include "muster/optim/detail/distinct.h"
+#include "muster/optim/detail/norm.h"
+#include "muster/optim/detail/per_group.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/optim/distinct.h"
+#include "muster/optim/detail/distinct.h"
 
 #include <unordered_set>
 

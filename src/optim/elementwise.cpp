@@ -20,7 +20,7 @@ std::string known_names(const std::map<std::string, double>& values) {
 }
 
 /// The tensor in the layout of the parameter.
-at::Tensor laid_as(const at::Tensor& tensor, const at::Tensor& like) {
+at::Tensor with_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
   if (tensor.layout() == at::kStrided && optim::same_layout(tensor, like)) return tensor;
   const auto dense = tensor.layout() == at::kStrided ? tensor : tensor.to_dense();
   return at::empty_like(like).copy_(dense);
@@ -104,9 +104,9 @@ void ElementwiseOptimizer::update_whole(const at::Tensor& parameter, const Eleme
   auto& own = static_cast<ElementwiseState&>(*kept);
   const auto value = optim::is_dense(parameter) ? parameter.detach() : parameter.detach().contiguous();
   const auto flat = [](const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); };
-  ElementwiseUpdate step{flat(value), flat(laid_as(parameter.grad(), value)), {}, ++own.step};
+  ElementwiseUpdate step{flat(value), flat(with_layout_of(parameter.grad(), value)), {}, ++own.step};
   for (auto& [name, tensor] : own.tensors) {
-    tensor = tensor.defined() ? laid_as(tensor, value) : at::zeros_like(value);
+    tensor = tensor.defined() ? with_layout_of(tensor, value) : at::zeros_like(value);
     step.states.push_back(flat(tensor));
   }
   update(options, step);

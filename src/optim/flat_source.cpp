@@ -1,4 +1,4 @@
-#include "muster/optim/flat_source.h"
+#include "muster/optim/detail/flat_source.h"
 
 #include <exception>
 

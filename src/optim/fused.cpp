@@ -1,4 +1,4 @@
-#include "muster/optim/fused.h"
+#include "muster/optim/detail/fused.h"
 
 #include <algorithm>
 #include <optional>
@@ -10,7 +10,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
-#include "muster/optim/distinct.h"
+#include "muster/optim/detail/distinct.h"
 #include "optim/flat.h"
 #include "optim/own_step.h"
 #include "optim/plan.h"
@@ -79,7 +79,7 @@ class FusedOptimizer::Impl {
   void fill_slot(Slot& slot) const;
   bool inspect();
   bool inspect(Slot& slot);
-  bool settle_gradient(Slot& slot) const;
+  bool align_gradient(Slot& slot) const;
   void begin_update();
   void end_update();
   at::Tensor step_inner(const lib::Optimizer::LossClosure& closure);
@@ -147,7 +147,7 @@ void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
 
 /// Makes the gradient lie as the parameter does, where it does not. Returns false where only the optimizer's own step
 /// can use it.
-bool FusedOptimizer::Impl::settle_gradient(Slot& slot) const {
+bool FusedOptimizer::Impl::align_gradient(Slot& slot) const {
   const auto& gradient = slot.impl->grad();
   const auto& parameter = slot.parameter;
   if (gradient.layout() != at::kStrided || gradient.scalar_type() != parameter.scalar_type() ||
@@ -170,7 +170,7 @@ bool FusedOptimizer::Impl::inspect(Slot& slot) {
   if (slot.source) {
     if (!slot.local->value.defined() || !has_kernel(slot.local->value)) return false;
   } else {
-    if (!has_kernel(slot.parameter) || !is_dense(slot.parameter) || !settle_gradient(slot)) return false;
+    if (!has_kernel(slot.parameter) || !is_dense(slot.parameter) || !align_gradient(slot)) return false;
     if (const auto* data = slot.address(); data != slot.data) {
       slot.data = data;
       plan_.reset();

@@ -1,4 +1,4 @@
-#include "muster/optim/norm.h"
+#include "muster/optim/detail/norm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/optim/flat_source.h"
+#include "muster/optim/detail/flat_source.h"
 #include "optim/exact_sum.h"
 
 namespace muster::optim {

@@ -1,4 +1,4 @@
-#include "muster/parallel/job_rounds.h"
+#include "muster/parallel/detail/job_rounds.h"
 
 #include <algorithm>
 
@@ -26,7 +26,7 @@ void JobRounds::began(int64_t place) {
   current_->began.push_back(place);
   open_.push_back(place);
   latest_of(place) = current_;
-  if (!holds(met_, place)) met_.push_back(place);
+  if (!holds(seen_, place)) seen_.push_back(place);
 }
 
 void JobRounds::ended(int64_t place) {
@@ -45,18 +45,18 @@ void JobRounds::repeat(const std::shared_ptr<const Order>& order) {
   const std::lock_guard lock(mutex_);
   for (const auto place : order->began) {
     latest_of(place) = order;
-    if (!holds(met_, place)) met_.push_back(place);
+    if (!holds(seen_, place)) seen_.push_back(place);
   }
 }
 
-bool JobRounds::met(int64_t place) const {
+bool JobRounds::seen(int64_t place) const {
   const std::lock_guard lock(mutex_);
-  return holds(met_, place);
+  return holds(seen_, place);
 }
 
 void JobRounds::use_up() {
   const std::lock_guard lock(mutex_);
-  met_.clear();
+  seen_.clear();
 }
 
 }  // namespace muster::parallel

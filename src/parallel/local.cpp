@@ -2,7 +2,7 @@
 
 #include <unordered_set>
 
-#include "muster/optim/norm.h"
+#include "muster/optim/detail/norm.h"
 
 namespace muster::parallel {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/parallel/sync_batch_norm.h"
+#include "muster/parallel/detail/sync_batch_norm.h"
 
 #include <algorithm>
 #include <memory>
@@ -14,8 +14,8 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include "muster/base/error.h"
-#include "muster/hook/key_fallback.h"
-#include "muster/hook/operator_takeover.h"
+#include "muster/hook/detail/key_fallback.h"
+#include "muster/hook/detail/operator_takeover.h"
 #include "parallel/synchronized_norm.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "muster/precision/policy.h"
+#include "muster/precision/detail/policy.h"
 
 #include <algorithm>
 

@@ -5,8 +5,8 @@
 #include <ATen/ops/ones.h>
 
 #include "muster/base/error.h"
-#include "muster/precision/emulation.h"
-#include "muster/precision/policy.h"
+#include "muster/precision/detail/emulation.h"
+#include "muster/precision/detail/policy.h"
 
 namespace muster::precision {
 namespace {

@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
-#include "muster/runtime/accumulation.h"
-#include "muster/strategy/agreement.h"
+#include "muster/runtime/detail/accumulation.h"
+#include "muster/strategy/detail/agreement.h"
 
 namespace muster::runtime {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 double summed(const comm::Communicator& group, double mine) {
   strategy::Agreement agreement(group, "gradient accumulation");
   agreement.ask(mine, comm::ReduceOp::sum);
-  agreement.settle();
+  agreement.run();
   return agreement.answer(0);
 }
 
@@ -60,7 +60,7 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
 }
 
 void Accumulation::note_step() {
-  settle();
+  count_last();
   if (options_.num_steps == 1 || std::exchange(used_, true) || group_.rank() != 0) return;
   log::warning("MU248", ": gradient_accumulation_steps is ", options_.num_steps,
                ", and an optimizer stepped though accumulate() was never "
@@ -112,7 +112,7 @@ void Accumulation::count() {
   if (correction_ != 1 && weighted_) rescale_(correction_);
 }
 
-void Accumulation::settle() {
+void Accumulation::count_last() {
   if (options_.weighting == GradientWeighting::mean && (sync_ || goes_on_)) count();
 }
 

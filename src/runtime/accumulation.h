@@ -41,13 +41,13 @@ class Accumulation {
   /// True if the optimizer steps after this micro-batch, and before the first one.
   bool sync() const noexcept { return sync_; }
   /// Called when an optimizer steps: warns, once, if a window has several micro-batches but none was ever begun; calls
-  /// settle().
+  /// count_last().
   /// Collective: as loss_factor().
   void note_step();
   /// Called before the gradients of this window are used, or sent for the last time: if the last micro-batch had no
   /// loss, it is counted now.
   /// Collective: as loss_factor(), which other ranks call.
-  void settle();
+  void count_last();
   /// True if this micro-batch communicates gradients. Inside join_uneven_inputs() only the end of a window does: a rank
   /// without batches has no gradients to add to.
   bool communicates() const noexcept { return sync_ || (options_.sync_each_batch && !joined_); }

@@ -5,8 +5,8 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/blame.h"
-#include "muster/runtime/process_control.h"
+#include "muster/comm/detail/blame.h"
+#include "muster/runtime/detail/process_control.h"
 
 namespace muster::runtime {
 namespace {

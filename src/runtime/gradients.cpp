@@ -5,8 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include "muster/optim/distinct.h"
-#include "muster/optim/norm.h"
+#include "muster/optim/detail/distinct.h"
+#include "muster/optim/detail/norm.h"
 
 namespace muster::runtime {
 namespace {

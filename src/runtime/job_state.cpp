@@ -19,7 +19,7 @@ namespace {
 
 // --- saving
 
-/// Gradients that wait are then cut for other ranks already.
+/// Gradients that wait are then sharded for other ranks already.
 bool sharded(const JobContents& contents) {
   return std::any_of(contents.models.begin(), contents.models.end(),
                      [](const auto& model) { return model->managed->sharded(); });
@@ -58,7 +58,7 @@ State window_begin(const JobContents& contents) {
   return begin;
 }
 
-/// Puts states that are alike on all ranks into the shared list, and others into the ranks' own; the other list gets
+/// Puts states that are equal on all ranks into the shared list, and others into the ranks' own; the other list gets
 /// nothing in their place.
 void divide(const comm::Communicator& group, State::List states, const std::string& name, CheckpointContents& job) {
   std::string mine(states.size() * sizeof(std::uint64_t), '\0');
@@ -72,11 +72,11 @@ void divide(const comm::Communicator& group, State::List states, const std::stri
     const auto part = [&](const std::string& digests) {
       return digests.substr(i * sizeof(std::uint64_t), sizeof(std::uint64_t));
     };
-    const bool alike = std::all_of(all.begin(), all.end(), [&](const auto& other) {
+    const bool equal = std::all_of(all.begin(), all.end(), [&](const auto& other) {
       return other.size() == mine.size() && part(other) == part(mine);
     });
-    shared.push_back(alike ? states[i] : State());
-    own.push_back(alike ? State() : std::move(states[i]));
+    shared.push_back(equal ? states[i] : State());
+    own.push_back(equal ? State() : std::move(states[i]));
   }
   job.shared.set(name, std::move(shared));
   job.own.set(name, std::move(own));
@@ -126,7 +126,7 @@ class JobLoader {
     check("objects", contents_.objects.size());
   }
 
-  /// What was saved of one of these: alike on all ranks, or this rank's own. Nothing: a hook took it away.
+  /// What was saved of one of these: equal on all ranks, or this rank's own. Nothing: a hook took it away.
   State saved(const char* name, size_t i) {
     if (const auto& shared = shared_.at(name).list()[i]; !shared.empty()) return shared;
     const auto& own = own_.at(name).list()[i];

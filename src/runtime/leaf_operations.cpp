@@ -1,12 +1,12 @@
-#include "muster/runtime/leaf_operations.h"
+#include "muster/runtime/detail/leaf_operations.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/shown.h"
 
 namespace muster::runtime {
 namespace {

@@ -5,18 +5,18 @@
 
 #include "all_or_none.h"
 #include "model_state.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/log.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/format/byte_source.h"
-#include "muster/format/checksum.h"
-#include "muster/format/input_file.h"
-#include "muster/format/python_file.h"
-#include "muster/runtime/saving.h"
+#include "muster/format/detail/byte_source.h"
+#include "muster/format/detail/checksum.h"
+#include "muster/format/detail/input_file.h"
+#include "muster/format/detail/python_file.h"
+#include "muster/runtime/detail/saving.h"
 #include "session.h"
 
 namespace muster::runtime {
@@ -94,7 +94,7 @@ std::string signature(const StateDictFit& fit) {
   return format::to_hex(sum.value());
 }
 
-void require_alike(const std::vector<std::string>& signatures, const fs::path& path) {
+void require_equal(const std::vector<std::string>& signatures, const fs::path& path) {
   const auto other =
       std::find_if(signatures.begin(), signatures.end(), [&](const auto& one) { return one != signatures.front(); });
   if (other != signatures.end())
@@ -118,7 +118,7 @@ LoadReport Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module
     write = prepared ? prepare_values(*prepared, fit.pairs) : [&] { copy_values(fit.pairs); };
     return signature(fit);
   });
-  require_alike(signatures, path);
+  require_equal(signatures, path);
   write();
   if (!note.empty() && is_main()) log::warning(note);
   return std::move(fit.report);

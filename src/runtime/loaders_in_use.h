@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "accumulation.h"
-#include "muster/data/loader_state.h"
+#include "muster/data/detail/loader_state.h"
 #include "muster/runtime/metrics.h"
 
 namespace muster::runtime {

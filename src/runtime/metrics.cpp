@@ -3,7 +3,7 @@
 #include <ATen/ops/cat.h>
 
 #include "muster/base/error.h"
-#include "muster/runtime/values.h"
+#include "muster/runtime/detail/values.h"
 
 namespace muster::runtime {
 namespace {

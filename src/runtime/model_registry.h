@@ -6,8 +6,8 @@
 
 #include <torch/nn/module.h>
 
-#include "muster/parallel/job_rounds.h"
-#include "muster/runtime/model.h"
+#include "muster/parallel/detail/job_rounds.h"
+#include "muster/runtime/detail/model.h"
 
 namespace muster::runtime {
 

@@ -5,12 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/optim/flat_source.h"
+#include "muster/optim/detail/flat_source.h"
 
 namespace muster::runtime {
 namespace {

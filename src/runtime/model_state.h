@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/runtime/model.h"
+#include "muster/runtime/detail/model.h"
 #include "muster/tree/state.h"
 #include "sharded_tensors.h"
 
@@ -23,12 +23,12 @@ State save_weights_state(const PreparedModel& model, const std::string& path, st
 std::function<void()> prepare_weights(const PreparedModel& model, const State& weights, bool strict,
                                       const TensorReader& reader);
 
-/// Takes pairs of a tensor of the module and a whole value for it, of the same shape. The returned function copies in
+/// Takes pairs of a tensor of the module and its full value, of the same shape. The returned function copies in
 /// this rank's shard of the values, converted to the tensor's dtype.
 std::function<void()> prepare_values(const PreparedModel& model,
                                      const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs);
 
-/// This rank's held of the models' sharded parameters.
+/// This rank's shards of the models' sharded parameters.
 ShardMap shards_of(const std::vector<std::shared_ptr<PreparedModel>>& models);
 
 }  // namespace muster::runtime

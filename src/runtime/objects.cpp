@@ -1,4 +1,4 @@
-#include "muster/runtime/objects.h"
+#include "muster/runtime/detail/objects.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>

@@ -1,7 +1,7 @@
 #include "muster/runtime/options.h"
 
 #include "muster/base/error.h"
-#include "muster/runtime/presets.h"
+#include "muster/runtime/detail/presets.h"
 
 namespace muster {
 

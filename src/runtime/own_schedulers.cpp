@@ -4,7 +4,7 @@
 #include <torch/types.h>
 
 #include "muster/base/error.h"
-#include "muster/optim/composed_schedulers.h"
+#include "muster/schedule/detail/composed_schedulers.h"
 #include "session.h"
 
 namespace muster::runtime {

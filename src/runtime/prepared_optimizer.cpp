@@ -11,10 +11,10 @@
 
 #include "gradients.h"
 #include "model_state.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/base/log.h"
 #include "muster/optim/optimizer_state.h"
-#include "muster/strategy/agreement.h"
+#include "muster/strategy/detail/agreement.h"
 
 namespace muster::runtime {
 
@@ -57,7 +57,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
   return false;
 }
 
-/// State that the optimizer had before its model was cut.
+/// State that the optimizer had before its model was sharded.
 void PreparedOptimizer::cut_state(const PreparedModel& model) {
   for (const auto& shard : model.managed->shards())
     change_state(*inner_, shard.parameter, [&](const at::Tensor& whole) { return padded_shard(whole, shard); });
@@ -91,7 +91,7 @@ bool PreparedOptimizer::due_in_order(int64_t place) const {
   for (const auto& held : models_)
     if (held.place == place) return due(held);
   const auto model = setting_.registry->at(place);
-  return model && model->managed->gradient_sync() && !setting_.registry->rounds().met(place);
+  return model && model->managed->gradient_sync() && !setting_.registry->rounds().seen(place);
 }
 
 void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {

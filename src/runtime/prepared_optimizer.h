@@ -11,11 +11,11 @@
 
 #include "accumulation.h"
 #include "model_registry.h"
-#include "muster/base/trace.h"
 #include "muster/comm/communicator.h"
-#include "muster/optim/fused.h"
-#include "muster/precision/grad_scaler.h"
-#include "muster/runtime/optimizer.h"
+#include "muster/optim/detail/fused.h"
+#include "muster/precision/detail/grad_scaler.h"
+#include "muster/runtime/detail/optimizer.h"
+#include "muster/track/detail/trace.h"
 #include "muster/tree/state.h"
 #include "sharded_tensors.h"
 

@@ -1,4 +1,4 @@
-#include "muster/runtime/process_control.h"
+#include "muster/runtime/detail/process_control.h"
 
 #include <new>
 #include <string>
@@ -8,9 +8,9 @@
 #include <c10/util/Exception.h>
 
 #include "muster/base/error.h"
-#include "muster/comm/blame.h"
-#include "muster/runtime/logger.h"
-#include "muster/strategy/agreement.h"
+#include "muster/comm/detail/blame.h"
+#include "muster/runtime/detail/logger.h"
+#include "muster/strategy/detail/agreement.h"
 
 namespace muster {
 
@@ -58,7 +58,7 @@ void empty_device_cache() {
   if (at::accelerator::deviceCount() > 0) at::accelerator::emptyCache();
 }
 
-Trial settle_trial(const comm::Communicator& group, const std::exception_ptr& error) {
+Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& error) {
   // A rank that lost the others because they left the try is no cause of its own.
   bool lost = false, memory = false;
   if (error) {
@@ -74,7 +74,7 @@ Trial settle_trial(const comm::Communicator& group, const std::exception_ptr& er
   const auto full = agreement.ask(memory, comm::ReduceOp::max),
              failed = agreement.ask(error && !memory && !lost, comm::ReduceOp::max),
              left = agreement.ask(lost, comm::ReduceOp::max);
-  agreement.settle();
+  agreement.run();
   if (agreement.answer(failed) > 0) {
     if (error) std::rethrow_exception(error);
     throw UsageError(

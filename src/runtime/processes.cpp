@@ -1,12 +1,12 @@
-#include "muster/runtime/processes.h"
+#include "muster/runtime/detail/processes.h"
 
 #include <csignal>
 #include <cstdio>
 #include <numeric>
 #include <vector>
 
-#include "muster/runtime/gathering.h"
-#include "muster/strategy/agreement.h"
+#include "muster/runtime/detail/gathering.h"
+#include "muster/strategy/detail/agreement.h"
 #include "session.h"
 
 namespace muster::runtime {
@@ -55,7 +55,7 @@ int Processes::signal_received() {
   auto& flags = session_->flags();
   strategy::Agreement agreement(group(), "signal_received");
   agreement.ask(flags.signals ? flags.signals->received() : 0, comm::ReduceOp::max);
-  agreement.settle();
+  agreement.run();
   return static_cast<int>(agreement.answer(0));
 }
 

@@ -1,4 +1,4 @@
-#include "muster/runtime/profile.h"
+#include "muster/runtime/detail/profile.h"
 
 #include <unistd.h>
 
@@ -9,9 +9,9 @@
 
 #include <ATen/record_function.h>
 
-#include "muster/format/atomic_file.h"
-#include "muster/runtime/process_control.h"
-#include "muster/runtime/values.h"
+#include "muster/format/detail/atomic_file.h"
+#include "muster/runtime/detail/process_control.h"
+#include "muster/runtime/detail/values.h"
 
 namespace muster::runtime {
 namespace {
@@ -48,11 +48,11 @@ std::string host_name() {
 
 /// The main rank's machine and the moment, on its clock, at which it began.
 std::pair<std::string, int64_t> main_beginning(const comm::Communicator& group, Trace::Clock::time_point begin) {
-  const auto told =
+  const auto timed =
       group.as_library("the begin of a profile")
           .broadcast_bytes(std::to_string(Nanoseconds(begin.time_since_epoch()).count()) + " " + host_name());
-  const auto space = told.find(' ');
-  return {told.substr(space + 1), std::stoll(told.substr(0, space))};
+  const auto space = timed.find(' ');
+  return {timed.substr(space + 1), std::stoll(timed.substr(0, space))};
 }
 
 }  // namespace

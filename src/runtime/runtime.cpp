@@ -1,4 +1,4 @@
-#include "muster/runtime/runtime.h"
+#include "muster/runtime/detail/runtime.h"
 
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"

@@ -1,4 +1,4 @@
-#include "muster/runtime/saved_item.h"
+#include "muster/runtime/detail/saved_item.h"
 
 #include "model_state.h"
 #include "muster/base/error.h"

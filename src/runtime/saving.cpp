@@ -1,4 +1,4 @@
-#include "muster/runtime/saving.h"
+#include "muster/runtime/detail/saving.h"
 
 #include <algorithm>
 #include <memory>
@@ -7,12 +7,12 @@
 
 #include "all_or_none.h"
 #include "job_state.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/log.h"
-#include "muster/base/shown.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/runtime/process_control.h"
+#include "muster/runtime/detail/process_control.h"
 #include "session.h"
 
 namespace muster::runtime {
@@ -74,7 +74,7 @@ fs::path latest_of_all(const comm::Communicator& group, const fs::path& folder) 
 
 /// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes:
 /// what is wrong with one share is an error on all ranks before anything is handed out. Collective.
-Checkpoint opened_alike(const comm::Communicator& group, const fs::path& folder, const Cluster& cluster) {
+Checkpoint open_on_all_ranks(const comm::Communicator& group, const fs::path& folder, const Cluster& cluster) {
   std::optional<Checkpoint> checkpoint;
   const ReadCheckpointOptions how{
       .check = CheckpointCheck::share, .part = cluster.local_rank, .parts = cluster.local_world_size};
@@ -125,7 +125,7 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
   AtomicLoad load;
   std::vector<std::string> notes;
   const auto where = folder.empty() ? latest_of_all(group(), numbered_folder(session_->project())) : folder;
-  const auto checkpoint = opened_alike(group(), where, session_->cluster());
+  const auto checkpoint = open_on_all_ranks(group(), where, session_->cluster());
   together(group(), load, [&] {
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
@@ -163,7 +163,7 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   wait_for_save();
   AtomicLoad load;
   State rest = State::Map{};
-  const auto checkpoint = opened_alike(group(), folder, session_->cluster());
+  const auto checkpoint = open_on_all_ranks(group(), folder, session_->cluster());
   together(group(), load, [&] {
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) {

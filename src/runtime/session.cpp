@@ -1,7 +1,6 @@
 #include "session.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <exception>
@@ -14,87 +13,28 @@
 #include <torch/utils.h>
 
 #include "gradients.h"
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/base/log.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/variables.h"
 #include "muster/comm/rendezvous.h"
-#include "muster/device/device.h"
-#include "muster/device/host_memory.h"
-#include "muster/device/processor.h"
-#include "muster/device/vector_math.h"
-#include "muster/hook/half_lstm.h"
-#include "muster/launcher/devices.h"
+#include "muster/device/detail/device.h"
+#include "muster/device/detail/host_memory.h"
+#include "muster/device/detail/processor.h"
+#include "muster/device/detail/vector_math.h"
+#include "muster/hook/detail/half_lstm.h"
 #include "muster/launcher/launch.h"
-#include "muster/optim/norm.h"
-#include "muster/precision/emulation.h"
-#include "muster/runtime/process_control.h"
-#include "muster/runtime/values.h"
-#include "muster/strategy/resolve.h"
+#include "muster/optim/detail/norm.h"
+#include "muster/precision/detail/emulation.h"
+#include "muster/runtime/detail/process_control.h"
+#include "muster/runtime/detail/values.h"
+#include "resolved_options.h"
 
 namespace muster::runtime {
-namespace {
-
-/// What the launcher requests replaces the default of the program, and must not contradict what the program set.
-template <class Option, class Name>
-void apply_request(const Environment& environment, const char* variable, Option& option, const Option& fallback,
-                   Name name) {
-  const auto requested = environment.find(variable);
-  if (!requested) return;
-  const auto wanted = [&] {
-    if constexpr (requires { Option::parse(*requested); }) return Option::parse(*requested);
-    else return Option(*requested);
-  }();
-  const std::string in_code(name(option)), asked(name(wanted));
-  if (in_code != asked && in_code != std::string(name(fallback)))
-    throw ConfigError("MU171", "the program asks for '" + in_code + "' and the launcher, by the variable " + variable +
-                                   ", for '" + asked + "'; drop one of them");
-  if (in_code != asked) option = wanted;
-}
-
-/// The same for the time-out; 0 requests nothing.
-void follow_timeout(const Environment& environment, int64_t& seconds, int64_t fallback) {
-  const auto requested = environment.find(cluster::kTimeout);
-  if (!requested) return;
-  int64_t wanted = -1;
-  const auto [end, error] = std::from_chars(requested->data(), requested->data() + requested->size(), wanted);
-  if (error != std::errc() || end != requested->data() + requested->size() || wanted < 0)
-    throw ConfigError("MU021", formatted("variable {} is '{}', but a whole number of seconds is wanted",
-                                         cluster::kTimeout, *requested));
-  if (wanted == 0 || wanted == seconds) return;
-  if (seconds != fallback)
-    throw ConfigError(
-        "MU171",
-        formatted(
-            "the program asks for a time-out of {} s and the launcher, by the variable {}, for {} s; drop one of them",
-            seconds, cluster::kTimeout, wanted));
-  seconds = wanted;
-}
-
-RuntimeOptions resolve(RuntimeOptions options, const Environment& environment) {
-  const RuntimeOptions defaults;
-  const auto by_name = [](const auto& option) { return option.name(); };
-  apply_request(environment, cluster::kPrecision, options.precision, defaults.precision, by_name);
-  options.strategy = strategy::resolve_strategy(
-      options.strategy,
-      {.name = environment.find(cluster::kStrategy), .sharding = environment.find(cluster::kSharding)}, environment);
-  apply_request(environment, cluster::kAccelerator, options.accelerator, defaults.accelerator,
-                [](const std::string& s) { return s; });
-  follow_timeout(environment, options.timeout_seconds, defaults.timeout_seconds);
-  return options;
-}
-
-/// The number of ranks on this node that the program asks for; 0: as many as the launcher says.
-int processes_wanted(const RuntimeOptions& options) {
-  if (!options.devices || options.devices->text() == "auto") return 0;
-  return launcher::choose_devices({options.accelerator, options.devices->text(), device::count()}).count;
-}
-
-}  // namespace
 
 Session::Session(const RuntimeOptions& options)
-    : options_(resolve(options, Environment::of_process())), cluster_(read_cluster()), device_(c10::kCPU),
+    : options_(resolved(options, Environment::of_process())), cluster_(read_cluster()), device_(c10::kCPU),
       registry_(std::make_shared<ModelRegistry>()) {
   device_ =
       device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
@@ -119,10 +59,10 @@ void Session::connect() {
   if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
   share_cores();
   device::initialize_vector_math();
-  GroupOptions meeting;
-  meeting.rendezvous_timeout_seconds = meeting.timeout_seconds = static_cast<double>(options_.timeout_seconds);
+  GroupOptions limits;
+  limits.rendezvous_timeout_seconds = limits.timeout_seconds = static_cast<double>(options_.timeout_seconds);
   report_ = cluster::Report::open(cluster_.report_fd);
-  group_ = comm::connect(cluster_, meeting);
+  group_ = comm::connect(cluster_, limits);
   observe_collectives();
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
@@ -218,9 +158,9 @@ void Session::leave_group() noexcept {
 void Session::share_cores() {
   if (cluster_.local_world_size == 1) return;
   // LibTorch read the variable when it was loaded, which launch() may have set since.
-  const auto in_code = Environment::of_process().find("OMP_NUM_THREADS");
+  const auto threads = Environment::of_process().find("OMP_NUM_THREADS");
   // A launcher that does not say how many threads a rank may use would give each of them all cores.
-  at::set_num_threads(in_code ? std::max(1, std::atoi(in_code->c_str()))
+  at::set_num_threads(threads ? std::max(1, std::atoi(threads->c_str()))
                               : std::max(1, at::get_num_threads() / cluster_.local_world_size));
 }
 
@@ -242,7 +182,7 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
-  // Not before: what a model that is cut over ranks took when it was built should go back to the system.
+  // Not before: what a model that is sharded over ranks took when it was built should go back to the system.
   if (kept_memory_.kept) device::keep_freed_memory();
   const precision::PrecisionPolicy policy(options_.precision, managed->forward_casts());
   auto model =
@@ -380,7 +320,7 @@ void Session::clip_grad_value(const std::vector<at::Tensor>& parameters, double 
 }
 
 void Session::join_other_ranks(const std::vector<at::Tensor>& parameters) const {
-  accumulation_->settle();
+  accumulation_->count_last();
   for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.join_other_ranks(&parameters); });
 }
 
@@ -389,7 +329,7 @@ void Session::join_for_the_only_optimizer() const {
   std::vector<PreparedOptimizer*> all;
   for_each_optimizer([&](PreparedOptimizer& optimizer) { all.push_back(&optimizer); });
   if (all.size() != 1) return;
-  accumulation_->settle();
+  accumulation_->count_last();
   all.front()->join_other_ranks();
 }
 
@@ -435,7 +375,7 @@ void Session::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& 
 }
 
 std::string Session::plan() const {
-  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; in_code by {}\n", cluster_.world_size,
+  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; told by {}\n", cluster_.world_size,
                                cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
   text += formatted("device: {}; backend: {}\n", device_.str(), group_.backend());
   text += formatted("precision: {}\n", options_.precision.name());
@@ -445,13 +385,15 @@ std::string Session::plan() const {
   return text;
 }
 
-std::shared_ptr<PreparedModel> prepare_model(Session& parts, std::shared_ptr<torch::nn::Module> module) {
-  return parts.prepare_model(std::move(module));
+std::shared_ptr<PreparedModel> prepare_model(Session& session, std::shared_ptr<torch::nn::Module> module) {
+  return session.prepare_model(std::move(module));
 }
-Optimizer prepare_optimizer(Session& parts, std::shared_ptr<torch::optim::Optimizer> optimizer) {
-  return parts.prepare_optimizer(std::move(optimizer));
+Optimizer prepare_optimizer(Session& session, std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  return session.prepare_optimizer(std::move(optimizer));
 }
-data::ShardSpec prepare_loader(Session& parts, const data::LoaderState& loader) { return parts.prepare_loader(loader); }
-void keep_loader(Session& parts, const std::shared_ptr<data::LoaderState>& loader) { parts.keep_loader(loader); }
+data::ShardSpec prepare_loader(Session& session, const data::LoaderState& loader) {
+  return session.prepare_loader(loader);
+}
+void keep_loader(Session& session, const std::shared_ptr<data::LoaderState>& loader) { session.keep_loader(loader); }
 
 }  // namespace muster::runtime

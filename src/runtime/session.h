@@ -12,24 +12,24 @@
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include "accumulation.h"
-#include "alike_generators.h"
+#include "generator_check.h"
 #include "job_state.h"
 #include "loaders_in_use.h"
 #include "model_registry.h"
-#include "muster/base/signals.h"
-#include "muster/base/trace.h"
+#include "muster/base/detail/signals.h"
 #include "muster/cluster/cluster.h"
-#include "muster/cluster/report.h"
+#include "muster/cluster/detail/report.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/loader.h"
-#include "muster/device/host_memory.h"
-#include "muster/optim/scheduler.h"
+#include "muster/device/detail/host_memory.h"
 #include "muster/runtime/callback.h"
+#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/optimizer.h"
 #include "muster/runtime/metrics.h"
-#include "muster/runtime/model.h"
-#include "muster/runtime/optimizer.h"
 #include "muster/runtime/options.h"
-#include "muster/strategy/strategy.h"
+#include "muster/schedule/detail/scheduler.h"
+#include "muster/strategy/detail/strategy.h"
+#include "muster/track/detail/trace.h"
 #include "prepared_optimizer.h"
 #include "saves.h"
 
@@ -41,7 +41,7 @@ struct Flags {
   bool trigger = false;
 };
 
-/// The parts that a Runtime owns.
+/// What a Runtime owns.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   explicit Session(const RuntimeOptions& options);
@@ -128,7 +128,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<uint64_t> seed_;
-  std::optional<AlikeGenerators> generators_;  // from connect() on; empty if they are synchronised on purpose
+  std::optional<GeneratorCheck> generators_;  // from connect() on; empty if they are synchronised on purpose
   device::KeptMemory kept_memory_;
   std::vector<std::string> notes_;  // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();

@@ -73,7 +73,7 @@ State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters
                           const std::string& path, std::vector<TensorShard>& shards) {
   each_elementwise(
       inner, parameters, held, [&](const std::string& name, State& value, const parallel::ParameterShard* shard) {
-        // Flat held are padded; what lies behind the parameter's end is nobody's.
+        // Flat shards are padded; what lies behind the parameter's end is nobody's.
         if (shard)
           value = add_shard(path + "/" + name, *shard, value.tensor().narrow(0, 0, shard->local.numel()), shards);
       });

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/parallel/managed_model.h"
+#include "muster/parallel/detail/managed_model.h"
+#include "muster/shard/detail/tensor_shard.h"
 #include "muster/tree/state.h"
 
 /// Sharded tensors in saved states. In the place of such a tensor a state has {"sliced": name, "order": dims}. `name`
@@ -43,7 +44,7 @@ class TensorReader {
 /// shard::select(), padded with zeros.
 at::Tensor padded_shard(const at::Tensor& whole, const parallel::ParameterShard& shard);
 
-/// The optimizer's state, with the entries of add_shard() in place of its flat held. `path`: the beginning of the
+/// The optimizer's state, with the entries of add_shard() in place of its flat shards. `path`: the beginning of the
 /// shards' names.
 State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
                           const std::string& path, std::vector<TensorShard>& shards);

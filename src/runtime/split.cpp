@@ -1,4 +1,4 @@
-#include "muster/runtime/split.h"
+#include "muster/runtime/detail/split.h"
 
 #include <algorithm>
 #include <string>
@@ -24,11 +24,11 @@ at::Tensor split_tensor(const at::Tensor& tensor, const SplitPart& part) {
   return at::cat({own, tensor.narrow(0, tensor.size(0) - 1, 1).expand(shape)});
 }
 
-void meet_length(std::optional<int64_t>& met, int64_t length) {
-  if (met && *met != length)
-    throw UsageError("MU184", "split_between_processes was given lists of " + std::to_string(*met) + " and of " +
+void check_length(std::optional<int64_t>& known, int64_t length) {
+  if (known && *known != length)
+    throw UsageError("MU184", "split_between_processes was given lists of " + std::to_string(*known) + " and of " +
                                   std::to_string(length) + " elements; what is split together must be equally long");
-  met = length;
+  known = length;
 }
 
 }  // namespace muster::runtime

@@ -1,10 +1,10 @@
-#include "muster/runtime/torch_save.h"
+#include "muster/runtime/detail/torch_save.h"
 
-#include "muster/hook/require_values.h"
+#include "muster/hook/detail/require_values.h"
 
 namespace muster::runtime {
 
-void settle_for_archive(const torch::nn::Module& module) {
+void prepare_for_archive(const torch::nn::Module& module) {
   for (const auto& parameter : module.parameters()) hook::require_values(parameter, "torch::save");
 }
 

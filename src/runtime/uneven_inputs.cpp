@@ -3,8 +3,8 @@
 
 #include <c10/util/ScopeExit.h>
 
-#include "muster/parallel/join.h"
-#include "muster/runtime/objects.h"
+#include "muster/parallel/detail/join.h"
+#include "muster/runtime/detail/objects.h"
 #include "session.h"
 #include "sharded_tensors.h"
 
@@ -20,7 +20,7 @@ void Session::broadcast_training_states(int rank) {
   for_each_optimizer([&](PreparedOptimizer& optimizer) {
     std::vector<TensorShard> cut;
     const auto mine = optimizer.save_state("", cut);
-    // One of a model that is cut over ranks was not stepped here.
+    // One of a model that is sharded over ranks was not stepped here.
     if (cut.empty()) follow(mine, [&](const State& state) { optimizer.prepare_load(state, TensorReader(nullptr))(); });
   });
   for (const auto& scheduler : saves_.schedulers())
@@ -42,7 +42,7 @@ void Session::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedMo
   });
   const auto batches = [&] {
     f();
-    accumulation_->settle();  // of a window that only others go on with
+    accumulation_->count_last();  // of a window that only others go on with
   };
   parallel::join_uneven_inputs(group_, models, batches,
                                {.divide_by_initial_world_size = options.divide_by_initial_world_size},

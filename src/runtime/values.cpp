@@ -1,4 +1,4 @@
-#include "muster/runtime/values.h"
+#include "muster/runtime/detail/values.h"
 
 #include <algorithm>
 #include <limits>

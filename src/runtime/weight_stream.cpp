@@ -62,12 +62,12 @@ at::Tensor WeightStream::value_of(const at::Tensor& tensor) const {
   return at::cat(pieces(found->second)).as_strided(parameter.sizes(), parameter.strides());
 }
 
-void WeightStream::hand_over() {
+void WeightStream::send_shards() {
   for (auto next = agree(kNoMore); next != kNoMore; next = agree(kNoMore)) pieces(static_cast<size_t>(next));
 }
 
 void WeightStream::run(const std::function<void(const NamedTensors&, const ValueOf&)>& write) {
-  if (group_.rank() != 0) return hand_over();
+  if (group_.rank() != 0) return send_shards();
   try {
     write(tensors_, [this](const at::Tensor& tensor) { return value_of(tensor); });
   } catch (...) {

@@ -6,7 +6,7 @@
 
 #include "muster/checkpoint/weights.h"
 #include "muster/comm/communicator.h"
-#include "muster/runtime/model.h"
+#include "muster/runtime/detail/model.h"
 
 namespace muster::runtime {
 
@@ -16,12 +16,12 @@ class WeightStream {
   WeightStream(const PreparedModel& model, comm::Communicator group);
 
   /// Calls `write` on the main rank, with all tensors and the function that returns their values; meanwhile the other
-  /// ranks send their parts.
+  /// ranks send their shards.
   /// Collective.
   void run(const std::function<void(const NamedTensors&, const ValueOf&)>& write);
 
  private:
-  void hand_over();
+  void send_shards();
   std::vector<at::Tensor> pieces(size_t i) const;
   at::Tensor value_of(const at::Tensor& tensor) const;
   int64_t agree(int64_t next) const;

@@ -1,4 +1,4 @@
-#include "muster/shard/device_mesh.h"
+#include "muster/shard/detail/device_mesh.h"
 
 #include <algorithm>
 #include <functional>

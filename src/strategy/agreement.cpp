@@ -1,4 +1,4 @@
-#include "muster/strategy/agreement.h"
+#include "muster/strategy/detail/agreement.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,7 +13,7 @@ std::size_t Agreement::ask(double mine, comm::ReduceOp op) {
   return mine_.size() - 1;
 }
 
-void Agreement::settle() {
+void Agreement::run() {
   answers_ = mine_;
   if (group_.size() == 1) return;
   const auto all = group_.all_gather(at::tensor(mine_, at::kDouble));
@@ -34,7 +34,7 @@ void Agreement::settle() {
 bool any_rank(const comm::Communicator& group, std::string label, bool mine) {
   Agreement agreement(group, std::move(label));
   agreement.ask(mine, comm::ReduceOp::max);
-  agreement.settle();
+  agreement.run();
   return agreement.answer(0) > 0;
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "muster/base/error.h"
-#include "muster/strategy/resolve.h"
+#include "muster/strategy/detail/resolve.h"
 #include "strategy/names.h"
 #include "strategy/sharded_fields.h"
 

@@ -1,10 +1,10 @@
-#include "muster/strategy/resolve.h"
+#include "muster/strategy/detail/resolve.h"
 
 #include <algorithm>
 #include <string>
 
 #include "muster/base/error.h"
-#include "muster/strategy/launch_check.h"
+#include "muster/strategy/detail/launch_check.h"
 #include "strategy/sharded_fields.h"
 
 namespace muster::strategy {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "muster/strategy/resolve.h"
+#include "muster/strategy/detail/resolve.h"
 
 namespace muster {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/base/options.h"
+#include "muster/base/detail/options.h"
 #include "muster/parallel/sharded_options.h"
 
 namespace muster::strategy {

@@ -1,10 +1,10 @@
-#include "muster/strategy/strategy.h"
+#include "muster/strategy/detail/strategy.h"
 
 #include "muster/base/error.h"
-#include "muster/parallel/reducer.h"
-#include "muster/parallel/sharded_model.h"
-#include "muster/parallel/single.h"
-#include "muster/shard/device_mesh.h"
+#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/sharded_model.h"
+#include "muster/parallel/detail/single.h"
+#include "muster/shard/detail/device_mesh.h"
 
 namespace muster {
 
@@ -58,7 +58,7 @@ class FsdpStrategy final : public TrainingStrategy {
   int group_size_;
 };
 
-/// Over how many ranks parameters are cut.
+/// Over how many ranks parameters are sharded.
 int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
   const int size = options.shard_group_size == 0    ? world_size
                    : options.shard_group_size == -1 ? ranks_per_node

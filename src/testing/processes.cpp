@@ -17,7 +17,7 @@
 #include <iostream>
 #include <string_view>
 
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/base/temporary_folder.h"

@@ -3,7 +3,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/thread_world.h"
+#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/world.h"
 
 namespace muster::testing {

@@ -1,4 +1,4 @@
-#include "muster/tree/move.h"
+#include "muster/tree/detail/move.h"
 
 #include <ATen/ops/to.h>
 

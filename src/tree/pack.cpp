@@ -1,4 +1,4 @@
-#include "muster/tree/pack.h"
+#include "muster/tree/detail/pack.h"
 
 #include <cstring>
 

@@ -19,7 +19,7 @@ std::string describe(at::IntArrayRef sizes, at::ScalarType dtype) {
   return text.str();
 }
 
-void lay_out(at::Tensor& batch, at::IntArrayRef row, at::TensorOptions options, const StackPlace& place) {
+void allocate(at::Tensor& batch, at::IntArrayRef row, at::TensorOptions options, const StackPlace& place) {
   c10::SmallVector<int64_t, 8> sizes{place.count};
   sizes.append(row.begin(), row.end());
   ensure_tensor(batch, sizes, options.pinned_memory(place.pinned && options.device().is_cpu()));
@@ -37,7 +37,7 @@ void check_row(const at::Tensor& batch, const at::Tensor& sample, const StackPla
 
 template <class T>
 void stack_value(at::Tensor& batch, T value, at::ScalarType dtype, const StackPlace& place) {
-  if (place.index == 0) lay_out(batch, {}, at::TensorOptions(dtype), place);
+  if (place.index == 0) allocate(batch, {}, at::TensorOptions(dtype), place);
   static_cast<T*>(batch.mutable_data_ptr())[place.index] = value;
 }
 
@@ -60,7 +60,7 @@ void stack_tensor(at::Tensor& batch, const at::Tensor& sample, const StackPlace&
   if (sample.layout() != at::kStrided)
     throw_uneven("sparse tensors cannot be stacked; give the dataset get_batch(indices, batch)", place);
   if (place.index == 0)
-    lay_out(batch, sample.sizes(), at::TensorOptions(sample.scalar_type()).device(sample.device()), place);
+    allocate(batch, sample.sizes(), at::TensorOptions(sample.scalar_type()).device(sample.device()), place);
   else check_row(batch, sample, place);
   if (!is_plain(sample)) {
     const at::NoGradGuard no_grad;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/shown.h"
 
 namespace muster {
 namespace {

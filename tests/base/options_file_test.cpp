@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "muster/base/detail/options.h"
 #include "muster/base/error.h"
-#include "muster/base/options.h"
 
 namespace muster::options {
 namespace {

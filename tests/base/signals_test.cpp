@@ -1,4 +1,4 @@
-#include "muster/base/signals.h"
+#include "muster/base/detail/signals.h"
 
 #include <unistd.h>
 

@@ -4,8 +4,8 @@
 #include "format/checks.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/python.h"
-#include "muster/format/convert.h"
-#include "muster/format/stored_content.h"
+#include "muster/format/detail/convert.h"
+#include "muster/format/detail/stored_content.h"
 
 namespace muster {
 namespace {

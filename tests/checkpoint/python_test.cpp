@@ -4,9 +4,9 @@
 #include <torch/torch.h>
 
 #include "format/checks.h"
-#include "muster/base/log.h"
+#include "muster/base/detail/log.h"
 #include "muster/checkpoint/state_dict.h"
-#include "muster/format/scalar_type.h"
+#include "muster/format/detail/scalar_type.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {

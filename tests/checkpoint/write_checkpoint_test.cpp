@@ -5,7 +5,7 @@
 
 #include "checkpoint/checkpoint_cases.h"
 #include "format/checks.h"
-#include "muster/format/atomic_folder.h"
+#include "muster/format/detail/atomic_folder.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

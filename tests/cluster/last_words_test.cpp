@@ -1,4 +1,4 @@
-#include "muster/cluster/last_words.h"
+#include "muster/cluster/detail/last_words.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

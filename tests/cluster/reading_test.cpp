@@ -20,7 +20,7 @@ TEST(Reading, NumbersAreWholeAndInRange) {
 TEST(Reading, FilesAreNamedByTheJobWithoutSurprises) {
   Cluster cluster;
   cluster.job = "../a b@1";
-  meet_in_file(cluster);
+  use_file_rendezvous(cluster);
   EXPECT_EQ(cluster.store_path, ".._a_b_1.store");
   EXPECT_EQ(cluster.rendezvous, RendezvousKind::file);
 }

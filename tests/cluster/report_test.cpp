@@ -1,4 +1,4 @@
-#include "muster/cluster/report.h"
+#include "muster/cluster/detail/report.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "muster/cluster/secret.h"
+#include "muster/cluster/detail/secret.h"
 
 #include <sys/stat.h>
 

@@ -8,8 +8,8 @@
 
 #include "comm/samples.h"
 #include "muster/base/error.h"
-#include "muster/comm/hearsay.h"
-#include "muster/comm/thread_world.h"
+#include "muster/comm/detail/piggyback.h"
+#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
@@ -175,19 +175,19 @@ TEST(Group, WordsTravelWithOperationsAndAreNotCompared) {
   testing::run_threads(3, 9, [](const Communicator& comm) {
     const auto rank = static_cast<uint64_t>(comm.rank());
     comm.barrier();
-    EXPECT_EQ(heard(comm), (std::vector<uint64_t>{0, 0, 0}));
-    if (rank != 1) say(comm, 10 + rank);
+    EXPECT_EQ(attached_words(comm), (std::vector<uint64_t>{0, 0, 0}));
+    if (rank != 1) attach_word(comm, 10 + rank);
     at::Tensor large = at::ones({50'000});
     auto work = comm.start_all_reduce(large);
     // Too late for what was started before.
-    say(comm, 20 + rank);
+    attach_word(comm, 20 + rank);
     work.wait();
-    EXPECT_EQ(heard(comm), rank == 1 ? (std::vector<uint64_t>{0, 0, 0}) : (std::vector<uint64_t>{10, 0, 12}));
+    EXPECT_EQ(attached_words(comm), rank == 1 ? (std::vector<uint64_t>{0, 0, 0}) : (std::vector<uint64_t>{10, 0, 12}));
     comm.as_library("anything").barrier();
-    EXPECT_EQ(heard(comm), (std::vector<uint64_t>{20, 21, 22}));
-    say(comm, 0);
+    EXPECT_EQ(attached_words(comm), (std::vector<uint64_t>{20, 21, 22}));
+    attach_word(comm, 0);
     comm.barrier();
-    EXPECT_EQ(heard(comm), (std::vector<uint64_t>{20, 21, 22}));
+    EXPECT_EQ(attached_words(comm), (std::vector<uint64_t>{20, 21, 22}));
   });
 }
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
-#include "muster/comm/thread_world.h"
+#include "muster/comm/detail/thread_world.h"
 #include "muster/testing/gtest.h"
 
 namespace muster::comm {

@@ -19,11 +19,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
-#include "muster/cluster/report.h"
-#include "muster/comm/blame.h"
+#include "muster/cluster/detail/report.h"
+#include "muster/comm/detail/blame.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/cluster/listening_socket.h"
-#include "muster/cluster/variables.h"
+#include "muster/cluster/detail/listening_socket.h"
+#include "muster/cluster/detail/variables.h"
 #include "muster/testing/gtest.h"
 
 namespace muster::comm {

@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/gloo_transport.h"
-#include "muster/cluster/listening_socket.h"
+#include "muster/cluster/detail/listening_socket.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"

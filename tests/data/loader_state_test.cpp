@@ -1,4 +1,4 @@
-#include "muster/data/loader_state.h"
+#include "muster/data/detail/loader_state.h"
 
 #include <gtest/gtest.h>
 

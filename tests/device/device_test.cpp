@@ -1,4 +1,4 @@
-#include "muster/device/device.h"
+#include "muster/device/detail/device.h"
 
 #include <algorithm>
 

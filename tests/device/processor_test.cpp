@@ -1,4 +1,4 @@
-#include "muster/device/processor.h"
+#include "muster/device/detail/processor.h"
 
 #include <fstream>
 #include <set>

@@ -113,8 +113,16 @@ def decisions_have_one_number_each(root):
             seen[number[1]] = path.name
 
 
+def few_words_are_our_own(root):
+    """Whoever knows the field should need no dictionary."""
+    rows = re.findall(r"^\| (?!word \|)\w.*\|$", (root / "docs/concepts/words.md").read_text(), re.MULTILINE)
+    if not 0 < len(rows) <= 10:
+        yield f"docs/concepts/words.md has {len(rows)} words; at most 10 may be our own"
+
+
 RULES = [found_something, every_error_has_a_page, every_page_has_its_error, pages_have_their_form, every_error_is_provoked, links_lead_somewhere,
-         quoted_code_is_run, named_errors_exist, readme_is_compiled, decisions_have_one_number_each]
+         quoted_code_is_run, named_errors_exist, readme_is_compiled, decisions_have_one_number_each,
+         few_words_are_our_own]
 
 GOOD = {
     "src/base/a.cpp": 'void f() { throw Error("MU001", "x"); }  // "MU009"\n',
@@ -125,6 +133,7 @@ GOOD = {
     "README.md": "`[&](auto& x)`, [page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n```cpp\nint main() {}\n```\n",
     "examples/readme/main.cpp": "int main() {}\n",
     "docs/decisions/0007-seven.md": "# 7. Seven\n",
+    "docs/concepts/words.md": "# Words\n| word | meaning |\n|---|---|\n| room | a folder |\n",
 }
 BROKEN = {
     found_something: [{"src/base/a.cpp": "int x;\n"}, {"docs/errors/MU001.md": None}],
@@ -139,6 +148,8 @@ BROKEN = {
     named_errors_exist: [{"docs/howto/other.md": "see MU002\n"}, {"include/muster/base/a.h": "/// Throws: MU002\n"}],
     decisions_have_one_number_each: [{"docs/decisions/0007-other.md": "# 7. Other\n"}, {"docs/decisions/0008-eight.md": "# 7. Eight\n"},
                                      {"docs/decisions/0009-nine.md": "# Nine\n"}],
+    few_words_are_our_own: [{"docs/concepts/words.md": "# Words\n"},
+                            {"docs/concepts/words.md": "# Words\n" + "".join(f"| word{i} | x |\n" for i in range(11))}],
     readme_is_compiled: [{"examples/readme/main.cpp": "int main() { return 1; }\n"}],
 }
 

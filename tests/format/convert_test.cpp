@@ -1,4 +1,4 @@
-#include "muster/format/convert.h"
+#include "muster/format/detail/convert.h"
 
 #include <cstring>
 
@@ -7,7 +7,7 @@
 
 #include "checks.h"
 #include "muster/base/error.h"
-#include "muster/format/stored_content.h"
+#include "muster/format/detail/stored_content.h"
 #include "python_values.h"
 
 namespace muster::format {

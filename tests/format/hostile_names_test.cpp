@@ -4,13 +4,13 @@
 
 #include "checks.h"
 #include "muster/base/error.h"
-#include "muster/format/convert.h"
-#include "muster/format/manifest.h"
-#include "muster/format/python_file.h"
-#include "muster/format/safetensors.h"
-#include "muster/format/stored_content.h"
-#include "muster/format/weight_index.h"
-#include "muster/format/zip.h"
+#include "muster/format/detail/convert.h"
+#include "muster/format/detail/manifest.h"
+#include "muster/format/detail/python_file.h"
+#include "muster/format/detail/safetensors.h"
+#include "muster/format/detail/stored_content.h"
+#include "muster/format/detail/weight_index.h"
+#include "muster/format/detail/zip.h"
 
 namespace muster::format {
 namespace {

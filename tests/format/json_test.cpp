@@ -1,4 +1,4 @@
-#include "muster/format/json.h"
+#include "muster/format/detail/json.h"
 
 #include <cstring>
 #include <random>

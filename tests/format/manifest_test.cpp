@@ -1,11 +1,11 @@
-#include "muster/format/manifest.h"
+#include "muster/format/detail/manifest.h"
 
 #include <random>
 
 #include <gtest/gtest.h>
 
 #include "checks.h"
-#include "muster/format/checksum.h"
+#include "muster/format/detail/checksum.h"
 
 namespace muster::format {
 namespace {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "checks.h"
-#include "format/pickle_graph.h"
+#include "format/python/pickle_graph.h"
 #include "muster/base/error.h"
 
 namespace muster::format {

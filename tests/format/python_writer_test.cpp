@@ -2,8 +2,8 @@
 
 #include "checks.h"
 #include "muster/base/error.h"
-#include "muster/format/python_file.h"
-#include "muster/format/zip.h"
+#include "muster/format/detail/python_file.h"
+#include "muster/format/detail/zip.h"
 #include "python_values.h"
 
 namespace muster::format {

@@ -1,4 +1,4 @@
-#include "muster/format/scalar_type.h"
+#include "muster/format/detail/scalar_type.h"
 
 #include <gtest/gtest.h>
 

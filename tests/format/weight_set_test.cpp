@@ -1,4 +1,4 @@
-#include "muster/format/weight_set.h"
+#include "muster/format/detail/weight_set.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "muster/format/zip.h"
+#include "muster/format/detail/zip.h"
 
 #include <algorithm>
 #include <random>

@@ -7,9 +7,9 @@
 
 #include "fuzz.h"
 #include "muster/base/error.h"
-#include "muster/format/checksum.h"
-#include "muster/format/json.h"
-#include "muster/format/manifest.h"
+#include "muster/format/detail/checksum.h"
+#include "muster/format/detail/json.h"
+#include "muster/format/detail/manifest.h"
 
 namespace {
 

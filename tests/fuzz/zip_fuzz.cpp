@@ -1,5 +1,5 @@
 #include "fuzz.h"
-#include "muster/format/zip.h"
+#include "muster/format/detail/zip.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return muster::fuzz::read(data, size, [](std::string_view bytes) {

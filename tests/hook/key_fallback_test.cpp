@@ -1,4 +1,4 @@
-#include "muster/hook/key_fallback.h"
+#include "muster/hook/detail/key_fallback.h"
 
 #include <cstdlib>
 #include <string>

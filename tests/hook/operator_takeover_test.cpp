@@ -1,11 +1,11 @@
-#include "muster/hook/operator_takeover.h"
+#include "muster/hook/detail/operator_takeover.h"
 
 #include <string>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/hook/key_fallback.h"
+#include "muster/hook/detail/key_fallback.h"
 
 namespace muster::hook {
 namespace {

@@ -82,12 +82,28 @@ def main(root, build, compiler, flags=""):
         else:
             raise Failed("a component that does not exist was found")
 
+    def other_libtorch():
+        """A LibTorch of another minor version is refused while the project is configured."""
+        torch = scratch / "torch"
+        version = torch / "include" / "torch" / "headeronly" / "version.h"
+        version.parent.mkdir(parents=True)
+        version.write_text("#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n")
+        try:
+            run("cmake", "-S", here / "whole", "-B", scratch / "other", "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}", installed,
+                f"-DLibTorch_ROOT={torch}")
+        except Failed as failure:
+            said = " ".join(str(failure).split())  # CMake breaks lines
+            if "this Muster was built with LibTorch" not in said or "has 2.11.0" not in said:
+                raise
+        else:
+            raise Failed("a LibTorch of another minor version was accepted")
+
     def subdirectory():
         build_project(here / "subdirectory", scratch / "subdirectory", compiler, flags, f"-DMUSTER_SOURCE={root}", "-DMUSTER_PRECOMPILE=OFF")
         launch_ran(scratch / "subdirectory")
 
     passed, problems = 0, []
-    for case in (install, command_line, launch, whole, unknown_component, subdirectory):
+    for case in (install, command_line, launch, whole, unknown_component, other_libtorch, subdirectory):
         try:
             case()
             passed += 1

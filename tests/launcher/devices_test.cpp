@@ -1,4 +1,4 @@
-#include "muster/launcher/devices.h"
+#include "muster/launcher/detail/devices.h"
 
 #include <filesystem>
 #include <fstream>

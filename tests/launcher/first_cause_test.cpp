@@ -8,21 +8,21 @@ namespace {
 using Kind = FirstCause::Kind;
 using std::chrono::milliseconds;
 
-SeenRank runs(int rank) { return {.end = {}, .rank = rank, .told = {}}; }
-SeenRank ended(int rank, int code, int signal = 0) { return {.end = End{code, signal}, .rank = rank, .told = {}}; }
+SeenRank runs(int rank) { return {.end = {}, .rank = rank, .reported = {}}; }
+SeenRank ended(int rank, int code, int signal = 0) { return {.end = End{code, signal}, .rank = rank, .reported = {}}; }
 SeenRank lost(SeenRank rank, int other, std::int64_t at = 1, std::string reason = "MU052: lost it") {
-  rank.told.lost_at = at;
-  rank.told.lost_rank = other;
-  rank.told.reason = std::move(reason);
+  rank.reported.lost_at = at;
+  rank.reported.lost_rank = other;
+  rank.reported.reason = std::move(reason);
   return rank;
 }
 SeenRank by_exception(SeenRank rank) {
-  rank.told.left_by_exception = true;
+  rank.reported.left_by_exception = true;
   return rank;
 }
 
 /// "failed 1", "silent 1 by 0", or "nothing".
-std::string verdict(const std::vector<SeenRank>& ranks, Waited waited = Waited::not_yet) {
+std::string verdict(const std::vector<SeenRank>& ranks, WaitedFor waited = WaitedFor::nothing) {
   const auto cause = judge(ranks, waited);
   if (!cause) return "nothing";
   const char* names[] = {"failed", "elsewhere", "left", "abandoned", "silent"};
@@ -37,7 +37,7 @@ TEST(FirstCause, ACrashCountsBeforeACodeAndACodeBeforeAnAbort) {
   EXPECT_EQ(verdict({abort, code, runs(2)}), "failed 1, code 3");
   EXPECT_EQ(verdict({abort, runs(1), runs(2)}), "failed 0, code 134");
   EXPECT_EQ(verdict({runs(0), ended(2, 3), ended(1, 3)}), "failed 1, code 3");
-  EXPECT_EQ(verdict({ended(0, 0), runs(1)}, Waited::for_an_end), "nothing");
+  EXPECT_EQ(verdict({ended(0, 0), runs(1)}, WaitedFor::end), "nothing");
 }
 
 TEST(FirstCause, AnEchoWaitsForWhatBecameOfTheRankThatItLost) {
@@ -47,13 +47,13 @@ TEST(FirstCause, AnEchoWaitsForWhatBecameOfTheRankThatItLost) {
   // Through one that has not ended yet, whatever it waits for.
   EXPECT_EQ(verdict({lost(ended(0, 1), 1), lost(runs(1), 2), runs(2)}), "nothing");
   EXPECT_EQ(verdict({lost(ended(0, 1), 1), lost(runs(1), 2), ended(2, 5)}), "failed 2, code 5");
-  EXPECT_EQ(verdict({lost(ended(0, 1), 1), lost(runs(1), 2), runs(2)}, Waited::for_an_end), "silent 2 by 1, code 1");
-  EXPECT_EQ(verdict({lost(ended(0, 1), 1), runs(1)}, Waited::for_an_end), "silent 1 by 0, code 1");
-  EXPECT_EQ(verdict({lost(ended(0, 1), 1), by_exception(runs(1))}, Waited::for_an_end), "abandoned 1 by 0, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1), lost(runs(1), 2), runs(2)}, WaitedFor::end), "silent 2 by 1, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1), runs(1)}, WaitedFor::end), "silent 1 by 0, code 1");
+  EXPECT_EQ(verdict({lost(ended(0, 1), 1), by_exception(runs(1))}, WaitedFor::end), "abandoned 1 by 0, code 1");
 }
 
 TEST(FirstCause, ARankThatClosesItsConnectionsHasLongerToEnd) {
-  const auto answer = Waited::for_an_answer;
+  const auto answer = WaitedFor::answer;
   for (const char* reason : {"MU052: lost it", "MU053: it ended the group"}) {
     EXPECT_EQ(verdict({lost(ended(0, 1), 1, 1, reason), runs(1)}, answer), "nothing");
     EXPECT_EQ(verdict({lost(ended(0, 1), 1, 1, reason), ended(1, 0)}, answer), "left 1 by 0, code 1");
@@ -79,7 +79,7 @@ TEST(FirstCause, OfRanksThatLostEachOtherTheFirstToWaitInVainIsRight) {
 TEST(FirstCause, ARankOfAnotherNodeIsLeftToThatNodesLauncher) {
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), lost(runs(3), 2)}), "elsewhere 2 by 0, code 1");
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), ended(3, 4)}), "failed 3, code 4");
-  const auto cause = judge({lost(ended(2, 1), 0)}, Waited::not_yet);
+  const auto cause = judge({lost(ended(2, 1), 0)}, WaitedFor::nothing);
   EXPECT_EQ(
       describe(*cause, {2, 2}, nullptr)[0],
       "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0: the first "
@@ -90,7 +90,7 @@ TEST(FirstCause, AnErrorThatNobodyCaughtIsToldOnce) {
   auto zero = ended(0, 79), one = ended(1, 79), two = ended(2, 79);
   zero.last_words = two.last_words = "MU170: unknown";
   one.last_words = "MU101: other\nline";
-  auto cause = *judge({zero, one, two}, Waited::not_yet);
+  auto cause = *judge({zero, one, two}, WaitedFor::nothing);
   std::deque<std::string> none;
   EXPECT_EQ(describe(cause, {}, &none),
             (std::vector<std::string>{"muster: MU035: rank 0 exited with code 79 (an error that nobody caught) after "
@@ -105,7 +105,7 @@ TEST(FirstCause, AnErrorThatNobodyCaughtIsToldOnce) {
 
 TEST(FirstCause, IsToldInPlainWords) {
   std::deque<std::string> last{"one", "two"};
-  auto code = *judge({ended(1, 3)}, Waited::not_yet), crash = *judge({ended(4, 0, SIGSEGV)}, Waited::not_yet);
+  auto code = *judge({ended(1, 3)}, WaitedFor::nothing), crash = *judge({ended(4, 0, SIGSEGV)}, WaitedFor::nothing);
   code.after = milliseconds(1240);
   auto lines = describe(code, {}, &last);
   ASSERT_EQ(lines.size(), 3u);
@@ -125,9 +125,9 @@ TEST(FirstCause, IsToldInPlainWords) {
 
 TEST(FirstCause, DifferentNumbersOfStepsAreCalledThat) {
   auto zero = ended(0, 0), one = lost(ended(1, 0, SIGABRT), 0);
-  zero.told.steps = 5;
-  one.told.steps = 8;
-  const auto lines = describe(*judge({zero, one}, Waited::not_yet), {}, nullptr);
+  zero.reported.steps = 5;
+  one.reported.steps = 8;
+  const auto lines = describe(*judge({zero, one}, WaitedFor::nothing), {}, nullptr);
   EXPECT_EQ(lines[0],
             "muster: MU038: rank 0 left main normally after 5 steps while rank 1 was in step 9: ranks made different "
             "numbers of steps; use "

@@ -1,4 +1,4 @@
-#include "muster/launcher/option_tables.h"
+#include "muster/launcher/detail/option_tables.h"
 
 #include <fstream>
 #include <sstream>

@@ -1,4 +1,4 @@
-#include "muster/launcher/run.h"
+#include "muster/launcher/detail/run.h"
 
 #include <csignal>
 #include <memory>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "launcher/process.h"
-#include "muster/cluster/listening_socket.h"
+#include "muster/cluster/detail/listening_socket.h"
 
 namespace muster::launcher::testing {
 namespace {

@@ -8,7 +8,7 @@
 #include <torch/torch.h>
 
 #include "muster/optim/optimizer_state.h"
-#include "muster/optim/schedulers.h"
+#include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {

@@ -1,80 +1,28 @@
-#include "muster/optim/fused.h"
+#include "muster/optim/detail/fused.h"
 
-#include <functional>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
-#include "muster/base/error.h"
-#include "muster/optim/elementwise.h"
-#include "muster/testing/thrown.h"
 #include "optim/models.h"
+#include "optim/rule_cases.h"
 
 namespace muster::optim {
 namespace {
 
 namespace lib = torch::optim;
 using testing::copies;
+using testing::every_rule;
+using testing::Groups;
 using testing::largest_difference;
+using testing::Maker;
 using testing::odd_parameters;
 using testing::set_gradients;
-
-using Groups = std::vector<lib::OptimizerParamGroup>;
-using Maker = std::function<std::unique_ptr<lib::Optimizer>(Groups)>;
-
-struct RuleCase {
-  std::string name;
-  Maker make;
-};
-
-/// An optimizer of one's own: Lion with decoupled weight decay.
-struct Lion : ElementwiseOptimizer {
-  Lion(Groups groups, double lr)
-      : ElementwiseOptimizer(std::move(groups), {{"lr", lr}, {"beta", 0.9}, {"weight_decay", 0.02}}, {"exp_avg"}) {}
-  void update(const ElementwiseOptions& options, const ElementwiseUpdate& u) override {
-    u.value.mul_(1 - options.at("lr") * options.at("weight_decay"));
-    u.value.sub_((u.states[0] * 0.9 + u.gradient * 0.1).sign_(), options.at("lr"));
-    u.states[0].mul_(options.at("beta")).add_(u.gradient, 1 - options.at("beta"));
-  }
-};
-
-std::vector<RuleCase> every_rule() {
-  return {
-      {"sgd", [](Groups g) { return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).weight_decay(0.02)); }},
-      {"momentum",
-       [](Groups g) {
-         return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.02));
-       }},
-      {"nesterov",
-       [](Groups g) { return std::make_unique<lib::SGD>(g, lib::SGDOptions(0.1).momentum(0.9).nesterov(true)); }},
-      {"adam", [](Groups g) { return std::make_unique<lib::Adam>(g, lib::AdamOptions(0.1).weight_decay(0.03)); }},
-      {"adam_amsgrad", [](Groups g) { return std::make_unique<lib::Adam>(g, lib::AdamOptions(0.1).amsgrad(true)); }},
-      {"adamw",
-       [](Groups g) {
-         return std::make_unique<lib::AdamW>(g, lib::AdamWOptions(0.1).betas({0.8, 0.95}));
-       }},
-      {"adamw_amsgrad",
-       [](Groups g) {
-         return std::make_unique<lib::AdamW>(g, lib::AdamWOptions(0.1).weight_decay(0.1).amsgrad(true).eps(1e-6));
-       }},
-      {"adagrad",
-       [](Groups g) {
-         return std::make_unique<lib::Adagrad>(
-             g, lib::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.02).initial_accumulator_value(0.5));
-       }},
-      {"rmsprop", [](Groups g) { return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01)); }},
-      {"rmsprop_momentum",
-       [](Groups g) {
-         return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).momentum(0.8).weight_decay(0.02));
-       }},
-      {"rmsprop_centered",
-       [](Groups g) { return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).centered(true).eps(1e-3)); }},
-      {"rmsprop_both",
-       [](Groups g) {
-         return std::make_unique<lib::RMSprop>(g, lib::RMSpropOptions(0.01).centered(true).momentum(0.8).eps(1e-3));
-       }},
-      {"lion", [](Groups g) { return std::make_unique<Lion>(g, 0.01); }},
-  };
-}
 
 /// Ours and LibTorch's own, on equal parameters.
 struct Pair {
@@ -232,155 +180,6 @@ TEST(Fused, SparseGradientGoesThroughTheOwnStep) {
     }
     EXPECT_LT(largest_difference(pair.mine, pair.theirs), 1e-12) << name;
   }
-}
-
-/// A model's parameters in one flat memory, as a strategy lays them.
-class FlatMemory : public FlatSource {
- public:
-  explicit FlatMemory(const std::vector<at::Tensor>& parameters) {
-    int64_t total = 0;
-    for (const auto& parameter : parameters) total += padded(parameter.numel());
-    const auto options = parameters[0].detach().options();
-    values_ = torch::zeros({total}, options);
-    gradients_ = torch::zeros({total}, options);
-    int64_t offset = 0;
-    for (auto parameter : parameters) {
-      const auto count = padded(parameter.numel());
-      auto view = values_.as_strided(parameter.sizes(), parameter.strides(), offset);
-      view.copy_(parameter.detach());
-      pieces_[parameter.unsafeGetTensorImpl()] = {values_.narrow(0, offset, count),
-                                                  gradients_.narrow(0, offset, count)};
-      parameter.set_data(view);
-      parameter.mutable_grad() = gradients_.as_strided(parameter.sizes(), parameter.strides(), offset);
-      offset += count;
-    }
-  }
-  const LocalParameter* find(const at::Tensor& parameter) const override {
-    const auto found = pieces_.find(parameter.unsafeGetTensorImpl());
-    return found == pieces_.end() ? nullptr : &found->second;
-  }
-  bool has_gradient(const at::Tensor& parameter) const override { return parameter.grad().defined(); }
-  void zero_grad(const at::Tensor& parameter, bool) override { parameter.mutable_grad().zero_(); }
-  void begin_update() override { events.push_back("begin " + std::to_string(sum())); }
-  void end_update(const std::vector<at::Tensor>& parameters) override {
-    events.push_back("end " + std::to_string(parameters.size()) + " " + std::to_string(sum()));
-  }
-  double sum() const { return values_.sum().item<double>(); }
-  std::vector<std::string> events;
-
- private:
-  static int64_t padded(int64_t count) { return (count + kFlatPadding - 1) / kFlatPadding * kFlatPadding; }
-  at::Tensor values_, gradients_;
-  std::map<void*, LocalParameter> pieces_;
-};
-
-TEST(Fused, TellsTheSourceBeforeAndAfterPiecesAreWritten) {
-  const std::vector<at::Tensor> parameters{torch::ones({3}, torch::requires_grad()),
-                                           torch::ones({2}, torch::requires_grad())};
-  FlatMemory memory(parameters);
-  parameters[1].mutable_grad().reset();
-  torch::optim::SGD sgd(parameters, torch::optim::SGDOptions(0.5));
-  FusedOptimizer optimizer(sgd, {&memory});
-  parameters[0].grad().fill_(2);
-  optimizer.step();
-  EXPECT_EQ(memory.events, (std::vector<std::string>{"begin " + std::to_string(5.0), "end 1 " + std::to_string(2.0)}));
-  parameters[0].mutable_grad().reset();
-  optimizer.step();
-  EXPECT_EQ(memory.events.size(), 3u) << "nothing was updated";
-}
-
-TEST(Fused, FlatMemoryGivesTheSameBits) {
-  for (const auto& [name, make] : every_rule())
-    for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-      if (name == "adam_amsgrad") continue;
-      const auto parameters = odd_parameters(dtype), others = copies(parameters);
-      const auto inner = make({parameters}), other_inner = make({others});
-      FlatMemory memory(parameters);
-      FusedOptimizer flat(*inner, {&memory}), loose(*other_inner);
-      for (int i = 0; i < 5; ++i) {
-        set_gradients(others, 190 + i);
-        for (size_t k = 0; k < parameters.size(); ++k) parameters[k].grad().copy_(others[k].grad());
-        flat.step();
-        loose.step();
-      }
-      for (size_t k = 0; k < parameters.size(); ++k)
-        EXPECT_TRUE(torch::equal(parameters[k].detach(), others[k].detach())) << name << ' ' << dtype << ' ' << k;
-      flat.zero_grad(false);
-      EXPECT_EQ(parameters[0].grad().abs().sum().item<double>(), 0.0);
-    }
-}
-
-TEST(Fused, ASourceMayComeAfterTheFirstStep) {
-  const auto parameters = odd_parameters(at::kDouble), others = copies(parameters);
-  lib::AdamW inner(parameters, lib::AdamWOptions(0.1)), peer(others, lib::AdamWOptions(0.1));
-  FusedOptimizer optimizer(inner);
-  std::unique_ptr<FlatMemory> memory;
-  for (int i = 0; i < 4; ++i) {
-    set_gradients(others, 200 + i);
-    if (i == 2) {
-      memory = std::make_unique<FlatMemory>(parameters);
-      optimizer.add_source(*memory);
-    }
-    for (size_t k = 0; k < parameters.size(); ++k) {
-      if (i < 2) parameters[k].mutable_grad() = others[k].grad().clone(at::MemoryFormat::Preserve);
-      else parameters[k].grad().copy_(others[k].grad());
-    }
-    optimizer.step();
-    peer.step();
-  }
-  EXPECT_LT(largest_difference(parameters, others), 1e-12);
-}
-
-/// Holds a parameter of which this rank has the second half.
-class HalfMemory : public FlatSource {
- public:
-  explicit HalfMemory(at::Tensor parameter) : parameter_(std::move(parameter)) {
-    piece_ = {parameter_.detach().flatten().narrow(0, 64, 64).clone(), torch::ones({64})};
-  }
-  const LocalParameter* find(const at::Tensor& parameter) const override {
-    return parameter.is_same(parameter_) ? &piece_ : nullptr;
-  }
-  bool has_gradient(const at::Tensor&) const override { return true; }
-  void zero_grad(const at::Tensor&, bool) override { piece_.gradient.zero_(); }
-  LocalParameter piece_;
-
- private:
-  at::Tensor parameter_;
-};
-
-TEST(Fused, PartsOfParametersAreUpdatedOnlyByElementwiseRules) {
-  auto parameter = torch::ones({128}).requires_grad_();
-  HalfMemory memory(parameter);
-  lib::AdamW adamw({parameter}, lib::AdamWOptions(0.1).weight_decay(0.0));
-  FusedOptimizer optimizer(adamw, {&memory});
-  optimizer.step();
-  EXPECT_TRUE(torch::allclose(memory.piece_.value, torch::full({64}, 0.9)));
-  EXPECT_TRUE(torch::equal(parameter.detach(), torch::ones({128})));
-
-  Lion lion({lib::OptimizerParamGroup({parameter})}, 0.25);
-  FusedOptimizer second(lion, {&memory});
-  const auto before = memory.piece_.value.clone();
-  second.step();
-  EXPECT_TRUE(torch::equal(memory.piece_.value, before * (1 - 0.25 * 0.02) - 0.25));
-  EXPECT_EQ(second.describe(), "Lion, by its update()");
-}
-
-TEST(Fused, WhatNeedsWholeParametersIsRefusedByName) {
-  struct MyAdam : lib::Adam {
-    using lib::Adam::Adam;
-  };
-  auto parameter = torch::ones({128}).requires_grad_();
-  HalfMemory memory(parameter);
-  lib::LBFGS lbfgs({parameter}, lib::LBFGSOptions(0.1));
-  MyAdam derived({parameter}, lib::AdamOptions(0.1));
-  FusedOptimizer first(lbfgs, {&memory}), second(derived, {&memory}), whole(lbfgs);
-  const auto why = muster::testing::thrown([&] { first.refuse_parts(); });
-  EXPECT_EQ(why.rfind("MU134: LBFGS needs whole parameters, since it takes dot products", 0), 0u) << why;
-  EXPECT_EQ(muster::testing::thrown_id([&] { first.step(); }), "MU134");
-  const auto own = muster::testing::thrown([&] { second.refuse_parts(); });
-  EXPECT_NE(own.find("MyAdam"), std::string::npos) << own;
-  EXPECT_NE(own.find("ElementwiseOptimizer"), std::string::npos) << own;
-  whole.refuse_parts();
 }
 
 TEST(Fused, HowElementsAreCutIntoCallsDoesNotMatter) {

@@ -1,4 +1,4 @@
-#include "muster/optim/norm.h"
+#include "muster/optim/detail/norm.h"
 
 #include <cmath>
 #include <limits>

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/optim/fused.h"
+#include "muster/optim/detail/fused.h"
 #include "muster/testing/thrown.h"
 #include "optim/models.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/bucket_layout.h"
+#include "parallel/replicated/bucket_layout.h"
 
 #include <random>
 
@@ -16,7 +16,7 @@ std::vector<std::vector<size_t>> items_of(const BucketLayout& layout) {
 TEST(BucketLayout, GoesFromTheLastItemToTheFirst) {
   // 64 floats are 256 bytes: the first bucket takes one, the others two; a large item stands alone.
   const std::vector<BucketItem> items{{64, 4, 0}, {64, 4, 0}, {640, 4, 0}, {64, 4, 0}, {64, 4, 0}, {64, 4, 0}};
-  const auto layout = lay_buckets(items, 256, 512);
+  const auto layout = assign_buckets(items, 256, 512);
   EXPECT_EQ(items_of(layout), (std::vector<std::vector<size_t>>{{5}, {4, 3}, {2}, {1, 0}}));
   EXPECT_EQ(layout.offsets, (std::vector<int64_t>{896, 832, 192, 128, 64, 0}));
   EXPECT_EQ(layout.totals, (std::vector<int64_t>{960}));
@@ -26,13 +26,13 @@ TEST(BucketLayout, GoesFromTheLastItemToTheFirst) {
 
 TEST(BucketLayout, KindsDoNotShareBuckets) {
   const std::vector<BucketItem> items{{64, 4, 0}, {64, 8, 1}, {64, 4, 0}, {64, 8, 1}};
-  const auto layout = lay_buckets(items, 1e6, 1e6);
+  const auto layout = assign_buckets(items, 1e6, 1e6);
   EXPECT_EQ(items_of(layout), (std::vector<std::vector<size_t>>{{3, 1}, {2, 0}}))
       << "the one that is full first comes first";
   EXPECT_EQ(layout.totals, (std::vector<int64_t>{128, 128}));
 }
 
-TEST(BucketLayout, NothingHasNoBuckets) { EXPECT_TRUE(lay_buckets({}, 1, 1).buckets.empty()); }
+TEST(BucketLayout, NothingHasNoBuckets) { EXPECT_TRUE(assign_buckets({}, 1, 1).buckets.empty()); }
 
 TEST(BucketLayout, CoversEveryElementOnce) {
   std::mt19937 random(7);
@@ -42,7 +42,7 @@ TEST(BucketLayout, CoversEveryElementOnce) {
       item.kind = random() % 3;
       item = {static_cast<int64_t>(64 * (random() % 9)), item.kind == 1 ? 8 : 4, item.kind};
     }
-    const auto layout = lay_buckets(items, 64 * (random() % 40), 64 * (random() % 90));
+    const auto layout = assign_buckets(items, 64 * (random() % 40), 64 * (random() % 90));
     std::vector<int64_t> next(3);
     size_t seen = 0;
     for (const auto& bucket : layout.buckets) {

@@ -6,12 +6,12 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/reducer.h"
+#include "muster/parallel/detail/reducer.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
-#include "parallel/power_sgd.h"
 #include "parallel/reducer_models.h"
+#include "parallel/replicated/power_sgd.h"
 
 namespace muster::parallel {
 namespace {

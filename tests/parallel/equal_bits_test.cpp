@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/reducer.h"
-#include "muster/parallel/sharded_model.h"
+#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/sharded_model.h"
 #include "muster/testing/compare.h"
 #include "parallel/reducer_models.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/execution_order.h"
+#include "parallel/sharded/execution_order.h"
 
 #include <gtest/gtest.h>
 

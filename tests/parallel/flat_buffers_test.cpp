@@ -1,4 +1,4 @@
-#include "parallel/flat_buffers.h"
+#include "parallel/sharded/flat_buffers.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
 #include "muster/base/error.h"
-#include "muster/parallel/single.h"
+#include "muster/parallel/detail/single.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel/shard_layout.h"
-#include "parallel/units.h"
+#include "parallel/sharded/shard_layout.h"
+#include "parallel/sharded/units.h"
 
 namespace muster::parallel::sharded {
 

@@ -1,4 +1,4 @@
-#include "muster/parallel/join.h"
+#include "muster/parallel/detail/join.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -7,14 +7,14 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
-#include "muster/comm/thread_world.h"
-#include "muster/parallel/sync_batch_norm.h"
+#include "muster/comm/detail/thread_world.h"
+#include "muster/parallel/detail/sync_batch_norm.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
-#include "parallel/join_session.h"
 #include "parallel/reducer_models.h"
+#include "parallel/replicated/join_session.h"
 
 namespace muster::parallel {
 namespace {

@@ -1,9 +1,9 @@
-#include "muster/parallel/local_sgd.h"
+#include "muster/parallel/detail/local_sgd.h"
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/reducer.h"
-#include "muster/parallel/sharded_model.h"
+#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/sharded_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

@@ -10,11 +10,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
-#include "muster/comm/thread_world.h"
-#include "muster/optim/fused.h"
-#include "muster/parallel/managed_model.h"
-#include "muster/parallel/reducer.h"
-#include "muster/parallel/single.h"
+#include "muster/comm/detail/thread_world.h"
+#include "muster/optim/detail/fused.h"
+#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/single.h"
 #include "muster/testing/world.h"
 
 namespace muster::parallel::testing {

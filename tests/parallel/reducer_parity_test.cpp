@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/reducer.h"
+#include "muster/parallel/detail/reducer.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/world.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/reducer.h"
+#include "muster/parallel/detail/reducer.h"
 #include "muster/testing/compare.h"
 #include "parallel/reducer_models.h"
 

@@ -1,4 +1,4 @@
-#include "muster/parallel/reducer.h"
+#include "muster/parallel/detail/reducer.h"
 
 #include <chrono>
 #include <mutex>
@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
-#include "muster/hook/gradient_hooks.h"
+#include "muster/hook/detail/gradient_hooks.h"
 #include "muster/testing/compare.h"
 #include "parallel/reducer_models.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/shard_layout.h"
+#include "parallel/sharded/shard_layout.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "muster/base/error.h"
-#include "muster/comm/thread_world.h"
+#include "muster/comm/detail/thread_world.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {

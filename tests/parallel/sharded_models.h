@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/optim/fused.h"
-#include "muster/parallel/sharded_model.h"
+#include "muster/optim/detail/fused.h"
+#include "muster/parallel/detail/sharded_model.h"
 #include "muster/parallel/wrap.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/world.h"

@@ -1,4 +1,4 @@
-#include "parallel/sharded_settings.h"
+#include "parallel/sharded/sharded_settings.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 #include "muster/base/error.h"
-#include "muster/parallel/reducer.h"
+#include "muster/parallel/detail/reducer.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {

@@ -1,4 +1,4 @@
-#include "muster/parallel/single.h"
+#include "muster/parallel/detail/single.h"
 
 #include <gtest/gtest.h>
 

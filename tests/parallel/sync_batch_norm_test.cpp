@@ -1,8 +1,8 @@
-#include "muster/parallel/sync_batch_norm.h"
+#include "muster/parallel/detail/sync_batch_norm.h"
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/reducer.h"
+#include "muster/parallel/detail/reducer.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"

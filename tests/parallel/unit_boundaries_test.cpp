@@ -1,4 +1,4 @@
-#include "parallel/unit_boundaries.h"
+#include "parallel/sharded/unit_boundaries.h"
 
 #include <set>
 #include <string>

@@ -1,4 +1,4 @@
-#include "parallel/unit_gradients.h"
+#include "parallel/sharded/unit_gradients.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-#include "parallel/unit_state.h"
+#include "parallel/sharded/unit_state.h"
 
 #include <array>
 #include <vector>

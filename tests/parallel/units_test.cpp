@@ -1,10 +1,10 @@
-#include "parallel/units.h"
+#include "parallel/sharded/units.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "muster/parallel/wrap.h"
-#include "parallel/unit_marks.h"
+#include "parallel/sharded/unit_marks.h"
 
 namespace muster::parallel {
 namespace {
@@ -193,7 +193,7 @@ TEST(Units, IgnoredModulesBelongToNone) {
   Encoder net;
   const auto plans = plan_units(net, {.ignored_modules = {"encoder\\.layers\\.[12]", "head"}});
   EXPECT_EQ(names(plans), (Names{"encoder.layers.0"}));
-  // A parameter that an ignored module shares is left alone wherever it is met.
+  // A parameter that an ignored module shares is left alone wherever it is seen.
   nn::Linear a(4, 4), b(4, 4);
   b->register_parameter("tied", a->weight);
   EXPECT_EQ(parameters(plan_units(*nn::ModuleList(a, b), {.auto_wrap = false, .ignored_modules = {"1"}})[0]),

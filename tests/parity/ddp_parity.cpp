@@ -6,8 +6,8 @@
 #include <torch/torch.h>
 
 #include "muster/comm/rendezvous.h"
-#include "muster/optim/fused.h"
-#include "muster/parallel/reducer.h"
+#include "muster/optim/detail/fused.h"
+#include "muster/parallel/detail/reducer.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/world.h"
 

@@ -12,7 +12,7 @@
 
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
-#include "muster/optim/fused.h"
+#include "muster/optim/detail/fused.h"
 #include "muster/optim/optimizer_state.h"
 
 namespace {

@@ -1,20 +1,20 @@
 #include <cstdio>
 #include <string>
 
-#include "optim/schedule_cases.h"
+#include "schedule/schedule_cases.h"
 
 // Prints, for each schedule, a line with its name and one with what every step sets, in hexadecimal.
 
 namespace {
 
 void print_values(const torch::optim::Optimizer& optimizer) {
-  for (const double value : muster::optim::testing::rates_and_momenta(optimizer)) std::printf("%a ", value);
+  for (const double value : muster::schedule::testing::rates_and_momenta(optimizer)) std::printf("%a ", value);
 }
 
 }  // namespace
 
 int main() {
-  using namespace muster::optim::testing;
+  using namespace muster::schedule::testing;
   for (const auto& [name, kind, schedule] : schedule_cases()) {
     const auto optimizer = scheduled_optimizer(kind);
     const auto scheduler = muster::make_scheduler(*optimizer, schedule);

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/precision/policy.h"
+#include "muster/precision/detail/policy.h"
 #include "muster/testing/thrown.h"
 
 namespace muster::precision {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/precision/emulation.h"
-#include "muster/precision/policy.h"
+#include "muster/precision/detail/emulation.h"
+#include "muster/precision/detail/policy.h"
 #include "muster/testing/thrown.h"
 
 namespace muster::precision {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads ROOMS.md and every source, and fails on what breaks the house's rules.
+"""Reads ROOMS.md and every source, and fails on what breaks the rules.
 
     rooms_test.py ROOT
 
@@ -15,6 +15,8 @@ TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "misc"}
 FOREIGN_NAME = re.compile(r"\b(?:std|torch|at|c10|c10d|nlohmann|YAML|CLI|spdlog|nn|F)::[\w:]+")
 HEADER_LINES, DOOR_LINES, SOURCE_LINES, SOURCE_USUAL, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 600, 400, 60, 20, 100
+PUBLIC_HEADERS = 45
+HOUSE_WORDS = pathlib.Path(__file__).with_name("house_words.txt").read_text()
 
 
 class Tree:
@@ -83,6 +85,15 @@ def every_room_has_a_row(tree):
             yield f"ROOMS.md: the row {room} names {name}, which is no room"
 
 
+def permissions_are_used(tree):
+    """A row names only rooms that some file of the room includes."""
+    for room, names in tree.allowed.items():
+        used = {other for path in tree.files if tree.room_of(path) == room
+                for _, name, other in tree.includes(path) if not is_options(name)}
+        for name in sorted(names - used):
+            yield f"ROOMS.md: {room} may include {name}, and does not"
+
+
 def rows_point_one_way(tree):
     for room in tree.allowed:
         reached, ahead = set(), [room]
@@ -126,6 +137,25 @@ def torch_free_rooms_stay_free(tree):
             for line, name, _ in tree.includes(path):
                 if TORCH.match(name):
                     yield f"{path}:{line}: room {tree.room_of(path)} includes no Torch, not {name}"
+
+
+def public_headers_are_shown(tree):
+    """Public is what a page's program or an example includes; the rest is in detail/. Programs of users write <muster/...>, and we quote."""
+    shown = set()
+    for folder in ("docs", "examples"):
+        for path in (tree.root / folder).rglob("*"):
+            if path.suffix in (".h", ".cpp"):
+                shown |= set(re.findall(r"#\s*include <(muster/[^>]+)>", path.read_text()))
+    public = [path for path in tree.files if path.parts[0] == "include" and "detail" not in path.parts]
+    for path in public:
+        if path.relative_to("include").as_posix() not in shown:
+            yield f"{path}: no program of docs/ or examples/ includes it; show it there, or move it into detail/"
+    if len(public) > PUBLIC_HEADERS:
+        yield f"{len(public)} headers are public; the limit is {PUBLIC_HEADERS}"
+    for path in tree.files:
+        for line, text in enumerate(tree.files[path].splitlines(), 1):
+            if re.match(r"\s*#\s*include\s*<muster/", text):
+                yield f"{path}:{line}: the library quotes its own headers"
 
 
 def public_headers_stay_light(tree):
@@ -206,6 +236,17 @@ def names_say_something(tree):
                     yield f"{path}:{number}: the name {name} says nothing"
 
 
+def names_are_the_fields(tree):
+    """No name has a word of house_words.txt, which says what the field calls it."""
+    listed = [line.split(maxsplit=1) for line in HOUSE_WORDS.splitlines() if line and not line.startswith("#")]
+    words = {word: instead for word, instead in listed}
+    for path, text in tree.files.items():
+        for number, line in enumerate(FOREIGN_NAME.sub(" ", without_comments(text)).splitlines(), 1):
+            for name in re.findall(r"[A-Za-z_]\w+", "" if line.lstrip().startswith("#") else line):
+                for word in {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} & set(words):
+                    yield f"{path}:{number}: {name}: the field says {words[word]}, not {word}"
+
+
 def without_comments(text):
     """The text with comments and literals blanked, line for line."""
     literal = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
@@ -238,23 +279,25 @@ def functions(text):
             head = index + 1
 
 
-RULES = [found_something, every_room_has_a_row, rows_point_one_way, includes_follow_the_table, private_headers_stay_inside,
-         options_include_only_base, torch_free_rooms_stay_free, public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
-         doors_add_no_logic, names_say_something]
+RULES = [found_something, every_room_has_a_row, permissions_are_used, rows_point_one_way, includes_follow_the_table, private_headers_stay_inside,
+         options_include_only_base, torch_free_rooms_stay_free, public_headers_are_shown,
+         public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
+         doors_add_no_logic, names_say_something, names_are_the_fields]
 
 GOOD = {
     "ROOMS.md": "| room | one sentence | may include |\n|---|---|---|\n| base | B. | – (no Torch) |\n| tree | T. | base |\n| doors | D. | tree |\n",
     "include/muster/base/error.h": "#pragma once\nnamespace muster { class Error {}; }\n",
     "include/muster/tree/options.h": '#pragma once\n#include "muster/base/error.h"\n',
-    "include/muster/tree/visit.h": '#pragma once\n#include <ATen/core/Tensor.h>\n#include "muster/base/error.h"\nint visit(int x);\n',
-    "include/muster/face.h": '#pragma once\n#include "muster/tree/visit.h"\n',
-    "src/tree/visit.cpp": '#include "muster/tree/visit.h"\n#include "tree/inner.h"\nint visit(int x) {\n  return std::common_type<int>(x);  // helper\n}\n',
+    "include/muster/tree/detail/visit.h": '#pragma once\n#include <ATen/core/Tensor.h>\n#include "muster/base/error.h"\nint visit(int x);\n',
+    "include/muster/face.h": '#pragma once\n#include "muster/tree/detail/visit.h"\n',
+    "src/tree/visit.cpp": '#include "muster/tree/detail/visit.h"\n#include "tree/inner.h"\nint visit(int x) {\n  return std::common_type<int>(x);  // helper\n}\n',
     "src/tree/inner.h": '#pragma once\n#include <torch/torch.h>\n',
+    "docs/howto/page.cpp": "#include <muster/base/error.h>\n#include <muster/face.h>\n#include <muster/tree/options.h>\n",
     "apps/muster/main.cpp": '#include "muster/base/error.h"\n#include "muster/tree/options.h"\nint main() { return 0; }\n',
 }
 
 DOOR = '''#pragma once
-#include "muster/tree/visit.h"
+#include "muster/tree/detail/visit.h"
 class Face : private Inner {
  public:
   using Inner::go;
@@ -270,16 +313,21 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
                       {"ROOMS.md": None}, {name: "int x;\n" for name in GOOD if name != "ROOMS.md"}],
     every_room_has_a_row: [{"src/attic/a.cpp": "int x;\n"}, {"include/muster/attic/a.h": "#pragma once\n"},
                            {"ROOMS.md": GOOD["ROOMS.md"].replace("| base |\n", "| base, attic |\n")}],
+    permissions_are_used: [{"ROOMS.md": GOOD["ROOMS.md"].replace("| tree |\n", "| tree, base |\n")}],
     rows_point_one_way: [{"ROOMS.md": GOOD["ROOMS.md"].replace("– (no Torch)", "doors (no Torch)")}],
-    includes_follow_the_table: [{"src/base/a.cpp": '#include "muster/tree/visit.h"\n'}, {"src/base/a.cpp": '#include "tree/inner.h"\n'},
+    includes_follow_the_table: [{"src/base/a.cpp": '#include "muster/tree/detail/visit.h"\n'}, {"src/base/a.cpp": '#include "tree/inner.h"\n'},
                                 {"src/tree/a.cpp": '#include "muster/face.h"\n'}, {"src/tree/a.cpp": "#  include <muster/face.h>\n"},
                                 {"include/muster/face.h": '#pragma once\n#include "muster/base/error.h"\n'},
-                                {"apps/muster/main.cpp": '#include "muster/tree/visit.h"\n'}],
+                                {"apps/muster/main.cpp": '#include "muster/tree/detail/visit.h"\n'}],
     private_headers_stay_inside: [{"src/tree/a.cpp": '#include "base/inner.h"\n'}, {"apps/muster/main.cpp": '#include "base/inner.h"\n'}],
     options_include_only_base: [{"include/muster/tree/options.h": "#pragma once\n#include <ATen/core/Tensor.h>\n"},
                                 {"include/muster/tree/launch_check.h": "#pragma once\n#include <ATen/core/Tensor.h>\n"},
                                 {"include/muster/tree/options.h": '#pragma once\n#include "muster/face.h"\n'}],
     torch_free_rooms_stay_free: [{"src/base/a.cpp": "#include <c10/core/Device.h>\n"}, {"apps/muster/main.cpp": "#include <torch/torch.h>\n"}],
+    public_headers_are_shown: [{"include/muster/tree/walk.h": "#pragma once\n"}, {"docs/howto/page.cpp": "int main() {}\n"},
+                               {"src/tree/a.cpp": "#include <muster/tree/options.h>\n"},
+                               {f"include/muster/tree/h{i}.h": "#pragma once\n" for i in range(PUBLIC_HEADERS)}
+                               | {"docs/howto/all.cpp": "".join(f"#include <muster/tree/h{i}.h>\n" for i in range(PUBLIC_HEADERS))}],
     public_headers_stay_light: [{"include/muster/face.h": "#pragma once\n#include <torch/torch.h>\n"},
                                 {"include/muster/base/a.h": "#pragma once\n#include <spdlog/spdlog.h>\n"},
                                 {"include/muster/base/a.h": "int x;\n"}],
@@ -295,6 +343,8 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
                          {"src/face.cpp": "int x;\n"}],
     names_say_something: [{"src/tree/utils.cpp": "int x;\n"}, {"src/tree/a.cpp": "class RankManager {};\n"},
                           {"src/tree/a.cpp": "int common_part(int);\n"}],
+    names_are_the_fields: [{"src/tree/a.cpp": "int told_by(int rank);\n"}, {"src/tree/a.cpp": "class StrategyWish {};\n"},
+                           {"src/tree/a.cpp": "constexpr int kMeetAt = 1;\n"}],
 }
 
 

@@ -13,7 +13,7 @@
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
 #include "muster/fabric.h"
-#include "muster/optim/schedulers.h"
+#include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {

@@ -1,4 +1,4 @@
-#include "muster/runtime/profile.h"
+#include "muster/runtime/detail/profile.h"
 
 #include <unistd.h>
 

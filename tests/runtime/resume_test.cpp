@@ -13,7 +13,7 @@
 #include "muster/accelerator.h"
 #include "muster/optim/averaging.h"
 #include "muster/optim/optimizer_state.h"
-#include "muster/optim/schedulers.h"
+#include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"

@@ -14,11 +14,11 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/comm/thread_world.h"
-#include "muster/parallel/local_sgd.h"
-#include "muster/parallel/sharded_model.h"
-#include "muster/runtime/model.h"
-#include "muster/strategy/strategy.h"
+#include "muster/comm/detail/thread_world.h"
+#include "muster/parallel/detail/local_sgd.h"
+#include "muster/parallel/detail/sharded_model.h"
+#include "muster/runtime/detail/model.h"
+#include "muster/strategy/detail/strategy.h"
 #include "runtime/gradients.h"
 #include "runtime/prepared_optimizer.h"
 

@@ -12,7 +12,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/optim/schedulers.h"
+#include "muster/schedule/schedulers.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

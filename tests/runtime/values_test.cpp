@@ -1,4 +1,4 @@
-#include "muster/runtime/values.h"
+#include "muster/runtime/detail/values.h"
 
 #include <atomic>
 #include <functional>
@@ -11,8 +11,8 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
+#include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/metrics.h"
-#include "muster/runtime/process_control.h"
 #include "muster/testing/world.h"
 
 namespace muster::runtime {

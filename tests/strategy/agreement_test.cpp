@@ -1,4 +1,4 @@
-#include "muster/strategy/agreement.h"
+#include "muster/strategy/detail/agreement.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ TEST(Agreement, SettlesSumMaximumAndMinimum) {
     const auto sum = agreement.ask(group.rank(), comm::ReduceOp::sum),
                most = agreement.ask(group.rank(), comm::ReduceOp::max),
                least = agreement.ask(group.rank() + 1, comm::ReduceOp::min);
-    agreement.settle();
+    agreement.run();
     EXPECT_EQ(agreement.answer(sum), 3);
     EXPECT_EQ(agreement.answer(most), 2);
     EXPECT_EQ(agreement.answer(least), 1);

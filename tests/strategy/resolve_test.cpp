@@ -1,4 +1,4 @@
-#include "muster/strategy/resolve.h"
+#include "muster/strategy/detail/resolve.h"
 
 #include <string>
 #include <vector>

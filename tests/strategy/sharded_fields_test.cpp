@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/strategy/resolve.h"
+#include "muster/strategy/detail/resolve.h"
 #include "muster/testing/thrown.h"
 #include "strategy/names.h"
 

@@ -1,4 +1,4 @@
-#include "muster/strategy/strategy.h"
+#include "muster/strategy/detail/strategy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "muster/tree/collate.h"
+#include "muster/tree/detail/collate.h"
 
 #include <gtest/gtest.h>
 #include <torch/data/example.h>

@@ -1,4 +1,4 @@
-#include "muster/tree/leaves.h"
+#include "muster/tree/detail/leaves.h"
 
 #include <array>
 #include <map>

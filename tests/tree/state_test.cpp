@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/testing/thrown.h"
-#include "muster/tree/pack.h"
+#include "muster/tree/detail/pack.h"
 
 namespace muster {
 namespace {

@@ -1,4 +1,4 @@
-#include "muster/tree/visit.h"
+#include "muster/tree/detail/visit.h"
 
 #include <array>
 #include <map>
@@ -8,7 +8,7 @@
 #include <torch/data/example.h>
 #include <torch/types.h>
 
-#include "muster/tree/move.h"
+#include "muster/tree/detail/move.h"
 
 namespace muster::tree {
 namespace {

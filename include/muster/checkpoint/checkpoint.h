@@ -12,7 +12,7 @@
 
 #include "muster/checkpoint/options.h"
 #include "muster/comm/communicator.h"
-#include "muster/shard/tensor_shard.h"
+#include "muster/shard/detail/tensor_shard.h"
 #include "muster/tree/state.h"
 
 namespace muster {

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "muster/format/options.h"
+#include "muster/format/detail/options.h"
 
 namespace muster {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "muster/base/environment.h"
+#include "muster/base/detail/environment.h"
 
 namespace muster {
 

@@ -10,7 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/comm/tag.h"
+#include "muster/comm/detail/tag.h"
 
 namespace muster::comm {
 

@@ -9,7 +9,7 @@
 
 #include "muster/cluster/cluster.h"
 #include "muster/comm/communicator.h"
-#include "muster/comm/options.h"
+#include "muster/comm/detail/options.h"
 
 namespace muster::comm {
 

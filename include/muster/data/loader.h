@@ -7,9 +7,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "muster/data/loader_state.h"
-#include "muster/data/no_dataset.h"
-#include "muster/data/stream_maker.h"
+#include "muster/data/detail/loader_state.h"
+#include "muster/data/detail/no_dataset.h"
+#include "muster/data/detail/stream_maker.h"
 
 namespace muster {
 
@@ -19,8 +19,8 @@ using data::ShardSpec;
 /// This rank's batches of a map-style dataset or a stream, as a range: `for (auto& [image, label] : loader)`.
 ///
 /// A copy is a handle to the same loader. The loader keeps its dataset: it copies a named one; std::move(), a
-/// shared_ptr or std::ref() avoids the copy; see data/kept_dataset.h. data/dataset.h and data/stream.h list the
-/// interfaces of datasets.
+/// shared_ptr or std::ref() avoids the copy; see data/detail/kept_dataset.h. data/detail/dataset.h and data/stream.h
+/// list the interfaces of datasets.
 /// All workers share a dataset that is read through const members, so concurrent reads must be safe. Of any other
 /// dataset each worker has a copy, as in torch::data.
 /// A batch belongs to the loader until the iterator advances. Then its memory is reused, except for tensors that are

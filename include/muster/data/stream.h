@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "muster/data/dataset.h"
-#include "muster/tree/collate.h"
-#include "muster/tree/pack.h"
+#include "muster/data/detail/dataset.h"
+#include "muster/tree/detail/collate.h"
+#include "muster/tree/detail/pack.h"
 
 /// The interfaces of a stream (samples without indices), in the order in which they are tried:
 ///   std::optional<Raw> next()                              std::nullopt at the end of the pass

@@ -11,8 +11,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "muster/optim/flat_source.h"
-#include "muster/optim/options.h"
+#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/options.h"
 #include "muster/tree/state.h"
 
 namespace muster {
@@ -21,7 +21,7 @@ namespace muster {
 /// stochastic weight averaging (Izmailov et al. 2018) or an exponential moving average. The first update copies the
 /// weights.
 /// Buffers take the module's latest values unless use_buffers averages them too.
-/// Needs as much memory as the weights (sharded: as this rank's part of them). Thread safety: one thread at a time.
+/// Needs as much memory as the weights (sharded: as this rank's shards of them). Thread safety: one thread at a time.
 class AveragedModel {
  public:
   /// Requires: the module outlives this object and stays on its device; the source, if given, outlives this object.
@@ -45,8 +45,8 @@ class AveragedModel {
   /// threw.
   /// Throws: what f throws; UsageError (MU141) inside another use(), or before the first update; (MU188) at its end, if
   /// an optimizer stepped in f.
-  /// Collective: where parameters are sharded, since the others need this rank's part. f itself may differ from rank to
-  /// rank.
+  /// Collective: where parameters are sharded, since the others need this rank's shards. f itself may differ from rank
+  /// to rank.
   template <class F>
   std::invoke_result_t<F&> use(F&& f) {
     if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
@@ -61,7 +61,7 @@ class AveragedModel {
   void copy_to_module();
 
   /// The averages under the names of parameters and buffers, and the number of updates as "n_averaged". Sharded: flat
-  /// parts.
+  /// shards.
   std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
   /// Throws: UsageError (MU142) if a name is missing or has another shape; nothing is changed then.
   void load_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& state);

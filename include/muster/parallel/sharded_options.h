@@ -57,7 +57,7 @@ struct ShardedOptions {
   /// Floating-point outputs of the prepared model's forwards are converted to this dtype. Empty: as the precision sets
   /// it.
   std::string output_dtype = "";
-  /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64"), while each rank updates its part in
+  /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64"), while each rank updates its shard in
   /// the dtype the module was built in. Norms with running statistics (BatchNorm, InstanceNorm) are used in the latter.
   /// Empty: all parameters are.
   std::string param_dtype = "";
@@ -95,10 +95,10 @@ struct ShardedOptions {
 
 /// How summon_full_params() exposes whole parameters.
 struct FullParamsOptions {
-  /// Only the first rank sees whole values; the others keep their parts. Off: all ranks.
+  /// Only the first rank gets full parameters; the others keep their shards. Off: all ranks.
   bool rank0_only = false;
   /// What is written to parameters becomes their value: with rank0_only what the first rank wrote, otherwise each
-  /// rank's own part of what it wrote. Off: a write is an error.
+  /// rank's own shard of what it wrote. Off: a write is an error.
   bool writeback = true;
 };
 

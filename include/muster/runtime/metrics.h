@@ -10,11 +10,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/comm/communicator.h"
-#include "muster/runtime/joiner.h"
-#include "muster/runtime/leaf_operations.h"
-#include "muster/runtime/objects.h"
+#include "muster/runtime/detail/joiner.h"
+#include "muster/runtime/detail/leaf_operations.h"
+#include "muster/runtime/detail/objects.h"
+#include "muster/tree/detail/visit.h"
 #include "muster/tree/once.h"
-#include "muster/tree/visit.h"
 
 namespace muster::runtime {
 

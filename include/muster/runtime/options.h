@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "muster/data/options.h"
-#include "muster/device/options.h"
-#include "muster/format/options.h"
+#include "muster/device/detail/options.h"
+#include "muster/format/detail/options.h"
 #include "muster/precision/options.h"
 #include "muster/strategy/options.h"
 

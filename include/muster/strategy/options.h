@@ -12,7 +12,7 @@ namespace muster {
 
 /// Options of replicated training; see parallel/options.h.
 using DDP = parallel::DdpOptions;
-/// Options of sharded training; see parallel/options.h.
+/// Options of sharded training; see parallel/sharded_options.h.
 using FSDP = parallel::ShardedOptions;
 using ShardStage = parallel::ShardStage;
 /// Options of summon_full_params(); see parallel/sharded_options.h.

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <c10/core/Device.h>
+
+#include "muster/comm/communicator.h"
+#include "muster/data/detail/batch_maker.h"
+#include "muster/data/options.h"
+#include "muster/data/sampler.h"
+#include "muster/track/detail/trace.h"
+
+namespace muster::data {
+
+/// How a loader is sharded for one rank of a job.
+struct ShardSpec {
+  at::Device device = at::kCPU;               ///< batches are moved there ahead of use
+  std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
+  std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
+  /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
+  std::optional<comm::Communicator> group = {};
+  bool non_blocking = true;  ///< copies from pinned memory overlap with computing
+  int rank = 0;
+  std::optional<uint64_t> seed = {};       ///< used if the options set none; the same on all ranks
+  std::optional<bool> split_batches = {};  ///< unset: as in the loader's options
+  SyncedGenerators synced_generators = {};
+  std::shared_ptr<Trace> trace = {};  ///< records waits for batches
+  int world_size = 1;
+};
+
+/// Sample counts of the current batch and its step. A sample is real unless it is padding: a repeated sample that fills
+/// up the step.
+struct StepSamples {
+  int64_t local = 0;       ///< in this rank's batch
+  int64_t local_real = 0;  ///< real ones in this rank's batch; they come first in it
+  int64_t real = 0;        ///< real ones in the batches of all ranks; they come first in rank order
+  int64_t rest = 0;        ///< in later steps, in which this rank has no batch
+  int64_t total = 0;       ///< in the batches of all ranks
+};
+
+/// The position of a loader: small, exact, and the same for any world size and number of workers.
+struct LoaderPosition {
+  std::string dataset;  ///< the state of a stateful dataset
+  int64_t epoch = 0;
+  int64_t samples = 0;  ///< of the pass, returned so far on all ranks together; with a batch sampler: batches
+  uint64_t seed = 0;
+  friend bool operator==(const LoaderPosition&, const LoaderPosition&) = default;
+};
+
+/// One pass over this rank's batches. Ending it ends its threads.
+/// Thread safety: one thread at a time.
+class Pass {
+ public:
+  virtual ~Pass() = default;
+  /// The next batch, which stays valid until the next call; nullptr at the end.
+  /// Throws: DatasetError; Error (MU105) if no batch came in time; UsageError (MU106) once another pass has begun.
+  virtual BatchBox* next() = 0;
+};
+
+/// The state that the copies of a DataLoader share. Thread safety: one thread at a time.
+class LoaderState {
+ public:
+  /// Throws: ConfigError (MU107) for options that are invalid or contradict each other.
+  LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler, const DataLoaderOptions& options,
+              const ShardSpec& shard = {});
+  ~LoaderState();
+
+  /// Collective: if shard.group is set.
+  std::shared_ptr<LoaderState> distributed(const ShardSpec& shard) const;
+  std::unique_ptr<Pass> begin_pass();
+
+  /// When the running or the last pass began.
+  std::chrono::steady_clock::time_point began() const;
+  int64_t batch_size() const;
+  int64_t dataset_size() const;
+  std::optional<int64_t> known_size() const;
+  std::string describe() const;
+  bool end_of_dataloader() const;
+  void load_position(const LoaderPosition& saved);
+  LoaderPosition save_position() const;
+  int64_t epoch() const;
+  const DataLoaderOptions& options() const;
+  int64_t position() const;
+  int64_t remainder() const;
+  /// Whether a pass has begun and is neither complete nor stopped early.
+  bool running() const;
+  const StepSamples& samples() const;
+  void seek(int64_t batch);
+  void set_epoch(int64_t epoch);
+  /// Replaces ShardSpec::even_batches from the next pass on.
+  void set_even_batches(std::optional<bool> even);
+  const ShardSpec& shard() const;
+  int64_t size() const;
+  /// Whether the data come from a stream.
+  bool streams() const;
+  int64_t total_batch_size() const;
+
+ private:
+  std::string describe_order() const;
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace muster::data

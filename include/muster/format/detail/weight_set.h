@@ -1,0 +1,36 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "muster/format/detail/atomic_file.h"
+#include "muster/format/detail/weight_index.h"
+
+/// A folder's set of weight files: one file, or several with an index. This file does not use tensors.
+namespace muster::format {
+
+/// The files that make up one set of weights.
+struct WeightSet {
+  std::vector<std::filesystem::path> files;
+  std::optional<WeightIndex> index;  ///< Set if there are several files.
+  std::filesystem::path index_path;
+};
+
+/// Finds the files of `path`: a weight file, an index (its name ends with .json), or a folder that has
+/// model.safetensors or else an index. Throws: CheckpointError MU200 if there is none, MU205 if the index cannot be
+/// trusted.
+WeightSet find_weight_set(const std::filesystem::path& path);
+
+/// Moves a complete set into `folder` in place of an earlier one, and then removes the files that only the earlier one
+/// used. A process that dies at any moment leaves a folder that loads as the old set or as the new one: an index never
+/// names a file of another set. Where both sets use the same name, the old file briefly keeps its bytes under a second
+/// name, so the file system must allow hard links; without them, the folder has no index at that moment.
+/// Requires: `files` are written, named by `shard_name`; `index` is given if there are several.
+/// Throws: CheckpointError MU202.
+void publish_weight_set(const std::filesystem::path& folder, std::span<const std::unique_ptr<AtomicFile>> files,
+                        const std::optional<WeightIndex>& index, Durability durability);
+
+}  // namespace muster::format

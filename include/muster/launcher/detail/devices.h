@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/base/detail/environment.h"
+
+namespace muster::launcher {
+
+/// The result of `--devices`.
+struct DeviceChoice {
+  int count = 1;             ///< ranks on this node
+  std::vector<int> indices;  ///< the accelerator of each local rank; empty: local rank r uses accelerator r
+};
+
+/// The requested devices, and how many accelerators there are.
+struct DeviceRequest {
+  std::string accelerator;  ///< "", "auto", "cpu", or the name of an accelerator ("cuda", "gpu")
+  std::string devices;      ///< "3" is a count, "3," and "0,2" are indices, "auto" and "-1" mean all
+  int present = 0;          ///< number of accelerators of this node
+};
+
+/// On an accelerator: counts up to `present`, lists of distinct indices below it, "auto" and "-1" for all.
+/// On the CPU: a positive count of processes; "auto" is 1. The CPU is also chosen if `accelerator` is empty or "auto"
+/// and no accelerator is present.
+/// Throws: ConfigError (MU030) for anything else.
+DeviceChoice choose_devices(const DeviceRequest& request);
+
+/// Number of accelerators of this node that a process may see, found without a driver's library: those in
+/// CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES if set, else the devices listed under `root` (NVIDIA's /proc entries,
+/// AMD's topology), usually "/".
+int count_accelerators(const Environment& variables, const std::string& root = "/");
+
+/// Number of cores that this process may use: the smaller of its affinity and the CPU time that its cgroup allows,
+/// rounded up.
+int count_cores();
+
+}  // namespace muster::launcher

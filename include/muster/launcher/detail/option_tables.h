@@ -1,0 +1,11 @@
+#pragma once
+
+#include "muster/base/detail/options.h"
+#include "muster/launcher/options.h"
+
+namespace muster {
+
+/// Describes RunOptions: the flags of `muster run`, the section `run` of an option file, and the variables.
+const options::Table<RunOptions>& run_option_table();
+
+}  // namespace muster

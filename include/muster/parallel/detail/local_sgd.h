@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/comm/communicator.h"
+#include "muster/parallel/detail/managed_model.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace muster {
+
+/// Options of LocalSGD.
+struct LocalSgdOptions {
+  /// Off: ordinary training, and step() does nothing.
+  bool enabled = true;
+  /// Number of optimizer steps between two averagings.
+  int64_t local_sgd_steps = 8;
+};
+
+/// Training in which each rank updates its parameters locally; they are averaged every few optimizer steps (Stich
+/// 2019), instead of averaging gradients in every step. While this object exists, gradients stay local.
+/// Optimizer states stay local. When parameters are averaged, buffers get the values of rank 0.
+/// Thread safety: one thread at a time.
+class LocalSGD {
+ public:
+  /// Requires: module and model outlive this object.
+  /// Throws: ConfigError (MU159) for less than one step, or a model whose parameters are sharded.
+  LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, comm::Communicator group,
+           LocalSgdOptions options = {});
+  /// For a prepared model: LocalSGD local(accelerator.group(), model, {.local_sgd_steps = 8}).
+  template <class Model>
+  LocalSGD(comm::Communicator group, const Model& model, LocalSgdOptions options = {})
+      : LocalSGD(*model, *model.prepared()->managed, std::move(group), options) {}
+  LocalSGD(const LocalSGD&) = delete;
+  LocalSGD& operator=(const LocalSGD&) = delete;
+  /// Gradients are communicated again. Averages nothing: call finish() first.
+  ~LocalSGD();
+
+  /// Call it after each optimizer step. Collective: every local_sgd_steps-th time.
+  void step();
+  /// Averages the updates since the last averaging, so that all ranks end with equal parameters. Collective.
+  void finish();
+  /// Steps since the last averaging.
+  int64_t pending() const noexcept { return pending_; }
+
+ private:
+  void average();
+  void average_values();
+
+  parallel::ManagedModel& model_;
+  comm::Communicator group_;
+  LocalSgdOptions options_;
+  std::vector<at::Tensor> parameters_, values_;
+  int64_t pending_ = 0;
+  bool synced_before_;
+};
+
+}  // namespace muster

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/comm/communicator.h"
+#include "muster/tree/detail/leaves.h"
+#include "muster/tree/detail/visit.h"
+
+namespace muster::runtime {
+
+/// Numbers the collectives for the tensors of one value, so that a rank whose value has different tensors is detected.
+class LeafOperations {
+ public:
+  /// With `varies`, ranks first compare where their tensors are. With a `source`, tensors must be defined on that rank
+  /// only.
+  /// Throws: UsageError (MU065), on every rank, if tensors are not in the same places; (MU177) if one is undefined.
+  /// Collective: with `varies`.
+  LeafOperations(const comm::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
+                 int source = -1);
+
+  /// Returns the group for the collective of the next leaf.
+  comm::Communicator next();
+
+ private:
+  comm::Communicator group_;
+  comm::Tag tag_;
+};
+
+/// Returns the value with every tensor t replaced by f(group, t). Collective.
+template <class T, class F>
+T each_leaf(const comm::Communicator& group, std::string_view verb, const T& value, F&& f, int source = -1) {
+  LeafOperations operations(group, verb, tree::leaves_of(value), tree::varies<T>, source);
+  return tree::transform(value, [&](const at::Tensor& tensor) { return f(operations.next(), tensor); });
+}
+
+}  // namespace muster::runtime

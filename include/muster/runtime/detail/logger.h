@@ -1,0 +1,62 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "muster/base/detail/log.h"
+#include "muster/base/format.h"
+#include "muster/comm/communicator.h"
+
+namespace muster {
+
+/// Writes lines to the diagnostic log: by default on the main rank only, so that a line appears once for all ranks.
+///   log.info("epoch {}", epoch);   log.everywhere().warning("rank is slow");   log.in_order().info("{} samples",
+///   seen);
+/// Lines below the log's level are not even formatted. Thread safety: one thread at a time.
+class Logger {
+ public:
+  Logger(std::string name, comm::Communicator group) : name_(std::move(name)), group_(std::move(group)) {}
+
+  /// Returns a logger that writes on every rank.
+  Logger everywhere() const { return with(Where::every); }
+  /// Returns a logger that writes on every rank, one rank after another. Collective: every line.
+  Logger in_order() const { return with(Where::in_order); }
+
+  template <class... A>
+  void debug(std::string_view text, const A&... values) const {
+    line(log::Level::debug, text, values...);
+  }
+  template <class... A>
+  void info(std::string_view text, const A&... values) const {
+    line(log::Level::info, text, values...);
+  }
+  template <class... A>
+  void warning(std::string_view text, const A&... values) const {
+    line(log::Level::warning, text, values...);
+  }
+  template <class... A>
+  void error(std::string_view text, const A&... values) const {
+    line(log::Level::error, text, values...);
+  }
+
+ private:
+  enum class Where { main, every, in_order };
+  Logger with(Where where) const {
+    Logger other = *this;
+    other.where_ = where;
+    return other;
+  }
+  template <class... A>
+  void line(log::Level level, std::string_view text, const A&... values) const {
+    const bool wanted = log::level() <= level && (where_ != Where::main || group_.rank() == 0);
+    write(level, wanted, wanted ? formatted(text, values...) : std::string());
+  }
+  void write(log::Level level, bool wanted, const std::string& text) const;
+
+  std::string name_;
+  comm::Communicator group_;
+  Where where_ = Where::main;
+};
+
+}  // namespace muster

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/comm/communicator.h"
+#include "muster/tree/detail/pack.h"
+
+/// Values that are sent as bytes: strings, numbers, and structures of them and of tensors; see tree/detail/pack.h.
+namespace muster::runtime {
+
+/// Returns the group for messages that carry values as bytes.
+comm::Communicator for_objects(const comm::Communicator& group);
+/// Returns the packed value of rank `source`; `packed` is read on that rank only. Collective.
+at::Tensor broadcast_packed(const comm::Communicator& group, const at::Tensor& packed, int source);
+
+/// Returns the value of rank `source`. Collective.
+template <class T>
+T broadcast_object(const comm::Communicator& group, const T& value, int source) {
+  if (group.size() == 1) return value;
+  const bool here = group.rank() == source;
+  const auto packed = broadcast_packed(group, here ? tree::pack(value) : at::Tensor(), source);
+  return here ? value : tree::unpack<T>(packed);
+}
+
+/// Returns the values of all ranks, in rank order. Collective.
+template <class T>
+std::vector<T> gather_object(const comm::Communicator& group, const T& value) {
+  std::vector<T> all;
+  for (const auto& packed : for_objects(group).all_gather_uneven(tree::pack(value)))
+    all.push_back(tree::unpack<T>(packed));
+  return all;
+}
+
+/// Returns the elements of all ranks' lists, joined in rank order; lists may have different lengths. Collective.
+template <class T>
+std::vector<T> gather_object(const comm::Communicator& group, const std::vector<T>& values) {
+  std::vector<T> all;
+  for (const auto& packed : for_objects(group).all_gather_uneven(tree::pack(values)))
+    for (auto&& element : tree::unpack<std::vector<T>>(packed)) all.push_back(std::move(element));
+  return all;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "muster/checkpoint/checkpoint.h"
+#include "muster/data/loader.h"
+#include "muster/runtime/detail/atomic_load.h"
+#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/optimizer.h"
+#include "muster/tree/state.h"
+
+namespace muster {
+
+namespace runtime {
+/// Where a state was read, and how it is loaded.
+struct LoadFrom {
+  const Checkpoint* checkpoint = nullptr;  ///< holds the sharded tensors; borrowed
+  bool strict = true;                      ///< a name that only the checkpoint or only the program has is an error
+};
+}  // namespace runtime
+
+/// An item that a program saves and loads under a name: a handle that prepare() returned, an object with save_state()
+/// and load_state(), or a plain value (a number, a string, a State). A variable or object is borrowed: saving reads it,
+/// and loading writes to it. A temporary can only be saved.
+class SavedItem {
+ public:
+  template <class M>
+  SavedItem(std::string name, const Model<M>& model) : SavedItem(of(std::move(name), model.prepared())) {}
+  SavedItem(std::string name, const Optimizer& optimizer);
+  SavedItem(std::string name, const Scheduler& scheduler);
+  template <class B>
+  SavedItem(std::string name, const DataLoader<B>& loader) : SavedItem(of(std::move(name), loader.state())) {}
+  template <Stateful T>
+  SavedItem(std::string name, T& object)
+      : name_(std::move(name)), save_([&object](auto&) -> State { return object.save_state(); }),
+        load_([&object](const State& state, const auto&, runtime::AtomicLoad& load) {
+          load.now([&] { object.load_state(state); },
+                   [&object, before = clone(object.save_state())] { object.load_state(before); });
+        }) {}
+  template <class T>
+    requires(std::is_arithmetic_v<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, std::string> ||
+             std::same_as<std::remove_cvref_t<T>, State>)
+  SavedItem(std::string name, T&& value) : name_(std::move(name)) {
+    using V = std::remove_cvref_t<T>;
+    if constexpr (!std::is_lvalue_reference_v<T>) {
+      save_ = [value](auto&) -> State { return value; };
+    } else {
+      save_ = [&value](auto&) -> State { return value; };
+      if constexpr (!std::is_const_v<std::remove_reference_t<T>>)
+        load_ = [&value](const State& state, const auto&, runtime::AtomicLoad& load) {
+          load.at_end([&value, taken = taken_as<V>(state)] { value = taken; });
+        };
+    }
+  }
+  SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
+
+  const std::string& name() const noexcept { return name_; }
+  /// Sharded tensors go to `shards`.
+  State save(std::vector<TensorShard>& shards) const { return save_(shards); }
+  /// Throws: CheckpointError (MU240, MU131, MU208, MU209), UsageError (MU114, MU138) if the state is not that of such
+  /// an item, UsageError (MU245) for a temporary or a constant, and what the object's own load_state() throws. The
+  /// caller must then call load.undo().
+  void load(const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) const;
+
+ private:
+  using Save = std::function<State(std::vector<TensorShard>&)>;
+  using Load = std::function<void(const State&, const runtime::LoadFrom&, runtime::AtomicLoad&)>;
+  SavedItem(std::string name, Save save, Load load)
+      : name_(std::move(name)), save_(std::move(save)), load_(std::move(load)) {}
+  static SavedItem of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model);
+  static SavedItem of(std::string name, const std::shared_ptr<data::LoaderState>& loader);
+  template <class V>
+  static V taken_as(const State& state) {
+    if constexpr (std::same_as<V, State>) return state;
+    else return state.as<V>();
+  }
+
+  std::string name_;
+  Save save_;
+  Load load_;
+};
+
+}  // namespace muster

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/checkpoint/options.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/runtime/detail/gathering.h"
+#include "muster/runtime/detail/prepare.h"
+#include "muster/runtime/detail/saved_item.h"
+#include "muster/runtime/options.h"
+#include "muster/tree/state.h"
+
+namespace muster {
+
+/// Removes a hook.
+class HookHandle {
+ public:
+  explicit HookHandle(std::function<void()> remove) : remove_(std::move(remove)) {}
+  /// A second call does nothing.
+  void remove() {
+    if (auto remove = std::exchange(remove_, {})) remove();
+  }
+
+ private:
+  std::function<void()> remove_;
+};
+
+/// Which entries of a named item are saved: those for which the function returns true.
+using SaveFilter = std::map<std::string, std::function<bool(const std::string& name, const State& value)>>;
+
+namespace runtime {
+
+/// Saves and loads what a runtime prepared. A checkpoint is a folder that appears complete or not at all; see
+/// docs/formats/checkpoint.md. All ranks must see the same folder; the ranks of a node share the check of its bytes.
+/// Collective: every function unless it says otherwise, with the same arguments on every rank.
+/// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216 for files; MU131, MU208, MU209, MU240 for what does not
+/// fit. If loading fails, everything in memory is as it was before.
+class Saving : public Gathering {
+ public:
+  /// Writes all that training depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
+  /// unfinished accumulation window, registered objects. A program that loads it continues as if it had not been
+  /// interrupted.
+  /// `folder`: where to write; empty: as options.project says, under the number after the highest. Returns the folder.
+  /// Asynchronous: returns once tensors are copied to host memory; a later failure is thrown by the next save or
+  /// wait_for_save().
+  /// Throws: CheckpointError MU241 for a scheduler that cannot be saved; ConfigError MU244 if `folder` is empty and
+  /// options.project gives none.
+  std::filesystem::path save_state(const std::filesystem::path& folder = {}, const SaveStateOptions& options = {});
+  /// Loads the state into the same objects, prepared and registered in the same order. The world size may differ:
+  /// loaders continue at the same sample, and the log names what cannot be kept. epochs() continues at the epoch of the
+  /// first loader.
+  /// `folder` empty: the complete checkpoint with the highest number in the project's folder. The main rank chooses it
+  /// for all ranks, and the log names those that it passes over. Ranks compare the saves they have opened before
+  /// anything is loaded.
+  /// Throws: CheckpointError MU247 if ranks opened different saves; MU242 for a checkpoint inside an accumulation
+  /// window that cannot be continued here; ConfigError MU244 if there is no folder or no checkpoint in it.
+  void load_state(const std::filesystem::path& folder = {}, const LoadStateOptions& options = {});
+  /// Waits until an asynchronous save is on the disk. Returns its folder; empty if there was none.
+  std::filesystem::path wait_for_save();
+
+  /// Registers objects with save_state() and load_state(), to be saved with the rest. They must outlive the runtime's
+  /// saves. If ranks hold different states, each rank gets its own back. Not collective.
+  template <Stateful... T>
+  void register_for_checkpointing(T&... objects) {
+    (keep_object(SavedItem({}, objects)), ...);
+  }
+  /// The hook is called before a checkpoint is written, with the state to be written; on rank 0 it is complete. It may
+  /// add and change entries. An entry of "models" or "optimizers" that it empties is not saved. Not collective.
+  HookHandle register_save_state_pre_hook(std::function<void(State& state, const std::filesystem::path& folder)> hook);
+  /// The hook is called with the state that was read, before any of it is loaded. An entry of "models" or "optimizers"
+  /// that it empties is not loaded. Not collective.
+  HookHandle register_load_state_pre_hook(std::function<void(State& state, const std::filesystem::path& folder)> hook);
+
+  /// Writes these items under their names, as Fabric does. `filter`: see SaveFilter.
+  /// Throws: ConfigError MU246 for a filter of a name that is not saved.
+  void save(const std::filesystem::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter = {});
+  /// Loads items by name and returns the entries of the checkpoint that are not among them.
+  /// Throws: CheckpointError MU209 for a name that the checkpoint does not have, if strict; MU247 if ranks opened
+  /// different saves.
+  State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items = {},
+             const LoadStateOptions& options = {});
+  /// As load_model(), under Fabric's name.
+  template <class M>
+  void load_raw(const std::filesystem::path& path, const Model<M>& model, const LoadStateOptions& options = {}) const {
+    load_model(model, path, {.strict = options.strict});
+  }
+
+  /// Loads bare weights into a model, prepared or not: what save_model wrote, a safetensors file, index or folder, or a
+  /// file of torch.save or torch::save. Like Python's load_state_dict, it converts values to the dtypes of the model.
+  /// If a file holds one dictionary of tensors among other things, it loads that one, and the log says so. Optimizers,
+  /// their states and averages of the model stay as they are.
+  /// Returns the names that only the model or only the file has: none if strict. See LoadStateDictOptions.
+  /// Throws, on all ranks, with the model unchanged: CheckpointError MU200, MU201, MU205, MU207, MU225, MU226 for the
+  /// files; MU228 for names that only one of them has, if strict, and for values that do not fit, all listed; MU250 if
+  /// ranks read different weights.
+  template <class M>
+  LoadReport load_model(const Model<M>& model, const std::filesystem::path& path,
+                        const LoadStateDictOptions& options = {}) const {
+    return load_weights(model.ptr(), path, options);
+  }
+  template <AnyModule M>
+  LoadReport load_model(M&& module, const std::filesystem::path& path, const LoadStateDictOptions& options = {}) const {
+    return load_weights(module_pointer(std::forward<M>(module)), path, options);
+  }
+
+ protected:
+  using Gathering::Gathering;
+
+  /// Returns how many epochs a loaded checkpoint has completed, at most `count`; they are not counted again.
+  int64_t first_epoch(int64_t count);
+
+ private:
+  void keep_object(SavedItem object);
+  LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
+                          const LoadStateDictOptions& options) const;
+};
+
+}  // namespace runtime
+}  // namespace muster

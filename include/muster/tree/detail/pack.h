@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/tree/detail/visit.h"
+
+namespace muster::tree {
+
+/// Serialises the structure and tensors of a value into one buffer.
+class Packer {
+ public:
+  void bytes(const void* from, size_t count) { structure_.append(static_cast<const char*>(from), count); }
+  void count(size_t n);
+  void text(std::string_view text);
+  /// Throws: UsageError (MU111) for a tensor that is sparse or quantized.
+  void tensor(const at::Tensor& tensor);
+  /// Everything written so far, as a CPU tensor of uint8.
+  at::Tensor finish() const;
+
+ private:
+  std::string structure_;
+  std::vector<std::pair<at::Tensor, int64_t>> tensors_;  // with their offsets after the structure
+  int64_t payload_ = 0;
+};
+
+/// Reads what Packer wrote, in the same order.
+/// Throws: UsageError (MU111), from every member, if the bytes are truncated or were not written by Packer.
+class Unpacker {
+ public:
+  explicit Unpacker(const at::Tensor& packed);
+  void bytes(void* to, size_t count);
+  size_t count();
+  std::string text();
+  /// A CPU tensor that shares the memory of the packed bytes.
+  at::Tensor tensor();
+  /// Checks that nothing is left.
+  void finish() const;
+
+ private:
+  at::Tensor packed_;
+  int64_t end_ = 0;  // of the structure
+  int64_t position_ = 0;
+};
+
+template <class T>
+void pack_into(Packer& to, const T& value) {
+  using V = std::remove_cvref_t<T>;
+  auto each = [&](const auto&... part) { (tree::pack_into(to, part), ...); };
+  if constexpr (tensor<V>) {
+    to.tensor(value);
+  } else if constexpr (std::is_arithmetic_v<V> || std::is_enum_v<V>) {
+    to.bytes(&value, sizeof value);
+  } else if constexpr (std::same_as<V, std::string>) {
+    to.text(value);
+  } else if constexpr (std::same_as<V, std::monostate>) {
+  } else if constexpr (listed<V>) {
+    std::apply(each, tensors_of(const_cast<V&>(value)));
+  } else if constexpr (optional_like<V>) {
+    to.count(value.has_value());
+    if (value.has_value()) tree::pack_into(to, *value);
+  } else if constexpr (variant_like<V>) {
+    to.count(value.index());
+    std::visit(each, value);
+  } else if constexpr (map_like<V>) {
+    to.count(value.size());
+    for (const auto& [key, held] : value) each(key, held);
+  } else if constexpr (list_like<V>) {
+    to.count(value.size());
+    for (const typename V::value_type& element : value) tree::pack_into(to, element);
+  } else if constexpr (tuple_like<V>) {
+    std::apply(each, value);
+  } else if constexpr (example_like<V>) {
+    each(value.data, value.target);
+  } else if constexpr (target_less_example<V>) {
+    each(value.data);
+  } else {
+    static_assert(
+        aggregate<V>,
+        "muster cannot send this type: add to it `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`; "
+        "texts are std::string");
+    std::apply(each, fields(value));
+  }
+}
+
+template <class T>
+void unpack_from(Unpacker& from, T& value);
+
+namespace detail {
+template <class V, std::size_t I = 0>
+void unpack_variant(Unpacker& from, V& value, std::size_t index) {
+  if constexpr (I < std::variant_size_v<V>) {
+    if (index != I) return unpack_variant<V, I + 1>(from, value, index);
+    std::variant_alternative_t<I, V> held{};
+    tree::unpack_from(from, held);
+    value = std::move(held);
+  }
+}
+
+template <class V>
+void unpack_list(Unpacker& from, V& value) {
+  const auto size = from.count();
+  if constexpr (requires { value.push_back(typename V::value_type()); }) {
+    value.clear();
+    for (std::size_t i = 0; i < size; ++i) {
+      typename V::value_type element{};
+      tree::unpack_from(from, element);
+      value.push_back(std::move(element));
+    }
+  } else {
+    for (auto& element : value) tree::unpack_from(from, element);
+  }
+}
+
+template <class V>
+void unpack_map(Unpacker& from, V& value) {
+  value.clear();
+  for (auto left = from.count(); left > 0; --left) {
+    typename V::key_type key{};
+    typename V::mapped_type held{};
+    tree::unpack_from(from, key);
+    tree::unpack_from(from, held);
+    value.emplace(std::move(key), std::move(held));
+  }
+}
+}  // namespace detail
+
+template <class T>
+void unpack_from(Unpacker& from, T& value) {
+  auto each = [&](auto&... part) { (tree::unpack_from(from, part), ...); };
+  if constexpr (tensor<T>) {
+    value = from.tensor();
+  } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+    from.bytes(&value, sizeof value);
+  } else if constexpr (std::same_as<T, std::string>) {
+    value = from.text();
+  } else if constexpr (std::same_as<T, std::monostate>) {
+  } else if constexpr (listed<T>) {
+    std::apply(each, tensors_of(value));
+  } else if constexpr (optional_like<T>) {
+    if (from.count() == 0) return value.reset();
+    tree::unpack_from(from, value.emplace());
+  } else if constexpr (variant_like<T>) {
+    detail::unpack_variant(from, value, from.count());
+  } else if constexpr (map_like<T>) {
+    detail::unpack_map(from, value);
+  } else if constexpr (list_like<T>) {
+    detail::unpack_list(from, value);
+  } else if constexpr (tuple_like<T>) {
+    std::apply(each, value);
+  } else if constexpr (example_like<T>) {
+    each(value.data, value.target);
+  } else if constexpr (target_less_example<T>) {
+    each(value.data);
+  } else {
+    std::apply(each, fields(value));
+  }
+}
+
+/// Serialises a value made of tensors, numbers and strings into one CPU tensor of uint8, for files and other ranks.
+/// Throws: UsageError (MU111) for tensors that are sparse or quantized.
+template <class T>
+at::Tensor pack(const T& value) {
+  Packer packer;
+  pack_into(packer, value);
+  return packer.finish();
+}
+
+/// Restores the value given to pack(), bit for bit, on the CPU and without gradients; its tensors share the memory of
+/// `packed`. Throws: UsageError (MU111) if the bytes were not made by pack() from a T.
+template <class T>
+T unpack(const at::Tensor& packed) {
+  Unpacker unpacker(packed);
+  T value{};
+  unpack_from(unpacker, value);
+  unpacker.finish();
+  return value;
+}
+
+}  // namespace muster::tree

@@ -1,0 +1,76 @@
+#include "comm/handshake.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "comm/signature.h"
+#include "muster/base/detail/random_word.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr std::string_view kQuestion = "muster asks";
+constexpr std::size_t kNumber = 64;  // digits
+constexpr std::size_t kPlace = 32;   // of what follows the first word in a frame
+
+Frame frame_of(std::string_view word, std::string_view content) {
+  Frame frame{};
+  std::memcpy(frame.bytes.data(), word.data(), word.size());
+  std::memcpy(frame.bytes.data() + kPlace, content.data(), content.size());
+  return frame;
+}
+
+std::string_view text_of(const Frame& frame, std::size_t from, std::size_t size) {
+  return {reinterpret_cast<const char*>(frame.bytes.data()) + from, size};
+}
+
+}  // namespace
+
+Handshake::Handshake(cluster::Secret secret, std::string group, int rank, int size)
+    : secret_(std::move(secret)), group_(std::move(group)), rank_(rank),
+      own_(secret_.is_given() ? random_hex(kNumber / 2) : ""), theirs_(size) {}
+
+Frame Handshake::question() const { return asks() ? frame_of(kQuestion, own_) : Frame{}; }
+
+void Handshake::take_question(int peer, const Frame& frame) {
+  const bool asked = text_of(frame, 0, kQuestion.size()) == kQuestion;
+  if (asked != asks())
+    throw CommError(
+        "MU067",
+        formatted(
+            "rank {} of group {} has {} secret, but who answers as rank {} has {}. Give all ranks of the job the same "
+            "secret, and nobody else",
+            rank_, group_, asks() ? "the job's" : "no", peer, asked ? "one" : "none"));
+  if (asked) theirs_.at(peer) = text_of(frame, kPlace, kNumber);
+}
+
+std::string Handshake::signed_from(int from, int to) const {
+  const int peer = from == rank_ ? to : from;
+  const auto& asked = from == rank_ ? theirs_.at(peer) : own_;
+  const auto& asking = from == rank_ ? own_ : theirs_.at(peer);
+  const auto signature =
+      sign(secret_, {"muster rank", group_, std::to_string(from), std::to_string(to), asked, asking});
+  return {signature.begin(), signature.end()};
+}
+
+Frame Handshake::answer(int peer) const { return frame_of("", signed_from(rank_, peer)); }
+
+void Handshake::check_answer(int peer, const Frame& frame) const {
+  Signature expected{}, got{};
+  const auto own = signed_from(peer, rank_);
+  std::copy(own.begin(), own.end(), expected.begin());
+  std::memcpy(got.data(), frame.bytes.data() + kPlace, got.size());
+  if (!is_signature(expected, got))
+    throw CommError(
+        "MU067",
+        formatted(
+            "who answers rank {} of group {} as rank {} does not have the job's secret: a stranger, or a rank that was "
+            "given another one. Give all ranks of the job the same secret, and nobody else",
+            rank_, group_, peer));
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+#include "muster/cluster/detail/secret.h"
+
+namespace muster::comm {
+
+/// The handshake between two ranks of a group. With a secret, each sends the other an unpredictable number, and accepts
+/// it if the answer is signed with the job's secret: reaching the port is not enough to be a rank.
+/// Without a secret it is an empty frame each way.
+class Handshake {
+ public:
+  Handshake(cluster::Secret secret, std::string group, int rank, int size);
+
+  /// The same for every peer.
+  Frame question() const;
+  /// Throws: CommError (MU067) if one of the two ranks has a secret and the other has none.
+  void take_question(int peer, const Frame& frame);
+  /// Whether answers follow the questions.
+  bool asks() const noexcept { return secret_.is_given(); }
+  /// Requires: take_question() for that peer.
+  Frame answer(int peer) const;
+  /// Throws: CommError (MU067) if it is not that rank's answer.
+  void check_answer(int peer, const Frame& frame) const;
+
+ private:
+  std::string signed_from(int from, int to) const;
+
+  cluster::Secret secret_;
+  std::string group_;
+  int rank_;
+  std::string own_;                  ///< this rank's challenge
+  std::vector<std::string> theirs_;  ///< the peers' challenges
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,244 @@
+#include "muster/format/detail/python_file.h"
+
+#include <algorithm>
+
+#include "format/little_endian.h"
+#include "format/python/pickle_graph.h"
+#include "format/python/python_archive.h"
+#include "format/python/python_objects.h"
+#include "muster/base/detail/shown.h"
+#include "muster/base/error.h"
+#include "muster/format/detail/zip.h"
+
+namespace muster::format {
+namespace {
+
+constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{256} << 20, kFirstBytes = std::uint64_t{1} << 20,
+                        kMaxWordBytes = 256;
+/// The number that a file of torch.save began with before it was an archive.
+constexpr std::string_view kLegacyMagic("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e", 15);
+constexpr std::int64_t kLegacyProtocol = 1001;
+
+/// The records of an archive, by the name behind the archive's own folder.
+class Records {
+ public:
+  explicit Records(const ByteSource& source) : source_(source) {
+    for (ZipEntry& entry : read_zip(source)) {
+      const auto slash = entry.name.find('/');
+      if (slash == std::string::npos) continue;
+      const std::string folder = entry.name.substr(0, slash);
+      std::string name = entry.name.substr(slash + 1);
+      if (name == "data.pkl") folder_ = folder;
+      entries_[folder].emplace(std::move(name), std::move(entry));
+    }
+    if (!folder_) refuse_python(source.name, "it is a zip archive without the record data.pkl");
+  }
+
+  const ZipEntry* find(const std::string& name) const {
+    const auto& inside = entries_.at(*folder_);
+    const auto found = inside.find(name);
+    return found == inside.end() ? nullptr : &found->second;
+  }
+  std::string text(const std::string& name, std::uint64_t limit) const {
+    const ZipEntry* entry = find(name);
+    return entry ? read_record(source_, *entry, limit) : "";
+  }
+
+ private:
+  const ByteSource& source_;
+  std::optional<std::string> folder_;
+  std::unordered_map<std::string, std::unordered_map<std::string, ZipEntry>> entries_;
+};
+
+PythonFile read_zip_form(const ByteSource& source) {
+  const Records records(source);
+  if (const std::string order = records.text("byteorder", kMaxWordBytes); !order.empty() && order != "little")
+    refuse_python(source.name, "its bytes are in " +
+                                   (order == "big" ? std::string("big-endian") : std::string("an unknown")) + " order");
+  PythonFile file;
+  if (records.find("constants.pkl")) file.form = PythonFile::Form::archive;
+  const std::string pickle = records.text("data.pkl", kMaxPickleBytes);
+  PickleGraph graph;
+  std::size_t position = 0;
+  std::uint32_t root = 0;
+  try {
+    root = read_pickle(pickle, position, graph, source.name);
+  } catch (const PickleCutOff&) {
+    refuse_python(source.name, "its pickle is cut off");
+  }
+  PythonObjects objects(graph, source.name, [&](const std::string& key) -> std::optional<StoragePlace> {
+    const ZipEntry* entry = records.find("data/" + key);
+    if (!entry) return std::nullopt;
+    if (!entry->stored) refuse_python(source.name, "the record " + in_quotes("data/" + key) + " is compressed");
+    return StoragePlace{entry->offset, entry->bytes, entry->crc, true};
+  });
+  file.value = objects.value(root, file);
+  if (file.form == PythonFile::Form::archive) file.value = value_of_archive(std::move(file.value));
+  return file;
+}
+
+/// The five pickles at the beginning of a legacy file.
+struct LegacyPickles {
+  std::string bytes;
+  PickleGraph graph;
+  std::uint32_t root = 0, keys = 0;
+  std::size_t end = 0;
+};
+
+LegacyPickles read_legacy_pickles(const ByteSource& source) {
+  for (std::uint64_t wanted = kFirstBytes;; wanted *= 8) {
+    const std::uint64_t given = std::min({wanted, source.size, kMaxPickleBytes});
+    LegacyPickles pickles{.bytes = source.text(0, given), .graph = {}};
+    const auto next = [&] { return read_pickle(pickles.bytes, pickles.end, pickles.graph, source.name); };
+    try {
+      next();
+      const PickleNode& protocol = pickles.graph.at(next());
+      if (protocol.kind != PickleNode::Kind::integer || protocol.integer != kLegacyProtocol)
+        refuse_python(source.name, "it is of another protocol than " + std::to_string(kLegacyProtocol));
+      const PickleNode& system = pickles.graph.at(next());
+      const auto& facts = pickles.graph.entries(system);
+      for (std::size_t i = 0; i + 1 < facts.size(); i += 2)
+        if (pickles.graph.at(facts[i]).text == "little_endian" && pickles.graph.at(facts[i + 1]).integer == 0)
+          refuse_python(source.name, "its bytes are in big-endian order");
+      pickles.root = next();
+      pickles.keys = next();
+      return pickles;
+    } catch (const PickleCutOff&) {
+      if (given < wanted) refuse_python(source.name, "its pickles are cut off");
+    }
+  }
+}
+
+/// The storages that the pickle names, by key: the first name decides about the width of elements.
+std::unordered_map<std::string, StorageName> named_storages(const PickleGraph& graph, std::string_view file) {
+  std::unordered_map<std::string, StorageName> names;
+  for (const PickleNode& node : graph.nodes)
+    if (node.kind == PickleNode::Kind::persistent) {
+      const auto& words = graph.items(graph.at(graph.items(node)[0]));
+      if (!words.empty() && graph.at(words[0]).text != "storage") continue;  // a module's source, in very old files
+      StorageName name = storage_name(graph, node, file);
+      std::string key = name.key;
+      names.emplace(std::move(key), std::move(name));
+    }
+  return names;
+}
+
+/// Behind the pickles stand the storages, each as its number of elements and its bytes.
+std::unordered_map<std::string, StoragePlace> legacy_places(const ByteSource& source, const LegacyPickles& pickles) {
+  const auto names = named_storages(pickles.graph, source.name);
+  std::unordered_map<std::string, StoragePlace> places;
+  std::uint64_t at = pickles.end;
+  for (const auto item : pickles.graph.items(pickles.graph.at(pickles.keys))) {
+    const PickleNode& node = pickles.graph.at(item);
+    const std::string key =
+        node.kind == PickleNode::Kind::integer ? std::to_string(node.integer) : std::string(node.text);
+    const auto name = names.find(key);
+    if (name == names.end()) refuse_python(source.name, "it has a storage that nothing names");
+    if (source.size - at < sizeof(std::int64_t)) refuse_python(source.name, "its storages are cut off");
+    const auto count = number_at<std::int64_t>(source.text(at, sizeof(std::int64_t)), 0);
+    at += sizeof(std::int64_t);
+    const std::uint64_t width = name->second.type->bytes;
+    if (count < 0 || static_cast<std::uint64_t>(count) > (source.size - at) / width)
+      refuse_python(source.name, "its storages are cut off");
+    if (!places.emplace(key, StoragePlace{.offset = at, .bytes = static_cast<std::uint64_t>(count) * width}).second)
+      refuse_python(source.name, "it has one storage twice");
+    at += static_cast<std::uint64_t>(count) * width;
+  }
+  return places;
+}
+
+PythonFile read_legacy_form(const ByteSource& source) {
+  const LegacyPickles pickles = read_legacy_pickles(source);
+  const auto places = legacy_places(source, pickles);
+  PythonFile file{.form = PythonFile::Form::legacy, .value = {}, .storages = {}, .tensors = {}};
+  PythonObjects objects(pickles.graph, source.name, [&](const std::string& key) -> std::optional<StoragePlace> {
+    const auto found = places.find(key);
+    return found == places.end() ? std::nullopt : std::optional(found->second);
+  });
+  file.value = objects.value(pickles.root, file);
+  return file;
+}
+
+bool is_legacy(const ByteSource& source) {
+  return source.size > kLegacyMagic.size() && source.text(0, kLegacyMagic.size()) == kLegacyMagic;
+}
+
+}  // namespace
+
+PythonValue PythonValue::of_integer(std::int64_t value) {
+  PythonValue result;
+  result.kind = Kind::integer;
+  result.integer = value;
+  return result;
+}
+
+PythonValue PythonValue::of_text(std::string value, Kind kind) {
+  PythonValue result;
+  result.kind = kind;
+  result.text = std::move(value);
+  return result;
+}
+
+PythonValue PythonValue::of_tensor(std::size_t position) {
+  PythonValue result = of_integer(static_cast<std::int64_t>(position));
+  result.kind = Kind::tensor;
+  return result;
+}
+
+const PythonValue* PythonValue::find(std::string_view key) const {
+  for (const auto& [name, value] : entries)
+    if (name.kind == Kind::text && name.text == key) return &value;
+  return nullptr;
+}
+
+bool is_decimal_key(std::string_view text) {
+  const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
+  const bool all = !digits.empty() && digits.size() <= 18 &&
+                   std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return all && (text == "0" || digits[0] != '0');
+}
+
+std::int64_t element_count(std::span<const std::int64_t> shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+bool is_dense(const PythonTensor& tensor) {
+  std::int64_t expected = 1;
+  for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return element_count(tensor.shape) == 0;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+bool is_python_file(const ByteSource& source) { return is_zip(source) || is_legacy(source); }
+
+PythonFile read_python_file(const ByteSource& source) {
+  if (is_zip(source)) return read_zip_form(source);
+  if (is_legacy(source)) return read_legacy_form(source);
+  refuse_python(source.name,
+                "it begins neither as an archive of torch.save nor as a file of it from before PyTorch 1.6");
+}
+
+std::string advice_about(std::string_view foreign_class) {
+  if (foreign_class.starts_with("torch._utils._rebuild_sparse"))
+    return "call to_dense() on sparse tensors before saving them";
+  if (foreign_class.starts_with("torch._utils._rebuild_qtensor"))
+    return "call dequantize() on quantized tensors before saving them";
+  if (foreign_class.starts_with("torch._utils._rebuild_meta"))
+    return "tensors on the meta device have no values to load";
+  if (foreign_class.starts_with("torch._utils._rebuild_nested"))
+    return "save the parts of nested tensors, from unbind()";
+  if (foreign_class.starts_with("numpy"))
+    return "turn numpy arrays into tensors by torch.from_numpy, and numpy numbers into int or float";
+  if (foreign_class == "argparse.Namespace") return "save vars(args), not args";
+  if (foreign_class.starts_with("int of more")) return "save it as text";
+  if (foreign_class.find("torch.nn.modules") != std::string_view::npos ||
+      foreign_class.find("torch.optim") != std::string_view::npos)
+    return "save its state_dict(), not the object";
+  return "save tensors, numbers, texts, lists and dictionaries only";
+}
+
+}  // namespace muster::format

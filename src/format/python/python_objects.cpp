@@ -1,0 +1,314 @@
+#include "format/python/python_objects.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <set>
+
+#include "format/little_endian.h"
+#include "muster/base/detail/shown.h"
+#include "muster/base/error.h"
+
+namespace muster::format {
+namespace {
+
+using Kind = PickleNode::Kind;
+using Made = PythonValue::Kind;
+using Arguments = std::vector<std::uint32_t>;
+
+PythonValue foreign(std::string_view name) { return PythonValue::of_text(shown(name), Made::foreign); }
+
+/// What tells two keys of a map apart.
+std::string key_of(const PythonValue& key) {
+  if (key.kind == Made::text || key.kind == Made::bytes || key.kind == Made::foreign)
+    return std::string(1, static_cast<char>(key.kind)) + key.text;
+  if (key.kind == Made::tuple) {
+    std::string text = "(";
+    for (const auto& item : key.items) {
+      const std::string part = key_of(item);
+      text += std::to_string(part.size()) + ":" + part;
+    }
+    return text;
+  }
+  return std::string(1, static_cast<char>(key.kind)) + std::to_string(key.integer) + "," +
+         std::to_string(std::bit_cast<std::uint64_t>(key.number));
+}
+
+/// UTF-8 that stands for the bytes 0 to 255, back to those bytes; nothing if it stands for anything else.
+std::optional<std::string> latin1(std::string_view text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x80) {
+      result += static_cast<char>(byte);
+    } else if ((byte == 0xC2 || byte == 0xC3) && i + 1 < text.size()) {
+      result += static_cast<char>((byte & 3) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3F));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void refuse_python(std::string_view file, const std::string& reason) {
+  throw CheckpointError("MU225", std::string(file) + ": " + reason + "; the file is damaged, or no file of torch.save");
+}
+
+PythonObjects::PythonObjects(const PickleGraph& graph, std::string_view file,
+                             std::function<std::optional<StoragePlace>(const std::string&)> place_of)
+    : graph_(graph), file_(file), place_of_(std::move(place_of)) {}
+
+PythonValue PythonObjects::value(std::uint32_t node, PythonFile& into) {
+  into_ = &into;
+  // Objects and texts may be shared, and a small pickle may share them so that they unfold without end.
+  limit_ = ByteLimit(graph_.bytes);
+  return make(node, 0);
+}
+
+PythonValue PythonObjects::make(std::uint32_t node, int depth) {
+  if (depth > kMaxPythonDepth)
+    refuse("its values are nested more than " + std::to_string(kMaxPythonDepth) + " deep, or contain themselves");
+  const PickleNode& at = graph_.at(node);
+  PythonValue value;
+  switch (at.kind) {
+    case Kind::none: return value;
+    case Kind::boolean:
+    case Kind::integer:
+      value.kind = at.kind == Kind::boolean ? Made::boolean : Made::integer;
+      value.integer = at.integer;
+      return value;
+    case Kind::huge: return foreign("int of more than 64 bits");
+    case Kind::number:
+      value.kind = Made::number;
+      value.number = at.number;
+      return value;
+    case Kind::text: return make_text(at.text, Made::text);
+    case Kind::bytes: return make_text(at.text, Made::bytes);
+    case Kind::list:
+    case Kind::set: return make_sequence(Made::list, graph_.items(at), depth);
+    case Kind::tuple: return make_sequence(Made::tuple, graph_.items(at), depth);
+    case Kind::map: return make_map(graph_.entries(at), depth);
+    case Kind::global: return make_global(at);
+    case Kind::object: return make_object(node, depth);
+    case Kind::persistent: return foreign("torch.storage (a storage by itself)");
+  }
+  return value;
+}
+
+void PythonObjects::charge(std::uint64_t bytes) {
+  if (!limit_.take(bytes)) refuse("its values unfold to more than " + std::to_string(limit_.most()) + " bytes");
+}
+
+PythonValue PythonObjects::make_text(std::string_view text, Made kind) {
+  charge(text.size());
+  return PythonValue::of_text(std::string(text), kind);
+}
+
+PythonValue PythonObjects::make_sequence(Made kind, const Arguments& items, int depth) {
+  PythonValue value;
+  value.kind = kind;
+  charge(items.size() * sizeof(PythonValue));
+  value.items.reserve(items.size());
+  for (const auto item : items) value.items.push_back(make(item, depth + 1));
+  return value;
+}
+
+PythonValue PythonObjects::make_map(const Arguments& pairs, int depth) {
+  PythonValue value;
+  value.kind = Made::map;
+  constexpr std::uint64_t kPlace = 64;  // of a key in the table of keys, beside its text
+  charge(pairs.size() / 2 * (sizeof(PythonValue::Entry) + kPlace));
+  value.entries.reserve(pairs.size() / 2);
+  std::unordered_map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    PythonValue key = make(pairs[i], depth + 1);
+    if (key.text.size() > kMaxPythonKey)
+      refuse("a dictionary has a key of more than " + std::to_string(kMaxPythonKey) + " bytes");
+    if (key.kind == Made::list || key.kind == Made::map || key.kind == Made::tensor)
+      refuse("a dictionary has a key that Python does not take");
+    std::string name = key_of(key);
+    charge(name.size());
+    const auto [place, fresh] = places.emplace(std::move(name), value.entries.size());
+    PythonValue made = make(pairs[i + 1], depth + 1);
+    if (fresh) value.entries.emplace_back(std::move(key), std::move(made));
+    else value.entries[place->second].second = std::move(made);
+  }
+  return value;
+}
+
+std::string PythonObjects::name_of_global(const PickleNode& node) const {
+  std::string module(node.text);
+  if (module == "__builtin__") module = "builtins";
+  return module + "." + std::string(node.name);
+}
+
+PythonValue PythonObjects::make_global(const PickleNode& node) const {
+  std::string name = name_of_global(node);
+  if (node.text == "torch" && find_scalar_type(node.name)) return PythonValue::of_text(std::move(name));
+  return foreign(std::move(name));
+}
+
+const Arguments& PythonObjects::arguments_of(const PickleNode& object) const {
+  const PickleNode& arguments = graph_.at(graph_.items(object)[1]);
+  if (arguments.kind != Kind::tuple) refuse("a function's arguments are no tuple");
+  return graph_.items(arguments);
+}
+
+PythonValue PythonObjects::make_object(std::uint32_t node, int depth) {
+  const PickleNode& object = graph_.at(node);
+  const PickleNode& callee = graph_.at(graph_.items(object)[0]);
+  if (callee.kind != Kind::global) return foreign("the result of a call");
+  const std::string name = name_of_global(callee);
+  if (auto value = make_collection(name, object, depth)) return std::move(*value);
+  if (auto value = make_tensor_like(name, node, depth)) return std::move(*value);
+  if (callee.text.starts_with("__torch__")) return make_module(object, depth);
+  const auto& arguments = arguments_of(object);
+  if (name == "_codecs.encode") return make_bytes(arguments);
+  if (name == "numpy.core.multiarray.scalar" || name == "numpy._core.multiarray.scalar")
+    return make_numpy_scalar(arguments);
+  if (name == "torch.device" && !arguments.empty()) {
+    std::string device = text(arguments[0], "a device");
+    if (arguments.size() > 1 && graph_.at(arguments[1]).kind == Kind::integer)
+      device += ":" + std::to_string(integer(arguments[1], "a device"));
+    return PythonValue::of_text(std::move(device));
+  }
+  return foreign(name);
+}
+
+std::optional<PythonValue> PythonObjects::make_collection(std::string_view name, const PickleNode& object, int depth) {
+  const bool counter = name == "collections.Counter", ordered = name == "collections.OrderedDict";
+  if (ordered || counter || name == "collections.defaultdict") {
+    Arguments pairs;
+    const auto& arguments = arguments_of(object);
+    if (!arguments.empty() && counter) pairs = graph_.entries(graph_.at(arguments[0]));
+    if (!arguments.empty() && ordered)
+      for (const auto pair : graph_.items(graph_.at(arguments[0]))) {
+        const auto& parts = graph_.items(graph_.at(pair));
+        if (parts.size() != 2) refuse("an OrderedDict is made of something else than pairs");
+        pairs.insert(pairs.end(), parts.begin(), parts.end());
+      }
+    const auto& later = graph_.entries(object);
+    pairs.insert(pairs.end(), later.begin(), later.end());
+    return make_map(pairs, depth);
+  }
+  const bool typed_list = name == "torch.jit._pickle.build_intlist" || name == "torch.jit._pickle.build_doublelist" ||
+                          name == "torch.jit._pickle.build_boollist" || name == "torch.jit._pickle.build_tensorlist";
+  if (typed_list || name == "builtins.set" || name == "builtins.frozenset" || name == "torch.Size") {
+    const auto& arguments = arguments_of(object);
+    static const Arguments kNothing;
+    return make_sequence(name == "torch.Size" ? Made::tuple : Made::list,
+                         arguments.empty() ? kNothing : graph_.items(graph_.at(arguments[0])), depth);
+  }
+  if (name == "torch.jit._pickle.restore_type_tag" && !arguments_of(object).empty())
+    return make(arguments_of(object)[0], depth + 1);
+  if (name == "builtins.bytearray") return make_bytes(arguments_of(object));
+  return std::nullopt;
+}
+
+std::optional<PythonValue> PythonObjects::make_tensor_like(std::string_view name, std::uint32_t node, int depth) {
+  constexpr std::string_view kRebuild = "torch._utils._rebuild_";
+  const auto known = tensor_of_node_.find(node);
+  if (known != tensor_of_node_.end()) return PythonValue::of_tensor(known->second);
+  if (name == "torch.nn.parameter.Parameter" || name == "torch._utils._rebuild_parameter" ||
+      name == "torch._utils._rebuild_parameter_with_state") {
+    const auto& arguments = arguments_of(graph_.at(node));
+    if (arguments.empty()) return std::nullopt;
+    return make(arguments[0], depth + 1);
+  }
+  if (name == "torch._tensor._rebuild_from_type_v2") {
+    const auto& arguments = arguments_of(graph_.at(node));
+    if (arguments.size() != 4 || graph_.at(arguments[0]).kind != Kind::global ||
+        graph_.at(arguments[1]).kind != Kind::global)
+      return std::nullopt;
+    const std::string type = name_of_global(graph_.at(arguments[1])),
+                      function = name_of_global(graph_.at(arguments[0]));
+    if (type != "torch.Tensor" && type != "torch.nn.parameter.Parameter" && type != "torch.nn.parameter.Buffer")
+      return foreign(type);
+    const PickleNode& inner = graph_.at(arguments[2]);
+    if (inner.kind != Kind::tuple || !function.starts_with(kRebuild)) return foreign(function);
+    const auto& parts = graph_.items(inner);
+    if (function == "torch._utils._rebuild_parameter" && !parts.empty()) return make(parts[0], depth + 1);
+    return make_tensor(node, parts, std::string_view(function).substr(kRebuild.size()));
+  }
+  if (!name.starts_with(kRebuild)) return std::nullopt;
+  return make_tensor(node, arguments_of(graph_.at(node)), name.substr(kRebuild.size()));
+}
+
+/// An object of a TorchScript class is a table of its attributes.
+PythonValue PythonObjects::make_module(const PickleNode& object, int depth) {
+  const PickleNode& state = graph_.at(object.state);
+  static const Arguments kNothing;
+  return make_map(state.kind == Kind::map ? graph_.entries(state) : kNothing, depth);
+}
+
+PythonValue PythonObjects::make_bytes(const Arguments& arguments) {
+  PythonValue value = PythonValue::of_text("", Made::bytes);
+  if (arguments.empty()) return value;
+  const PickleNode& content = graph_.at(arguments[0]);
+  if (content.kind != Kind::text) {
+    value.text = text(arguments[0], "bytes");
+    return value;
+  }
+  charge(content.text.size());
+  const auto bytes = latin1(content.text);
+  if (!bytes) refuse("bytes are given by text that is not Latin-1");
+  value.text = *bytes;
+  return value;
+}
+
+PythonValue PythonObjects::make_numpy_scalar(const Arguments& arguments) {
+  PythonValue value;
+  const PickleNode& type = graph_.at(arguments.empty() ? 0 : arguments[0]);
+  if (arguments.size() != 2 || type.kind != Kind::object) return foreign("numpy scalar");
+  const auto& type_arguments = arguments_of(type);
+  const std::string word = type_arguments.empty() ? "" : text(type_arguments[0], "a numpy type");
+  const PickleNode& content = graph_.at(arguments[1]);
+  const std::string bytes =
+      content.kind == Kind::object ? make_bytes(arguments_of(content)).text : text(arguments[1], "a numpy scalar");
+  const auto& state = graph_.items(graph_.at(type.state));
+  const bool little = state.size() < 2 || graph_.at(state[1]).kind != Kind::text || graph_.at(state[1]).text != ">";
+  const auto has = [&](std::string_view wanted, std::size_t size) {
+    return little && word == wanted && bytes.size() == size;
+  };
+  value.kind = Made::integer;
+  if (has("b1", 1)) value.kind = Made::boolean, value.integer = bytes[0] != 0;
+  else if (has("i1", 1)) value.integer = number_at<std::int8_t>(bytes, 0);
+  else if (has("u1", 1)) value.integer = number_at<std::uint8_t>(bytes, 0);
+  else if (has("i2", 2)) value.integer = number_at<std::int16_t>(bytes, 0);
+  else if (has("u2", 2)) value.integer = number_at<std::uint16_t>(bytes, 0);
+  else if (has("i4", 4)) value.integer = number_at<std::int32_t>(bytes, 0);
+  else if (has("u4", 4)) value.integer = number_at<std::uint32_t>(bytes, 0);
+  else if (has("i8", 8)) value.integer = number_at<std::int64_t>(bytes, 0);
+  else if (has("f4", 4)) value.kind = Made::number, value.number = number_at<float>(bytes, 0);
+  else if (has("f8", 8)) value.kind = Made::number, value.number = number_at<double>(bytes, 0);
+  else return foreign("numpy scalar of type " + word);
+  return value;
+}
+
+std::int64_t PythonObjects::integer(std::uint32_t node, const char* what) const {
+  if (graph_.at(node).kind != Kind::integer) refuse(std::string(what) + " has something else than an integer");
+  return graph_.at(node).integer;
+}
+
+std::vector<std::int64_t> PythonObjects::integers(std::uint32_t node, const char* what) const {
+  const PickleNode* list = &graph_.at(node);
+  if (list->kind == Kind::object && !arguments_of(*list).empty())
+    list = &graph_.at(arguments_of(*list)[0]);  // torch.Size
+  if (list->kind != Kind::tuple && list->kind != Kind::list)
+    refuse(std::string(what) + " has a shape or strides that are no tuple");
+  std::vector<std::int64_t> result;
+  for (const auto item : graph_.items(*list)) result.push_back(integer(item, what));
+  return result;
+}
+
+std::string PythonObjects::text(std::uint32_t node, const char* what) {
+  const PickleNode& at = graph_.at(node);
+  charge(at.text.size());
+  if (at.kind != Kind::text && at.kind != Kind::bytes) refuse(std::string(what) + " is no text");
+  return std::string(at.text);
+}
+
+}  // namespace muster::format

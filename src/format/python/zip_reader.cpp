@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <unordered_set>
+
+#include "format/little_endian.h"
+#include "muster/base/detail/shown.h"
+#include "muster/base/error.h"
+#include "muster/format/detail/zip.h"
+
+namespace muster::format {
+namespace {
+
+constexpr std::uint32_t kLocalSign = 0x04034b50, kCentralSign = 0x02014b50, kEndSign = 0x06054b50,
+                        kEnd64Sign = 0x06064b50, kLocatorSign = 0x07064b50;
+constexpr std::uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kCentralBytes = 46, kLocalBytes = 30;
+constexpr std::uint64_t kMaxCommentBytes = 65535, kMaxDirectoryBytes = std::uint64_t{256} << 20;
+constexpr std::uint32_t kIn64 = 0xFFFFFFFF;
+
+[[noreturn]] void refuse_zip(const ByteSource& source, const std::string& reason) {
+  throw CheckpointError("MU225", source.name + ": " + reason + "; the archive is damaged or cut off");
+}
+
+/// Where the directory lies.
+struct Directory {
+  std::uint64_t entries = 0, offset = 0, bytes = 0;
+};
+
+/// The end record's place: the last one whose comment reaches exactly to the end.
+std::uint64_t find_end(const ByteSource& source) {
+  const std::uint64_t tail_bytes = std::min(source.size, kEndBytes + kMaxCommentBytes);
+  if (tail_bytes < kEndBytes) refuse_zip(source, "it is too short for an archive");
+  const std::string tail = source.text(source.size - tail_bytes, tail_bytes);
+  for (std::size_t place = tail.size() - kEndBytes + 1; place-- > 0;)
+    if (number_at<std::uint32_t>(tail, place) == kEndSign &&
+        place + kEndBytes + number_at<std::uint16_t>(tail, place + 20) == tail.size())
+      return source.size - tail_bytes + place;
+  refuse_zip(source, "its end has no directory");
+}
+
+Directory find_directory(const ByteSource& source) {
+  std::uint64_t end = find_end(source);
+  const std::string record = source.text(end, kEndBytes);
+  Directory found{.entries = number_at<std::uint16_t>(record, 10),
+                  .offset = number_at<std::uint32_t>(record, 16),
+                  .bytes = number_at<std::uint32_t>(record, 12)};
+  const std::string locator = end >= kLocatorBytes ? source.text(end - kLocatorBytes, kLocatorBytes) : "";
+  if (!locator.empty() && number_at<std::uint32_t>(locator, 0) == kLocatorSign) {
+    const auto place = number_at<std::uint64_t>(locator, 8);
+    if (end < kLocatorBytes + kEnd64Bytes || place > end - kLocatorBytes - kEnd64Bytes)
+      refuse_zip(source, "its directory lies outside the file");
+    const std::string large = source.text(place, kEnd64Bytes);
+    if (number_at<std::uint32_t>(large, 0) != kEnd64Sign) refuse_zip(source, "its directory has no end record");
+    found = {number_at<std::uint64_t>(large, 32), number_at<std::uint64_t>(large, 48),
+             number_at<std::uint64_t>(large, 40)};
+    end = place;
+  }
+  if (found.offset > end || found.bytes > end - found.offset) refuse_zip(source, "its directory lies outside the file");
+  if (found.bytes > kMaxDirectoryBytes)
+    refuse_zip(source, "its directory is larger than " + std::to_string(kMaxDirectoryBytes) + " bytes");
+  if (found.entries > found.bytes / kCentralBytes) refuse_zip(source, "its directory is too short for its records");
+  return found;
+}
+
+/// A record in the directory; the offset is that of its local header.
+struct CentralRecord {
+  ZipEntry entry;
+  std::uint64_t unpacked = 0;
+};
+
+/// Fields that need 64 bits stand in an extra field, in a fixed order, those only that are marked.
+void read_large_fields(const ByteSource& source, std::string_view extra, CentralRecord& record) {
+  std::uint64_t* const wanted[] = {&record.unpacked, &record.entry.bytes, &record.entry.offset};
+  for (std::size_t place = 0; place + 4 <= extra.size();) {
+    const auto id = number_at<std::uint16_t>(extra, place), bytes = number_at<std::uint16_t>(extra, place + 2);
+    const std::string_view field = extra.substr(place + 4, bytes);
+    place += 4 + std::size_t{bytes};
+    if (id != 1) continue;
+    std::size_t next = 0;
+    for (std::uint64_t* value : wanted) {
+      if (*value != kIn64) continue;
+      if (next + 8 > field.size()) refuse_zip(source, "a record's 64-bit fields are cut off");
+      *value = number_at<std::uint64_t>(field, next);
+      next += 8;
+    }
+    return;
+  }
+}
+
+CentralRecord read_central(const ByteSource& source, std::string_view directory, std::size_t& place) {
+  if (directory.size() - place < kCentralBytes || number_at<std::uint32_t>(directory, place) != kCentralSign)
+    refuse_zip(source, "its directory has no record where one belongs");
+  const std::size_t name_bytes = number_at<std::uint16_t>(directory, place + 28),
+                    extra_bytes = number_at<std::uint16_t>(directory, place + 30),
+                    comment_bytes = number_at<std::uint16_t>(directory, place + 32);
+  if (directory.size() - place - kCentralBytes < name_bytes + extra_bytes + comment_bytes)
+    refuse_zip(source, "its directory is cut off");
+  if (number_at<std::uint16_t>(directory, place + 8) & 1) refuse_zip(source, "a record is encrypted");
+  CentralRecord record;
+  record.entry = {.name = std::string(directory.substr(place + kCentralBytes, name_bytes)),
+                  .offset = number_at<std::uint32_t>(directory, place + 42),
+                  .bytes = number_at<std::uint32_t>(directory, place + 20),
+                  .crc = number_at<std::uint32_t>(directory, place + 16),
+                  .stored = number_at<std::uint16_t>(directory, place + 10) == 0};
+  record.unpacked = number_at<std::uint32_t>(directory, place + 24);
+  read_large_fields(source, directory.substr(place + kCentralBytes + name_bytes, extra_bytes), record);
+  if (record.entry.stored && record.unpacked != record.entry.bytes) refuse_zip(source, "a stored record has two sizes");
+  place += kCentralBytes + name_bytes + extra_bytes + comment_bytes;
+  return record;
+}
+
+/// Replaces the local header's place by that of the bytes behind it.
+void find_bytes(const ByteSource& source, ZipEntry& entry, std::uint64_t limit) {
+  const std::uint64_t head = kLocalBytes + entry.name.size();
+  if (entry.offset > limit || limit - entry.offset < head) refuse_zip(source, "a record lies outside the file");
+  const std::string local = source.text(entry.offset, head);
+  if (number_at<std::uint32_t>(local, 0) != kLocalSign || number_at<std::uint16_t>(local, 26) != entry.name.size() ||
+      std::string_view(local).substr(kLocalBytes) != entry.name)
+    refuse_zip(source, "a record and the directory disagree");
+  const std::uint64_t begin = entry.offset + head + number_at<std::uint16_t>(local, 28);
+  if (begin > limit || entry.bytes > limit - begin)
+    refuse_zip(source, "a record reaches beyond the records' part of the file");
+  entry.offset = begin;
+}
+
+void refuse_overlap(const ByteSource& source, std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges) {
+  std::sort(ranges.begin(), ranges.end());
+  for (std::size_t i = 1; i < ranges.size(); ++i)
+    if (ranges[i].first < ranges[i - 1].second) refuse_zip(source, "two records share bytes");
+}
+
+}  // namespace
+
+bool is_zip(const ByteSource& source) {
+  return source.size >= 4 && number_at<std::uint32_t>(source.text(0, 4), 0) == kLocalSign;
+}
+
+std::vector<ZipEntry> read_zip(const ByteSource& source) {
+  const Directory where = find_directory(source);
+  const std::string directory = source.text(where.offset, where.bytes);
+  std::vector<ZipEntry> entries;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  std::unordered_set<std::string> names;
+  std::size_t place = 0;
+  for (std::uint64_t i = 0; i < where.entries; ++i) {
+    ZipEntry entry = read_central(source, directory, place).entry;
+    const std::uint64_t header = entry.offset;
+    find_bytes(source, entry, where.offset);
+    ranges.emplace_back(header, entry.offset + entry.bytes);
+    if (!names.insert(entry.name).second) refuse_zip(source, "two records have one name");
+    entries.push_back(std::move(entry));
+  }
+  refuse_overlap(source, std::move(ranges));
+  return entries;
+}
+
+std::string read_record(const ByteSource& source, const ZipEntry& entry, std::uint64_t limit) {
+  if (!entry.stored)
+    refuse_zip(source, "the record " + in_quotes(entry.name) + " is compressed, which torch.save never does");
+  if (entry.bytes > limit)
+    refuse_zip(source, "the record " + in_quotes(entry.name) + " has more than " + std::to_string(limit) + " bytes");
+  std::string bytes = source.text(entry.offset, entry.bytes);
+  if (crc32(bytes) != entry.crc)
+    refuse_zip(source, "the checksum of the record " + in_quotes(entry.name) + " is wrong");
+  return bytes;
+}
+
+}  // namespace muster::format

@@ -1,0 +1,109 @@
+#include "muster/format/detail/weight_set.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "muster/base/error.h"
+#include "muster/format/detail/input_file.h"
+
+namespace muster::format {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::set<std::string>;
+constexpr std::uint64_t kMaxIndexBytes = 1'000'000'000;
+
+WeightSet read_index(const fs::path& path) {
+  WeightSet set;
+  set.index_path = path;
+  set.index = parse_index(InputFile(path).read_text(kMaxIndexBytes), path.string());
+  Names names;
+  for (const auto& [tensor, file] : set.index->file_of) names.insert(file);
+  for (const std::string& name : names) set.files.push_back(path.parent_path() / name);
+  return set;
+}
+
+/// The index in force, if there is one that can be read: a broken one names nothing worth keeping.
+std::optional<WeightIndex> former_index(const fs::path& folder) {
+  try {
+    return read_index(folder / kWeightIndexName).index;
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
+void write_index(const fs::path& folder, const WeightIndex& index, Durability durability) {
+  AtomicFile file(folder / kWeightIndexName, durability);
+  const std::string text = to_json(index);
+  file.write(std::array{std::string_view(text)});
+  file.publish();
+}
+
+std::string second_name(const fs::path& folder, const std::string& name) {
+  const std::string stem = name.substr(0, name.rfind('.'));
+  for (int i = 0;; ++i) {
+    const std::string candidate = stem + ".former" + (i ? std::to_string(i) : "") + ".safetensors";
+    if (!fs::exists(folder / candidate)) return candidate;
+  }
+}
+
+/// Lets the index in force name the files that are about to be replaced by second names.
+void set_former_aside(const fs::path& folder, const Names& replaced, Durability durability) {
+  auto index = former_index(folder);
+  if (!index) return;
+  std::map<std::string, std::string> renamed;
+  for (const auto& [tensor, file] : index->file_of)
+    if (replaced.contains(file) && !renamed.contains(file)) renamed[file] = second_name(folder, file);
+  if (renamed.empty()) return;
+  std::error_code refused;
+  for (const auto& [name, second] : renamed)
+    if (!refused) fs::create_hard_link(folder / name, folder / second, refused);
+  if (refused) {
+    fs::remove(folder / kWeightIndexName, refused);
+    return;
+  }
+  for (auto& [tensor, file] : index->file_of)
+    if (const auto found = renamed.find(file); found != renamed.end()) file = found->second;
+  write_index(folder, *index, durability);
+}
+
+/// Removes weight files that the new set does not use. What cannot be removed stays: the set is complete without that.
+void remove_former(const fs::path& folder, const Names& used, bool has_index) {
+  std::error_code ignored;
+  if (!has_index) fs::remove(folder / kWeightIndexName, ignored);
+  std::vector<fs::path> stale;
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    if (is_weight_file_name(name) && !used.contains(name)) stale.push_back(entry->path());
+  }
+  for (const fs::path& path : stale) fs::remove(path, ignored);
+}
+
+}  // namespace
+
+WeightSet find_weight_set(const fs::path& path) {
+  if (path.extension() == ".json") return read_index(path);
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) return {.files = {path}, .index = {}, .index_path = {}};
+  if (fs::exists(path / kWeightsName, ignored)) return {.files = {path / kWeightsName}, .index = {}, .index_path = {}};
+  if (fs::exists(path / kWeightIndexName, ignored)) return read_index(path / kWeightIndexName);
+  throw CheckpointError("MU200", path.string() + " has neither " + std::string(kWeightsName) + " nor " +
+                                     std::string(kWeightIndexName) +
+                                     ": nothing was saved there, or a save was cut off");
+}
+
+void publish_weight_set(const fs::path& folder, std::span<const std::unique_ptr<AtomicFile>> files,
+                        const std::optional<WeightIndex>& index, Durability durability) {
+  Names names;
+  for (const auto& file : files) names.insert(file->path().filename().string());
+  for (const auto& file : files) file->finish();
+  if (index) set_former_aside(folder, names, durability);
+  for (const auto& file : files) file->publish();
+  if (index) write_index(folder, *index, durability);
+  remove_former(folder, names, index.has_value());
+}
+
+}  // namespace muster::format

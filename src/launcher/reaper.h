@@ -1,0 +1,28 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include "descriptor.h"
+
+namespace muster::launcher {
+
+/// A watchdog process that outlives the launcher for a moment: if the launcher is killed (kill -9), it kills the
+/// process groups of the ranks, and so the processes that the ranks have started. The ranks themselves die with the
+/// launcher anyway.
+class Reaper {
+ public:
+  /// Forks. Requires: one thread, no ranks yet. If no reaper can be started, the ranks are still watched.
+  Reaper();
+  /// Dismisses the reaper: it ends without killing.
+  ~Reaper();
+  Reaper(const Reaper&) = delete;
+  Reaper& operator=(const Reaper&) = delete;
+
+  void watch(pid_t group) const noexcept;
+
+ private:
+  pid_t pid_ = -1;
+  Descriptor to_reaper_;
+};
+
+}  // namespace muster::launcher

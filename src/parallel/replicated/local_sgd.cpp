@@ -1,0 +1,76 @@
+#include "muster/parallel/detail/local_sgd.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/optim/detail/flat_source.h"
+#include "muster/parallel/detail/sharded_model.h"
+#include "parallel/local.h"
+
+namespace muster {
+
+LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, comm::Communicator group,
+                   LocalSgdOptions options)
+    : model_(model), group_(std::move(group)), options_(options), synced_before_(model.gradient_sync()) {
+  if (options_.local_sgd_steps < 1)
+    throw ConfigError("MU159",
+                      formatted("local_sgd_steps is {}; parameters can be averaged after 1 optimizer step or more",
+                                options_.local_sgd_steps));
+  if (dynamic_cast<parallel::ShardedModel*>(&model))
+    throw ConfigError("MU159",
+                      "local SGD needs whole parameters on every rank, and this model's are sharded; use strategy ddp");
+  for (const auto& [name, parameter] : parallel::distinct_parameters(module)) {
+    if (!parameter.requires_grad()) continue;
+    const auto* piece = model.find(parameter);
+    values_.push_back(piece ? piece->value : parameter.detach().view(-1));
+    parameters_.push_back(parameter);
+  }
+  if (options_.enabled) model_.set_gradient_sync(false);
+}
+
+LocalSGD::~LocalSGD() {
+  if (options_.enabled) model_.set_gradient_sync(synced_before_);
+}
+
+void LocalSGD::step() {
+  if (options_.enabled && ++pending_ == options_.local_sgd_steps) average();
+}
+
+void LocalSGD::average() {
+  optim::write_parameters(&model_, parameters_, [this] { average_values(); });
+  model_.broadcast_buffers();
+  pending_ = 0;
+}
+
+void LocalSGD::finish() {
+  if (pending_ > 0) average();
+}
+
+/// One message per dtype and device.
+void LocalSGD::average_values() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  auto rest = values_;
+  while (!rest.empty()) {
+    const auto first = rest.front();
+    const auto others = std::stable_partition(rest.begin(), rest.end(), [&](const at::Tensor& value) {
+      return value.scalar_type() == first.scalar_type() && value.device() == first.device();
+    });
+    const auto together = at::cat(std::vector<at::Tensor>(rest.begin(), others));
+    group_.as_library("averaging weights").all_reduce(together, comm::ReduceOp::mean);
+    int64_t at = 0;
+    for (auto it = rest.begin(); it != others; ++it) {
+      it->copy_(together.narrow(0, at, it->numel()));
+      at += it->numel();
+    }
+    rest.erase(rest.begin(), others);
+  }
+}
+
+}  // namespace muster

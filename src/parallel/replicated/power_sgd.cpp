@@ -1,0 +1,256 @@
+#include "parallel/replicated/power_sgd.h"
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/randn.h>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/parallel/comm_hook.h"
+
+namespace muster::parallel {
+
+at::Tensor orthonormalize(const at::Tensor& matrix) {
+  const double noise = matrix.scalar_type() == at::kDouble ? 1e-12 : 1e-5;  // of a column: no direction is left in it
+  const auto before = matrix.norm(2, 0);
+  for (int64_t i = 0; i < matrix.size(1); ++i) {
+    const auto column = matrix.select(1, i);
+    const auto norm = column.norm();
+    const auto keep = (norm > before[i] * noise).to(matrix.scalar_type());
+    column.mul_(keep / norm.clamp_min(1e-30));
+    if (i + 1 == matrix.size(1)) break;
+    const auto others = matrix.narrow(1, i + 1, matrix.size(1) - i - 1);
+    others.sub_(at::outer(column, others.t().matmul(column)));
+  }
+  return matrix.abs().sum(0) == 0;
+}
+
+at::Tensor first_factor(int64_t rows, int64_t columns, uint64_t seed, const at::TensorOptions& options) {
+  auto random = at::detail::createCPUGenerator(seed);
+  return at::randn({rows, columns}, random, at::TensorOptions().dtype(at::kDouble)).to(options);
+}
+
+namespace {
+
+/// Half precision is factorized in float32.
+at::TensorOptions factor_options(const at::Tensor& flat) {
+  return at::TensorOptions().dtype(flat.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).device(flat.device());
+}
+
+class PowerSgdHook final : public CommHook {
+ public:
+  explicit PowerSgdHook(const PowerSgdOptions& options) : options_(options) {}
+  Finish start(const GradientBucket& bucket, const comm::Communicator& group) override;
+  std::string_view name() const override { return "powersgd"; }
+  State save_state() const override;
+  void load_state(const State& state) override;
+
+ private:
+  struct Pair {
+    at::Tensor matrix, p, q;  // p and q lie in flat_p and flat_q
+  };
+  struct BucketState {
+    std::vector<Pair> pairs;
+    std::vector<at::Tensor> whole;  // what travels as it is
+    at::Tensor flat_p, flat_q, flat_whole, error, before;
+    at::Tensor kept_q;      // flat_q as the round found it
+    at::Tensor next_error;  // what the round leaves
+    bool started = false, was_started = false;
+    bool allocated = false;
+  };
+  BucketState& state_of(const GradientBucket& bucket);
+  void allocate(BucketState& state, const GradientBucket& bucket) const;
+  Finish start_whole(const GradientBucket& bucket, const comm::Communicator& group);
+  void finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group);
+  /// All buckets have come: what the round leaves counts from now on, unless its gradients were not finite.
+  void end_round();
+  static void restore(BucketState& state);
+  /// A first factor for matrix i, the same on every rank.
+  at::Tensor drawn(const BucketState& state, size_t bucket, size_t i) const;
+
+  PowerSgdOptions options_;
+  bool finite_ = true;  // all of this round so far; the same on every rank
+  int64_t iteration_ = 0;
+  std::vector<std::unique_ptr<BucketState>> states_;
+};
+
+PowerSgdHook::BucketState& PowerSgdHook::state_of(const GradientBucket& bucket) {
+  while (states_.size() <= bucket.index) states_.emplace_back();
+  auto& state = states_[bucket.index];
+  if (!state) state = std::make_unique<BucketState>();
+  if (std::exchange(state->allocated, true)) return *state;
+  const auto loaded = std::exchange(state->flat_q, {}), error = state->error;
+  allocate(*state, bucket);
+  const bool fits = loaded.defined() && loaded.sizes() == state->flat_q.sizes() &&
+                    (!error.defined() || error.sizes() == bucket.flat.sizes());
+  if (fits) state->flat_q.copy_(loaded);
+  state->started = fits && state->started;
+  if (!fits) state->error.reset();
+  else if (error.defined()) state->error = error.to(bucket.flat.options());
+  return *state;
+}
+
+State PowerSgdHook::save_state() const {
+  State::List buckets;
+  for (const auto& state : states_)
+    buckets.push_back(!state ? State()
+                             : State::Map{{"started", state->started},
+                                          {"q", state->flat_q.defined() ? State(state->flat_q) : State()},
+                                          {"error", state->error.defined() ? State(state->error) : State()}});
+  return State::Map{{"iteration", iteration_}, {"buckets", std::move(buckets)}};
+}
+
+/// Buckets of the new process are laid out when they first start, and take what was loaded for them then.
+void PowerSgdHook::load_state(const State& state) {
+  std::vector<std::unique_ptr<BucketState>> states;
+  const auto tensor = [](const State& from) { return from.empty() ? at::Tensor() : from.tensor().clone(); };
+  for (const auto& saved : state.at("buckets").list()) {
+    auto& made = states.emplace_back();
+    if (saved.empty()) continue;
+    made = std::make_unique<BucketState>();
+    made->started = saved.at("started").boolean();
+    made->flat_q = tensor(saved.at("q"));
+    made->error = tensor(saved.at("error"));
+  }
+  iteration_ = state.at("iteration").integer();
+  states_ = std::move(states);
+}
+
+void PowerSgdHook::allocate(BucketState& state, const GradientBucket& bucket) const {
+  state.whole = bucket.rest;
+  int64_t rows = 0, columns = 0, whole = 0;
+  for (const auto& matrix : bucket.matrices) {
+    const auto n = matrix.size(0), m = matrix.size(1), rank = std::min({n, m, options_.rank});
+    if (static_cast<double>((n + m) * rank) * options_.min_compression_rate < static_cast<double>(n * m)) {
+      state.pairs.push_back({matrix, {}, {}});
+      rows += n * rank;
+      columns += m * rank;
+    } else {
+      state.whole.push_back(matrix);
+    }
+  }
+  for (const auto& tensor : state.whole) whole += tensor.numel();
+  state.flat_p = at::empty({rows}, factor_options(bucket.flat));
+  state.flat_q = at::empty({columns}, factor_options(bucket.flat));
+  state.flat_whole = at::empty({whole}, bucket.flat.options());
+  rows = columns = 0;
+  for (auto& pair : state.pairs) {
+    const auto n = pair.matrix.size(0), m = pair.matrix.size(1), rank = std::min({n, m, options_.rank});
+    pair.p = state.flat_p.narrow(0, rows, n * rank).view({n, rank});
+    pair.q = state.flat_q.narrow(0, columns, m * rank).view({m, rank});
+    rows += n * rank;
+    columns += m * rank;
+  }
+}
+
+at::Tensor PowerSgdHook::drawn(const BucketState& state, size_t bucket, size_t i) const {
+  const auto& q = state.pairs[i].q;
+  return first_factor(q.size(0), q.size(1), factor_seed(options_.seed, iteration_, bucket, i), state.flat_q.options());
+}
+
+CommHook::Finish PowerSgdHook::start_whole(const GradientBucket& bucket, const comm::Communicator& group) {
+  return [this, work = group.start_all_reduce(bucket.flat, comm::ReduceOp::sum), last = bucket.last]() mutable {
+    work.wait();
+    iteration_ += last;
+  };
+}
+
+CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::Communicator& group) {
+  if (iteration_ < options_.start_iteration) return start_whole(bucket, group);
+  auto& state = state_of(bucket);
+  if (options_.use_error_feedback) {
+    if (state.error.defined()) bucket.flat.add_(state.error);
+    state.before = bucket.flat.clone();
+  }
+  if (bucket.index == 0) finite_ = true;
+  if (state.kept_q.defined()) restore(state);  // the round before did not come to its end
+  state.was_started = state.started;
+  state.kept_q = state.flat_q.clone();
+  int64_t at = 0;
+  for (const auto& tensor : state.whole) {
+    state.flat_whole.narrow(0, at, tensor.numel()).copy_(tensor.reshape(-1));
+    at += tensor.numel();
+  }
+  if (!state.started || !options_.warm_start)
+    for (size_t i = 0; i < state.pairs.size(); ++i) state.pairs[i].q.copy_(drawn(state, bucket.index, i));
+  state.started = true;
+  for (size_t i = 0; i < state.pairs.size(); ++i) {
+    auto& pair = state.pairs[i];
+    // A column that died, with a gradient of lower rank, would stay dead.
+    if (const auto dead = orthonormalize(pair.q); dead.any().item<bool>()) {
+      pair.q.add_(drawn(state, bucket.index, i) * dead);
+      orthonormalize(pair.q);
+    }
+    pair.p.copy_(at::matmul(pair.matrix.to(pair.q.scalar_type()), pair.q));
+  }
+  std::vector<comm::Work> works;
+  if (state.flat_whole.numel() > 0) works.push_back(group.start_all_reduce(state.flat_whole, comm::ReduceOp::sum));
+  if (state.flat_p.numel() > 0) works.push_back(group.start_all_reduce(state.flat_p, comm::ReduceOp::sum));
+  return [this, &state, &bucket, &group, works]() mutable {
+    for (auto& work : works) work.wait();
+    finish(state, bucket, group);
+  };
+}
+
+void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group) {
+  int64_t at = 0;
+  for (const auto& tensor : state.whole) {
+    tensor.copy_(state.flat_whole.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+    at += tensor.numel();
+  }
+  for (auto& pair : state.pairs) {
+    orthonormalize(pair.p);
+    pair.q.copy_(at::matmul(pair.matrix.to(pair.p.scalar_type()).t(), pair.p));
+  }
+  if (state.flat_q.numel() > 0) group.all_reduce(state.flat_q, comm::ReduceOp::sum);
+  for (auto& pair : state.pairs) pair.matrix.copy_(at::matmul(pair.p, pair.q.t()));
+  if (options_.use_error_feedback) {
+    // This rank put in 1/size of its gradient and got the mean of all: of the mean, 1/size is its own.
+    state.next_error = state.before.sub_(bucket.flat, 1.0 / group.size());
+    for (const auto& tensor : state.whole) clear_part(state.next_error, bucket.flat, tensor);
+  }
+  finite_ = finite_ && bucket.flat.mul(0).sum().item<double>() == 0;
+  if (bucket.last) end_round();
+}
+
+void PowerSgdHook::end_round() {
+  ++iteration_;
+  for (auto& state : states_) {
+    if (!state || !state->kept_q.defined()) continue;
+    if (finite_) state->error = state->next_error;
+    else restore(*state);
+    state->next_error = state->kept_q = at::Tensor();
+  }
+}
+
+void PowerSgdHook::restore(BucketState& state) {
+  state.flat_q.copy_(state.kept_q);
+  state.started = state.was_started;
+}
+
+}  // namespace
+
+void clear_part(const at::Tensor& like, const at::Tensor& flat, const at::Tensor& part) {
+  like.narrow(0, part.storage_offset() - flat.storage_offset(), part.numel()).zero_();
+}
+
+std::shared_ptr<CommHook> make_power_sgd_hook(const PowerSgdOptions& options) {
+  const auto require = [](bool good, std::string_view option, auto value, std::string_view wanted) {
+    if (!good)
+      throw ConfigError("MU158", formatted("PowerSGD's option {} is {}; it must be {}", option, value, wanted));
+  };
+  require(options.rank > 0, "rank", options.rank, "at least 1");
+  require(options.min_compression_rate > 0, "min_compression_rate", options.min_compression_rate, "above 0");
+  require(options.start_iteration >= 0, "start_iteration", options.start_iteration, "at least 0");
+  return std::make_shared<PowerSgdHook>(options);
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,400 @@
+#include "parallel/replicated/reduction_round.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/ScopeExit.h>
+
+#include "muster/base/error.h"
+
+namespace muster::parallel {
+namespace {
+
+std::vector<at::Tensor> leaves_of(const Replica& replica) {
+  std::vector<at::Tensor> leaves;
+  for (const auto& parameter : replica.parameters()) leaves.push_back(parameter.tensor);
+  return leaves;
+}
+
+/// A number that does not take part in type promotion, as a Python number would be.
+at::Tensor number(double value) {
+  auto scalar = at::scalar_tensor(value, at::kDouble);
+  scalar.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return scalar;
+}
+
+}  // namespace
+
+ReductionRound::ReductionRound(std::string name, Replica& replica, const comm::Communicator& group,
+                               const DdpOptions& options)
+    : name_(std::move(name)), replica_(replica), group_(group), options_(options), scale_(number(1.0 / group.size())),
+      graphs_(leaves_of(replica)), states_(replica.parameters().size()), pending_(replica.buckets().size()),
+      bucket_tags_(replica.buckets().size()), comm_hook_(chosen_comm_hook(options)) {
+  if (comm_hook_) hook_buckets_ = replica.hook_buckets();
+  hook_groups_.resize(hook_buckets_.size());
+  name_operations(name_);
+  const auto& parameters = replica.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    hooks_.emplace_back(parameters[i].tensor, [this, i](const at::Tensor&) { on_gradient(i); });
+    captures_.emplace_back(parameters[i].tensor, [&parameters, i] {
+      throw UsageError("MU153",
+                       "autograd::grad with respect to parameter '" + parameters[i].name +
+                           "' of a prepared model "
+                           "would give this rank's gradient only, unaveraged: take it from a module that is not "
+                           "prepared, or call backward and read the parameter's grad()");
+    });
+    early_hooks_.push_back(parameters[i].tensor.register_hook([this, i](const at::Tensor&) { before_gradient(i); }));
+  }
+}
+
+ReductionRound::~ReductionRound() {
+  for (size_t i = 0; i < early_hooks_.size(); ++i) replica_.parameters()[i].tensor.remove_hook(early_hooks_[i]);
+}
+
+void ReductionRound::set_session(JoinSession* session, int64_t model) noexcept {
+  session_ = session;
+  number_ = model;
+  if (session) return;
+  divide_by(group_.size());
+  root_ = 0;
+}
+
+void ReductionRound::divide_by(double ranks) { scale_ = number(1.0 / ranks); }
+
+void ReductionRound::shadow(int root, double divisor) {
+  const std::lock_guard lock(mutex_);
+  if (active_) drain();
+  divide_by(divisor);
+  root_ = root;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& parameter = replica_.parameters()[i];
+    states_[i].fired = false;
+    auto& gradient = parameter.tensor.mutable_grad();
+    // What was communicated before must not count again.
+    if (gradient.defined() && gradient.is_alias_of(parameter.gradient)) gradient.reset();
+    fill(i);
+  }
+  active_ = shadow_ = true;
+  broken_ = seen_gradient_ = seen_scoped_ = false;
+  const auto restore = c10::make_scope_exit([this] {
+    shadow_ = false;
+    root_ = 0;
+    divide_by(group_.size());
+  });
+  finish(/*reports=*/true);
+}
+
+void ReductionRound::start() {
+  const std::lock_guard lock(mutex_);
+  if (states_.empty()) return;
+  if (active_) drain();
+  own_ = true;
+  open();
+  fill_the_rest();
+  start_full_buckets(/*ends=*/true);
+}
+
+void ReductionRound::finish_started() {
+  const std::lock_guard lock(mutex_);
+  const auto restore = c10::make_scope_exit([this] { own_ = false; });
+  if (active_) finish(/*reports=*/true);
+}
+
+void ReductionRound::note_forward() noexcept {
+  graphs_.note();
+  if (hook::current_backward() < 0) announced_ = false;  // one that threw was never said to have ended
+}
+
+void ReductionRound::before_backward() {
+  if (hook::current_backward() >= 0) return;  // within another one
+  const std::lock_guard lock(mutex_);
+  if (active_) drain();
+  seen_gradient_ = seen_scoped_ = false;
+  announced_ = true;
+}
+
+void ReductionRound::after_backward() {
+  if (hook::current_backward() >= 0) return;
+  const std::lock_guard lock(mutex_);
+  announced_ = false;
+  if (active_) finish(/*reports=*/true);  // all gradients came from backwards within this one
+  if (seen_gradient_ && !seen_scoped_) refuse_bypass();
+}
+
+void ReductionRound::refuse_bypass() {
+  seen_gradient_ = false;
+  throw UsageError("MU151",
+                   "backward reached parameters of a prepared model whose forward ran outside of the handle that "
+                   "prepare() returned, without autocast and synchronisation: call model(x), or "
+                   "model.run(&Net::other, x) for another entry");
+}
+
+void ReductionRound::on_gradient(size_t i) {
+  const std::lock_guard lock(mutex_);
+  const auto& parameter = replica_.parameters()[i];
+  if (hook::backward_is_recorded())
+    throw UsageError(
+        "MU153", "backward with create_graph reached parameter '" + parameter.name +
+                     "' of a prepared model: its "
+                     "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
+                     "it by autograd::grad with respect to activations");
+  if (parameter.tensor.unsafeGetTensorImpl()->grad().layout() != at::kStrided)
+    throw UsageError("MU154", "parameter '" + parameter.name +
+                                  "' got a sparse gradient, which replicated training does not "
+                                  "average: make it dense (EmbeddingOptions::sparse(false))");
+  enter_backward();
+  seen_gradient_ = true;
+  seen_scoped_ = seen_scoped_ || graphs_.noted(i);
+  if (!sync_) return;
+  auto& state = states_[i];
+  if (state.fired) return take_more(i);
+  if (!state.expected) broken_ = true;
+  if (finishes_.size() > parameter.bucket) return;
+  state.fired = true;
+  store(i);
+  if (state.expected && --pending_[parameter.bucket] == 0) start_full_buckets();
+}
+
+/// What has arrived is on its way, or scaled already: what comes now must not be added to it by autograd.
+void ReductionRound::before_gradient(size_t i) {
+  if (!active_ || !states_[i].fired) return;  // most gradients, which need no lock
+  const std::lock_guard lock(mutex_);
+  if (!announced_ && running_.expired()) drain();
+  if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
+}
+
+/// The first gradient of a backward, or the first after the end of one within it.
+void ReductionRound::enter_backward() {
+  const auto current = hook::current_backward();
+  if (active_ && !announced_ && running_.expired()) drain();
+  if (sync_ && !active_) open();
+  if (std::exchange(backward_, current) == current && !running_.expired()) return;
+  auto running = running_.lock();
+  if (!running) {
+    backwards_.clear();
+    running_ = running = std::make_shared<char>();
+  }
+  if (std::find(backwards_.begin(), backwards_.end(), current) != backwards_.end()) return;
+  several_ = several_ || !backwards_.empty();
+  backwards_.push_back(current);
+  hook::at_end_of_backward([this, current, running] { backward_ended(current); });
+}
+
+/// A round ends with the outermost backward. Where that one brought no gradient of its own, after_backward() ends the
+/// round, and without it the inner one's end does, which cannot tell what is unused.
+void ReductionRound::backward_ended(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  std::erase(backwards_, id);
+  const bool inner = hook::backward_is_nested();
+  seen_scoped_ = seen_scoped_ || inner;  // its forward ran within backward, in no scope
+  several_ = several_ || inner;
+  if (!active_ || (inner && (announced_ || !backwards_.empty()))) return;
+  finish(/*reports=*/!inner);
+}
+
+void ReductionRound::open() {
+  if (session_) {
+    const auto next = session_->report(JoinEvent::gradients, number_);
+    divide_by(session_->divisor(next.active));
+    root_ = next.root;
+  }
+  active_ = true;
+  broken_ = several_ = seen_gradient_ = seen_scoped_ = false;
+  std::fill(pending_.begin(), pending_.end(), 0);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    states_[i].fired = false;
+    if (states_[i].expected) ++pending_[replica_.parameters()[i].bucket];
+    else fill(i);  // its bucket will not wait for it
+  }
+}
+
+/// After a backward that threw: what was started is waited for, within the group's time-out, and forgotten.
+void ReductionRound::drain() noexcept {
+  for (auto& finish : std::exchange(finishes_, {})) try {
+      if (finish) finish();
+    } catch (...) {  // the group is unusable then, and its next operation says so
+    }
+  late_.clear();
+  active_ = own_ = false;
+  record_.end();
+}
+
+/// Puts the parameter's gradient, times the scale, into its bucket, and lets grad() be that place.
+void ReductionRound::store(size_t i) {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  const auto& parameter = replica_.parameters()[i];
+  auto& gradient = parameter.tensor.mutable_grad();
+  at::Tensor place = parameter.gradient;
+  at::mul_out(place, gradient, scale_);
+  if (!gradient.is_same(place)) gradient = place;
+}
+
+/// A further gradient of a parameter in this round.
+void ReductionRound::take_more(size_t i) {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  const auto& parameter = replica_.parameters()[i];
+  const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
+  if (finishes_.size() <= parameter.bucket) {
+    at::Tensor(parameter.gradient).add_(at::mul(more, scale_));
+  } else if (auto& late = late_[i]; late.defined()) {
+    late.add_(more);
+  } else {
+    late = more;
+  }
+}
+
+/// Where backwards lie within one another more may come for full buckets, and the last one has to say so: it waits for
+/// the end.
+void ReductionRound::start_full_buckets(bool ends) {
+  const auto& buckets = replica_.buckets();
+  const auto startable = buckets.size() - (several_ && !ends ? 1 : 0);
+  while (finishes_.size() < startable && pending_[finishes_.size()] == 0) {
+    if (finishes_.size() + 1 == buckets.size()) write_flags();
+    start_bucket(finishes_.size());
+  }
+}
+
+void ReductionRound::name_operations(const std::string& model) {
+  const auto tag = [&](const std::string& what) {
+    return comm::Tag{.label = "gradients of " + model + ", " + what, .source = comm::Source::library};
+  };
+  flag_tag_ = tag("flags");
+  late_tag_ = tag("late gradients");
+  for (size_t b = 0; b < bucket_tags_.size(); ++b) bucket_tags_[b] = tag("bucket " + std::to_string(b));
+}
+
+void ReductionRound::join_job(std::shared_ptr<JobRounds> job, int64_t place) {
+  record_.join(std::move(job), place);
+  name_operations("model " + std::to_string(place) + " (" + name_ + ")");
+}
+
+/// Joined ranks are in steps of different numbers.
+comm::Communicator ReductionRound::in_this_step(const comm::Tag& tag) const {
+  auto now = tag;
+  now.gradient_step = session_ || shadow_ ? -1 : record_.step();
+  return group_.tagged(std::move(now));
+}
+
+void ReductionRound::start_bucket(size_t bucket) {
+  if (!shadow_ && !own_) record_.begin();
+  const auto group = in_this_step(bucket_tags_[bucket]);
+  if (!comm_hook_) {
+    finishes_.push_back(
+        [work = group.start_all_reduce(replica_.buckets()[bucket], comm::ReduceOp::sum)]() mutable { work.wait(); });
+    return;
+  }
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
+  if (hook_buckets_[bucket].last)
+    flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), comm::ReduceOp::sum);
+}
+
+void ReductionRound::end_buckets() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  for (auto& finish : finishes_) std::exchange(finish, nullptr)();
+  flag_work_.wait();
+  finishes_.clear();
+  if (at_end_) at_end_(root_);
+}
+
+void ReductionRound::write_flags() {
+  const bool backward = !shadow_ && !own_;
+  const auto unexpected = [](const State& state) { return state.fired != state.expected; };
+  if (learned_ && backward && std::any_of(states_.begin(), states_.end(), unexpected)) broken_ = true;
+  RoundFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty());
+}
+
+void ReductionRound::finish(bool reports) {
+  try {
+    if (!own_) fill_the_rest();  // start() has done so, and what is under way must stay
+    start_full_buckets(/*ends=*/true);
+    end_buckets();
+    active_ = false;
+    record_.end();
+    conclude(reports);
+  } catch (...) {
+    if (active_) drain();
+    throw;
+  }
+}
+
+/// Without a gradient in this backward: what was accumulated before, or zeros.
+void ReductionRound::fill(size_t i) {
+  const auto& parameter = replica_.parameters()[i];
+  if (parameter.tensor.unsafeGetTensorImpl()->grad().defined()) return store(i);
+  at::NoGradGuard no_grad;
+  parameter.local.gradient.zero_();
+}
+
+void ReductionRound::fill_the_rest() {
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (!shadow_ && !states_[i].fired && states_[i].expected) fill(i);
+  std::fill(pending_.begin(), pending_.end(), 0);
+}
+
+void ReductionRound::conclude(bool reports) {
+  const auto flags = RoundFlags::read(replica_);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& parameter = replica_.parameters()[i];
+    if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() &&
+        parameter.tensor.requires_grad())
+      parameter.tensor.mutable_grad() = parameter.gradient;
+  }
+  if (flags.late || !late_.empty()) average_late();
+  if (!shadow_) ++ended_;
+  if (reports) report(flags);
+  if (options_.static_graph && !learned_ && !shadow_ && !own_) {
+    for (auto& state : states_) state.expected = state.fired;
+    learned_ = true;
+  }
+}
+
+void ReductionRound::average_late() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  const auto late = std::exchange(late_, {});
+  const auto& layout = replica_.layout();
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    const auto& span = layout.buckets[b];
+    const auto sum = at::zeros({span.length}, replica_.buckets()[b].options());
+    for (const auto i : span.items) {
+      const auto found = late.find(i);
+      if (found == late.end()) continue;
+      const auto& like = replica_.parameters()[i].gradient;
+      sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin)
+          .copy_(at::mul(found->second, scale_));
+    }
+    in_this_step(late_tag_).all_reduce(sum, comm::ReduceOp::sum);
+    replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
+  }
+}
+
+void ReductionRound::report(const RoundFlags& flags) {
+  if (seen_gradient_ && !seen_scoped_) refuse_bypass();
+  if (!flags.any()) return;
+  if (options_.static_graph && (flags.broken || broken_))
+    throw UsageError("MU155",
+                     "static_graph is on, but in this backward other parameters got gradients than in the first one: "
+                     "turn it off, and find_unused_parameters on if parameters may be unused");
+  if (options_.find_unused_parameters || options_.static_graph) return;
+  auto text = flags.missing(replica_);
+  if (text.empty()) return;
+  if (record_.step() >= 0 && !session_) text += " in gradient step " + std::to_string(record_.step());
+  throw UsageError("MU152", text +
+                                ": use these parameters in the loss, freeze them before prepare(), or set "
+                                "find_unused_parameters. Where the layers are used, a parameter was likely assigned "
+                                "over (layer->weight = ...), so that the "
+                                "model computes with another tensor: write into it by copy_() instead");
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,139 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/communicator.h"
+#include "muster/hook/detail/gradient_hooks.h"
+#include "muster/parallel/comm_hook.h"
+#include "muster/parallel/options.h"
+#include "parallel/replicated/join_session.h"
+#include "parallel/replicated/replica.h"
+#include "parallel/replicated/round_flags.h"
+#include "parallel/replicated/round_record.h"
+
+namespace muster::parallel {
+
+/// Averages gradients during each backward; one such averaging is a round.
+///
+/// A round begins with the first gradient of a backward and ends in autograd's final callback. Buckets start in their
+/// fixed order, each as soon as it and those before it are full. Gradients missing at the end (unused parameters) are
+/// filled with zeros, or with what was accumulated before, and their buckets are started then. The last bucket carries
+/// flags, so that all ranks learn which parameters had gradients where, without a separate message. Under a CommHook
+/// the flags have a separate message. A backward within another belongs to the outer one's round. What a parameter gets
+/// after its bucket has started is averaged at the end, in a second message, if any rank has such gradients.
+///
+/// Thread safety: hooks may come from several threads.
+class ReductionRound {
+ public:
+  /// Requires: all but the name outlive this object.
+  ReductionRound(std::string name, Replica& replica, const comm::Communicator& group, const DdpOptions& options);
+  ReductionRound(const ReductionRound&) = delete;
+  ~ReductionRound();
+
+  /// Informs other ranks of each round before it communicates; nullptr: stops.
+  void set_session(JoinSession* session, int64_t model) noexcept;
+  /// A round of this rank without a backward: it sends what this rank has not communicated yet, or zeros.
+  /// `root`: the rank whose buffers are used.
+  void shadow(int root, double divisor);
+
+  /// f is called on every rank at the end of each round, with the rank whose buffers are used.
+  void at_end(std::function<void(int root)> f) { at_end_ = std::move(f); }
+  /// A round of this rank outside of backward: it sends what this rank has not communicated yet, or zeros. Nothing
+  /// changes if no rank has a gradient.
+  void start();
+  void finish_started();
+  /// Number of completed rounds, without those of shadow().
+  int64_t ended() const noexcept { return ended_; }
+  /// Rounds carry index and step, and record their order.
+  void join_job(std::shared_ptr<JobRounds> job, int64_t place);
+
+  void set_sync(bool on) noexcept { sync_ = on; }
+  bool sync() const noexcept { return sync_; }
+  /// nullptr: gradients are summed as they are.
+  CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
+  /// A forward scope has ended: the graphs that are alive came from it.
+  void note_forward() noexcept;
+  /// Discards what a backward that threw has left behind.
+  void before_backward();
+  /// Throws what a backward without synchronisation has to report.
+  void after_backward();
+
+ private:
+  struct State {
+    std::atomic<bool> fired = false;  ///< in this round
+    bool expected = true;             ///< its bucket waits for it
+  };
+
+  void before_gradient(size_t i);
+  void on_gradient(size_t i);
+  void enter_backward();
+  void backward_ended(int64_t id);
+  void open();
+  void drain() noexcept;
+  void divide_by(double ranks);
+  void store(size_t i);
+  void take_more(size_t i);
+  void average_late();
+  void start_full_buckets(bool ends = false);
+  void name_operations(const std::string& model);
+  comm::Communicator in_this_step(const comm::Tag& tag) const;
+  void start_bucket(size_t bucket);
+  void end_buckets();
+  void write_flags();
+  void finish(bool reports);
+  void fill(size_t i);
+  void fill_the_rest();
+  void conclude(bool reports);
+  void report(const RoundFlags& flags);
+  [[noreturn]] void refuse_bypass();
+
+  std::string name_;
+  Replica& replica_;
+  const comm::Communicator& group_;
+  const DdpOptions& options_;
+  at::Tensor scale_;
+  hook::GraphUse graphs_;
+  std::vector<State> states_;
+  std::vector<int64_t> pending_;        // per bucket: expected gradients that have not arrived
+  std::vector<comm::Tag> bucket_tags_;  // the tags of operations, without the step
+  comm::Tag flag_tag_, late_tag_;
+  std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
+  std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
+  std::vector<comm::Communicator> hook_groups_;  // of each bucket
+  std::vector<CommHook::Finish> finishes_;       // of the buckets that were started, in this order
+  comm::Work flag_work_;                         // under a hook
+  std::mutex mutex_;
+  JoinSession* session_ = nullptr;
+  int64_t number_ = -1;  // in the session
+  int root_ = 0;         // of this round
+  std::function<void(int root)> at_end_;
+  bool shadow_ = false;  // this round has no backward here
+  bool own_ = false;     // this round was begun by start()
+  int64_t ended_ = 0;
+  RoundRecord record_;
+  int64_t backward_ = -1;              // the one that produced the latest gradient
+  std::vector<int64_t> backwards_;     // that have not ended: this one, and those around it
+  std::weak_ptr<char> running_;        // kept by the callbacks of these
+  bool several_ = false;               // backwards in this round, within one another
+  bool announced_ = false;             // between before_backward() and after_backward()
+  std::map<size_t, at::Tensor> late_;  // gradients of parameters whose bucket had started
+  std::atomic<bool> active_ = false;
+  bool sync_ = true;
+  bool learned_ = false;        // static_graph: `expected` is known
+  bool broken_ = false;         // static_graph: another parameter fired
+  bool seen_gradient_ = false;  // since before_backward() or the round's begin
+  bool seen_scoped_ = false;
+  std::vector<hook::GradientHook> hooks_;
+  std::vector<hook::CaptureHook> captures_;
+  std::vector<unsigned> early_hooks_;  // of each parameter: called before a gradient is added to it
+};
+
+}  // namespace muster::parallel

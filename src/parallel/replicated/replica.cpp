@@ -1,0 +1,117 @@
+#include "parallel/replicated/replica.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
+#include <c10/util/strides.h>
+
+namespace muster::parallel {
+namespace {
+
+int64_t padded(int64_t count) { return (count + optim::kFlatPadding - 1) / optim::kFlatPadding * optim::kFlatPadding; }
+
+at::TensorOptions kind_of(const at::Tensor& tensor) {
+  return at::TensorOptions().dtype(tensor.scalar_type()).device(tensor.device());
+}
+
+size_t index_of(std::vector<at::TensorOptions>& kinds, const at::TensorOptions& kind) {
+  const auto same = [&](const at::TensorOptions& other) {
+    return other.dtype() == kind.dtype() && other.device() == kind.device();
+  };
+  const auto found = std::find_if(kinds.begin(), kinds.end(), same);
+  if (found != kinds.end()) return static_cast<size_t>(found - kinds.begin());
+  kinds.push_back(kind);
+  return kinds.size() - 1;
+}
+
+/// Memory of the flat tensor with the sizes and strides of `like` (contiguous where that has gaps or overlaps). To
+/// autograd it is a tensor of its own and no view, so that gradients can be detached in place, as LibTorch's zero_grad
+/// does.
+at::Tensor alias_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
+  auto alias = at::empty({0}, flat.options());
+  const auto begin = flat.storage_offset() + offset;
+  if (like.is_non_overlapping_and_dense()) return alias.set_(flat.storage(), begin, like.sizes(), like.strides());
+  return alias.set_(flat.storage(), begin, like.sizes(), c10::contiguous_strides(like.sizes()));
+}
+
+/// The same memory as a storage of just these bytes, which keeps the whole alive: what is written to a file of a tensor
+/// is its storage.
+at::Tensor own_storage(const at::Tensor& alias) {
+  auto memory = c10::InefficientStdFunctionContext::makeDataPtr(
+      alias.mutable_data_ptr(), [whole = alias.storage()](void*) {}, alias.device());
+  c10::Storage storage(c10::Storage::use_byte_size_t(), alias.nbytes(), std::move(memory), /*allocator=*/nullptr,
+                       /*resizable=*/false);
+  return at::empty({0}, alias.options()).set_(storage, 0, alias.sizes(), alias.strides());
+}
+
+}  // namespace
+
+Replica::Replica(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags) {
+  at::NoGradGuard no_grad;
+  std::vector<at::TensorOptions> kinds;
+  std::vector<BucketItem> items;
+  for (auto& [name, tensor] : parameters) {
+    const auto kind = index_of(kinds, kind_of(tensor));
+    items.push_back({padded(tensor.numel()), static_cast<int64_t>(tensor.element_size()), kind});
+    parameters_.push_back({std::move(name), std::move(tensor), {}, {}, nullptr, 0});
+  }
+  layout_ = assign_buckets(items, first_bytes, cap_bytes);
+  if (items.empty()) return;
+  allocate(kinds, flags);
+  for (size_t i = 0; i < items.size(); ++i) place(i, items[i].kind);
+  for (size_t b = 0; b < layout_.buckets.size(); ++b)
+    for (const auto i : layout_.buckets[b].items) parameters_[i].bucket = b;
+}
+
+void Replica::allocate(const std::vector<at::TensorOptions>& kinds, int64_t flags) {
+  auto& last = layout_.buckets.back();
+  const auto last_total = layout_.totals[last.kind];
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    values_.push_back(at::zeros({layout_.totals[k]}, kinds[k]));
+    gradients_.push_back(at::zeros({layout_.totals[k] + (k == last.kind ? padded(flags) : 0)}, kinds[k]));
+  }
+  for (const auto& bucket : layout_.buckets) {
+    const auto extra = &bucket == &last ? padded(flags) : 0;
+    buckets_.push_back(gradients_[bucket.kind].narrow(0, bucket.begin, bucket.length + extra));
+  }
+  flags_ = gradients_[last.kind].narrow(0, last_total, flags);
+}
+
+void Replica::place(size_t index, size_t kind) {
+  auto& parameter = parameters_[index];
+  const auto offset = layout_.offsets[index], length = padded(parameter.tensor.numel());
+  const auto value = alias_like(values_[kind], offset, parameter.tensor);
+  value.copy_(parameter.tensor);
+  parameter.tensor.set_data(own_storage(value));
+  parameter.local = {values_[kind].narrow(0, offset, length), gradients_[kind].narrow(0, offset, length)};
+  parameter.gradient = alias_like(gradients_[kind], offset, parameter.tensor);
+  parameter.data = parameter.tensor.const_data_ptr();
+}
+
+std::vector<GradientBucket> Replica::hook_buckets() const {
+  std::vector<GradientBucket> all;
+  for (size_t b = 0; b < layout_.buckets.size(); ++b) {
+    const auto& span = layout_.buckets[b];
+    GradientBucket bucket{b, b + 1 == layout_.buckets.size(), buckets_[b].narrow(0, 0, span.length), {}, {}};
+    for (const auto i : span.items) {
+      const auto& gradient = parameters_[i].gradient;
+      const auto place = bucket.flat.narrow(0, layout_.offsets[i] - span.begin, gradient.numel());
+      if (gradient.dim() < 2 || gradient.numel() == 0) {
+        bucket.rest.push_back(place);
+      } else {
+        const auto outer =
+            std::max_element(gradient.strides().begin(), gradient.strides().end()) - gradient.strides().begin();
+        bucket.matrices.push_back(place.view({gradient.size(outer), -1}));
+      }
+    }
+    all.push_back(std::move(bucket));
+  }
+  return all;
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,65 @@
+#include "parallel/replicated/round_flags.h"
+
+#include <algorithm>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+namespace muster::parallel {
+namespace {
+
+std::string list_names(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 10;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", '" : "'") + names[i] + "'";
+  if (names.size() > kShown) text += " and " + std::to_string(names.size() - kShown) + " more";
+  return text;
+}
+
+}  // namespace
+
+void RoundFlags::write(const Replica& replica, bool due, bool broken, bool late) {
+  const auto& parameters = replica.parameters();
+  const auto own = at::empty({count(parameters.size())}, at::kDouble);
+  auto* flags = own.mutable_data_ptr<double>();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool used = parameters[i].tensor.unsafeGetTensorImpl()->grad().defined();
+    flags[i] = used;
+    flags[parameters.size() + i] = !used && due && parameters[i].tensor.requires_grad();
+  }
+  flags[2 * parameters.size()] = broken;
+  flags[2 * parameters.size() + 1] = late;
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  replica.flags().copy_(own);
+}
+
+RoundFlags RoundFlags::read(const Replica& replica) {
+  const auto parameters = replica.parameters().size();
+  const auto flags = replica.flags().to(at::kCPU, at::kDouble);
+  const auto* values = flags.const_data_ptr<double>();
+  RoundFlags sums;
+  sums.used.assign(values, values + parameters);
+  sums.unused.assign(values + parameters, values + 2 * parameters);
+  sums.broken = values[2 * parameters] > 0;
+  sums.late = values[2 * parameters + 1] > 0;
+  return sums;
+}
+
+bool RoundFlags::any() const {
+  return std::any_of(used.begin(), used.end(), [](double ranks) { return ranks > 0; });
+}
+
+std::string RoundFlags::missing(const Replica& replica) const {
+  std::vector<std::string> nowhere, somewhere;
+  for (size_t i = 0; i < unused.size(); ++i)
+    if (unused[i] > 0) (used[i] > 0 ? somewhere : nowhere).push_back(replica.parameters()[i].name);
+  std::string text;
+  if (!nowhere.empty()) text += "no rank has a gradient for " + list_names(nowhere);
+  if (!somewhere.empty())
+    text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + list_names(somewhere));
+  return text;
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "parallel/replicated/replica.h"
+
+namespace muster::parallel {
+
+/// What ranks exchange in a round, beside gradients: numbers that are summed with the last bucket. Per parameter: 1
+/// where this rank has a gradient; then per parameter: 1 where it should have one and has none; then: 1 if something
+/// unexpected has happened; then: 1 if there are late gradients. Sums of ones compare well with 0 in every dtype, so
+/// both a flag and its opposite are summed.
+struct RoundFlags {
+  /// Number of elements for this many parameters.
+  static int64_t count(size_t parameters) { return 2 * static_cast<int64_t>(parameters) + 2; }
+  /// Writes this rank's flags. `due`: whether trainable parameters should have gradients.
+  static void write(const Replica& replica, bool due, bool broken, bool late);
+  /// Reads the flags of all ranks, after the sum.
+  static RoundFlags read(const Replica& replica);
+
+  /// Whether some rank had a loss.
+  bool any() const;
+  /// Which parameters lack gradients on some ranks, or all; empty: none.
+  std::string missing(const Replica& replica) const;
+
+  std::vector<double> used, unused;
+  bool broken = false, late = false;
+};
+
+}  // namespace muster::parallel

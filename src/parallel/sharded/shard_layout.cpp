@@ -1,0 +1,33 @@
+#include "parallel/sharded/shard_layout.h"
+
+#include <algorithm>
+
+#include "muster/optim/detail/flat_source.h"
+
+namespace muster::parallel {
+
+ShardLayout::ShardLayout(const std::vector<int64_t>& numels, int world) : world_(world) {
+  constexpr auto kBlock = optim::kFlatPadding;
+  int64_t end = 0;
+  for (auto numel : numels) {
+    const auto padded = (numel + kBlock - 1) / kBlock * kBlock;
+    spans_.push_back({end, padded});
+    end += padded;
+  }
+  chunk_ = (end / kBlock + world - 1) / world * kBlock;
+}
+
+shard::Run ShardLayout::part(size_t i, int rank) const {
+  const auto low = chunk_ * rank, high = low + chunk_;
+  const auto begin = std::clamp(spans_[i].begin, low, high);
+  const auto end = std::clamp(spans_[i].begin + spans_[i].length, low, high);
+  return {begin - low, end - begin};
+}
+
+size_t ShardLayout::at(int64_t element) const {
+  auto next = std::upper_bound(spans_.begin(), spans_.end(), element,
+                               [](int64_t e, const shard::Run& span) { return e < span.begin; });
+  return static_cast<size_t>(next - spans_.begin()) - 1;
+}
+
+}  // namespace muster::parallel

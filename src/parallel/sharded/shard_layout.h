@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "muster/shard/detail/tensor_shard.h"
+
+namespace muster::parallel {
+
+/// The positions of a unit's parameters in its flat memory, and the shard of that memory that each rank holds.
+/// Every parameter starts at a multiple of the padding. Rank r holds the r-th of `world` chunks of equal length, a
+/// multiple of the padding; the last chunks may extend beyond the parameters, or be entirely beyond them.
+class ShardLayout {
+ public:
+  ShardLayout(const std::vector<int64_t>& numels, int world);
+
+  int world() const noexcept { return world_; }
+  int64_t chunk() const noexcept { return chunk_; }
+  int64_t total() const noexcept { return chunk_ * world_; }
+  /// The padded range of parameter i in the flat memory.
+  shard::Run whole(size_t i) const { return spans_[i]; }
+  /// The range of parameter i that rank r holds, relative to its chunk. Length 0: nothing.
+  shard::Run part(size_t i, int rank) const;
+  /// The parameter at this element of the flat memory. Requires: there is one.
+  size_t at(int64_t element) const;
+
+ private:
+  int world_;
+  int64_t chunk_ = 0;
+  std::vector<shard::Run> spans_;
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,229 @@
+#include "muster/parallel/detail/sharded_model.h"
+
+#include <cmath>
+
+#include <torch/nn/module.h>
+
+#include "muster/base/detail/log.h"
+#include "muster/device/detail/host_memory.h"
+#include "muster/hook/detail/key_fallback.h"
+#include "muster/optim/detail/distinct.h"
+#include "muster/optim/detail/norm.h"
+#include "muster/shard/detail/device_mesh.h"
+#include "parallel/agreement.h"
+#include "parallel/local.h"
+#include "parallel/sharded/sharded_state.h"
+#include "parallel/sharded/unit_marks.h"
+#include "parallel/sharded/units.h"
+
+namespace muster::parallel {
+namespace {
+
+std::vector<std::string> lines_of(const std::vector<UnitPlan>& plans, const std::vector<NamedTensor>& buffers) {
+  std::vector<std::string> lines;
+  for (const auto& plan : plans)
+    for (const auto& line : describe_tensors(plan.parameters, {})) lines.push_back(line + ", unit " + plan.name);
+  for (const auto& line : describe_tensors({}, buffers)) lines.push_back(line);
+  return lines;
+}
+
+void warn_of_lost_marks() {
+  for (const auto& name : take_lost_marks())
+    log::warning("MU249", ": a ", name,
+                 " was given to muster::wrap(), and no model that was prepared holds it, so it is no unit: wrap the "
+                 "module that is registered, and before the model is prepared");
+}
+
+}  // namespace
+
+ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator group, ShardedOptions options)
+    : ShardedModel(module, std::move(group), comm::Communicator(), std::move(options)) {}
+
+ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards, comm::Communicator replicas,
+                           ShardedOptions options) {
+  const auto settings = read_settings(options, shards.size());
+  hook::install_key_fallback();
+  auto plans = plan_units(module, options);
+  const auto buffers = distinct_buffers(module);
+  const auto lines = lines_of(plans, buffers);
+  require_equal_lines(shards, lines);
+  require_equal_lines(replicas, lines);
+  const auto neighbours =
+      settings.kept_over > 0
+          ? DeviceMesh(shards, {{"stretch", 0}, {"neighbour", settings.kept_over}}).group("neighbour")
+          : comm::Communicator();
+  state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
+  state_->build(std::move(plans));
+  state_->convert_buffers(buffers_to_convert(module, options));
+  state_->adopt_buffers(buffers);
+  device::release_freed_memory();  // where full parameters were is room between their shards, which little fits into
+}
+
+ShardedModel::~ShardedModel() = default;
+
+void ShardedModel::enter_forward() {
+  std::scoped_lock lock(state_->mutex);
+  state_->enter_forward();
+}
+
+void ShardedModel::leave_forward() noexcept {
+  std::scoped_lock lock(state_->mutex);
+  state_->leave_forward();
+}
+
+void ShardedModel::before_backward() {
+  if (hook::current_backward() >= 0) return;  // within another one
+  const auto& groups = state_->groups;
+  if (groups.shards.rank() == 0 && groups.replicas.rank() == 0) warn_of_lost_marks();
+  std::scoped_lock lock(state_->mutex);
+  state_->abandon_backward();
+  state_->begin_backward(/*announced=*/true);
+}
+
+void ShardedModel::after_backward() {
+  if (hook::current_backward() >= 0) return;
+  std::scoped_lock lock(state_->mutex);
+  state_->finish_backward();
+  state_->refuse_bypass();
+}
+
+void ShardedModel::broadcast_buffers() {
+  std::scoped_lock lock(state_->mutex);
+  state_->broadcast_buffers();
+}
+
+void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
+bool ShardedModel::gradient_sync() const { return state_->sync; }
+
+void ShardedModel::start_round() {
+  std::scoped_lock lock(state_->mutex);
+  if (state_->settings.resident()) state_->start_round();
+}
+
+void ShardedModel::finish_round() {
+  std::scoped_lock lock(state_->mutex);
+  if (state_->settings.resident()) state_->finish_round();
+}
+
+int64_t ShardedModel::rounds() const { return state_->rounds; }
+void ShardedModel::join_job(std::shared_ptr<JobRounds> job, int64_t place) { state_->join_job(std::move(job), place); }
+
+bool ShardedModel::has_gradients() const {
+  for (const auto& unit : state_->units)
+    for (size_t i = 0; i < unit->size(); ++i)
+      if (unit->gradients() && unit->gradients()->counted(i)) return true;
+  return false;
+}
+
+double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+  std::vector<at::Tensor> gradients;
+  for_each_gradient(parameters, [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
+  auto sum = optim::unrounded_power_sum(gradients, p);
+  if (state_->groups.shards.size() > 1) {
+    if (!state_->units.empty()) sum = sum.to(state_->units.front()->local(0).value.device());
+    state_->groups.shards.as_library("the norm of sharded gradients")
+        .all_reduce(sum, std::isinf(p) ? comm::ReduceOp::max : comm::ReduceOp::sum);
+  }
+  return optim::rounded_power_sum(sum.cpu(), p);
+}
+
+void ShardedModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
+                                     const std::function<void(const at::Tensor&)>& f) {
+  for (const auto& parameter : optim::distinct_tensors(parameters)) {
+    const auto* local = find(parameter);
+    if (local && local->gradient.numel() > 0 && has_gradient(parameter)) f(local->gradient);
+  }
+}
+
+void ShardedModel::scale_gradients(const std::vector<at::Tensor>& parameters, double factor) {
+  for (const auto& parameter : optim::distinct_tensors(parameters))
+    if (const auto* place = state_->place(parameter))
+      if (auto* gradients = state_->units[place->first]->gradients()) gradients->scale(place->second, factor);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> ShardedModel::full_state(bool main_only) {
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> whole;
+  for (const auto& unit : state_->units) {
+    auto tensors = unit->full_params(main_only);
+    for (size_t i = 0; i < unit->size(); ++i) whole[unit->parameter(i).tensor.unsafeGetTensorImpl()] = tensors[i];
+  }
+  std::vector<std::pair<std::string, at::Tensor>> values;
+  if (main_only && !state_->groups.is_main()) return values;
+  for (const auto& entry : state_->module.named_parameters())
+    if (auto sharded = whole.find(entry.value().unsafeGetTensorImpl()); sharded != whole.end())
+      values.emplace_back(entry.key(), sharded->second);
+  for (const auto& entry : state_->module.named_parameters())  // of ignored modules
+    if (!whole.contains(entry.value().unsafeGetTensorImpl())) values.emplace_back(entry.key(), entry.value().detach());
+  for (const auto& entry : state_->module.named_buffers())
+    values.emplace_back(entry.key(), entry.value().detach().to(stored_dtype(entry.value())));
+  return values;
+}
+
+std::vector<ParameterShard> ShardedModel::shards() {
+  std::scoped_lock lock(state_->mutex);
+  state_->wait_for_values();
+  std::vector<ParameterShard> parts;
+  for (const auto& entry : state_->module.named_parameters())
+    if (const auto* place = state_->place(entry.value()))
+      parts.push_back(state_->units[place->first]->shard(place->second, entry.key()));
+  return parts;
+}
+
+at::ScalarType ShardedModel::stored_dtype(const at::Tensor& tensor) const {
+  if (const auto* place = state_->place(tensor))
+    return state_->units[place->first]->local(place->second).value.scalar_type();
+  const auto built = state_->built_dtypes.find(tensor.unsafeGetTensorImpl());
+  return built == state_->built_dtypes.end() ? tensor.scalar_type() : built->second;
+}
+
+precision::ForwardCasts ShardedModel::forward_casts() const {
+  const auto& settings = state_->settings;
+  return {.inputs = settings.cast_forward_inputs ? settings.param_dtype : std::nullopt,
+          .outputs = settings.output_dtype};
+}
+
+void ShardedModel::begin_update() {
+  std::scoped_lock lock(state_->mutex);
+  state_->wait_for_values();
+}
+
+void ShardedModel::end_update(const std::vector<at::Tensor>& parameters) {
+  std::scoped_lock lock(state_->mutex);
+  std::vector<bool> updated(state_->units.size());
+  for (const auto& parameter : parameters)
+    if (const auto* place = state_->place(parameter)) updated[place->first] = true;
+  state_->update(updated);
+}
+
+void ShardedModel::summon_full_params(const std::function<void()>& f, const FullParamsOptions& options) {
+  state_->with_full_params(f, options);
+}
+
+std::string ShardedModel::describe() const { return state_->describe(); }
+
+const optim::LocalParameter* ShardedModel::find(const at::Tensor& parameter) const {
+  const auto* place = state_->place(parameter);
+  return place ? &state_->units[place->first]->local(place->second) : nullptr;
+}
+
+bool ShardedModel::has_gradient(const at::Tensor& parameter) const {
+  const auto* place = state_->place(parameter);
+  if (!place) return false;
+  const auto* gradients = state_->units[place->first]->gradients();
+  return gradients && gradients->counted(place->second);
+}
+
+void ShardedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
+  if (const auto* place = state_->place(parameter))
+    state_->units[place->first]->zero_gradient(place->second, set_to_none);
+}
+
+ShardedModel::Figures ShardedModel::figures() const { return state_->figures(); }
+
+std::vector<std::string> ShardedModel::unit_names() const {
+  std::vector<std::string> names;
+  for (const auto& unit : state_->units) names.push_back(unit->name());
+  return names;
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <array>
+#include <iomanip>
+#include <sstream>
+#include <utility>
+
+#include "parallel/sharded/sharded_state.h"
+
+namespace muster::parallel {
+namespace {
+
+constexpr std::array<const char*, 4> kStageTitles{"ddp", "zero1", "zero2", "fsdp"};
+
+/// The two largest of these sizes, and all that are marked.
+struct Largest {
+  int64_t marked = 0, first = 0, second = 0;
+  void add(int64_t size, bool mark) {
+    if (mark) marked += size;
+    else if (size > first) second = std::exchange(first, size);
+    else second = std::max(second, size);
+  }
+  int64_t sum() const { return marked + first + second; }
+};
+
+std::string counted(size_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+std::string readable(int64_t bytes) {
+  const bool small = bytes < 1 << 20;
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / (small ? 1 << 10 : 1 << 20)
+       << (small ? " KiB" : " MiB");
+  return text.str();
+}
+
+/// The first ones and the last, where there are many.
+std::string listed(const Units& units) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (units.size() > kShown && u == kShown - 1) {
+      text += ", ...";
+      u = units.size() - 1;
+    }
+    text += (u > 0 ? ", " : "") + units[u]->name();
+  }
+  return text;
+}
+
+}  // namespace
+
+ShardedModel::State::Needs ShardedModel::State::needs() const {
+  int64_t rest = 0, all = 0;
+  Largest whole, gradients;
+  for (const auto& unit : units) {
+    rest += unit->held_bytes();
+    all += unit->full_bytes();
+    whole.add(unit->full_bytes(), unit->is_root());
+    if (unit->trainable_count() > 0 && settings.stage != ShardStage::optimizer)
+      gradients.add(unit->padded_elements() * static_cast<int64_t>(c10::elementSize(
+                                                  settings.reduce_dtype.value_or(unit->local(0).value.scalar_type()))),
+                    unit->is_root());
+  }
+  const auto live = settings.keeps_after_forward ? all : std::max(std::min(settings.limit_bytes, all), whole.sum());
+  const auto kept = settings.kept_over > 0 ? all / settings.kept_over : 0;
+  return {rest, rest + (settings.resident() ? 0 : live + kept) + gradients.sum()};
+}
+
+std::string ShardedModel::State::describe() const {
+  std::scoped_lock lock(mutex);
+  const bool twice = !settings.resident() && !settings.keeps_after_forward;  // in forward and in backward
+  int64_t elements = 0;
+  for (const auto& unit : units) elements += unit->elements();
+  const auto reduced =
+      std::count_if(units.begin(), units.end(), [](const auto& unit) { return unit->trainable_count() > 0; });
+  const bool rooted = std::any_of(units.begin(), units.end(), [](const auto& unit) { return unit->is_root(); });
+  const auto [rest, peak] = needs();
+  std::ostringstream text;
+  text << kStageTitles[static_cast<size_t>(settings.stage)] << ": "
+       << counted(static_cast<size_t>(groups.size()), "rank");
+  if (groups.replicas.size() > 1)
+    text << " (" << groups.replicas.size() << " replicas of " << groups.shards.size() << " shards)";
+  text << ", " << counted(units.size(), "unit") << " (" << listed(units) << "), " << elements
+       << " parameters; each rank holds " << readable(rest) << " of values and gradients at rest and " << readable(peak)
+       << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
+  if (twice && rooted) text << " (the root's one less)";
+  if (settings.kept_over > 0) text << ", in backward over " << settings.kept_over << " neighbours,";
+  text << " and " << reduced << " reductions";
+  return text.str();
+}
+
+ShardedModel::Figures ShardedModel::State::figures() const {
+  std::scoped_lock lock(mutex);
+  Figures figures;
+  figures.gathered_bytes = residency_->live_bytes();
+  figures.peak_gathered_bytes = residency_->peak_bytes();
+  figures.gathers = residency_->gathers();
+  figures.reductions = reductions_->started();
+  for (const auto& unit : units) figures.held_bytes += unit->held_bytes();
+  figures.lent_bytes = buffers.bytes();
+  figures.peak_lent_bytes = buffers.peak_bytes();
+  return figures;
+}
+
+}  // namespace muster::parallel

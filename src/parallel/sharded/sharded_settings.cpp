@@ -1,0 +1,79 @@
+#include "parallel/sharded/sharded_settings.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "muster/base/error.h"
+
+namespace muster::parallel {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 10> kShardDtypes{{{"f32", at::kFloat},
+                                                                                    {"float32", at::kFloat},
+                                                                                    {"fp32", at::kFloat},
+                                                                                    {"bf16", at::kBFloat16},
+                                                                                    {"bfloat16", at::kBFloat16},
+                                                                                    {"f16", at::kHalf},
+                                                                                    {"float16", at::kHalf},
+                                                                                    {"fp16", at::kHalf},
+                                                                                    {"f64", at::kDouble},
+                                                                                    {"float64", at::kDouble}}};
+
+std::optional<at::ScalarType> read_dtype(const char* option, const std::string& name) {
+  if (name.empty()) return {};
+  std::string known;
+  for (const auto& [word, dtype] : kShardDtypes) {
+    if (word == name) return dtype;
+    known += (known.empty() ? "" : ", ") + std::string(word);
+  }
+  throw ConfigError("MU168", std::string(option) + " '" + name + "' is no dtype of sharded training; known are " +
+                                 known + ", or leave it empty for the dtype the module was built in");
+}
+
+void require_no_less(const char* option, double value, double least) {
+  if (!(value >= least))
+    throw ConfigError("MU168", std::string(option) + " is " + std::to_string(value) + ", but cannot be less than " +
+                                   std::to_string(least));
+}
+
+}  // namespace
+
+double ShardSettings::divisor_before(at::ScalarType dtype, int ranks) const {
+  if (predivide > 0) return predivide;
+  if (dtype != at::kHalf) return ranks;
+  int divisor = 1;
+  while (ranks % divisor == 0 && ranks / divisor > divisor) divisor *= 2;
+  return divisor;
+}
+
+ShardSettings read_settings(const ShardedOptions& options, int shards) {
+  if (options.stage == ShardStage::none)
+    throw ConfigError("MU168",
+                      "stage none shards nothing, so no sharded model can be made with it; stages are optimizer, "
+                      "gradients and full, and the "
+                      "strategy for whole models on every rank is \"ddp\"");
+  require_no_less("limit_gathered_mb", options.limit_gathered_mb, 0);
+  require_no_less("predivide_factor", options.predivide_factor, 0);
+  const int kept_over = options.reshard_after_forward.ranks();
+  if (kept_over != 0 && (kept_over < 1 || shards % kept_over != 0))
+    throw ConfigError("MU168", "reshard_after_forward is " + std::to_string(std::max(kept_over, 0)) +
+                                   ", but parameters are cut over " + std::to_string(shards) +
+                                   " ranks: choose a number that divides these, or true or false");
+  ShardSettings settings;
+  settings.keeps_after_forward = !options.reshard_after_forward;
+  settings.kept_over = kept_over > 1 && kept_over < shards && options.stage == ShardStage::full ? kept_over : 0;
+  settings.limit_bytes = static_cast<int64_t>(options.limit_gathered_mb * 1024 * 1024);
+  settings.buffer_dtype = read_dtype("buffer_dtype", options.buffer_dtype);
+  settings.cast_forward_inputs = options.cast_forward_inputs;
+  settings.output_dtype = read_dtype("output_dtype", options.output_dtype);
+  settings.param_dtype = read_dtype("param_dtype", options.param_dtype);
+  settings.reduce_dtype = read_dtype("reduce_dtype", options.reduce_dtype);
+  settings.predivide = options.predivide_factor;
+  settings.stage = options.stage;
+  return settings;
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/comm/communicator.h"
+#include "muster/parallel/sharded_options.h"
+
+namespace muster::parallel {
+
+/// The ranks over which a model is sharded, and those that hold the same shard.
+struct ShardGroups {
+  comm::Communicator shards, replicas;
+  comm::Communicator neighbours = {};  ///< the ranks of `shards` that keep full parameters, sharded among them,
+                                       ///< between forward and backward
+  int size() const noexcept { return shards.size() * replicas.size(); }
+  bool is_main() const noexcept { return shards.rank() == 0 && replicas.rank() == 0; }
+};
+
+/// The parsed options of sharded training.
+struct ShardSettings {
+  bool keeps_after_forward = false;
+  int64_t limit_bytes = 0;  ///< 0: the unit in use and the next
+  std::optional<at::ScalarType> buffer_dtype, output_dtype, param_dtype, reduce_dtype;
+  bool cast_forward_inputs = true;
+  int kept_over = 0;  ///< number of neighbours over which full parameters stay sharded between forward and backward;
+                      ///< 0: none
+  double predivide = 0;
+  ShardStage stage = ShardStage::full;
+
+  /// Whether whole parameters stay in the memory of each rank.
+  bool resident() const noexcept { return stage != ShardStage::full; }
+  /// The divisor of gradients of this many ranks before they are summed in this dtype.
+  double divisor_before(at::ScalarType dtype, int ranks) const;
+};
+
+/// Throws: ConfigError (MU168) for an unknown value, or one that is impossible where parameters are sharded over that
+/// many ranks.
+ShardSettings read_settings(const ShardedOptions& options, int shards);
+
+}  // namespace muster::parallel

@@ -1,0 +1,314 @@
+#include "parallel/sharded/sharded_state.h"
+
+#include <exception>
+#include <sstream>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/ScopeExit.h>
+
+#include "muster/base/error.h"
+
+namespace muster::parallel {
+namespace {
+
+bool within_backward() { return hook::current_backward() >= 0; }
+
+}  // namespace
+
+ShardedModel::State::~State() {
+  for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
+}
+
+void ShardedModel::State::build(std::vector<UnitPlan> plans) {
+  for (auto& plan : plans)
+    units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, weak_from_this(),
+                                                  static_cast<int64_t>(units.size())));
+  residency_.emplace(units, settings);
+  reductions_.emplace(units, settings);
+  arrived_.resize(units.size());
+  std::vector<at::Tensor> leaves;
+  for (size_t u = 0; u < units.size(); ++u) {
+    first_leaf_.push_back(leaves.size());
+    for (size_t i = 0; i < units[u]->size(); ++i) {
+      places[units[u]->parameter(i).tensor.unsafeGetTensorImpl()] = {u, i};
+      leaves.push_back(units[u]->parameter(i).tensor);
+      if (units[u]->trainable(i)) hook_up(u, i);
+    }
+  }
+  if (settings.resident()) graphs_.emplace(std::move(leaves));
+}
+
+void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers) {
+  const at::NoGradGuard no_grad;
+  for (auto buffer : buffers) {
+    built_dtypes[buffer.unsafeGetTensorImpl()] = buffer.scalar_type();
+    buffer.set_data(buffer.to(*settings.buffer_dtype));
+  }
+}
+
+void ShardedModel::State::adopt_buffers(const std::vector<NamedTensor>& buffers) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : buffers) tensors.push_back(tensor);
+  module_buffers_.emplace(std::move(tensors));
+  broadcast_buffers();
+}
+
+void ShardedModel::State::broadcast_buffers() const {
+  for (const auto* group : {&groups.replicas, &groups.shards})
+    if (group->size() > 1) module_buffers_->run(*group);
+}
+
+void ShardedModel::State::hook_up(size_t u, size_t i) {
+  const auto& [name, tensor] = units[u]->parameter(i);
+  gradient_hooks_.emplace_back(tensor, [this, u, i](const at::Tensor& leaf) { gradient_arrived(u, i, leaf); });
+  early_hooks_.emplace_back(tensor, tensor.register_hook([weak = weak_from_this()](const at::Tensor&) {
+    if (auto state = weak.lock()) state->gradient_coming();
+  }));
+  capture_hooks_.emplace_back(tensor, [name = name] {
+    throw UsageError("MU153", "autograd::grad with respect to parameter '" + name +
+                                  "' gives the gradient of one rank's part of the batch: use "
+                                  "backward, or differentiate with respect to inputs or activations");
+  });
+}
+
+void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
+  const bool gradient = access.tag < 0;
+  const auto& unit = *units[gradient ? ~access.tag : access.tag];
+  const auto what = name_of(unit, unit.parameter_of(access.tensor));
+  const auto op = std::string(access.op);
+  if (gradient)
+    throw UsageError("MU167", op + " reads the gradient of " + what +
+                                  ", of which each rank holds only a part: step and clear gradients by the "
+                                  "prepared optimizer, and clip by accelerator.clip_grad_norm_(model, max_norm) or "
+                                  "fabric.clip_gradients, not by "
+                                  "torch::nn::utils::clip_grad_norm_");
+  if (access.writes && scope_ == FullScope::reads)
+    throw UsageError("MU190",
+                     op + " writes " + what +
+                         " in a summon_full_params scope that only reads, so the write would be lost: open the scope "
+                         "with .writeback = true");
+  if (access.writes)
+    throw UsageError(
+        "MU162",
+        op + " writes " + what +
+            ", which is sharded: the write would be lost: step by the prepared optimizer, and change values before "
+            "the module is prepared, or in summon_full_params with .writeback = true; load weights by "
+            "load_model(model, path), not torch::load");
+  throw UsageError("MU161",
+                   op + " needs " + what +
+                       " outside a forward, where its values are sharded: call the prepared model, or model.run(...) "
+                       "for any other function of the module; write weights by save_model, not torch::save, and read "
+                       "or change them in summon_full_params");
+}
+
+/// Whether a scope of full values lets this operator pass.
+bool ShardedModel::State::accessed_in_scope(const hook::StorageAccess& access) const {
+  return access.tag >= 0 && scope_ != FullScope::none && units[access.tag]->full_params_open() &&
+         (!access.writes || scope_ == FullScope::writes);
+}
+
+void ShardedModel::State::before_access(const hook::StorageAccess& access) {
+  std::scoped_lock lock(mutex);
+  if (accessed_in_scope(access)) return residency_->hold(access.tag);
+  const bool backward = within_backward();
+  const bool running = forward_depth_ > 0 || backward;
+  if (access.tag < 0 || access.writes || scope_ != FullScope::none || !(running || settings.resident())) refuse(access);
+  if (backward) note_backward();
+  units[access.tag]->keep_post_forward_shard(!backward && at::GradMode::is_enabled());
+  residency_->use(access.tag, backward ? Pass::backward : Pass::forward,
+                  settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
+}
+
+void ShardedModel::State::after_access(int64_t tag) noexcept {
+  std::scoped_lock lock(mutex);
+  residency_->leave(tag);
+}
+
+void ShardedModel::State::check_parameters() const {
+  for (const auto& unit : units) {
+    if (const auto name = unit->misplaced(); !name.empty())
+      throw UsageError("MU163", "parameter '" + name + "' of unit '" + unit->name() +
+                                    "' was given other memory (Module::to, set_data, torch::load) "
+                                    "after its module was prepared: move and convert modules before, and load weights "
+                                    "afterwards with load_model(model, path)");
+    if (const auto name = unit->unfrozen(); !name.empty())
+      throw UsageError("MU156",
+                       "parameter '" + name + "' of unit '" + unit->name() +
+                           "' requires a gradient now, but was frozen when its module was "
+                           "prepared, so nothing would reduce it: prepare with requires_grad on, and freeze later");
+  }
+}
+
+void ShardedModel::State::enter_forward() {
+  if (scope_ != FullScope::none)
+    throw UsageError("MU169",
+                     "a forward of the model runs inside summon_full_params, where its parameters do not belong to the "
+                     "engine: leave the scope first");
+  if (forward_depth_ == 0 && !within_backward()) {
+    check_parameters();
+    abandon_backward();
+    if (!settings.keeps_after_forward) residency_->reshard_all(/*keep_roots=*/false);
+    free_post_forward_shards();
+    name_gathers(module.is_training() && at::GradMode::is_enabled() ? "training" : "evaluation");
+    residency_->begin(Pass::forward);
+    exceptions_ = std::uncaught_exceptions();
+  }
+  ++forward_depth_;
+}
+
+void ShardedModel::State::leave_forward() noexcept {
+  if (--forward_depth_ > 0) return;
+  if (graphs_) graphs_->note();
+  if (within_backward()) return;
+  const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
+  try {
+    if (!threw) residency_->end(Pass::forward);
+    if (!trains || !settings.keeps_after_forward) residency_->reshard_all(/*keep_roots=*/trains);
+  } catch (const std::exception&) {
+    // Releasing waits for nothing, so nothing can fail here but memory.
+  }
+  if (!trains) buffers.trim();
+}
+
+/// A backward that was not announced is met at its first access, or before its first gradient. The same goes for one
+/// within another: what the outer one brings after the inner one's end counts as a further backward.
+void ShardedModel::State::note_backward() {
+  const auto current = hook::current_backward();
+  if (in_backward_ && backward_ == current) return;
+  if (in_backward_ && backward_ >= 0 && thread_ != std::this_thread::get_id())
+    throw UsageError("MU192",
+                     "two threads run backward through one sharded model at the same time, so the order of its "
+                     "collectives would be left to chance: "
+                     "run one after the other, or sum the losses");
+  if (!in_backward_ || !announced_) begin_backward(/*announced=*/false);
+  backward_ = current;
+  thread_ = std::this_thread::get_id();
+  hook::at_end_of_backward([weak = weak_from_this()] {
+    if (auto state = weak.lock()) state->at_end_of_backward();
+  });
+}
+
+void ShardedModel::State::at_end_of_backward() {
+  std::scoped_lock lock(mutex);
+  seen_scoped_ = seen_scoped_ || hook::backward_is_nested();  // its forward ran within backward, in no scope
+  if (!announced_) finish_backward();
+}
+
+void ShardedModel::State::begin_backward(bool announced) {
+  if (scope_ != FullScope::none)
+    throw UsageError(
+        "MU169",
+        "backward runs inside summon_full_params, where parameters do not belong to the engine: leave the scope first");
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (placeholders_shown_) units[u]->hide_placeholders();
+    arrived_[u] = 0;
+  }
+  placeholders_shown_ = seen_gradient_ = seen_scoped_ = false;
+  in_backward_ = true;
+  announced_ = announced;
+  backward_ = -1;
+  reductions_->begin();
+  name_gathers("backward");
+  residency_->begin(Pass::backward);
+}
+
+void ShardedModel::State::finish_backward() {
+  if (!in_backward_) return;
+  in_backward_ = false;
+  residency_->end(Pass::backward);
+  residency_->reshard_all(/*keep_roots=*/false);
+  free_post_forward_shards();
+  bool any = false;
+  for (size_t u = 0; u < units.size(); ++u)
+    any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
+  if (any && sync) reduce();
+  reductions_->wait();
+  buffers.trim();
+  for (auto& unit : units) unit->show_placeholders();
+  placeholders_shown_ = true;
+}
+
+void ShardedModel::State::reduce() {
+  reductions_->start_rest();
+  reductions_->wait();
+  ++rounds;
+  broadcast_buffers();
+  reductions_->record_end();
+}
+
+void ShardedModel::State::start_round() {
+  abandon_backward();
+  begin_backward(/*announced=*/true);
+  reductions_->start_unrecorded();
+}
+
+void ShardedModel::State::finish_round() {
+  reduce();
+  finish_backward();
+}
+
+void ShardedModel::State::refuse_bypass() {
+  if (!seen_gradient_ || seen_scoped_) return;
+  seen_gradient_ = false;
+  throw UsageError("MU151",
+                   "backward reached parameters of a prepared model whose forward ran outside of the handle that "
+                   "prepare() returned, without "
+                   "autocast and synchronisation: call model(x), or model.run(&Net::other, x) for another entry");
+}
+
+/// Before a gradient is accumulated: the placeholder must be out of its way.
+void ShardedModel::State::gradient_coming() {
+  std::scoped_lock lock(mutex);
+  note_backward();
+}
+
+void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor& parameter) {
+  std::scoped_lock lock(mutex);
+  auto& unit = *units[u];
+  const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+  if (hook::backward_is_recorded())
+    throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) +
+                                  ": its gradient is sharded and has no graph");
+  if (gradient.layout() != at::kStrided)
+    throw UsageError(
+        "MU154",
+        "the gradient of " + name_of(unit, unit.parameter(i)) +
+            " is sparse, and sharded training takes dense gradients only: build the module with sparse(false)");
+  if (graphs_) {
+    seen_gradient_ = true;
+    seen_scoped_ = seen_scoped_ || graphs_->noted(first_leaf_[u] + i);
+  }
+  if (arrived_[u] >= unit.trainable_count())
+    reductions_->reopen(u);  // a second pass over the unit: what it adds is summed at the end
+  unit.take_gradient(i, gradient, /*last=*/sync);
+  if (++arrived_[u] != unit.trainable_count()) return;
+  if (sync) reductions_->complete(u);
+  residency_->reshard(u);
+}
+
+void ShardedModel::State::name_gathers(const char* purpose) {
+  for (auto& unit : units) unit->label_gathers(purpose);
+}
+
+void ShardedModel::State::free_post_forward_shards() {
+  for (auto& unit : units) unit->free_post_forward_shard();
+}
+
+void ShardedModel::State::abandon_backward() {
+  if (!in_backward_) return;
+  in_backward_ = false;
+  reductions_->cancel();
+}
+
+void ShardedModel::State::update(const std::vector<bool>& of_units) {
+  name_gathers("new values");
+  for (size_t u = 0; u < units.size(); ++u)
+    if (of_units[u]) residency_->update(u);
+}
+
+void ShardedModel::State::wait_for_values() {
+  if (!settings.resident()) return;
+  for (size_t u = 0; u < units.size(); ++u) residency_->wait(u);
+}
+
+}  // namespace muster::parallel

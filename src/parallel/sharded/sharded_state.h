@@ -1,0 +1,122 @@
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "muster/hook/detail/gradient_hooks.h"
+#include "muster/hook/detail/key_fallback.h"
+#include "muster/parallel/detail/sharded_model.h"
+#include "parallel/coalesced.h"
+#include "parallel/sharded/flat_buffers.h"
+#include "parallel/sharded/reductions.h"
+#include "parallel/sharded/residency.h"
+#include "parallel/sharded/sharded_settings.h"
+
+namespace muster::parallel {
+
+/// The state that hooks and watched storages use. They hold weak references to it: it is destroyed with the model.
+class ShardedModel::State final : public hook::StorageWatcher, public std::enable_shared_from_this<State> {
+ public:
+  State(torch::nn::Module& module, ShardGroups groups, ShardSettings settings)
+      : module(module), groups(std::move(groups)), settings(settings) {}
+  ~State() override;
+  /// Call it once, when a shared_ptr owns this object. Collective.
+  void build(std::vector<UnitPlan> plans);
+  void convert_buffers(const std::vector<at::Tensor>& buffers);
+  /// Sets the module's buffers, which get the main rank's values now and in broadcast_buffers(). Collective.
+  void adopt_buffers(const std::vector<NamedTensor>& buffers);
+  void broadcast_buffers() const;
+
+  void before_access(const hook::StorageAccess& access) override;
+  void after_access(int64_t tag) noexcept override;
+
+  void enter_forward();
+  void leave_forward() noexcept;
+  void begin_backward(bool announced);
+  void finish_backward();
+  /// A round without a backward.
+  void start_round();
+  void finish_round();
+  void join_job(std::shared_ptr<JobRounds> job, int64_t place) { reductions_->join_job(std::move(job), place); }
+  /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
+  void refuse_bypass();
+  /// Discards a backward that did not complete.
+  void abandon_backward();
+
+  /// The values of these units' shards have changed. Collective, if the units are resident.
+  void update(const std::vector<bool>& of_units);
+  /// Waits for gathers of resident units, so that shards may be written.
+  void wait_for_values();
+  /// Runs f with all full parameters in memory.
+  void with_full_params(const std::function<void()>& f, const FullParamsOptions& how);
+
+  const std::pair<size_t, size_t>* place(const at::Tensor& parameter) const {
+    auto found = places.find(parameter.unsafeGetTensorImpl());
+    return found == places.end() ? nullptr : &found->second;
+  }
+  std::string describe() const;
+  Figures figures() const;
+
+  mutable std::mutex mutex;
+  torch::nn::Module& module;
+  const ShardGroups groups;
+  const ShardSettings settings;
+  FlatBuffers buffers;
+  Units units;
+  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;  // original dtypes of converted buffers
+  int64_t rounds = 0;                                                       // of reductions that have ended
+  bool sync = true;
+
+ private:
+  enum class FullScope { none, reads, writes };
+  /// Bytes of values and gradients that a rank holds permanently, and at the peak.
+  struct Needs {
+    int64_t rest = 0, peak = 0;
+  };
+
+  Needs needs() const;
+  [[noreturn]] void refuse(const hook::StorageAccess& access) const;
+  bool accessed_in_scope(const hook::StorageAccess& access) const;
+  void hook_up(size_t unit, size_t i);
+  void gradient_coming();
+  void gradient_arrived(size_t unit, size_t i, const at::Tensor& parameter);
+  void note_backward();
+  void at_end_of_backward();
+  void reduce();
+  void free_post_forward_shards();
+  /// Sets how errors name the gathers from now on.
+  void name_gathers(const char* purpose);
+  void check_parameters() const;
+  void begin_full_params(const FullParamsOptions& how);
+  void end_full_params(const FullParamsOptions& how, bool write_back);
+  std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) const {
+    return "parameter '" + parameter.name + "' of unit '" + unit.name() + "'";
+  }
+
+  std::optional<CoalescedBroadcast> module_buffers_;
+  std::optional<Residency> residency_;
+  std::optional<Reductions> reductions_;
+  std::vector<hook::GradientHook> gradient_hooks_;
+  std::vector<hook::CaptureHook> capture_hooks_;
+  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;
+  std::optional<hook::GraphUse> graphs_;  // graphs of trainable parameters, where operators outside of forwards pass
+  std::vector<size_t> first_leaf_;        // by unit: index of its first leaf there
+  bool seen_gradient_ = false, seen_scoped_ = false;
+  std::vector<size_t> arrived_;  // by unit: gradients in this backward
+  int forward_depth_ = 0;
+  int exceptions_ = 0;  // number of exceptions in flight when the forward began
+  bool in_backward_ = false;
+  bool announced_ = false;  // this backward began with before_backward()
+  int64_t backward_ = -1;   // which one it is; -1 before its first hook
+  std::thread::id thread_;  // the thread that ran its first hook
+  bool placeholders_shown_ = false;
+  FullScope scope_ = FullScope::none;
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,291 @@
+#include "parallel/sharded/sharded_unit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+namespace muster::parallel {
+namespace {
+
+std::vector<int64_t> numels(const UnitPlan& plan) {
+  std::vector<int64_t> sizes;
+  for (const auto& parameter : plan.parameters) sizes.push_back(parameter.tensor.numel());
+  return sizes;
+}
+
+/// The elements in the order in which they lie in memory, for the strides of `like`.
+at::Tensor in_memory_order(const at::Tensor& tensor, const at::Tensor& like) {
+  if (tensor.sizes() == like.sizes() && tensor.strides() == like.strides())
+    return tensor.as_strided({tensor.numel()}, {1});
+  auto ordered = at::empty_strided(like.sizes(), like.strides(), tensor.options());
+  ordered.copy_(tensor);
+  return ordered.as_strided({ordered.numel()}, {1});
+}
+
+at::ScalarType built_dtype(const UnitPlan& plan) { return plan.parameters.front().tensor.scalar_type(); }
+
+at::ScalarType dtype_of_use(const UnitPlan& plan, const ShardSettings& settings) {
+  const bool casts = at::isFloatingType(built_dtype(plan)) && !plan.keeps_dtype;
+  return casts ? settings.param_dtype.value_or(built_dtype(plan)) : built_dtype(plan);
+}
+
+at::DataPtr pointer_to(const at::Tensor& memory) {
+  return {memory.mutable_data_ptr(), new at::Tensor(memory), [](void* kept) { delete static_cast<at::Tensor*>(kept); },
+          memory.device()};
+}
+
+}  // namespace
+
+ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
+                         const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag)
+    : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers),
+      layout_(numels(plan_), groups.shards.size()), used_dtype_(dtype_of_use(plan_, settings)),
+      memory_(watcher, tag, "unit '" + plan_.name + "'", full_bytes(), plan_.parameters.front().tensor.device()),
+      placeholder_memory_(watcher, ~tag, "the gradients of unit '" + plan_.name + "'", full_bytes(),
+                          plan_.parameters.front().tensor.device()),
+      trainable_(size()) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < size(); ++i) {
+    trainable_[i] = parameter(i).tensor.requires_grad();
+    trainable_count_ += parameter(i).tensor.requires_grad();
+    elements_ += parameter(i).tensor.numel();
+  }
+  allocate_values();
+  if (trainable_count_ > 0) {
+    const auto reduce = settings.reduce_dtype.value_or(values_.scalar_type());
+    gradients_ = std::make_unique<UnitGradients>(
+        layout_, numels(plan_), groups,
+        UnitGradients::Kind{values_.options(), reduce, settings.stage == ShardStage::optimizer,
+                            settings.divisor_before(reduce, groups.size())},
+        buffers);
+  }
+  use_parameter_views();
+}
+
+void ShardedUnit::allocate_values() {
+  auto whole = at::zeros({layout_.total()}, plan_.parameters.front().tensor.options().requires_grad(false));
+  for (size_t i = 0; i < size(); ++i) {
+    auto& tensor = plan_.parameters[i].tensor;
+    if (!tensor.is_non_overlapping_and_dense()) tensor.set_data(tensor.contiguous());
+    whole.narrow(0, layout_.whole(i).begin, tensor.numel()).copy_(in_memory_order(tensor.detach(), tensor));
+  }
+  if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("values")).broadcast(whole);
+  if (groups_.shards.size() > 1) groups_.shards.as_library(label("values")).broadcast(whole);
+  if (resident()) {
+    unsharded_ = whole.to(used_dtype_);
+    values_ = used_dtype_ == whole.scalar_type() ? own_shard(unsharded_) : own_shard(whole).clone();
+    memory_.fill(pointer_to(unsharded_));
+    state_ = UnitState::unsharded;
+  } else {
+    values_ = own_shard(whole).clone();
+  }
+}
+
+void ShardedUnit::use_parameter_views() {
+  for (size_t i = 0; i < size(); ++i) {
+    auto& tensor = plan_.parameters[i].tensor;
+    const auto mine = layout_.part(i, groups_.shards.rank());
+    locals_.push_back({values_.narrow(0, mine.begin, mine.length),
+                       gradients_ ? gradients_->part(i) : at::empty({0}, values_.options()), true});
+    const auto sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
+    placeholders_.push_back(placeholder_memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
+    tensor.set_data(memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
+    tensor.mutable_grad().reset();
+  }
+}
+
+at::Tensor ShardedUnit::own_shard(const at::Tensor& whole) const {
+  return whole.narrow(0, layout_.chunk() * groups_.shards.rank(), layout_.chunk());
+}
+
+at::Tensor ShardedUnit::post_forward_shard(const at::Tensor& whole) const {
+  const auto length = layout_.total() / groups_.neighbours.size();
+  return whole.narrow(0, length * groups_.neighbours.rank(), length);
+}
+
+void ShardedUnit::free_post_forward_shard() { buffers_.give(std::exchange(post_forward_shard_, at::Tensor())); }
+
+bool ShardedUnit::covers(const ShardedUnit& other) const {
+  return plan_.root || name() == other.name() || other.name().starts_with(name() + ".");
+}
+
+ParameterShard ShardedUnit::shard(size_t i, std::string name) const {
+  const auto mine = layout_.part(i, groups_.shards.rank());
+  const auto& tensor = parameter(i).tensor;
+  const auto start = layout_.chunk() * groups_.shards.rank() + mine.begin - layout_.whole(i).begin;
+  const auto length = mine.length == 0 ? 0 : std::clamp<int64_t>(tensor.numel() - start, 0, mine.length);
+  ParameterShard shard;
+  shard.name = std::move(name);
+  shard.order = shard::memory_order(tensor);
+  shard.shape = shard::permuted(tensor.sizes(), shard.order);
+  shard.begin = length == 0 ? 0 : start;
+  shard.local = locals_[i].value.narrow(0, 0, length);
+  shard.replica = groups_.replicas.rank();
+  shard.parameter = tensor;
+  shard.padded = locals_[i].value.numel();
+  return shard;
+}
+
+std::string ShardedUnit::misplaced() const {
+  for (const auto& parameter : plan_.parameters)
+    if (!memory_.holds(parameter.tensor)) return parameter.name;
+  return {};
+}
+
+std::string ShardedUnit::unfrozen() const {
+  for (size_t i = 0; i < size(); ++i)
+    if (!trainable_[i] && parameter(i).tensor.requires_grad()) return parameter(i).name;
+  return {};
+}
+
+int64_t ShardedUnit::held_bytes() const {
+  const bool apart = !resident() || used_dtype_ != values_.scalar_type();
+  return (resident() ? full_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) +
+         (gradients_ ? gradients_->held_bytes() : 0);
+}
+
+bool ShardedUnit::handle(UnitEvent event) {
+  const auto move = transition(resident(), state_, event);
+  if (move.wait_first) wait_for_unshard();
+  if (move.detach) {
+    work_ = {};
+    buffers_.lose(std::exchange(unsharded_, at::Tensor()));
+    if (post_forward_shard_.defined()) buffers_.lose(std::exchange(post_forward_shard_, at::Tensor()));
+  }
+  if (move.free) reshard();
+  if (event == UnitEvent::update) free_post_forward_shard();
+  state_ = move.next;
+  if (move.start) start_unshard();
+  if (move.wait) wait_for_unshard();
+  return move.start;
+}
+
+void ShardedUnit::start_unshard() {
+  at::NoGradGuard no_grad;
+  if (resident()) memory_.free();  // whoever passes the dispatcher by must not read what is half gathered
+  else unsharded_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  if (post_forward_shard_.defined()) {
+    work_ = groups_.neighbours.as_library(label(purpose_)).start_all_gather_into(unsharded_, post_forward_shard_);
+    return;
+  }
+  auto own = own_shard(unsharded_);
+  const bool converts = used_dtype_ != values_.scalar_type();
+  if (converts) own.copy_(values_);
+  work_ = groups_.shards.as_library(label(purpose_))
+              .start_all_gather_into(unsharded_, converts || resident() ? own : values_);
+}
+
+void ShardedUnit::wait_for_unshard() {
+  try {
+    std::exchange(work_, comm::Work()).wait();
+  } catch (...) {
+    state_ = UnitState::sharded;  // the next access gathers again, and hears of the failure again
+    if (!resident()) buffers_.lose(std::exchange(unsharded_, at::Tensor()));
+    throw;
+  }
+  free_post_forward_shard();
+  memory_.fill(pointer_to(unsharded_));
+}
+
+void ShardedUnit::reshard() {
+  if (keeps_post_forward_shard_) {
+    const at::NoGradGuard no_grad;
+    const auto own = post_forward_shard(unsharded_);
+    post_forward_shard_ = buffers_.take(own.numel(), own.options());
+    post_forward_shard_.copy_(own);
+  }
+  memory_.free();
+  buffers_.give(std::exchange(unsharded_, at::Tensor()));
+}
+
+std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
+  at::NoGradGuard no_grad;
+  at::Tensor whole;
+  if (main_only) {
+    auto parts = groups_.shards.as_library(label("values")).gather(values_);
+    if (groups_.shards.rank() == 0) whole = at::cat(parts);
+  } else {
+    whole = at::empty({layout_.total()}, values_.options());
+    groups_.shards.as_library(label("full values")).start_all_gather_into(whole, values_).wait();
+  }
+  std::vector<at::Tensor> tensors(size());
+  for (size_t i = 0; i < size() && whole.defined(); ++i) {
+    const auto& like = parameter(i).tensor;
+    tensors[i] = whole.as_strided(like.sizes(), like.strides(), layout_.whole(i).begin).clone();
+  }
+  return tensors;
+}
+
+void ShardedUnit::begin_full_params(bool main_only) {
+  at::NoGradGuard no_grad;
+  open_ = true;
+  keeps_post_forward_shard_ = false;
+  free_post_forward_shard();
+  if (!main_only || resident()) {
+    handle(UnitEvent::access);
+    return;
+  }
+  handle(UnitEvent::reshard);
+  const auto parts = groups_.shards.as_library(label("values")).gather(values_);
+  open_ = groups_.shards.rank() == 0;
+  if (!open_) return;
+  unsharded_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  for (size_t r = 0; r < parts.size(); ++r)
+    unsharded_.narrow(0, static_cast<int64_t>(r) * layout_.chunk(), layout_.chunk()).copy_(parts[r]);
+  memory_.fill(pointer_to(unsharded_));
+  state_ = UnitState::unsharded;
+}
+
+void ShardedUnit::end_full_params(bool main_only, bool write_back) {
+  at::NoGradGuard no_grad;
+  if (write_back) {
+    auto written = main_only && !unsharded_.defined()
+                       ? buffers_.take(layout_.total(), values_.options().dtype(used_dtype_))
+                       : unsharded_;
+    if (main_only && groups_.shards.size() > 1) groups_.shards.as_library(label("written values")).broadcast(written);
+    if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("written values")).broadcast(written);
+    keep_written(own_shard(written));
+    if (!unsharded_.is_same(written)) buffers_.give(written);
+  }
+  open_ = false;
+  handle(resident() && write_back ? UnitEvent::update : UnitEvent::reshard);
+}
+
+/// Where the written values are of lower precision, only what was changed counts.
+void ShardedUnit::keep_written(const at::Tensor& written) {
+  if (written.scalar_type() != values_.scalar_type())
+    values_.copy_(at::where(values_.to(written.scalar_type()).eq(written), values_, written.to(values_.scalar_type())));
+  else if (written.const_data_ptr() != values_.const_data_ptr()) values_.copy_(written);
+}
+
+void ShardedUnit::take_gradient(size_t i, const at::Tensor& gradient, bool last) {
+  at::NoGradGuard no_grad;
+  gradients_->take(i, in_memory_order(gradient.detach(), parameter(i).tensor), last);
+}
+
+void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
+  if (!gradients_) return;
+  gradients_->zero(i, set_to_none);
+  if (set_to_none) parameter(i).tensor.mutable_grad().reset();
+}
+
+void ShardedUnit::show_placeholders() {
+  for (size_t i = 0; gradients_ && i < size(); ++i)
+    if (gradients_->waits(i) || gradients_->counted(i)) parameter(i).tensor.mutable_grad() = placeholders_[i];
+}
+
+void ShardedUnit::hide_placeholders() {
+  for (size_t i = 0; gradients_ && i < size(); ++i) {
+    auto& shown = parameter(i).tensor.mutable_grad();
+    if ((gradients_->waits(i) || gradients_->counted(i)) && !shown.defined()) zero_gradient(i, /*set_to_none=*/true);
+    shown.reset();
+  }
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "muster/hook/detail/key_fallback.h"
+#include "muster/optim/detail/flat_source.h"
+#include "muster/parallel/detail/managed_model.h"
+#include "parallel/sharded/flat_buffers.h"
+#include "parallel/sharded/shard_layout.h"
+#include "parallel/sharded/sharded_settings.h"
+#include "parallel/sharded/unit_gradients.h"
+#include "parallel/sharded/unit_state.h"
+#include "parallel/sharded/units.h"
+
+namespace muster::parallel {
+
+/// The parameters of one unit: this rank's shard of them, and the memory of the full parameters.
+/// The model decides when they are unsharded and resharded. Thread safety: the caller's.
+class ShardedUnit {
+ public:
+  /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with `tag`.
+  /// Requires: groups, settings and buffers outlive this object. Collective.
+  ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
+              const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag);
+
+  const std::string& name() const noexcept { return plan_.name; }
+  bool is_root() const noexcept { return plan_.root; }
+  /// Whether both belong to one module, or the other one's module is within this one's.
+  bool covers(const ShardedUnit& other) const;
+  size_t size() const noexcept { return plan_.parameters.size(); }
+  const NamedTensor& parameter(size_t i) const { return plan_.parameters[i]; }
+  /// The parameter of this view of the unit's memory, or of this gradient placeholder.
+  const NamedTensor& parameter_of(const at::Tensor& view) const {
+    return plan_.parameters[layout_.at(view.storage_offset())];
+  }
+  const optim::LocalParameter& local(size_t i) const { return locals_[i]; }
+  /// This rank's shard of the parameter, under one of its names.
+  ParameterShard shard(size_t i, std::string name) const;
+  bool trainable(size_t i) const { return trainable_[i]; }
+  size_t trainable_count() const noexcept { return trainable_count_; }
+  /// The name of a parameter that is no longer in the unit's memory; empty if all are.
+  std::string misplaced() const;
+  /// The name of a parameter that has begun to require a gradient; empty if none has.
+  std::string unfrozen() const;
+
+  bool resident() const noexcept { return settings_.resident(); }
+  UnitState state() const noexcept { return state_; }
+  /// Sets the purpose of gathers from now on, shown in their labels. Requires: text that stays valid.
+  void label_gathers(const char* purpose) noexcept { purpose_ = purpose; }
+  /// Handles the event. Returns whether it starts a gather; it is collective then.
+  bool handle(UnitEvent event);
+  /// Bytes of full parameters that are in use now.
+  int64_t live_bytes() const { return state_ == UnitState::sharded && !resident() ? 0 : full_bytes(); }
+  int64_t full_bytes() const { return layout_.total() * static_cast<int64_t>(c10::elementSize(used_dtype_)); }
+  /// Bytes that are allocated permanently.
+  int64_t held_bytes() const;
+  /// Number of the parameters' elements, without padding.
+  int64_t elements() const noexcept { return elements_; }
+  int64_t padded_elements() const noexcept { return layout_.total(); }
+
+  /// The full parameters, in memory separate from the unit's; undefined on other ranks than 0 of the shards if
+  /// `main_only`. Collective.
+  std::vector<at::Tensor> full_params(bool main_only) const;
+  /// Gathers the full parameters, in the dtype of use, into memory that can be written, on the first rank of the shards
+  /// only if `main_only`. Collective. end_full_params() must be called afterwards.
+  void begin_full_params(bool main_only);
+  /// Ends begin_full_params(). With `write_back` this rank's shard, or what the first rank has, becomes the value.
+  /// Collective.
+  void end_full_params(bool main_only, bool write_back);
+  bool full_params_open() const noexcept { return open_; }
+
+  /// On: after the full parameters are freed, each neighbour keeps a post-forward shard, from which the next gather
+  /// takes them.
+  void keep_post_forward_shard(bool on) noexcept { keeps_post_forward_shard_ = on && groups_.neighbours.size() > 1; }
+  /// Frees the kept post-forward shard. Must be called where the next gather may belong to another pass.
+  void free_post_forward_shard();
+
+  /// nullptr if no parameter is trainable.
+  UnitGradients* gradients() noexcept { return gradients_.get(); }
+  const UnitGradients* gradients() const noexcept { return gradients_.get(); }
+  /// Takes a whole gradient that autograd has computed; see UnitGradients::take().
+  void take_gradient(size_t i, const at::Tensor& gradient, bool last);
+  void zero_gradient(size_t i, bool set_to_none);
+  /// Sets and removes gradient placeholders. If a placeholder is gone already, hide_placeholders() clears the gradient,
+  /// since the user has reset it.
+  void show_placeholders();
+  void hide_placeholders();
+
+ private:
+  void allocate_values();
+  void use_parameter_views();
+  void start_unshard();
+  void wait_for_unshard();
+  void reshard();
+  at::Tensor post_forward_shard(const at::Tensor& whole) const;
+  at::Tensor own_shard(const at::Tensor& whole) const;
+  void keep_written(const at::Tensor& written);
+  std::string label(const char* purpose) const { return std::string(purpose) + ", unit '" + plan_.name + "'"; }
+
+  UnitPlan plan_;
+  const ShardGroups& groups_;
+  const ShardSettings& settings_;
+  FlatBuffers& buffers_;
+  ShardLayout layout_;
+  at::ScalarType used_dtype_;  // of the full parameters
+  hook::WatchedStorage memory_, placeholder_memory_;
+  at::Tensor values_;              // this rank's shard, in the dtype that is updated
+  at::Tensor unsharded_;           // the memory that backs memory_, or that is gathered into
+  at::Tensor post_forward_shard_;  // this rank's shard, among neighbours, of full parameters that were freed
+  comm::Work work_;
+  UnitState state_ = UnitState::sharded;
+  const char* purpose_ = "new values";
+  bool keeps_post_forward_shard_ = false;
+  bool open_ = false;
+  std::unique_ptr<UnitGradients> gradients_;
+  std::vector<optim::LocalParameter> locals_;
+  std::vector<at::Tensor> placeholders_;
+  std::vector<char> trainable_;
+  size_t trainable_count_ = 0;
+  int64_t elements_ = 0;
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,243 @@
+#include "parallel/sharded/unit_gradients.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+
+namespace muster::parallel {
+namespace {
+
+/// Autograd need not know of what happens to flat memory.
+struct BelowAutograd {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+};
+
+void set_zero(const at::Tensor& run) {
+  if (run.numel() == 0) return;
+  if (run.device().is_cpu()) std::memset(run.mutable_data_ptr(), 0, run.nbytes());
+  else run.zero_();
+}
+
+}  // namespace
+
+UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups,
+                             const Kind& kind, FlatBuffers& buffers)
+    : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), runs_(numels.size()), waits_(numels.size()),
+      scaled_(numels.size()), counted_(numels.size()) {
+  BelowAutograd guard;
+  const auto chunk = layout.chunk();
+  int64_t end = 0;
+  for (size_t i = 0; i < numels.size(); ++i) {
+    const auto whole = layout.whole(i);
+    end = whole.begin + whole.length;
+    for (int row = 0; row < layout.world(); ++row) {
+      const auto part = layout.part(i, row);
+      if (part.length == 0) continue;
+      const auto start = chunk * row + part.begin - whole.begin;
+      runs_[i].push_back({row, part.begin, start, std::clamp<int64_t>(numels[i] - start, 0, part.length), part.length});
+    }
+  }
+  for (int row = 0; row < layout.world(); ++row)
+    if (const auto begin = std::max(end - chunk * row, int64_t{0}); begin < chunk)
+      gaps_.push_back({row, begin, 0, chunk - begin, chunk - begin});
+  scale_ = at::scalar_tensor(1.0 / kind.divisor_before, at::kDouble);
+  scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
+  if (kind.keeps_whole) {
+    rows_ = at::zeros({layout.world(), row_length()}, kind.value);
+    result_ = rows_.select(0, groups.shards.rank());
+  } else {
+    result_ = at::zeros({row_length()}, kind.value);
+  }
+}
+
+int64_t UnitGradients::row_length() const { return layout_.chunk() + static_cast<int64_t>(runs_.size()); }
+
+at::Tensor UnitGradients::run(const at::Tensor& rows, const RowRun& at, int64_t length) const {
+  return rows.as_strided({length}, {1}, at.row * row_length() + at.begin);
+}
+
+at::Tensor UnitGradients::part(size_t i) const {
+  const auto mine = layout_.part(i, groups_.shards.rank());
+  return result_.narrow(0, mine.begin, mine.length);
+}
+
+bool UnitGradients::waiting() const {
+  return std::any_of(waits_.begin(), waits_.end(), [](char waits) { return waits != 0; });
+}
+
+void UnitGradients::begin_collecting() {
+  collecting_ = true;
+  if (!kind_.keeps_whole) rows_ = buffers_.take(layout_.world() * row_length(), kind_.value.dtype(kind_.reduce));
+  else if (std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; }))
+    before_ = result_.clone();
+}
+
+/// Gradients of several backwards are summed first and divided then, as where gradients are whole: the bits are the
+/// same.
+void UnitGradients::take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
+  at::Tensor sum = target;
+  const bool divides = kind_.divisor_before != 1;
+  if (waits_[i] && scaled_[i] && divides) {
+    sum.add_(source.to(sum.scalar_type()).mul(scale_));
+    return;
+  }
+  if (!waits_[i] && last && divides && source.scalar_type() == sum.scalar_type()) {
+    at::mul_out(sum, source, scale_);
+    return;
+  }
+  waits_[i] ? sum.add_(source) : sum.copy_(source);
+  if (last && divides) sum.mul_(scale_);
+}
+
+void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
+  BelowAutograd guard;
+  if (flight_) wait();
+  if (!collecting_) begin_collecting();
+  for (const auto& at : runs_[i]) {
+    take_run(run(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i, last);
+    if (!waits_[i] && at.padded > at.length)
+      set_zero(run(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
+  }
+  scaled_[i] = last || (waits_[i] && scaled_[i]);
+  waits_[i] = true;
+}
+
+void UnitGradients::fill_gaps() {
+  for (size_t i = 0; i < runs_.size(); ++i)
+    for (const auto& at : runs_[i])
+      if (!waits_[i]) set_zero(run(rows_, at, at.padded));
+      else if (!scaled_[i] && kind_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
+  for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
+  auto flags = at::empty({static_cast<int64_t>(waits_.size())}, at::TensorOptions().dtype(at::kFloat));
+  std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>());
+  rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.chunk()).copy_(flags);
+}
+
+void UnitGradients::start_reduction(const comm::Tag& tag) {
+  BelowAutograd guard;
+  if (flight_) wait();
+  if (!collecting_) begin_collecting();
+  fill_gaps();
+  Flight flight;
+  const bool adds =
+      !kind_.keeps_whole && std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; });
+  flight.direct = kind_.reduce == result_.scalar_type() && !adds;
+  flight.got = flight.direct ? result_ : buffers_.take(row_length(), kind_.value.dtype(kind_.reduce));
+  if (kind_.keeps_whole && kind_.reduce != rows_.scalar_type()) {
+    flight.sent = buffers_.take(rows_.numel(), kind_.value.dtype(kind_.reduce));
+    flight.sent.copy_(rows_.view({-1}));
+  } else {
+    flight.rows = kind_.keeps_whole ? at::Tensor() : std::exchange(rows_, at::Tensor());
+  }
+  const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_whole ? rows_ : flight.rows;
+  std::fill(waits_.begin(), waits_.end(), 0);
+  collecting_ = false;
+  flight.tag = &tag;
+  flight_ = std::move(flight);
+  flight_->work = groups_.shards.tagged(tag).start_reduce_scatter(flight_->got, given.view({-1}));
+}
+
+void UnitGradients::finish_scatter() {
+  if (!flight_ || flight_->scattered) return;
+  flight_->work.wait();
+  flight_->scattered = true;
+  buffers_.give(std::exchange(flight_->rows, at::Tensor()));
+  buffers_.give(std::exchange(flight_->sent, at::Tensor()));
+  flight_->work = groups_.replicas.size() > 1 ? groups_.replicas.tagged(*flight_->tag).start_all_reduce(flight_->got)
+                                              : comm::Work();
+}
+
+void UnitGradients::wait() {
+  if (!flight_) return;
+  BelowAutograd guard;
+  finish_scatter();
+  flight_->work.wait();
+  const auto flight = *std::exchange(flight_, std::nullopt);
+  add_sums(flight.got, flight.direct, read_flags(flight.got));
+  if (!flight.direct) buffers_.give(flight.got);
+}
+
+std::vector<char> UnitGradients::read_flags(const at::Tensor& got) const {
+  const auto flags = got.narrow(0, layout_.chunk(), got.numel() - layout_.chunk()).to(at::kCPU, at::kFloat);
+  const auto* first = flags.const_data_ptr<float>();
+  std::vector<char> used(waits_.size());
+  std::transform(first, first + used.size(), used.begin(), [](float sum) { return sum > 0; });
+  return used;
+}
+
+void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used) {
+  const double after = kind_.divisor_before / groups_.size();
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (!used[i] && !counted_[i]) continue;
+    const auto mine = layout_.part(i, groups_.shards.rank());
+    auto sum = got.narrow(0, mine.begin, mine.length);
+    if (after != 1 && used[i]) sum = direct ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
+    if (kind_.keeps_whole) add_kept_sum(i, sum, direct, used[i]);
+    else if (used[i] && !direct) counted_[i] ? part(i).add_(sum) : part(i).copy_(sum);
+    counted_[i] |= used[i];
+  }
+  before_.reset();
+}
+
+/// The memory of the shard was used to collect: what was counted before lies apart.
+void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used) {
+  const auto mine = layout_.part(i, groups_.shards.rank());
+  auto value = part(i);
+  if (!used) value.copy_(before_.narrow(0, mine.begin, mine.length));
+  else if (!direct) value.copy_(sum);
+  if (used && counted_[i]) value.add_(before_.narrow(0, mine.begin, mine.length));
+}
+
+void UnitGradients::cancel() noexcept {
+  try {
+    BelowAutograd guard;
+    if (flight_) flight_->work.wait();
+    if (kind_.keeps_whole && before_.defined()) result_.copy_(before_);
+  } catch (const std::exception&) {
+    // The group has failed; the next operation on it says so.
+  }
+  if (flight_) {
+    buffers_.give(flight_->rows);
+    buffers_.give(flight_->sent);
+    if (!flight_->direct) buffers_.give(flight_->got);
+    flight_.reset();
+  }
+  before_.reset();
+  if (!kind_.keeps_whole) buffers_.give(std::exchange(rows_, at::Tensor()));
+  collecting_ = false;
+  std::fill(waits_.begin(), waits_.end(), 0);
+}
+
+void UnitGradients::zero(size_t i, bool set_to_none) {
+  BelowAutograd guard;
+  const auto mine = layout_.part(i, groups_.shards.rank());
+  if (waits_[i])
+    for (const auto& at : runs_[i]) set_zero(run(rows_, at, at.padded));
+  if (set_to_none) waits_[i] = counted_[i] = false;
+  else set_zero(before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i));
+}
+
+void UnitGradients::scale(size_t i, double factor) {
+  BelowAutograd guard;
+  const auto mine = layout_.part(i, groups_.shards.rank());
+  if (waits_[i])
+    for (const auto& at : runs_[i]) run(rows_, at, at.length).mul_(factor);
+  if (!counted_[i]) return;
+  (before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i)).mul_(factor);
+}
+
+int64_t UnitGradients::held_bytes() const {
+  return static_cast<int64_t>(kind_.keeps_whole ? rows_.nbytes() : result_.nbytes());
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/comm/communicator.h"
+#include "parallel/sharded/flat_buffers.h"
+#include "parallel/sharded/shard_layout.h"
+#include "parallel/sharded/sharded_settings.h"
+
+namespace muster::parallel {
+
+/// The gradients of one unit: whole gradients that are not reduced yet, and the sums of the shard that this rank holds.
+///
+/// Whole gradients are stored in one row per rank: its chunk, then a flag per parameter for whether it got a gradient,
+/// so that one reduction of rows carries both. Where whole gradients stay resident (`keeps_whole`), the sum is this
+/// rank's row; otherwise rows are pool memory, in the dtype of the reduction.
+/// Thread safety: the caller's.
+class UnitGradients {
+ public:
+  struct Kind {
+    at::TensorOptions value;  ///< dtype and device of the shards that are updated
+    at::ScalarType reduce;
+    bool keeps_whole = false;
+    double divisor_before = 1;
+  };
+
+  /// Requires: the layout, the groups and the buffers outlive this object. `numels`: elements of each parameter.
+  UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind,
+                FlatBuffers& buffers);
+
+  /// This rank's shard of the gradient of parameter i, including the padding.
+  at::Tensor part(size_t i) const;
+  /// Whether a step uses its gradient.
+  bool counted(size_t i) const { return counted_[i]; }
+  /// Whether it has a whole gradient that is not reduced yet.
+  bool waits(size_t i) const { return waits_[i]; }
+  bool waiting() const;
+
+  /// Adds a whole gradient, 1-D in the order of the parameter's memory, to those that wait. `last`: the sum is scaled
+  /// while it is in the cache, since no more gradients follow before the reduction; otherwise start_reduction() scales
+  /// it.
+  void take(size_t i, const at::Tensor& flat, bool last = true);
+  /// Starts to sum the waiting gradients over the ranks. Collective, until wait() returned.
+  /// Requires: the tag outlives the reduction.
+  void start_reduction(const comm::Tag& tag);
+  bool under_way() const { return flight_.has_value(); }
+  /// Waits for the sum over the shards, and starts the sum over the replicas.
+  void finish_scatter();
+  /// Adds the sums to the shards.
+  void wait();
+  /// After a failure: waits for what is running, and discards it and what waits. Throws nothing.
+  void cancel() noexcept;
+
+  void zero(size_t i, bool set_to_none);
+  /// Scales both the counted and the waiting gradients.
+  void scale(size_t i, double factor);
+  /// Bytes that are allocated permanently.
+  int64_t held_bytes() const;
+
+ private:
+  struct RowRun {  // of a parameter, within one row
+    int64_t row, begin, start, length;
+    int64_t padded;  // with the padding of the parameter's last block
+  };
+  struct Flight {
+    comm::Work work;
+    at::Tensor rows, sent, got;
+    bool direct = false, scattered = false;
+    const comm::Tag* tag = nullptr;
+  };
+
+  int64_t row_length() const;
+  at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;
+  void begin_collecting();
+  void take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
+  void fill_gaps();
+  std::vector<char> read_flags(const at::Tensor& got) const;
+  void add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used);
+  void add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used);
+
+  const ShardLayout& layout_;
+  const ShardGroups& groups_;
+  Kind kind_;
+  FlatBuffers& buffers_;
+  std::vector<std::vector<RowRun>> runs_;
+  std::vector<RowRun> gaps_;  // ranges that belong to no parameter
+  at::Tensor scale_;          // 1 / divisor_before, as a number
+  at::Tensor rows_;
+  at::Tensor result_;  // the chunk of this rank, then flags
+  at::Tensor before_;  // what result_ held when its memory was taken for collecting
+  bool collecting_ = false;
+  std::vector<char> waits_, scaled_, counted_;  // scaled_: what waits was divided already
+  std::optional<Flight> flight_;
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,72 @@
+#include "parallel/sharded/unit_marks.h"
+
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "muster/parallel/wrap.h"
+
+namespace muster::parallel {
+namespace {
+
+struct Mark {
+  std::weak_ptr<torch::nn::Module> module;
+  std::thread::id thread;
+  bool claimed = false;
+};
+
+// A module has no place for a mark, and the pointers to it that a model and its user hold do not share one.
+struct Marks {
+  std::mutex mutex;
+  std::unordered_map<const torch::nn::Module*, Mark> all;
+};
+
+Marks& marks() {
+  // Never destroyed: modules may outlive other static objects.
+  static Marks* const only = new Marks;
+  return *only;
+}
+
+/// Requires: the mutex.
+Mark* find_mark(const torch::nn::Module& module) {
+  const auto found = marks().all.find(&module);
+  return found == marks().all.end() || found->second.module.expired() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+void mark_unit(const std::shared_ptr<torch::nn::Module>& module) {
+  const std::scoped_lock lock(marks().mutex);
+  std::erase_if(marks().all, [](const auto& entry) { return entry.second.module.expired(); });
+  marks().all.try_emplace(module.get(), Mark{module, std::this_thread::get_id()});
+}
+
+bool is_unit(const torch::nn::Module& module) {
+  const std::scoped_lock lock(marks().mutex);
+  return find_mark(module) != nullptr;
+}
+
+bool claim_mark(const torch::nn::Module& module) {
+  const std::scoped_lock lock(marks().mutex);
+  auto* mark = find_mark(module);
+  if (mark) mark->claimed = true;
+  return mark != nullptr;
+}
+
+std::vector<std::string> take_lost_marks() {
+  std::vector<std::shared_ptr<torch::nn::Module>>
+      lost;  // let go of after the lock: the last owner may run a module's destructor
+  {
+    const std::scoped_lock lock(marks().mutex);
+    for (auto& [_, mark] : marks().all)
+      if (auto module = mark.claimed || mark.thread != std::this_thread::get_id() ? nullptr : mark.module.lock()) {
+        mark.claimed = true;
+        lost.push_back(std::move(module));
+      }
+  }
+  std::vector<std::string> names;
+  for (const auto& module : lost) names.push_back(module->name());
+  return names;
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,98 @@
+#include "muster/parallel/detail/single.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/hook/detail/gradient_hooks.h"
+#include "parallel/local.h"
+
+namespace muster::parallel {
+namespace {
+
+std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
+  std::vector<at::Tensor> leaves;
+  for (const auto& [name, tensor] : distinct_parameters(module))
+    if (tensor.requires_grad()) leaves.push_back(tensor);
+  return leaves;
+}
+
+/// What a gradient is, cheaply: which tensor, and how often it was changed.
+struct GradientMark {
+  const void* impl = nullptr;
+  uint32_t version = 0;
+  explicit GradientMark(const at::Tensor& leaf) {
+    const auto& gradient = leaf.unsafeGetTensorImpl()->grad();
+    if (!gradient.defined()) return;
+    impl = gradient.unsafeGetTensorImpl();
+    version = gradient.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  bool operator==(const GradientMark&) const = default;
+};
+
+}  // namespace
+
+class Single::Impl {
+ public:
+  explicit Impl(torch::nn::Module& module) : module_(module), leaves_(trainable(module)), graphs_(leaves_) {}
+
+  /// Only where no graph of a scoped forward is alive can this backward be one that bypassed the scope.
+  void before_backward() {
+    before_.clear();
+    bool foreign = false;
+    for (size_t i = 0; i < leaves_.size(); ++i) {
+      if (!graphs_.alive(i)) continue;
+      if (graphs_.noted(i)) return;
+      foreign = true;
+    }
+    if (foreign)
+      for (const auto& leaf : leaves_) before_.emplace_back(leaf);
+  }
+
+  void after_backward() {
+    if (before_.empty()) return;
+    const auto before = std::exchange(before_, {});
+    for (size_t i = 0; i < leaves_.size(); ++i)
+      if (GradientMark(leaves_[i]) != before[i])
+        throw UsageError("MU151",
+                         "backward reached parameters of a prepared model whose forward ran outside of the handle "
+                         "that prepare() returned, without autocast and synchronisation: call model(x), or "
+                         "model.run(&Net::other, x) for another entry");
+  }
+
+  torch::nn::Module& module_;
+  std::vector<at::Tensor> leaves_;
+  hook::GraphUse graphs_;
+  std::vector<GradientMark> before_;
+  bool sync_ = true;
+};
+
+Single::Single(torch::nn::Module& module) : impl_(std::make_unique<Impl>(module)) {}
+Single::~Single() = default;
+
+const optim::LocalParameter* Single::find(const at::Tensor&) const { return nullptr; }
+bool Single::has_gradient(const at::Tensor& parameter) const {
+  return parameter.unsafeGetTensorImpl()->grad().defined();
+}
+void Single::zero_grad(const at::Tensor& parameter, bool set_to_none) { zero_local_gradient(parameter, set_to_none); }
+
+void Single::enter_forward() {}
+void Single::leave_forward() noexcept { impl_->graphs_.note(); }
+void Single::before_backward() { impl_->before_backward(); }
+void Single::after_backward() { impl_->after_backward(); }
+void Single::set_gradient_sync(bool on) { impl_->sync_ = on; }
+bool Single::gradient_sync() const { return impl_->sync_; }
+
+double Single::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+  return local_power_sum(parameters, p);
+}
+void Single::for_each_gradient(const std::vector<at::Tensor>& parameters,
+                               const std::function<void(const at::Tensor&)>& f) {
+  each_local_gradient(parameters, f);
+}
+std::vector<std::pair<std::string, at::Tensor>> Single::full_state(bool) { return local_state(impl_->module_); }
+std::string Single::describe() const {
+  return "single: one rank, " + std::to_string(impl_->leaves_.size()) + " trainable parameters where they lie";
+}
+
+}  // namespace muster::parallel

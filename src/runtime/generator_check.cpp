@@ -1,0 +1,40 @@
+#include "generator_check.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "muster/comm/detail/piggyback.h"
+#include "muster/format/detail/checksum.h"
+
+namespace muster::runtime {
+namespace {
+
+/// Programs of two optimizers may draw between every other step only.
+constexpr int kSteps = 10;
+
+/// Never 0. LibTorch answers with a copy; the generator stays as it is.
+uint64_t digest_of_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  const at::Tensor state = generator.get_state();
+  return format::checksum_of({static_cast<const char*>(state.const_data_ptr()), state.nbytes()}) | 1;
+}
+
+}  // namespace
+
+bool GeneratorCheck::note_step() {
+  if (group_.size() == 1 || steps_ == kSteps) return false;
+  ++steps_;
+  const uint64_t now = digest_of_state();
+  const auto heard = comm::attached_words(group_);
+  const bool found = said_ != 0 && now != said_ &&
+                     std::all_of(heard.begin(), heard.end(), [&](uint64_t word) { return word == said_; });
+  if (found) steps_ = kSteps;
+  said_ = steps_ == kSteps ? 0 : now;
+  comm::attach_word(group_, said_);
+  return found;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "muster/optim/detail/per_group.h"
+#include "muster/schedule/schedulers.h"
+#include "schedule/schedule_options.h"
+
+namespace muster {
+
+using optim::each_group;
+using schedule::require_option;
+
+namespace {
+
+std::vector<std::function<double(int64_t)>> lambdas_of(const PerGroup<std::function<double(int64_t)>>& given,
+                                                       size_t groups) {
+  auto each = optim::each_group(given, groups, "lr_lambda");
+  for (const auto& one : each) require_option(static_cast<bool>(one), "lr_lambda", "empty", "a function");
+  return each;
+}
+
+}  // namespace
+
+LambdaLR::LambdaLR(OptimizerRates optimizer, LambdaLROptions options)
+    : LRScheduler(std::move(optimizer)), lambdas_(lambdas_of(options.lr_lambda, rates_.groups())) {
+  begin();
+}
+double LambdaLR::next_lr(size_t group, double) { return base_lr(group) * lambdas_[group](last_epoch()); }
+
+MultiplicativeLR::MultiplicativeLR(OptimizerRates optimizer, MultiplicativeLROptions options)
+    : LRScheduler(std::move(optimizer)), lambdas_(lambdas_of(options.lr_lambda, rates_.groups())) {
+  begin();
+}
+double MultiplicativeLR::next_lr(size_t group, double lr) {
+  return initial() ? lr : lr * lambdas_[group](last_epoch());
+}
+
+StepLR::StepLR(OptimizerRates optimizer, StepLROptions options) : LRScheduler(std::move(optimizer)), options_(options) {
+  require_option(options_.step_size > 0, "step_size", options_.step_size, "at least 1");
+  begin();
+}
+double StepLR::next_lr(size_t, double lr) {
+  return last_epoch() == 0 || last_epoch() % options_.step_size != 0 ? lr : lr * options_.gamma;
+}
+double StepLR::closed_form_lr(size_t group, double) {
+  return base_lr(group) * std::pow(options_.gamma, last_epoch() / options_.step_size);
+}
+
+MultiStepLR::MultiStepLR(OptimizerRates optimizer, MultiStepLROptions options)
+    : LRScheduler(std::move(optimizer)), options_(std::move(options)) {
+  require_option(!options_.milestones.empty(), "milestones", "empty", "a list of steps");
+  std::sort(options_.milestones.begin(), options_.milestones.end());
+  begin();
+}
+double MultiStepLR::next_lr(size_t, double lr) {
+  const auto times = std::count(options_.milestones.begin(), options_.milestones.end(), last_epoch());
+  return times == 0 ? lr : lr * std::pow(options_.gamma, times);
+}
+double MultiStepLR::closed_form_lr(size_t group, double) {
+  const auto passed = std::upper_bound(options_.milestones.begin(), options_.milestones.end(), last_epoch());
+  return base_lr(group) * std::pow(options_.gamma, passed - options_.milestones.begin());
+}
+
+ConstantLR::ConstantLR(OptimizerRates optimizer, ConstantLROptions options)
+    : LRScheduler(std::move(optimizer)), options_(options) {
+  require_option(options_.factor > 0 && options_.factor <= 1, "factor", options_.factor, "above 0 and at most 1");
+  begin();
+}
+double ConstantLR::next_lr(size_t, double lr) {
+  if (last_epoch() == 0) return lr * options_.factor;
+  return last_epoch() == options_.total_iters ? lr * (1.0 / options_.factor) : lr;
+}
+double ConstantLR::closed_form_lr(size_t group, double) {
+  return base_lr(group) * (options_.factor + (last_epoch() >= options_.total_iters ? 1 - options_.factor : 0));
+}
+
+LinearLR::LinearLR(OptimizerRates optimizer, LinearLROptions options)
+    : LRScheduler(std::move(optimizer)), options_(options) {
+  require_option(options_.start_factor > 0 && options_.start_factor <= 1, "start_factor", options_.start_factor,
+                 "above 0 and at most 1");
+  require_option(options_.end_factor >= 0 && options_.end_factor <= 1, "end_factor", options_.end_factor,
+                 "between 0 and 1");
+  require_option(options_.total_iters > 0, "total_iters", options_.total_iters, "at least 1");
+  begin();
+}
+double LinearLR::next_lr(size_t, double lr) {
+  const auto& o = options_;
+  if (last_epoch() == 0) return lr * o.start_factor;
+  if (last_epoch() > o.total_iters) return lr;
+  const auto n = static_cast<double>(last_epoch()), total = static_cast<double>(o.total_iters);
+  return lr *
+         (1.0 + (o.end_factor - o.start_factor) / (total * o.start_factor + (n - 1) * (o.end_factor - o.start_factor)));
+}
+double LinearLR::closed_form_lr(size_t group, double) {
+  const auto n = static_cast<double>(std::min(options_.total_iters, last_epoch()));
+  const auto total = static_cast<double>(options_.total_iters);
+  return base_lr(group) * (options_.start_factor + (options_.end_factor - options_.start_factor) * n / total);
+}
+
+ExponentialLR::ExponentialLR(OptimizerRates optimizer, ExponentialLROptions options)
+    : LRScheduler(std::move(optimizer)), options_(options) {
+  require_option(options_.gamma > 0, "gamma", options_.gamma, "above 0");
+  begin();
+}
+double ExponentialLR::next_lr(size_t, double lr) { return initial() ? lr : lr * options_.gamma; }
+double ExponentialLR::closed_form_lr(size_t group, double) {
+  return base_lr(group) * std::pow(options_.gamma, static_cast<double>(last_epoch()));
+}
+
+PolynomialLR::PolynomialLR(OptimizerRates optimizer, PolynomialLROptions options)
+    : LRScheduler(std::move(optimizer)), options_(options) {
+  require_option(options_.total_iters > 0, "total_iters", options_.total_iters, "at least 1");
+  begin();
+}
+double PolynomialLR::next_lr(size_t, double lr) {
+  if (initial() || last_epoch() > options_.total_iters) return lr;
+  const auto n = static_cast<double>(last_epoch()), total = static_cast<double>(options_.total_iters);
+  return lr * std::pow((1.0 - n / total) / (1.0 - (n - 1) / total), options_.power);
+}
+double PolynomialLR::closed_form_lr(size_t group, double) {
+  const auto n = static_cast<double>(std::min(options_.total_iters, last_epoch()));
+  return base_lr(group) * std::pow(1.0 - n / static_cast<double>(options_.total_iters), options_.power);
+}
+
+}  // namespace muster

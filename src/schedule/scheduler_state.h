@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "muster/schedule/detail/scheduler.h"
+
+namespace muster::schedule {
+
+/// The values of this name. Throws: UsageError (MU138) if there are none, or not `count` of them.
+const std::vector<double>& read_state(const SchedulerState& state, const std::string& name, size_t count);
+double read_number(const SchedulerState& state, const std::string& name);
+inline int64_t read_count(const SchedulerState& state, const std::string& name) {
+  return static_cast<int64_t>(read_number(state, name));
+}
+inline std::vector<double> as_state(int64_t count) { return {static_cast<double>(count)}; }
+
+}  // namespace muster::schedule

@@ -1,0 +1,93 @@
+#include "muster/track/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "muster/base/format.h"
+
+namespace muster {
+namespace {
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  if (whole >= 3600) return formatted("{}:{:02d}:{:02d}", whole / 3600, whole / 60 % 60, whole % 60);
+  return formatted("{}:{:02d}", whole / 60, whole % 60);
+}
+
+std::string rate_text(double rate) {
+  if (rate >= 1e6) return formatted("{:.1f}M", rate / 1e6);
+  if (rate >= 1e4) return formatted("{:.1f}k", rate / 1e3);
+  return rate >= 10 ? formatted("{:.0f}", rate) : formatted("{:.2f}", rate);
+}
+
+bool is_live(const ProgressOptions& options) {
+  if (options.style != ProgressOptions::Style::automatic) return options.style == ProgressOptions::Style::live;
+  const char* under_launcher = std::getenv("MUSTER_TERMINAL");
+  return isatty(fileno(options.stream)) == 1 || (under_launcher && std::string_view(under_launcher) == "1");
+}
+
+int columns_of(std::FILE* stream) {
+  winsize size{};
+  if (ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 100;
+}
+
+constexpr auto kRedraw = std::chrono::milliseconds(100);
+
+}  // namespace
+
+std::string progress_line(std::string_view title, int64_t done, int64_t total, double seconds, std::string_view unit,
+                          std::string_view note, int columns) {
+  const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 1.0;
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  std::string figures = formatted(" {:3d}%", static_cast<int>(part * 100));
+  if (!note.empty()) figures += formatted("  {}", note);
+  if (rate > 0) figures += formatted("  {} {}/s", rate_text(rate), unit);
+  if (done >= total) figures += "  " + clock_text(seconds);
+  else if (rate > 0) figures += formatted("  {} left", clock_text(static_cast<double>(total - done) / rate));
+  const int room = columns - static_cast<int>(title.size() + figures.size()) - 4;
+  const int width = std::clamp(room, 0, 30);
+  if (width < 5) return formatted("{}{}", title, figures);
+  const int full = static_cast<int>(part * width);
+  return formatted("{} [{}{}]{}", title, std::string(full, '#'), std::string(width - full, '.'), figures);
+}
+
+Progress::Progress(std::string title, int64_t total, ProgressOptions options)
+    : title_(std::move(title)), total_(total), options_(std::move(options)), live_(is_live(options_)),
+      start_(std::chrono::steady_clock::now()), drawn_(start_ - kRedraw) {}
+
+Progress::~Progress() { finish(); }
+
+void Progress::advance(int64_t count, std::string_view note) {
+  done_ += count;
+  note_ = note;
+  if (options_.style == ProgressOptions::Style::silent || done_ >= total_) return;
+  const auto now = std::chrono::steady_clock::now();
+  const bool due = live_ ? now - drawn_ >= kRedraw : (done_ - shown_) * options_.lines >= total_;
+  if (!due) return;
+  drawn_ = now;
+  shown_ = done_;
+  show(false);
+}
+
+void Progress::finish() {
+  if (std::exchange(finished_, true) || options_.style == ProgressOptions::Style::silent) return;
+  show(true);
+}
+
+void Progress::show(bool last) {
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+  auto line = progress_line(title_, done_, total_, passed.count(), options_.unit, note_,
+                            live_ ? columns_of(options_.stream) - 1 : 100);
+  // Live: back to the start of the line, clear it, draw.
+  if (live_) line = "\r\x1b[2K" + line + (last ? "\n" : "");
+  else line += "\n";
+  std::fputs(line.c_str(), options_.stream);
+  std::fflush(options_.stream);
+}
+
+}  // namespace muster
