@@ -17,7 +17,7 @@ TORCH_INDEX ?=
 PREFIX ?= /usr/local
 export BUILD JOBS TORCH TORCH_INDEX
 
-.PHONY: all setup build demo fsdp test test-full test-large sanitize fuzz bench tidy format install clean
+.PHONY: all setup build demo fsdp test test-full test-large sanitize fuzz bench clang tidy format install clean
 
 all: build
 
@@ -54,6 +54,11 @@ fuzz: setup
 bench: setup
 	@tools/bench.sh $(BENCH)
 
+clang: export SETUP_ALSO = clang-16
+clang: setup
+	@BUILD=$(BUILD)-clang CMAKE_ARGS="-DCMAKE_CXX_COMPILER=clang++-16 $(CMAKE_ARGS)" tools/build.sh
+
+tidy: export SETUP_ALSO = clang-16 clang-tidy-16
 tidy: setup
 	@tools/tidy.sh
 

@@ -3,9 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}-tidy
-for tool in clang-tidy-16 clang++-16; do
-  command -v $tool >/dev/null || { echo "tidy: $tool is missing: apt-get install -y clang-16 clang-tidy-16" >&2; exit 1; }
-done
 status=0
 if [ $# -gt 0 ]; then sources=("$@"); else mapfile -t sources < <(git ls-files 'src/*.cpp' 'apps/*.cpp'); fi
 [ -f "$build/build.ninja" ] || cmake --preset tidy -DMUSTER_PRECOMPILE=OFF >/dev/null
