@@ -139,7 +139,7 @@ TEST(SaveWeights, SplitsAsTheRecordedCases) {
         save_weights(tensors, folder.path(), {.max_shard_size = one["max_shard_size"].get<std::uint64_t>()});
     ASSERT_EQ(paths.size(), one["shards"].size());
     for (std::size_t i = 0; i < paths.size(); ++i) {
-      EXPECT_EQ(paths[i].filename().string(), one["shards"][i]["file"]);
+      EXPECT_EQ(paths[i].filename().string(), one["shards"][i]["file"].get<std::string>());
       const auto shard = load_file(paths[i]);
       EXPECT_EQ(shard.tensors.size(), one["shards"][i]["tensors"].size());
       EXPECT_EQ(shard.metadata.at("format"), "pt");

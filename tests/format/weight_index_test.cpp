@@ -19,7 +19,7 @@ TEST(WeightIndex, SplitsAsTheRecordedCases) {
     ASSERT_EQ(shards.size(), one["shards"].size()) << one;
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < shards.size(); ++i) {
-      EXPECT_EQ(shard_name(i, shards.size()), one["shards"][i]["file"]) << one;
+      EXPECT_EQ(shard_name(i, shards.size()), one["shards"][i]["file"].get<std::string>()) << one;
       EXPECT_EQ(shards[i], one["shards"][i]["tensors"].get<std::vector<std::size_t>>()) << one;
       for (const std::size_t tensor : shards[i]) total += sizes[tensor];
     }

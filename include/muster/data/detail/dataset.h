@@ -172,6 +172,9 @@ struct Function {
     return call(i);
   }
 };
+// Clang deduces the arguments of an aggregate from version 17 on.
+template <class F>
+Function(F, int64_t) -> Function<F>;
 
 template <class F>
 concept dataset_function =
