@@ -136,7 +136,7 @@ struct ChainedSchedulerOptions {
 
 struct SequentialLROptions {
   std::vector<int64_t> milestones = {};  ///< ascending; one fewer than schedules
-  std::vector<Schedule> schedules;  ///< required
+  std::vector<Schedule> schedules;       ///< required
 };
 
 /// A schedule that is not yet bound to an optimizer, for SequentialLR and ChainedScheduler: the options of one of the
