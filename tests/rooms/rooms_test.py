@@ -230,21 +230,25 @@ def names_say_something(tree):
                 break
             if set(re.split(r"[_.]", part)) & FORBIDDEN_WORDS:
                 yield f"{path}: '{part}' is no name for a file"
-        for number, line in enumerate(FOREIGN_NAME.sub(" ", without_comments(text)).splitlines(), 1):
-            for name in re.findall(r"[A-Za-z_]\w+", "" if line.lstrip().startswith("#") else line):
-                if {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} & FORBIDDEN_WORDS:
-                    yield f"{path}:{number}: the name {name} says nothing"
+        for number, name, words in names_in(text):
+            if words & FORBIDDEN_WORDS:
+                yield f"{path}:{number}: the name {name} says nothing"
 
 
 def names_are_the_fields(tree):
     """No name has a word of house_words.txt, which says what the field calls it."""
-    listed = [line.split(maxsplit=1) for line in HOUSE_WORDS.splitlines() if line and not line.startswith("#")]
-    words = {word: instead for word, instead in listed}
+    instead = dict(line.split(maxsplit=1) for line in HOUSE_WORDS.splitlines() if line and not line.startswith("#"))
     for path, text in tree.files.items():
-        for number, line in enumerate(FOREIGN_NAME.sub(" ", without_comments(text)).splitlines(), 1):
-            for name in re.findall(r"[A-Za-z_]\w+", "" if line.lstrip().startswith("#") else line):
-                for word in {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} & set(words):
-                    yield f"{path}:{number}: {name}: the field says {words[word]}, not {word}"
+        for number, name, found in names_in(text):
+            for word in found & set(instead):
+                yield f"{path}:{number}: {name}: the field says {instead[word]}, not {word}"
+
+
+def names_in(text):
+    """(line number, name, its words) of each name of ours in code."""
+    for number, line in enumerate(FOREIGN_NAME.sub(" ", without_comments(text)).splitlines(), 1):
+        for name in re.findall(r"[A-Za-z_]\w+", "" if line.lstrip().startswith("#") else line):
+            yield number, name, {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
 
 
 def without_comments(text):
