@@ -15,7 +15,7 @@
 #include "muster/device/detail/vector_math.h"
 #include "muster/hook/detail/random_scope.h"
 #include "pass.h"
-#include "rank_agreement.h"
+#include "shared_random.h"
 #include "stream_order.h"
 
 namespace muster::data {
@@ -145,7 +145,7 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
   auto state = std::make_shared<LoaderState>(impl_->maker, impl_->sampler, impl_->options, shard);
   if (shard.group && shard.world_size > 1) {
     const std::string ranks_must_share = state->describe_order() + ", " + std::to_string(epoch());
-    state->impl_->seed = agree(*shard.group, ranks_must_share, state->impl_->seed);
+    state->impl_->seed = shared_seed(*shard.group, ranks_must_share, state->impl_->seed);
   }
   const auto& from = *impl_->progress;
   state->load_position({.dataset = from.next_state,

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "muster/comm/detail/agreement.h"
 #include "muster/runtime/detail/gathering.h"
-#include "muster/strategy/detail/agreement.h"
 #include "session.h"
 
 namespace muster::runtime {
@@ -41,7 +41,7 @@ void Processes::print_line(const std::string& line) {
 void Processes::set_trigger() { session_->flags().trigger = true; }
 
 bool Processes::check_trigger() {
-  const bool any = strategy::any_rank(group(), "check_trigger", session_->flags().trigger);
+  const bool any = comm::any_rank(group(), "check_trigger", session_->flags().trigger);
   if (any) session_->flags().trigger = false;
   return any;
 }
@@ -53,7 +53,7 @@ void Processes::catch_signals() {
 
 int Processes::signal_received() {
   auto& flags = session_->flags();
-  strategy::Agreement agreement(group(), "signal_received");
+  comm::Agreement agreement(group(), "signal_received");
   agreement.ask(flags.signals ? flags.signals->received() : 0, comm::ReduceOp::max);
   agreement.run();
   return static_cast<int>(agreement.answer(0));
