@@ -10,6 +10,7 @@
 #include "dispatched_pass.h"
 #include "index_order.h"
 #include "mix.h"
+#include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/vector_math.h"
@@ -287,7 +288,6 @@ std::string LoaderState::describe_order() const {
 std::string LoaderState::describe() const {
   const auto& p = *impl_;
   const auto& o = p.options;
-  auto counted = [](int64_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
   std::string text = p.order_name();
   if (!p.sampler && o.shuffle) text += ", seed " + std::to_string(p.seed);
   text += p.maker->size() < 0 ? ", unknown length" : ", " + std::to_string(p.maker->size()) + " samples";

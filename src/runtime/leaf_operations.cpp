@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/detail/quantities.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -36,7 +37,7 @@ std::string in_words(const std::string& text) {
     begin = end + 1;
   }
   if (count > kShown) places += ", ...";
-  return formatted("{} tensor{}{}", count, count == 1 ? "" : "s", count == 0 ? "" : " (" + places + ")");
+  return formatted("{}{}", counted(count, "tensor"), count == 0 ? "" : " (" + places + ")");
 }
 
 void require_equal_places(const comm::Communicator& group, std::string_view verb,
