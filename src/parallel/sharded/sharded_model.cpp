@@ -84,7 +84,7 @@ void ShardedModel::after_backward() {
   if (hook::current_backward() >= 0) return;
   std::scoped_lock lock(state_->mutex);
   state_->finish_backward();
-  state_->refuse_bypass();
+  state_->check_for_bypass();
 }
 
 void ShardedModel::broadcast_buffers() {
