@@ -2,7 +2,6 @@
 
 #include <csignal>
 #include <cstdio>
-#include <numeric>
 #include <vector>
 
 #include "muster/comm/detail/agreement.h"
@@ -62,12 +61,8 @@ int Processes::signal_received() {
 TrialGroup Processes::trial_group() {
   if (world_size() == 1) return {[] {}, [] {}, [] {}};
   const auto whole = group();
-  std::vector<int> ranks(static_cast<size_t>(whole.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
   // What a try leaves behind on a rank that ran out of memory must not end the group of the program.
-  return {[session = session_, whole, ranks] {
-            session->use_group(whole.as_library("a try of a batch size").subgroup(ranks));
-          },
+  return {[session = session_, whole] { session->use_group(whole.as_library("a try of a batch size").duplicate()); },
           [session = session_] { session->group().abort("another rank gave up this batch size"); },
           [session = session_, whole] { session->use_group(whole); }};
 }
