@@ -5,14 +5,14 @@
 
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/runtime/detail/accumulation.h"
-#include "muster/strategy/detail/agreement.h"
 
 namespace muster::runtime {
 namespace {
 
 double summed(const comm::Communicator& group, double mine) {
-  strategy::Agreement agreement(group, "gradient accumulation");
+  comm::Agreement agreement(group, "gradient accumulation");
   agreement.ask(mine, comm::ReduceOp::sum);
   agreement.run();
   return agreement.answer(0);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -16,9 +17,7 @@ namespace muster::runtime {
 namespace {
 
 std::string described(at::ScalarType dtype, at::IntArrayRef sizes) {
-  std::string shape;
-  for (const auto size : sizes) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
-  return std::string(c10::toString(dtype)) + " [" + shape + "]";
+  return std::string(c10::toString(dtype)) + " " + shape_text(sizes);
 }
 
 bool has_name(const NamedTensors& tensors, const std::string& name) {

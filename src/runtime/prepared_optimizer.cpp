@@ -13,8 +13,8 @@
 #include "model_state.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/optim/optimizer_state.h"
-#include "muster/strategy/detail/agreement.h"
 
 namespace muster::runtime {
 
@@ -146,7 +146,7 @@ bool PreparedOptimizer::gradients_are_finite() {
   bool found = scaler_->found_inf();
   // Gradients that ranks hold whole are the same everywhere, and so is what they show.
   if (setting_.group.size() > 1 && any_sharded(*setting_.registry, parameters()))
-    found = strategy::any_rank(setting_.group, "overflows of sharded gradients", found);
+    found = comm::any_rank(setting_.group, "overflows of sharded gradients", found);
   scaler_->update(found, loss_scale_);
   return !found;
 }

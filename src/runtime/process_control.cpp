@@ -8,9 +8,8 @@
 #include <c10/util/Exception.h>
 
 #include "muster/base/error.h"
-#include "muster/comm/detail/blame.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/runtime/detail/logger.h"
-#include "muster/strategy/detail/agreement.h"
 
 namespace muster {
 
@@ -27,16 +26,16 @@ void Logger::write(log::Level level, bool wanted, const std::string& text) const
 
 namespace runtime {
 
-void share_outcome(const comm::Communicator& group, const std::string& failure) {
-  const auto all = group.as_library("the outcome of a block that ranks run in turn").all_gather_bytes(failure);
-  if (!failure.empty()) return;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    comm::blame(group, static_cast<int>(rank), all[rank]);
-    throw UsageError("MU176",
-                     "rank " + std::to_string(rank) +
-                         " failed in a block that it runs before other ranks, or together with them: " + all[rank]);
-  }
+void run_turn(const comm::Communicator& group, const std::function<void()>& turn) {
+  const auto run = [&] {
+    if (turn) turn();
+    return std::string();
+  };
+  comm::run_together(group, "the outcome of a block that ranks run in turn", run, [](const comm::Failure& failure) {
+    throw UsageError(
+        "MU176", "rank " + std::to_string(failure.rank) +
+                     " failed in a block that it runs before other ranks, or together with them: " + failure.text());
+  });
 }
 
 bool is_out_of_memory(const std::exception_ptr& error) {
@@ -70,7 +69,7 @@ Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& 
       memory = is_out_of_memory(error);
     }
   }
-  strategy::Agreement agreement(group, "the outcome of a try of a batch size");
+  comm::Agreement agreement(group, "the outcome of a try of a batch size");
   const auto full = agreement.ask(memory, comm::ReduceOp::max),
              failed = agreement.ask(error && !memory && !lost, comm::ReduceOp::max),
              left = agreement.ask(lost, comm::ReduceOp::max);

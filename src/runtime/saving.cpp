@@ -5,13 +5,13 @@
 #include <optional>
 #include <utility>
 
-#include "all_or_none.h"
 #include "job_state.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/runtime/detail/process_control.h"
 #include "session.h"
 
@@ -46,7 +46,7 @@ fs::path numbered_folder(const ProjectOptions& project) {
 template <class F>
 void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
   try {
-    all_or_none(group, "loading a checkpoint", [&] { return f(), std::string(); });
+    comm::run_together(group, "loading a checkpoint", [&] { return f(), std::string(); });
   } catch (...) {
     load.undo();
     throw;
@@ -57,17 +57,11 @@ void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
 /// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike.
 /// Collective.
 fs::path latest_of_all(const comm::Communicator& group, const fs::path& folder) {
-  constexpr char kFound = '+', kNone = '-', kFailed = '!';
-  std::string said;
-  if (group.rank() == 0) try {
-      const auto latest = latest_checkpoint(folder);
-      said = latest ? kFound + latest->filename().string() : std::string(1, kNone);
-    } catch (const Error& error) {
-      said = kFailed + std::string(error.what());
-    }
-  const auto heard = group.as_library("which checkpoint is the newest").broadcast_bytes(said);
-  if (heard.at(0) == kFound) return folder / heard.substr(1);
-  if (heard.at(0) == kFailed) throw CheckpointError(heard.substr(1, 5), heard.substr(8));
+  const auto name = comm::run_on_rank_0(group, "which checkpoint is the newest", [&] {
+    const auto latest = latest_checkpoint(folder);
+    return latest ? latest->filename().string() : std::string();
+  });
+  if (!name.empty()) return folder / name;
   throw ConfigError("MU244",
                     "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
 }
@@ -78,14 +72,13 @@ Checkpoint open_on_all_ranks(const comm::Communicator& group, const fs::path& fo
   std::optional<Checkpoint> checkpoint;
   const ReadCheckpointOptions how{
       .check = CheckpointCheck::share, .part = cluster.local_rank, .parts = cluster.local_world_size};
-  const auto ids = all_or_none(group, "checking and comparing the checkpoints that ranks have opened",
-                               [&] { return checkpoint.emplace(folder, how).id(); });
-  for (size_t rank = 1; rank < ids.size(); ++rank)
-    if (ids[rank] != ids[0])
-      throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
-                                               "must see the same folder, and no job may "
-                                               "save to it meanwhile; nothing was loaded",
-                                               rank, folder.string(), shown(ids[0]), shown(ids[rank])));
+  const auto ids = comm::run_together(group, "checking and comparing the checkpoints that ranks have opened",
+                                      [&] { return checkpoint.emplace(folder, how).id(); });
+  if (const auto found = comm::first_difference(ids))
+    throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
+                                             "must see the same folder, and no job may "
+                                             "save to it meanwhile; nothing was loaded",
+                                             found->rank, folder.string(), shown(found->first), shown(found->other)));
   return *std::move(checkpoint);
 }
 

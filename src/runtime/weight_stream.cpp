@@ -32,13 +32,11 @@ WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group)
     if (shape.numel() > 0) shard_of_[shape.const_data_ptr()] = shards_.size();
     shards_.push_back(std::move(shard));
   }
-  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+  for (const auto& [name, tensor] : weights_of(*model.module)) {
     const auto cut = shown.find(tensor.unsafeGetTensorImpl());
     tensors_.emplace_back(name,
                           cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
-  };
-  for (const auto& entry : model.module->named_parameters()) add(entry.key(), entry.value());
-  for (const auto& entry : model.module->named_buffers()) add(entry.key(), entry.value());
+  }
 }
 
 /// What the main rank says.

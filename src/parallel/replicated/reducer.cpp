@@ -10,11 +10,11 @@
 #include "muster/base/error.h"
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
-#include "parallel/agreement.h"
 #include "parallel/coalesced.h"
 #include "parallel/replicated/join_session.h"
 #include "parallel/replicated/reduction_round.h"
 #include "parallel/replicated/replica.h"
+#include "parallel/same_model.h"
 #include "parallel/synchronized_norm.h"
 
 namespace muster::parallel {
@@ -54,7 +54,7 @@ class Reducer::Impl final : public Joinable {
   /// Before anything is moved or sent, ranks must have built the same model.
   std::vector<NamedTensor> agreed_buffers() const {
     auto buffers = distinct_buffers(module_);
-    require_equal_lines(group_, describe_tensors(all_, buffers));
+    require_same_model(group_, describe_tensors(all_, buffers));
     return buffers;
   }
 

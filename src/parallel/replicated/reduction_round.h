@@ -93,7 +93,7 @@ class ReductionRound {
   void fill_the_rest();
   void conclude(bool reports);
   void report(const RoundFlags& flags);
-  [[noreturn]] void refuse_bypass();
+  void check_for_bypass();
 
   std::string name_;
   Replica& replica_;

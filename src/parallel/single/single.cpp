@@ -53,11 +53,7 @@ class Single::Impl {
     if (before_.empty()) return;
     const auto before = std::exchange(before_, {});
     for (size_t i = 0; i < leaves_.size(); ++i)
-      if (GradientMark(leaves_[i]) != before[i])
-        throw UsageError("MU151",
-                         "backward reached parameters of a prepared model whose forward ran outside of the handle "
-                         "that prepare() returned, without autocast and synchronisation: call model(x), or "
-                         "model.run(&Net::other, x) for another entry");
+      if (GradientMark(leaves_[i]) != before[i]) refuse_bypass();
   }
 
   torch::nn::Module& module_;
