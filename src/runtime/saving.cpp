@@ -13,6 +13,8 @@
 #include "muster/base/format.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/process_control.h"
 #include "session.h"
 #include "weight_stream.h"
@@ -180,6 +182,12 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
       if (!asked(name)) rest.set(name, state);
   });
   return rest;
+}
+
+void Saving::with_full_params(const PreparedModel& model, const std::function<void()>& f,
+                              const FullParamsOptions& options) {
+  if (auto* sharded = model.managed->sharded_parameters()) sharded->summon_full_params(f, options);
+  else f();
 }
 
 void Saving::write_model(const PreparedModel& model, const std::filesystem::path& folder,

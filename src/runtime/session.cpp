@@ -26,6 +26,8 @@
 #include "muster/hook/detail/half_lstm.h"
 #include "muster/launcher/launch.h"
 #include "muster/optim/detail/norm.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "muster/precision/detail/emulation.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/values.h"
@@ -184,7 +186,9 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   auto managed = strategy_->manage(*module, group_);
   // Not before: what a model that is sharded over ranks took when it was built should go back to the system.
   if (kept_memory_.kept) device::keep_freed_memory();
-  const precision::PrecisionPolicy policy(options_.precision, managed->forward_casts());
+  const auto* sharded = managed->sharded_parameters();
+  const precision::PrecisionPolicy policy(options_.precision,
+                                          sharded ? sharded->forward_casts() : precision::ForwardCasts{});
   auto model =
       std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
   registry_->add(model);

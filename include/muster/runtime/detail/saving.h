@@ -119,10 +119,10 @@ class Saving {
   }
   /// Runs `f` while the module has its full parameters, to be read or changed, on all ranks or the first.
   /// If nothing is sharded, it just calls `f`. Collective: if parameters are sharded, outside of forward and backward.
-  /// Throws: what `f` throws; as ManagedModel::summon_full_params.
+  /// Throws: what `f` throws; as ShardedModel::summon_full_params().
   template <class M, std::invocable<> F>
   void summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options = {}) const {
-    model.prepared()->managed->summon_full_params(std::forward<F>(f), options);
+    with_full_params(*model.prepared(), std::forward<F>(f), options);
   }
   template <class M>
   std::shared_ptr<M> unwrap_model(const Model<M>& model) const {
@@ -136,6 +136,8 @@ class Saving {
   void keep_object(SavedItem object);
   LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
                           const LoadStateDictOptions& options) const;
+  static void with_full_params(const PreparedModel& model, const std::function<void()>& f,
+                               const FullParamsOptions& options);
   void write_model(const PreparedModel& model, const std::filesystem::path& folder,
                    const SaveWeightsOptions& options) const;
 
