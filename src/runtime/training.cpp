@@ -9,7 +9,7 @@
 namespace muster::runtime {
 
 void Training::backward(const at::Tensor& loss, BackwardOptions options) {
-  session_->backward(loss, options.retain_graph);
+  session_->stepping().backward(loss, options.retain_graph);
 }
 
 std::shared_ptr<Accumulation> Training::next_micro_batch() { return session_->next_micro_batch(); }
@@ -21,15 +21,17 @@ precision::AutocastScope Training::autocast(AutocastOptions options) const {
   return precision::AutocastScope(session_->precision(), session_->device().type(), options);
 }
 
-void Training::unscale_gradients() { session_->unscale_gradients(nullptr); }
+void Training::unscale_gradients() { session_->stepping().unscale_gradients(nullptr); }
 void Training::unscale_gradients(const Optimizer& optimizer) {
   optimizer.prepared()->join_other_ranks();
   optimizer.prepared()->unscale();
 }
-bool Training::optimizer_step_was_skipped() const { return session_->optimizer_step_was_skipped(); }
+bool Training::optimizer_step_was_skipped() const {
+  return session_->launched() && session_->stepping().optimizer_step_was_skipped();
+}
 
 double Training::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
-  return session_->clip_grad_norm(parameters, max_norm, options);
+  return session_->stepping().clip_grad_norm(parameters, max_norm, options);
 }
 
 std::vector<double> Training::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
@@ -42,7 +44,7 @@ std::vector<double> Training::clip_grad_norm_(const Optimizer& optimizer, const 
 }
 
 void Training::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  session_->clip_grad_value(parameters, clip_value);
+  session_->stepping().clip_grad_value(parameters, clip_value);
 }
 
 double Training::clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options) {
