@@ -10,6 +10,8 @@
 #include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "random_state.h"
 #include "saved_position.h"
 #include "state_digest.h"

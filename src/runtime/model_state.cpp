@@ -12,6 +12,7 @@
 #include "muster/checkpoint/weights.h"
 #include "muster/optim/detail/flat_source.h"
 #include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 
 namespace muster::runtime {
 namespace {

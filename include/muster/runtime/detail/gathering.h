@@ -6,11 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "muster/runtime/detail/gather_for_metrics.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/runtime/detail/session_access.h"
 #include "muster/runtime/detail/split.h"
 #include "muster/runtime/detail/values.h"
-#include "muster/runtime/metrics.h"
+
+namespace muster {
+template <class... T>
+class MetricsCollector;
+}
 
 namespace muster::runtime {
 
@@ -39,7 +44,7 @@ class Gathering {
     return runtime::gather_for_metrics(group_of(*session_), step_rows(*session_), values...);
   }
   /// Returns a collector for values of the batches of an epoch, which gathers them once at the end: exact for every
-  /// loader. Not collective.
+  /// loader. Requires: the program includes muster/runtime/metrics.h. Not collective.
   template <class... T>
   MetricsCollector<T...> collector() const {
     return MetricsCollector<T...>(group_of(*session_), [session = session_] { return step_rows(*session); });

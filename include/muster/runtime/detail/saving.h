@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/detail/load_report.h"
 #include "muster/checkpoint/options.h"
-#include "muster/checkpoint/weights.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/prepare.h"
 #include "muster/runtime/detail/saved_item.h"

@@ -1,0 +1,13 @@
+#include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/model.h"
+
+namespace muster::runtime {
+
+ForwardScope::ForwardScope(PreparedModel& model)
+    : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
+  model_.managed->enter_forward();
+}
+
+ForwardScope::~ForwardScope() { model_.managed->leave_forward(); }
+
+}  // namespace muster::runtime
