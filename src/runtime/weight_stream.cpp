@@ -9,6 +9,9 @@
 #include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
 
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
+
 namespace muster::runtime {
 namespace {
 
