@@ -15,7 +15,7 @@ TEST(WindowState, AMicroBatchBeginsOnlyWhenTheOneBeforeIsCounted) {
   using enum WindowState;
   using enum WindowEvent;
   for (const auto state : kWindowStates)
-    for (const auto [event, next] :
+    for (const auto& [event, next] :
          {std::pair(begin_middle, middle), std::pair(begin_last, last), std::pair(begin_rest, rest)})
       EXPECT_EQ(transition(state, event), all_counted(state) ? std::optional(next) : std::nullopt);
 }
