@@ -3,6 +3,8 @@
 
 namespace muster::runtime {
 
+optim::FlatSource* flat_source_of(const PreparedModel& model) { return model.managed.get(); }
+
 ForwardScope::ForwardScope(PreparedModel& model)
     : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
   model_.managed->enter_forward();

@@ -13,6 +13,9 @@
 #include "muster/track/detail/trace.h"
 #include "muster/tree/detail/visit.h"
 
+namespace muster::optim {
+class FlatSource;
+}
 namespace muster::parallel {
 class ManagedModel;
 }
@@ -32,6 +35,9 @@ struct PreparedModel {
   c10::DeviceType device;
   std::shared_ptr<Trace> trace;
 };
+
+/// Where an optimizer or an average finds the parameters of the model; borrowed from it.
+optim::FlatSource* flat_source_of(const PreparedModel& model);
 
 /// Scope of one forward of the model: autocast is on, parameters are in place.
 class [[nodiscard]] ForwardScope {
