@@ -111,14 +111,14 @@ LoadReport Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module
   std::string note;
   StateDictFit fit;
   std::function<void()> write;
-  const auto signatures = comm::run_together(group(), "reading weights for load_model", [&] {
+  const auto signatures = comm::run_together(session_->group(), "reading weights for load_model", [&] {
     fit = fit_state_dict(*module, weights_in(path, *module, options.prefix, note), options, path.string());
     write = prepared ? prepare_values(*prepared, fit.pairs) : [&] { copy_values(fit.pairs); };
     return signature(fit);
   });
   require_equal(signatures, path);
   write();
-  if (!note.empty() && is_main()) log::warning(note);
+  if (!note.empty() && session_->cluster().is_main()) log::warning(note);
   return std::move(fit.report);
 }
 

@@ -7,15 +7,27 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/agreement.h"
 #include "muster/runtime/detail/logger.h"
 
 namespace muster {
 
-void Logger::write(log::Level level, bool wanted, const std::string& text) const {
+namespace {
+
+log::Level level_of_log(int level) {
+  constexpr log::Level kLevels[] = {log::Level::debug, log::Level::info, log::Level::warning, log::Level::error};
+  return kLevels[level];
+}
+
+}  // namespace
+
+bool Logger::is_shown(Level level) noexcept { return log::level() <= level_of_log(static_cast<int>(level)); }
+
+void Logger::write(Level level, bool wanted, const std::string& text) const {
   const auto one = [&] {
-    if (wanted) log::write(level, "[" + name_ + "] " + text);
+    if (wanted) log::write(level_of_log(static_cast<int>(level)), "[" + name_ + "] " + text);
   };
   if (where_ != Where::in_order) return one();
   for (int rank = 0; rank < group_.size(); ++rank) {

@@ -67,6 +67,11 @@ TrialGroup Processes::trial_group() {
           [session = session_, whole] { session->use_group(whole); }};
 }
 
-std::optional<StepRows> Gathering::step_rows(const Session& session) { return session.step_rows(); }
+std::string Processes::plan() const { return session_->plan(); }
+
+const comm::Communicator& group_of(const Session& session) { return session.group(); }
+int rank_of(const Session& session) { return session.cluster().rank; }
+int world_size_of(const Session& session) { return session.cluster().world_size; }
+std::optional<StepRows> step_rows(const Session& session) { return session.step_rows(); }
 
 }  // namespace muster::runtime

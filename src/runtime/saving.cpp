@@ -11,9 +11,13 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/weights.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/process_control.h"
 #include "session.h"
+#include "weight_stream.h"
 
 namespace muster::runtime {
 namespace {
@@ -101,9 +105,9 @@ fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& opti
   const auto where = folder.empty() ? numbered_folder(project) : folder;
   auto job = save_job(session_->job());
   call_hooks(*saves.before_save, job.shared, where);
-  if (!options.asynchronous) return write_checkpoint(job, where, group(), how);
+  if (!options.asynchronous) return write_checkpoint(job, where, session_->group(), how);
   if (!saves.writer || saves.writer_options != how) {
-    saves.writer = std::make_unique<CheckpointWriter>(group(), how);
+    saves.writer = std::make_unique<CheckpointWriter>(session_->group(), how);
     saves.writer_options = how;
   }
   saves.writer->start(job, where);
@@ -117,9 +121,9 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
   wait_for_save();
   AtomicLoad load;
   std::vector<std::string> notes;
-  const auto where = folder.empty() ? latest_of_all(group(), numbered_folder(session_->project())) : folder;
-  const auto checkpoint = open_on_all_ranks(group(), where, session_->cluster());
-  together(group(), load, [&] {
+  const auto where = folder.empty() ? latest_of_all(session_->group(), numbered_folder(session_->project())) : folder;
+  const auto checkpoint = open_on_all_ranks(session_->group(), where, session_->cluster());
+  together(session_->group(), load, [&] {
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
     notes = load_job(session_->job(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict}, load);
@@ -149,15 +153,15 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
       state = filtered(std::move(state), found->second);
     contents.shared.set(item.name(), std::move(state));
   }
-  write_checkpoint(contents, folder, group());
+  write_checkpoint(contents, folder, session_->group());
 }
 
 State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, const LoadStateOptions& options) {
   wait_for_save();
   AtomicLoad load;
   State rest = State::Map{};
-  const auto checkpoint = open_on_all_ranks(group(), folder, session_->cluster());
-  together(group(), load, [&] {
+  const auto checkpoint = open_on_all_ranks(session_->group(), folder, session_->cluster());
+  together(session_->group(), load, [&] {
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) {
       return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; });
@@ -173,11 +177,21 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   return rest;
 }
 
-int64_t Saving::first_epoch(int64_t count) {
-  auto& left = session_->saves().epochs_done;
-  const auto first = std::min(left, std::max<int64_t>(count, 0));
-  left -= first;
-  return first;
+void Saving::with_full_params(const PreparedModel& model, const std::function<void()>& f,
+                              const FullParamsOptions& options) {
+  if (auto* sharded = model.managed->sharded_parameters()) sharded->summon_full_params(f, options);
+  else f();
+}
+
+void Saving::write_model(const PreparedModel& model, const std::filesystem::path& folder,
+                         const SaveWeightsOptions& options) const {
+  WeightStream stream(model, session_->group());
+  // Only the main rank writes, and all learn how it went.
+  first_here(session_->group(), /*first=*/true, [&] {
+    stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) {
+      save_weights(tensors, folder, options, value_of);
+    });
+  });
 }
 
 }  // namespace muster::runtime

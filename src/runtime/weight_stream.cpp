@@ -9,6 +9,9 @@
 #include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
 
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
+
 namespace muster::runtime {
 namespace {
 
@@ -24,7 +27,7 @@ at::Tensor placeholder(const at::Tensor& like, at::ScalarType dtype) {
 
 WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group) : group_(std::move(group)) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> shown;
-  for (auto& shard : model.managed->shards()) {
+  for (auto& shard : parallel::shards_of(*model.managed)) {
     const auto* parameter = shard.parameter.unsafeGetTensorImpl();
     if (shown.contains(parameter)) continue;
     const auto shape = placeholder(shard.parameter, shard.local.scalar_type());
@@ -34,8 +37,8 @@ WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group)
   }
   for (const auto& [name, tensor] : weights_of(*model.module)) {
     const auto cut = shown.find(tensor.unsafeGetTensorImpl());
-    tensors_.emplace_back(name,
-                          cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
+    tensors_.emplace_back(
+        name, cut != shown.end() ? cut->second : tensor.detach().to(parallel::stored_dtype(*model.managed, tensor)));
   }
 }
 

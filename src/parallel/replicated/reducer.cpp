@@ -179,7 +179,7 @@ bool Reducer::gradient_sync() const { return impl_->round_.sync(); }
 void Reducer::start_round() { impl_->round_.start(); }
 void Reducer::finish_round() { impl_->round_.finish_started(); }
 int64_t Reducer::rounds() const { return impl_->round_.ended(); }
-void Reducer::join_job(std::shared_ptr<JobRounds> job, int64_t place) { impl_->round_.join_job(std::move(job), place); }
+void Reducer::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) { impl_->round_.join_job(job, place); }
 
 bool Reducer::has_gradients() const {
   const auto& parameters = impl_->replica_.parameters();
@@ -204,7 +204,7 @@ State Reducer::save_communication() const {
 void Reducer::load_communication(const State& state) {
   if (impl_->round_.comm_hook() && !state.empty()) impl_->round_.comm_hook()->load_state(state);
 }
-Joinable* Reducer::joinable() { return impl_.get(); }
+Joinable* Reducer::joinable() noexcept { return impl_.get(); }
 std::string Reducer::describe() const { return impl_->describe(); }
 
 }  // namespace muster::parallel

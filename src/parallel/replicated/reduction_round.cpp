@@ -270,8 +270,8 @@ void ReductionRound::name_operations(const std::string& model) {
   for (size_t b = 0; b < bucket_tags_.size(); ++b) bucket_tags_[b] = tag("bucket " + std::to_string(b));
 }
 
-void ReductionRound::join_job(std::shared_ptr<JobRounds> job, int64_t place) {
-  record_.join(std::move(job), place);
+void ReductionRound::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) {
+  record_.join(job, place);
   name_operations("model " + std::to_string(place) + " (" + name_ + ")");
 }
 

@@ -106,7 +106,7 @@ void ShardedModel::finish_round() {
 }
 
 int64_t ShardedModel::rounds() const { return state_->rounds; }
-void ShardedModel::join_job(std::shared_ptr<JobRounds> job, int64_t place) { state_->join_job(std::move(job), place); }
+void ShardedModel::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) { state_->join_job(job, place); }
 
 bool ShardedModel::has_gradients() const {
   for (const auto& unit : state_->units)

@@ -76,6 +76,7 @@ void Single::enter_forward() {}
 void Single::leave_forward() noexcept { impl_->graphs_.note(); }
 void Single::before_backward() { impl_->before_backward(); }
 void Single::after_backward() { impl_->after_backward(); }
+void Single::broadcast_buffers() {}
 void Single::set_gradient_sync(bool on) { impl_->sync_ = on; }
 bool Single::gradient_sync() const { return impl_->sync_; }
 
