@@ -12,6 +12,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "grad_norm.h"
 #include "gradients.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
@@ -185,8 +186,8 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   // Not before: what a model that is sharded over ranks took when it was built should go back to the system.
   if (kept_memory_.kept) device::keep_freed_memory();
   const precision::PrecisionPolicy policy(options_.precision, managed->forward_casts());
-  auto model =
-      std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
+  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_,
+                                                             grad_norm_of(*module, weak_from_this())});
   registry_->add(model);
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.follow_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());

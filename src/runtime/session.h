@@ -15,6 +15,7 @@
 #include "generator_check.h"
 #include "job_state.h"
 #include "loaders_in_use.h"
+#include "main_output.h"
 #include "model_registry.h"
 #include "muster/base/detail/signals.h"
 #include "muster/cluster/cluster.h"
@@ -63,6 +64,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<Accumulation> next_micro_batch();
   void backward(const at::Tensor& loss, bool retain_graph);
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
+  /// What Model::grad_norm() calls for a model with these parameters.
+  double grad_norm(const std::vector<at::Tensor>& parameters);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
   /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all optimizers.
   void unscale_gradients(const std::vector<at::Tensor>* of);
@@ -80,6 +83,8 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::shared_ptr<Accumulation>& accumulation() const;
   bool launched() const noexcept { return launched_; }
   Flags& flags() noexcept { return flags_; }
+  /// The stream of the main rank; `print` prints lines, from the first call on.
+  std::ostream& out(void (*print)(const std::string&));
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
   /// Everything prepared from now on communicates in this group, which has the same ranks.
@@ -125,6 +130,7 @@ class Session : public std::enable_shared_from_this<Session> {
   LoadersInUse loaders_;
   Saves saves_;
   Flags flags_;
+  std::unique_ptr<MainOutput> output_;  // from out() on
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<uint64_t> seed_;

@@ -44,9 +44,8 @@ class Runtime : public runtime::Saving {
   Runtime& operator=(Runtime&&) noexcept;
 
   /// Takes modules, optimizers, schedulers (Muster's or LibTorch's) and muster::DataLoaders, in any order and number,
-  /// and returns their handles in the same order; a single handle comes back bare. Temporaries are owned, named objects
-  /// borrowed.
-  /// Collective: with the same arguments on every rank.
+  /// and functions that make them (see function_argument.h); returns their handles in the same order, a single one
+  /// bare. Temporaries are owned, named objects borrowed. Collective: with the same arguments on every rank.
   template <class... T>
   auto prepare(T&&... objects) {
     static_assert(sizeof...(T) > 0, "prepare takes at least one object");
@@ -160,7 +159,7 @@ class Runtime : public runtime::Saving {
     model.prepared()->managed->summon_full_params(std::forward<F>(f), options);
   }
   template <class M>
-  std::shared_ptr<M> unwrap_model(const Model<M>& model) const {
+  auto unwrap_model(const Model<M>& model) const {
     return model.ptr();
   }
 
