@@ -49,6 +49,7 @@ class Accelerator final : private Runtime {
   using Runtime::on_main_process;
   using Runtime::on_process;
   using Runtime::optimizer_step_was_skipped;
+  using Runtime::out;
   using Runtime::pad_across_processes;
   using Runtime::plan;
   using Runtime::prepare;

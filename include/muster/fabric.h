@@ -46,6 +46,7 @@ class Fabric final : private Runtime {
   using Runtime::node_rank;
   using Runtime::on_main_process;
   using Runtime::optimizer_step_was_skipped;
+  using Runtime::out;
   using Runtime::plan;
   using Runtime::print;
   using Runtime::profile;
@@ -59,12 +60,13 @@ class Fabric final : private Runtime {
   using Runtime::unscale_gradients;
   using Runtime::world_size;
 
-  /// Returns the module's handle, or a tuple of the handles of the module and the optimizers. Collective.
-  template <runtime::AnyModule M, runtime::AnyOptimizer... O>
+  /// Returns the module's handle, or a tuple of the handles of the module and the optimizers, or functions that make
+  /// them: see Runtime::prepare(). Collective.
+  template <runtime::ModuleArgument M, runtime::OptimizerArgument... O>
   auto setup(M&& module, O&&... optimizers) {
     return prepare(std::forward<M>(module), std::forward<O>(optimizers)...);
   }
-  template <runtime::AnyModule M>
+  template <runtime::ModuleArgument M>
   auto setup_module(M&& module) {
     return prepare(std::forward<M>(module));
   }

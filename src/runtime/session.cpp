@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 
+#include "grad_norm.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -150,8 +151,8 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   const auto* sharded = managed->sharded_parameters();
   const precision::PrecisionPolicy policy(options_.precision,
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
-  auto model =
-      std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
+  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_,
+                                                             grad_norm_of(*module, weak_from_this())});
   registry_->add(model);
   stepping_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.follow_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());

@@ -80,8 +80,8 @@ void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
   if (gradient)
     throw UsageError("MU167", op + " reads the gradient of " + what +
                                   ", of which each rank holds only a part: step and clear gradients by the "
-                                  "prepared optimizer, and clip by accelerator.clip_grad_norm_(model, max_norm) or "
-                                  "fabric.clip_gradients, not by "
+                                  "prepared optimizer, read their norm by model.grad_norm(), and clip by "
+                                  "accelerator.clip_grad_norm_(model, max_norm) or fabric.clip_gradients, not by "
                                   "torch::nn::utils::clip_grad_norm_");
   if (access.writes && scope_ == FullScope::reads)
     throw UsageError("MU190",
