@@ -1,22 +1,11 @@
 #include "rank_agreement.h"
 
-#include <mutex>
-
 #include <ATen/Context.h>
 
 #include "muster/base/error.h"
+#include "muster/data/detail/generators.h"
 
 namespace muster::data {
-namespace {
-
-void synchronize(const comm::Communicator& group, at::Generator generator) {
-  const std::scoped_lock lock(generator.mutex());
-  const auto state = generator.get_state().clone();
-  group.as_library("the state of a generator").broadcast(state, 0);
-  generator.set_state(state);
-}
-
-}  // namespace
 
 uint64_t agree(const comm::Communicator& group, const std::string& said, uint64_t seed) {
   const auto all = group.as_library("comparing loaders").all_gather_bytes(std::to_string(seed) + ":" + said);
@@ -31,8 +20,8 @@ uint64_t agree(const comm::Communicator& group, const std::string& said, uint64_
 }
 
 void synchronize_generators(const comm::Communicator& group, c10::Device device, const SyncedGenerators& which) {
-  if (which.cpu) synchronize(group, at::globalContext().defaultGenerator(at::kCPU));
-  if (which.device && !device.is_cpu()) synchronize(group, at::globalContext().defaultGenerator(device));
+  if (which.cpu) broadcast_state(group, at::globalContext().defaultGenerator(at::kCPU));
+  if (which.device && !device.is_cpu()) broadcast_state(group, at::globalContext().defaultGenerator(device));
 }
 
 }  // namespace muster::data
