@@ -6,6 +6,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <muster/accelerator.h>
+#include <muster/base/format.h>
 #include <muster/fabric.h>
 #include <torch/torch.h>
 

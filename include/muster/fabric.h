@@ -5,8 +5,6 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/data/combined.h"
-#include "muster/data/sequenced.h"
 #include "muster/runtime/detail/loop_verbs.h"
 #include "muster/runtime/detail/presets.h"
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::options {
@@ -16,12 +17,6 @@ bool read_number(std::string_view text, T& value) {
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return false;
   value = number;
   return true;
-}
-
-std::string join(const std::vector<std::string>& words) {
-  std::string result;
-  for (const auto& word : words) result += (result.empty() ? "" : ", ") + word;
-  return result;
 }
 
 std::string one_of(std::string_view text, std::initializer_list<std::string_view> words) {
@@ -104,8 +99,7 @@ std::map<std::string, Found> find(const std::vector<Description>& table, const s
   for (const auto& [key, found] : in_file)
     if (std::find(known.begin(), known.end(), key) == known.end())
       throw ConfigError("MU001", found.place + ": unknown option '" + key + "'" +
-                                     (section.empty() ? "" : " in section '" + section + "'") +
-                                     "; known: " + join(known));
+                                     (section.empty() ? "" : " in section '" + section + "'") + known_ones(known));
   std::map<std::string, Found> result;
   for (const auto& option : table) {
     auto flag = sources.flags.find(option.name);

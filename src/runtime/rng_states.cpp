@@ -6,6 +6,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/data/detail/generators.h"
 
 namespace muster::runtime {
@@ -28,11 +29,10 @@ void compare(const comm::Communicator& group, const std::vector<at::Generator>& 
       throw UsageError("MU329", formatted("synchronize_rng_states got an undefined generator on rank {} ({}); make it "
                                           "first, such as by at::make_generator<at::CPUGeneratorImpl>()",
                                           rank, all[rank]));
-  for (size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw UsageError("MU328", formatted("ranks synchronise different generators: rank 0 those of {}, rank {} those "
-                                          "of {}; give all ranks the same kinds and generators, in the same order",
-                                          all[0], rank, all[rank]));
+  if (const auto found = comm::first_difference(all))
+    throw UsageError("MU328", formatted("ranks synchronise different generators: rank 0 those of {}, rank {} those of "
+                                        "{}; give all ranks the same kinds and generators, in the same order",
+                                        found->first, found->rank, found->other));
 }
 
 }  // namespace

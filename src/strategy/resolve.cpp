@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/strategy/detail/launch_check.h"
 #include "strategy/sharded_fields.h"
@@ -49,12 +50,11 @@ const ShardedField* own_field(const std::string& name) {
 }
 
 [[noreturn]] void refuse_unknown(const std::string& name) {
-  std::string known;
-  for (const auto& field : sharded_fields()) known += (known.empty() ? "" : ", ") + field.description.name;
+  auto known = known_ones(sharded_fields(), [](const ShardedField& field) { return field.description.name; });
   known += "; fields of Accelerate and Lightning:";
   for (const auto& field : foreign_fields()) known += " " + std::string(field.name);
-  throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + std::string(kSharding) +
-                                 " names; known: " + known);
+  throw ConfigError(
+      "MU196", "sharded training has no option '" + name + "', which the " + std::string(kSharding) + " names" + known);
 }
 
 /// Python's fields first, so that our own names take precedence.

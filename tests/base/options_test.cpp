@@ -99,7 +99,8 @@ TEST(Options, AnUnknownKeyListsTheKnownOnes) {
   Sources sources;
   sources.file = File::parse("bread:\n  slice: 1\nother:\n  slice: 1\n", "b.yaml");
   EXPECT_EQ(message_of(sources),
-            "MU001: b.yaml line 2: unknown option 'slice' in section 'bread'; known: crust, crumbs, salt, slices, "
+            "MU001: b.yaml line 2: unknown option 'slice' in section 'bread'; the known ones are crust, crumbs, salt, "
+            "slices, "
             "kind, seeds, rest_time");
 }
 

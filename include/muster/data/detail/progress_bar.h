@@ -10,9 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "muster/data/combined.h"
 #include "muster/data/loader.h"
-#include "muster/data/sequenced.h"
 #include "muster/track/progress.h"
 
 namespace muster {
