@@ -1,6 +1,7 @@
 #include "resolved_options.h"
 
 #include <charconv>
+#include <chrono>
 #include <string>
 
 #include "muster/base/error.h"
@@ -30,23 +31,25 @@ void apply_request(const Environment& environment, const char* variable, Option&
   if (in_code != asked) option = wanted;
 }
 
+constexpr int64_t kMostSeconds = 1'000'000'000;
+
 /// The same for the time-out; 0 requests nothing.
-void follow_timeout(const Environment& environment, int64_t& seconds, int64_t fallback) {
+void follow_timeout(const Environment& environment, std::chrono::milliseconds& timeout,
+                    std::chrono::milliseconds fallback) {
   const auto requested = environment.find(cluster::kTimeout);
   if (!requested) return;
   int64_t wanted = -1;
   const auto [end, error] = std::from_chars(requested->data(), requested->data() + requested->size(), wanted);
-  if (error != std::errc() || end != requested->data() + requested->size() || wanted < 0)
+  if (error != std::errc() || end != requested->data() + requested->size() || wanted < 0 || wanted > kMostSeconds)
     throw ConfigError("MU021", formatted("variable {} is '{}', but a whole number of seconds is wanted",
                                          cluster::kTimeout, *requested));
-  if (wanted == 0 || wanted == seconds) return;
-  if (seconds != fallback)
-    throw ConfigError(
-        "MU171",
-        formatted(
-            "the program asks for a time-out of {} s and the launcher, by the variable {}, for {} s; drop one of them",
-            seconds, cluster::kTimeout, wanted));
-  seconds = wanted;
+  const std::chrono::milliseconds asked = std::chrono::seconds(wanted);
+  if (wanted == 0 || asked == timeout) return;
+  if (timeout != fallback)
+    throw ConfigError("MU171", formatted("the program asks for a time-out of {:g} s and the launcher, by the variable "
+                                         "{}, for {} s; drop one of them",
+                                         std::chrono::duration<double>(timeout).count(), cluster::kTimeout, wanted));
+  timeout = asked;
 }
 
 }  // namespace
@@ -60,7 +63,7 @@ RuntimeOptions resolved(RuntimeOptions options, const Environment& environment) 
       {.name = environment.find(cluster::kStrategy), .sharding = environment.find(cluster::kSharding)}, environment);
   apply_request(environment, cluster::kAccelerator, options.accelerator, defaults.accelerator,
                 [](const std::string& s) { return s; });
-  follow_timeout(environment, options.timeout_seconds, defaults.timeout_seconds);
+  follow_timeout(environment, options.timeout, defaults.timeout);
   return options;
 }
 

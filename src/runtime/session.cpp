@@ -54,7 +54,7 @@ void Session::connect() {
   share_cores(cluster_);
   device::initialize_vector_math();
   GroupOptions limits;
-  limits.rendezvous_timeout_seconds = limits.timeout_seconds = static_cast<double>(options_.timeout_seconds);
+  limits.rendezvous_timeout = limits.timeout = options_.timeout;
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
   observe_collectives();

@@ -20,7 +20,7 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
   auto model = accelerator.prepare(net);
   auto batches = accelerator.prepare(loader);
   auto quiet = fabric.no_backward_sync(model);
-  const muster::FabricOptions options{.precision = "bf16-mixed"};
+  const muster::FabricOptions options{.precision = "bf16-mixed"}, by_bits{.precision = 16};
   Fixed fixed;
   const muster::DataLoader borrowed(std::ref(fixed)), shared(std::make_shared<Fixed>());
   std::vector<torch::data::Example<>> examples;
@@ -34,6 +34,9 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 3
   // WRONG 3: unknown_precision
   const muster::FabricOptions wrong{.precision = "bf17"};
+#elif WRONG == 327
+  // WRONG 327: a_number_for_a_precision_is_16_32_or_64
+  const muster::FabricOptions wrong{.precision = 8};
 #elif WRONG == 4
   // WRONG 4: deleted
   auto second = quiet;
