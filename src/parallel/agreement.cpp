@@ -36,18 +36,19 @@ std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parame
   return lines;
 }
 
-void require_equal_lines(const comm::Communicator& group, const std::vector<std::string>& lines) {
-  std::string text;
-  for (const auto& line : lines) text += line + '\n';
-  const auto all = group.as_library("comparing what the ranks have built").all_gather_bytes(text);
+void require_equal_lines(const comm::Communicator& group, const std::vector<std::string>& lines,
+                         const DisagreementText& text) {
+  std::string joined;
+  for (const auto& line : lines) joined += line + '\n';
+  const auto all = group.as_library("comparing what the ranks have built").all_gather_bytes(joined);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
   if (other == all.end()) return;
   const auto first = split(all.front()), second = split(*other);
   size_t at = 0;
   while (at < first.size() && at < second.size() && first[at] == second[at]) ++at;
-  throw ConfigError("MU150", "ranks have built different models: rank 0 has " + line_or_none(first, at) + ", rank " +
-                                 std::to_string(other - all.begin()) + " has " + line_or_none(second, at) +
-                                 "; build the same model on every rank, whatever its rank");
+  throw ConfigError("MU150", std::string(text.what) + ": rank 0 has " + line_or_none(first, at) + ", rank " +
+                                 std::to_string(other - all.begin()) + " has " + line_or_none(second, at) + "; " +
+                                 std::string(text.remedy));
 }
 
 }  // namespace muster::parallel
