@@ -99,6 +99,10 @@ struct WeakOf<std::shared_ptr<T>> {
 class GraphUse::Impl {
  public:
   explicit Impl(std::vector<at::Tensor> leaves) : leaves_(std::move(leaves)), noted_(leaves_.size()) {}
+  void add(const at::Tensor& leaf) {
+    leaves_.push_back(leaf);
+    noted_.emplace_back();
+  }
   void note() noexcept {
     for (size_t i = 0; i < leaves_.size(); ++i)
       if (const auto node = now(i)) noted_[i].emplace(node);
@@ -119,6 +123,7 @@ GraphUse::GraphUse(std::vector<at::Tensor> leaves) : impl_(std::make_unique<Impl
 GraphUse::~GraphUse() = default;
 GraphUse::GraphUse(GraphUse&&) noexcept = default;
 GraphUse& GraphUse::operator=(GraphUse&&) noexcept = default;
+void GraphUse::add(const at::Tensor& leaf) { impl_->add(leaf); }
 void GraphUse::note() noexcept { impl_->note(); }
 bool GraphUse::alive(size_t i) const { return static_cast<bool>(impl_->now(i)); }
 bool GraphUse::noted(size_t i) const { return impl_->noted(i); }

@@ -57,15 +57,25 @@ ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSe
     elements_ += parameter(i).tensor.numel();
   }
   allocate_values();
-  if (trainable_count_ > 0) {
-    const auto reduce = settings.reduce_dtype.value_or(values_.scalar_type());
-    gradients_ = std::make_unique<UnitGradients>(
-        layout_, numels(plan_), groups,
-        UnitGradients::Kind{values_.options(), reduce, settings.stage == ShardStage::optimizer,
-                            settings.divisor_before(reduce, groups.size())},
-        buffers);
-  }
+  if (trainable_count_ > 0) allocate_gradients();
   use_parameter_views();
+}
+
+void ShardedUnit::allocate_gradients() {
+  if (gradients_) return;
+  at::NoGradGuard no_grad;
+  const auto reduce = settings_.reduce_dtype.value_or(values_.scalar_type());
+  gradients_ = std::make_unique<UnitGradients>(
+      layout_, numels(plan_), groups_,
+      UnitGradients::Kind{values_.options(), reduce, settings_.stage == ShardStage::optimizer,
+                          settings_.divisor_before(reduce, groups_.size())},
+      buffers_);
+  for (size_t i = 0; i < locals_.size(); ++i) locals_[i].gradient = gradients_->part(i);
+}
+
+void ShardedUnit::admit(size_t i) {
+  trainable_[i] = true;
+  ++trainable_count_;
 }
 
 void ShardedUnit::allocate_values() {
@@ -140,10 +150,10 @@ std::string ShardedUnit::misplaced() const {
   return {};
 }
 
-std::string ShardedUnit::unfrozen() const {
-  for (size_t i = 0; i < size(); ++i)
-    if (!trainable_[i] && parameter(i).tensor.requires_grad()) return parameter(i).name;
-  return {};
+size_t ShardedUnit::awaited_count() const {
+  size_t count = 0;
+  for (size_t i = 0; i < size(); ++i) count += trainable_[i] && parameter(i).tensor.requires_grad();
+  return count;
 }
 
 int64_t ShardedUnit::held_bytes() const {

@@ -52,6 +52,12 @@ class Optimizer {
   /// Clears gradients: they become undefined by default, or zeros in place. Before the last micro-batch of an
   /// accumulation window it does nothing.
   void zero_grad(bool set_to_none = true);
+  /// Adds parameters to train, with options of their own or the optimizer's defaults, as LibTorch's add_param_group.
+  /// They may be frozen still. Other groups and their state stay as they are. A scheduler of Muster has to be made
+  /// after its optimizer's last group (MU137). Collective: every rank adds the same.
+  /// Throws: UsageError (MU332) for a parameter that is in a group already, or for LBFGS; (MU333) for options of
+  /// another class than the optimizer's; ConfigError (MU150) on every rank if ranks add different groups.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// True if the last step() updated nothing because gradients were infinite or NaN.
   bool step_was_skipped() const;
 
