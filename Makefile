@@ -58,7 +58,6 @@ clang: export SETUP_ALSO = clang-16
 clang: setup
 	@BUILD=$(BUILD)-clang CMAKE_ARGS="-DCMAKE_CXX_COMPILER=clang++-16 $(CMAKE_ARGS)" tools/build.sh
 
-tidy: export SETUP_ALSO = clang-16 clang-tidy-16
 tidy: setup
 	@tools/tidy.sh
 
