@@ -11,5 +11,5 @@ arguments=(-DMUSTER_JOIN_SOURCES=OFF -DMUSTER_PRECOMPILE=OFF -DMUSTER_BUILD_EXAM
 # Always: a source may be new. clang-tidy only reads the compile commands, so any compiler's will do.
 cmake -S . -B "$build" -G Ninja "${arguments[@]}" >/dev/null
 status=0
-printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(nproc)" $tidy -p "$build" --quiet --warnings-as-errors='*' 2>/dev/null || status=1
+printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(nproc)" $tidy -p "$build" --config-file=.clang-tidy --quiet --warnings-as-errors='*' 2>/dev/null || status=1
 exit $status

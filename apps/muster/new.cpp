@@ -39,7 +39,7 @@ void write(const fs::path& folder) {
 }
 
 /// As a shell reads it.
-std::string quoted(const std::string& path) {
+std::string shell_word(const std::string& path) {
   if (path.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+") ==
       std::string::npos)
     return path;
@@ -62,8 +62,8 @@ std::string where_muster_is() {
   const auto prefix = fs::read_symlink("/proc/self/exe", error).parent_path().parent_path();
   if (error) return "";
   const auto source = cached(prefix / "CMakeCache.txt", "muster_SOURCE_DIR:STATIC=");
-  if (!source.empty()) return " -DMUSTER_SOURCE=" + quoted(source);
-  return prefix == "/usr" || prefix == "/usr/local" ? "" : " -DCMAKE_PREFIX_PATH=" + quoted(prefix.string());
+  if (!source.empty()) return " -DMUSTER_SOURCE=" + shell_word(source);
+  return prefix == "/usr" || prefix == "/usr/local" ? "" : " -DCMAKE_PREFIX_PATH=" + shell_word(prefix.string());
 }
 
 }  // namespace
@@ -77,9 +77,9 @@ int new_project(const Arguments& arguments) {
   const fs::path folder = name;
   refuse_what_is_there(folder);
   write(folder);
-  const auto build = quoted(name + "/build"), program = quoted(name + "/build/train");
+  const auto build = shell_word(name + "/build"), program = shell_word(name + "/build/train");
   std::printf("%s has a program that trains. Next:\n", name.c_str());
-  std::printf("  cmake -S %s -B %s -DCMAKE_BUILD_TYPE=Release%s\n", quoted(name).c_str(), build.c_str(),
+  std::printf("  cmake -S %s -B %s -DCMAKE_BUILD_TYPE=Release%s\n", shell_word(name).c_str(), build.c_str(),
               where_muster_is().c_str());
   std::printf("  cmake --build %s\n  muster run --devices 2 %s\n", build.c_str(), program.c_str());
   return 0;

@@ -36,8 +36,8 @@ def why_not(root):
 
 def changed(root):
     """Sources that the last commits changed and that are still there, the latest first."""
-    names = git(root, "log", f"--max-count={COMMITS}", "--no-renames", "--name-only", "--format=", "--", "src/*.cpp", "apps/*.cpp").stdout.split()
-    return [name for name in dict.fromkeys(names) if pathlib.Path(root, name).exists()][:SOURCES]
+    names = git(root, "log", f"--max-count={COMMITS}", "--no-renames", "--name-only", "--format=").stdout.splitlines()
+    return [name for name in dict.fromkeys(names) if re.match(r"(src|apps)/.*\.cpp$", name) and pathlib.Path(root, name).exists()][:SOURCES]
 
 
 def complaints(root, build, torch, sources):
@@ -85,10 +85,10 @@ def main(root, build, torch):
         print(f"skipped: {reason}")
         return 77
     problems, sources = list(picks_what_was_changed()), changed(root)
-    with tempfile.TemporaryDirectory(prefix="tidy_", dir=pathlib.Path(root, "src")) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         bad = pathlib.Path(folder, "bad.cpp")
         bad.write_text("int* f() { return 0; }\n")
-        found = complaints(root, build, torch, [str(bad.relative_to(root))])
+        found = complaints(root, build, torch, [str(bad)])
         problems += [] if any("modernize-use-nullptr" in line for line in found) else [f"a wrong source is not found: {found}"]
     found = complaints(root, build, torch, sources) if sources else []
     bad_sources = {line.split(":", 1)[0] for line in found}
