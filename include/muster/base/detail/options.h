@@ -20,6 +20,7 @@ namespace muster::options {
 template <class T>
 struct Value;
 
+// NOLINTBEGIN(bugprone-macro-parentheses): the argument is a type
 #define MUSTER_OPTION_VALUE(T)                                  \
   template <>                                                   \
   struct Value<T> {                                             \
@@ -34,6 +35,7 @@ MUSTER_OPTION_VALUE(std::string);
 MUSTER_OPTION_VALUE(std::chrono::milliseconds);  ///< "250ms", "30s", "5min", "2h"
 MUSTER_OPTION_VALUE(std::vector<std::string>);   ///< "a,b,c", or a list in the file
 #undef MUSTER_OPTION_VALUE
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// All properties of an option except its value.
 struct Description {
