@@ -14,8 +14,8 @@ std::string plain(std::string_view word) {
   return result;
 }
 
-/// The number of letters to insert, remove or replace.
-std::size_t distance(const std::string& from, const std::string& to) {
+/// How many letters to insert, remove or replace.
+std::size_t letters_between(const std::string& from, const std::string& to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -35,7 +35,7 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
   std::string nearest;
   auto least = wanted.size() / 3 + 2;
   for (const auto& name : known)
-    if (const auto letters = distance(wanted, plain(name)); letters < least) {
+    if (const auto letters = letters_between(wanted, plain(name)); letters < least) {
       least = letters;
       nearest = name;
     }

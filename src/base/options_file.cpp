@@ -87,4 +87,10 @@ std::vector<std::string> File::sections() const {
   return result;
 }
 
+File File::changed(const std::string& name, void (*change)(Texts&)) const {
+  File result = *this;
+  if (const auto found = result.sections_.find(name); found != result.sections_.end()) change(found->second);
+  return result;
+}
+
 }  // namespace muster::options

@@ -49,8 +49,7 @@ std::optional<Found> find_one(const Description& option, const Texts& in_file, c
   if (auto found = find_variable(sources.variables, option.variable)) return found;
   if (auto found = find_in(in_file, option)) return found;
   for (const auto& name : option.other_tools)
-    // Their launchers set these always; a default asks for nothing.
-    if (auto found = find_variable(sources.variables, name); found && found->text != option.default_text) return found;
+    if (auto found = find_variable(sources.variables, name)) return found;
   return {};
 }
 

@@ -1,12 +1,19 @@
 #include "muster/base/detail/options_line.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include <nlohmann/json.hpp>
 
 #include "muster/base/error.h"
 
 namespace muster::options {
+
+std::string variable_of(const std::string& name) {
+  std::string result = "MUSTER_";
+  for (const char c : name) result += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return result;
+}
 
 Texts split_pairs(const std::string& text, const std::string& place, const std::string& prefix, const char* error) {
   Texts texts;
@@ -18,7 +25,7 @@ Texts split_pairs(const std::string& text, const std::string& place, const std::
     begin = end + 1;
     if (sign != std::string::npos && sign > 0) {
       name = prefix + word.substr(0, sign);
-      texts[name] = {word.substr(sign + 1), place};
+      texts[name] = {word.substr(sign + 1), word.substr(0, sign) + " of the " + place};
     } else if (!name.empty() && sign == std::string::npos) {
       texts[name].text += "," + word;
     } else {
@@ -36,7 +43,7 @@ Texts read_line(const std::string& line, const std::string& place) {
   const auto file = File::parse(line, place);
   for (const auto& section : file.sections())
     for (const auto& [key, found] : file.section(section))
-      texts[section.empty() ? key : section + "." + key] = {found.text, place};
+      texts[section.empty() ? key : section + "." + key] = {found.text, key + " of the " + place};
   return texts;
 }
 

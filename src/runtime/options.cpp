@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/runtime/detail/presets.h"
+#include "option_fields.h"
 
 namespace muster {
 
@@ -29,35 +30,14 @@ GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
 }  // namespace
 
 RuntimeOptions accelerate(const AcceleratorOptions& options) {
-  return {.accelerator = options.cpu ? "cpu" : "auto",
-          .deterministic = options.deterministic,
-          .dispatch_batches = options.dispatch_batches,
-          .even_batches = options.even_batches,
-          .fp32_modules = options.fp32_modules,
-          .grad_scaler = options.grad_scaler,
-          .gradient_accumulation = accumulation_of(options),
-          .keep_memory = options.keep_memory,
-          .precision = options.mixed_precision,
-          .project = options.project,
-          .split_batches = options.split_batches,
-          .step_scheduler_with_optimizer = options.step_scheduler_with_optimizer,
-          .strategy = options.strategy,
-          .synced_generators = options.synced_generators,
-          .timeout_seconds = options.timeout_seconds};
+  auto result = copied_options<RuntimeOptions>(options);
+  if (options.cpu) result.accelerator = "cpu";
+  result.gradient_accumulation = accumulation_of(options);
+  result.precision = options.mixed_precision;
+  return result;
 }
 
-RuntimeOptions fabric(const FabricOptions& options) {
-  return {.accelerator = options.accelerator,
-          .callbacks = options.callbacks,
-          .devices = options.devices,
-          .fp32_modules = options.fp32_modules,
-          .grad_scaler = options.grad_scaler,
-          .keep_memory = options.keep_memory,
-          .num_nodes = options.num_nodes,
-          .precision = options.precision,
-          .strategy = options.strategy,
-          .timeout_seconds = options.timeout_seconds};
-}
+RuntimeOptions fabric(const FabricOptions& options) { return copied_options<RuntimeOptions>(options); }
 
 }  // namespace runtime
 }  // namespace muster

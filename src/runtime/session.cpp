@@ -27,6 +27,7 @@
 #include "muster/launcher/launch.h"
 #include "muster/optim/detail/norm.h"
 #include "muster/precision/detail/emulation.h"
+#include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/values.h"
 #include "resolved_options.h"
@@ -70,6 +71,8 @@ void Session::connect() {
   choose_memory();
   if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
+  if (const auto unknown = unknown_variables(Environment::of_process()); !unknown.empty() && cluster_.is_main())
+    log::warning(unknown);
 }
 
 void Session::observe_collectives() {

@@ -81,6 +81,7 @@ Option<Struct> option_at(std::string name, Get get, Description description) {
             [get](Struct& values, const std::string& text) { return Value<T>::read(text, get(values)); },
             [get](const Struct& values) { return Value<T>::write(get(values)); }};
   } else {
+    description.variable.clear();
     return {std::move(description), [](Struct&, const std::string&) { return std::string("a value set in code"); },
             [](const Struct&) { return std::string(); }};
   }
@@ -129,6 +130,8 @@ class File {
   /// The values of one section ("" for the top), by key.
   const std::map<std::string, Found>& section(const std::string& name) const;
   std::vector<std::string> sections() const;
+  /// A copy with one section changed by `change`.
+  File changed(const std::string& section, void (*change)(Texts&)) const;
 
  private:
   std::map<std::string, std::map<std::string, Found>> sections_;

@@ -9,6 +9,9 @@ namespace muster::options {
 
 inline constexpr const char* kLineVariable = "MUSTER_OPTIONS";
 
+/// The variable of an option of a program: "fsdp.stage" has MUSTER_FSDP_STAGE.
+std::string variable_of(const std::string& name);
+
 /// Reads "precision=bf16,fsdp.stage=full" (a word without '=' continues the list before it), or a line of YAML or JSON:
 /// {precision: bf16, fsdp: {stage: full, unit_classes: [Block, Head]}}. `place` names the source in messages.
 /// Throws: ConfigError (MU300) for a word that is no name=value, (MU004) for what is no YAML.
