@@ -49,9 +49,8 @@ std::string Value<double>::read(const std::string& text, double& value) {
   return read_number(text, value) ? "" : "a number";
 }
 std::string Value<double>::write(const double& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
+  char text[32];  // the shortest text that reads back as the same number
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 std::string Value<std::string>::read(const std::string& text, std::string& value) {

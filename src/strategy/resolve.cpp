@@ -46,7 +46,7 @@ std::vector<std::string> names_of(const std::vector<Field>& fields) {
   auto names = names_of(sharded_fields());
   for (const auto& field : foreign_fields()) names.emplace_back(field.name);
   throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + found.place + " names; " +
-                                 known_names(name, names));
+                                 muster::known_names(name, names));
 }
 
 /// Python's fields first, so that our own names take precedence.
