@@ -147,6 +147,12 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
   return split.program;
 }
 
+/// The options of a line in the file count less than its single keys.
+void expand_line(options::Texts& texts) {
+  if (const auto line = texts.find("options"); line != texts.end())
+    texts.merge(options::read_line(line->second.text, line->second.place));
+}
+
 options::Sources read_sources(const Flags& flags) {
   options::Sources sources;
   sources.variables = Environment::of_process();
@@ -157,6 +163,7 @@ options::Sources read_sources(const Flags& flags) {
   if (const auto given = sources.flags.find("options"); given != sources.flags.end())
     sources.line = options::read_line(given->second, "flag --options");
   sources.line.merge(options::read_line(sources.variables.find(options::kLineVariable).value_or("")));
+  sources.file = sources.file.changed(run_option_table().section, expand_line);
   return sources;
 }
 
@@ -166,9 +173,6 @@ RunOptions read_options(const Flags& flags) {
   const auto& table = run_option_table();
   auto texts = runtime::find_requests(read_sources(flags), table.section, table.descriptions());
   auto options = options::read_texts(table, texts).values;
-  // A line in the file counts less than its single keys.
-  if (const auto line = texts.find("options"); line != texts.end())
-    texts.merge(options::read_line(line->second.text, line->second.place));
   for (const auto& option : table.descriptions())
     if (option.name != "accelerator") texts.erase(option.name);
   runtime::check_requests(texts);

@@ -1,6 +1,5 @@
 #include "muster/device/detail/host_memory.h"
 
-#include "muster/base/error.h"
 #include "muster/base/format.h"
 
 #if defined(__GLIBC__)
