@@ -3,6 +3,7 @@
 
 #include "commands.h"
 #include "error_pages.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {
@@ -18,13 +19,12 @@ int explain(const Arguments& arguments) {
     for (const auto& page : error_pages()) std::printf("  %s\n", first_line(page.text).c_str());
     return arguments.size() == 1 ? 0 : 2;
   }
-  std::string id = arguments.front(), known;
+  std::string id = arguments.front();
   for (char& c : id) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  for (const auto& page : error_pages()) {
+  for (const auto& page : error_pages())
     if (page.id == id) return std::printf("%.*s", static_cast<int>(page.text.size()), page.text.data()) < 0;
-    known += (known.empty() ? "" : ", ") + std::string(page.id);
-  }
-  throw UsageError("MU005", "there is no error '" + arguments.front() + "'; known: " + known);
+  throw UsageError("MU005", "there is no error '" + arguments.front() + "'" +
+                                known_ones(error_pages(), [](const auto& page) { return page.id; }));
 }
 
 }  // namespace muster::cli

@@ -49,7 +49,8 @@ int dispatch(const Arguments& arguments) {
   }
   for (const auto& command : kCommands)
     if (name == command.name) return command.run({arguments.begin() + 1, arguments.end()});
-  std::fprintf(stderr, "muster: there is no command '%s'; known:\n%s", name.c_str(), command_list().c_str());
+  std::fprintf(stderr, "muster: there is no command '%s'; the known ones are:\n%s", name.c_str(),
+               command_list().c_str());
   return kUsage;
 }
 

@@ -7,6 +7,8 @@
 #include <CLI/Formatter.hpp>
 
 #include "commands.h"
+#include "muster/base/detail/listing.h"
+#include "muster/base/detail/quantities.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/format/detail/json.h"
@@ -20,24 +22,8 @@ using format::Json;
 using format::PythonTensor;
 using format::PythonValue;
 
-std::string shape_of(const PythonTensor& tensor) {
-  std::string text = "[";
-  for (const auto size : tensor.shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
-}
-
 /// Names of others, as long as a line of a table bears.
 std::string printable(std::string_view text) { return shown(text, 400); }
-
-std::string in_units(std::uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return text;
-}
 
 struct Totals {
   std::size_t tensors = 0;
@@ -66,14 +52,14 @@ void print_table(const format::StoredContent& stored, const std::vector<format::
   };
   for (const auto& [path, value] : leaves) {
     widest = std::max(widest, std::min<std::size_t>(path.size(), 80));
-    if (value->kind == PythonValue::Kind::tensor) shapes = std::max(shapes, shape_of(tensor_of(*value)).size());
+    if (value->kind == PythonValue::Kind::tensor) shapes = std::max(shapes, shape_text(tensor_of(*value).shape).size());
   }
   for (const auto& [path, value] : leaves)
     if (value->kind == PythonValue::Kind::tensor) {
       const auto& tensor = tensor_of(*value);
       std::printf("  %-*s  %-14s %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(),
-                  std::string(row_of(tensor.type).name).c_str(), static_cast<int>(shapes), shape_of(tensor).c_str(),
-                  in_units(format::dense_bytes(tensor)).c_str());
+                  std::string(row_of(tensor.type).name).c_str(), static_cast<int>(shapes),
+                  shape_text(tensor.shape).c_str(), size_text(format::dense_bytes(tensor)).c_str());
     }
   for (const auto& [path, value] : leaves)
     if (value->kind != PythonValue::Kind::tensor)
@@ -89,8 +75,8 @@ void print_plain(const std::string& path, const format::StoredContent& stored,
   std::printf("%s: %s\n", printable(path).c_str(), stored.kind.c_str());
   print_table(stored, leaves);
   std::printf("%zu tensors, %llu elements, %s", totals.tensors, static_cast<unsigned long long>(totals.elements),
-              in_units(totals.bytes).c_str());
-  if (totals.stored != totals.bytes) std::printf(" (%s stored)", in_units(totals.stored).c_str());
+              size_text(totals.bytes).c_str());
+  if (totals.stored != totals.bytes) std::printf(" (%s stored)", size_text(totals.stored).c_str());
   std::printf("\n");
 }
 

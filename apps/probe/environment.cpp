@@ -10,6 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/version.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/format.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/host_memory.h"
@@ -23,19 +24,13 @@ namespace {
 
 void line(const char* name, const std::string& value) { std::printf("%-14s %s\n", name, value.c_str()); }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 /// Of these names, those that have (or lack) something.
 template <class Has>
 std::string those(std::initializer_list<std::pair<const char*, bool>> names, Has wanted) {
   std::vector<std::string> found;
   for (const auto& [name, has] : names)
     if (has == wanted) found.push_back(name);
-  return found.empty() ? "none" : joined(found);
+  return listed(found);
 }
 
 /// What Muster changes for the whole process, when, and how to keep it out.

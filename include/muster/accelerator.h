@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include "muster/data/combined.h"
-#include "muster/data/sequenced.h"
 #include "muster/runtime/detail/presets.h"
 #include "muster/runtime/detail/runtime.h"
 

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "muster/data/combined.h"
-#include "muster/data/sequenced.h"
 #include "muster/runtime/detail/presets.h"
 #include "muster/runtime/detail/runtime.h"
 

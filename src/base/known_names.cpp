@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "muster/base/detail/listing.h"
+
 namespace muster {
 namespace {
 
@@ -43,10 +45,8 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
 }
 
 std::string known_names(std::string_view word, const std::vector<std::string>& known) {
-  std::string list;
-  for (const auto& name : known) list += (list.empty() ? "" : ", ") + name;
   const auto nearest = nearest_name(word, known);
-  return (nearest.empty() ? "" : "nearest is '" + nearest + "'; ") + "known: " + list;
+  return (nearest.empty() ? "" : "; nearest is '" + nearest + "'") + known_ones(known);
 }
 
 }  // namespace muster

@@ -25,7 +25,7 @@ void require_known(const std::vector<Description>& table, const std::string& sec
   for (const auto& [key, found] : texts)
     if (!describes(table, key))
       throw ConfigError("MU001", found.place + ": unknown option '" + key + "'" +
-                                     (section.empty() ? "" : " in section '" + section + "'") + "; " +
+                                     (section.empty() ? "" : " in section '" + section + "'") +
                                      known_names(key, names_of(table)));
 }
 

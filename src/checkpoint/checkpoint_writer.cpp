@@ -2,7 +2,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -16,13 +15,6 @@ namespace muster {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The same ranks with a sequence of operations of their own, so that the writer's do not mix with the training's.
-comm::Communicator apart(const comm::Communicator& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return group.size() > 1 ? group.as_library("a checkpoint writer").subgroup(ranks) : comm::Communicator();
-}
 
 [[noreturn]] void raise_later(const std::exception_ptr& failure, const fs::path& folder) {
   try {
@@ -38,7 +30,7 @@ comm::Communicator apart(const comm::Communicator& group) {
 class CheckpointWriter::Worker {
  public:
   Worker(const comm::Communicator& group, const WriteCheckpointOptions& options)
-      : rank_(group.rank()), group_(apart(group)), options_(options) {}
+      : rank_(group.rank()), group_(group.as_library("a checkpoint writer").duplicate()), options_(options) {}
 
   ~Worker() {
     if (!thread_.joinable()) return;

@@ -8,6 +8,7 @@
 #include "checkpoint/element_types.h"
 #include "checkpoint/rank_source.h"
 #include "checkpoint/state_json.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
@@ -116,12 +117,9 @@ class Checkpoint::Files {
   const StoredRuns& find(std::string_view name) const {
     const auto found = runs_.find(name);
     if (found != runs_.end()) return found->second;
-    std::string known;
-    constexpr std::size_t kLongest = 2000;
-    for (const ShardedTensorMetadata& tensor : sharded_)
-      if (known.size() < kLongest) known += (known.empty() ? "" : ", ") + shown(tensor.name);
-    throw CheckpointError("MU215", path().string() + " has no sharded tensor " + in_quotes(name) +
-                                       "; it has: " + (known.empty() ? "none" : known));
+    throw CheckpointError("MU215",
+                          path().string() + " has no sharded tensor " + in_quotes(name) + "; it has: " +
+                              listed(sharded_, [](const ShardedTensorMetadata& tensor) { return shown(tensor.name); }));
   }
 
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) {

@@ -1,5 +1,6 @@
 #include "muster/cluster/cluster.h"
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/cluster/detail/last_words.h"
@@ -43,11 +44,9 @@ void refuse_half_set(const Environment& variables) {
   using namespace cluster;
   auto found = present(variables, {kRank, kWorldSize, kLocalRank, kLocalWorldSize});
   if (found.empty()) return;
-  std::string names;
-  for (const auto& name : found) names += (names.empty() ? "" : ", ") + name;
-  throw ConfigError(
-      "MU020", log::format("of RANK and WORLD_SIZE not both are set, but ", names, found.size() == 1 ? " is" : " are",
-                           "; set RANK and WORLD_SIZE, or none of them to run alone"));
+  throw ConfigError("MU020", log::format("of RANK and WORLD_SIZE not both are set, but ", joined(found),
+                                         found.size() == 1 ? " is" : " are",
+                                         "; set RANK and WORLD_SIZE, or none of them to run alone"));
 }
 
 bool pmi_is_slurms(const Environment& variables) {

@@ -1,6 +1,7 @@
 #include "muster/comm/communicator.h"
 
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -291,6 +292,13 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks) const {
   }
   auto group = group_->subgroup(ranks, tag_);
   return group ? Communicator(std::move(group)) : Communicator();
+}
+
+Communicator Communicator::duplicate() const {
+  if (size() == 1) return {};
+  std::vector<int> ranks(static_cast<std::size_t>(size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return subgroup(ranks);
 }
 
 void Communicator::send(const at::Tensor& tensor, int to) const {

@@ -6,6 +6,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 
@@ -18,12 +19,6 @@ constexpr std::array<std::string_view, 16> kNames{
     "send",       "receive"};
 constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "min", "max", "product"};
 
-std::string list(at::IntArrayRef values) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + std::to_string(values[i]);
-  return text + "]";
-}
-
 bool has_tensor(OperationKind kind) { return kind != OperationKind::barrier && kind != OperationKind::subgroup; }
 
 }  // namespace
@@ -33,8 +28,9 @@ ReduceOp parse_reduce_op(std::string_view name) {
     if (name == kReduceNames[i]) return static_cast<ReduceOp>(i);
   if (name == "avg") return ReduceOp::mean;
   if (name == "prod") return ReduceOp::product;
-  throw ConfigError(
-      "MU055", formatted("'{}' is no way to reduce; known are sum, mean (or avg), min, max, product (or prod)", name));
+  throw ConfigError("MU055",
+                    formatted("'{}' is no way to reduce{}", name,
+                              known_ones(std::array{"sum", "mean (or avg)", "min", "max", "product (or prod)"})));
 }
 
 std::string_view name_of(OperationKind kind) {
@@ -118,10 +114,10 @@ std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarTy
   if (has_root(kind)) text += formatted("(root {})", root);
   if (kind == OperationKind::send) text += formatted(" to rank {}", root);
   if (kind == OperationKind::receive) text += formatted(" from rank {}", root);
-  if (kind == OperationKind::subgroup) text += " of ranks " + list(shape);
+  if (kind == OperationKind::subgroup) text += " of ranks " + shape_text(shape);
   if (!has_tensor(kind) || dtype == at::ScalarType::Undefined) return text;
   text += " of " + name_of(dtype);
-  if (has_one_shape(kind)) text += " " + list(shape);
+  if (has_one_shape(kind)) text += " " + shape_text(shape);
   return text;
 }
 

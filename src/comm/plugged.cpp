@@ -55,9 +55,6 @@ class Plugged final : public Collectives {
   void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
-    if (!split_)
-      throw CommError("MU061",
-                      formatted("backend {} was adopted as one group and cannot be split", backend_->getBackendName()));
     int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
     return std::make_unique<Plugged>(split_(name, place, static_cast<int>(ranks.size())), device_, split_);
   }

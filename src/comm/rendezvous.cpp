@@ -17,6 +17,7 @@
 #include "comm/store_server.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -77,12 +78,6 @@ OpenStore open_store(const Cluster& cluster, const cluster::Secret& secret, std:
   }
 }
 
-std::string list_of(const std::vector<int>& ranks) {
-  std::string text;
-  for (int rank : ranks) text += formatted("{}{}", text.empty() ? "" : ", ", rank);
-  return text;
-}
-
 std::string key_of(int rank) { return formatted("rank/{}", rank); }
 
 /// The ranks that have left no mark yet. Throws: if the store is gone.
@@ -99,7 +94,7 @@ void log_missing(const Cluster& cluster, const std::vector<int>& missing, const 
   while (std::binary_search(missing.begin(), missing.end(), first_here)) ++first_here;
   if (cluster.rank == first_here)
     log::warning(formatted("has waited {:.0f} s for {} ranks to meet; missing: {}", patience.waited_seconds(),
-                           cluster.world_size, list_of(missing)));
+                           cluster.world_size, joined(missing)));
 }
 
 /// Waits until every rank has left its mark; while they do not come, a line says who is missing.
@@ -134,7 +129,7 @@ void wait_for_ranks(const Cluster& cluster, c10d::Store& store, std::chrono::mil
         "MU057",
         formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
                   "address and world size?",
-                  cluster.rank, timeout.count() / 1000.0, cluster.world_size, list_of(missing)));
+                  cluster.rank, timeout.count() / 1000.0, cluster.world_size, joined(missing)));
   }
 }
 
@@ -177,9 +172,9 @@ Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Clu
 
 void check_backend(const std::string& name, const Backends& more) {
   if (name == "gloo" || name == "fake" || more.contains(name)) return;
-  std::string known = "gloo, fake";
-  for (const auto& [other, entry] : more) known += ", " + other;
-  throw ConfigError("MU059", formatted("there is no backend '{}'; known are {}", name, known));
+  std::vector<std::string> known{"gloo", "fake"};
+  for (const auto& [other, entry] : more) known.push_back(other);
+  throw ConfigError("MU059", formatted("there is no backend '{}'{}", name, known_ones(known)));
 }
 
 }  // namespace
@@ -189,14 +184,6 @@ Communicator make_fake(int rank, int size) {
   identity.backend = "fake";
   identity.starts_inline = true;
   return Communicator(std::make_shared<Group>(identity, make_fake_collectives(rank, size)));
-}
-
-Communicator adopt(c10::intrusive_ptr<c10d::Backend> backend, const std::string& name, c10::DeviceType device,
-                   const GroupOptions& options) {
-  GroupIdentity identity = identity_of(backend->getBackendName(), options);
-  identity.device = device;
-  identity.name = name;
-  return Communicator(std::make_shared<Group>(identity, make_plugged(std::move(backend), device, nullptr)));
 }
 
 Communicator connect(const Cluster& cluster, const GroupOptions& options, const Backends& more) {

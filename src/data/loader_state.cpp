@@ -10,12 +10,13 @@
 #include "dispatched_pass.h"
 #include "index_order.h"
 #include "mix.h"
+#include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/vector_math.h"
 #include "muster/hook/detail/random_scope.h"
 #include "pass.h"
-#include "rank_agreement.h"
+#include "shared_random.h"
 #include "stream_order.h"
 
 namespace muster::data {
@@ -145,7 +146,7 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
   auto state = std::make_shared<LoaderState>(impl_->maker, impl_->sampler, impl_->options, shard);
   if (shard.group && shard.world_size > 1) {
     const std::string ranks_must_share = state->describe_order() + ", " + std::to_string(epoch());
-    state->impl_->seed = agree(*shard.group, ranks_must_share, state->impl_->seed);
+    state->impl_->seed = shared_seed(*shard.group, ranks_must_share, state->impl_->seed);
   }
   const auto& from = *impl_->progress;
   state->load_position({.dataset = from.next_state,
@@ -287,7 +288,6 @@ std::string LoaderState::describe_order() const {
 std::string LoaderState::describe() const {
   const auto& p = *impl_;
   const auto& o = p.options;
-  auto counted = [](int64_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
   std::string text = p.order_name();
   if (!p.sampler && o.shuffle) text += ", seed " + std::to_string(p.seed);
   text += p.maker->size() < 0 ? ", unknown length" : ", " + std::to_string(p.maker->size()) + " samples";

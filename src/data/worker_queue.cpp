@@ -13,16 +13,12 @@
 
 #include "dataset_scope.h"
 #include "muster/base/detail/log.h"
+#include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
-#include "muster/base/format.h"
 #include "worker_threads.h"
 
 namespace muster::data {
 namespace {
-
-std::string in_seconds(std::chrono::milliseconds time) {
-  return formatted("{:.1f} s", std::chrono::duration<double>(time).count());
-}
 
 /// A thread that still reads what its owner is about to free would corrupt memory, or give wrong samples, without a
 /// word.
@@ -197,9 +193,9 @@ void WorkerQueue::wait_for_threads() {
   if (s.left.wait_for(lock, s.settings.patience, all_left)) return;
   const auto more = overdue_.empty() ? s.settings.timeout : std::chrono::milliseconds(0);
   log::warning("MU129", ": a loop over a loader is over, and ", s.running,
-               " of its worker threads stayed in the data set's code for ", in_seconds(s.settings.patience),
-               "; waiting for ", in_seconds(more), " more");
-  if (!s.left.wait_for(lock, more, all_left)) end_process(overdue_, in_seconds(s.settings.patience + more));
+               " of its worker threads stayed in the data set's code for ", seconds_text(s.settings.patience),
+               "; waiting for ", seconds_text(more), " more");
+  if (!s.left.wait_for(lock, more, all_left)) end_process(overdue_, seconds_text(s.settings.patience + more));
 }
 
 MadeBatch WorkerQueue::Shared::take_ready(std::unique_lock<std::mutex>&) {

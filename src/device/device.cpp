@@ -6,6 +6,7 @@
 
 #include <ATen/DeviceAccelerator.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::device {
@@ -17,9 +18,8 @@ std::optional<at::DeviceType> accelerator() {
 }
 
 [[noreturn]] void refuse(std::string_view name, const std::string& why) {
-  std::string known;
-  for (const auto& device : available()) known += (known.empty() ? "" : ", ") + device;
-  throw ConfigError("MU101", "device \"" + std::string(name) + "\" " + why + ". Available here: " + known +
+  throw ConfigError("MU101", "device \"" + std::string(name) + "\" " + why +
+                                 ". Available here: " + joined(available()) +
                                  "; \"auto\" takes the accelerator if there is one, \"gpu\" any accelerator");
 }
 

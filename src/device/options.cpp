@@ -1,14 +1,16 @@
 #include "muster/device/detail/options.h"
 
+#include <array>
 #include <string>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::device {
 
 void unknown_keep_memory(std::string_view name) {
-  throw ConfigError(
-      "MU002", "keep_memory (MUSTER_KEEP_MEMORY) is '" + std::string(name) + "'; known are auto, on (1) and off (0)");
+  throw ConfigError("MU002", "keep_memory (MUSTER_KEEP_MEMORY) is '" + std::string(name) + "'" +
+                                 known_ones(std::array{"auto", "on (1)", "off (0)"}));
 }
 
 }  // namespace muster::device

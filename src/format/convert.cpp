@@ -9,6 +9,7 @@
 
 #include "format/checkpoint/job_content.h"
 #include "format/checkpoint/stored_checkpoint.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/format/detail/stored_content.h"
@@ -40,12 +41,8 @@ WeightForm form_of_name(const fs::path& path) {
 }
 
 std::string joined_keys(const PythonValue& value) {
-  std::string text;
-  for (const auto& [key, part] : value.entries) {
-    if (text.size() > 400) return text + ", ...";
-    text += (text.empty() ? "" : ", ") + shown(key_name(key));
-  }
-  return text.empty() ? "nothing" : text;
+  return listed(
+      value.entries, [](const auto& entry) { return shown(key_name(entry.first)); }, 400);
 }
 
 /// The value at a place: a whole rest of the place may be a key, since keys may contain "/".
@@ -94,9 +91,8 @@ std::string find_weights(const PythonValue& value, const std::string& file, std:
   if (found.size() == 1) return found.front();
   left_out.clear();
   if (found.empty()) return {};
-  std::string names;
-  for (const auto& name : found)
-    if (names.size() < 400) names += (names.empty() ? "" : ", ") + shown(name);
+  const auto names = joined(
+      found, [](const std::string& name) { return shown(name); }, 400);
   refuse_conversion(file + " has several state dicts: " + names + "; say which one to convert by --key");
 }
 

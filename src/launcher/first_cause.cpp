@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "muster/base/detail/log.h"
+#include "muster/base/detail/quantities.h"
 #include "muster/cluster/detail/last_words.h"
 
 namespace muster::launcher {
@@ -81,12 +82,6 @@ std::optional<FirstCause> trace(const Ranks& ranks, const SeenRank& echo) {
   return cause;
 }
 
-std::string seconds(std::chrono::milliseconds time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(time.count()) / 1000);
-  return text;
-}
-
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream rest(text);
@@ -102,7 +97,7 @@ std::string name(int rank, const Layout& layout) {
 
 std::string headline(const FirstCause& cause, const Layout& layout) {
   const std::string who = name(cause.rank, layout), other = cause.other < 0 ? "" : name(cause.other, layout);
-  const std::string ended = format(cause.end.words(), " after ", seconds(cause.after));
+  const std::string ended = format(cause.end.words(), " after ", seconds_text(cause.after));
   switch (cause.kind) {
     case Kind::failed: break;
     case Kind::elsewhere:

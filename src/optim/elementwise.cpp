@@ -7,17 +7,12 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/serialize/archive.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "optim/flat.h"
 
 namespace muster {
 namespace {
-
-std::string known_names(const std::map<std::string, double>& values) {
-  std::string list;
-  for (const auto& [name, value] : values) list += (list.empty() ? "" : ", ") + name;
-  return list.empty() ? "none" : list;
-}
 
 /// The tensor in the layout of the parameter.
 at::Tensor with_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
@@ -31,8 +26,8 @@ at::Tensor with_layout_of(const at::Tensor& tensor, const at::Tensor& like) {
 double ElementwiseOptions::at(const std::string& name) const {
   const auto found = values_.find(name);
   if (found == values_.end())
-    throw ConfigError(
-        "MU199", "an optimizer of one's own has no option '" + name + "'; its options are " + known_names(values_));
+    throw ConfigError("MU199", "an optimizer of one's own has no option '" + name + "'" +
+                                   known_ones(values_, [](const auto& value) { return value.first; }));
   return found->second;
 }
 

@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "muster/base/error.h"
 #include "muster/optim/detail/norm.h"
 
 namespace muster::parallel {
@@ -42,6 +43,13 @@ void zero_local_gradient(const at::Tensor& parameter, bool set_to_none) {
   auto& gradient = parameter.mutable_grad();
   if (set_to_none) gradient.reset();
   else gradient.detach_().zero_();
+}
+
+void refuse_bypass() {
+  throw UsageError("MU151",
+                   "backward reached parameters of a prepared model whose forward ran outside of the handle that "
+                   "prepare() returned, without autocast and synchronisation: call model(x), or "
+                   "model.run(&Net::other, x) for another entry");
 }
 
 std::vector<std::pair<std::string, at::Tensor>> local_state(const torch::nn::Module& module) {

@@ -24,6 +24,8 @@ std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module);
 void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f);
 double local_power_sum(const std::vector<at::Tensor>& parameters, double p);
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none);
+/// Throws: UsageError (MU151): a backward saw gradients of forwards outside of every scope only.
+[[noreturn]] void refuse_bypass();
 /// Parameters and buffers under every name they have.
 std::vector<std::pair<std::string, at::Tensor>> local_state(const torch::nn::Module& module);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -187,10 +186,7 @@ int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicat
   if (group.size() == 1) return 0;
   hook::install_key_fallback();
   // A group of its own: gradients of other layers may be on their way while these are summed.
-  std::vector<int> ranks(static_cast<size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const auto takeover =
-      std::make_shared<NormTakeover>(group.as_library("converting batch normalizations").subgroup(ranks));
+  const auto takeover = std::make_shared<NormTakeover>(group.as_library("converting batch normalizations").duplicate());
   return convert_norms(module, "", takeover);
 }
 

@@ -2,14 +2,14 @@
 
 #include <string>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::precision {
 
 void unknown_precision(std::string_view name) {
-  std::string known;
-  for (const auto& entry : kPrecisionNames) known += (known.empty() ? "" : ", ") + std::string(entry.name);
-  throw ConfigError("MU130", "unknown precision '" + std::string(name) + "'; the known ones are " + known);
+  throw ConfigError("MU130", "unknown precision '" + std::string(name) + "'" +
+                                 known_ones(kPrecisionNames, [](const auto& entry) { return entry.name; }));
 }
 
 }  // namespace muster::precision

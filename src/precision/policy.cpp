@@ -5,6 +5,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::precision {
@@ -67,13 +68,12 @@ void convert_own(torch::nn::Module& module, at::ScalarType dtype) {
 }
 
 void require_names(const torch::nn::Module& module, const std::vector<std::string>& names) {
-  std::string known;
   const auto children = module.named_modules("", /*include_self=*/false);
-  for (const auto& child : children) known += (known.empty() ? "" : ", ") + child.key();
   for (const auto& name : names)
     if (!children.contains(name))
       throw ConfigError("MU148", "no submodule of " + module.name() + " is named '" + name +
-                                     "', which is to stay in float32; there are " + (known.empty() ? "none" : known));
+                                     "', which is to stay in float32; there are " +
+                                     listed(children, [](const auto& child) { return child.key(); }));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/precision/detail/emulation.h"
 #include "muster/precision/detail/policy.h"
@@ -34,10 +35,9 @@ std::vector<std::string> supported_precisions(at::Device device) {
 
 void require_supported(Precision precision, at::Device device) {
   if (computes(compute_dtype(precision), device)) return;
-  std::string known;
-  for (const auto& name : supported_precisions(device)) known += (known.empty() ? "" : ", ") + name;
   throw ConfigError("MU145", "the device " + device.str() + " does not compute in precision '" +
-                                 std::string(precision.name()) + "'; it does in " + (known.empty() ? "none" : known));
+                                 std::string(precision.name()) + "'; it does in " +
+                                 listed(supported_precisions(device)));
 }
 
 std::optional<std::string> emulation_on_cpu(Precision precision, bool multiplies_bfloat16) {

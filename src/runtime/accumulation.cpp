@@ -5,14 +5,14 @@
 
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/runtime/detail/accumulation.h"
-#include "muster/strategy/detail/agreement.h"
 
 namespace muster::runtime {
 namespace {
 
 double summed(const comm::Communicator& group, double mine) {
-  strategy::Agreement agreement(group, "gradient accumulation");
+  comm::Agreement agreement(group, "gradient accumulation");
   agreement.ask(mine, comm::ReduceOp::sum);
   agreement.run();
   return agreement.answer(0);
@@ -35,7 +35,7 @@ void Accumulation::set_num_steps(int steps) {
 void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> rescale) {
   used_ = true;
   add_up();
-  if (std::exchange(fresh_, false)) {
+  if (state_ == WindowState::closed) {
     own_ = known_ = full_ = 0;
     micro_batches_ = 0;
     known_by_all_ = true;
@@ -43,20 +43,20 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   }
   batch_ = batch;
   rescale_ = std::move(rescale);
-  sync_ = ++counter_ % options_.num_steps == 0;
+  const bool full = ++counter_ % options_.num_steps == 0;
   const bool last = options_.sync_with_dataloader && batch.last;
-  goes_on_ = joined_ && last && !sync_ && batch.rest > 0;
-  if (last) {
-    counter_ = 0;
-    sync_ = !goes_on_;
-  }
-  fresh_ = sync_;
+  const bool others_go_on = joined_ && last && !full && batch.rest > 0;
+  if (last) counter_ = 0;
+  advance(others_go_on ? WindowEvent::begin_rest : full || last ? WindowEvent::begin_last : WindowEvent::begin_middle);
   ++micro_batches_;
   count_ = static_cast<double>(batch.local);
   if (batch.total == 0) known_by_all_ = false;
   correction_ = 1;
-  counted_ = false;
   inside_ = true;
+}
+
+void Accumulation::advance(WindowEvent event) noexcept {
+  if (const auto next = transition(state_, event)) state_ = *next;
 }
 
 void Accumulation::note_step() {
@@ -68,7 +68,7 @@ void Accumulation::note_step() {
 }
 
 void Accumulation::weigh(double count) {
-  if (counted_)
+  if (all_counted(state_))
     throw UsageError(
         "MU182",
         "a micro-batch was given its count after a loss of it went backward; call count() at once after accumulate()");
@@ -94,18 +94,19 @@ double Accumulation::full_window() {
 
 /// The micro-batch in hand belongs to the window, whether it had a loss or not.
 void Accumulation::add_up() {
-  if (std::exchange(counted_, true)) return;
+  if (all_counted(state_)) return;
   own_ += count_;
-  known_ += static_cast<double>(batch_.total + (goes_on_ ? batch_.rest : 0));
+  known_ += static_cast<double>(batch_.total + (ends_here_only(state_) ? batch_.rest : 0));
   if (full_ == 0 && known_by_all_)
     full_ = known_full_window();  // ranks whose loss is the window's first take it from this batch, too
+  advance(WindowEvent::count);
 }
 
 void Accumulation::count() {
-  if (counted_) return;
+  if (all_counted(state_)) return;
   add_up();
   if (full_ == 0) full_ = full_window();
-  if (!sync_ && !goes_on_) return;
+  if (!sync() && !ends_here_only(state_)) return;
   const double actual = known_by_all_ ? known_ : summed(group_, own_);
   if (!known_by_all_ && actual > 0) agreed_ = actual;
   correction_ = actual > 0 ? full_ / actual : 1;
@@ -113,7 +114,7 @@ void Accumulation::count() {
 }
 
 void Accumulation::count_last() {
-  if (options_.weighting == GradientWeighting::mean && (sync_ || goes_on_)) count();
+  if (options_.weighting == GradientWeighting::mean && (sync() || ends_here_only(state_))) count();
 }
 
 double Accumulation::mean_factor() {
@@ -133,26 +134,26 @@ double Accumulation::loss_factor() {
 
 void Accumulation::set_joined(bool joined) noexcept {
   joined_ = joined;
-  if (!joined && goes_on_) reset();
+  if (!joined && ends_here_only(state_)) reset();
 }
 
 void Accumulation::reset() noexcept {
   counter_ = 0;
-  fresh_ = sync_ = counted_ = true;
-  goes_on_ = inside_ = false;
+  inside_ = false;
+  advance(WindowEvent::reset);
 }
 
 State Accumulation::save_state() const {
   auto now = *this;
   now.add_up();
-  return now.state();
+  return now.sums();
 }
 
-State Accumulation::state() const {
+State Accumulation::sums() const {
   return State::Map{{"num_steps", options_.num_steps},
                     {"counter", counter_},
                     {"micro_batches", micro_batches_},
-                    {"open", !fresh_},
+                    {"open", !sync()},
                     {"own", own_},
                     {"known", known_},
                     {"full", full_},
@@ -174,13 +175,12 @@ void Accumulation::load_state(const State& state) {
                                        ": resume with the same number, and change it between windows");
   counter_ = counter;
   micro_batches_ = micro_batches;
-  fresh_ = sync_ = !open;
+  advance(open ? WindowEvent::resume : WindowEvent::reset);
   own_ = own;
   known_ = known;
   full_ = full;
   agreed_ = agreed;
   known_by_all_ = known_by_all;
-  counted_ = true;
   weighted_ = open;
   inside_ = false;
 }

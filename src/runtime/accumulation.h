@@ -6,6 +6,7 @@
 #include "muster/comm/communicator.h"
 #include "muster/runtime/options.h"
 #include "muster/tree/state.h"
+#include "window_state.h"
 
 namespace muster::runtime {
 
@@ -39,7 +40,7 @@ class Accumulation {
   /// Throws: UsageError (MU182) after a backward of one of its losses; (MU183) inside join_uneven_inputs().
   void weigh(double count);
   /// True if the optimizer steps after this micro-batch, and before the first one.
-  bool sync() const noexcept { return sync_; }
+  bool sync() const noexcept { return ends_window(state_); }
   /// Called when an optimizer steps: warns, once, if a window has several micro-batches but none was ever begun; calls
   /// count_last().
   /// Collective: as loss_factor().
@@ -50,7 +51,7 @@ class Accumulation {
   void count_last();
   /// True if this micro-batch communicates gradients. Inside join_uneven_inputs() only the end of a window does: a rank
   /// without batches has no gradients to add to.
-  bool communicates() const noexcept { return sync_ || (options_.sync_each_batch && !joined_); }
+  bool communicates() const noexcept { return sync() || (options_.sync_each_batch && !joined_); }
   /// Returns the factor for a loss. May rescale the gradients so far first.
   /// Collective: at the end of a window in which weigh() was called, and in the first such one.
   double loss_factor();
@@ -67,7 +68,7 @@ class Accumulation {
   /// Goes back to the start of a window.
   void reset() noexcept;
   /// Number of micro-batches so far in an unfinished window; 0 between windows.
-  int open_micro_batches() const noexcept { return fresh_ ? 0 : micro_batches_; }
+  int open_micro_batches() const noexcept { return sync() ? 0 : micro_batches_; }
 
   /// The state of the window on this rank, with its number of steps.
   State save_state() const;
@@ -81,7 +82,8 @@ class Accumulation {
   double known_full_window() const;
   void add_up();
   void count();
-  State state() const;
+  State sums() const;
+  void advance(WindowEvent event) noexcept;
 
   GradientAccumulationOptions options_;
   comm::Communicator group_;
@@ -95,14 +97,11 @@ class Accumulation {
   double agreed_ = 0;      // the last sum that ranks had to agree on
   int64_t counter_ = 0;
   int micro_batches_ = 1;  // begun in the window
-  bool goes_on_ = false;   // the window goes on, on other ranks only
-  bool inside_ = false;
-  bool sync_ = true;
-  bool used_ = false;  // a micro-batch was begun, or the warning that none was has been given
-  bool fresh_ = true;  // the next micro-batch begins a window
-  bool joined_ = false;
+  WindowState state_ = WindowState::closed;
+  bool inside_ = false;       // a micro-batch's scope is open: losses are weighted
+  bool joined_ = false;       // inside join_uneven_inputs()
   bool known_by_all_ = true;  // whether loaders knew `total` in all of this window
-  bool counted_ = true;       // this micro-batch is counted; true before the first one
+  bool used_ = false;         // a micro-batch was begun, or the warning that none was has been given
   bool weighted_ = false;     // a loss of this window was weighted
 };
 

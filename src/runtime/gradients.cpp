@@ -7,6 +7,7 @@
 
 #include "muster/optim/detail/distinct.h"
 #include "muster/optim/detail/norm.h"
+#include "muster/parallel/detail/managed_model.h"
 
 namespace muster::runtime {
 namespace {

@@ -10,6 +10,8 @@
 #include "model_state.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "random_state.h"
 #include "saved_position.h"
 #include "state_digest.h"
@@ -213,8 +215,10 @@ class JobLoader {
     const auto& saved = own_.at("communication").list().at(i);
     if (!same_world_ || saved.empty()) return;
     const auto& managed = contents_.models[i]->managed;
-    load_.now([&] { managed->load_communication(saved); },
-              [managed, before = clone(managed->save_communication())] { managed->load_communication(before); });
+    auto* kept = managed->communication_state();
+    if (!kept) return;
+    load_.now([&] { kept->load_communication(saved); },
+              [managed, kept, before = clone(kept->save_communication())] { kept->load_communication(before); });
   }
 
   void optimizer(size_t i) {
@@ -272,7 +276,10 @@ CheckpointContents save_job(const JobContents& contents) {
   if (contents.accumulation->open_micro_batches() > 0 && !sharded(contents))
     job.own.set("gradients", waiting_gradients(contents));
   State::List communication;
-  for (const auto& model : contents.models) communication.push_back(model->managed->save_communication());
+  for (const auto& model : contents.models) {
+    auto* kept = model->managed->communication_state();
+    communication.push_back(kept ? kept->save_communication() : State());
+  }
   job.own.set("communication", std::move(communication));
   job.own.set("random", random_state(contents.device));
   return job;

@@ -4,9 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "muster/base/detail/quantities.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/agreement.h"
 
 namespace muster::runtime {
 namespace {
@@ -35,20 +37,18 @@ std::string in_words(const std::string& text) {
     begin = end + 1;
   }
   if (count > kShown) places += ", ...";
-  return formatted("{} tensor{}{}", count, count == 1 ? "" : "s", count == 0 ? "" : " (" + places + ")");
+  return formatted("{}{}", counted(count, "tensor"), count == 0 ? "" : " (" + places + ")");
 }
 
 void require_equal_places(const comm::Communicator& group, std::string_view verb,
                           const std::vector<tree::Leaf>& leaves) {
   auto tag = group.tag();
   tag.label = "comparing the values of " + std::string(verb);
-  const auto all = group.tagged(tag).all_gather_bytes(text_of(leaves));
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw UsageError(
-          "MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
-                             "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
-                             verb, in_words(all[0]), rank, in_words(all[rank])));
+  if (const auto found = comm::first_difference(group.tagged(tag).all_gather_bytes(text_of(leaves))))
+    throw UsageError(
+        "MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
+                           "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
+                           verb, in_words(found->first), found->rank, in_words(found->other)));
 }
 
 /// Where nothing compares the values first, the other ranks have begun with the first tensor: meeting them in another

@@ -3,7 +3,6 @@
 #include <optional>
 #include <utility>
 
-#include "all_or_none.h"
 #include "model_state.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/shown.h"
@@ -12,6 +11,7 @@
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/format/detail/byte_source.h"
 #include "muster/format/detail/checksum.h"
 #include "muster/format/detail/input_file.h"
@@ -95,13 +95,11 @@ std::string signature(const StateDictFit& fit) {
 }
 
 void require_equal(const std::vector<std::string>& signatures, const fs::path& path) {
-  const auto other =
-      std::find_if(signatures.begin(), signatures.end(), [&](const auto& one) { return one != signatures.front(); });
-  if (other != signatures.end())
+  if (const auto found = comm::first_difference(signatures))
     throw CheckpointError("MU250", formatted("rank 0 and rank {} read different weights from {}: all ranks must see "
                                              "the same files, and nobody may write to "
                                              "them meanwhile; nothing was loaded",
-                                             other - signatures.begin(), path.string()));
+                                             found->rank, path.string()));
 }
 
 }  // namespace
@@ -113,14 +111,14 @@ LoadReport Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module
   std::string note;
   StateDictFit fit;
   std::function<void()> write;
-  const auto signatures = all_or_none(group(), "reading weights for load_model", [&] {
+  const auto signatures = comm::run_together(session_->group(), "reading weights for load_model", [&] {
     fit = fit_state_dict(*module, weights_in(path, *module, options.prefix, note), options, path.string());
     write = prepared ? prepare_values(*prepared, fit.pairs) : [&] { copy_values(fit.pairs); };
     return signature(fit);
   });
   require_equal(signatures, path);
   write();
-  if (!note.empty() && is_main()) log::warning(note);
+  if (!note.empty() && session_->cluster().is_main()) log::warning(note);
   return std::move(fit.report);
 }
 

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
+
 namespace muster::runtime {
 
 void ModelRegistry::add(const std::shared_ptr<PreparedModel>& model) {
   models_.push_back(model);
   ++generation_;
-  model->managed->join_job(rounds_, static_cast<int64_t>(models_.size()));
+  if (auto* rounds = model->managed->gradient_rounds()) rounds->join_job(rounds_, static_cast<int64_t>(models_.size()));
 }
 
 std::shared_ptr<PreparedModel> ModelRegistry::at(int64_t place) const {

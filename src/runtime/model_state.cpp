@@ -5,20 +5,21 @@
 #include <utility>
 #include <vector>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/optim/detail/flat_source.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 
 namespace muster::runtime {
 namespace {
 
 std::string described(at::ScalarType dtype, at::IntArrayRef sizes) {
-  std::string shape;
-  for (const auto size : sizes) shape += (shape.empty() ? "" : ", ") + std::to_string(size);
-  return std::string(c10::toString(dtype)) + " [" + shape + "]";
+  return std::string(c10::toString(dtype)) + " " + shape_text(sizes);
 }
 
 bool has_name(const NamedTensors& tensors, const std::string& name) {
@@ -38,7 +39,7 @@ std::function<void()> writing(const PreparedModel& model, std::vector<std::pair<
 State save_weights_state(const PreparedModel& model, const std::string& path, std::vector<TensorShard>& shards) {
   State weights = State::Map{};
   std::unordered_map<const c10::TensorImpl*, State> cut;
-  for (const auto& shard : model.managed->shards()) {
+  for (const auto& shard : parallel::shards_of(*model.managed)) {
     auto& saved = cut[shard.parameter.unsafeGetTensorImpl()];
     if (saved.empty()) saved = add_shard(path + "/" + shard.name, shard, shard.local, shards);
     weights.set(shard.name, saved);
@@ -51,7 +52,7 @@ State save_weights_state(const PreparedModel& model, const std::string& path, st
   }
   for (auto& [name, tensor] : weights_of(*model.module))
     if (!cut.contains(tensor.unsafeGetTensorImpl()))
-      weights.set(name, tensor.detach().to(model.managed->stored_dtype(tensor)));
+      weights.set(name, tensor.detach().to(parallel::stored_dtype(*model.managed, tensor)));
   return weights;
 }
 
@@ -62,11 +63,11 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
   std::vector<at::Tensor> written;
   const auto own = weights_of(*model.module);
   ShardMap held;
-  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+  for (auto& shard : parallel::shards_of(*model.managed)) held[shard.parameter.unsafeGetTensorImpl()] = shard;
   for (const auto& [name, tensor] : own) {
     const auto* found = weights.find(name);
     const auto shard = held.find(tensor.unsafeGetTensorImpl());
-    const auto dtype = model.managed->stored_dtype(tensor);
+    const auto dtype = parallel::stored_dtype(*model.managed, tensor);
     if (!found) wrong += strict ? "\n  " + shown(name) + " is not in the checkpoint" : "";
     else if (reader.sizes(*found) != tensor.sizes().vec() || reader.dtype(*found) != dtype)
       wrong += "\n  " + shown(name) + ": " + described(reader.dtype(*found), reader.sizes(*found)) +
@@ -91,7 +92,7 @@ std::function<void()> prepare_weights(const PreparedModel& model, const State& w
 std::function<void()> prepare_values(const PreparedModel& model,
                                      const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
   ShardMap held;
-  for (auto& shard : model.managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+  for (auto& shard : parallel::shards_of(*model.managed)) held[shard.parameter.unsafeGetTensorImpl()] = shard;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<at::Tensor> written;
   for (const auto& [tensor, value] : pairs) {
@@ -106,7 +107,7 @@ std::function<void()> prepare_values(const PreparedModel& model,
 ShardMap shards_of(const std::vector<std::shared_ptr<PreparedModel>>& models) {
   ShardMap held;
   for (const auto& model : models)
-    for (auto& shard : model->managed->shards()) held[shard.parameter.unsafeGetTensorImpl()] = shard;
+    for (auto& shard : parallel::shards_of(*model->managed)) held[shard.parameter.unsafeGetTensorImpl()] = shard;
   return held;
 }
 

@@ -13,10 +13,21 @@
 #include "model_state.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/optim/optimizer_state.h"
-#include "muster/strategy/detail/agreement.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 
 namespace muster::runtime {
+namespace {
+
+/// The rounds that have ended; 0 for a model that has none.
+int64_t rounds_of(const PreparedModel& model) {
+  const auto* rounds = model.managed->gradient_rounds();
+  return rounds ? rounds->rounds() : 0;
+}
+
+}  // namespace
 
 PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting)
     : inner_(std::move(inner)), setting_(std::move(setting)), fused_(*inner_) {
@@ -44,7 +55,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
   const auto models = setting_.registry->models();
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
-    models_.push_back({*holder, (*holder)->managed->rounds(), setting_.registry->place_of(**holder), nullptr});
+    models_.push_back({*holder, rounds_of(**holder), setting_.registry->place_of(**holder), nullptr});
     cut_state(**holder);
     fused_.add_source(*(*holder)->managed);
     return true;
@@ -59,7 +70,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
 
 /// State that the optimizer had before its model was sharded.
 void PreparedOptimizer::cut_state(const PreparedModel& model) {
-  for (const auto& shard : model.managed->shards())
+  for (const auto& shard : parallel::shards_of(*model.managed))
     change_state(*inner_, shard.parameter, [&](const at::Tensor& whole) { return padded_shard(whole, shard); });
 }
 
@@ -82,8 +93,9 @@ void PreparedOptimizer::follow_scale(double scale) {
 }
 
 bool PreparedOptimizer::due(const Held& held) const {
-  const auto& managed = *held.model->managed;
-  return managed.gradient_sync() && (managed.rounds() == held.rounds || !managed.has_gradients());
+  auto& managed = *held.model->managed;
+  const auto* rounds = managed.gradient_rounds();
+  return rounds && managed.gradient_sync() && (rounds->rounds() == held.rounds || !rounds->has_gradients());
 }
 
 /// Of this optimizer's models and of others that the same loss goes through.
@@ -91,7 +103,8 @@ bool PreparedOptimizer::due_in_order(int64_t place) const {
   for (const auto& held : models_)
     if (held.place == place) return due(held);
   const auto model = setting_.registry->at(place);
-  return model && model->managed->gradient_sync() && !setting_.registry->rounds().seen(place);
+  return model && model->managed->gradient_rounds() && model->managed->gradient_sync() &&
+         !setting_.registry->rounds().seen(place);
 }
 
 void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
@@ -116,10 +129,11 @@ void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
 void PreparedOptimizer::repeat_rounds(const parallel::JobRounds::Order& order) {
   std::map<int64_t, std::shared_ptr<PreparedModel>> started;
   for (const auto place : order.began)
-    if (due_in_order(place)) (started[place] = setting_.registry->at(place))->managed->start_round();
+    if (due_in_order(place)) (started[place] = setting_.registry->at(place))->managed->gradient_rounds()->start_round();
   std::exception_ptr first;
   for (const auto place : order.ended) try {
-      if (const auto model = started.find(place); model != started.end()) model->second->managed->finish_round();
+      if (const auto model = started.find(place); model != started.end())
+        model->second->managed->gradient_rounds()->finish_round();
     } catch (const UsageError&) {  // other ranks' backward has made the messages of all
       if (!first) first = std::current_exception();
     }
@@ -127,7 +141,7 @@ void PreparedOptimizer::repeat_rounds(const parallel::JobRounds::Order& order) {
 }
 
 void PreparedOptimizer::note_rounds() {
-  for (auto& held : models_) held.rounds = held.model->managed->rounds();
+  for (auto& held : models_) held.rounds = rounds_of(*held.model);
   if (setting_.group.size() > 1) setting_.registry->rounds().use_up();
 }
 
@@ -146,7 +160,7 @@ bool PreparedOptimizer::gradients_are_finite() {
   bool found = scaler_->found_inf();
   // Gradients that ranks hold whole are the same everywhere, and so is what they show.
   if (setting_.group.size() > 1 && any_sharded(*setting_.registry, parameters()))
-    found = strategy::any_rank(setting_.group, "overflows of sharded gradients", found);
+    found = comm::any_rank(setting_.group, "overflows of sharded gradients", found);
   scaler_->update(found, loss_scale_);
   return !found;
 }

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include "muster/base/error.h"
+#include "muster/schedule/detail/composed_schedulers.h"
 #include "session.h"
 
 namespace muster::runtime {
@@ -26,6 +27,30 @@ bool steps(const torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& 
   return !seen.empty() && seen[0] == before + 1;
 }
 
+/// Those of the prepared optimizers that a scheduler steps.
+template <class Steps>
+std::vector<std::weak_ptr<PreparedOptimizer>> stepped_optimizers(
+    const std::vector<std::weak_ptr<PreparedOptimizer>>& optimizers, Steps&& steps) {
+  std::vector<std::weak_ptr<PreparedOptimizer>> found;
+  for (const auto& entry : optimizers)
+    if (const auto prepared = entry.lock(); prepared && steps(prepared->inner())) found.push_back(entry);
+  if (found.empty())
+    throw UsageError("MU174",
+                     "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
+                     "from under its scheduler) and prepare both");
+  return found;
+}
+
+/// Steps a scheduler by the mean of all ranks' metrics.
+template <class Plateau>
+std::function<void(double)> step_by_mean(std::shared_ptr<Plateau> scheduler, const comm::Communicator& group) {
+  return [scheduler = std::move(scheduler), group](double metric) {
+    const auto mean = at::scalar_tensor(metric, at::kDouble);
+    group.as_library("the metric of a scheduler").all_reduce(mean, comm::ReduceOp::mean);
+    scheduler->step(mean.item<double>());
+  };
+}
+
 bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
   const auto optimizer = entry.lock();
   return optimizer && optimizer->step_was_skipped();
@@ -43,13 +68,8 @@ std::function<int()> Session::scheduler_turns(std::vector<std::weak_ptr<Prepared
 
 Scheduler Session::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
   require_launched();
-  std::vector<std::weak_ptr<PreparedOptimizer>> linked;
-  for (const auto& entry : *optimizers_)
-    if (const auto prepared = entry.lock(); prepared && steps(*scheduler, prepared->inner())) linked.push_back(entry);
-  if (linked.empty())
-    throw UsageError("MU174",
-                     "a scheduler was prepared whose optimizer is not; name the optimizer (a temporary has moved away "
-                     "from under its scheduler) and prepare both");
+  auto linked = stepped_optimizers(*optimizers_,
+                                   [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
   return Scheduler(
       [scheduler, turns = scheduler_turns(std::move(linked))] {
         for (int left = turns(); left > 0; --left) scheduler->step();
@@ -59,16 +79,27 @@ Scheduler Session::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> 
 
 Scheduler Session::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
   require_launched();
-  return Scheduler(
-      nullptr,
-      [scheduler, group = group_](double metric) {
-        const auto mean = at::scalar_tensor(metric, at::kDouble);
-        group.as_library("the metric of a scheduler").all_reduce(mean, comm::ReduceOp::mean);
-        scheduler->step(static_cast<float>(mean.item<double>()));
-      },
-      saves_.add(std::make_shared<SavedScheduler>()));
+  return Scheduler(nullptr, step_by_mean(std::move(scheduler), group_), saves_.add(std::make_shared<SavedScheduler>()));
 }
 
+Scheduler Session::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
+  require_launched();
+  auto linked = stepped_optimizers(
+      *optimizers_, [&](torch::optim::Optimizer& optimizer) { return &optimizer == &scheduler->optimizer(); });
+  linked.resize(1);
+  const auto saved = saves_.add(std::make_shared<SavedScheduler>(scheduler));
+  if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
+    return Scheduler(nullptr, step_by_mean(plateau, group_), saved, scheduler);
+  return Scheduler(
+      [scheduler, keep = linked.front().lock(), turns = scheduler_turns(linked)] {
+        for (int left = turns(); left > 0; --left) scheduler->step();
+      },
+      nullptr, saved, scheduler);
+}
+
+Scheduler prepare_scheduler(Session& session, std::shared_ptr<muster::LRScheduler> scheduler) {
+  return session.prepare_scheduler(std::move(scheduler));
+}
 Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
   return session.prepare_scheduler(std::move(scheduler));
 }

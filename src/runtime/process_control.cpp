@@ -7,16 +7,27 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/comm/detail/blame.h"
+#include "muster/comm/detail/agreement.h"
 #include "muster/runtime/detail/logger.h"
-#include "muster/strategy/detail/agreement.h"
 
 namespace muster {
 
-void Logger::write(log::Level level, bool wanted, const std::string& text) const {
+namespace {
+
+log::Level level_of_log(int level) {
+  constexpr log::Level kLevels[] = {log::Level::debug, log::Level::info, log::Level::warning, log::Level::error};
+  return kLevels[level];
+}
+
+}  // namespace
+
+bool Logger::is_shown(Level level) noexcept { return log::level() <= level_of_log(static_cast<int>(level)); }
+
+void Logger::write(Level level, bool wanted, const std::string& text) const {
   const auto one = [&] {
-    if (wanted) log::write(level, "[" + name_ + "] " + text);
+    if (wanted) log::write(level_of_log(static_cast<int>(level)), "[" + name_ + "] " + text);
   };
   if (where_ != Where::in_order) return one();
   for (int rank = 0; rank < group_.size(); ++rank) {
@@ -27,16 +38,16 @@ void Logger::write(log::Level level, bool wanted, const std::string& text) const
 
 namespace runtime {
 
-void share_outcome(const comm::Communicator& group, const std::string& failure) {
-  const auto all = group.as_library("the outcome of a block that ranks run in turn").all_gather_bytes(failure);
-  if (!failure.empty()) return;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    comm::blame(group, static_cast<int>(rank), all[rank]);
-    throw UsageError("MU176",
-                     "rank " + std::to_string(rank) +
-                         " failed in a block that it runs before other ranks, or together with them: " + all[rank]);
-  }
+void run_turn(const comm::Communicator& group, const std::function<void()>& turn) {
+  const auto run = [&] {
+    if (turn) turn();
+    return std::string();
+  };
+  comm::run_together(group, "the outcome of a block that ranks run in turn", run, [](const comm::Failure& failure) {
+    throw UsageError(
+        "MU176", "rank " + std::to_string(failure.rank) +
+                     " failed in a block that it runs before other ranks, or together with them: " + failure.text());
+  });
 }
 
 bool is_out_of_memory(const std::exception_ptr& error) {
@@ -70,7 +81,7 @@ Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& 
       memory = is_out_of_memory(error);
     }
   }
-  strategy::Agreement agreement(group, "the outcome of a try of a batch size");
+  comm::Agreement agreement(group, "the outcome of a try of a batch size");
   const auto full = agreement.ask(memory, comm::ReduceOp::max),
              failed = agreement.ask(error && !memory && !lost, comm::ReduceOp::max),
              left = agreement.ask(lost, comm::ReduceOp::max);

@@ -2,11 +2,10 @@
 
 #include <csignal>
 #include <cstdio>
-#include <numeric>
 #include <vector>
 
+#include "muster/comm/detail/agreement.h"
 #include "muster/runtime/detail/gathering.h"
-#include "muster/strategy/detail/agreement.h"
 #include "session.h"
 
 namespace muster::runtime {
@@ -41,7 +40,7 @@ void Processes::print_line(const std::string& line) {
 void Processes::set_trigger() { session_->flags().trigger = true; }
 
 bool Processes::check_trigger() {
-  const bool any = strategy::any_rank(group(), "check_trigger", session_->flags().trigger);
+  const bool any = comm::any_rank(group(), "check_trigger", session_->flags().trigger);
   if (any) session_->flags().trigger = false;
   return any;
 }
@@ -53,7 +52,7 @@ void Processes::catch_signals() {
 
 int Processes::signal_received() {
   auto& flags = session_->flags();
-  strategy::Agreement agreement(group(), "signal_received");
+  comm::Agreement agreement(group(), "signal_received");
   agreement.ask(flags.signals ? flags.signals->received() : 0, comm::ReduceOp::max);
   agreement.run();
   return static_cast<int>(agreement.answer(0));
@@ -62,16 +61,17 @@ int Processes::signal_received() {
 TrialGroup Processes::trial_group() {
   if (world_size() == 1) return {[] {}, [] {}, [] {}};
   const auto whole = group();
-  std::vector<int> ranks(static_cast<size_t>(whole.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
   // What a try leaves behind on a rank that ran out of memory must not end the group of the program.
-  return {[session = session_, whole, ranks] {
-            session->use_group(whole.as_library("a try of a batch size").subgroup(ranks));
-          },
+  return {[session = session_, whole] { session->use_group(whole.as_library("a try of a batch size").duplicate()); },
           [session = session_] { session->group().abort("another rank gave up this batch size"); },
           [session = session_, whole] { session->use_group(whole); }};
 }
 
-std::optional<StepRows> Gathering::step_rows(const Session& session) { return session.step_rows(); }
+std::string Processes::plan() const { return session_->plan(); }
+
+const comm::Communicator& group_of(const Session& session) { return session.group(); }
+int rank_of(const Session& session) { return session.cluster().rank; }
+int world_size_of(const Session& session) { return session.cluster().world_size; }
+std::optional<StepRows> step_rows(const Session& session) { return session.step_rows(); }
 
 }  // namespace muster::runtime

@@ -5,15 +5,19 @@
 #include <optional>
 #include <utility>
 
-#include "all_or_none.h"
 #include "job_state.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/weights.h"
+#include "muster/comm/detail/agreement.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/process_control.h"
 #include "session.h"
+#include "weight_stream.h"
 
 namespace muster::runtime {
 namespace {
@@ -46,7 +50,7 @@ fs::path numbered_folder(const ProjectOptions& project) {
 template <class F>
 void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
   try {
-    all_or_none(group, "loading a checkpoint", [&] { return f(), std::string(); });
+    comm::run_together(group, "loading a checkpoint", [&] { return f(), std::string(); });
   } catch (...) {
     load.undo();
     throw;
@@ -57,17 +61,11 @@ void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
 /// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike.
 /// Collective.
 fs::path latest_of_all(const comm::Communicator& group, const fs::path& folder) {
-  constexpr char kFound = '+', kNone = '-', kFailed = '!';
-  std::string said;
-  if (group.rank() == 0) try {
-      const auto latest = latest_checkpoint(folder);
-      said = latest ? kFound + latest->filename().string() : std::string(1, kNone);
-    } catch (const Error& error) {
-      said = kFailed + std::string(error.what());
-    }
-  const auto heard = group.as_library("which checkpoint is the newest").broadcast_bytes(said);
-  if (heard.at(0) == kFound) return folder / heard.substr(1);
-  if (heard.at(0) == kFailed) throw CheckpointError(heard.substr(1, 5), heard.substr(8));
+  const auto name = comm::run_on_rank_0(group, "which checkpoint is the newest", [&] {
+    const auto latest = latest_checkpoint(folder);
+    return latest ? latest->filename().string() : std::string();
+  });
+  if (!name.empty()) return folder / name;
   throw ConfigError("MU244",
                     "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
 }
@@ -78,14 +76,13 @@ Checkpoint open_on_all_ranks(const comm::Communicator& group, const fs::path& fo
   std::optional<Checkpoint> checkpoint;
   const ReadCheckpointOptions how{
       .check = CheckpointCheck::share, .part = cluster.local_rank, .parts = cluster.local_world_size};
-  const auto ids = all_or_none(group, "checking and comparing the checkpoints that ranks have opened",
-                               [&] { return checkpoint.emplace(folder, how).id(); });
-  for (size_t rank = 1; rank < ids.size(); ++rank)
-    if (ids[rank] != ids[0])
-      throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
-                                               "must see the same folder, and no job may "
-                                               "save to it meanwhile; nothing was loaded",
-                                               rank, folder.string(), shown(ids[0]), shown(ids[rank])));
+  const auto ids = comm::run_together(group, "checking and comparing the checkpoints that ranks have opened",
+                                      [&] { return checkpoint.emplace(folder, how).id(); });
+  if (const auto found = comm::first_difference(ids))
+    throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
+                                             "must see the same folder, and no job may "
+                                             "save to it meanwhile; nothing was loaded",
+                                             found->rank, folder.string(), shown(found->first), shown(found->other)));
   return *std::move(checkpoint);
 }
 
@@ -108,9 +105,9 @@ fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& opti
   const auto where = folder.empty() ? numbered_folder(project) : folder;
   auto job = save_job(session_->job());
   call_hooks(*saves.before_save, job.shared, where);
-  if (!options.asynchronous) return write_checkpoint(job, where, group(), how);
+  if (!options.asynchronous) return write_checkpoint(job, where, session_->group(), how);
   if (!saves.writer || saves.writer_options != how) {
-    saves.writer = std::make_unique<CheckpointWriter>(group(), how);
+    saves.writer = std::make_unique<CheckpointWriter>(session_->group(), how);
     saves.writer_options = how;
   }
   saves.writer->start(job, where);
@@ -124,9 +121,9 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
   wait_for_save();
   AtomicLoad load;
   std::vector<std::string> notes;
-  const auto where = folder.empty() ? latest_of_all(group(), numbered_folder(session_->project())) : folder;
-  const auto checkpoint = open_on_all_ranks(group(), where, session_->cluster());
-  together(group(), load, [&] {
+  const auto where = folder.empty() ? latest_of_all(session_->group(), numbered_folder(session_->project())) : folder;
+  const auto checkpoint = open_on_all_ranks(session_->group(), where, session_->cluster());
+  together(session_->group(), load, [&] {
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
     notes = load_job(session_->job(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict}, load);
@@ -156,15 +153,15 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
       state = filtered(std::move(state), found->second);
     contents.shared.set(item.name(), std::move(state));
   }
-  write_checkpoint(contents, folder, group());
+  write_checkpoint(contents, folder, session_->group());
 }
 
 State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, const LoadStateOptions& options) {
   wait_for_save();
   AtomicLoad load;
   State rest = State::Map{};
-  const auto checkpoint = open_on_all_ranks(group(), folder, session_->cluster());
-  together(group(), load, [&] {
+  const auto checkpoint = open_on_all_ranks(session_->group(), folder, session_->cluster());
+  together(session_->group(), load, [&] {
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) {
       return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; });
@@ -180,11 +177,21 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   return rest;
 }
 
-int64_t Saving::first_epoch(int64_t count) {
-  auto& left = session_->saves().epochs_done;
-  const auto first = std::min(left, std::max<int64_t>(count, 0));
-  left -= first;
-  return first;
+void Saving::with_full_params(const PreparedModel& model, const std::function<void()>& f,
+                              const FullParamsOptions& options) {
+  if (auto* sharded = model.managed->sharded_parameters()) sharded->summon_full_params(f, options);
+  else f();
+}
+
+void Saving::write_model(const PreparedModel& model, const std::filesystem::path& folder,
+                         const SaveWeightsOptions& options) const {
+  WeightStream stream(model, session_->group());
+  // Only the main rank writes, and all learn how it went.
+  first_here(session_->group(), /*first=*/true, [&] {
+    stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) {
+      save_weights(tensors, folder, options, value_of);
+    });
+  });
 }
 
 }  // namespace muster::runtime

@@ -1,18 +1,13 @@
 #include "session.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <exception>
-#include <unordered_set>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 
-#include "gradients.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -21,12 +16,10 @@
 #include "muster/comm/rendezvous.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/host_memory.h"
-#include "muster/device/detail/processor.h"
 #include "muster/device/detail/vector_math.h"
-#include "muster/hook/detail/half_lstm.h"
 #include "muster/launcher/launch.h"
-#include "muster/optim/detail/norm.h"
-#include "muster/precision/detail/emulation.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/values.h"
@@ -58,7 +51,7 @@ void Session::launch() {
 
 void Session::connect() {
   if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
-  share_cores();
+  share_cores(cluster_);
   device::initialize_vector_math();
   GroupOptions limits;
   limits.rendezvous_timeout_seconds = limits.timeout_seconds = static_cast<double>(options_.timeout_seconds);
@@ -67,8 +60,9 @@ void Session::connect() {
   observe_collectives();
   strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
-  resolve_precision();
-  choose_memory();
+  stepping_.emplace(accumulation_, registry_, optimizers_, trace_, scales_losses());
+  machine_.resolve_precision(options_, cluster_, device_);
+  machine_.choose_memory(options_, cluster_, device_);
   if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
   if (const auto unknown = unknown_variables(Environment::of_process()); !unknown.empty() && cluster_.is_main())
@@ -82,37 +76,10 @@ void Session::observe_collectives() {
   });
 }
 
-void Session::choose_memory() {
-  const bool launched = cluster_.launcher != LauncherKind::none;
-  kept_memory_ = device_.is_cpu() ? device::choose_kept_memory(options_.keep_memory, launched) : device::KeptMemory{};
-  if (!device_.is_cpu()) return;
-  notes_.push_back(
-      kept_memory_.kept
-          ? formatted(
-                "memory: what tensors free is kept for the next step ({}); the process stays as large as at its peak, "
-                "about a fifth above what its tensors hold",
-                kept_memory_.reason)
-          : formatted("memory: what tensors free goes back to the system ({}); steps with large tensors are slower",
-                      kept_memory_.reason));
-}
-
-void Session::resolve_precision() {
-  const auto precision = options_.precision;
-  precision::require_supported(precision, device_);
-  if (precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled)
-    precision::GradScaler check(options_.grad_scaler);
-  if (!device_.is_cpu()) return;
-  if (precision.kind() == PrecisionKind::f16_mixed) hook::run_half_lstm_in_float();
-  const auto emulation = precision::emulation_on_cpu(precision, device::multiplies_bfloat16());
-  if (!emulation) return;
-  notes_.push_back("precision: " + *emulation);
-  if (cluster_.is_main()) log::warning(notes_.back());
-}
-
 std::shared_ptr<Accumulation> Session::next_micro_batch() {
   require_launched();
   accumulation_->begin(loaders_.micro_batch(cluster_.world_size), [weak = weak_from_this()](double correction) {
-    if (const auto parts = weak.lock()) parts->scale_all_gradients(correction);
+    if (const auto parts = weak.lock()) parts->stepping_->scale_all_gradients(correction);
   });
   return accumulation_;
 }
@@ -143,6 +110,11 @@ void Session::forget_freed() {
   empty_device_cache();
 }
 
+Stepping& Session::stepping() {
+  require_launched();
+  return *stepping_;
+}
+
 const std::shared_ptr<Accumulation>& Session::accumulation() const {
   require_launched();
   return accumulation_;
@@ -156,15 +128,6 @@ void Session::leave_group() noexcept {
   } catch (const std::exception&) {
     // Out of memory: the others learn of it by the end of the connections.
   }
-}
-
-void Session::share_cores() {
-  if (cluster_.local_world_size == 1) return;
-  // LibTorch read the variable when it was loaded, which launch() may have set since.
-  const auto threads = Environment::of_process().find("OMP_NUM_THREADS");
-  // A launcher that does not say how many threads a rank may use would give each of them all cores.
-  at::set_num_threads(threads ? std::max(1, std::atoi(threads->c_str()))
-                              : std::max(1, at::get_num_threads() / cluster_.local_world_size));
 }
 
 void Session::require_launched() const {
@@ -186,12 +149,14 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
   // Not before: what a model that is sharded over ranks took when it was built should go back to the system.
-  if (kept_memory_.kept) device::keep_freed_memory();
-  const precision::PrecisionPolicy policy(options_.precision, managed->forward_casts());
+  if (machine_.keeps_memory()) device::keep_freed_memory();
+  const auto* sharded = managed->sharded_parameters();
+  const precision::PrecisionPolicy policy(options_.precision,
+                                          sharded ? sharded->forward_casts() : precision::ForwardCasts{});
   auto model =
       std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
   registry_->add(model);
-  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.follow_models(); });
+  stepping_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.follow_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
   if (cluster_.is_main() && model->managed->sharded()) log::info(notes_.back());
   call_each(options_.callbacks, &Callback::on_after_setup, *module);
@@ -212,7 +177,7 @@ Optimizer Session::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> op
                            .trace = trace_};
   if (scales_losses()) setting.scaling = options_.grad_scaler;
   setting.before_round = [weak = weak_from_this()] {
-    if (const auto parts = weak.lock()) parts->follow_loss_scale();
+    if (const auto parts = weak.lock()) parts->stepping_->follow_loss_scale();
   };
   report_.step(0);
   setting.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0},
@@ -248,114 +213,6 @@ bool Session::scales_losses() const {
   return options_.precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled;
 }
 
-/// The smallest scale of all optimizers, since one loss may reach the parameters of several.
-double Session::loss_scale() const {
-  std::optional<double> smallest;
-  for_each_optimizer([&](PreparedOptimizer& optimizer) {
-    if (const auto* scaler = optimizer.scaler())
-      smallest = std::min(smallest.value_or(scaler->scale()), scaler->scale());
-  });
-  return smallest.value_or(1);
-}
-
-double Session::follow_loss_scale() const {
-  if (!scales_losses()) return 1;
-  const double scale = loss_scale();
-  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.follow_scale(scale); });
-  return scale;
-}
-
-void Session::scale_all_gradients(double factor) const {
-  std::unordered_set<c10::TensorImpl*> seen;
-  std::vector<at::Tensor> parameters;
-  const auto add = [&](const std::vector<at::Tensor>& some) {
-    for (const auto& parameter : some)
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-  };
-  for (const auto& model : registry_->models()) add(model->module->parameters());
-  for_each_optimizer([&](PreparedOptimizer& optimizer) { add(optimizer.parameters()); });
-  scale_gradients(*registry_, parameters, factor);
-}
-
-void Session::backward(const at::Tensor& loss, bool retain_graph) {
-  require_launched();
-  TraceScope span(*trace_, "backward");
-  const auto models = registry_->models();
-  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
-  double factor = accumulation_->loss_factor();
-  factor *= follow_loss_scale();
-  for (const auto& model : models) model->managed->before_backward();
-  (factor == 1 ? loss : loss * factor).backward({}, retain_graph);
-  for (const auto& model : models) model->managed->after_backward();
-  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
-}
-
-double Session::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
-  require_launched();
-  if (!accumulation_->sync()) return 0;
-  join_other_ranks(parameters);
-  unscale_gradients(&parameters);
-  const double norm = gradient_norm(*registry_, parameters, options.norm_type);
-  // Under loss scaling such gradients are expected now and then, and the step will be skipped.
-  if (options.error_if_nonfinite && !std::isfinite(norm) && !scales_losses())
-    throw UsageError(
-        "MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
-                           "with error_if_nonfinite off",
-                           options.norm_type, norm));
-  if (options.skip_if_nonfinite && !std::isfinite(norm)) {
-    for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.skip_if_holding(parameters); });
-    return norm;
-  }
-  torch::NoGradGuard no_grad;
-  const double factor = optim::clip_coefficient(norm, max_norm);
-  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.mul_(factor); });
-  return norm;
-}
-
-void Session::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
-  require_launched();
-  if (!accumulation_->sync()) return;
-  join_other_ranks(parameters);
-  unscale_gradients(&parameters);
-  torch::NoGradGuard no_grad;
-  for_each_gradient(*registry_, parameters,
-                    [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
-}
-
-void Session::join_other_ranks(const std::vector<at::Tensor>& parameters) const {
-  accumulation_->count_last();
-  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.join_other_ranks(&parameters); });
-}
-
-/// Of several, some may not be due to step: rounds for them would cost time.
-void Session::join_for_the_only_optimizer() const {
-  std::vector<PreparedOptimizer*> all;
-  for_each_optimizer([&](PreparedOptimizer& optimizer) { all.push_back(&optimizer); });
-  if (all.size() != 1) return;
-  accumulation_->count_last();
-  all.front()->join_other_ranks();
-}
-
-void Session::unscale_gradients(const std::vector<at::Tensor>* of) {
-  require_launched();
-  if (!scales_losses()) return;
-  if (!of) join_for_the_only_optimizer();
-  std::unordered_set<c10::TensorImpl*> asked;
-  if (of)
-    for (const auto& parameter : *of) asked.insert(parameter.unsafeGetTensorImpl());
-  for_each_optimizer([&](PreparedOptimizer& optimizer) {
-    const auto own = optimizer.parameters();
-    const auto concerned = [&](const at::Tensor& parameter) { return asked.contains(parameter.unsafeGetTensorImpl()); };
-    if (!of || std::any_of(own.begin(), own.end(), concerned)) optimizer.unscale();
-  });
-}
-
-bool Session::optimizer_step_was_skipped() const {
-  bool skipped = false;
-  for_each_optimizer([&](PreparedOptimizer& optimizer) { skipped = skipped || optimizer.step_was_skipped(); });
-  return skipped;
-}
-
 void Session::set_seed(uint64_t seed, bool per_rank) {
   seed_ = seed;
   torch::manual_seed(seed + (per_rank ? static_cast<uint64_t>(cluster_.rank) : 0));
@@ -372,11 +229,6 @@ void Session::watch_generators() {
   if (cluster_.is_main()) log::warning(note);
 }
 
-void Session::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {
-  for (const auto& entry : *optimizers_)
-    if (const auto optimizer = entry.lock()) f(*optimizer);
-}
-
 std::string Session::plan() const {
   std::string text = formatted("ranks: {} on {} node(s), this is rank {}; told by {}\n", cluster_.world_size,
                                cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
@@ -384,6 +236,7 @@ std::string Session::plan() const {
   text += formatted("precision: {}\n", options_.precision.name());
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
   text += formatted("threads: {} a rank\n", at::get_num_threads());
+  for (const auto& note : machine_.notes()) text += note + "\n";
   for (const auto& note : notes_) text += note + "\n";
   return text;
 }

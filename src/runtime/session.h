@@ -15,13 +15,13 @@
 #include "generator_check.h"
 #include "job_state.h"
 #include "loaders_in_use.h"
+#include "machine_use.h"
 #include "model_registry.h"
 #include "muster/base/detail/signals.h"
 #include "muster/cluster/cluster.h"
 #include "muster/cluster/detail/report.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/loader.h"
-#include "muster/device/detail/host_memory.h"
 #include "muster/runtime/callback.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/optimizer.h"
@@ -32,6 +32,7 @@
 #include "muster/track/detail/trace.h"
 #include "prepared_optimizer.h"
 #include "saves.h"
+#include "stepping.h"
 
 namespace muster::runtime {
 
@@ -61,12 +62,6 @@ class Session : public std::enable_shared_from_this<Session> {
   data::ShardSpec prepare_loader(const data::LoaderState& loader);
   /// Begins the next micro-batch of the loader in use.
   std::shared_ptr<Accumulation> next_micro_batch();
-  void backward(const at::Tensor& loss, bool retain_graph);
-  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
-  void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
-  /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all optimizers.
-  void unscale_gradients(const std::vector<at::Tensor>* of);
-  bool optimizer_step_was_skipped() const;
   /// For these models; for all prepared ones if the list is empty.
   void join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                           const UnevenInputsOptions& options);
@@ -78,6 +73,8 @@ class Session : public std::enable_shared_from_this<Session> {
   c10::Device device() const noexcept { return device_; }
   Precision precision() const noexcept { return options_.precision; }
   const std::shared_ptr<Accumulation>& accumulation() const;
+  /// Throws: UsageError (MU172) before launch().
+  Stepping& stepping();
   bool launched() const noexcept { return launched_; }
   Flags& flags() noexcept { return flags_; }
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
@@ -95,23 +92,12 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   void connect();
-  void choose_memory();
-  void share_cores();
   void observe_collectives();
-  void resolve_precision();
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;
-  /// A rank whose loss did not use these parameters takes part in the reductions of the ranks whose loss did.
-  void join_other_ranks(const std::vector<at::Tensor>& parameters) const;
-  void join_for_the_only_optimizer() const;
-  double loss_scale() const;
-  /// Returns the current loss scale, and rescales gradients that were made with another.
-  double follow_loss_scale() const;
-  void scale_all_gradients(double factor) const;
   /// How many steps a scheduler of these optimizers makes per call of step().
   std::function<int()> scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
-  void for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const;
   /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
   void broadcast_training_states(int rank);
 
@@ -127,9 +113,10 @@ class Session : public std::enable_shared_from_this<Session> {
   Flags flags_;
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
+  std::optional<Stepping> stepping_;  // from connect() on
   std::optional<uint64_t> seed_;
   std::optional<GeneratorCheck> generators_;  // from connect() on; empty if they are synchronised on purpose
-  device::KeptMemory kept_memory_;
+  MachineUse machine_;
   std::vector<std::string> notes_;  // lines of plan() beyond the fixed ones
   const int exceptions_before_ = std::uncaught_exceptions();
   bool launched_ = false;

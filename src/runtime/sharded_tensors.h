@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/detail/capabilities.h"
 #include "muster/shard/detail/tensor_shard.h"
 #include "muster/tree/state.h"
 

@@ -17,7 +17,7 @@ void Session::broadcast_training_states(int rank) {
         broadcast_object(group_.as_library("training states after uneven inputs"), own ? mine : State(), rank);
     if (!own) load(state);
   };
-  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+  stepping_->for_each_optimizer([&](PreparedOptimizer& optimizer) {
     std::vector<TensorShard> cut;
     const auto mine = optimizer.save_state("", cut);
     // One of a model that is sharded over ranks was not stepped here.

@@ -7,6 +7,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/parallel/detail/managed_model.h"
 
 namespace muster::runtime {
 

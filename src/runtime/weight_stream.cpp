@@ -9,6 +9,9 @@
 #include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
 
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
+
 namespace muster::runtime {
 namespace {
 
@@ -24,7 +27,7 @@ at::Tensor placeholder(const at::Tensor& like, at::ScalarType dtype) {
 
 WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group) : group_(std::move(group)) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> shown;
-  for (auto& shard : model.managed->shards()) {
+  for (auto& shard : parallel::shards_of(*model.managed)) {
     const auto* parameter = shard.parameter.unsafeGetTensorImpl();
     if (shown.contains(parameter)) continue;
     const auto shape = placeholder(shard.parameter, shard.local.scalar_type());
@@ -32,13 +35,11 @@ WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group)
     if (shape.numel() > 0) shard_of_[shape.const_data_ptr()] = shards_.size();
     shards_.push_back(std::move(shard));
   }
-  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+  for (const auto& [name, tensor] : weights_of(*model.module)) {
     const auto cut = shown.find(tensor.unsafeGetTensorImpl());
-    tensors_.emplace_back(name,
-                          cut != shown.end() ? cut->second : tensor.detach().to(model.managed->stored_dtype(tensor)));
-  };
-  for (const auto& entry : model.module->named_parameters()) add(entry.key(), entry.value());
-  for (const auto& entry : model.module->named_buffers()) add(entry.key(), entry.value());
+    tensors_.emplace_back(
+        name, cut != shown.end() ? cut->second : tensor.detach().to(parallel::stored_dtype(*model.managed, tensor)));
+  }
 }
 
 /// What the main rank says.

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -96,12 +97,9 @@ int DeviceMesh::rank_at(const std::vector<int>& coordinates) const {
     fine = coordinates[a] >= 0 && coordinates[a] < dims_[a].size;
     rank += coordinates[a] * strides_[a];
   }
-  if (!fine) {
-    std::string text;
-    for (const auto at : coordinates) text += (text.empty() ? "" : ", ") + std::to_string(at);
-    throw ConfigError("MU093", "there is no place (" + text + ") in a mesh of " + describe() +
+  if (!fine)
+    throw ConfigError("MU093", "there is no place (" + joined(coordinates) + ") in a mesh of " + describe() +
                                    "; give one coordinate for each mesh dim, from 0");
-  }
   return rank;
 }
 
@@ -129,22 +127,21 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& dims) const {
 
 DeviceMesh DeviceMesh::flatten(const std::vector<std::string>& dims, const std::string& name) const {
   const auto refuse = [&](const char* why) -> ConfigError {
-    std::string text;
-    for (const auto& dim : dims) text += (text.empty() ? "" : ", ") + dim;
-    return ConfigError("MU094", "the mesh dims " + text + " of a mesh of " + describe() + " cannot become one: " + why);
+    return ConfigError("MU094",
+                       "the mesh dims " + joined(dims) + " of a mesh of " + describe() + " cannot become one: " + why);
   };
   if (sliced_) throw refuse("this is a slice; flatten them in the whole mesh and slice that");
   if (dims.empty()) throw refuse("there are none");
   const auto first = index_of(dims.front());
-  std::vector<MeshDim> joined(dims_.begin(), dims_.begin() + static_cast<std::ptrdiff_t>(first));
-  joined.push_back({name, 1});
+  std::vector<MeshDim> merged(dims_.begin(), dims_.begin() + static_cast<std::ptrdiff_t>(first));
+  merged.push_back({name, 1});
   for (size_t i = 0; i < dims.size(); ++i) {
     const auto a = index_of(dims[i]);
     if (a != first + i) throw refuse("name neighbours in the order in which they stand in the mesh");
-    joined.back().size *= dims_[a].size;
+    merged.back().size *= dims_[a].size;
   }
-  joined.insert(joined.end(), dims_.begin() + static_cast<std::ptrdiff_t>(first + dims.size()), dims_.end());
-  return DeviceMesh(whole_, std::move(joined));
+  merged.insert(merged.end(), dims_.begin() + static_cast<std::ptrdiff_t>(first + dims.size()), dims_.end());
+  return DeviceMesh(whole_, std::move(merged));
 }
 
 std::string DeviceMesh::describe() const { return described(dims_); }

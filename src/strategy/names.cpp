@@ -4,6 +4,7 @@
 #include <cctype>
 #include <string>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/strategy/options.h"
 
@@ -87,8 +88,7 @@ std::string_view fitting_name(const FSDP& options) {
 }
 
 std::string known_names() {
-  std::string known;
-  for (const auto name : Strategy::kNames) known += (known.empty() ? "" : ", ") + std::string(name);
+  auto known = known_ones(Strategy::kNames);
   known += "; the names of Accelerate, Lightning and PyTorch are accepted too:";
   for (const auto& alias : kAliases)
     if (!alias.means.empty()) known += " " + std::string(alias.name);
@@ -125,8 +125,7 @@ Strategy::Strategy(std::string_view name) {
   for (const auto entry : kNames)
     if (entry == wanted) name_ = entry;
   if (name_.empty())
-    throw ConfigError("MU170",
-                      "unknown strategy '" + std::string(name) + "'; the known ones are " + strategy::known_names());
+    throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::known_names());
   FSDP sharding;
   sharding.reshard_after_forward = !alias || alias->reshard_after_forward;
   if (name_ == "zero1") sharding.stage = ShardStage::optimizer;

@@ -45,7 +45,7 @@ std::vector<std::string> names_of(const std::vector<Field>& fields) {
 [[noreturn]] void refuse_unknown(const std::string& name, const options::Found& found) {
   auto names = names_of(sharded_fields());
   for (const auto& field : foreign_fields()) names.emplace_back(field.name);
-  throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + found.place + " names; " +
+  throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + found.place + " names" +
                                  muster::known_names(name, names));
 }
 
@@ -73,7 +73,7 @@ void follow(const FieldTexts& texts, DDP& options) {
     const auto* field = field_named(replicated_fields(), name);
     if (!field)
       throw ConfigError("MU196", "replicated training has no option '" + name + "', which the " + found.place +
-                                     " names; " + muster::known_names(name, names_of(replicated_fields())));
+                                     " names" + muster::known_names(name, names_of(replicated_fields())));
     options::follow(*field, found, options);
   }
 }

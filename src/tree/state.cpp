@@ -3,21 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 
 namespace muster {
 namespace {
-
-std::string names_in(const State::Map& map) {
-  std::string names;
-  constexpr size_t kLongest = 2000;
-  for (const auto& [name, _] : map) {
-    if (names.size() > kLongest) return names + ", ...";
-    names += (names.empty() ? "" : ", ") + shown(name);
-  }
-  return names.empty() ? "nothing" : names;
-}
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
@@ -52,7 +43,8 @@ State::State(Map value) : value_(std::move(value)) {
   for (const auto& [name, _] : map()) names.push_back(name);
   std::sort(names.begin(), names.end());
   if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
-    throw CheckpointError("MU209", "the name \"" + shown(*twice) + "\" comes twice among: " + names_in(map()));
+    throw CheckpointError("MU209", "the name \"" + shown(*twice) + "\" comes twice among: " +
+                                       listed(map(), [](const auto& entry) { return shown(entry.first); }));
 }
 
 template <class T>
@@ -89,7 +81,8 @@ const State* State::find(std::string_view name) const noexcept {
 
 const State& State::at(std::string_view name) const {
   if (const auto* found = find_in(map(), name)) return *found;
-  throw CheckpointError("MU209", "a saved state has no \"" + shown(name) + "\"; it has: " + names_in(map()));
+  throw CheckpointError("MU209", "a saved state has no \"" + shown(name) + "\"; it has: " +
+                                     listed(map(), [](const auto& entry) { return shown(entry.first); }));
 }
 
 State& State::at(std::string_view name) { return const_cast<State&>(std::as_const(*this).at(name)); }

@@ -12,8 +12,9 @@ TEST(KnownNames, TheNearestIsNamedIfOneIsNear) {
   EXPECT_EQ(nearest_name("logdri", known), "log_dir");
   EXPECT_EQ(nearest_name("batch_size", known), "");
   EXPECT_EQ(nearest_name("", known), "");
-  EXPECT_EQ(known_names("nodes_num", {"num_nodes"}), "known: num_nodes");
-  EXPECT_EQ(known_names("devcies", {"devices", "log_dir"}), "nearest is 'devices'; known: devices, log_dir");
+  EXPECT_EQ(known_names("nodes_num", {"num_nodes"}), "; the known ones are num_nodes");
+  EXPECT_EQ(known_names("devcies", {"devices", "log_dir"}),
+            "; nearest is 'devices'; the known ones are devices, log_dir");
 }
 
 }  // namespace

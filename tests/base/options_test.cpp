@@ -101,10 +101,11 @@ TEST(Options, ABadValueNamesItsPlaceAndWhatIsWanted) {
 TEST(Options, AnUnknownKeyListsTheKnownOnes) {
   Sources sources;
   sources.file = File::parse("bread:\n  slice: 1\nother:\n  slice: 1\n", "b.yaml");
-  EXPECT_EQ(message_of(sources),
-            "MU001: b.yaml line 2: unknown option 'slice' in section 'bread'; nearest is 'slices'; known: crust, "
-            "crumbs, salt, slices, "
-            "kind, seeds, rest_time");
+  EXPECT_EQ(
+      message_of(sources),
+      "MU001: b.yaml line 2: unknown option 'slice' in section 'bread'; nearest is 'slices'; the known ones are crust, "
+      "crumbs, salt, slices, "
+      "kind, seeds, rest_time");
 }
 
 TEST(Options, TheReferenceTableHasEveryOption) {

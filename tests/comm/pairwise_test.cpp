@@ -1,6 +1,8 @@
 #include "comm/pairwise.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include <ATen/Functions.h>
@@ -26,8 +28,8 @@ struct Disagreement {
 
 at::Tensor zeros(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) { return at::zeros(shape, dtype); }
 
-const std::vector<Disagreement>& disagreements() {
-  static const std::vector<Disagreement> all{
+std::vector<Disagreement> crossed_and_mis_sized() {
+  return {
       {"crossed operations",
        [](const Communicator& c) {
          c.all_reduce(zeros({4, 3}));
@@ -58,6 +60,11 @@ const std::vector<Disagreement>& disagreements() {
        [](const Communicator& c) { c.reduce(zeros({200'000}), 1); }, "[100000]", "[200000]"},
       {"mis-sized reduce, small and large", [](const Communicator& c) { c.reduce(zeros({3})); },
        [](const Communicator& c) { c.reduce(zeros({100'000})); }, "[3]", "[100000]"},
+  };
+}
+
+std::vector<Disagreement> of_other_kinds() {
+  return {
       {"mis-shaped",
        [](const Communicator& c) {
          c.all_reduce(zeros({2, 6}));
@@ -93,6 +100,14 @@ const std::vector<Disagreement>& disagreements() {
       {"other sub-group", [](const Communicator& c) { c.subgroup({0}); },
        [](const Communicator& c) { c.subgroup({1}); }, "subgroup of ranks [0]", "subgroup of ranks [1]"},
   };
+}
+
+const std::vector<Disagreement>& disagreements() {
+  static const std::vector<Disagreement> all = [] {
+    auto both = crossed_and_mis_sized();
+    std::ranges::move(of_other_kinds(), std::back_inserter(both));
+    return both;
+  }();
   return all;
 }
 

@@ -151,7 +151,7 @@ TEST(HeaderParser, RefusesFractions) {
 }
 
 TEST(HeaderParser, RefusesUnknownTypesAndListsTheKnown) {
-  refuses("unknown dtype 'F31' (known: BOOL, F4", file_of("{" + entry("a", "F31", "1", 0, 4) + "}", kFour));
+  refuses("unknown dtype 'F31'; the known ones are BOOL, F4", file_of("{" + entry("a", "F31", "1", 0, 4) + "}", kFour));
 }
 
 TEST(HeaderParser, RefusesDoubledTensors) {

@@ -51,7 +51,7 @@ TEST(ZipTest, RecordsComeBackAligned) {
 }
 
 TEST(ZipTest, LargeRecordsHaveWideFields) {
-  // Only what surrounds the records is made; the records' bytes are answered as zeros.
+  // Only the headers around the records are built; the bytes of the records read as zeros.
   ZipLayout layout;
   const std::uint64_t large = std::uint64_t{5} << 30;
   const std::string first = layout.begin("a/1", large, 7), second = layout.begin("a/2", 3, 8), end = layout.end();

@@ -50,7 +50,7 @@ TEST(Requests, MustNotContradictTheProgram) {
 TEST(Requests, UnknownNamesGetTheNearestAndAllKnownOnes) {
   const auto message = thrown([] { resolved({}, {{"MUSTER_OPTIONS", "presision=bf16"}}); });
   EXPECT_EQ(message.substr(0, 5), "MU001");
-  EXPECT_NE(message.find("nearest is 'precision'; known: accelerator, "), std::string::npos) << message;
+  EXPECT_NE(message.find("nearest is 'precision'; the known ones are accelerator, "), std::string::npos) << message;
   EXPECT_EQ(thrown_id([] { resolved({}, {{"MUSTER_OPTIONS", "bf16"}}); }), "MU300");
   EXPECT_EQ(thrown_id([] { resolved({}, {{"MUSTER_OPTIONS", "fsdp.unit_size=3"}}); }), "MU196");
   EXPECT_EQ(thrown_id([] { resolved({}, {{"MUSTER_OPTIONS", "ddp.bucket=3"}}); }), "MU001");

@@ -219,11 +219,10 @@ TEST(Run, AnUnknownKeyInTheFileListsTheKnownOnes) {
   auto file = folder.write("run.yaml", "run:\n  devices: 2\n  stratgy: ddp\n", 0644);
   Process process(muster_run({"--config", file, rank_program(), "show"}));
   EXPECT_EQ(process.wait(), 2);
-  EXPECT_NE(
-      process.error().find(
-          "MU001: " + file +
-          " line 3: unknown option 'stratgy' in section 'run'; nearest is 'strategy'; known: accelerator, devices"),
-      std::string::npos)
+  EXPECT_NE(process.error().find("MU001: " + file +
+                                 " line 3: unknown option 'stratgy' in section 'run'; nearest is 'strategy'; the known "
+                                 "ones are accelerator, devices"),
+            std::string::npos)
       << process.error();
 }
 
@@ -251,10 +250,10 @@ TEST(Run, CommandLineKnowsItsCommandsAndErrors) {
   EXPECT_EQ(page.substr(0, 8), "# MU031 ");
   auto [unknown_code, no_page, known] = call({"explain", "MU999"});
   EXPECT_EQ(unknown_code, 2);
-  EXPECT_NE(known.find("MU005: there is no error 'MU999'; known: MU001, "), std::string::npos) << known;
+  EXPECT_NE(known.find("MU005: there is no error 'MU999'; the known ones are MU001, "), std::string::npos) << known;
   auto [wrong_code, no_out, commands] = call({"frob"});
   EXPECT_EQ(wrong_code, 2);
-  EXPECT_NE(commands.find("there is no command 'frob'; known:\n  run "), std::string::npos) << commands;
+  EXPECT_NE(commands.find("there is no command 'frob'; the known ones are:\n  run "), std::string::npos) << commands;
   auto [help_code, help, no_error] = call({"run", "--help"});
   EXPECT_EQ(help_code, 0);
   EXPECT_NE(help.find("--devices"), std::string::npos);

@@ -187,34 +187,9 @@ nn::Transformer small_transformer(int64_t layers) {
           0.0));
 }
 
-}  // namespace
-
-std::vector<Job> networks() {
-  return {on_wave(
-              "mlp", [] { return Mlp(); }, {6, 10}, kForward),
-          on_wave(
-              "conv net with batch norm", [] { return ConvNet(); }, {2, 3, 9, 9}, kForward),
-          on_words(
-              "transformer with tied embeddings", [] { return Tied(); }, {6, 4}, 29, kForward),
-          on_wave(
-              "module used twice", [] { return Twice(); }, {6, 10}, kForward),
-          on_wave(
-              "frozen parts", [] { return Frozen(); }, {6, 10}, kForward)};
-}
-
-std::vector<Job> single_modules() {
+std::vector<Job> recurrent_and_norm_layers() {
   const std::vector<int64_t> sequence{5, 4, 16}, image{2, 3, 9, 9};
-  const auto linear = on_wave(
-      "linear", [] { return nn::Linear(16, 8); }, sequence, kForward);
-  const auto convolution = on_wave(
-      "conv2d", [] { return nn::Conv2d(3, 8, 3); }, image, kForward);
-  const auto transformer = on_wave(
-      "transformer", [] { return small_transformer(1); }, sequence,
-      [](auto& m, const Tensor& x) { return m.forward(x, x); });
   return {
-      linear,
-      convolution,
-      transformer,
       on_wave(
           "lstm", [] { return nn::LSTM(nn::LSTMOptions(16, 7).num_layers(2).bidirectional(true)); }, sequence, kFirst),
       on_wave(
@@ -245,6 +220,12 @@ std::vector<Job> single_modules() {
           "attention of unequal widths",
           [] { return nn::MultiheadAttention(nn::MultiheadAttentionOptions(16, 4).kdim(8).vdim(8)); }, sequence,
           [](auto& m, const Tensor& x) { return std::get<0>(m.forward(x, x.narrow(2, 0, 8), x.narrow(2, 0, 8))); }),
+  };
+}
+
+std::vector<Job> unusual_layers() {
+  const std::vector<int64_t> sequence{5, 4, 16}, image{2, 3, 9, 9};
+  return {
       on_wave(
           "bilinear", [] { return nn::Bilinear(16, 16, 3); }, sequence,
           [](auto& m, const Tensor& x) { return m.forward(x, x); }),
@@ -281,10 +262,38 @@ std::vector<Job> single_modules() {
             return convolution;
           },
           image, [](auto& m, const Tensor& x) { return m.forward(x.contiguous(at::MemoryFormat::ChannelsLast)); }),
-      under_autocast(linear),
-      under_autocast(convolution),
-      under_autocast(transformer),
   };
+}
+
+}  // namespace
+
+std::vector<Job> networks() {
+  return {on_wave(
+              "mlp", [] { return Mlp(); }, {6, 10}, kForward),
+          on_wave(
+              "conv net with batch norm", [] { return ConvNet(); }, {2, 3, 9, 9}, kForward),
+          on_words(
+              "transformer with tied embeddings", [] { return Tied(); }, {6, 4}, 29, kForward),
+          on_wave(
+              "module used twice", [] { return Twice(); }, {6, 10}, kForward),
+          on_wave(
+              "frozen parts", [] { return Frozen(); }, {6, 10}, kForward)};
+}
+
+std::vector<Job> single_modules() {
+  const std::vector<int64_t> sequence{5, 4, 16}, image{2, 3, 9, 9};
+  const auto linear = on_wave(
+      "linear", [] { return nn::Linear(16, 8); }, sequence, kForward);
+  const auto convolution = on_wave(
+      "conv2d", [] { return nn::Conv2d(3, 8, 3); }, image, kForward);
+  const auto transformer = on_wave(
+      "transformer", [] { return small_transformer(1); }, sequence,
+      [](auto& m, const Tensor& x) { return m.forward(x, x); });
+  std::vector<Job> all{linear, convolution, transformer};
+  for (const auto& more : {recurrent_and_norm_layers(), unusual_layers()})
+    all.insert(all.end(), more.begin(), more.end());
+  for (const auto& job : {linear, convolution, transformer}) all.push_back(under_autocast(job));
+  return all;
 }
 
 }  // namespace muster::parallel::jobs

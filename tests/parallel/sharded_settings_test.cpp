@@ -43,7 +43,7 @@ TEST(ShardedSettings, RefusesWhatCannotBeKept) {  // MU168
     }
     return std::string("nothing thrown");
   };
-  EXPECT_NE(message({.param_dtype = "bf17"}).find("known are f32, float32"), std::string::npos);
+  EXPECT_NE(message({.param_dtype = "bf17"}).find("the known ones are f32, float32"), std::string::npos);
   EXPECT_NE(message({.reduce_dtype = "int8"}).find("reduce_dtype 'int8'"), std::string::npos);
   EXPECT_NE(message({.limit_gathered_mb = -1}).find("limit_gathered_mb"), std::string::npos);
   EXPECT_NE(message({.predivide_factor = -2}).find("predivide_factor"), std::string::npos);

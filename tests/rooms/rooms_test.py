@@ -190,7 +190,8 @@ def files_stay_short(tree):
 
 
 def functions_stay_short(tree):
-    longest = sorted(((length, path, line, name) for path, text in tree.files.items() for line, length, name in functions(text)), reverse=True)
+    tests = {path.relative_to(tree.root): path.read_text() for path in (tree.root / "tests").rglob("*") if path.suffix in (".h", ".cpp")}
+    longest = sorted(((length, path, line, name) for path, text in {**tree.files, **tests}.items() for line, length, name in functions(text)), reverse=True)
     for length, path, line, name in longest[:5]:
         print(f"long function: {length:3} lines {path}:{line} {name}")
     for length, path, line, name in longest:
@@ -339,7 +340,8 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
     files_stay_short: [{"include/muster/tree/a.h": "\n" * 201}, {"include/muster/face.h": "\n" * 151}, {"src/tree/a.cpp": "\n" * 601},
                        {"src/tree/CMakeLists.txt": "\n" * 21}],
     functions_stay_short: [{"src/tree/a.cpp": "namespace x {\nint f(int a) {\n" + "  a += 1;\n" * 60 + "  return a;\n}\n}\n"},
-                           {"src/tree/a.cpp": "struct S {\n  S() : x_{1} {\n" + "  if (x_) { f(); }\n" * 60 + "  }\n  int x_;\n};\n"}],
+                           {"src/tree/a.cpp": "struct S {\n  S() : x_{1} {\n" + "  if (x_) { f(); }\n" * 60 + "  }\n  int x_;\n};\n"},
+                           {"tests/tree/a_test.cpp": "TEST(A, Grows) {\n" + "  a += 1;\n" * 60 + "}\n"}],
     doors_add_no_logic: [{"include/muster/face.h": DOOR.replace("return go();", "go(); return go();")},
                          {"include/muster/face.h": DOOR.replace("return go();", "return ready() ? go() : 0;")},
                          {"include/muster/face.h": DOOR.replace("return go();", "if (ready()) go();")},

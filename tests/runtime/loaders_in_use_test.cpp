@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 #include "runtime/ranks.h"

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
@@ -217,7 +218,8 @@ TEST(MissingLoss, CostsNothingWhereRanksHaveTheirLosses) {
           auto [g, j, first, second] = accelerator.prepare(maker, judge, torch::optim::SGD(maker->parameters(), 0.1),
                                                            torch::optim::SGD(judge->parameters(), 0.1));
           const auto rounds = [&, g = g, j = j] {
-            return std::pair(g.prepared()->managed->rounds(), j.prepared()->managed->rounds());
+            return std::pair(g.prepared()->managed->gradient_rounds()->rounds(),
+                             j.prepared()->managed->gradient_rounds()->rounds());
           };
           for (int64_t step = 1; step <= 4; ++step) {
             const auto x = inputs(static_cast<int>(step), accelerator.process_index());

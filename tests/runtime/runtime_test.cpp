@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -26,6 +27,13 @@ namespace {
 
 namespace F = torch::nn::functional;
 using testing::as_ranks;
+
+template <class A, class B>
+inline constexpr bool independent = !std::is_base_of_v<A, B> && !std::is_base_of_v<B, A>;
+static_assert(independent<runtime::Processes, runtime::Gathering> &&
+              independent<runtime::Processes, runtime::Training> && independent<runtime::Processes, runtime::Saving> &&
+              independent<runtime::Gathering, runtime::Training> && independent<runtime::Gathering, runtime::Saving> &&
+              independent<runtime::Training, runtime::Saving>);
 
 struct NetImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return b(torch::tanh(a(x))); }

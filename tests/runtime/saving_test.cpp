@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"

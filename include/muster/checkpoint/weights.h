@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "muster/checkpoint/detail/load_report.h"
 #include "muster/checkpoint/options.h"
 
 /// Named tensors to safetensors files and back. Only the calling rank reads or writes; no other rank takes part.
@@ -31,12 +32,6 @@ struct LoadedWeights {
   /// The tensor of that name.
   /// Throws: CheckpointError MU204.
   const at::Tensor& at(const std::string& name) const;
-};
-
-/// What loading did not match. Both empty if strict.
-struct LoadReport {
-  std::vector<std::string> missing;     ///< Destinations for which the files have no value.
-  std::vector<std::string> unexpected;  ///< Tensors of the files without a destination.
 };
 
 /// Writes one safetensors file, which replaces an earlier one of that name and appears complete or not at all. Tensors

@@ -117,6 +117,8 @@ class Communicator {
   /// A group of some of these ranks (ranks of this group, ascending). Collective: every rank of this group, member or
   /// not; a rank that is not a member gets a world of one.
   Communicator subgroup(const std::vector<int>& ranks) const;
+  /// A group of the same ranks, whose operations have a sequence of their own.
+  Communicator duplicate() const;
 
   // Not collective: only the two ranks concerned.
 

@@ -43,8 +43,4 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options = {}, c
 /// tensor unchanged.
 Communicator make_fake(int rank, int size);
 
-/// A group over an existing backend.
-Communicator adopt(c10::intrusive_ptr<c10d::Backend> backend, const std::string& name,
-                   c10::DeviceType device = c10::DeviceType::CPU, const GroupOptions& options = {});
-
 }  // namespace muster::comm

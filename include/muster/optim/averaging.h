@@ -25,15 +25,14 @@ namespace muster {
 class AveragedModel {
  public:
   /// Requires: the module outlives this object and stays on its device; the source, if given, outlives this object.
-  /// `source`: where parameters are stored that are not, or not whole, in the module; pass a prepared model's
-  /// `prepared()->managed`.
+  /// `source`: where parameters are stored that are not, or not whole, in the module; a prepared model is its own.
   /// Throws: ConfigError (MU140) for a decay outside of [0, 1].
   explicit AveragedModel(torch::nn::Module& module, AveragingOptions options = {}, optim::FlatSource* source = nullptr);
   /// For a prepared model, under any strategy: AveragedModel average(model, {.decay = 0.99}).
   template <class Model>
-    requires requires(const Model& model) { model.prepared()->managed; }
+    requires requires(const Model& model) { flat_source_of(*model.prepared()); }
   explicit AveragedModel(const Model& model, AveragingOptions options = {})
-      : AveragedModel(*model, options, model.prepared()->managed.get()) {}
+      : AveragedModel(*model, options, flat_source_of(*model.prepared())) {}
 
   /// Call it after an optimizer step. Throws: UsageError (MU141) inside use().
   void update();

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <tuple>
@@ -10,79 +10,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/comm/communicator.h"
+#include "muster/runtime/detail/gather_for_metrics.h"
 #include "muster/runtime/detail/joiner.h"
-#include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/tree/detail/visit.h"
 #include "muster/tree/once.h"
-
-namespace muster::runtime {
-
-/// Numbers of rows of the current batch, for values with one row per sample.
-struct StepRows {
-  bool equal = true;       ///< every rank has the same number of rows
-  int64_t local = 0;       ///< on this rank
-  int64_t local_real = 0;  ///< on this rank, without repeated ones
-  int64_t real = 0;        ///< over all ranks, without repeated ones, which come last in rank order
-};
-
-/// Gathers a tensor. If it has step.local rows, it is per sample, and repeated rows are cut off; any other is gathered
-/// whole.
-at::Tensor gather_rows(const comm::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step);
-/// Returns the rows of a per-sample tensor that are not repeated; any other tensor as it is, with at least one
-/// dimension.
-at::Tensor real_rows(const at::Tensor& tensor, const std::optional<StepRows>& step);
-
-/// Visitor that gathers the leaves of a value of one batch in place.
-struct MetricsGatherer {
-  LeafOperations& operations;
-  const std::optional<StepRows>& step;
-  void operator()(at::Tensor& tensor) const { tensor = gather_rows(operations.next(), tensor, step); }
-  template <tree::plain_list L>
-  void operator()(L& list) const {
-    const bool per_sample = step && std::ssize(list) == step->local;
-    list = gather_object(operations.next(), list);
-    if (per_sample && std::ssize(list) > step->real) list.resize(static_cast<size_t>(step->real));
-  }
-  template <class T>
-  void operator()(Once<T>& value) const {
-    const std::optional<StepRows> none;
-    tree::visit(value.value, MetricsGatherer{operations, none});
-  }
-};
-
-/// Removes the mark of once().
-template <class T>
-struct Unmarked {
-  using type = T;
-  static T&& of(T& value) { return std::move(value); }
-};
-template <class T>
-struct Unmarked<Once<T>> {
-  using type = T;
-  static T&& of(Once<T>& value) { return std::move(value.value); }
-};
-
-/// Returns a single value bare, several as a tuple.
-template <class... T>
-auto unmarked(std::tuple<T...> values) {
-  if constexpr (sizeof...(T) == 1) return typename Unmarked<T...>::type(Unmarked<T...>::of(std::get<0>(values)));
-  else
-    return std::apply(
-        [](auto&... value) { return std::tuple<typename Unmarked<T>::type...>(Unmarked<T>::of(value)...); }, values);
-}
-
-template <class... T>
-auto gather_for_metrics(const comm::Communicator& group, const std::optional<StepRows>& step, const T&... values) {
-  static_assert(sizeof...(T) > 0, "gather_for_metrics takes at least one value");
-  std::tuple<T...> all(values...);
-  LeafOperations operations(group, "gather_for_metrics", tree::leaves_of</*with_lists=*/true>(all),
-                            (tree::varies<T> || ...));
-  tree::visit(all, MetricsGatherer{operations, step});
-  return unmarked(std::move(all));
-}
-
-}  // namespace muster::runtime
 
 namespace muster {
 

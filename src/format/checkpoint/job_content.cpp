@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 
@@ -105,10 +106,9 @@ PythonValue traded_value(StoredContent& stored, WeightForm form, int model) {
   if (shared) Whole{stored}(*shared);
   Job job = shared ? job_of(*shared) : Job{};
   const auto refuse = [](const std::string& why) { throw CheckpointError("MU229", "nothing was converted: " + why); };
-  std::string names;
-  for (const Named& one : job.models) names += (names.empty() ? "" : ", ") + shown(one.name);
+  const auto names = listed(job.models, [](const Named& one) { return shown(one.name); });
   if (model >= static_cast<int>(job.models.size()))
-    refuse("the checkpoint has no model " + std::to_string(model) + "; it has: " + (names.empty() ? "none" : names));
+    refuse("the checkpoint has no model " + std::to_string(model) + "; it has: " + names);
   if (form != WeightForm::torch) {
     if (job.models.empty()) refuse("the checkpoint has no model's weights by themselves; name the part to convert");
     if (job.models.size() > 1 && model < 0)

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/format/detail/manifest.h"
@@ -20,8 +21,9 @@ class CoverCheck {
     const ShardEntry* last = nullptr;
     for (const ShardEntry& shard : shards) {
       if (shard.shape != first.shape || shard.dtype != first.dtype)
-        refuse(shard, "has shape " + shape_text(shard) + " and dtype " + shard.dtype + " there, but shape " +
-                          shape_text(first) + " and dtype " + first.dtype + " on rank " + std::to_string(first.rank));
+        refuse(shard, "has shape " + shape_text(shard.shape) + " and dtype " + shard.dtype + " there, but shape " +
+                          shape_text(first.shape) + " and dtype " + first.dtype + " on rank " +
+                          std::to_string(first.rank));
       if (shard.begin < 0 || shard.count < 0 || shard.begin > elements || shard.count > elements - shard.begin)
         refuse(shard, "has elements " + range(shard) + " there, beyond its " + std::to_string(elements));
       if (shard.count == 0) continue;
@@ -40,19 +42,13 @@ class CoverCheck {
     return std::to_string(shard.begin) + " to " + std::to_string(shard.begin + shard.count);
   }
 
-  static std::string shape_text(const ShardEntry& shard) {
-    std::string text = "[";
-    for (const std::int64_t size : shard.shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-    return text + "]";
-  }
-
   std::int64_t elements_of(const ShardEntry& shard) const {
     std::int64_t elements = 1;
     bool is_empty = false;
     for (const std::int64_t size : shard.shape) {
       is_empty |= size == 0;
       if (size < 0 || __builtin_mul_overflow(elements, std::max<std::int64_t>(size, 1), &elements))
-        refuse(shard, "has the impossible shape " + shape_text(shard));
+        refuse(shard, "has the impossible shape " + shape_text(shard.shape));
     }
     return is_empty ? 0 : elements;
   }
@@ -66,7 +62,7 @@ class CoverCheck {
   [[noreturn]] void refuse_gap(const ShardEntry& shard, std::int64_t begin, std::int64_t end) const {
     throw CheckpointError("MU214", std::string(folder_) + ": the shards of tensor " + in_quotes(shard.name) +
                                        " do not fit together: no rank holds elements " + std::to_string(begin) +
-                                       " to " + std::to_string(end) + " of shape " + shape_text(shard) +
+                                       " to " + std::to_string(end) + " of shape " + shape_text(shard.shape) +
                                        "; nothing was saved or loaded. Each element must be held by exactly one rank");
   }
 

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "muster/base/detail/listing.h"
 #include "muster/format/detail/safetensors.h"
 
 namespace muster::format {
@@ -30,9 +31,7 @@ std::optional<ElementType> element_type(std::string_view name) {
 }
 
 std::string known_element_types() {
-  std::string result;
-  for (const Row& row : kTypes) result += (result.empty() ? "" : ", ") + std::string(row.name);
-  return result;
+  return joined(kTypes, [](const Row& row) { return row.name; });
 }
 
 std::optional<std::uint64_t> byte_count(ElementType type, std::span<const std::int64_t> shape) {

@@ -64,7 +64,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     const auto type = element_type(text);
     if (!type)
       return fail("tensor " + in_quotes(tensors.back().name) + " has the unknown dtype " + in_quotes(text) +
-                  " (known: " + known_element_types() + ")");
+                  "; the known ones are " + known_element_types());
     tensors.back().type = *type;
     return true;
   }

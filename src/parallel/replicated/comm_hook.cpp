@@ -1,7 +1,9 @@
 #include "muster/parallel/comm_hook.h"
 
+#include <array>
 #include <utility>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {
@@ -53,8 +55,8 @@ std::shared_ptr<CommHook> chosen_comm_hook(const DdpOptions& options) {
   if (options.comm_hook == "fp16") return make_cast_hook(at::kHalf);
   if (options.comm_hook == "bf16") return make_cast_hook(at::kBFloat16);
   if (options.comm_hook == "powersgd") return make_power_sgd_hook(options.power_sgd);
-  throw ConfigError("MU157",
-                    "unknown comm_hook '" + options.comm_hook + "'; the known ones are none, fp16, bf16, powersgd");
+  throw ConfigError("MU157", "unknown comm_hook '" + options.comm_hook + "'" +
+                                 known_ones(std::array{"none", "fp16", "bf16", "powersgd"}));
 }
 
 }  // namespace muster::parallel

@@ -10,7 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/optim/detail/flat_source.h"
-#include "muster/parallel/detail/sharded_model.h"
+#include "muster/parallel/detail/managed_model.h"
 #include "parallel/local.h"
 
 namespace muster {
@@ -22,7 +22,7 @@ LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, com
     throw ConfigError("MU159",
                       formatted("local_sgd_steps is {}; parameters can be averaged after 1 optimizer step or more",
                                 options_.local_sgd_steps));
-  if (dynamic_cast<parallel::ShardedModel*>(&model))
+  if (model.sharded())
     throw ConfigError("MU159",
                       "local SGD needs whole parameters on every rank, and this model's are sharded; use strategy ddp");
   for (const auto& [name, parameter] : parallel::distinct_parameters(module)) {

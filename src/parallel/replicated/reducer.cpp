@@ -10,11 +10,11 @@
 #include "muster/base/error.h"
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
-#include "parallel/agreement.h"
 #include "parallel/coalesced.h"
 #include "parallel/replicated/join_session.h"
 #include "parallel/replicated/reduction_round.h"
 #include "parallel/replicated/replica.h"
+#include "parallel/same_model.h"
 #include "parallel/synchronized_norm.h"
 
 namespace muster::parallel {
@@ -54,7 +54,7 @@ class Reducer::Impl final : public Joinable {
   /// Before anything is moved or sent, ranks must have built the same model.
   std::vector<NamedTensor> agreed_buffers() const {
     auto buffers = distinct_buffers(module_);
-    require_equal_lines(group_, describe_tensors(all_, buffers));
+    require_same_model(group_, describe_tensors(all_, buffers));
     return buffers;
   }
 
@@ -179,7 +179,7 @@ bool Reducer::gradient_sync() const { return impl_->round_.sync(); }
 void Reducer::start_round() { impl_->round_.start(); }
 void Reducer::finish_round() { impl_->round_.finish_started(); }
 int64_t Reducer::rounds() const { return impl_->round_.ended(); }
-void Reducer::join_job(std::shared_ptr<JobRounds> job, int64_t place) { impl_->round_.join_job(std::move(job), place); }
+void Reducer::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) { impl_->round_.join_job(job, place); }
 
 bool Reducer::has_gradients() const {
   const auto& parameters = impl_->replica_.parameters();
@@ -204,7 +204,7 @@ State Reducer::save_communication() const {
 void Reducer::load_communication(const State& state) {
   if (impl_->round_.comm_hook() && !state.empty()) impl_->round_.comm_hook()->load_state(state);
 }
-Joinable* Reducer::joinable() { return impl_.get(); }
+Joinable* Reducer::joinable() noexcept { return impl_.get(); }
 std::string Reducer::describe() const { return impl_->describe(); }
 
 }  // namespace muster::parallel

@@ -12,6 +12,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
+#include "parallel/local.h"
 
 namespace muster::parallel {
 namespace {
@@ -124,15 +125,13 @@ void ReductionRound::after_backward() {
   const std::lock_guard lock(mutex_);
   announced_ = false;
   if (active_) finish(/*reports=*/true);  // all gradients came from backwards within this one
-  if (seen_gradient_ && !seen_scoped_) refuse_bypass();
+  check_for_bypass();
 }
 
-void ReductionRound::refuse_bypass() {
+void ReductionRound::check_for_bypass() {
+  if (!seen_gradient_ || seen_scoped_) return;
   seen_gradient_ = false;
-  throw UsageError("MU151",
-                   "backward reached parameters of a prepared model whose forward ran outside of the handle that "
-                   "prepare() returned, without autocast and synchronisation: call model(x), or "
-                   "model.run(&Net::other, x) for another entry");
+  refuse_bypass();
 }
 
 void ReductionRound::on_gradient(size_t i) {
@@ -271,8 +270,8 @@ void ReductionRound::name_operations(const std::string& model) {
   for (size_t b = 0; b < bucket_tags_.size(); ++b) bucket_tags_[b] = tag("bucket " + std::to_string(b));
 }
 
-void ReductionRound::join_job(std::shared_ptr<JobRounds> job, int64_t place) {
-  record_.join(std::move(job), place);
+void ReductionRound::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) {
+  record_.join(job, place);
   name_operations("model " + std::to_string(place) + " (" + name_ + ")");
 }
 
@@ -380,7 +379,7 @@ void ReductionRound::average_late() {
 }
 
 void ReductionRound::report(const RoundFlags& flags) {
-  if (seen_gradient_ && !seen_scoped_) refuse_bypass();
+  check_for_bypass();
   if (!flags.any()) return;
   if (options_.static_graph && (flags.broken || broken_))
     throw UsageError("MU155",

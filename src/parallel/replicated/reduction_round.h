@@ -53,7 +53,7 @@ class ReductionRound {
   /// Number of completed rounds, without those of shadow().
   int64_t ended() const noexcept { return ended_; }
   /// Rounds carry index and step, and record their order.
-  void join_job(std::shared_ptr<JobRounds> job, int64_t place);
+  void join_job(const std::shared_ptr<JobRounds>& job, int64_t place);
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
@@ -93,7 +93,7 @@ class ReductionRound {
   void fill_the_rest();
   void conclude(bool reports);
   void report(const RoundFlags& flags);
-  [[noreturn]] void refuse_bypass();
+  void check_for_bypass();
 
   std::string name_;
   Replica& replica_;

@@ -1,33 +1,30 @@
 #include <exception>
 
 #include "muster/base/error.h"
-#include "muster/comm/detail/blame.h"
+#include "muster/comm/detail/agreement.h"
 #include "parallel/sharded/sharded_state.h"
 
 namespace muster::parallel {
 namespace {
 
-std::string text_of(const std::exception_ptr& error) {
-  if (!error) return {};
+/// What this rank threw, or else an error that says what another one threw; null if none did. Collective.
+std::exception_ptr shared_error(const comm::Communicator& group, const std::exception_ptr& own) {
+  const auto run = [&] {
+    if (own) std::rethrow_exception(own);
+    return std::string();
+  };
+  const auto raise = [&](const comm::Failure& failure) {
+    if (failure.id == "MU191") throw UsageError(failure.id, failure.message);  // heard from another group
+    throw UsageError(
+        "MU191", "nothing was written back by summon_full_params, since its function failed on another rank: rank " +
+                     std::to_string(failure.rank) + " of group " + group.name() + ": " + failure.text());
+  };
   try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& thrown) {
-    return thrown.what()[0] ? thrown.what() : "an exception without words";
+    comm::run_together(group, "the end of summon_full_params", run, raise);
   } catch (...) {
-    return "an exception of unknown type";
+    return std::current_exception();
   }
-}
-
-/// What some rank threw, with its rank; empty if none did. Collective.
-std::string first_failure(const comm::Communicator& group, const std::string& own) {
-  if (group.size() == 1) return own;
-  const auto all = group.as_library("the end of summon_full_params").all_gather_bytes(own);
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].empty()) continue;
-    comm::blame(group, static_cast<int>(r), all[r]);
-    return "rank " + std::to_string(r) + " of group " + group.name() + ": " + all[r];
-  }
-  return {};
+  return nullptr;
 }
 
 }  // namespace
@@ -62,20 +59,9 @@ void ShardedModel::State::with_full_params(const std::function<void()>& f, const
   } catch (...) {
     error = std::current_exception();
   }
-  std::string failure;
-  try {
-    failure = first_failure(groups.replicas, first_failure(groups.shards, text_of(error)));
-  } catch (...) {
-    end_full_params(how, /*write_back=*/false);
-    if (error) std::rethrow_exception(error);
-    throw;
-  }
-  end_full_params(how, how.writeback && failure.empty());
+  error = shared_error(groups.replicas, shared_error(groups.shards, error));
+  end_full_params(how, how.writeback && !error);
   if (error) std::rethrow_exception(error);
-  if (!failure.empty())
-    throw UsageError(
-        "MU191",
-        "nothing was written back by summon_full_params, since its function failed on another rank: " + failure);
 }
 
 }  // namespace muster::parallel

@@ -20,8 +20,8 @@ void Reductions::label(const std::string& model) {
                 .source = comm::Source::library};
 }
 
-void Reductions::join_job(std::shared_ptr<JobRounds> job, int64_t place) {
-  record_.join(std::move(job), place);
+void Reductions::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) {
+  record_.join(job, place);
   label("model " + std::to_string(place) + ", ");
 }
 

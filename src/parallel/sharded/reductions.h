@@ -38,7 +38,7 @@ class Reductions {
   /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
-  void join_job(std::shared_ptr<JobRounds> job, int64_t place);
+  void join_job(const std::shared_ptr<JobRounds>& job, int64_t place);
 
  private:
   void start(size_t unit);

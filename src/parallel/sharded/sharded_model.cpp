@@ -10,8 +10,8 @@
 #include "muster/optim/detail/distinct.h"
 #include "muster/optim/detail/norm.h"
 #include "muster/shard/detail/device_mesh.h"
-#include "parallel/agreement.h"
 #include "parallel/local.h"
+#include "parallel/same_model.h"
 #include "parallel/sharded/sharded_state.h"
 #include "parallel/sharded/unit_marks.h"
 #include "parallel/sharded/units.h"
@@ -46,8 +46,8 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
   auto plans = plan_units(module, options);
   const auto buffers = distinct_buffers(module);
   const auto lines = lines_of(plans, buffers);
-  require_equal_lines(shards, lines);
-  require_equal_lines(replicas, lines);
+  require_same_model(shards, lines);
+  require_same_model(replicas, lines);
   const auto neighbours =
       settings.kept_over > 0
           ? DeviceMesh(shards, {{"stretch", 0}, {"neighbour", settings.kept_over}}).group("neighbour")
@@ -84,7 +84,7 @@ void ShardedModel::after_backward() {
   if (hook::current_backward() >= 0) return;
   std::scoped_lock lock(state_->mutex);
   state_->finish_backward();
-  state_->refuse_bypass();
+  state_->check_for_bypass();
 }
 
 void ShardedModel::broadcast_buffers() {
@@ -106,7 +106,7 @@ void ShardedModel::finish_round() {
 }
 
 int64_t ShardedModel::rounds() const { return state_->rounds; }
-void ShardedModel::join_job(std::shared_ptr<JobRounds> job, int64_t place) { state_->join_job(std::move(job), place); }
+void ShardedModel::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) { state_->join_job(job, place); }
 
 bool ShardedModel::has_gradients() const {
   for (const auto& unit : state_->units)

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
-#include <iomanip>
 #include <sstream>
 #include <utility>
 
+#include "muster/base/detail/quantities.h"
 #include "parallel/sharded/sharded_state.h"
 
 namespace muster::parallel {
@@ -21,18 +21,6 @@ struct Largest {
   }
   int64_t sum() const { return marked + first + second; }
 };
-
-std::string counted(size_t count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
-std::string readable(int64_t bytes) {
-  const bool small = bytes < 1 << 20;
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << static_cast<double>(bytes) / (small ? 1 << 10 : 1 << 20)
-       << (small ? " KiB" : " MiB");
-  return text.str();
-}
 
 /// The first ones and the last, where there are many.
 std::string listed(const Units& units) {
@@ -82,8 +70,8 @@ std::string ShardedModel::State::describe() const {
   if (groups.replicas.size() > 1)
     text << " (" << groups.replicas.size() << " replicas of " << groups.shards.size() << " shards)";
   text << ", " << counted(units.size(), "unit") << " (" << listed(units) << "), " << elements
-       << " parameters; each rank holds " << readable(rest) << " of values and gradients at rest and " << readable(peak)
-       << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
+       << " parameters; each rank holds " << size_text(rest) << " of values and gradients at rest and "
+       << size_text(peak) << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
   if (twice && rooted) text << " (the root's one less)";
   if (settings.kept_over > 0) text << ", in backward over " << settings.kept_over << " neighbours,";
   text << " and " << reduced << " reductions";

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
 namespace muster::parallel {
@@ -24,13 +25,11 @@ constexpr std::array<std::pair<std::string_view, at::ScalarType>, 10> kShardDtyp
 
 std::optional<at::ScalarType> read_dtype(const char* option, const std::string& name) {
   if (name.empty()) return {};
-  std::string known;
-  for (const auto& [word, dtype] : kShardDtypes) {
+  for (const auto& [word, dtype] : kShardDtypes)
     if (word == name) return dtype;
-    known += (known.empty() ? "" : ", ") + std::string(word);
-  }
-  throw ConfigError("MU168", std::string(option) + " '" + name + "' is no dtype of sharded training; known are " +
-                                 known + ", or leave it empty for the dtype the module was built in");
+  throw ConfigError("MU168", std::string(option) + " '" + name + "' is no dtype of sharded training" +
+                                 known_ones(kShardDtypes, [](const auto& entry) { return entry.first; }) +
+                                 "; or leave it empty for the dtype the module was built in");
 }
 
 void require_no_less(const char* option, double value, double least) {

@@ -7,6 +7,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
+#include "parallel/local.h"
 
 namespace muster::parallel {
 namespace {
@@ -247,13 +248,10 @@ void ShardedModel::State::finish_round() {
   finish_backward();
 }
 
-void ShardedModel::State::refuse_bypass() {
+void ShardedModel::State::check_for_bypass() {
   if (!seen_gradient_ || seen_scoped_) return;
   seen_gradient_ = false;
-  throw UsageError("MU151",
-                   "backward reached parameters of a prepared model whose forward ran outside of the handle that "
-                   "prepare() returned, without "
-                   "autocast and synchronisation: call model(x), or model.run(&Net::other, x) for another entry");
+  refuse_bypass();
 }
 
 /// Before a gradient is accumulated: the placeholder must be out of its way.

@@ -42,9 +42,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// A round without a backward.
   void start_round();
   void finish_round();
-  void join_job(std::shared_ptr<JobRounds> job, int64_t place) { reductions_->join_job(std::move(job), place); }
+  void join_job(const std::shared_ptr<JobRounds>& job, int64_t place) { reductions_->join_job(job, place); }
   /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
-  void refuse_bypass();
+  void check_for_bypass();
   /// Discards a backward that did not complete.
   void abandon_backward();
 

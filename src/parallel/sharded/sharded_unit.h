@@ -6,7 +6,7 @@
 
 #include "muster/hook/detail/key_fallback.h"
 #include "muster/optim/detail/flat_source.h"
-#include "muster/parallel/detail/managed_model.h"
+#include "muster/parallel/detail/capabilities.h"
 #include "parallel/sharded/flat_buffers.h"
 #include "parallel/sharded/shard_layout.h"
 #include "parallel/sharded/sharded_settings.h"

@@ -12,6 +12,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "parallel/sharded/unit_marks.h"
 
@@ -55,19 +56,17 @@ bool has_class(const Module& module, const std::string& wanted) {
 }
 
 template <class F>
-std::string listed(const std::vector<ModulePlace>& places, F&& text_of) {
+std::string distinct(const std::vector<ModulePlace>& places, F&& text_of) {
   std::set<std::string> texts;
   for (const auto& place : places) texts.insert(text_of(place));
-  std::string list;
-  for (const auto& text : texts) list += (list.empty() ? "" : ", ") + text;
-  return list.empty() ? "none" : list;
+  return listed(texts);
 }
 
 [[noreturn]] void refuse_name(const Module& root, const std::vector<ModulePlace>& places, const std::string& option,
                               const std::string& name) {
   throw ConfigError("MU148", "no submodule of " + root.name() + " is named '" + name + "', which the option " + option +
                                  " names; there are " +
-                                 listed(places, [](const ModulePlace& place) { return place.name; }));
+                                 distinct(places, [](const ModulePlace& place) { return place.name; }));
 }
 
 /// Calls f(place) for every submodule that one of these names or regular expressions means.
@@ -99,7 +98,7 @@ void each_named(const Module& root, const std::vector<ModulePlace>& places, cons
                                const std::string& name) {
   throw ConfigError("MU148", "no submodule of " + root.name() + " is of class '" + name + "', which the option " +
                                  option + " names; there are " +
-                                 listed(places, [](const ModulePlace& place) { return bare_class(*place.module); }));
+                                 distinct(places, [](const ModulePlace& place) { return bare_class(*place.module); }));
 }
 
 void add_classes(const Module& root, const std::vector<ModulePlace>& places, const ShardedOptions& options,

@@ -53,11 +53,7 @@ class Single::Impl {
     if (before_.empty()) return;
     const auto before = std::exchange(before_, {});
     for (size_t i = 0; i < leaves_.size(); ++i)
-      if (GradientMark(leaves_[i]) != before[i])
-        throw UsageError("MU151",
-                         "backward reached parameters of a prepared model whose forward ran outside of the handle "
-                         "that prepare() returned, without autocast and synchronisation: call model(x), or "
-                         "model.run(&Net::other, x) for another entry");
+      if (GradientMark(leaves_[i]) != before[i]) refuse_bypass();
   }
 
   torch::nn::Module& module_;
@@ -80,6 +76,7 @@ void Single::enter_forward() {}
 void Single::leave_forward() noexcept { impl_->graphs_.note(); }
 void Single::before_backward() { impl_->before_backward(); }
 void Single::after_backward() { impl_->after_backward(); }
+void Single::broadcast_buffers() {}
 void Single::set_gradient_sync(bool on) { impl_->sync_ = on; }
 bool Single::gradient_sync() const { return impl_->sync_; }
 

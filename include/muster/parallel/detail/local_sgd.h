@@ -7,7 +7,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/comm/communicator.h"
-#include "muster/parallel/detail/managed_model.h"
+
+namespace muster::parallel {
+class ManagedModel;
+}
 
 namespace torch::nn {
 class Module;

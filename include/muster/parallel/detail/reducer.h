@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "muster/comm/communicator.h"
+#include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/parallel/options.h"
 
@@ -32,7 +33,7 @@ namespace muster::parallel {
 ///   MU153 backward with create_graph, or autograd::grad with respect to a parameter of the model,
 ///   MU154 a sparse gradient,
 ///   MU155 with static_graph, other parameters got gradients than in the first step.
-class Reducer final : public ManagedModel {
+class Reducer final : public ManagedModel, public GradientRounds, public CommunicationState {
  public:
   /// Broadcasts parameters and buffers from rank 0. Requires: the module outlives this object.
   /// Throws: ConfigError (MU150) if ranks disagree in a name, shape, stride, dtype or requires_grad.
@@ -56,7 +57,7 @@ class Reducer final : public ManagedModel {
   void finish_round() override;
   int64_t rounds() const override;
   bool has_gradients() const override;
-  void join_job(std::shared_ptr<JobRounds> job, int64_t place) override;
+  void join_job(const std::shared_ptr<JobRounds>& job, int64_t place) override;
 
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
@@ -64,7 +65,9 @@ class Reducer final : public ManagedModel {
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
   State save_communication() const override;
   void load_communication(const State& state) override;
-  Joinable* joinable() override;
+  GradientRounds* gradient_rounds() noexcept override { return this; }
+  CommunicationState* communication_state() noexcept override { return this; }
+  Joinable* joinable() noexcept override;
   std::string describe() const override;
 
  private:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "muster/comm/communicator.h"
+#include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/parallel/sharded_options.h"
 
@@ -56,7 +57,7 @@ namespace muster::parallel {
 /// that is not surrounded by before_backward() and after_backward() works as well. Gradients with a graph
 /// (create_graph) and autograd::grad with respect to parameters are refused (MU153), and sparse gradients (MU154).
 /// After a backward that threw, clear the gradients.
-class ShardedModel final : public ManagedModel {
+class ShardedModel final : public ManagedModel, public GradientRounds, public ShardedParameters {
  public:
   /// Takes the values of rank 0 and shards them; buffers take rank 0's values too.
   /// Requires: the module is on its device and outlives this object.
@@ -91,14 +92,15 @@ class ShardedModel final : public ManagedModel {
   void finish_round() override;
   int64_t rounds() const override;
   bool has_gradients() const override;
-  void join_job(std::shared_ptr<JobRounds> job, int64_t place) override;
+  void join_job(const std::shared_ptr<JobRounds>& job, int64_t place) override;
 
   /// Collective.
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override;
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override;
-  bool sharded() const override { return true; }
+  GradientRounds* gradient_rounds() noexcept override { return this; }
+  ShardedParameters* sharded_parameters() noexcept override { return this; }
 
   /// Collective. Gathers unit by unit, so that no more than one unit is gathered beside the result.
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;

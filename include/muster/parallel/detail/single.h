@@ -28,6 +28,7 @@ class Single final : public ManagedModel {
   void before_backward() override;
   /// Throws: UsageError (MU151) if gradients came only from forwards outside of every scope.
   void after_backward() override;
+  void broadcast_buffers() override;
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;
 

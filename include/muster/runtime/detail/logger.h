@@ -4,7 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/base/detail/log.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
 
@@ -25,22 +24,23 @@ class Logger {
 
   template <class... A>
   void debug(std::string_view text, const A&... values) const {
-    line(log::Level::debug, text, values...);
+    line(Level::debug, text, values...);
   }
   template <class... A>
   void info(std::string_view text, const A&... values) const {
-    line(log::Level::info, text, values...);
+    line(Level::info, text, values...);
   }
   template <class... A>
   void warning(std::string_view text, const A&... values) const {
-    line(log::Level::warning, text, values...);
+    line(Level::warning, text, values...);
   }
   template <class... A>
   void error(std::string_view text, const A&... values) const {
-    line(log::Level::error, text, values...);
+    line(Level::error, text, values...);
   }
 
  private:
+  enum class Level { debug, info, warning, error };
   enum class Where { main, every, in_order };
   Logger with(Where where) const {
     Logger other = *this;
@@ -48,11 +48,12 @@ class Logger {
     return other;
   }
   template <class... A>
-  void line(log::Level level, std::string_view text, const A&... values) const {
-    const bool wanted = log::level() <= level && (where_ != Where::main || group_.rank() == 0);
+  void line(Level level, std::string_view text, const A&... values) const {
+    const bool wanted = is_shown(level) && (where_ != Where::main || group_.rank() == 0);
     write(level, wanted, wanted ? formatted(text, values...) : std::string());
   }
-  void write(log::Level level, bool wanted, const std::string& text) const;
+  static bool is_shown(Level level) noexcept;
+  void write(Level level, bool wanted, const std::string& text) const;
 
   std::string name_;
   comm::Communicator group_;

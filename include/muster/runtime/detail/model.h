@@ -9,10 +9,16 @@
 
 #include <torch/nn/module.h>
 
-#include "muster/parallel/detail/managed_model.h"
 #include "muster/precision/detail/policy.h"
 #include "muster/track/detail/trace.h"
 #include "muster/tree/detail/visit.h"
+
+namespace muster::optim {
+class FlatSource;
+}
+namespace muster::parallel {
+class ManagedModel;
+}
 
 namespace muster {
 
@@ -30,16 +36,16 @@ struct PreparedModel {
   std::shared_ptr<Trace> trace;
 };
 
+/// Where an optimizer or an average finds the parameters of the model; borrowed from it.
+optim::FlatSource* flat_source_of(const PreparedModel& model);
+
 /// Scope of one forward of the model: autocast is on, parameters are in place.
 class [[nodiscard]] ForwardScope {
  public:
-  explicit ForwardScope(PreparedModel& model)
-      : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
-    model_.managed->enter_forward();
-  }
+  explicit ForwardScope(PreparedModel& model);
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
-  ~ForwardScope() { model_.managed->leave_forward(); }
+  ~ForwardScope();
 
  private:
   PreparedModel& model_;

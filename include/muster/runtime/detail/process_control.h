@@ -44,49 +44,24 @@ class OnSomeRanks {
   F f_;
 };
 
-/// Calls f. Returns the message of its exception, or an empty string if it returned. Stores the exception in `failed`.
-template <class F>
-std::string outcome_of(F&& f, std::exception_ptr& failed) {
-  try {
-    f();
-    return {};
-  } catch (const std::exception& error) {
-    failed = std::current_exception();
-    return error.what();
-  } catch (...) {
-    failed = std::current_exception();
-    return "an exception that is no std::exception";
-  }
-}
-
-/// Exchanges how each rank's turn went: the message of an exception, or an empty string.
-/// Throws: UsageError (MU176), on ranks that did not fail themselves, with the message of the first rank that did.
-/// Collective.
-void share_outcome(const comm::Communicator& group, const std::string& failure);
+/// Runs `turn`, which is empty on some ranks. Throws: what it threw; UsageError (MU176), on the other ranks, with the
+/// message of the first rank that failed. Collective.
+void run_turn(const comm::Communicator& group, const std::function<void()>& turn);
 
 /// Runs f on the ranks where `first` is true, then on the other ranks; if it throws on the former, all ranks throw.
 /// Collective.
 template <class F>
 auto first_here(const comm::Communicator& group, bool first, F&& f) {
   using R = std::invoke_result_t<F&>;
-  std::exception_ptr failed;
   if (!first) {
-    share_outcome(group, {});
+    run_turn(group, {});
     return f();
   }
-  const auto agree = [&](const std::string& failure) {
-    if (!failed) return share_outcome(group, failure);
-    try {
-      share_outcome(group, failure);
-    } catch (...) {  // another rank's failure, or a lost group: this rank's exception takes precedence
-    }
-    std::rethrow_exception(failed);
-  };
   if constexpr (std::is_void_v<R>) {
-    agree(outcome_of(f, failed));
+    run_turn(group, std::ref(f));
   } else {
     std::optional<R> result;
-    agree(outcome_of([&] { result.emplace(f()); }, failed));
+    run_turn(group, [&] { result.emplace(f()); });
     return R(std::move(*result));
   }
 }

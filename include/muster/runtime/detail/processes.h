@@ -12,10 +12,9 @@
 #include "muster/comm/communicator.h"
 #include "muster/runtime/detail/logger.h"
 #include "muster/runtime/detail/process_control.h"
+#include "muster/runtime/detail/session_access.h"
 
 namespace muster::runtime {
-
-class Session;
 
 /// Selects the rank, or one rank per node, that runs a function.
 struct Turn {
@@ -99,6 +98,9 @@ class Processes {
   /// the same step. A received signal is not cleared. Collective.
   int signal_received();
 
+  /// Returns every decision taken and its reason, one line each.
+  std::string plan() const;
+
   /// Calls f(batch_size) with smaller and smaller sizes until no rank runs out of memory; all ranks try the same sizes.
   /// Returns the size, or a pair of the size and the result of f.
   /// Requires: f itself prepares what it trains. Collective.
@@ -111,8 +113,6 @@ class Processes {
  protected:
   explicit Processes(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 
-  std::shared_ptr<Session> session_;
-
  private:
   static bool is_turn(const Session& session, const Turn& turn);
   static void print_line(const std::string& line);
@@ -122,6 +122,8 @@ class Processes {
     const auto here = [session = session_, turn] { return is_turn(*session, turn); };
     return OnSomeRanks<std::remove_const_t<decltype(here)>, F>(here, std::move(f));
   }
+
+  std::shared_ptr<Session> session_;
 };
 
 }  // namespace muster::runtime

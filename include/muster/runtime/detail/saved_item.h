@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "muster/checkpoint/checkpoint.h"
 #include "muster/data/loader.h"
 #include "muster/runtime/detail/atomic_load.h"
 #include "muster/runtime/detail/model.h"
@@ -16,6 +15,9 @@
 #include "muster/tree/state.h"
 
 namespace muster {
+
+class Checkpoint;
+struct TensorShard;
 
 namespace runtime {
 /// Where a state was read, and how it is loaded.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include <concepts>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -9,11 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "muster/checkpoint/detail/load_report.h"
 #include "muster/checkpoint/options.h"
-#include "muster/checkpoint/weights.h"
-#include "muster/runtime/detail/gathering.h"
+#include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/prepare.h"
 #include "muster/runtime/detail/saved_item.h"
+#include "muster/runtime/detail/session_access.h"
 #include "muster/runtime/options.h"
 #include "muster/tree/state.h"
 
@@ -42,7 +43,7 @@ namespace runtime {
 /// Collective: every function unless it says otherwise, with the same arguments on every rank.
 /// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216 for files; MU131, MU208, MU209, MU240 for what does not
 /// fit. If loading fails, everything in memory is as it was before.
-class Saving : public Gathering {
+class Saving {
  public:
   /// Writes all that training depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
   /// unfinished accumulation window, registered objects. A program that loads it continues as if it had not been
@@ -110,16 +111,37 @@ class Saving : public Gathering {
     return load_weights(module_pointer(std::forward<M>(module)), path, options);
   }
 
- protected:
-  using Gathering::Gathering;
+  /// Writes the model's weights as safetensors into `folder`: one file, or several and an index. Collective.
+  template <class M>
+  void save_model(const Model<M>& model, const std::filesystem::path& folder,
+                  const SaveWeightsOptions& options = {}) const {
+    write_model(*model.prepared(), folder, options);
+  }
+  /// Runs `f` while the module has its full parameters, to be read or changed, on all ranks or the first.
+  /// If nothing is sharded, it just calls `f`. Collective: if parameters are sharded, outside of forward and backward.
+  /// Throws: what `f` throws; as ShardedModel::summon_full_params().
+  template <class M, std::invocable<> F>
+  void summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options = {}) const {
+    with_full_params(*model.prepared(), std::forward<F>(f), options);
+  }
+  template <class M>
+  std::shared_ptr<M> unwrap_model(const Model<M>& model) const {
+    return model.ptr();
+  }
 
-  /// Returns how many epochs a loaded checkpoint has completed, at most `count`; they are not counted again.
-  int64_t first_epoch(int64_t count);
+ protected:
+  explicit Saving(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 
  private:
   void keep_object(SavedItem object);
   LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
                           const LoadStateDictOptions& options) const;
+  static void with_full_params(const PreparedModel& model, const std::function<void()>& f,
+                               const FullParamsOptions& options);
+  void write_model(const PreparedModel& model, const std::filesystem::path& folder,
+                   const SaveWeightsOptions& options) const;
+
+  std::shared_ptr<Session> session_;
 };
 
 }  // namespace runtime

@@ -11,10 +11,13 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include "muster/comm/communicator.h"
-#include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/tree/detail/visit.h"
+
+namespace muster::parallel {
+class ManagedModel;
+}
 
 namespace muster::runtime {
 

@@ -27,7 +27,6 @@ class DeviceMesh {
   DeviceMesh(comm::Communicator group, std::vector<MeshDim> dims);
 
   const std::vector<MeshDim>& dims() const noexcept { return dims_; }
-  int ndim() const noexcept { return static_cast<int>(dims_.size()); }
   /// Ranks in the mesh.
   int size() const noexcept;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -12,10 +13,12 @@ template <class T>
 concept aggregate = std::is_aggregate_v<std::remove_cvref_t<T>> && std::is_class_v<std::remove_cvref_t<T>>;
 
 namespace detail {
-/// Converts to any type, so that a braced list of n of them initialises any struct of at least n fields.
+/// Converts to any type, so that a braced list of n of them initialises any struct of at least n fields. Never called.
 struct Anything {
   template <class T>
-  operator T() const;
+  operator T() const {
+    std::abort();  // clang wants a body for types of unnamed namespaces
+  }
 };
 
 template <class T, std::size_t... I>

@@ -1,4 +1,4 @@
-#include "data/rank_agreement.h"
+#include "data/shared_random.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@
 namespace muster::data {
 namespace {
 
-TEST(RankAgreement, RankZerosSeedCounts) {
+TEST(SharedRandom, RankZerosSeedCounts) {
   testing::Batches order[2];
   muster::testing::run_threads(2, 0, [&](comm::Communicator group) {
     const auto data = testing::numbers(32);
@@ -30,7 +30,7 @@ TEST(RankAgreement, RankZerosSeedCounts) {
   EXPECT_EQ(all, testing::numbers(32));
 }
 
-TEST(RankAgreement, DifferentLoadersAreAnErrorOnEveryRank) {
+TEST(SharedRandom, DifferentLoadersAreAnErrorOnEveryRank) {
   muster::testing::run_threads(3, 0, [](comm::Communicator group) {
     const int64_t batch_size = group.rank() == 2 ? 5 : 4;
     const auto said = muster::testing::thrown([&] {
@@ -43,7 +43,7 @@ TEST(RankAgreement, DifferentLoadersAreAnErrorOnEveryRank) {
   });
 }
 
-TEST(RankAgreement, GeneratorsOnRequest) {
+TEST(SharedRandom, GeneratorsOnRequest) {
   for (const bool cpu : {false, true})
     muster::testing::expect_processes(
         2,

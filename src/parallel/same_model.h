@@ -14,6 +14,6 @@ std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parame
 
 /// Throws: ConfigError (MU150) on every rank, naming the first line that differs and both sides.
 /// Collective: one exchange of bytes.
-void require_equal_lines(const comm::Communicator& group, const std::vector<std::string>& lines);
+void require_same_model(const comm::Communicator& group, const std::vector<std::string>& lines);
 
 }  // namespace muster::parallel

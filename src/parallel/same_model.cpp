@@ -1,9 +1,9 @@
-#include "parallel/agreement.h"
+#include "parallel/same_model.h"
 
-#include <algorithm>
 #include <sstream>
 
 #include "muster/base/error.h"
+#include "muster/comm/detail/agreement.h"
 
 namespace muster::parallel {
 namespace {
@@ -36,17 +36,17 @@ std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parame
   return lines;
 }
 
-void require_equal_lines(const comm::Communicator& group, const std::vector<std::string>& lines) {
+void require_same_model(const comm::Communicator& group, const std::vector<std::string>& lines) {
   std::string text;
   for (const auto& line : lines) text += line + '\n';
-  const auto all = group.as_library("comparing what the ranks have built").all_gather_bytes(text);
-  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
-  if (other == all.end()) return;
-  const auto first = split(all.front()), second = split(*other);
+  const auto found =
+      comm::first_difference(group.as_library("comparing what the ranks have built").all_gather_bytes(text));
+  if (!found) return;
+  const auto first = split(found->first), second = split(found->other);
   size_t at = 0;
   while (at < first.size() && at < second.size() && first[at] == second[at]) ++at;
   throw ConfigError("MU150", "ranks have built different models: rank 0 has " + line_or_none(first, at) + ", rank " +
-                                 std::to_string(other - all.begin()) + " has " + line_or_none(second, at) +
+                                 std::to_string(found->rank) + " has " + line_or_none(second, at) +
                                  "; build the same model on every rank, whatever its rank");
 }
 

@@ -1,0 +1,167 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ranges>
+#include <utility>
+#include <vector>
+
+#include "muster/data/loader.h"
+#include "muster/optim/detail/options.h"
+#include "muster/parallel/detail/local_sgd.h"
+#include "muster/parallel/detail/sync_batch_norm.h"
+#include "muster/runtime/callback.h"
+#include "muster/runtime/detail/accumulation.h"
+#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/optimizer.h"
+#include "muster/runtime/detail/prepare.h"
+#include "muster/runtime/detail/profile.h"
+#include "muster/runtime/detail/session_access.h"
+#include "muster/runtime/options.h"
+
+namespace muster::runtime {
+
+/// Prepares objects and trains with them: backward, accumulation, clipping, loops over data.
+class Training {
+ public:
+  /// Takes modules, optimizers, schedulers (Muster's or LibTorch's) and muster::DataLoaders, in any order and number,
+  /// and returns their handles in the same order; a single handle comes back bare. Temporaries are owned, named objects
+  /// borrowed.
+  /// Collective: with the same arguments on every rank.
+  template <class... T>
+  auto prepare(T&&... objects) {
+    static_assert(sizeof...(T) > 0, "prepare takes at least one object");
+    return runtime::prepare(*session_, std::forward<T>(objects)...);
+  }
+
+  /// Runs backward of the loss, scaled for the precision and weighted for accumulation. The strategy communicates the
+  /// gradients. Collective: unless inside no_sync().
+  void backward(const at::Tensor& loss, BackwardOptions options = {});
+
+  /// Opens one micro-batch of the loader in use; call it before the forward. At the end of a window of
+  /// gradient_accumulation_steps() micro-batches, or of the loader, gradients are communicated and optimizers step.
+  template <class... M>
+  [[nodiscard]] AccumulationScope accumulate(const Model<M>&... models) {
+    return AccumulationScope(next_micro_batch(), {models.prepared()->managed...});
+  }
+  /// True if the current micro-batch ends its window, and before the first micro-batch.
+  bool sync_gradients() const;
+  int gradient_accumulation_steps() const;
+  /// Throws: ConfigError (MU181) for less than one.
+  void set_gradient_accumulation_steps(int steps);
+  /// Gradients of these models stay local until the scope is destroyed; the next backward communicates their sum.
+  template <class... M>
+  [[nodiscard]] runtime::NoSyncScope no_sync(const Model<M>&... models) {
+    return runtime::NoSyncScope({models.prepared()->managed...}, true);
+  }
+  /// As no_sync(); does nothing if `enabled` is false.
+  template <class M>
+  [[nodiscard]] runtime::NoSyncScope no_backward_sync(const Model<M>& model, bool enabled = true) {
+    return runtime::NoSyncScope({model.prepared()->managed}, enabled);
+  }
+  /// Autocast for the runtime's precision, for code outside a forward, such as the loss; or autocast off, inside one.
+  [[nodiscard]] precision::AutocastScope autocast(AutocastOptions options = {}) const;
+  /// Under "16-mixed", divides gradients by the scale of their loss; once, however often it is called. Clipping does it
+  /// itself.
+  /// Collective: as clipping, if there is one optimizer. If there are several, a rank whose loss did not use a model
+  /// sees the other ranks' gradients only from step() on.
+  void unscale_gradients();
+  /// As above, for one optimizer. Collective: as clipping.
+  void unscale_gradients(const Optimizer& optimizer);
+  /// True if the last step() of any prepared optimizer was skipped because gradients were not finite.
+  bool optimizer_step_was_skipped() const;
+
+  /// Scales the model's gradients so that their norm is at most max_norm; returns the norm before scaling. Before the
+  /// last micro-batch of an accumulation window, clipping does nothing and returns 0.
+  /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
+  template <class M>
+  double clip_grad_norm_(const Model<M>& model, double max_norm, ClipOptions options = {}) {
+    return clip_grad_norm_(model.parameters(), max_norm, options);
+  }
+  double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options = {});
+  /// As above, for each parameter group separately, with one max_norm or one for each.
+  std::vector<double> clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
+                                      ClipOptions options = {});
+  /// Clamps every gradient element to [-clip_value, clip_value].
+  template <class M>
+  void clip_grad_value_(const Model<M>& model, double clip_value) {
+    clip_grad_value_(model.parameters(), clip_value);
+  }
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  /// Clips the gradients of the optimizer's parameters, by norm (returned) or by value (returns 0).
+  double clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
+
+  /// Runs `f`, a loop over batches whose number may differ between ranks, as without even_batches. A rank whose `f` has
+  /// returned takes part in the communication of the others, with zeros for gradients, until all have returned. All
+  /// ranks then continue from the last step: parameters, buffers, optimizer states, loss scales and schedulers
+  /// (LibTorch's ReduceLROnPlateauScheduler keeps its counts). In `f`, call no other collective; for values, use
+  /// collector(). `models`: those that `f` trains; if none is given, all prepared ones.
+  /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks run different steps or one of them throws.
+  /// Collective.
+  template <class... M>
+  void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
+                          const Model<M>&... models) {
+    run_joined({models.prepared()->managed...}, f, options);
+  }
+  /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or as fast as a
+  /// stream skips.
+  /// Throws: UsageError (MU108) for a batch beyond its end.
+  template <class Batch>
+  static DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {
+    return muster::skip_first_batches(std::move(loader), batches);
+  }
+  /// While the returned object lives, ranks average parameters every few steps instead of gradients in every step.
+  template <class M>
+  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, LocalSgdOptions options = {}) const {
+    return LocalSGD(group_of(*session_), model, options);
+  }
+  /// Makes every BatchNorm in the model compute its statistics over all ranks in training; returns how many there are.
+  /// Collective.
+  template <class M>
+  int64_t convert_sync_batchnorm(const Model<M>& model) const {
+    return muster::convert_sync_batchnorm(*model, group_of(*session_));
+  }
+  /// Returns 0, 1, ... count - 1; after load_state(), without the epochs that the checkpoint has completed.
+  auto epochs(int64_t count) { return std::views::iota(first_epoch(count), count); }
+  /// Seeds all generators, with the same seed on every rank or with the rank added to it. Loaders prepared later
+  /// shuffle by it.
+  void set_seed(uint64_t seed, bool per_rank = false);
+
+  /// Empties these handles, so that the memory of their objects is freed once nothing else holds them. Begins a new
+  /// accumulation window, and releases cached memory of accelerators.
+  template <class... T>
+  void free_memory(T&... handles) {
+    ([](auto& handle) { [[maybe_unused]] const auto gone = std::move(handle); }(handles), ...);
+    forget_freed();
+  }
+  /// Calls a function of every callback that has it: call(&Mine::on_epoch_end, epoch).
+  template <class C, class... P, class... A>
+  void call(void (C::*member)(P...), A&&... arguments) const {
+    runtime::call_each(callbacks(), member, std::forward<A>(arguments)...);
+  }
+  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Collective.
+  template <class F>
+  void profile(F&& f, const ProfileOptions& options = {}) const {
+    runtime::Profile recording(trace(), group_of(*session_), options);
+    std::forward<F>(f)();
+    recording.write();
+  }
+
+ protected:
+  explicit Training(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+
+ private:
+  /// Returns how many epochs a loaded checkpoint has completed, at most `count`; they are not counted again.
+  int64_t first_epoch(int64_t count);
+  std::shared_ptr<runtime::Accumulation> next_micro_batch();
+  void forget_freed();
+  void run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
+                  const UnevenInputsOptions& options);
+  const std::shared_ptr<Trace>& trace() const;
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const;
+
+  std::shared_ptr<Session> session_;
+};
+
+}  // namespace muster::runtime

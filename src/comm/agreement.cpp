@@ -1,0 +1,122 @@
+#include "muster/comm/detail/agreement.h"
+
+#include <algorithm>
+#include <exception>
+
+#include <ATen/ops/tensor.h>
+
+#include "muster/base/error.h"
+#include "muster/comm/detail/blame.h"
+
+namespace muster::comm {
+namespace {
+
+// The first character of a message between ranks.
+constexpr char kReturned = '+', kThrew = '!';
+
+struct Outcome {
+  std::exception_ptr error;
+  std::string message;
+};
+
+Outcome outcome_of(const std::function<std::string()>& f) {
+  const auto threw = [](const std::string& id, const std::string& message) {
+    return Outcome{std::current_exception(), kThrew + id + ':' + message};
+  };
+  try {
+    return {nullptr, kReturned + f()};
+  } catch (const Error& error) {
+    return threw(error.id(), std::string(error.what()).substr(error.id().size() + 2));
+  } catch (const std::exception& error) {
+    return threw({}, error.what()[0] ? error.what() : "an exception without words");
+  } catch (...) {
+    return threw({}, "an exception that is no std::exception");
+  }
+}
+
+/// What f returned on that rank.
+std::string result_in(const std::string& message, std::size_t rank, const Communicator& group, const Raise& raise) {
+  if (!message.starts_with(kThrew)) return message.substr(std::min<std::size_t>(1, message.size()));
+  const auto colon = message.find(':');
+  const Failure failure{message.substr(1, colon - 1), message.substr(colon + 1), static_cast<int>(rank)};
+  blame(group, failure.rank, failure.text());
+  raise(failure);
+  raise_failure(failure);
+}
+
+/// A failure of this rank counts more than the loss of the group, which often follows from it.
+template <class Exchange>
+auto exchanged(const Outcome& own, Exchange&& exchange) {
+  decltype(exchange()) all;
+  try {
+    all = exchange();
+  } catch (...) {
+    if (!own.error) throw;
+  }
+  if (own.error) std::rethrow_exception(own.error);
+  return all;
+}
+
+}  // namespace
+
+void raise_failure(const Failure& failure) {
+  const auto rank = std::to_string(failure.rank);
+  if (failure.id.starts_with("MU2"))
+    throw CheckpointError(failure.id, failure.message + " (found by rank " + rank + ")");
+  throw UsageError("MU176", "rank " + rank + " failed in what all ranks do together: " + failure.text());
+}
+
+std::vector<std::string> run_together(const Communicator& group, const std::string& label,
+                                      const std::function<std::string()>& f, const Raise& raise) {
+  const auto own = outcome_of(f);
+  auto all = exchanged(own, [&] { return group.as_library(label).all_gather_bytes(own.message); });
+  for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = result_in(all[rank], rank, group, raise);
+  return all;
+}
+
+std::string run_on_rank_0(const Communicator& group, const std::string& label, const std::function<std::string()>& f,
+                          const Raise& raise) {
+  const auto own = group.rank() == 0 ? outcome_of(f) : Outcome{};
+  return result_in(exchanged(own, [&] { return group.as_library(label).broadcast_bytes(own.message); }), 0, group,
+                   raise);
+}
+
+std::optional<Difference> first_difference(const std::vector<std::string>& texts) {
+  const auto other =
+      std::find_if(texts.begin(), texts.end(), [&](const std::string& one) { return one != texts.front(); });
+  if (other == texts.end()) return std::nullopt;
+  return Difference{texts.front(), *other, static_cast<std::size_t>(other - texts.begin())};
+}
+
+std::size_t Agreement::ask(double mine, ReduceOp op) {
+  mine_.push_back(mine);
+  ops_.push_back(op);
+  return mine_.size() - 1;
+}
+
+void Agreement::run() {
+  answers_ = mine_;
+  if (group_.size() == 1) return;
+  const auto all = group_.all_gather(at::tensor(mine_, at::kDouble));
+  const auto count = mine_.size();
+  const auto* values = all.const_data_ptr<double>();
+  for (std::size_t i = 0; i < count; ++i) {
+    double result = values[i];
+    for (int rank = 1; rank < group_.size(); ++rank) {
+      const double other = values[static_cast<std::size_t>(rank) * count + i];
+      if (ops_[i] == ReduceOp::max) result = std::max(result, other);
+      else if (ops_[i] == ReduceOp::min) result = std::min(result, other);
+      else result += other;
+    }
+    answers_[i] = result;
+  }
+}
+
+bool any_rank(const Communicator& group, std::string label, bool mine) {
+  Agreement agreement(group, std::move(label));
+  agreement.ask(mine, ReduceOp::max);
+  agreement.run();
+  return agreement.answer(0) > 0;
+}
+
+}  // namespace muster::comm

@@ -1,0 +1,81 @@
+#include "muster/runtime/detail/training.h"
+
+#include <algorithm>
+
+#include "muster/base/error.h"
+#include "muster/optim/clip.h"
+#include "session.h"
+
+namespace muster::runtime {
+
+void Training::backward(const at::Tensor& loss, BackwardOptions options) {
+  session_->stepping().backward(loss, options.retain_graph);
+}
+
+std::shared_ptr<Accumulation> Training::next_micro_batch() { return session_->next_micro_batch(); }
+bool Training::sync_gradients() const { return session_->accumulation()->sync(); }
+int Training::gradient_accumulation_steps() const { return session_->accumulation()->num_steps(); }
+void Training::set_gradient_accumulation_steps(int steps) { session_->accumulation()->set_num_steps(steps); }
+
+precision::AutocastScope Training::autocast(AutocastOptions options) const {
+  return precision::AutocastScope(session_->precision(), session_->device().type(), options);
+}
+
+void Training::unscale_gradients() { session_->stepping().unscale_gradients(nullptr); }
+void Training::unscale_gradients(const Optimizer& optimizer) {
+  optimizer.prepared()->join_other_ranks();
+  optimizer.prepared()->unscale();
+}
+bool Training::optimizer_step_was_skipped() const {
+  return session_->launched() && session_->stepping().optimizer_step_was_skipped();
+}
+
+double Training::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
+  return session_->stepping().clip_grad_norm(parameters, max_norm, options);
+}
+
+std::vector<double> Training::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
+                                              ClipOptions options) {
+  const auto& groups = optimizer.inner().param_groups();
+  const auto bounds = optim::clip_bounds(max_norm, groups.size());
+  std::vector<double> norms;
+  for (size_t g = 0; g < groups.size(); ++g) norms.push_back(clip_grad_norm_(groups[g].params(), bounds[g], options));
+  return norms;
+}
+
+void Training::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  session_->stepping().clip_grad_value(parameters, clip_value);
+}
+
+double Training::clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options) {
+  if (options.clip_val.has_value() == options.max_norm.has_value())
+    throw ConfigError("MU179", "clip_gradients wants exactly one of clip_val and max_norm");
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.inner().param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  if (options.max_norm)
+    return clip_grad_norm_(parameters, *options.max_norm,
+                           {.error_if_nonfinite = options.error_if_nonfinite, .norm_type = options.norm_type});
+  clip_grad_value_(parameters, *options.clip_val);
+  return 0;
+}
+
+void Training::set_seed(uint64_t seed, bool per_rank) { session_->set_seed(seed, per_rank); }
+const std::shared_ptr<Trace>& Training::trace() const { return session_->trace(); }
+
+void Training::run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
+                          const UnevenInputsOptions& options) {
+  session_->join_uneven_inputs(std::move(models), f, options);
+}
+
+void Training::forget_freed() { session_->forget_freed(); }
+const std::vector<std::shared_ptr<Callback>>& Training::callbacks() const { return session_->callbacks(); }
+
+int64_t Training::first_epoch(int64_t count) {
+  auto& left = session_->saves().epochs_done;
+  const auto first = std::min(left, std::max<int64_t>(count, 0));
+  left -= first;
+  return first;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,55 @@
+#include "muster/parallel/detail/capabilities.h"
+
+#include <gtest/gtest.h>
+
+#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/sharded_model.h"
+#include "muster/parallel/detail/single.h"
+#include "muster/testing/world.h"
+#include "parallel/reducer_models.h"
+
+namespace muster::parallel {
+namespace {
+
+using namespace muster::parallel::testing;
+
+TEST(Capabilities, AModelInAWorldOfOneHasNone) {
+  Mlp net;
+  Single single(net);
+  EXPECT_EQ(single.gradient_rounds(), nullptr);
+  EXPECT_EQ(single.sharded_parameters(), nullptr);
+  EXPECT_EQ(single.communication_state(), nullptr);
+  EXPECT_EQ(single.joinable(), nullptr);
+  EXPECT_TRUE(shards_of(single).empty());
+  EXPECT_EQ(stored_dtype(single, net.first->weight), net.first->weight.scalar_type());
+}
+
+TEST(Capabilities, AReplicaAveragesGradientsAndHoldsWholeParameters) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
+    const auto net = make_net(Kind::mlp, at::kDouble, 3);
+    Reducer reducer(*net, group);
+    ManagedModel& model = reducer;
+    EXPECT_EQ(model.gradient_rounds(), &reducer);
+    EXPECT_EQ(model.communication_state(), &reducer);
+    EXPECT_NE(model.joinable(), nullptr);
+    EXPECT_FALSE(model.sharded());
+    EXPECT_TRUE(shards_of(model).empty());
+  });
+}
+
+TEST(Capabilities, AShardedModelShowsItsShards) {
+  muster::testing::run_threads(2, 0, [](comm::Communicator group) {
+    const auto net = make_net(Kind::mlp, at::kFloat, 3);
+    ShardedModel sharded(*net, group, {.param_dtype = "bf16"});
+    ManagedModel& model = sharded;
+    EXPECT_EQ(model.gradient_rounds(), &sharded);
+    EXPECT_EQ(model.sharded_parameters(), &sharded);
+    EXPECT_EQ(model.communication_state(), nullptr);
+    EXPECT_EQ(model.joinable(), nullptr);
+    EXPECT_EQ(shards_of(model).size(), net->parameters().size());
+    for (const auto& parameter : net->parameters()) EXPECT_EQ(stored_dtype(model, parameter), at::kFloat);
+  });
+}
+
+}  // namespace
+}  // namespace muster::parallel

@@ -1,0 +1,61 @@
+#include "runtime/window_state.h"
+
+#include <optional>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+namespace muster::runtime {
+namespace {
+
+constexpr WindowState kWindowStates[] = {WindowState::closed, WindowState::open, WindowState::middle,
+                                         WindowState::last,   WindowState::rest, WindowState::rest_open};
+
+TEST(WindowState, AMicroBatchBeginsOnlyWhenTheOneBeforeIsCounted) {
+  using enum WindowState;
+  using enum WindowEvent;
+  for (const auto state : kWindowStates)
+    for (const auto& [event, next] :
+         {std::pair(begin_middle, middle), std::pair(begin_last, last), std::pair(begin_rest, rest)})
+      EXPECT_EQ(transition(state, event), all_counted(state) ? std::optional(next) : std::nullopt);
+}
+
+TEST(WindowState, CountingKeepsThePlaceInTheWindow) {
+  using enum WindowState;
+  using enum WindowEvent;
+  for (const auto state : kWindowStates) {
+    const auto next = transition(state, count);
+    ASSERT_TRUE(next);
+    EXPECT_TRUE(all_counted(*next));
+    EXPECT_EQ(ends_window(*next), ends_window(state));
+    EXPECT_EQ(ends_here_only(*next), ends_here_only(state));
+    EXPECT_EQ(transition(*next, count), next);  // counting twice changes nothing
+  }
+}
+
+TEST(WindowState, EveryStateCanBeGivenUpOrReplaced) {
+  using enum WindowState;
+  using enum WindowEvent;
+  for (const auto state : kWindowStates) {
+    EXPECT_EQ(transition(state, reset), closed);
+    EXPECT_EQ(transition(state, resume), open);
+  }
+}
+
+TEST(WindowState, AWindowEndsOnceItsLastMicroBatchIsCounted) {
+  using enum WindowState;
+  using enum WindowEvent;
+  auto state = closed;
+  for (const auto event : {begin_middle, count, begin_middle, count}) {
+    state = transition(state, event).value();
+    EXPECT_FALSE(ends_window(state));
+  }
+  for (const auto event : {begin_last, count}) {
+    state = transition(state, event).value();
+    EXPECT_TRUE(ends_window(state));
+  }
+  EXPECT_EQ(state, closed);
+}
+
+}  // namespace
+}  // namespace muster::runtime
