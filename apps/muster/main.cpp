@@ -17,7 +17,7 @@ constexpr Command kCommands[] = {
     {"explain", "print cause and remedy of an error, such as MU031", explain},
     {"env", "print versions, devices, threads and what is missing", print_env},
     {"test", "try everything once on this machine", self_test},
-    {"options", "print all options of `muster run` as a Markdown table", print_options},
+    {"options", "print all options of `muster run` (or of a program: options) as a Markdown table", print_options},
 };
 
 std::string command_list() {

@@ -1,12 +1,20 @@
 #include <cstdio>
 
 #include "commands.h"
+#include "muster/base/detail/options_markdown.h"
+#include "muster/base/error.h"
 #include "muster/launcher/detail/option_tables.h"
+#include "muster/runtime/detail/launch_check.h"
 
 namespace muster::cli {
 
-int print_options(const Arguments&) {
-  return std::printf("%s", options::to_markdown(run_option_table().descriptions()).c_str()) < 0;
+int print_options(const Arguments& arguments) {
+  const std::string page = arguments.empty() ? "run" : arguments.front();
+  if (page != "run" && page != "options")
+    throw UsageError("MU006", "muster options prints no table '" + page +
+                                  "'; known: run (the launcher's), options (those of a program)");
+  const auto table = page == "run" ? run_option_table().descriptions() : runtime::program_options();
+  return std::printf("%s", options::to_markdown(table).c_str()) < 0;
 }
 
 }  // namespace muster::cli

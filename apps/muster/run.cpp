@@ -1,6 +1,7 @@
 #include "muster/launcher/detail/run.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <deque>
 
 #include <CLI/App.hpp>
@@ -8,13 +9,17 @@
 #include <CLI/Formatter.hpp>
 
 #include "commands.h"
+#include "foreign_flags.h"
+#include "muster/base/detail/known_names.h"
+#include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
 #include "muster/launcher/detail/option_tables.h"
-#include "muster/precision/options.h"
-#include "muster/strategy/detail/launch_check.h"
+#include "muster/runtime/detail/launch_check.h"
 
 namespace muster::cli {
 namespace {
+
+using options::Description;
 
 constexpr const char* kConfigVariable = "MUSTER_CONFIG";
 
@@ -25,54 +30,156 @@ struct Flags {
   std::map<std::string, const CLI::Option*> given;
 };
 
-std::string spellings(const options::Description& option, const std::string& before) {
-  std::string dashes = "--" + before + option.flag().substr(2);
-  std::string underscores = "--" + before + option.name;
-  return dashes == underscores ? dashes : dashes + "," + underscores;
+bool has_name(const Description& option, const std::string& name) {
+  return option.name == name || std::find(option.aliases.begin(), option.aliases.end(), name) != option.aliases.end();
 }
 
-std::string help_of(const options::Description& option) {
+/// The options of the program, apart from those of which the launcher has its own.
+std::vector<Description> options_of_program() {
+  const auto ours = run_option_table().descriptions();
+  std::vector<Description> all;
+  for (const auto& option : runtime::program_options())
+    if (!option.code_only &&
+        std::none_of(ours.begin(), ours.end(), [&](const auto& own) { return has_name(own, option.name); }))
+      all.push_back(option);
+  return all;
+}
+
+std::vector<Description> all_options() {
+  auto all = run_option_table().descriptions();
+  for (auto& option : options_of_program()) all.push_back(std::move(option));
+  return all;
+}
+
+void add_spelling(std::string& spellings, std::string word, char from, char to) {
+  std::replace(word.begin(), word.end(), from, to);
+  if (("," + spellings + ",").find(",--" + word + ",") == std::string::npos)
+    spellings += (spellings.empty() ? "--" : ",--") + word;
+}
+
+/// With hyphens and with underscores.
+std::string spellings(const Description& option) {
+  std::string result;
+  const auto name = option.flag().substr(2);
+  add_spelling(result, name, '_', '-');
+  add_spelling(result, name, '-', '_');
+  for (const auto& alias : option.aliases)
+    // "ddp.rank" would be no flag that anybody types.
+    if (alias.find('.') == std::string::npos) {
+      add_spelling(result, alias, '_', '-');
+      add_spelling(result, alias, '-', '_');
+    }
+  return result;
+}
+
+/// Of a switch: --no-name.
+std::string negations(const Description& option) {
+  std::string words;
+  auto name = "no-" + option.flag().substr(2);
+  add_spelling(words, name, '_', '-');
+  add_spelling(words, name, '-', '_');
+  for (size_t at = 0; (at = words.find("--", at)) != std::string::npos; at += 3) words.insert(at, "!");
+  return "," + words;
+}
+
+std::string help_of(const Description& option) {
   std::string result = option.help;
   if (!option.unit.empty()) result += " (" + option.unit + ")";
   if (!option.default_text.empty()) result += " [" + option.default_text + "]";
   return result + (option.variable.empty() ? "" : " {" + option.variable + "}");
 }
 
-void add_flags(CLI::App& app, const std::vector<options::Description>& table, Flags& flags) {
+void add_flags(CLI::App& app, const std::string& group, const std::vector<Description>& table, Flags& flags) {
   for (const auto& option : table) {
     auto& text = flags.texts.emplace_back();
-    if (option.is_switch)
-      flags.given[option.name] =
-          app.add_flag(spellings(option, "") + ",!" + "--no-" + option.flag().substr(2), text, help_of(option));
-    else flags.given[option.name] = app.add_option(spellings(option, ""), text, help_of(option));
+    auto* added = option.is_switch ? app.add_flag(spellings(option) + negations(option), text, help_of(option))
+                                   : app.add_option(spellings(option), text, help_of(option));
+    added->group(group);
+    flags.given[option.name] = added;
   }
-  app.add_option("--config", flags.config, "YAML file with a section `run` of these options {MUSTER_CONFIG}");
+}
+
+void add_all_flags(CLI::App& app, Flags& flags) {
+  add_flags(app, "Options of the launcher", run_option_table().descriptions(), flags);
+  app.add_option("--config", flags.config, "YAML file with a section `run` of these options {MUSTER_CONFIG}")
+      ->group("Options of the launcher");
+  add_flags(app, "Options of the program", options_of_program(), flags);
+}
+
+[[noreturn]] void refuse_flag(const std::string& flag) {
+  const auto here = spelling_of(flag);
+  std::vector<std::string> known{"--config"};
+  for (const auto& option : all_options()) known.push_back(option.flag());
+  const auto nearest = nearest_name(flag.substr(0, flag.find('=')), known);
+  throw UsageError("MU006", "muster run knows no flag '" + flag + "'" +
+                                (!here.empty()      ? "; here it is " + here
+                                 : !nearest.empty() ? "; nearest is '" + nearest + "'"
+                                                    : "") +
+                                "; flags of the program stand after its name (see muster run --help)");
+}
+
+void parse_flags(CLI::App& app, const Arguments& arguments) {
+  try {
+    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    if (dynamic_cast<const CLI::CallForHelp*>(&error)) throw;
+    throw UsageError("MU006", std::string(error.what()) + " (see muster run --help)");
+  }
 }
 
 /// The program and its arguments: everything from the first word that is no flag.
-Arguments program_of(const CLI::App& app) {
+Arguments program_of(CLI::App& app, const Arguments& arguments) {
   auto rest = app.remaining(true);
-  if (!rest.empty() && rest.front() == "--") rest.erase(rest.begin());
-  else if (!rest.empty() && rest.front().starts_with("-"))
-    throw UsageError("MU006", "muster run knows no flag '" + rest.front() +
-                                  "'; flags of the program stand after its name (see muster run --help)");
-  return rest;
+  if (rest.empty()) return rest;
+  if (rest.front() == "--") return {rest.begin() + 1, rest.end()};
+  if (rest.front().starts_with("-")) refuse_flag(rest.front());
+  const auto split = split_command(rest, rest.size() == arguments.size(), all_options());
+  if (!split.ours.empty()) {
+    app.clear();
+    parse_flags(app, split.ours);
+  }
+  if (!split.look_ours.empty()) {
+    std::string words;
+    for (const auto& word : split.look_ours) words += (words.empty() ? "" : " ") + word;
+    std::fprintf(stderr, "muster: after the program, so passed on to it: %s (flags of muster run stand before it)\n",
+                 words.c_str());
+  }
+  return split.program;
 }
 
-RunOptions read_options(const Flags& flags) {
+/// The options of a line in the file count less than its single keys.
+void expand_line(options::Texts& texts) {
+  if (const auto line = texts.find("options"); line != texts.end())
+    texts.merge(options::read_line(line->second.text, line->second.place));
+}
+
+options::Sources read_sources(const Flags& flags) {
   options::Sources sources;
   sources.variables = Environment::of_process();
-  auto config = flags.config.empty() ? sources.variables.find(kConfigVariable).value_or("") : flags.config;
+  const auto config = flags.config.empty() ? sources.variables.find(kConfigVariable).value_or("") : flags.config;
   if (!config.empty()) sources.file = options::File::load(config);
   for (const auto& [name, option] : flags.given)
     if (option->count() > 0) sources.flags[name] = option->results().back();
-  return options::read(run_option_table(), sources).values;
+  if (const auto given = sources.flags.find("options"); given != sources.flags.end())
+    sources.line = options::read_line(given->second, "flag --options");
+  sources.line.merge(options::read_line(sources.variables.find(options::kLineVariable).value_or("")));
+  sources.file = sources.file.changed(run_option_table().section, expand_line);
+  return sources;
 }
 
-/// What every rank would refuse is refused before any starts.
-void check_launch_options(const RunOptions& options) {
-  if (!options.precision.empty()) Precision::parse(options.precision);
-  strategy::check_launch_options(options.strategy, options.fsdp);
+/// The launcher's options, with what the ranks get in one line. What every rank would refuse is refused before any
+/// starts.
+RunOptions read_options(const Flags& flags) {
+  const auto& table = run_option_table();
+  auto texts = runtime::find_requests(read_sources(flags), table.section, table.descriptions());
+  auto options = options::read_texts(table, texts).values;
+  for (const auto& option : table.descriptions())
+    if (option.name != "accelerator") texts.erase(option.name);
+  runtime::check_requests(texts);
+  options.options = options::write_line(texts);
+  // The ranks would not know the launcher's own options in the line that they inherit.
+  if (texts.empty()) options.options = "{}";
+  return options;
 }
 
 }  // namespace
@@ -80,26 +187,22 @@ void check_launch_options(const RunOptions& options) {
 int run(const Arguments& arguments) {
   CLI::App app(
       "Starts a program on several ranks of this node, watches them and passes their output on.\n"
-      "The words in [] are defaults, those in {} environment variables; a flag counts more than a variable, a variable "
-      "more "
-      "than the file.",
+      "The words in [] are defaults, those in {} environment variables. A flag counts more than MUSTER_OPTIONS, that "
+      "more than a single variable, and a variable more than the file.",
       "muster run");
   app.prefix_command();
   Flags flags;
-  add_flags(app, run_option_table().descriptions(), flags);
+  add_all_flags(app, flags);
+  Arguments program;
   try {
-    app.parse(Arguments(arguments.rbegin(), arguments.rend()));
+    parse_flags(app, arguments);
+    program = program_of(app, arguments);
   } catch (const CLI::CallForHelp&) {
     std::string text = app.help(), options = "[OPTIONS]";
     std::puts(text.replace(text.find(options), options.size(), options + " PROGRAM [ARGUMENTS]").c_str());
     return 0;
-  } catch (const CLI::ParseError& error) {
-    throw UsageError("MU006", std::string(error.what()) + " (see muster run --help)");
   }
-  auto program = program_of(app);
-  const auto options = read_options(flags);
-  check_launch_options(options);
-  return muster::run(options, program);
+  return muster::run(read_options(flags), program);
 }
 
 }  // namespace muster::cli

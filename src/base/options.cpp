@@ -4,9 +4,6 @@
 #include <charconv>
 #include <sstream>
 
-#include "muster/base/detail/listing.h"
-#include "muster/base/error.h"
-
 namespace muster::options {
 namespace {
 
@@ -43,13 +40,17 @@ std::string Value<int64_t>::read(const std::string& text, int64_t& value) {
 }
 std::string Value<int64_t>::write(const int64_t& value) { return std::to_string(value); }
 
+std::string Value<uint64_t>::read(const std::string& text, uint64_t& value) {
+  return read_number(text, value) ? "" : "a whole number from 0";
+}
+std::string Value<uint64_t>::write(const uint64_t& value) { return std::to_string(value); }
+
 std::string Value<double>::read(const std::string& text, double& value) {
   return read_number(text, value) ? "" : "a number";
 }
 std::string Value<double>::write(const double& value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
+  char text[32];  // the shortest text that reads back as the same number
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 std::string Value<std::string>::read(const std::string& text, std::string& value) {
@@ -82,51 +83,6 @@ std::string Value<std::vector<std::string>>::read(const std::string& text, std::
 std::string Value<std::vector<std::string>>::write(const std::vector<std::string>& value) {
   std::string result;
   for (const auto& word : value) result += (result.empty() ? "" : ",") + word;
-  return result;
-}
-
-std::string Description::flag() const {
-  std::string result = "--" + name;
-  std::replace(result.begin(), result.end(), '_', '-');
-  return result;
-}
-
-std::map<std::string, Found> find(const std::vector<Description>& table, const std::string& section,
-                                  const Sources& sources) {
-  std::vector<std::string> known;
-  for (const auto& option : table) known.push_back(option.name);
-  const auto& in_file = sources.file.section(section);
-  for (const auto& [key, found] : in_file)
-    if (std::find(known.begin(), known.end(), key) == known.end())
-      throw ConfigError("MU001", found.place + ": unknown option '" + key + "'" +
-                                     (section.empty() ? "" : " in section '" + section + "'") + known_ones(known));
-  std::map<std::string, Found> result;
-  for (const auto& option : table) {
-    auto flag = sources.flags.find(option.name);
-    auto variable = option.variable.empty() ? std::nullopt : sources.variables.find(option.variable);
-    if (flag != sources.flags.end()) result[option.name] = {flag->second, "flag " + option.flag()};
-    else if (variable) result[option.name] = {*variable, "variable " + option.variable};
-    else if (auto found = in_file.find(option.name); found != in_file.end()) result[option.name] = found->second;
-  }
-  return result;
-}
-
-void refuse(const Description& option, const Found& found, const std::string& wanted) {
-  throw ConfigError("MU002", found.place + ": option '" + option.name + "' is '" + found.text + "', but " + wanted +
-                                 " is wanted" + (option.unit.empty() ? "" : " (" + option.unit + ")") +
-                                 ": correct it there");
-}
-
-std::string to_markdown(const std::vector<Description>& table) {
-  std::string result = "| flag | key in the file | variable | default | unit | meaning |\n|---|---|---|---|---|---|\n";
-  for (const auto& option : table) {
-    auto code = [](const std::string& text) { return text.empty() ? std::string("–") : "`" + text + "`"; };
-    std::string flag = "`" + option.flag() + "`";
-    if (option.is_switch) flag += ", `--no-" + option.flag().substr(2) + "`";
-    result += "| " + flag + " | " + code(option.name) + " | " + code(option.variable) + " | " +
-              code(option.default_text) + " | " + (option.unit.empty() ? "–" : option.unit) + " | " + option.help +
-              " |\n";
-  }
   return result;
 }
 

@@ -30,12 +30,14 @@ std::string read_value(const YAML::Node& node, const std::string& where) {
   return result;
 }
 
-void read_section(const YAML::Node& node, const std::string& file, std::map<std::string, Found>& into) {
+void read_section(const YAML::Node& node, const std::string& file, Texts& into, const std::string& prefix = "") {
   for (const auto& entry : node) {
     std::string where = place(file, entry.first.Mark());
     if (!entry.first.IsScalar()) refuse_form(where, "a key must be a word");
-    if (!into.emplace(entry.first.Scalar(), Found{read_value(entry.second, where), where}).second)
-      refuse_form(where, "'" + entry.first.Scalar() + "' stands there twice");
+    const auto key = prefix + entry.first.Scalar();
+    if (entry.second.IsMap()) read_section(entry.second, file, into, key + ".");
+    else if (!into.emplace(key, Found{read_value(entry.second, where), where}).second)
+      refuse_form(where, "'" + key + "' stands there twice");
   }
 }
 
@@ -83,6 +85,12 @@ std::vector<std::string> File::sections() const {
   std::vector<std::string> result;
   result.reserve(sections_.size());
   for (const auto& [name, keys] : sections_) result.push_back(name);
+  return result;
+}
+
+File File::changed(const std::string& name, void (*change)(Texts&)) const {
+  File result = *this;
+  if (const auto found = result.sections_.find(name); found != result.sections_.end()) change(found->second);
   return result;
 }
 

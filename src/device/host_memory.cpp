@@ -1,6 +1,5 @@
 #include "muster/device/detail/host_memory.h"
 
-#include "muster/base/error.h"
 #include "muster/base/format.h"
 
 #if defined(__GLIBC__)
@@ -56,14 +55,7 @@ std::string limit_of_container() {
 }  // namespace
 
 KeptMemory choose_kept_memory(KeepMemory in_code, [[maybe_unused]] bool launched, const Environment& variables) {
-  const auto requested = requested_by(variables);
-  if (in_code != "auto" && requested != "auto" && in_code != requested)
-    throw ConfigError(
-        "MU171",
-        formatted(
-            "the program asks for keep_memory '{}' and the variable MUSTER_KEEP_MEMORY for '{}'; drop one of them",
-            in_code.name(), requested.name()));
-  const auto asked = in_code != "auto" ? in_code : requested;
+  const auto asked = in_code != "auto" ? in_code : requested_by(variables);
 #if defined(__GLIBC__)
   if (asked == "off") return {false, "switched off"};
   if (const char* name = tuning_variable(variables)) return {false, std::string(name) + " tunes the allocator"};

@@ -4,15 +4,12 @@
 
 #include <algorithm>
 
+#include "muster/base/detail/options_line.h"
 #include "muster/base/detail/random_word.h"
 #include "muster/cluster/detail/variables.h"
 
 namespace muster::launcher {
 namespace {
-
-void set_if_given(Environment& result, const char* name, const std::string& value) {
-  if (!value.empty()) result.set(name, value);
-}
 
 /// An outer launcher's words would contradict ours.
 void forget_other_launchers(Environment& result) {
@@ -42,11 +39,7 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   if (job.store_fd >= 0 && job.rank_of(local_rank) == 0) set(cluster::kStoreFd, job.store_fd);
   if (job.secret.is_given()) result.set(cluster::kSecret, job.secret.reveal());
   if (!job.device_indices.empty()) set(cluster::kDeviceIndex, job.device_indices.at(static_cast<size_t>(local_rank)));
-  set_if_given(result, cluster::kAccelerator, job.accelerator);
-  set_if_given(result, cluster::kPrecision, job.precision);
-  set_if_given(result, cluster::kSharding, job.sharding);
-  set_if_given(result, cluster::kStrategy, job.strategy);
-  if (job.timeout > 0) set(cluster::kTimeout, job.timeout);
+  if (!job.options.empty()) result.set(options::kLineVariable, job.options);
   if (job.threads > 0 || !result.has("OMP_NUM_THREADS"))
     set("OMP_NUM_THREADS", job.threads > 0 ? job.threads : std::max(1, job.cores / job.processes));
   return result;

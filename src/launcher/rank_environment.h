@@ -10,22 +10,18 @@ namespace muster::launcher {
 
 /// The settings that the ranks of one node get. Plain values.
 struct Job {
-  std::string accelerator;  ///< requested; empty settings are not passed
-  int cores = 1;            ///< of this node, divided among its ranks as OMP_NUM_THREADS
+  int cores = 1;  ///< of this node, divided among its ranks as OMP_NUM_THREADS
   std::vector<int> device_indices;
   std::string main_address;
   int main_port = 0;
   std::string name;  ///< the same on every rank of every node; on one node different for every job
   int node_rank = 0;
   int nodes = 1;
-  std::string precision;
+  std::string options;     ///< of the program, as options::write_line() writes them; empty: not passed
   int processes = 1;       ///< ranks on this node
   cluster::Secret secret;  ///< none: not passed
   int store_fd = -1;       ///< for rank 0
-  std::string sharding;
-  std::string strategy;
-  int threads = 0;  ///< OMP_NUM_THREADS; 0: cores / processes unless the variable is set
-  int timeout = 0;  ///< seconds; 0: not passed
+  int threads = 0;         ///< OMP_NUM_THREADS; 0: cores / processes unless the variable is set
 
   int world_size() const { return nodes * processes; }
   int rank_of(int local_rank) const { return node_rank * processes + local_rank; }

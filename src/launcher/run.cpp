@@ -8,6 +8,7 @@
 #include "child.h"
 #include "console.h"
 #include "muster/base/detail/log.h"
+#include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
 #include "muster/cluster/detail/listening_socket.h"
 #include "muster/launcher/detail/devices.h"
@@ -21,24 +22,27 @@ namespace muster {
 namespace launcher {
 namespace {
 
+/// The launcher itself uses the accelerator, too.
+std::string options_for_ranks(const RunOptions& options) {
+  if (options.accelerator.empty()) return options.options;
+  auto texts = options::read_line(options.options, "option 'options' of the launcher");
+  texts["accelerator"].text = options.accelerator;
+  return options::write_line(texts);
+}
+
 Job plan_job(const RunOptions& options, const Environment& variables) {
   check_nodes({options.main_address, options.main_port, options.node_rank, options.nodes});
-  if (options.threads < 0 || options.timeout < 0)
-    throw ConfigError("MU036", "threads and timeout must not be negative");
+  if (options.threads < 0) throw ConfigError("MU036", "threads must not be negative");
   auto choice = choose_devices({options.accelerator, options.devices, count_accelerators(variables)});
   Job job;
-  job.accelerator = options.accelerator;
   job.cores = count_cores();
   job.device_indices = choice.indices;
   job.node_rank = options.node_rank;
   job.nodes = options.nodes;
-  job.precision = options.precision;
+  job.options = options_for_ranks(options);
   job.processes = choice.count;
   job.secret = secret_of_job(options.secret_file, variables, options.nodes);
-  job.sharding = options.fsdp;
-  job.strategy = options.strategy;
   job.threads = options.threads;
-  job.timeout = options.timeout;
   place_store(options.main_address, options.main_port, job);
   return job;
 }

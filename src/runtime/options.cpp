@@ -2,6 +2,7 @@
 
 #include "muster/base/error.h"
 #include "muster/runtime/detail/presets.h"
+#include "option_fields.h"
 
 namespace muster {
 
@@ -29,43 +30,15 @@ GradientAccumulationOptions accumulation_of(const AcceleratorOptions& options) {
 }  // namespace
 
 RuntimeOptions accelerate(const AcceleratorOptions& options) {
-  return {.accelerator = options.cpu ? "cpu" : "auto",
-          .callbacks = options.callbacks,
-          .deterministic = options.deterministic,
-          .devices = options.devices == Devices() ? std::nullopt : std::optional(options.devices),
-          .dispatch_batches = options.dispatch_batches,
-          .even_batches = options.even_batches,
-          .fp32_modules = options.fp32_modules,
-          .grad_scaler = options.grad_scaler,
-          .gradient_accumulation = accumulation_of(options),
-          .keep_memory = options.keep_memory,
-          .num_nodes = options.num_nodes,
-          .precision = options.mixed_precision,
-          .project = options.project,
-          .split_batches = options.split_batches,
-          .step_scheduler_with_optimizer = options.step_scheduler_with_optimizer,
-          .strategy = options.strategy,
-          .synced_generators = options.synced_generators,
-          .timeout = options.timeout};
+  auto result = copied_options<RuntimeOptions>(options);
+  if (options.devices == Devices()) result.devices.reset();  // as many as the launcher has started
+  if (options.cpu) result.accelerator = "cpu";
+  result.gradient_accumulation = accumulation_of(options);
+  result.precision = options.mixed_precision;
+  return result;
 }
 
-RuntimeOptions fabric(const FabricOptions& options) {
-  return {.accelerator = options.accelerator,
-          .callbacks = options.callbacks,
-          .deterministic = options.deterministic,
-          .devices = options.devices,
-          .dispatch_batches = options.dispatch_batches,
-          .fp32_modules = options.fp32_modules,
-          .grad_scaler = options.grad_scaler,
-          .gradient_accumulation = options.gradient_accumulation,
-          .keep_memory = options.keep_memory,
-          .num_nodes = options.num_nodes,
-          .precision = options.precision,
-          .project = options.project,
-          .strategy = options.strategy,
-          .synced_generators = options.synced_generators,
-          .timeout = options.timeout};
-}
+RuntimeOptions fabric(const FabricOptions& options) { return copied_options<RuntimeOptions>(options); }
 
 }  // namespace runtime
 }  // namespace muster

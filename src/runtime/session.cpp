@@ -21,6 +21,7 @@
 #include "muster/launcher/launch.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/values.h"
 #include "resolved_options.h"
@@ -65,6 +66,8 @@ void Session::connect() {
   machine_.choose_memory(options_, cluster_, device_);
   if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
+  if (const auto unknown = unknown_variables(Environment::of_process()); !unknown.empty() && cluster_.is_main())
+    log::warning(unknown);
 }
 
 void Session::observe_collectives() {

@@ -12,25 +12,12 @@ namespace {
 
 using options::Found;
 
-[[noreturn]] void refuse_field(const Found& found, const std::string& instead) {
-  throw ConfigError("MU197", found.place + " is '" + found.text + "', which is not there: " + instead);
-}
-
 std::string upper(const std::string& text) {
   std::string result = text;
   std::transform(result.begin(), result.end(), result.begin(),
                  [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return result;
 }
-
-bool read_switch(const Found& found) {
-  bool value = false;
-  if (const auto wanted = options::Value<bool>::read(in_small_letters(found.text), value); !wanted.empty())
-    options::refuse({.name = found.place}, found, wanted);
-  return value;
-}
-
-void no_effect(const Found&, const FieldTexts&, FieldTexts&) {}
 
 /// For a switch that must stay off.
 template <const char* kInstead>
@@ -118,7 +105,9 @@ void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
 }
 
 void take_mixed_precision(const Found& found, const FieldTexts&, FieldTexts& ours) {
-  const auto word = found.text == "fp16" ? "f16" : found.text;
+  auto word = in_small_letters(found.text);
+  if (word == "fp16" || word == "true") word = "f16";  // fairscale's switch means float16
+  if (word == "false") word = "no";
   ours["buffer_dtype"] = ours["param_dtype"] = ours["reduce_dtype"] = {word == "no" ? "" : word, found.place};
 }
 
@@ -148,9 +137,35 @@ void take_prefetch(const Found& found, const FieldTexts&, FieldTexts&) {
   if (word != "BACKWARD_PRE" && word != "1") options::refuse({.name = "backward_prefetch"}, found, "BACKWARD_PRE");
 }
 
+/// A size of Accelerate's ParallelismConfig: 1 asks for nothing.
+template <const char* kField>
+void take_size_of(const Found& found, const FieldTexts&, FieldTexts& ours) {
+  if (found.text != "1") ours[kField] = found;
+}
+template <const char* kInstead>
+void only_one(const Found& found, const FieldTexts&, FieldTexts&) {
+  if (found.text != "1") refuse_field(found, kInstead);
+}
+constexpr char kReplicas[] = "replicas";
+constexpr char kGroupSize[] = "shard_group_size";
+constexpr char kNoLayerCuts[] = "layers and sequences are not cut over ranks; leave the size at 1";
+
 }  // namespace
 
-std::span<const ForeignField> foreign_fields() {
+void refuse_field(const Found& found, const std::string& instead) {
+  throw ConfigError("MU197", found.place + " is '" + found.text + "', which is not there: " + instead);
+}
+
+bool read_switch(const Found& found) {
+  bool value = false;
+  if (const auto wanted = options::Value<bool>::read(in_small_letters(found.text), value); !wanted.empty())
+    options::refuse({.name = found.place}, found, wanted);
+  return value;
+}
+
+void no_effect(const Found&, const FieldTexts&, FieldTexts&) {}
+
+std::span<const ForeignField> python_fields() {
   static constexpr ForeignField kFields[] = {
       {"activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING", "refused where true",
        only_off<kNoActivationCheckpointing>},
@@ -162,11 +177,14 @@ std::span<const ForeignField> foreign_fields() {
        take_wrap_policy},
       {"backward_prefetch", "FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE, which is always so; others are refused",
        take_prefetch},
+      {"cp_size", "PARALLELISM_CONFIG_CP_SIZE", "refused unless 1", only_one<kNoLayerCuts>},
       {"cpu_offload", "FSDP_OFFLOAD_PARAMS", "refused where true", only_off<kNoOffload>},
       {"cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING", "no effect: each rank reads its own part",
        no_effect},
       {"device_mesh", "", "(replicate, shard): replicas and shard_group_size", take_device_mesh},
       {"forward_prefetch", "FSDP_FORWARD_PREFETCH", "no effect: always so", no_effect},
+      {"dp_replicate_size", "PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "replicas, unless 1", take_size_of<kReplicas>},
+      {"dp_shard_size", "PARALLELISM_CONFIG_DP_SHARD_SIZE", "shard_group_size, unless 1", take_size_of<kGroupSize>},
       {"device_id", "", "no effect: each rank has one device, which the program or the launcher chooses", no_effect},
       {"fsdp_version", "FSDP_VERSION", "no effect: there is one engine", no_effect},
       {"ignored_modules", "FSDP_IGNORED_MODULES", "ignored_modules", take_ignored},
@@ -174,7 +192,7 @@ std::span<const ForeignField> foreign_fields() {
       {"limit_all_gathers", "", "no effect: limit_gathered_mb always bounds what is gathered", no_effect},
       {"mesh", "", "as device_mesh", take_device_mesh},
       {"min_num_params", "FSDP_MIN_NUM_PARAMS", "unit_min_elements, unless auto_wrap_policy says otherwise", take_size},
-      {"mixed_precision", "", "as mixed_precision_policy", take_mixed_precision},
+      {"mixed_precision", "", "as mixed_precision_policy; true (fairscale): f16", take_mixed_precision},
       {"mixed_precision_policy", "", "a dtype: param_dtype, reduce_dtype and buffer_dtype", take_mixed_precision},
       {"mp_policy", "", "as mixed_precision_policy", take_mixed_precision},
       {"offload_params", "", "refused where true", only_off<kNoOffload>},
@@ -190,16 +208,27 @@ std::span<const ForeignField> foreign_fields() {
        "FULL_SHARD; SHARD_GRAD_OP: reshard_after_forward=false; NO_SHARD: stage=none; HYBRID_SHARD: "
        "shard_group_size=-1; HYBRID_SHARD_ZERO2: both",
        take_sharding_strategy},
+      {"sp_size", "PARALLELISM_CONFIG_SP_SIZE", "refused unless 1", only_one<kNoLayerCuts>},
       {"state_dict_config", "", "no effect: states are always written tensor by tensor", no_effect},
       {"state_dict_type", "FSDP_STATE_DICT_TYPE",
        "no effect: save_state() is sharded and save_model() is full; LOCAL is refused", take_state_dict_type},
       {"sync_module_states", "FSDP_SYNC_MODULE_STATES", "no effect: always so", no_effect},
       {"timeout", "", "refused", never<kByTheRuntime>},
+      {"tp_size", "PARALLELISM_CONFIG_TP_SIZE", "refused unless 1", only_one<kNoLayerCuts>},
       {"transformer_cls_names_to_wrap", "FSDP_TRANSFORMER_CLS_TO_WRAP",
        "unit_classes, unless auto_wrap_policy says otherwise", take_classes},
       {"use_orig_params", "FSDP_USE_ORIG_PARAMS", "no effect: parameters always stay your own", no_effect},
   };
   return kFields;
+}
+
+const std::vector<ForeignField>& foreign_fields() {
+  static const std::vector<ForeignField> all = [] {
+    std::vector<ForeignField> both(python_fields().begin(), python_fields().end());
+    both.insert(both.end(), fairscale_fields().begin(), fairscale_fields().end());
+    return both;
+  }();
+  return all;
 }
 
 std::vector<PythonField> python_sharding_fields() {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 
-#include "muster/base/detail/listing.h"
+#include "muster/base/detail/known_names.h"
+#include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
 #include "muster/strategy/detail/launch_check.h"
 #include "strategy/sharded_fields.h"
@@ -13,27 +15,6 @@ namespace {
 
 constexpr const char* kSharding = "option 'fsdp' of the launcher";
 
-/// "a=1,b=x,y" is a: "1" and b: "x,y".
-FieldTexts split_fields(const std::string& text) {
-  FieldTexts texts;
-  std::string name;
-  for (size_t begin = 0; begin <= text.size();) {
-    const auto end = std::min(text.find(',', begin), text.size());
-    const auto word = text.substr(begin, end - begin);
-    const auto sign = word.find('=');
-    begin = end + 1;
-    if (sign != std::string::npos && sign > 0) {
-      name = word.substr(0, sign);
-      texts[name] = {word.substr(sign + 1), name + " of the " + kSharding};
-    } else if (!name.empty() && sign == std::string::npos) {
-      texts[name].text += "," + word;
-    } else {
-      throw ConfigError("MU196", "'" + word + "' in the " + kSharding + ", '" + text + "', is no name=value");
-    }
-  }
-  return texts;
-}
-
 FieldTexts of_variables(const Environment& variables) {
   FieldTexts texts;
   for (const auto& field : foreign_fields())
@@ -42,19 +23,30 @@ FieldTexts of_variables(const Environment& variables) {
   return texts;
 }
 
-const ShardedField* own_field(const std::string& name) {
-  const auto& fields = sharded_fields();
-  const auto found = std::find_if(fields.begin(), fields.end(),
-                                  [&](const ShardedField& field) { return field.description.name == name; });
+template <class Field>
+const Field* field_named(const std::vector<Field>& fields, const std::string& name) {
+  const auto found = std::find_if(fields.begin(), fields.end(), [&](const Field& field) {
+    const auto& [own, aliases] = std::tie(field.description.name, field.description.aliases);
+    return !field.description.code_only &&
+           (own == name || std::find(aliases.begin(), aliases.end(), name) != aliases.end());
+  });
   return found == fields.end() ? nullptr : &*found;
 }
+const ShardedField* own_field(const std::string& name) { return field_named(sharded_fields(), name); }
 
-[[noreturn]] void refuse_unknown(const std::string& name) {
-  auto known = known_ones(sharded_fields(), [](const ShardedField& field) { return field.description.name; });
-  known += "; fields of Accelerate and Lightning:";
-  for (const auto& field : foreign_fields()) known += " " + std::string(field.name);
-  throw ConfigError(
-      "MU196", "sharded training has no option '" + name + "', which the " + std::string(kSharding) + " names" + known);
+template <class Field>
+std::vector<std::string> names_of(const std::vector<Field>& fields) {
+  std::vector<std::string> names;
+  for (const auto& field : fields)
+    if (!field.description.code_only) names.push_back(field.description.name);
+  return names;
+}
+
+[[noreturn]] void refuse_unknown(const std::string& name, const options::Found& found) {
+  auto names = names_of(sharded_fields());
+  for (const auto& field : foreign_fields()) names.emplace_back(field.name);
+  throw ConfigError("MU196", "sharded training has no option '" + name + "', which the " + found.place + " names" +
+                                 muster::known_names(name, names));
 }
 
 /// Python's fields first, so that our own names take precedence.
@@ -66,46 +58,44 @@ FieldTexts translated(const FieldTexts& texts) {
   for (const auto& [name, found] : texts) {
     const bool python = std::any_of(foreign_fields().begin(), foreign_fields().end(),
                                     [&](const ForeignField& field) { return field.name == name; });
-    if (!own_field(name) && !python) refuse_unknown(name);
+    if (!own_field(name) && !python) refuse_unknown(name, found);
     if (own_field(name) && !python) ours[name] = found;
   }
   return ours;
 }
 
 void follow(const FieldTexts& texts, FSDP& options) {
-  const FSDP defaults;
+  for (const auto& [name, found] : texts) options::follow(*own_field(name), found, options);
+}
+
+void follow(const FieldTexts& texts, DDP& options) {
   for (const auto& [name, found] : texts) {
-    const auto& field = *own_field(name);
-    auto requested = options;
-    if (const auto wanted = field.read(requested, found.text); !wanted.empty())
-      options::refuse(field.description, found, wanted);
-    const auto in_code = field.write(options), asked = field.write(requested);
-    if (in_code != asked && in_code != field.write(defaults))
-      throw ConfigError("MU171", "the program asks for " + name + " '" + in_code + "' and the launcher, by the " +
-                                     found.place + ", for '" + asked + "'; drop one of them");
-    options = std::move(requested);
+    const auto* field = field_named(replicated_fields(), name);
+    if (!field)
+      throw ConfigError("MU196", "replicated training has no option '" + name + "', which the " + found.place +
+                                     " names" + muster::known_names(name, names_of(replicated_fields())));
+    options::follow(*field, found, options);
   }
 }
 
 /// What of the options the name of a strategy says.
 FieldTexts implied(const FSDP& options, const std::string& place) {
   FieldTexts texts;
-  const FSDP defaults;
   for (const auto& field : sharded_fields())
-    if (const auto text = field.write(options); text != field.write(defaults))
+    if (const auto text = field.write(options); text != field.description.default_text)
       texts[field.description.name] = {text, place};
   return texts;
 }
 
-Strategy by_name(const Strategy& in_code, const std::optional<std::string>& name) {
+Strategy by_name(const Strategy& in_code, const StrategyRequest& request) {
+  const auto& name = request.name;
   if (!name) return in_code;
   const auto requested = Strategy::parse(*name);
   if (in_code.name() == "auto") return requested;
   if (requested.name() == "auto") return in_code;
   if (in_code.name() != requested.name())
-    throw ConfigError("MU171", "the program asks for '" + std::string(in_code.name()) +
-                                   "' and the launcher, by the variable MUSTER_STRATEGY, for '" + *name +
-                                   "'; drop one of them");
+    throw ConfigError("MU171", "the program asks for '" + std::string(in_code.name()) + "' and the launcher, by the " +
+                                   request.place + ", for '" + *name + "'; drop one of them");
   if (!in_code.sharding()) return in_code;
   auto options = *in_code.sharding();
   auto texts = implied(*requested.sharding(), "strategy " + *name);
@@ -119,31 +109,56 @@ bool wants_fsdp(const Environment& variables) {
   return found && (*found == "true" || *found == "True" || *found == "1");
 }
 
+/// The fields of one struct: "stage" for "fsdp.stage".
+FieldTexts fields_of(const std::string& prefix, const FieldTexts& fields) {
+  FieldTexts texts;
+  for (const auto& [name, found] : fields)
+    if (name.starts_with(prefix)) texts[name.substr(prefix.size())] = found;
+  return texts;
+}
+
+[[noreturn]] void refuse_fields(const FieldTexts& texts, const Strategy& strategy, const char* why) {
+  const auto& [name, found] = *texts.begin();
+  throw ConfigError("MU171", "the launcher, by the " + found.place + ", asks for " + name + " '" + found.text +
+                                 "' and the strategy is '" + std::string(strategy.name()) + "', which " + why +
+                                 "; drop one of them");
+}
+
+Strategy with_replication(const Strategy& strategy, const FieldTexts& texts) {
+  if (texts.empty()) return strategy;
+  if (strategy.sharding()) refuse_fields(texts, strategy, "has no options of replicated training");
+  const auto* in_code = std::get_if<DDP>(&strategy.options());
+  auto options = in_code ? *in_code : DDP();
+  if (strategy.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
+  follow(texts, options);
+  return options;
+}
+
 }  // namespace
 
 Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& request, const Environment& variables) {
-  auto strategy = by_name(in_code, request.name);
-  const bool asked = request.sharding && !request.sharding->empty();
-  if (strategy.name() == "auto" && (asked || wants_fsdp(variables))) strategy = "fsdp";
+  auto strategy = by_name(in_code, request);
+  auto sharding = fields_of("fsdp.", request.fields);
+  if (request.sharding && !request.sharding->empty())
+    sharding.merge(options::split_pairs(*request.sharding, kSharding, "", "MU196"));
+  if (strategy.name() == "auto" && (!sharding.empty() || wants_fsdp(variables))) strategy = "fsdp";
   if (!strategy.sharding()) {
-    if (asked)
-      throw ConfigError("MU171", "the " + std::string(kSharding) + " is '" + *request.sharding +
-                                     "' and the strategy '" + std::string(strategy.name()) +
-                                     "', which shards nothing; drop one of them");
-    return strategy;
+    if (!sharding.empty()) refuse_fields(sharding, strategy, "shards nothing");
+    return with_replication(strategy, fields_of("ddp.", request.fields));
   }
+  if (const auto replication = fields_of("ddp.", request.fields); !replication.empty())
+    refuse_fields(replication, strategy, "has no options of replicated training");
   auto texts = translated(of_variables(variables));
-  if (asked)
-    for (auto& [name, found] : translated(split_fields(*request.sharding))) texts[name] = found;
+  for (auto& [name, found] : translated(sharding)) texts[name] = found;
   auto options = *strategy.sharding();
   follow(texts, options);
   return options;
 }
 
-void check_launch_options(const std::string& name, const std::string& sharding) {
+void check_launch_options(const std::string& name, const options::Texts& fields) {
   const auto requested = name.empty() ? Strategy("auto") : Strategy::parse(name);
   // The options are read by themselves: what they say beside the name's own may be what the program says, too.
-  resolve_strategy(requested.sharding() ? Strategy("fsdp") : requested, {.name = {}, .sharding = sharding}, {});
+  resolve_strategy(requested.sharding() ? Strategy("fsdp") : requested, {.fields = fields}, {});
 }
 
 }  // namespace muster::strategy

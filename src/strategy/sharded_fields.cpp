@@ -2,12 +2,14 @@
 
 #include <array>
 
+#include "muster/base/detail/options_line.h"
 #include "muster/strategy/detail/resolve.h"
 
 namespace muster {
 
 template <>
 struct options::Value<parallel::ShardStage> {
+  static constexpr const char* kType = "one of none, optimizer, gradients, full";
   static constexpr std::array<const char*, 4> kWords{"none", "optimizer", "gradients", "full"};
   static std::string read(const std::string& text, parallel::ShardStage& value) {
     for (size_t i = 0; i < kWords.size(); ++i)
@@ -22,6 +24,7 @@ struct options::Value<parallel::ShardStage> {
 
 template <>
 struct options::Value<parallel::ReshardAfterForward> {
+  static constexpr const char* kType = "true, false or a number of ranks";
   static std::string read(const std::string& text, parallel::ReshardAfterForward& value) {
     bool frees = true;
     int ranks = 0;
@@ -39,10 +42,12 @@ namespace strategy {
 namespace {
 
 template <class T>
-ShardedField field(std::string name, T parallel::ShardedOptions::*member, std::string help, std::string unit = {}) {
-  const auto option = options::option(std::move(name), member, {.help = std::move(help), .unit = std::move(unit)});
-  return {option.description, option.read,
-          [member](const parallel::ShardedOptions& values) { return options::Value<T>::write(values.*member); }};
+ShardedField field(std::string name, T parallel::ShardedOptions::*member, std::string help, std::string effect,
+                   std::string unit = {}) {
+  auto variable = options::variable_of("fsdp." + name);
+  return options::option(
+      std::move(name), member,
+      {.help = std::move(help), .unit = std::move(unit), .variable = std::move(variable), .effect = std::move(effect)});
 }
 
 }  // namespace
@@ -51,27 +56,45 @@ const std::vector<ShardedField>& sharded_fields() {
   using Options = parallel::ShardedOptions;
   static const std::vector<ShardedField> fields{
       field("auto_wrap", &Options::auto_wrap,
-            "where nothing else draws boundaries, make units of the repeated blocks and of layers as large as one"),
-      field("buffer_dtype", &Options::buffer_dtype, "dtype in which floating buffers are used"),
+            "if nothing else defines units: make units of the repeated blocks and of layers as large as one",
+            "Units.FindsTheLayersOfAnEncoderAndLeavesTheRestToTheRoot"),
+      field("buffer_dtype", &Options::buffer_dtype, "dtype in which floating buffers are used",
+            "MixedDtypes.WorkWithNormsAndBuffersAndAreSavedAsBuilt"),
       field("cast_forward_inputs", &Options::cast_forward_inputs,
-            "with param_dtype: floating inputs of the model are converted into it"),
-      field("ignored_modules", &Options::ignored_modules, "submodules that stay whole, by name or regular expression"),
-      field("limit_gathered_mb", &Options::limit_gathered_mb, "gather ahead as long as no more than this is gathered",
-            "MiB"),
-      field("output_dtype", &Options::output_dtype, "dtype that floating outputs of the model are converted into"),
-      field("param_dtype", &Options::param_dtype, "dtype in which parameters are gathered and used"),
-      field("predivide_factor", &Options::predivide_factor, "what gradients are divided by before they are summed"),
-      field("reduce_dtype", &Options::reduce_dtype, "dtype in which gradients are summed"),
-      field("replicas", &Options::replicas, "how many shard groups there must be; 0: as many as the ranks make"),
+            "with param_dtype: floating inputs of the model are converted to it",
+            "MixedDtypes.LeaveInputsAloneWhereTheyAreToldTo"),
+      field("ignored_modules", &Options::ignored_modules, "submodules that stay whole, by name or regular expression",
+            "IgnoredModules.StayWholeAndAreSavedWithTheOthers"),
+      field("limit_gathered_mb", &Options::limit_gathered_mb, "prefetch units as long as no more than this is gathered",
+            "ShardedCosts.GathersTheNextUnitAheadAndMoreUnderALimit", "MiB"),
+      field("output_dtype", &Options::output_dtype, "dtype that floating outputs of the model are converted to",
+            "MixedDtypes.WorkWithNormsAndBuffersAndAreSavedAsBuilt"),
+      field("param_dtype", &Options::param_dtype, "dtype in which parameters are gathered and used",
+            "ShardedStages.UsesLowPrecisionAndUpdatesInTheDtypeBuilt"),
+      field("predivide_factor", &Options::predivide_factor, "gradients are divided by this before they are summed",
+            "ShardedSettings.ReadsOptions"),
+      field("reduce_dtype", &Options::reduce_dtype, "dtype in which gradients are summed",
+            "ShardedSettings.ReadsOptions"),
+      field("replicas", &Options::replicas, "required number of shard groups; 0: as many as the ranks make",
+            "Strategies.ShardGroupsMustDivideTheWorld"),
       field("reshard_after_forward", &Options::reshard_after_forward,
-            "free parameters after forward and gather them again in backward; a number: from so many neighbours, which "
-            "keep them meanwhile"),
+            "free parameters after forward and gather them again in backward; a number: keep them among so many "
+            "neighbours meanwhile",
+            "ShardedCosts.SendsTheElementsOfTheTable"),
       field("shard_group_size", &Options::shard_group_size,
-            "cut over groups of so many ranks; -1: those of a node, 0: all"),
-      field("stage", &Options::stage, "what is cut: none, optimizer, gradients or full"),
-      field("unit_classes", &Options::unit_classes, "submodules of these classes are units"),
-      field("unit_min_elements", &Options::unit_min_elements, "submodules of at least so many elements are units"),
-      field("unit_names", &Options::unit_names, "these submodules are units, by name or regular expression"),
+            "shard over groups of so many ranks; -1: those of a node, 0: all",
+            "HybridSharding.EqualsReplicatedTrainingAndIsSavedLikeIt"),
+      field("stage", &Options::stage, "what is sharded", "ShardedCosts.HoldsTheBytesOfTheFormulas"),
+      field("unit_classes", &Options::unit_classes, "submodules of these classes are units",
+            "UnitBoundaries.ByClassName"),
+      field("unit_min_elements", &Options::unit_min_elements, "submodules of at least so many elements are units",
+            "UnitBoundaries.BySizeFromInsideOut"),
+      field("unit_names", &Options::unit_names, "these submodules are units, by name or regular expression",
+            "UnitBoundaries.ByNameOrExpression"),
+      field("unit_predicate", &Options::unit_predicate, "submodules for which this function is true are units",
+            "UnitBoundaries.ByPredicate"),
+      field("unit_types", &Options::unit_types, "submodules of exactly these C++ types are units",
+            "UnitBoundaries.ByType"),
   };
   return fields;
 }
@@ -80,6 +103,24 @@ std::vector<options::Description> sharded_option_descriptions() {
   std::vector<options::Description> all;
   for (const auto& one : sharded_fields()) all.push_back(one.description);
   return all;
+}
+
+std::vector<options::Description> replicated_option_descriptions() {
+  std::vector<options::Description> all;
+  for (const auto& one : replicated_fields()) all.push_back(one.description);
+  return all;
+}
+
+std::map<std::string, std::string> written_fields(const Strategy& strategy) {
+  std::map<std::string, std::string> texts;
+  const auto write = [&](const std::string& prefix, const auto& fields, const auto* values) {
+    if (!values) return;
+    for (const auto& field : fields)
+      if (!field.description.code_only) texts[prefix + field.description.name] = field.write(*values);
+  };
+  write("ddp.", replicated_fields(), std::get_if<DDP>(&strategy.options()));
+  write("fsdp.", sharded_fields(), strategy.sharding());
+  return texts;
 }
 
 }  // namespace strategy

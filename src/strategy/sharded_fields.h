@@ -1,34 +1,43 @@
 #pragma once
 
-#include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "muster/base/detail/options.h"
-#include "muster/parallel/sharded_options.h"
+#include "muster/parallel/options.h"
 
 namespace muster::strategy {
 
-/// A field of ShardedOptions that can be given as text.
-struct ShardedField {
-  options::Description description;
-  std::function<std::string(parallel::ShardedOptions&, const std::string&)> read;  ///< as options::Value<T>::read
-  std::function<std::string(const parallel::ShardedOptions&)> write;
-};
+using ShardedField = options::Option<parallel::ShardedOptions>;
+/// The fields of ShardedOptions, named as there.
 const std::vector<ShardedField>& sharded_fields();
 
-/// Texts for fields of ShardedOptions, and where they were found.
-using FieldTexts = std::map<std::string, options::Found>;
+using ReplicatedField = options::Option<parallel::DdpOptions>;
+/// The fields of DdpOptions; those of PowerSGD are "power_sgd.rank" and so on.
+const std::vector<ReplicatedField>& replicated_fields();
 
-/// A field of Accelerate or Lightning and how it is converted. `take` may read all such fields of the same source
-/// (`others`).
+/// Texts for fields of ShardedOptions, and where they were found.
+using FieldTexts = options::Texts;
+
+/// A field of Accelerate, Lightning or fairscale and how it is converted. `take` may read all such fields of the same
+/// source (`others`).
 struct ForeignField {
   std::string_view name, variable, taken_as;
   void (*take)(const options::Found& found, const FieldTexts& others, FieldTexts& ours);
 };
-std::span<const ForeignField> foreign_fields();
+/// Fields of Accelerate, Lightning and PyTorch.
+std::span<const ForeignField> python_fields();
+/// Arguments of fairscale's FullyShardedDataParallel and ShardedDataParallel.
+std::span<const ForeignField> fairscale_fields();
+/// Both.
+const std::vector<ForeignField>& foreign_fields();
+
+/// Reads True, yes, 1, ...; Throws: ConfigError (MU002).
+bool read_switch(const options::Found& found);
+/// Throws: ConfigError (MU197) for a field that has no counterpart.
+[[noreturn]] void refuse_field(const options::Found& found, const std::string& instead);
+void no_effect(const options::Found& found, const FieldTexts& others, FieldTexts& ours);
 
 }  // namespace muster::strategy

@@ -1,7 +1,10 @@
 #include "muster/base/detail/options.h"
 
+#include <functional>
+
 #include <gtest/gtest.h>
 
+#include "muster/base/detail/options_markdown.h"
 #include "muster/base/error.h"
 
 namespace muster::options {
@@ -98,18 +101,68 @@ TEST(Options, ABadValueNamesItsPlaceAndWhatIsWanted) {
 TEST(Options, AnUnknownKeyListsTheKnownOnes) {
   Sources sources;
   sources.file = File::parse("bread:\n  slice: 1\nother:\n  slice: 1\n", "b.yaml");
-  EXPECT_EQ(message_of(sources),
-            "MU001: b.yaml line 2: unknown option 'slice' in section 'bread'; the known ones are crust, crumbs, salt, "
-            "slices, "
-            "kind, seeds, rest_time");
+  EXPECT_EQ(
+      message_of(sources),
+      "MU001: b.yaml line 2: unknown option 'slice' in section 'bread'; nearest is 'slices'; the known ones are crust, "
+      "crumbs, salt, slices, "
+      "kind, seeds, rest_time");
 }
 
 TEST(Options, TheReferenceTableHasEveryOption) {
   auto page = to_markdown(bread().descriptions());
-  EXPECT_NE(page.find("| `--crust`, `--no-crust` | `crust` | `BREAD_CRUST` | `true` | – | leave it on |\n"),
+  EXPECT_NE(page.find("| `crust` | `--crust`, `--no-crust` | `BREAD_CRUST` | true or false | `true` | leave it on |\n"),
             std::string::npos)
       << page;
-  EXPECT_NE(page.find("| `--salt` | `salt` | – | `1.5` | grams | how much |\n"), std::string::npos) << page;
+  EXPECT_NE(page.find("| `salt` | `--salt` | – | number (grams) | `1.5` | how much |\n"), std::string::npos) << page;
+}
+
+struct Oven {
+  std::function<void()> bell;
+  struct {
+    int degrees = 200;
+  } heat;
+};
+
+TEST(Options, AFieldWithinAFieldAndOneForCodeAloneAreDescribed) {
+  const Table<Oven> oven{"",
+                         {option("bell", &Oven::bell, {.help = "rings", .variable = "BELL"}),
+                          option_at<Oven>("heat.degrees", [](auto& o) -> auto& { return o.heat.degrees; },
+                                          {.help = "how hot", .aliases = {"hot"}})}};
+  EXPECT_TRUE(oven.options[0].description.code_only);
+  EXPECT_EQ(oven.options[0].description.variable, "");
+  EXPECT_EQ(oven.options[1].description.type, "whole number");
+  EXPECT_EQ(oven.options[1].description.flag(), "--heat-degrees");
+  Sources sources;
+  sources.line = {{"hot", {"220", "line"}}};
+  EXPECT_EQ(read(oven, sources).values.heat.degrees, 220);
+  sources.line = {{"bell", {"ding", "line"}}};
+  EXPECT_THROW(read(oven, sources), ConfigError);
+  EXPECT_NE(to_markdown(oven.descriptions()).find("| `bell` | code only | – | – | – | rings |\n"), std::string::npos);
+  EXPECT_NE(to_markdown(oven.descriptions()).find("| `heat.degrees`, `hot` | `--heat-degrees` |"), std::string::npos);
+}
+
+TEST(Options, TheLineStandsBetweenFlagsAndVariables) {
+  Sources sources;
+  sources.variables = {{"BREAD_SLICES", "2"}, {"BREAD_KIND", "wheat"}};
+  sources.line = {{"slices", {"4", "line"}}, {"kind", {"oat", "line"}}};
+  sources.flags = {{"slices", "3"}};
+  auto [places, values] = read(bread(), sources);
+  EXPECT_EQ(values.slices, 3);
+  EXPECT_EQ(values.kind, "oat");
+}
+
+TEST(Options, ARequestReplacesADefaultAndContradictsNothingElse) {
+  const auto slices = bread().options[3];
+  Bread program;
+  follow(slices, {"3", "line"}, program);
+  EXPECT_EQ(program.slices, 3);
+  follow(slices, {"3", "line"}, program);
+  try {
+    follow(slices, {"4", "line"}, program);
+    ADD_FAILURE();
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.id(), "MU171");
+  }
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST(KeepMemory, IsChosenByTheProgramThenTheVariableThenTheLauncher) {
     EXPECT_TRUE(choose_kept_memory("auto", false, {{"MUSTER_KEEP_MEMORY", on}}).kept) << on;
   for (const char* off : {"0", "off"})
     EXPECT_FALSE(choose_kept_memory("auto", true, {{"MUSTER_KEEP_MEMORY", off}}).kept) << off;
-  EXPECT_EQ(id_of([] { choose_kept_memory("on", true, {{"MUSTER_KEEP_MEMORY", "0"}}); }), "MU171");
+  EXPECT_TRUE(choose_kept_memory("on", true, {{"MUSTER_KEEP_MEMORY", "0"}}).kept) << "contradictions are MU171 before";
   EXPECT_EQ(id_of([] { choose_kept_memory("auto", true, {{"MUSTER_KEEP_MEMORY", "sometimes"}}); }), "MU002");
 }
 

@@ -1,36 +1,61 @@
 #include "muster/launcher/detail/option_tables.h"
 
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "muster/base/detail/options_markdown.h"
+#include "muster/runtime/detail/launch_check.h"
 
 namespace muster {
 namespace {
 
-TEST(OptionTables, EveryFieldIsRead) {
-  options::Sources sources;
-  sources.flags = {{"accelerator", "cpu"}, {"devices", "3"},      {"fsdp", "f"},       {"grace", "250ms"},
-                   {"log_dir", "l"},       {"main_address", "a"}, {"main_port", "1"},  {"node_rank", "2"},
-                   {"nodes", "4"},         {"precision", "p"},    {"prefix", "false"}, {"secret_file", "x"},
-                   {"strategy", "s"},      {"threads", "5"},      {"timeout", "6"}};
-  EXPECT_EQ(sources.flags.size(), run_option_table().options.size()) << "a field is not tested here";
-  auto values = options::read(run_option_table(), sources).values;
-  EXPECT_EQ(values.accelerator + values.devices + values.fsdp + values.log_dir + values.main_address +
-                values.precision + values.secret_file + values.strategy,
-            "cpu3flapxs");
-  EXPECT_EQ(values.grace.count(), 250);
-  EXPECT_EQ(
-      values.main_port * 10000 + values.node_rank * 1000 + values.nodes * 100 + values.threads * 10 + values.timeout,
-      12456);
-  EXPECT_FALSE(values.prefix);
+/// Another value than the default for every option.
+const std::map<std::string, std::string> kOther{
+    {"accelerator", "cpu"},        {"devices", "3"},    {"grace", "250ms"},   {"log_dir", "l"},
+    {"main_address", "a"},         {"main_port", "1"},  {"node_rank", "2"},   {"nodes", "4"},
+    {"options", "precision=bf16"}, {"prefix", "false"}, {"secret_file", "x"}, {"threads", "5"}};
+
+TEST(OptionTables, EveryFieldIsReadFromEverySource) {
+  const auto& table = run_option_table();
+  EXPECT_EQ(kOther.size(), table.options.size()) << "a field is not tested here";
+  std::string yaml = "run:\n";
+  options::Sources by_flag, by_line, by_variable, by_file;
+  for (const auto& option : table.options) {
+    const auto& text = kOther.at(option.description.name);
+    EXPECT_NE(text, option.description.default_text);
+    by_flag.flags[option.description.name] = text;
+    by_line.line[option.description.name] = {text, "line"};
+    by_variable.variables.set(option.description.variable, text);
+    yaml += "  " + option.description.name + ": " + text + "\n";
+  }
+  by_file.file = options::File::parse(yaml, "run.yaml");
+  for (const auto* sources : {&by_flag, &by_line, &by_variable, &by_file}) {
+    const auto reading = options::read(table, *sources);
+    for (const auto& option : table.options) {
+      EXPECT_EQ(option.write(reading.values), kOther.at(option.description.name)) << option.description.name;
+      EXPECT_TRUE(reading.places.contains(option.description.name));
+    }
+  }
 }
 
-TEST(OptionTables, TheReferencePageIsTheTable) {
-  std::ostringstream page;
-  page << std::ifstream(MUSTER_SOURCE_DIR "/docs/reference/run.md").rdbuf();
-  EXPECT_NE(page.str().find(options::to_markdown(run_option_table().descriptions())), std::string::npos)
-      << "replace the table in docs/reference/run.md by the output of `muster options`";
+std::string page(const std::string& name) {
+  std::ostringstream text;
+  text << std::ifstream(MUSTER_SOURCE_DIR "/docs/reference/" + name + ".md").rdbuf();
+  return text.str();
+}
+
+TEST(OptionTables, TheReferencePagesAreTheTables) {
+  const auto expect_table = [](const std::string& name, const std::vector<options::Description>& table) {
+    EXPECT_NE(page(name).find(options::to_markdown(table)), std::string::npos)
+        << "replace the table in docs/reference/" << name << ".md by the output of `muster options " << name << "`";
+  };
+  expect_table("run", run_option_table().descriptions());
+  expect_table("options", runtime::program_options());
 }
 
 }  // namespace

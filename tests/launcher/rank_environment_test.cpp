@@ -56,22 +56,16 @@ TEST(RankEnvironment, CoresAreSharedOutUnlessTold) {
 
 TEST(RankEnvironment, RequestsAndDevicesArePassedAndOtherLaunchersRemoved) {
   Job job = job_of_two_nodes();
-  job.accelerator = "cuda";
   job.device_indices = {4, 2, 6};
-  job.precision = "bf16-mixed";
-  job.sharding = "stage=full";
-  job.strategy = "fsdp";
-  job.timeout = 60;
+  job.options = "{\"precision\":\"bf16-mixed\"}";
   auto environment = rank_environment({{"TORCHELASTIC_RUN_ID", "x"}, {"ROLE_RANK", "0"}, {"HOME", "/h"}}, job, 1);
-  EXPECT_EQ(environment.find("MUSTER_ACCELERATOR"), "cuda");
   EXPECT_EQ(environment.find("MUSTER_DEVICE_INDEX"), "2");
-  EXPECT_EQ(environment.find("MUSTER_PRECISION"), "bf16-mixed");
-  EXPECT_EQ(environment.find("MUSTER_FSDP"), "stage=full");
-  EXPECT_EQ(environment.find("MUSTER_STRATEGY"), "fsdp");
-  EXPECT_EQ(environment.find("MUSTER_TIMEOUT"), "60");
+  EXPECT_EQ(environment.find("MUSTER_OPTIONS"), job.options);
   EXPECT_EQ(environment.find("HOME"), "/h");
   EXPECT_FALSE(environment.has("TORCHELASTIC_RUN_ID"));
   EXPECT_FALSE(environment.has("ROLE_RANK"));
+  job.options.clear();
+  EXPECT_EQ(rank_environment({{"MUSTER_OPTIONS", "precision=bf16"}}, job, 1).find("MUSTER_OPTIONS"), "precision=bf16");
 }
 
 TEST(RankEnvironment, TheSecretGoesToEveryRankAndItsFileToNone) {

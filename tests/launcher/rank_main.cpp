@@ -12,6 +12,8 @@
 
 #include "muster/base/error.h"
 #include "muster/launcher/launch.h"
+#include "runtime/option_table.h"
+#include "runtime/resolved_options.h"
 
 namespace {
 
@@ -44,9 +46,23 @@ void got_signal(int number) {
 
 int environment(Words) {
   for (auto name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-                    "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "MUSTER_STRATEGY", "MUSTER_FSDP",
-                    "MUSTER_PRECISION", "MUSTER_ACCELERATOR", "MUSTER_TIMEOUT", "TORCHELASTIC_RUN_ID"})
+                    "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "MUSTER_OPTIONS", "TORCHELASTIC_RUN_ID"})
     std::printf("%s=%s\n", name, std::getenv(name) ? std::getenv(name) : "-");
+  return 0;
+}
+
+/// Prints every option as a program without options of its own resolves it.
+int options(Words) {
+  const auto resolved = muster::runtime::resolved({}, muster::Environment::of_process());
+  for (const auto& [name, text] : muster::runtime::written_options(resolved))
+    std::printf("%s=%s\n", name.c_str(), text.c_str());
+  return 0;
+}
+
+/// words WORDS...: prints its arguments.
+int print_words(Words words) {
+  for (; *words; ++words) std::printf("<%s>", *words);
+  std::printf("\n");
   return 0;
 }
 
@@ -170,13 +186,15 @@ const std::map<std::string, int (*)(Words)> kDeeds = {{"environment", environmen
                                                       {"ignore", ignore},
                                                       {"terminal", terminal},
                                                       {"input", input},
+                                                      {"options", options},
                                                       {"show", show},
                                                       {"secret", secret},
                                                       {"show_and_wait", show_and_wait},
                                                       {"exits", exits},
                                                       {"echo", echo},
                                                       {"leave", leave},
-                                                      {"throws", throws}};
+                                                      {"throws", throws},
+                                                      {"words", print_words}};
 
 }  // namespace
 

@@ -26,8 +26,8 @@ TEST(Run, EveryRankLearnsWhoItIs) {
     for (auto line : {"RANK=" + std::to_string(rank), "LOCAL_RANK=" + std::to_string(rank), std::string("WORLD_SIZE=3"),
                       std::string("LOCAL_WORLD_SIZE=3"), std::string("GROUP_RANK=0"), std::string("GROUP_WORLD_SIZE=1"),
                       std::string("MASTER_ADDR=127.0.0.1"), std::string("OMP_NUM_THREADS=2"),
-                      std::string("MUSTER_STRATEGY=ddp"), std::string("MUSTER_PRECISION=bf16-mixed"),
-                      std::string("MUSTER_ACCELERATOR=cpu"), std::string("MUSTER_TIMEOUT=60")})
+                      std::string("MUSTER_OPTIONS={\"accelerator\":\"cpu\",\"precision\":\"bf16-mixed\","
+                                  "\"strategy\":\"ddp\",\"timeout\":\"60\"}")})
       EXPECT_NE(out.find(prefix + line + "\n"), std::string::npos) << prefix << line << " is missing in\n" << out;
   }
 }
@@ -71,9 +71,43 @@ TEST(Run, FlagsCountMoreThanVariablesAndVariablesMoreThanTheFile) {
   setup.environment = {"MUSTER_STRATEGY=hsdp"};
   Process process(muster_run({"--config", file, "--precision", "32-true", rank_program(), "environment"}), setup);
   ASSERT_EQ(process.wait(), 0) << process.error();
-  for (auto line : {"[1] WORLD_SIZE=2\n", "[1] MUSTER_STRATEGY=hsdp\n",
-                    "[1] MUSTER_FSDP=unit_classes=Block,stage=full\n", "[1] MUSTER_PRECISION=32-true\n"})
+  for (auto line : {"[1] WORLD_SIZE=2\n", "\"strategy\":\"hsdp\"", "\"fsdp.unit_classes\":\"Block\"",
+                    "\"fsdp.stage\":\"full\"", "\"precision\":\"32-true\""})
     EXPECT_NE(process.out().find(line), std::string::npos) << process.out();
+}
+
+TEST(Run, OneLineOfOptionsReachesTheRanks) {
+  Process::Setup setup;
+  setup.environment = {"MUSTER_OPTIONS=grace=2s,precision=64-true,strategy=ddp", "MUSTER_STRATEGY=fsdp"};
+  Process process(
+      muster_run({"--options", "{precision: bf16-true, timeout: 9}", "--timeout", "8", rank_program(), "options"}),
+      setup);
+  ASSERT_EQ(process.wait(), 0) << process.error();
+  for (auto line : {"precision=bf16-true\n", "timeout=8s\n", "strategy=ddp\n"})
+    EXPECT_NE(process.out().find(line), std::string::npos) << process.out();
+}
+
+TEST(Run, FabricsFlagsAndOrderAreTaken) {
+  Process flags(muster_run(
+      {"--num_nodes", "1", "--main-port=0", "--devices=2", "--no_prefix", rank_program(), "words", "--lr", "0.1"}));
+  ASSERT_EQ(flags.wait(), 0) << flags.error();
+  EXPECT_EQ(flags.out(), "<--lr><0.1>\n<--lr><0.1>\n");
+  Process order({MUSTER_BINARY_DIR "/bin/muster", "run", "true", "--devices=2", "--no-prefix"});
+  EXPECT_EQ(order.wait(), 0) << order.error();
+  EXPECT_EQ(order.error(), "");
+  Process wrong({MUSTER_BINARY_DIR "/bin/muster", "run", "true", "--devices=none"});
+  EXPECT_EQ(wrong.wait(), 2) << "the word after the program was not taken as ours";
+}
+
+TEST(Run, AWordAfterTheProgramThatLooksOursIsSaidToGoToTheProgram) {
+  Process process(muster_run({"--no-prefix", rank_program(), "words", "--devices=2", "--lr=1"}));
+  ASSERT_EQ(process.wait(), 0) << process.error();
+  EXPECT_EQ(process.out(), "<--devices=2><--lr=1>\n");
+  EXPECT_EQ(process.error(),
+            "muster: after the program, so passed on to it: --devices=2 (flags of muster run stand before it)\n");
+  Process quiet(muster_run({"--no-prefix", "--", rank_program(), "words", "--devices=2"}));
+  ASSERT_EQ(quiet.wait(), 0) << quiet.error();
+  EXPECT_EQ(quiet.error(), "");
 }
 
 TEST(Run, TwoJobsAtOnceHaveTwoPortsAndRankZeroHoldsThem) {
@@ -157,6 +191,10 @@ TEST(Run, RefusesBeforeAnythingStarts) {
       {{"--main-port", std::to_string(taken.port()), "--devices", "2", rank_program(), "show"}, "MU033"},
       {{"--log-dir", text, rank_program(), "show"}, "MU037"},
       {{"--no-such-flag", rank_program(), "show"}, "MU006: muster run knows no flag '--no-such-flag'"},
+      {{"--nproc-per-node", "2", rank_program(), "show"}, "'--nproc-per-node'; here it is --devices"},
+      {{"--precisoin=bf16", rank_program(), "show"}, "nearest is '--precision'"},
+      {{"--np", "2", rank_program(), "show"}, "'--np'; here it is --devices"},
+      {{"--options", "precision", rank_program(), "show"}, "MU300"},
       {{"--config", "/no/such/file", rank_program(), "show"}, "MU004"},
       {{"--strategy", "fsdpp", rank_program(), "show"},
        "MU170: unknown strategy 'fsdpp'; the known ones are auto, ddp, "},
@@ -181,9 +219,9 @@ TEST(Run, AnUnknownKeyInTheFileListsTheKnownOnes) {
   auto file = folder.write("run.yaml", "run:\n  devices: 2\n  stratgy: ddp\n", 0644);
   Process process(muster_run({"--config", file, rank_program(), "show"}));
   EXPECT_EQ(process.wait(), 2);
-  EXPECT_NE(process.error().find(
-                "MU001: " + file +
-                " line 3: unknown option 'stratgy' in section 'run'; the known ones are accelerator, devices"),
+  EXPECT_NE(process.error().find("MU001: " + file +
+                                 " line 3: unknown option 'stratgy' in section 'run'; nearest is 'strategy'; the known "
+                                 "ones are accelerator, devices"),
             std::string::npos)
       << process.error();
 }

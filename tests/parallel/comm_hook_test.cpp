@@ -169,6 +169,17 @@ TEST(CommHook, PowerSgdSendsFewBytes) {
   });
 }
 
+TEST(CommHook, PowerSgdCompressesOnlyWhatPays) {
+  muster::testing::run_threads(2, 0, [&](Communicator group) {
+    const auto net = make_wide(at::kFloat);
+    Reducer reducer(*net, group,
+                    {.comm_hook = "powersgd", .power_sgd = {.min_compression_rate = 1e6, .start_iteration = 0}});
+    WireBytes wire(group);
+    step_of(reducer, *net, 0, group.rank(), at::kFloat);
+    EXPECT_GE(wire.bytes, 4 * (64 * 96 + 96 * 40));  // both weights whole
+  });
+}
+
 TEST(CommHook, PowerSgdTrains) {
   muster::testing::run_threads(2, 0, [&](Communicator group) {
     const auto net = make_wide(at::kFloat);

@@ -8,9 +8,14 @@ namespace muster::parallel {
 namespace {
 
 TEST(ShardedSettings, ReadsOptions) {
-  const auto settings = read_settings(
-      {.limit_gathered_mb = 1.5, .param_dtype = "bf16", .reshard_after_forward = false, .stage = ShardStage::gradients},
-      2);
+  const auto settings = read_settings({.limit_gathered_mb = 1.5,
+                                       .param_dtype = "bf16",
+                                       .predivide_factor = 4,
+                                       .reshard_after_forward = false,
+                                       .stage = ShardStage::gradients},
+                                      2);
+  EXPECT_EQ(settings.predivide, 4);
+  EXPECT_EQ(read_settings({.reduce_dtype = "f16"}, 2).reduce_dtype, at::kHalf);
   EXPECT_TRUE(settings.keeps_after_forward);
   EXPECT_EQ(settings.limit_bytes, 3 << 19);
   EXPECT_EQ(settings.param_dtype, at::kBFloat16);

@@ -41,7 +41,12 @@ TEST(StrategyNames, OfPythonMeanOurs) {
                      {"ddp_sharded", "zero2", true},
                      {"full_shard", "fsdp", true},
                      {"FSDP", "fsdp", true},
-                     {"ddp_spawn", "ddp", true}};
+                     {"ddp_spawn", "ddp", true},
+                     {"DDPFullyShardedStrategy", "fsdp", true},
+                     {"DDPFullyShardedNativeStrategy", "fsdp", true},
+                     {"FSDPStrategy", "fsdp", true},
+                     {"DeepSpeedStrategy", "zero2", true},
+                     {"ShardedDataParallel", "zero2", true}};
   for (const auto& [name, ours, reshard] : cases) {
     const auto strategy = Strategy::parse(name);
     EXPECT_EQ(strategy.name(), ours) << name;

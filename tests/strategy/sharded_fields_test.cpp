@@ -46,6 +46,22 @@ TEST(PythonFields, BecomeOurs) {
   EXPECT_FALSE(of_python("cast_forward_inputs=no").cast_forward_inputs);
 }
 
+TEST(PythonFields, OfFairscaleBecomeOurs) {
+  EXPECT_EQ(of_python("compute_dtype=torch.float16").param_dtype, "f16");
+  EXPECT_EQ(of_python("fp32_reduce_scatter=True").reduce_dtype, "f32");
+  EXPECT_EQ(of_python("reduce_fp16=True").reduce_dtype, "f16");
+  EXPECT_EQ(of_python("mixed_precision=True").param_dtype, "f16");
+  EXPECT_EQ(of_python("mixed_precision=False").param_dtype, "");
+  EXPECT_EQ(of_python("gradient_predivide_factor=2").predivide_factor, 2);
+  EXPECT_FALSE(of_python("force_input_to_fp32=True").cast_forward_inputs);
+  EXPECT_EQ(thrown_id([] { of_python("move_params_to_cpu=True"); }), "MU197");
+  EXPECT_EQ(thrown_id([] { of_python("process_group_reduce_scatter=g"); }), "MU197");
+  for (const char* text : {"flatten_parameters=True", "bucket_cap_mb=25", "verbose=True", "move_grads_to_cpu=False",
+                           "broadcast_model_buffers=True", "compute_device=cuda"})
+    for (const auto& field : sharded_fields())
+      EXPECT_EQ(field.write(of_python(text)), field.description.default_text) << text;
+}
+
 TEST(PythonFields, WithoutACounterpartAreRefusedByName) {
   for (const char* text : {"cpu_offload=true", "offload_params=true", "activation_checkpointing=true",
                            "activation_checkpointing_offload=1", "activation_checkpointing_policy=Block",
@@ -81,7 +97,9 @@ TEST(ShardedFields, AreAllThatCanBeGivenAsText) {
   for (const auto& field : python_sharding_fields()) {
     EXPECT_FALSE(field.taken_as.empty());
     if (!field.variable.empty()) {
-      EXPECT_TRUE(variables.insert(field.variable).second && field.variable.starts_with("FSDP_")) << field.variable;
+      EXPECT_TRUE(variables.insert(field.variable).second &&
+                  (field.variable.starts_with("FSDP_") || field.variable.starts_with("PARALLELISM_CONFIG_")))
+          << field.variable;
     }
   }
 }

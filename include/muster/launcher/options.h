@@ -19,21 +19,18 @@ struct LaunchOptions {
 
 /// How `muster run` starts and watches the ranks of this node.
 struct RunOptions {
-  std::string accelerator = {};  ///< passed on to the ranks; empty: not passed
+  std::string accelerator = {};  ///< kind of the devices; empty: an accelerator if there is one
   std::string devices = "auto";  ///< a count, a list of indices ("0,2"), or "auto"
-  std::string fsdp = {};         ///< options of sharded training, passed on to the ranks; empty: not passed
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL
   std::string log_dir = {};                                   ///< folder for a file rank_<r>.log per rank; empty: none
   std::string main_address = {};                              ///< host of rank 0; needed for several nodes
   int main_port = 0;                                          ///< 0: a free one (one node), 29400 (several)
   int node_rank = 0;
   int nodes = 1;
-  std::string precision = {};    ///< passed on to the ranks; empty: not passed
+  std::string options = {};      ///< options of the program in one line, passed on to the ranks; empty: not passed
   bool prefix = true;            ///< "[rank] " before each line of output
   std::string secret_file = {};  ///< holds the job's secret, mode 0600; empty: MUSTER_SECRET, or on one node a new one
-  std::string strategy = {};     ///< passed on to the ranks; empty: not passed
   int threads = 0;               ///< OMP_NUM_THREADS of each rank; 0: cores / ranks, unless the variable is set
-  int timeout = 0;               ///< seconds a collective may take, passed on to the ranks; 0: not passed
 };
 
 }  // namespace muster

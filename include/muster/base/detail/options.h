@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "muster/base/detail/environment.h"
@@ -20,50 +22,78 @@ namespace muster::options {
 template <class T>
 struct Value;
 
+/// `kType` is the type for the reference page.
 // NOLINTBEGIN(bugprone-macro-parentheses): the argument is a type
-#define MUSTER_OPTION_VALUE(T)                                  \
+#define MUSTER_OPTION_VALUE(T, words)                           \
   template <>                                                   \
   struct Value<T> {                                             \
+    static constexpr const char* kType = words;                 \
     static std::string read(const std::string& text, T& value); \
     static std::string write(const T& value);                   \
   }
-MUSTER_OPTION_VALUE(bool);  ///< true, false, yes, no, on, off, 1, 0
-MUSTER_OPTION_VALUE(int);
-MUSTER_OPTION_VALUE(int64_t);
-MUSTER_OPTION_VALUE(double);
-MUSTER_OPTION_VALUE(std::string);
-MUSTER_OPTION_VALUE(std::chrono::milliseconds);  ///< "250ms", "30s", "5min", "2h"
-MUSTER_OPTION_VALUE(std::vector<std::string>);   ///< "a,b,c", or a list in the file
+MUSTER_OPTION_VALUE(bool, "true or false");  ///< also yes, no, on, off, 1, 0
+MUSTER_OPTION_VALUE(int, "whole number");
+MUSTER_OPTION_VALUE(int64_t, "whole number");
+MUSTER_OPTION_VALUE(uint64_t, "whole number");
+MUSTER_OPTION_VALUE(double, "number");
+MUSTER_OPTION_VALUE(std::string, "text");
+MUSTER_OPTION_VALUE(std::chrono::milliseconds, "duration");  ///< "250ms", "30s", "5min", "2h"
+MUSTER_OPTION_VALUE(std::vector<std::string>, "list");       ///< "a,b,c", or a list in the file
 #undef MUSTER_OPTION_VALUE
 // NOLINTEND(bugprone-macro-parentheses)
 
 /// All properties of an option except its value.
 struct Description {
-  std::string name = {};          ///< key in the file; the flag is the same with dashes: "log_dir" is --log-dir
-  std::string help = {};          ///< one sentence, no full stop
-  std::string unit = {};          ///< "seconds", "bytes"; may be empty
-  std::string variable = {};      ///< environment variable; empty: none
+  std::string name = {};                  ///< key in the file; the flag is the same with dashes: "log_dir" is --log-dir
+  std::string help = {};                  ///< one sentence, no full stop
+  std::string unit = {};                  ///< "seconds", "bytes"; may be empty
+  std::string variable = {};              ///< environment variable; empty: none
+  std::vector<std::string> aliases = {};  ///< other names, accepted wherever `name` is
+  std::string effect = {};                ///< the test of the option's effect: "Suite.Case"
+  std::vector<std::string> other_tools =
+      {};                         ///< variables of other tools; they count less than everything but defaults
+  std::string type = {};          ///< filled in from the field: "whole number"; for code only: ""
   std::string default_text = {};  ///< filled in from the struct's initialiser
   bool is_switch = false;         ///< a bool: flags --name and --no-name, without a value
+  bool code_only = false;         ///< no text can set it: a callback, a predicate, a type
 
   std::string flag() const;
 };
 
-/// One field of `Struct`.
+/// One field of `Struct`. An option that only code can set reads nothing and is written as "".
 template <class Struct>
 struct Option {
   Description description;
-  std::function<std::string(Struct&, const std::string&)> read;
+  std::function<std::string(Struct&, const std::string&)> read;  ///< as Value<T>::read
+  std::function<std::string(const Struct&)> write;
 };
+
+/// A part of `Struct`, which `get` gives by reference, and its description. A type without Value<T> is for code only.
+template <class Struct, class Get>
+Option<Struct> option_at(std::string name, Get get, Description description) {
+  using T = std::remove_cvref_t<decltype(get(std::declval<Struct&>()))>;
+  description.name = std::move(name);
+  description.code_only = !requires { Value<T>::kType; };
+  if constexpr (requires { Value<T>::kType; }) {
+    const Struct defaults{};
+    description.type = Value<T>::kType;
+    description.default_text = Value<T>::write(get(defaults));
+    description.is_switch = std::is_same_v<T, bool>;
+    return {std::move(description),
+            [get](Struct& values, const std::string& text) { return Value<T>::read(text, get(values)); },
+            [get](const Struct& values) { return Value<T>::write(get(values)); }};
+  } else {
+    description.variable.clear();
+    return {std::move(description), [](Struct&, const std::string&) { return std::string("a value set in code"); },
+            [](const Struct&) { return std::string(); }};
+  }
+}
 
 /// A field and its description: option("log_dir", &RunOptions::log_dir, {.help = "..."}).
 template <class Struct, class T>
 Option<Struct> option(std::string name, T Struct::*field, Description description) {
-  description.name = std::move(name);
-  description.default_text = Value<T>::write(Struct{}.*field);
-  description.is_switch = std::is_same_v<T, bool>;
-  return {std::move(description),
-          [field](Struct& values, const std::string& text) { return Value<T>::read(text, values.*field); }};
+  return option_at<Struct>(
+      std::move(name), [field](auto& values) -> auto& { return values.*field; }, std::move(description));
 }
 
 /// The fields of a struct, in the order of the struct. `section` is the key of the file that contains them; empty: the
@@ -86,7 +116,11 @@ struct Found {
   std::string place;
 };
 
-/// A YAML file of options: keys with plain values, lists of them, or sections of such keys.
+/// Values by the name of their option.
+using Texts = std::map<std::string, Found>;
+
+/// A YAML file of options: keys with plain values, lists of them, or sections of such keys. Within a section,
+/// `outer: {inner: 1}` is the key "outer.inner".
 class File {
  public:
   File() = default;
@@ -98,25 +132,30 @@ class File {
   /// The values of one section ("" for the top), by key.
   const std::map<std::string, Found>& section(const std::string& name) const;
   std::vector<std::string> sections() const;
+  /// A copy with one section changed by `change`.
+  File changed(const std::string& section, void (*change)(Texts&)) const;
 
  private:
   std::map<std::string, std::map<std::string, Found>> sections_;
 };
 
-/// The sources of options.
+/// The sources of options, the one that counts most first.
 struct Sources {
-  File file;
-  std::map<std::string, std::string> flags;  ///< by name of the option, not of the flag
-  Environment variables;
+  std::map<std::string, std::string> flags = {};  ///< by name of the option, not of the flag
+  Texts line = {};                                ///< MUSTER_OPTIONS, see read_line()
+  Environment variables = {};
+  File file = {};
 };
 
 /// The values set for the described options, by name, each from the source of highest precedence.
-/// Throws: ConfigError (MU001), listing the known names, for a key of the section that is not described.
-std::map<std::string, Found> find(const std::vector<Description>& table, const std::string& section,
-                                  const Sources& sources);
+/// Throws: ConfigError (MU001), listing the known names and the nearest, for a key of the section or of the line that
+/// is not described.
+Texts find(const std::vector<Description>& table, const std::string& section, const Sources& sources);
 
 /// Throws: ConfigError (MU002) that names option, value, place and what is expected.
 [[noreturn]] void refuse(const Description& option, const Found& found, const std::string& wanted);
+/// Throws: ConfigError (MU171) that names the option, the program's value, and value and place of the request.
+[[noreturn]] void contradict(const Description& option, const std::string& in_code, const Found& found);
 
 /// The values read, and the source of each value that is not a default.
 template <class Struct>
@@ -125,14 +164,13 @@ struct Reading {
   Struct values;
 };
 
-/// Reads a struct. Throws: ConfigError for an unknown key (MU001) or a value that cannot be read (MU002).
+/// Reads the texts that `table` describes; others are left to other tables. Throws: ConfigError (MU002).
 template <class Struct>
-Reading<Struct> read(const Table<Struct>& table, const Sources& sources) {
+Reading<Struct> read_texts(const Table<Struct>& table, const Texts& texts) {
   Reading<Struct> result;
-  auto given = find(table.descriptions(), table.section, sources);
   for (const auto& option : table.options) {
-    auto found = given.find(option.description.name);
-    if (found == given.end()) continue;
+    auto found = texts.find(option.description.name);
+    if (found == texts.end()) continue;
     auto wanted = option.read(result.values, found->second.text);
     if (!wanted.empty()) refuse(option.description, found->second, wanted);
     result.places[option.description.name] = found->second.place;
@@ -140,7 +178,22 @@ Reading<Struct> read(const Table<Struct>& table, const Sources& sources) {
   return result;
 }
 
-/// The table of these options for the reference page, in Markdown.
-std::string to_markdown(const std::vector<Description>& table);
+/// Reads a struct. Throws: ConfigError for an unknown key (MU001) or a value that cannot be read (MU002).
+template <class Struct>
+Reading<Struct> read(const Table<Struct>& table, const Sources& sources) {
+  return read_texts(table, find(table.descriptions(), table.section, sources));
+}
+
+/// What the launcher requests replaces a default of the program, and must not contradict what the program set.
+/// Throws: ConfigError (MU171) for a contradiction, (MU002) for a value that cannot be read.
+template <class Struct>
+void follow(const Option<Struct>& option, const Found& found, Struct& values) {
+  auto requested = values;
+  if (auto wanted = option.read(requested, found.text); !wanted.empty()) refuse(option.description, found, wanted);
+  const auto in_code = option.write(values);
+  if (in_code == option.write(requested)) return;
+  if (in_code != option.description.default_text) contradict(option.description, in_code, found);
+  values = std::move(requested);
+}
 
 }  // namespace muster::options

@@ -22,13 +22,6 @@ inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX";  ///< index o
 inline constexpr const char* kSecret = "MUSTER_SECRET";             ///< the secret shared by the ranks of the job
 inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";    ///< a file that contains it
 
-// Settings from the launcher's command line, for the program to apply.
-inline constexpr const char* kAccelerator = "MUSTER_ACCELERATOR";
-inline constexpr const char* kPrecision = "MUSTER_PRECISION";
-inline constexpr const char* kSharding = "MUSTER_FSDP";
-inline constexpr const char* kStrategy = "MUSTER_STRATEGY";
-inline constexpr const char* kTimeout = "MUSTER_TIMEOUT";  ///< seconds a collective or a rendezvous may take
-
 // Read by every rank.
 inline constexpr const char* kLog = "MUSTER_LOG";  ///< trace, debug, info, warn, error, off
 

@@ -17,7 +17,7 @@ struct KeptMemory {
 /// MUSTER_KEEP_MEMORY applies (auto, on or 1, off or 0). Memory is never kept if `variables` already tune the C
 /// library's allocator (MALLOC_MMAP_THRESHOLD_, MALLOC_MMAP_MAX_, MALLOC_TRIM_THRESHOLD_, or glibc.malloc in
 /// GLIBC_TUNABLES), or with a C library other than glibc. `launched`: a launcher started this process. Throws:
-/// ConfigError (MU002) for a variable with another value, (MU171) for one that contradicts "on" or "off".
+/// ConfigError (MU002) for a variable with another value.
 KeptMemory choose_kept_memory(KeepMemory in_code, bool launched,
                               const Environment& variables = Environment::of_process());
 

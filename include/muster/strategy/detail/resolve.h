@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,9 @@ namespace muster::strategy {
 
 /// The strategy that a launcher requests, apart from the variables that Accelerate's launcher sets.
 struct StrategyRequest {
-  std::optional<std::string> name = {};  ///< name of the strategy
+  options::Texts fields = {};                      ///< "fsdp.stage", "ddp.bucket_cap_mb", ...
+  std::optional<std::string> name = {};            ///< name of the strategy
+  std::string place = "variable MUSTER_STRATEGY";  ///< where the name was found
   std::optional<std::string> sharding =
       {};  ///< options of sharded training: "unit_min_elements=1000,unit_classes=Block,Head"
 };
@@ -26,8 +29,14 @@ struct StrategyRequest {
 /// ConfigError (MU002) for a value that cannot be read; and as Strategy's constructor.
 Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& request, const Environment& variables);
 
-/// The options of sharded training that can be given as text, under their names in ShardedOptions.
+/// The options of sharded training, under their names in ShardedOptions.
 std::vector<options::Description> sharded_option_descriptions();
+/// The options of replicated training, under their names in DdpOptions.
+std::vector<options::Description> replicated_option_descriptions();
+
+/// What the strategy's options are, as text: "fsdp.stage": "full". Code-only options and those of other strategies are
+/// left out.
+std::map<std::string, std::string> written_fields(const Strategy& strategy);
 
 /// How Muster interprets a field of Accelerate's FSDP plugin or an argument of Lightning's FSDPStrategy.
 struct PythonField {

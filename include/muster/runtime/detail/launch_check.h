@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "muster/base/detail/options.h"
+
+namespace muster::runtime {
+
+/// Every option of a program: those of the runtime, then "ddp..." and "fsdp...", then "ddp" and "fsdp", which set
+/// several of the latter by one text. Those that need code are described, too.
+const std::vector<options::Description>& program_options();
+
+/// The requests to a program, by name of the option, of all `sources`. "fsdp" and "ddp" are split into their options;
+/// those of Accelerate, Lightning and fairscale ("fsdp.sharding_strategy") stay as they are. `section` is the file's.
+/// `others` are the options of somebody else that the file's section and the flags may have, too; they are returned,
+/// too. Throws: ConfigError as options::find(), and (MU196) for text that is no name=value.
+options::Texts find_requests(const options::Sources& sources, const std::string& section = "",
+                             const std::vector<options::Description>& others = {});
+
+/// Checks that a program without options of its own could follow these requests.
+/// Throws: ConfigError as read_requests() in a rank would.
+void check_requests(const options::Texts& requests);
+
+/// Variables of Accelerate's, Lightning's and PyTorch's families (ACCELERATE_*, LT_*, PL_*, FSDP_*,
+/// PARALLELISM_CONFIG_*) that ask for something that Muster does not know, in one line for a warning; "" for none.
+std::string unknown_variables(const Environment& variables);
+
+}  // namespace muster::runtime

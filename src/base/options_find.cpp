@@ -1,0 +1,87 @@
+#include <algorithm>
+#include <optional>
+
+#include "muster/base/detail/known_names.h"
+#include "muster/base/detail/options.h"
+#include "muster/base/error.h"
+
+namespace muster::options {
+namespace {
+
+std::vector<std::string> names_of(const std::vector<Description>& table) {
+  std::vector<std::string> names;
+  for (const auto& option : table)
+    if (!option.code_only) names.push_back(option.name);
+  return names;
+}
+
+bool describes(const std::vector<Description>& table, const std::string& key) {
+  return std::any_of(table.begin(), table.end(), [&](const Description& option) {
+    return !option.code_only && (option.name == key || std::count(option.aliases.begin(), option.aliases.end(), key));
+  });
+}
+
+void require_known(const std::vector<Description>& table, const std::string& section, const Texts& texts) {
+  for (const auto& [key, found] : texts)
+    if (!describes(table, key))
+      throw ConfigError("MU001", found.place + ": unknown option '" + key + "'" +
+                                     (section.empty() ? "" : " in section '" + section + "'") +
+                                     known_names(key, names_of(table)));
+}
+
+std::optional<Found> find_in(const Texts& texts, const Description& option) {
+  if (const auto found = texts.find(option.name); found != texts.end()) return found->second;
+  for (const auto& alias : option.aliases)
+    if (const auto found = texts.find(alias); found != texts.end()) return found->second;
+  return {};
+}
+
+std::optional<Found> find_variable(const Environment& variables, const std::string& name) {
+  const auto text = name.empty() ? std::nullopt : variables.find(name);
+  if (!text) return {};
+  return Found{*text, "variable " + name};
+}
+
+std::optional<Found> find_one(const Description& option, const Texts& in_file, const Sources& sources) {
+  if (const auto flag = sources.flags.find(option.name); flag != sources.flags.end())
+    return Found{flag->second, "flag " + option.flag()};
+  if (auto found = find_in(sources.line, option)) return found;
+  if (auto found = find_variable(sources.variables, option.variable)) return found;
+  if (auto found = find_in(in_file, option)) return found;
+  for (const auto& name : option.other_tools)
+    if (auto found = find_variable(sources.variables, name)) return found;
+  return {};
+}
+
+}  // namespace
+
+std::string Description::flag() const {
+  std::string result = "--" + name;
+  std::replace_if(
+      result.begin(), result.end(), [](char c) { return c == '_' || c == '.'; }, '-');
+  return result;
+}
+
+Texts find(const std::vector<Description>& table, const std::string& section, const Sources& sources) {
+  const auto& in_file = sources.file.section(section);
+  require_known(table, section, in_file);
+  require_known(table, "", sources.line);
+  Texts result;
+  for (const auto& option : table)
+    if (auto found = option.code_only ? std::nullopt : find_one(option, in_file, sources))
+      result[option.name] = std::move(*found);
+  return result;
+}
+
+void refuse(const Description& option, const Found& found, const std::string& wanted) {
+  throw ConfigError("MU002", found.place + ": option '" + option.name + "' is '" + found.text + "', but " + wanted +
+                                 " is wanted" + (option.unit.empty() ? "" : " (" + option.unit + ")") +
+                                 ": correct it there");
+}
+
+void contradict(const Description& option, const std::string& in_code, const Found& found) {
+  throw ConfigError("MU171", "the program asks for " + option.name + " '" + in_code + "' and the launcher, by the " +
+                                 found.place + ", for '" + found.text + "'; drop one of them");
+}
+
+}  // namespace muster::options

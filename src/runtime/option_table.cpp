@@ -1,0 +1,209 @@
+#include "option_table.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "muster/base/detail/options_line.h"
+#include "muster/base/error.h"
+#include "muster/cluster/detail/variables.h"
+#include "muster/runtime/detail/launch_check.h"
+#include "muster/strategy/detail/launch_check.h"
+#include "muster/strategy/detail/resolve.h"
+#include "option_fields.h"
+#include "option_values.h"
+#include "resolved_options.h"
+
+namespace muster::runtime {
+namespace {
+
+using options::Description;
+using options::Found;
+using options::Texts;
+
+/// The launcher has these as options of its own, so they have no variable of ours.
+bool is_the_launchers(const std::string& name) { return name == "devices" || name == "num_nodes"; }
+
+void add(std::vector<Description>& all, const std::string& prefix, std::vector<Description> descriptions) {
+  for (auto& description : descriptions) {
+    description.name = prefix + description.name;
+    for (auto& alias : description.aliases) alias = prefix + alias;
+    all.push_back(std::move(description));
+  }
+}
+
+/// Fields of other libraries are split from the text of `fsdp`, where room strategy reads them.
+void fold_into_fsdp(Texts& texts) {
+  const auto& known = program_options();
+  for (auto it = texts.begin(); it != texts.end();) {
+    const auto& [name, found] = *it;
+    const bool described =
+        std::any_of(known.begin(), known.end(), [&](const auto& option) { return option.name == name; });
+    if (described || !name.starts_with("fsdp.")) {
+      ++it;
+      continue;
+    }
+    auto& text = texts["fsdp"];
+    text = {text.text + (text.text.empty() ? "" : ",") + name.substr(5) + "=" + found.text, found.place};
+    it = texts.erase(it);
+  }
+}
+
+bool has_name(const Description& option, const std::string& name) {
+  return option.name == name || std::count(option.aliases.begin(), option.aliases.end(), name) > 0;
+}
+
+/// `others`, and the options of a program that are not among them.
+std::vector<Description> with_others(std::vector<Description> others) {
+  const auto count = static_cast<std::ptrdiff_t>(others.size());
+  for (const auto& option : program_options())
+    if (std::none_of(others.begin(), others.begin() + count,
+                     [&](const auto& other) { return has_name(other, option.name); }))
+      others.push_back(option);
+  return others;
+}
+
+/// Without the variables of other tools, which count less than the file.
+std::vector<Description> own_options(const std::vector<Description>& others) {
+  auto known = with_others(others);
+  for (auto& option : known) option.other_tools.clear();
+  return known;
+}
+
+/// Their launchers set some always: what equals the default asks for nothing.
+bool is_default(const std::string& name, const std::string& text) {
+  for (const auto& option : runtime_option_table().options)
+    if (option.description.name == name) {
+      RuntimeOptions values;
+      return option.read(values, text).empty() && option.write(values) == option.description.default_text;
+    }
+  return false;
+}
+
+Texts of_other_tools(const Environment& variables, const std::vector<Description>& others) {
+  Texts texts;
+  for (const auto& option : with_others(others))
+    for (const auto& variable : option.other_tools)
+      if (const auto text = variables.find(variable); text && !is_default(option.name, *text))
+        texts.emplace(option.name, Found{*text, "variable " + variable});
+  texts.merge(other_tools_requests(variables));
+  return texts;
+}
+
+/// A plain number is in seconds.
+Found with_unit(Found found) {
+  int64_t seconds = -1;
+  if (options::Value<int64_t>::read(found.text, seconds).empty() && seconds >= 0) found.text += "s";
+  std::chrono::milliseconds timeout;
+  if (!options::Value<std::chrono::milliseconds>::read(found.text, timeout).empty())
+    throw ConfigError("MU021", found.place + " is '" + found.text +
+                                   "', but a whole number of seconds from 0, or a duration such as 10min, is wanted");
+  return found;
+}
+
+}  // namespace
+
+const options::Table<RuntimeOptions>& runtime_option_table() {
+  static const options::Table<RuntimeOptions> table = [] {
+    options::Table<RuntimeOptions> made;
+    visit_options([&](const char* name, auto get, Description description) {
+      if (!is_the_launchers(name)) description.variable = options::variable_of(name);
+      made.options.push_back(options::option_at<RuntimeOptions>(name, get, std::move(description)));
+    });
+    std::sort(made.options.begin(), made.options.end(),
+              [](const auto& a, const auto& b) { return a.description.name < b.description.name; });
+    return made;
+  }();
+  return table;
+}
+
+const std::vector<Description>& program_options() {
+  static const std::vector<Description> all = [] {
+    auto made = runtime_option_table().descriptions();
+    add(made, "ddp.", strategy::replicated_option_descriptions());
+    add(made, "fsdp.", strategy::sharded_option_descriptions());
+    for (const auto& [name, help] :
+         {std::pair{"ddp", "options of replicated training in one text, such as bucket_cap_mb=10"},
+          std::pair{"fsdp", "options of sharded training in one text, such as unit_classes=Block,stage=gradients"}})
+      made.push_back({.name = name,
+                      .help = help,
+                      .variable = options::variable_of(name),
+                      .effect = "Requests.OneTextSetsSeveralOptions",
+                      .type = "name=value,..."});
+    return made;
+  }();
+  return all;
+}
+
+Texts find_requests(const options::Sources& sources, const std::string& section,
+                    const std::vector<Description>& others) {
+  const auto known = own_options(others);
+  auto given = sources;
+  fold_into_fsdp(given.line);
+  given.file = sources.file.changed(section, fold_into_fsdp);
+  // One source after the other, so that a text of several options counts no more than its source.
+  Texts all;
+  for (const auto& one : {options::Sources{.flags = given.flags}, options::Sources{.line = given.line},
+                          options::Sources{.variables = given.variables}, options::Sources{.file = given.file}}) {
+    auto found = options::find(known, section, one);
+    for (const auto* name : {"ddp", "fsdp"}) options::expand(found, name, "MU196");
+    all.merge(found);
+  }
+  all.merge(of_other_tools(sources.variables, others));
+  return all;
+}
+
+RuntimeOptions with_requests(RuntimeOptions values, const Texts& requests, const Environment& variables) {
+  strategy::StrategyRequest request;
+  for (const auto& [name, found] : requests)
+    if (name.starts_with("ddp.") || name.starts_with("fsdp.")) request.fields[name] = found;
+  for (const auto& option : runtime_option_table().options) {
+    const auto& name = option.description.name;
+    const auto found = requests.find(name);
+    if (found == requests.end()) continue;
+    if (name == "timeout") {
+      const auto timeout = with_unit(found->second);
+      if (timeout.text != "0s") options::follow(option, timeout, values);
+    } else if (name == "strategy") {
+      request.name = found->second.text;
+      request.place = found->second.place;
+    } else {
+      options::follow(option, found->second, values);
+    }
+  }
+  values.strategy = strategy::resolve_strategy(values.strategy, request, variables);
+  return values;
+}
+
+RuntimeOptions resolved(RuntimeOptions options, const Environment& environment) {
+  auto requests = find_requests(
+      {.line = options::read_line(environment.find(options::kLineVariable).value_or("")), .variables = environment});
+  // A launcher of ours has started the ranks: how many Lightning's would have started is past.
+  if (environment.has(cluster::kJob))
+    for (const auto* name : {"devices", "num_nodes"})
+      if (const auto found = requests.find(name);
+          found != requests.end() && found->second.place.starts_with("variable LT_"))
+        requests.erase(found);
+  return with_requests(std::move(options), requests, environment);
+}
+
+void check_requests(const Texts& requests) {
+  auto others = requests;
+  Texts fields;
+  for (const auto& [name, found] : requests)
+    if (name.starts_with("ddp.") || name.starts_with("fsdp.")) {
+      fields[name] = found;
+      others.erase(name);
+    }
+  const auto strategy = requests.find("strategy");
+  strategy::check_launch_options(strategy == requests.end() ? "" : strategy->second.text, fields);
+  with_requests({}, others, {});
+}
+
+std::map<std::string, std::string> written_options(const RuntimeOptions& options) {
+  auto texts = strategy::written_fields(options.strategy);
+  for (const auto& option : runtime_option_table().options)
+    if (!option.description.code_only) texts[option.description.name] = option.write(options);
+  return texts;
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "muster/cluster/detail/variables.h"
+#include "muster/runtime/detail/launch_check.h"
+#include "muster/strategy/detail/resolve.h"
+#include "option_table.h"
+
+namespace muster::runtime {
+namespace {
+
+constexpr const char* kFamilies[] = {"ACCELERATE_", "FSDP_", "LT_", "PARALLELISM_CONFIG_", "PL_"};
+
+/// A variable that other launchers set always, and the words by which it asks for nothing ("*": any).
+struct Idle {
+  const char* name;
+  std::vector<std::string> words;
+};
+
+const std::vector<Idle>& idle_variables() {
+  static const std::vector<Idle> all{
+      {"ACCELERATE_CPU_AFFINITY", {"0", "false"}},
+      {"ACCELERATE_DEBUG_MODE", {"*"}},  // ranks always check what they exchange
+      {"ACCELERATE_DYNAMO_BACKEND", {"no"}},
+      {"ACCELERATE_DYNAMO_MODE", {"default"}},
+      {"ACCELERATE_DYNAMO_USE_DYNAMIC", {"0", "false"}},
+      {"ACCELERATE_DYNAMO_USE_FULLGRAPH", {"0", "false"}},
+      {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", {"0", "false"}},
+      {"ACCELERATE_USE_DEEPSPEED", {"*"}},
+      {"ACCELERATE_USE_FSDP", {"*"}},
+      {"ACCELERATE_USE_MEGATRON_LM", {"0", "false"}},
+      {"ACCELERATE_USE_PARALLELISM_CONFIG", {"*"}},
+      {"LT_CLI_USED", {"*"}},
+  };
+  return all;
+}
+
+std::string small(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+bool is_on(const Environment& variables, const char* name) {
+  bool on = false;
+  return options::Value<bool>::read(small(variables.find(name).value_or("")), on).empty() && on;
+}
+
+bool asks_for_nothing(const std::string& name, const std::string& text) {
+  for (const auto& idle : idle_variables())
+    if (idle.name == name)
+      return idle.words.front() == "*" ||
+             std::find(idle.words.begin(), idle.words.end(), small(text)) != idle.words.end();
+  return false;
+}
+
+bool is_known(const std::string& name) {
+  for (const auto& option : program_options())
+    if (std::find(option.other_tools.begin(), option.other_tools.end(), name) != option.other_tools.end()) return true;
+  for (const auto& field : strategy::python_sharding_fields())
+    if (field.variable == name) return true;
+  return name == "ACCELERATE_DEEPSPEED_ZERO_STAGE" || name == "ACCELERATE_TORCH_DEVICE" || name == "ACCELERATE_USE_CPU";
+}
+
+}  // namespace
+
+options::Texts other_tools_requests(const Environment& variables) {
+  options::Texts texts;
+  if (const auto device = variables.find("ACCELERATE_TORCH_DEVICE"))
+    texts["accelerator"] = {device->substr(0, device->find(':')), "variable ACCELERATE_TORCH_DEVICE"};
+  if (is_on(variables, "ACCELERATE_USE_CPU")) texts["accelerator"] = {"cpu", "variable ACCELERATE_USE_CPU"};
+  const auto stage = variables.find("ACCELERATE_DEEPSPEED_ZERO_STAGE");
+  if (is_on(variables, "ACCELERATE_USE_DEEPSPEED"))
+    texts["strategy"] = {stage == "0" ? "ddp" : "zero" + stage.value_or("2"),
+                         stage ? "variable ACCELERATE_DEEPSPEED_ZERO_STAGE" : "variable ACCELERATE_USE_DEEPSPEED"};
+  return texts;
+}
+
+std::string unknown_variables(const Environment& variables) {
+  std::string names;
+  for (const auto& [name, text] : variables.variables()) {
+    const bool of_family = std::any_of(std::begin(kFamilies), std::end(kFamilies),
+                                       [&, &known = name](const char* family) { return known.starts_with(family); });
+    if (!of_family || text.empty() || is_known(name) || asks_for_nothing(name, text)) continue;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  return names.empty() ? ""
+                       : "variables of Accelerate, Lightning or PyTorch that have no effect here: " + names +
+                             "; set the option in the program, or see docs/reference/options.md";
+}
+
+}  // namespace muster::runtime

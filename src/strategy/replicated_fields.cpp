@@ -1,0 +1,65 @@
+#include "muster/base/detail/options_line.h"
+#include "strategy/sharded_fields.h"
+
+namespace muster::strategy {
+namespace {
+
+template <class Get>
+ReplicatedField field(std::string name, Get get, options::Description description) {
+  description.variable = options::variable_of("ddp." + name);
+  return options::option_at<parallel::DdpOptions>(std::move(name), get, std::move(description));
+}
+
+}  // namespace
+
+const std::vector<ReplicatedField>& replicated_fields() {
+  static const std::vector<ReplicatedField> fields{
+      field("broadcast_buffers", [](auto& o) -> auto& { return o.broadcast_buffers; },
+            {.help = "buffers get the values of the main process at the end of each step",
+             .effect = "Reducer.BuffersComeFromRankZeroInOneMessage"}),
+      field("bucket_cap_mb", [](auto& o) -> auto& { return o.bucket_cap_mb; },
+            {.help = "gradients are communicated in buckets of about this size",
+             .unit = "MiB",
+             .effect = "Reducer.CommunicationOverlapsBackward"}),
+      field("comm_hook", [](auto& o) -> auto& { return o.comm_hook; },
+            {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
+             .aliases = {"ddp_comm_hook"},
+             .effect = "CommHook.CastsHalveTheBytesAndKeepTheGradient"}),
+      field("custom_hook", [](auto& o) -> auto& { return o.custom_hook; },
+            {.help = "a communication hook of your own", .effect = "CommHook.TakesTheUsersOwn"}),
+      field("find_unused_parameters", [](auto& o) -> auto& { return o.find_unused_parameters; },
+            {.help = "parameters may get no gradient in a step", .effect = "Reducer.UnusedParametersMayBeAllowed"}),
+      field("first_bucket_mb", [](auto& o) -> auto& { return o.first_bucket_mb; },
+            {.help = "size of the first bucket", .unit = "MiB", .effect = "Reducer.CommunicationOverlapsBackward"}),
+      field("power_sgd.min_compression_rate", [](auto& o) -> auto& { return o.power_sgd.min_compression_rate; },
+            {.help = "a gradient is compressed if that makes it smaller by more than this factor",
+             .aliases = {"min_compression_rate"},
+             .effect = "CommHook.PowerSgdCompressesOnlyWhatPays"}),
+      field("power_sgd.rank", [](auto& o) -> auto& { return o.power_sgd.rank; },
+            {.help = "columns of the two factors",
+             .aliases = {"matrix_approximation_rank"},
+             .effect = "CommHook.PowerSgdIsThatOfThePaper"}),
+      field("power_sgd.seed", [](auto& o) -> auto& { return o.power_sgd.seed; },
+            {.help = "seed of the first factors",
+             .aliases = {"random_seed"},
+             .effect = "CommHook.PowerSgdIsThatOfThePaper"}),
+      field("power_sgd.start_iteration", [](auto& o) -> auto& { return o.power_sgd.start_iteration; },
+            {.help = "whole gradients are communicated in backwards before this one",
+             .aliases = {"start_powerSGD_iter"},
+             .effect = "CommHook.PowerSgdGoesOnAfterALoad"}),
+      field("power_sgd.use_error_feedback", [](auto& o) -> auto& { return o.power_sgd.use_error_feedback; },
+            {.help = "the compression error is added to the next gradient",
+             .aliases = {"use_error_feedback"},
+             .effect = "CommHook.PowerSgdIsThatOfThePaper"}),
+      field("power_sgd.warm_start", [](auto& o) -> auto& { return o.power_sgd.warm_start; },
+            {.help = "each factorization starts from the previous one",
+             .aliases = {"warm_start"},
+             .effect = "CommHook.PowerSgdIsThatOfThePaper"}),
+      field("static_graph", [](auto& o) -> auto& { return o.static_graph; },
+            {.help = "the same parameters get gradients in every step",
+             .effect = "Reducer.StaticGraphLearnsTheSetAndHoldsToIt"}),
+  };
+  return fields;
+}
+
+}  // namespace muster::strategy

@@ -1,0 +1,53 @@
+#include "muster/base/detail/options_line.h"
+
+#include <gtest/gtest.h>
+
+#include "muster/base/error.h"
+#include "muster/testing/thrown.h"
+
+namespace muster::options {
+namespace {
+
+using muster::testing::thrown_id;
+using Words = std::map<std::string, std::string>;
+
+Words words_of(const Texts& texts) {
+  Words words;
+  for (const auto& [name, found] : texts) words[name] = found.text;
+  return words;
+}
+
+TEST(OptionsLine, IsPairsOrYamlOrJson) {
+  const Words wanted{{"fsdp.stage", "full"}, {"fsdp.unit_classes", "Block,Head"}, {"precision", "bf16"}};
+  for (const char* line : {"precision=bf16,fsdp.unit_classes=Block,Head,fsdp.stage=full",
+                           "{precision: bf16, fsdp: {stage: full, unit_classes: [Block, Head]}}",
+                           R"({"precision":"bf16","fsdp":{"stage":"full","unit_classes":["Block","Head"]}})",
+                           R"({"fsdp.stage":"full","fsdp.unit_classes":"Block,Head","precision":"bf16"})"})
+    EXPECT_EQ(words_of(read_line(line)), wanted) << line;
+  EXPECT_TRUE(read_line("").empty());
+  EXPECT_TRUE(read_line("{}").empty());
+  EXPECT_EQ(read_line("a=1").at("a").place, "a of the variable MUSTER_OPTIONS");
+}
+
+TEST(OptionsLine, ComesBackWhateverTheTexts) {
+  Texts texts;
+  for (const char* odd : {"", "a,b=c", "\"quoted\\\"", "{x: 1}", "two\nlines", "\xc3\xa4", "# no comment", "true"})
+    texts["name" + std::to_string(texts.size())].text = odd;
+  EXPECT_EQ(words_of(read_line(write_line(texts))), words_of(texts));
+  EXPECT_EQ(write_line({}), "");
+}
+
+TEST(OptionsLine, RefusesWhatIsNoPair) {
+  for (const char* line : {"full", "=1", "a=1,=2"}) EXPECT_EQ(thrown_id([&] { read_line(line); }), "MU300") << line;
+  EXPECT_EQ(thrown_id([] { read_line("{a: [}"); }), "MU004");
+}
+
+TEST(OptionsLine, OneTextOfSeveralOptionsGivesWayToSingleOnes) {
+  Texts texts{{"fsdp", {"stage=full,replicas=2", "p"}}, {"fsdp.stage", {"none", "q"}}};
+  expand(texts, "fsdp");
+  EXPECT_EQ(words_of(texts), (Words{{"fsdp.replicas", "2"}, {"fsdp.stage", "none"}}));
+  EXPECT_EQ(variable_of("power_sgd.rank"), "MUSTER_POWER_SGD_RANK");
+}
+
+}  // namespace
+}  // namespace muster::options

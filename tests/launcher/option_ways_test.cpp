@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "launcher/process.h"
+#include "muster/base/detail/options_line.h"
+#include "muster/launcher/detail/option_tables.h"
+#include "muster/runtime/detail/launch_check.h"
+#include "muster/runtime/detail/presets.h"
+#include "runtime/option_fields.h"
+#include "runtime/option_table.h"
+#include "runtime/resolved_options.h"
+
+namespace muster::launcher::testing {
+namespace {
+
+using Values = std::map<std::string, std::string>;
+
+/// Another value than the default for every option that text can set.
+const Values kRuntime{{"accelerator", "cpu"},
+                      {"deterministic", "true"},
+                      {"dispatch_batches", "true"},
+                      {"even_batches", "false"},
+                      {"fp32_modules", "a,b"},
+                      {"grad_scaler.backoff_factor", "0.25"},
+                      {"grad_scaler.enabled", "false"},
+                      {"grad_scaler.growth_factor", "3"},
+                      {"grad_scaler.growth_interval", "7"},
+                      {"grad_scaler.init_scale", "1024"},
+                      {"gradient_accumulation.adjust_scheduler", "true"},
+                      {"gradient_accumulation.num_steps", "4"},
+                      {"gradient_accumulation.sync_each_batch", "true"},
+                      {"gradient_accumulation.sync_with_dataloader", "false"},
+                      {"gradient_accumulation.weighting", "sum"},
+                      {"keep_memory", "off"},
+                      {"precision", "bf16-mixed"},
+                      {"project.automatic_checkpoint_naming", "true"},
+                      {"project.directory", "out"},
+                      {"project.total_limit", "3"},
+                      {"split_batches", "true"},
+                      {"step_scheduler_with_optimizer", "false"},
+                      {"synced_generators.cpu", "true"},
+                      {"synced_generators.device", "true"},
+                      {"timeout", "60s"}};
+const Values kReplicated{{"ddp.broadcast_buffers", "false"},
+                         {"ddp.bucket_cap_mb", "10"},
+                         {"ddp.comm_hook", "fp16"},
+                         {"ddp.find_unused_parameters", "true"},
+                         {"ddp.first_bucket_mb", "2"},
+                         {"ddp.power_sgd.min_compression_rate", "3"},
+                         {"ddp.power_sgd.rank", "2"},
+                         {"ddp.power_sgd.seed", "5"},
+                         {"ddp.power_sgd.start_iteration", "10"},
+                         {"ddp.power_sgd.use_error_feedback", "false"},
+                         {"ddp.power_sgd.warm_start", "false"},
+                         {"ddp.static_graph", "true"},
+                         {"strategy", "ddp"}};
+const Values kSharded{{"fsdp.auto_wrap", "false"},
+                      {"fsdp.buffer_dtype", "bf16"},
+                      {"fsdp.cast_forward_inputs", "false"},
+                      {"fsdp.ignored_modules", "head,tail"},
+                      {"fsdp.limit_gathered_mb", "1.5"},
+                      {"fsdp.output_dtype", "f32"},
+                      {"fsdp.param_dtype", "bf16"},
+                      {"fsdp.predivide_factor", "2"},
+                      {"fsdp.reduce_dtype", "f32"},
+                      {"fsdp.replicas", "2"},
+                      {"fsdp.reshard_after_forward", "false"},
+                      {"fsdp.shard_group_size", "2"},
+                      {"fsdp.stage", "gradients"},
+                      {"fsdp.unit_classes", "Block,Head"},
+                      {"fsdp.unit_min_elements", "1000"},
+                      {"fsdp.unit_names", "a,b"},
+                      {"strategy", "zero2"}};
+
+const options::Description& described(const std::string& name) {
+  const auto& all = runtime::program_options();
+  return *std::find_if(all.begin(), all.end(), [&](const auto& option) { return option.name == name; });
+}
+
+std::vector<Values> both_jobs() {
+  auto replicated = kReplicated, sharded = kSharded;
+  replicated.insert(kRuntime.begin(), kRuntime.end());
+  sharded.insert(kRuntime.begin(), kRuntime.end());
+  return {replicated, sharded};
+}
+
+/// Runs a job of one rank and compares what the rank resolved.
+void expect_resolved(const Values& values, std::vector<std::string> flags, const Process::Setup& setup = {}) {
+  flags.insert(flags.end(), {"--no-prefix", rank_program(), "options"});
+  Process process(muster_run(flags), setup);
+  ASSERT_EQ(process.wait(), 0) << process.error();
+  for (const auto& [name, text] : values)
+    EXPECT_NE(("\n" + process.out()).find("\n" + name + "=" + text + "\n"), std::string::npos)
+        << name << "=" << text << " is missing in\n"
+        << process.out();
+}
+
+TEST(OptionWays, TheTestSetsEveryOptionToAnotherValue) {
+  std::set<std::string> set;
+  for (const auto& values : both_jobs())
+    for (const auto& [name, text] : values) {
+      set.insert(name);
+      EXPECT_NE(text, described(name).default_text) << name;
+    }
+  // Texts of several options, and what launchers of programs alone follow.
+  set.insert({"ddp", "fsdp", "devices", "num_nodes"});
+  for (const auto& option : runtime::program_options())
+    EXPECT_TRUE(option.code_only || set.contains(option.name)) << option.name << " is not tested here";
+}
+
+TEST(OptionWays, ByCode) {
+  for (const auto& values : both_jobs()) {
+    options::Texts texts;
+    for (const auto& [name, text] : values) texts[name] = {text, "code"};
+    const auto in_code = runtime::with_requests({}, texts, {});
+    const auto resolved = runtime::written_options(runtime::resolved(in_code, {}));
+    for (const auto& [name, text] : values) EXPECT_EQ(resolved.at(name), text) << name;
+  }
+}
+
+TEST(OptionWays, ByFlag) {
+  for (const auto& values : both_jobs()) {
+    std::vector<std::string> flags;
+    for (const auto& [name, text] : values) {
+      const auto flag = described(name).flag();
+      if (!described(name).is_switch) flags.insert(flags.end(), {flag, text});
+      else flags.push_back(text == "true" ? flag : "--no-" + flag.substr(2));
+    }
+    expect_resolved(values, flags);
+  }
+}
+
+TEST(OptionWays, ByVariable) {
+  for (const auto& values : both_jobs()) {
+    Process::Setup setup;
+    for (const auto& [name, text] : values) setup.environment.push_back(described(name).variable + "=" + text);
+    expect_resolved(values, {}, setup);
+  }
+}
+
+TEST(OptionWays, ByTheLine) {
+  for (const auto& values : both_jobs()) {
+    options::Texts texts;
+    for (const auto& [name, text] : values) texts[name].text = text;
+    Process::Setup setup;
+    setup.environment = {"MUSTER_OPTIONS=" + options::write_line(texts), "MUSTER_PRECISION=64-true"};
+    expect_resolved(values, {}, setup);
+  }
+}
+
+TEST(OptionWays, ByTheFile) {
+  const auto file = std::filesystem::temp_directory_path() / ("muster_ways_" + std::to_string(getpid()) + ".yaml");
+  for (const auto& values : both_jobs()) {
+    std::ofstream yaml(file);
+    yaml << "run:\n";
+    for (const auto& [name, text] : values)
+      yaml << "  " << name << ": " << (text.find(',') == std::string::npos ? text : "[" + text + "]") << "\n";
+    yaml.close();
+    expect_resolved(values, {"--config", file.string()});
+  }
+  std::filesystem::remove(file);
+}
+
+TEST(OptionWays, DoorsCopyWhatTheyShareWithTheRuntime) {
+  const auto other = [](auto& options) {
+    runtime::visit_options([&](const char* name, auto get, const options::Description&) {
+      if constexpr (requires { get(options); }) {
+        using T = std::remove_reference_t<decltype(get(options))>;
+        if constexpr (std::is_same_v<T, bool>) get(options) = !get(options);
+        else if constexpr (std::is_arithmetic_v<T>) get(options) += 1;
+        else if constexpr (std::is_same_v<T, std::vector<std::string>>) get(options) = {name};
+      }
+    });
+  };
+  AcceleratorOptions accelerator;
+  FabricOptions fabric;
+  other(accelerator);
+  other(fabric);
+  const auto of_accelerator = runtime::accelerate(accelerator), of_fabric = runtime::fabric(fabric);
+  EXPECT_EQ(of_accelerator.gradient_accumulation.num_steps, 2);
+  EXPECT_EQ(of_accelerator.project.total_limit, 1);
+  EXPECT_TRUE(of_accelerator.split_batches);
+  EXPECT_EQ(of_accelerator.fp32_modules, accelerator.fp32_modules);
+  EXPECT_FALSE(of_fabric.grad_scaler.enabled);
+  EXPECT_EQ(of_fabric.num_nodes, 2);
+  EXPECT_EQ(runtime::accelerate({.cpu = true, .mixed_precision = "bf16"}).accelerator, "cpu");
+  EXPECT_EQ(runtime::accelerate({.mixed_precision = "bf16"}).precision, Precision("bf16-mixed"));
+}
+
+TEST(OptionWays, EveryOptionNamesAnExistingTestOfItsEffect) {
+  std::string tests;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(MUSTER_SOURCE_DIR "/tests"))
+    if (entry.path().extension() == ".cpp") {
+      std::ostringstream text;
+      text << std::ifstream(entry.path()).rdbuf();
+      tests += text.str();
+    }
+  auto all = run_option_table().descriptions();
+  all.insert(all.end(), runtime::program_options().begin(), runtime::program_options().end());
+  for (const auto& option : all) {
+    const auto dot = option.effect.find('.');
+    ASSERT_NE(dot, std::string::npos) << option.name;
+    const auto in_source = "(" + option.effect.substr(0, dot) + ", " + option.effect.substr(dot + 1) + ")";
+    EXPECT_NE(tests.find(in_source), std::string::npos) << option.name << " names " << option.effect;
+  }
+}
+
+}  // namespace
+}  // namespace muster::launcher::testing
