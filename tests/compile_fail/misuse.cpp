@@ -16,7 +16,6 @@ struct Fixed {
 
 void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataLoader<torch::data::Example<>>& loader) {
   torch::nn::Linear net(2, 2);
-  torch::optim::SGD sgd(net->parameters(), 0.1);
   auto model = accelerator.prepare(net);
   auto batches = accelerator.prepare(loader);
   auto quiet = fabric.no_backward_sync(model);
@@ -61,7 +60,21 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 8
   // WRONG 8: torch::save takes no prepared optimizer
   torch::save(accelerator.prepare(torch::optim::SGD(net->parameters(), 0.1)), "sgd.pt");
-#elif WRONG == 201
+#elif WRONG == 209
+  // WRONG 209: error: static assertion failed: the module's forward, or the function given to run, does not take these
+  model(torch::ones(2), 3);
+#endif
+  accelerator.print("{} of {{}}: {:.2f}, {:{}}", 1, 2.0, 3, 4);
+  accelerator.print("{1} of {0}", 1, 2);
+  accelerator.print("{as it is}");
+  accelerator.print(std::string("{}"), 1);
+  (void)batches;
+}
+
+void prepare_functions(muster::Accelerator& accelerator, muster::Fabric& fabric) {
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+#if WRONG == 201
   // WRONG 201: error: static assertion failed: a function given to prepare makes an optimizer of the module before it
   accelerator.prepare([](auto parameters) { return torch::optim::SGD(parameters, 0.1); }, net);
 #elif WRONG == 202
@@ -85,16 +98,9 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 208
   // WRONG 208: error: static assertion failed: prepare takes no torch::jit::Module
   fabric.setup(torch::jit::Module());
-#elif WRONG == 209
-  // WRONG 209: error: static assertion failed: the module's forward, or the function given to run, does not take these
-  model(torch::ones(2), 3);
 #endif
+  fabric.setup(net);
   accelerator.prepare(
       net, sgd, [](torch::optim::Optimizer& o) { return torch::optim::StepLR(o, 1); },
       [](auto parameters) { return torch::optim::SGD(parameters, 0.1); });
-  accelerator.print("{} of {{}}: {:.2f}, {:{}}", 1, 2.0, 3, 4);
-  accelerator.print("{1} of {0}", 1, 2);
-  accelerator.print("{as it is}");
-  accelerator.print(std::string("{}"), 1);
-  (void)batches;
 }
