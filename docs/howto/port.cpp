@@ -104,14 +104,16 @@ class Critic {
         [](NetImpl& net) {
           std::vector<torch::optim::OptimizerParamGroup> groups;
           groups.emplace_back(net.head->parameters(), std::make_unique<torch::optim::AdamOptions>(1e-2));
-          groups.emplace_back(net.hidden->parameters());
+          auto others = net.hidden->parameters();
+          others.push_back(net.log_std);
+          groups.emplace_back(others);
           return torch::optim::Adam(groups, torch::optim::AdamOptions(1e-3));
         },
         [](torch::optim::Optimizer& adam) { return torch::optim::StepLR(adam, /*step_size=*/10, /*gamma=*/0.5); });
   }
   double learn(muster::Accelerator& accelerator, const torch::Tensor& state) {
     optimizer.zero_grad();
-    accelerator.backward(model(state).square().mean());
+    accelerator.backward((model(state) / model.run(&NetImpl::spread)).square().mean());
     const double norm = model.grad_norm();
     optimizer.step();
     scheduler.step();

@@ -128,9 +128,10 @@ std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
                    .sharding = sharding, .first_step = first, .random = random(), .state = progress->next_state});
   }
   if (by_batch()) {
-    const auto batches = ready() ? std::make_shared<ReadyBatchSampler>(*ready(), options.shuffle, seed, epoch)
-                                 : sampler->batch_sampler();
-    return std::make_shared<BatchSampledOrder>(batch_plan(), batches, maker->size(), epoch, first);
+    std::shared_ptr<BatchSampler> batches;
+    if (ready()) batches = std::make_shared<ReadyBatchSampler>(*ready(), options.shuffle, seed, epoch);
+    else batches = sampler->batch_sampler();
+    return std::make_shared<BatchSampledOrder>(batch_plan(), std::move(batches), maker->size(), epoch, first);
   }
   const auto sharding = sharding_of(options, shard, samples());
   if (sharding.dispatch)

@@ -173,5 +173,19 @@ TEST(Handles, ErasedModulesTrainOnTwoRanks) {
   });
 }
 
+TEST(ReadyBatches, CountEverySampleOnceOnTwoRanks) {
+  testing::as_ranks(2, [] {
+    Accelerator accelerator;
+    const std::vector<torch::Tensor> list{torch::tensor({0, 1}), torch::tensor({2}), torch::tensor({3, 4, 5})};
+    auto loader = accelerator.prepare(DataLoader(Batches(list), {.shuffle = true}));
+    EXPECT_EQ(loader.size(), 2);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      std::vector<torch::Tensor> seen;
+      for (auto& batch : loader) seen.push_back(accelerator.gather_for_metrics(batch));
+      EXPECT_TRUE(torch::equal(std::get<0>(torch::cat(seen).sort()), torch::arange(6)));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace muster
