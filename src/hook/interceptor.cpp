@@ -192,12 +192,12 @@ bool ProcessSwitch::allows() const {
 std::string install(const Interceptor& interceptor) {
   const auto& variable = interceptor.process_switch;
   if (!variable.allows())
-    return std::string("the environment variable ") + variable.variable + " keeps it out of this process";
+    return std::string("the environment variable ") + variable.variable + " keeps it out of this process: unset it";
   try {
     Registry::of_process().install(interceptor);
   } catch (const c10::Error& error) {
-    return std::string("another library of this process holds its dispatch key (") + error.what_without_backtrace() +
-           ")";
+    return std::string("another library of this process holds its dispatch key: run without that library (") +
+           error.what_without_backtrace() + ")";
   }
   return {};
 }

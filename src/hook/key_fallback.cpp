@@ -124,8 +124,7 @@ void install_key_fallback() {
   auto refusal = install(kOperatorTakeover);
   if (refusal.empty()) refusal = install(kStorageAccess);
   if (refusal.empty()) return;
-  throw UsageError("MU160", "sharded training needs the key fallback, but " + refusal +
-                                "; run without what keeps it out, or train with strategy ddp");
+  throw UsageError("MU160", "sharded training needs the key fallback, but " + refusal + "; or train with strategy ddp");
 }
 
 WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes,
