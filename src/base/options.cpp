@@ -99,6 +99,7 @@ std::string Description::flag() const {
 std::map<std::string, Found> find(const std::vector<Description>& table, const std::string& section,
                                   const Sources& sources) {
   std::vector<std::string> known;
+  known.reserve(table.size());
   for (const auto& option : table) known.push_back(option.name);
   const auto& in_file = sources.file.section(section);
   for (const auto& [key, found] : in_file)
