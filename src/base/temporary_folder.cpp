@@ -5,8 +5,8 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <string>
+#include <system_error>
 
 #include "muster/base/detail/random_word.h"
 #include "muster/base/error.h"
@@ -42,7 +42,7 @@ bool is_ours_alone(const fs::path& path) {
 [[noreturn]] void refuse(const fs::path& path, int error) {
   throw LaunchError("MU069",
                     formatted("the folder {} cannot be made: {}. Set TMPDIR to a folder that this user may write to",
-                              path.string(), std::strerror(error)));
+                              path.string(), std::generic_category().message(error)));
 }
 
 }  // namespace

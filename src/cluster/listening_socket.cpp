@@ -15,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,7 @@ constexpr const char* kLoopback = "127.0.0.1";
 constexpr unsigned int kListens = 0x0A;  // as /proc/net/tcp says it
 
 [[noreturn]] void refuse(int fd, int port, const std::string& address) {
-  std::string reason = std::strerror(errno);
+  std::string reason = std::generic_category().message(errno);
   if (fd >= 0) close(fd);
   throw LaunchError("MU033", log::format("cannot listen on port ", port, address.empty() ? "" : " of " + address, ": ",
                                          reason, port ? "; give another --main-port, or 0 for a free one" : ""));

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/random_word.h"
@@ -47,7 +47,7 @@ Secret make_secret() { return Secret(random_hex(kMadeBytes)); }
 
 Secret read_secret_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) refuse_file(path, log::format("cannot be read: ", std::strerror(errno)));
+  if (descriptor < 0) refuse_file(path, log::format("cannot be read: ", std::generic_category().message(errno)));
   struct stat status {};
   const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
   const bool is_private = (status.st_mode & 077) == 0;

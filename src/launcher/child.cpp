@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "muster/base/detail/log.h"
@@ -67,7 +68,8 @@ int await_exec(int report) {
 }
 
 [[noreturn]] void refuse(int rank, const std::string& what, int error) {
-  throw LaunchError("MU034", log::format("rank ", rank, " could not be started: ", what, ": ", std::strerror(error)));
+  throw LaunchError("MU034", log::format("rank ", rank, " could not be started: ", what, ": ",
+                                         std::generic_category().message(error)));
 }
 
 }  // namespace
@@ -139,9 +141,9 @@ std::string find_program(const std::string& name, const Environment& variables) 
   };
   auto check = [&](const std::string& path) {
     struct stat status;
-    if (stat(path.c_str(), &status) != 0) return std::string(std::strerror(errno));
+    if (stat(path.c_str(), &status) != 0) return std::generic_category().message(errno);
     if (S_ISDIR(status.st_mode)) return std::string("it is a folder");
-    if (access(path.c_str(), X_OK) != 0) return std::string(std::strerror(errno)) + " (chmod +x it?)";
+    if (access(path.c_str(), X_OK) != 0) return std::generic_category().message(errno) + " (chmod +x it?)";
     return std::string();
   };
   if (name.empty()) refuse_program("the name is empty");

@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -26,7 +26,7 @@ bool same_file(int a, int b) {
 }
 
 [[noreturn]] void refuse_stream() {
-  throw LaunchError("MU034", log::format("no pipe for the output of a rank: ", std::strerror(errno)));
+  throw LaunchError("MU034", log::format("no pipe for the output of a rank: ", std::generic_category().message(errno)));
 }
 
 struct Ends {
@@ -70,7 +70,8 @@ Descriptor Console::open_log(int rank) const {
   if (setup_.log_dir.empty()) return Descriptor();
   std::string path = setup_.log_dir + "/rank_" + std::to_string(rank) + ".log";
   Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  if (!file) throw LaunchError("MU037", "cannot write the log file '" + path + "': " + std::strerror(errno));
+  if (!file)
+    throw LaunchError("MU037", "cannot write the log file '" + path + "': " + std::generic_category().message(errno));
   return file;
 }
 

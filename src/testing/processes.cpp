@@ -11,11 +11,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
 #include <string_view>
+#include <system_error>
 
 #include "muster/base/detail/environment.h"
 #include "muster/base/error.h"
@@ -63,7 +63,7 @@ struct Child {
 Child start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw LaunchError("MU064", formatted("no pipe for a test rank: {}", std::strerror(errno)));
+    throw LaunchError("MU064", formatted("no pipe for a test rank: {}", std::generic_category().message(errno)));
   std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<char*> argv{program.data()}, envp;
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -86,7 +86,8 @@ Child start(const std::vector<std::string>& arguments, const std::vector<std::st
   ::close(ends[1]);
   if (pid < 0) {
     ::close(ends[0]);
-    throw LaunchError("MU064", formatted("a test rank could not be started: {}", std::strerror(errno)));
+    throw LaunchError("MU064",
+                      formatted("a test rank could not be started: {}", std::generic_category().message(errno)));
   }
   return {pid, ends[0]};
 }

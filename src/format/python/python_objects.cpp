@@ -275,7 +275,7 @@ PythonValue PythonObjects::make_numpy_scalar(const Arguments& arguments) {
   };
   value.kind = Made::integer;
   if (has("b1", 1)) value.kind = Made::boolean, value.integer = bytes[0] != 0;
-  else if (has("i1", 1)) value.integer = number_at<std::int8_t>(bytes, 0);
+  else if (has("i1", 1)) value.integer = number_at<std::int8_t>(bytes, 0);  // NOLINT(bugprone-signed-char-misuse)
   else if (has("u1", 1)) value.integer = number_at<std::uint8_t>(bytes, 0);
   else if (has("i2", 2)) value.integer = number_at<std::int16_t>(bytes, 0);
   else if (has("u2", 2)) value.integer = number_at<std::uint16_t>(bytes, 0);
