@@ -130,12 +130,12 @@ TEST(ParamGroups, RanksThatAddOthersAreTold) {  // MU150
 }
 
 /// A run that may have added the group of the body, before it saves or loads.
-struct Run {
+struct Job {
   Accelerator accelerator;
   Net net = make();
   Model<NetImpl> model;
   Optimizer optimizer;
-  explicit Run(bool added)
+  explicit Job(bool added)
       : model(accelerator.prepare(net)),
         optimizer(accelerator.prepare(torch::optim::AdamW(net->head->parameters(), 1e-2))) {
     if (!added) return;
@@ -147,12 +147,12 @@ struct Run {
 TEST(ParamGroups, ACheckpointWithOthersNamesTheOneThatLacks) {  // MU331
   const testing::TemporaryFolder folder;
   const auto few = (folder.path() / "few").string(), many = (folder.path() / "many").string();
-  Run(false).accelerator.save_state(few);
-  Run(true).accelerator.save_state(many);
-  EXPECT_EQ(id_of([&] { Run(false).accelerator.load_state(many); }, "the optimizer lacks group 1"), "MU331");
-  EXPECT_EQ(id_of([&] { Run(false).accelerator.load_state(many); }, "'body.weight'"), "MU331");
-  EXPECT_EQ(id_of([&] { Run(true).accelerator.load_state(few); }, "the checkpoint lacks group 1"), "MU331");
-  EXPECT_NO_THROW(Run(true).accelerator.load_state(many));
+  Job(false).accelerator.save_state(few);
+  Job(true).accelerator.save_state(many);
+  EXPECT_EQ(id_of([&] { Job(false).accelerator.load_state(many); }, "the optimizer lacks group 1"), "MU331");
+  EXPECT_EQ(id_of([&] { Job(false).accelerator.load_state(many); }, "'body.weight'"), "MU331");
+  EXPECT_EQ(id_of([&] { Job(true).accelerator.load_state(few); }, "the checkpoint lacks group 1"), "MU331");
+  EXPECT_NO_THROW(Job(true).accelerator.load_state(many));
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ namespace muster {
 
 LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, comm::Communicator group,
                    LocalSgdOptions options)
-    : model_(model), group_(std::move(group)), options_(options), synced_before_(model.gradient_sync()) {
+    : module_(module), model_(model), group_(std::move(group)), options_(options),
+      synced_before_(model.gradient_sync()) {
   if (options_.local_sgd_steps < 1)
     throw ConfigError("MU159",
                       formatted("local_sgd_steps is {}; parameters can be averaged after 1 optimizer step or more",
@@ -25,12 +26,7 @@ LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, com
   if (model.sharded())
     throw ConfigError("MU159",
                       "local SGD needs whole parameters on every rank, and this model's are sharded; use strategy ddp");
-  for (const auto& [name, parameter] : parallel::distinct_parameters(module)) {
-    if (!parameter.requires_grad()) continue;
-    const auto* piece = model.find(parameter);
-    values_.push_back(piece ? piece->value : parameter.detach().view(-1));
-    parameters_.push_back(parameter);
-  }
+  collect();
   if (options_.enabled) model_.set_gradient_sync(false);
 }
 
@@ -38,11 +34,24 @@ LocalSGD::~LocalSGD() {
   if (options_.enabled) model_.set_gradient_sync(synced_before_);
 }
 
+/// Parameters may be unfrozen between two averages; what was trained before stays in the list.
+void LocalSGD::collect() {
+  for (const auto& [name, parameter] : parallel::distinct_parameters(module_)) {
+    const auto known = std::any_of(parameters_.begin(), parameters_.end(),
+                                   [&, &own = parameter](const at::Tensor& one) { return one.is_same(own); });
+    if (known || !parameter.requires_grad()) continue;
+    const auto* piece = model_.find(parameter);
+    values_.push_back(piece ? piece->value : parameter.detach().view(-1));
+    parameters_.push_back(parameter);
+  }
+}
+
 void LocalSGD::step() {
   if (options_.enabled && ++pending_ == options_.local_sgd_steps) average();
 }
 
 void LocalSGD::average() {
+  collect();
   optim::write_parameters(&model_, parameters_, [this] { average_values(); });
   model_.broadcast_buffers();
   pending_ = 0;

@@ -62,7 +62,7 @@ class Single::Impl {
   void after_backward() {
     if (before_.empty()) return;
     const auto before = std::exchange(before_, {});
-    for (size_t i = 0; i < leaves_.size(); ++i)
+    for (size_t i = 0; i < before.size(); ++i)
       if (GradientMark(leaves_[i]) != before[i]) refuse_bypass();
   }
 

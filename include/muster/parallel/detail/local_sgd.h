@@ -55,7 +55,9 @@ class LocalSGD {
  private:
   void average();
   void average_values();
+  void collect();
 
+  torch::nn::Module& module_;
   parallel::ManagedModel& model_;
   comm::Communicator group_;
   LocalSgdOptions options_;
