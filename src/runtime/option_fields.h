@@ -65,7 +65,7 @@ void visit_data_options(Visit&& visit) {
          .effect = "Doors.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
   visit("synced_generators.device", MUSTER_FIELD(synced_generators.device),
         {.help = "the device's generator gets rank 0's state when a pass begins",
-         .effect = "RankAgreement.GeneratorsOnRequest"});
+         .effect = "SharedRandom.GeneratorsOnRequest"});
 }
 
 /// The same for the options of training.
