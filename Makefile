@@ -2,7 +2,7 @@
 #   make demo      build, then train digits on two ranks beside one rank
 #   make fsdp      train a book on two ranks, replicated and sharded, and draw loss and memory of both
 #   make test      build and run every test; the last line counts them
-#   make test-full the same, with faults put at many more places
+#   make test-full the same, with faults put at many more places, and Muster built as shared libraries within a project
 #   make test-large trains 400 million parameters in less memory than a rank of replicated training needs
 # Variables:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
@@ -58,7 +58,6 @@ clang: export SETUP_ALSO = clang-16
 clang: setup
 	@BUILD=$(BUILD)-clang CMAKE_ARGS="-DCMAKE_CXX_COMPILER=clang++-16 $(CMAKE_ARGS)" tools/build.sh
 
-tidy: export SETUP_ALSO = clang-16 clang-tidy-16
 tidy: setup
 	@tools/tidy.sh
 

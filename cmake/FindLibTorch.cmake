@@ -1,7 +1,10 @@
 # Finds LibTorch and defines LibTorch::LibTorch, for the CPU and the CUDA build alike.
 # find_package(Torch) of a CUDA wheel demands a CUDA toolkit at configure time and hard-wires paths, so the targets are our own.
-# Looked at, in order: LibTorch_ROOT, CMAKE_PREFIX_PATH (a torch folder, its share/cmake, or a libtorch archive), the .venv of this source tree.
+# Looked at, in order: LibTorch_ROOT, what find_package(Torch) found, CMAKE_PREFIX_PATH (a torch folder, its share/cmake, or a libtorch archive), the .venv of this source tree.
 set(_roots ${LibTorch_ROOT} $ENV{LibTorch_ROOT})
+if(Torch_DIR)
+  list(APPEND _roots ${Torch_DIR}/../../..)
+endif()
 foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
   list(APPEND _roots ${_prefix} ${_prefix}/torch ${_prefix}/../.. ${_prefix}/../../..)
 endforeach()

@@ -1,5 +1,6 @@
 # muster_room(NAME [TORCH] [DEPENDS rooms...] [LIBRARIES libs...] SOURCES files...)
 # One static library per room; a TORCH room compiles with the shared precompiled header. LIBRARIES are for its sources only.
+# What libmuster and libmuster_launch are linked from is noted: objects in MUSTER_OBJECTS_<room>, libraries in MUSTER_LIBRARIES_<room>.
 function(muster_room name)
   cmake_parse_arguments(ROOM "TORCH" "" "DEPENDS;LIBRARIES;SOURCES" ${ARGN})
   add_library(muster_${name} STATIC ${ROOM_SOURCES})
@@ -9,7 +10,9 @@ function(muster_room name)
   target_compile_features(muster_${name} PUBLIC cxx_std_20)   # for users, whose projects may say nothing
   list(TRANSFORM ROOM_DEPENDS PREPEND muster_)
   target_link_libraries(muster_${name} PUBLIC ${ROOM_DEPENDS} PRIVATE ${ROOM_LIBRARIES} $<BUILD_INTERFACE:muster_warnings>)
-  add_library(muster::${name} ALIAS muster_${name})
+  if(NOT BUILD_SHARED_LIBS)
+    add_library(muster::${name} ALIAS muster_${name})
+  endif()
   if(ROOM_TORCH)
     target_link_libraries(muster_${name} PUBLIC LibTorch::LibTorch)
     set_target_properties(muster_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE ${MUSTER_JOIN_AT_ONCE})
@@ -17,6 +20,8 @@ function(muster_room name)
   endif()
   set_target_properties(muster_${name} PROPERTIES EXPORT_NAME ${name})
   set_property(GLOBAL APPEND PROPERTY MUSTER_ROOMS muster_${name})
+  set_property(GLOBAL APPEND PROPERTY MUSTER_OBJECTS_${name} $<TARGET_OBJECTS:muster_${name}>)
+  set_property(GLOBAL APPEND PROPERTY MUSTER_LIBRARIES_${name} ${ROOM_LIBRARIES})
 endfunction()
 
 # MUSTER_PRECOMPILE is ON, OFF, or the path of a header compiled elsewhere with the same flags.

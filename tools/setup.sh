@@ -75,5 +75,15 @@ install_python() {
   [ ${#wanted[@]} -eq 0 ] || { echo "setup: installing ${wanted[*]} into .venv"; pip_install "${wanted[@]}"; }
 }
 
+install_wished_python() {  # what a test does without, and says so
+  local package
+  for package in "$@"; do
+    installed_python ${package/==/ } && continue
+    echo "setup: installing $package into .venv"
+    .venv/bin/python -m pip install -qq --disable-pip-version-check "$package" || echo "setup: going on without $package"
+  done
+}
+
 install_packages
 install_python numpy safetensors clang_format==16.0.6 "$@"
+install_wished_python clang_tidy==16.0.4

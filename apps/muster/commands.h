@@ -19,6 +19,7 @@ int run(const Arguments& arguments);
 int consolidate(const Arguments& arguments);
 int convert(const Arguments& arguments);
 int explain(const Arguments& arguments);
+int new_project(const Arguments& arguments);
 int print_env(const Arguments& arguments);
 int print_options(const Arguments& arguments);
 int self_test(const Arguments& arguments);

@@ -108,6 +108,16 @@ void orders() {
   expect("length", often.size() == 1);
 }
 
+void ready_batches() {
+  std::vector<torch::data::Example<>> batches;  // made elsewhere, of any size
+  batches.emplace_back(torch::ones({4, 2}), torch::zeros(4));
+  batches.emplace_back(torch::ones({3, 2}), torch::zeros(3));
+  muster::DataLoader loader(muster::Batches(batches), {.shuffle = true});
+  double sum = 0;
+  for (auto& [data, target] : loader) sum += data.sum().item<double>();
+  expect("ready-made batches", sum == 14 && loader.size() == 2);
+}
+
 void several() {
   const std::vector<int64_t> pictures{1, 2, 3}, texts{10, 20};
   muster::DataLoader a(pictures), b(texts);
@@ -124,6 +134,7 @@ int main() {
   random_transforms();
   streams();
   orders();
+  ready_batches();
   several();
   std::printf("%d passed, %d failed, 0 skipped\n", passed, failed);
   return failed;

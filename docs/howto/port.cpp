@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -92,6 +94,47 @@ static void play(muster::Accelerator& accelerator) {
   accelerator.join_uneven_inputs([&] {
     for (int64_t i = 0; i < episodes; ++i) agent.learn(play_one());  // not the same number on every rank
   });
+}
+
+class Critic {
+ public:
+  void set_up(muster::Accelerator& accelerator) {
+    std::tie(model, optimizer, scheduler) = accelerator.prepare(
+        Net(),
+        [](NetImpl& net) {
+          std::vector<torch::optim::OptimizerParamGroup> groups;
+          groups.emplace_back(net.head->parameters(), std::make_unique<torch::optim::AdamOptions>(1e-2));
+          groups.emplace_back(net.hidden->parameters());
+          return torch::optim::Adam(groups, torch::optim::AdamOptions(1e-3));
+        },
+        [](torch::optim::Optimizer& adam) { return torch::optim::StepLR(adam, /*step_size=*/10, /*gamma=*/0.5); });
+  }
+  double learn(muster::Accelerator& accelerator, const torch::Tensor& state) {
+    optimizer.zero_grad();
+    accelerator.backward(model(state).square().mean());
+    const double norm = model.grad_norm();
+    optimizer.step();
+    scheduler.step();
+    return norm;
+  }
+
+ private:
+  muster::Model<NetImpl> model;  // empty until set_up()
+  muster::Optimizer optimizer;
+  muster::Scheduler scheduler;
+};
+
+static void by_functions(muster::Accelerator& accelerator) {
+  auto [model, optimizer, batches] = accelerator.prepare(
+      Net(), [](auto parameters) { return torch::optim::AdamW(parameters, 1e-3); },
+      muster::DataLoader(samples(8), {.batch_size = 4}));
+  double total = 0;
+  for (auto& [x, label] : batches) total += model(x).sum().item<double>();
+  Critic critic;
+  critic.set_up(accelerator);
+  const double norm = critic.learn(accelerator, torch::ones({2, 4}));
+  accelerator.out() << "sum " << total << ", norm of the gradients " << norm << std::endl;
+  require(norm > 0, "a gradient");
 }
 
 static void copy_weights(Net& target, Net& source, double tau) {
@@ -198,6 +241,7 @@ int main() {
   accelerator.group().barrier();
   if (accelerator.is_main_process()) std::filesystem::remove_all(folder);
   play(accelerator);
+  by_functions(accelerator);
   sum_as_loss(accelerator);
   follow_target("ddp");
   follow_target("fsdp");

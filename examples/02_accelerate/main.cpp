@@ -7,15 +7,15 @@ namespace F = torch::nn::functional;
 
 void train() {
   torch::manual_seed(1);
+  Digits data(Digits::Part::train);
   muster::Accelerator accelerator;
-  muster::DataLoader loader(Digits(Digits::Part::train), {.batch_size = 64, .shuffle = true});
-  DigitNet net;
-  auto [model, optimizer, batches] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3), loader);
+  auto [net, batches] = accelerator.prepare(DigitNet(), muster::DataLoader(data, {.batch_size = 64, .shuffle = true}));
+  auto optimizer = accelerator.prepare(torch::optim::AdamW(net->parameters(), 1e-3));
   for (int epoch = 0; epoch < 3; ++epoch) {
     torch::Tensor loss;
     for (auto& [image, label] : batches) {
       optimizer.zero_grad();
-      loss = F::cross_entropy(model(image), label);
+      loss = F::cross_entropy(net(image), label);
       accelerator.backward(loss);
       optimizer.step();
     }

@@ -15,14 +15,12 @@ constexpr int64_t kBatchSize = 64;  // of the whole job, whatever the number of 
 // The share of held-out images that the model names rightly, over all ranks.
 template <class Model, class Batches>
 double accuracy(const muster::Accelerator& accelerator, const Model& model, Batches& batches) {
-  torch::NoGradGuard no_grad;
-  model->eval();
+  const auto scope = accelerator.evaluation(model);
   auto counts = torch::zeros({2}, torch::kLong);
   for (auto& [image, label] : batches) {
     counts[0] += (model(image).argmax(1) == label).sum().cpu();
     counts[1] += label.size(0);
   }
-  model->train();
   counts = accelerator.reduce(counts, "sum");
   return counts[0].template item<double>() / counts[1].template item<double>();
 }
@@ -43,12 +41,10 @@ void train(const std::filesystem::path& folder, int64_t epochs) {
     curve.open(folder / "loss.csv");
     curve << "step,loss\n";
   }
-  const auto style = accelerator.is_main_process() ? muster::ProgressOptions::Style::automatic
-                                                   : muster::ProgressOptions::Style::silent;
   int64_t step = 0;
   for (auto epoch : accelerator.epochs(epochs)) {
     muster::Progress progress(muster::formatted("epoch {:2d}/{}", epoch + 1, epochs), batches.size() * kBatchSize,
-                              {.unit = "images", .lines = 1, .style = style});
+                              {.lines = 1, .quiet = !accelerator.is_main_process(), .unit = "images"});
     for (auto& [image, label] : batches) {
       auto loss = F::cross_entropy(model(image), label);
       accelerator.backward(loss);

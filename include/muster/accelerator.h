@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "muster/runtime/detail/loop_verbs.h"
 #include "muster/runtime/detail/presets.h"
-#include "muster/runtime/detail/runtime.h"
 
 namespace muster {
 
@@ -11,15 +11,20 @@ namespace muster {
 /// it. A program that `muster run`, torchrun, mpirun or srun starts has as many ranks as the launcher gives it; a
 /// program started directly is an ordinary program on one device.
 /// Thread safety: one thread at a time. Collective: the constructor, and each call that Runtime marks as collective.
-class Accelerator final : private Runtime {
+class Accelerator final : private runtime::LoopVerbs {
  public:
-  explicit Accelerator(const AcceleratorOptions& options = {}) : Runtime(runtime::accelerate(options)) {}
+  explicit Accelerator(const AcceleratorOptions& options = {}) : LoopVerbs(runtime::accelerate(options)) {}
 
+  using LoopVerbs::evaluation;
+  using LoopVerbs::progress;
+  using LoopVerbs::synchronize_rng_states;
   using Runtime::accumulate;
+  using Runtime::all_gather;
   using Runtime::autocast;
   using Runtime::backward;
   using Runtime::broadcast;
   using Runtime::broadcast_object;
+  using Runtime::call;
   using Runtime::catch_signals;
   using Runtime::check_trigger;
   using Runtime::clip_grad_norm_;
@@ -36,19 +41,25 @@ class Accelerator final : private Runtime {
   using Runtime::gradient_accumulation_steps;
   using Runtime::group;
   using Runtime::join_uneven_inputs;
+  using Runtime::launch;
+  using Runtime::load;
   using Runtime::load_model;
+  using Runtime::load_raw;
   using Runtime::load_state;
   using Runtime::local_main_process_first;
   using Runtime::local_sgd;
   using Runtime::logger;
   using Runtime::main_process_first;
+  using Runtime::no_backward_sync;
   using Runtime::no_sync;
+  using Runtime::node_rank;
   using Runtime::on_last_process;
   using Runtime::on_local_main_process;
   using Runtime::on_local_process;
   using Runtime::on_main_process;
   using Runtime::on_process;
   using Runtime::optimizer_step_was_skipped;
+  using Runtime::out;
   using Runtime::pad_across_processes;
   using Runtime::plan;
   using Runtime::prepare;
@@ -58,6 +69,7 @@ class Accelerator final : private Runtime {
   using Runtime::register_for_checkpointing;
   using Runtime::register_load_state_pre_hook;
   using Runtime::register_save_state_pre_hook;
+  using Runtime::save;
   using Runtime::save_model;
   using Runtime::save_state;
   using Runtime::set_gradient_accumulation_steps;

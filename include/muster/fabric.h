@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <utility>
-#include <vector>
 
+#include "muster/runtime/detail/loop_verbs.h"
 #include "muster/runtime/detail/presets.h"
-#include "muster/runtime/detail/runtime.h"
 
 namespace muster {
 
@@ -13,10 +14,14 @@ namespace muster {
 /// call backward() on it.
 /// Thread safety: one thread at a time. Collective: the constructor if it joins the group already (under a launcher),
 /// launch(), and each call that Runtime marks as collective.
-class Fabric final : private Runtime {
+class Fabric final : private runtime::LoopVerbs {
  public:
-  explicit Fabric(const FabricOptions& options = {}) : Runtime(runtime::fabric(options)) {}
+  explicit Fabric(const FabricOptions& options = {}) : LoopVerbs(runtime::fabric(options)) {}
 
+  using LoopVerbs::evaluation;
+  using LoopVerbs::progress;
+  using LoopVerbs::synchronize_rng_states;
+  using Runtime::accumulate;
   using Runtime::all_gather;
   using Runtime::autocast;
   using Runtime::backward;
@@ -26,51 +31,77 @@ class Fabric final : private Runtime {
   using Runtime::call;
   using Runtime::catch_signals;
   using Runtime::check_trigger;
+  using Runtime::clip_grad_norm_;
+  using Runtime::clip_grad_value_;
   using Runtime::collector;
   using Runtime::convert_sync_batchnorm;
   using Runtime::device;
+  using Runtime::epochs;
   using Runtime::find_executable_batch_size;
   using Runtime::free_memory;
+  using Runtime::gather;
   using Runtime::gather_for_metrics;
   using Runtime::gather_object;
+  using Runtime::gradient_accumulation_steps;
   using Runtime::group;
+  using Runtime::is_last;
+  using Runtime::is_local_main;
   using Runtime::join_uneven_inputs;
   using Runtime::launch;
   using Runtime::load;
   using Runtime::load_model;
   using Runtime::load_raw;
+  using Runtime::load_state;
   using Runtime::local_rank;
   using Runtime::local_sgd;
   using Runtime::logger;
   using Runtime::no_backward_sync;
+  using Runtime::no_sync;
   using Runtime::node_rank;
+  using Runtime::on_last_process;
+  using Runtime::on_local_main_process;
+  using Runtime::on_local_process;
   using Runtime::on_main_process;
+  using Runtime::on_process;
   using Runtime::optimizer_step_was_skipped;
+  using Runtime::out;
+  using Runtime::pad_across_processes;
   using Runtime::plan;
   using Runtime::print;
   using Runtime::profile;
+  using Runtime::register_for_checkpointing;
+  using Runtime::register_load_state_pre_hook;
+  using Runtime::register_save_state_pre_hook;
   using Runtime::save;
   using Runtime::save_model;
+  using Runtime::save_state;
+  using Runtime::set_gradient_accumulation_steps;
   using Runtime::set_trigger;
   using Runtime::signal_received;
   using Runtime::skip_first_batches;
   using Runtime::split_between_processes;
   using Runtime::summon_full_params;
+  using Runtime::sync_gradients;
   using Runtime::unscale_gradients;
+  using Runtime::unwrap_model;
+  using Runtime::wait_for_save;
   using Runtime::world_size;
 
-  /// Returns the module's handle, or a tuple of the handles of the module and the optimizers. Collective.
-  template <runtime::AnyModule M, runtime::AnyOptimizer... O>
-  auto setup(M&& module, O&&... optimizers) {
-    return prepare(std::forward<M>(module), std::forward<O>(optimizers)...);
+  /// Returns the module's handle, or a tuple of the handles of the module and of the optimizers and schedulers, in the
+  /// order of the arguments; functions may make them: see Runtime::prepare(). Collective.
+  template <runtime::ModuleArgument M, class... T>
+  auto setup(M&& module, T&&... objects) {
+    return prepare(std::forward<M>(module), std::forward<T>(objects)...);
   }
-  template <runtime::AnyModule M>
+  template <runtime::ModuleArgument M>
   auto setup_module(M&& module) {
     return prepare(std::forward<M>(module));
   }
-  template <runtime::AnyOptimizer... O>
-  auto setup_optimizers(O&&... optimizers) {
-    return prepare(std::forward<O>(optimizers)...);
+  /// Takes optimizers of modules that were set up before, and their schedulers.
+  template <class... T>
+    requires(!runtime::AnyModule<T> && ...)
+  auto setup_optimizers(T&&... objects) {
+    return prepare(std::forward<T>(objects)...);
   }
   template <runtime::Loader... L>
   auto setup_dataloaders(L&&... loaders) {
@@ -99,7 +130,7 @@ class Fabric final : private Runtime {
   auto local_rank_zero_first(F&& f) const {
     return local_main_process_first(std::forward<F>(f));
   }
-  void seed_everything(uint64_t seed) { set_seed(seed); }
+  void seed_everything(uint64_t seed, bool per_rank = false) { set_seed(seed, per_rank); }
 
   int global_rank() const { return rank(); }
   bool is_global_zero() const { return is_main(); }

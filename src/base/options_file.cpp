@@ -83,6 +83,7 @@ const std::map<std::string, Found>& File::section(const std::string& name) const
 
 std::vector<std::string> File::sections() const {
   std::vector<std::string> result;
+  result.reserve(sections_.size());
   for (const auto& [name, keys] : sections_) result.push_back(name);
   return result;
 }

@@ -42,7 +42,7 @@ uint32_t arrivals(int signal) { return posts()[static_cast<size_t>(signal)].arri
 
 }  // namespace
 
-SignalWatch::SignalWatch(std::vector<int> signals) {
+SignalWatch::SignalWatch(const std::vector<int>& signals) {
   const std::lock_guard lock(posts_mutex());
   for (const int signal : signals) {
     if (signal < 1 || signal >= kSignals) continue;

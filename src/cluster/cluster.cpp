@@ -14,7 +14,7 @@ using cluster::present;
 
 // Here, since every program of several ranks has this object file, and so early, since options may be refused before
 // main() has made a runtime.
-[[maybe_unused]] const bool ends_by_errors = cluster::end_by_uncaught_errors();
+[[maybe_unused]] const bool kEndsByErrors = cluster::end_by_uncaught_errors();
 
 /// Families that say "started by a launcher" and that no reader here understands.
 void refuse_unknown_launcher(const Environment& variables) {

@@ -29,8 +29,13 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+void check_timeouts(const GroupOptions& options) {
+  for (const auto limit : {options.rendezvous_timeout, options.timeout})
+    if (limit.count() <= 0)
+      throw ConfigError("MU327",
+                        formatted("the time-out of the group is {} ms, which leaves no time to wait for another "
+                                  "rank; give a positive one, such as std::chrono::minutes(10)",
+                                  limit.count()));
 }
 
 /// The store through which ranks find each other, and what it needs: `keeps` must outlive it.
@@ -153,7 +158,7 @@ void check_marks(const Cluster& cluster, c10d::Store& store, const cluster::Secr
 GroupIdentity identity_of(const std::string& backend, const GroupOptions& options) {
   GroupIdentity identity;
   identity.backend = backend;
-  identity.timeout = milliseconds(options.timeout_seconds);
+  identity.timeout = options.timeout;
   return identity;
 }
 
@@ -188,9 +193,10 @@ Communicator make_fake(int rank, int size) {
 
 Communicator connect(const Cluster& cluster, const GroupOptions& options, const Backends& more) {
   check_backend(options.backend, more);
+  check_timeouts(options);
   if (cluster.world_size == 1) return Communicator();
   if (options.backend == "fake") return make_fake(cluster.rank, cluster.world_size);
-  auto timeout = milliseconds(options.rendezvous_timeout_seconds);
+  const auto timeout = options.rendezvous_timeout;
   const auto report = cluster::Report::open(cluster.report_fd);
   report.start();
   const auto secret = cluster::read_secret(Environment::of_process());

@@ -29,7 +29,7 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   auto schedule = options.seed ? std::make_shared<Schedule>(options.seed) : nullptr;
   GroupIdentity identity;
   identity.backend = "threads";
-  identity.timeout = std::chrono::milliseconds(static_cast<int64_t>(options.timeout_seconds * 1000));
+  identity.timeout = options.timeout;
   identity.starts_inline = size == 1;
   if (schedule) identity.waiting = schedule;
   auto hub = std::make_shared<ThreadHub>(size, identity.waiting);

@@ -16,6 +16,7 @@
 #include "muster/device/detail/vector_math.h"
 #include "muster/hook/detail/random_scope.h"
 #include "pass.h"
+#include "ready_batches.h"
 #include "shared_random.h"
 #include "stream_order.h"
 
@@ -38,18 +39,29 @@ uint64_t seed_of(const DataLoaderOptions& options, const ShardSpec& shard) {
   return shard.seed ? *shard.seed : at::globalContext().defaultGenerator(at::kCPU).current_seed();
 }
 
+void check_ready_batches(const DataLoaderOptions& options, bool has_order) {
+  if (has_order)
+    throw ConfigError("MU107",
+                      "a loader of ready-made batches has a sampler, but its order is that of the list; sort the list, "
+                      "or set shuffle = true");
+  if (options.batch_size != 1)
+    throw ConfigError("MU107", "a loader of ready-made batches has a batch_size of " +
+                                   std::to_string(options.batch_size) + "; leave batch_size out");
+}
+
+/// `by_batch`: batches are ready-made, or those of a batch sampler.
 void check_source(const DataLoaderOptions& options, const ShardSpec& shard, bool is_stream, bool has_order,
-                  bool has_batch_sampler) {
+                  bool by_batch) {
   const bool dispatch = shard.dispatch_batches.value_or(options.dispatch_batches);
   if (is_stream && (options.shuffle || has_order))
     throw ConfigError(
         "MU107",
         "a loader of a stream has a sampler or shuffle = true, but a stream has no indices; shuffle inside the stream");
-  if (dispatch && has_batch_sampler)
+  if (dispatch && by_batch)
     throw ConfigError("MU107",
-                      "a loader with a batch sampler has dispatch_batches = true, but rank 0 cuts what it reads into "
-                      "equal parts, and a batch "
-                      "sampler decides the batches; leave dispatch_batches out");
+                      "a loader with a batch sampler, or of ready-made batches, has dispatch_batches = true, but rank "
+                      "0 cuts what it reads into equal parts, and these batches stay whole; leave dispatch_batches "
+                      "out");
   if (dispatch && shard.world_size > 1 && !shard.group)
     throw ConfigError("MU107",
                       "dispatch_batches needs the group of ranks that rank 0 reads for; prepare the loader, or give "
@@ -80,7 +92,14 @@ struct LoaderState::Impl {
   ShardSpec shard;
 
   BatchSampler* batch_sampler() const { return sampler ? sampler->batch_sampler().get() : nullptr; }
+  const ReadyBatchEnds* ready() const { return maker->ready_batches(); }
+  /// Whether batches are distributed whole: ready-made ones, or those of a batch sampler.
+  bool by_batch() const { return batch_sampler() || ready(); }
+  int64_t whole_batches() const {
+    return ready() ? static_cast<int64_t>(ready()->ends().size()) : batch_sampler()->size();
+  }
   const char* order_name() const {
+    if (ready()) return options.shuffle ? "shuffled ready-made batches" : "ready-made batches";
     if (sampler) return batch_sampler() ? "batch sampler" : "sampler";
     return streams() ? "stream" : options.shuffle ? "shuffled" : "sequential";
   }
@@ -88,12 +107,12 @@ struct LoaderState::Impl {
   /// Samples in a pass; -1 if nobody knows.
   int64_t samples() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
   ShardPlan plan() const { return ShardPlan(sharding_of(options, shard, std::max<int64_t>(0, samples()))); }
-  BatchShardPlan batch_plan() const { return BatchShardPlan(sharding_of(options, shard, batch_sampler()->size())); }
-  bool sized() const { return batch_sampler() || samples() >= 0; }
-  int64_t batches() const { return batch_sampler() ? batch_plan().batches() : plan().batches(); }
+  BatchShardPlan batch_plan() const { return BatchShardPlan(sharding_of(options, shard, whole_batches())); }
+  bool sized() const { return by_batch() || samples() >= 0; }
+  int64_t batches() const { return by_batch() ? batch_plan().batches() : plan().batches(); }
   /// What a position is counted in, over all ranks, and how many of it a step and a pass have.
-  int64_t step() const { return batch_sampler() ? shard.world_size : plan().step_size(); }
-  int64_t total() const { return batch_sampler() ? batch_sampler()->size() : samples(); }
+  int64_t step() const { return by_batch() ? shard.world_size : plan().step_size(); }
+  int64_t total() const { return by_batch() ? whole_batches() : samples(); }
   EpochRandom random() const { return {options.rank_in_sample_seed ? mix(seed, shard.rank) : seed, progress->epoch}; }
   std::shared_ptr<BatchOrder> order() const;
   /// Of the samples that this plan distributes, from a batch on.
@@ -108,8 +127,11 @@ std::shared_ptr<BatchOrder> LoaderState::Impl::order() const {
         maker, StreamOrder::Settings{
                    .sharding = sharding, .first_step = first, .random = random(), .state = progress->next_state});
   }
-  if (batch_sampler())
-    return std::make_shared<BatchSampledOrder>(batch_plan(), sampler->batch_sampler(), maker->size(), epoch, first);
+  if (by_batch()) {
+    const auto batches = ready() ? std::make_shared<ReadyBatchSampler>(*ready(), options.shuffle, seed, epoch)
+                                 : sampler->batch_sampler();
+    return std::make_shared<BatchSampledOrder>(batch_plan(), batches, maker->size(), epoch, first);
+  }
   const auto sharding = sharding_of(options, shard, samples());
   if (sharding.dispatch)
     return std::make_shared<DispatchedOrder>(
@@ -133,7 +155,8 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   impl_->shard = shard;
   impl_->progress->warns_of_repeats = shard.rank == 0 && shard.world_size > 1;
   check(options, impl_->sampler && impl_->sampler->sampler(), impl_->batch_sampler());
-  check_source(options, shard, impl_->streams(), impl_->sampler.has_value(), impl_->batch_sampler());
+  if (impl_->ready()) check_ready_batches(options, impl_->sampler.has_value());
+  check_source(options, shard, impl_->streams(), impl_->sampler.has_value(), impl_->by_batch());
   impl_->batches();
   // Once per process it takes some 20 ms, which the first batch is not to wait for.
   hook::install_random_key();
@@ -195,7 +218,7 @@ std::unique_ptr<Pass> LoaderState::begin_pass() {
   return p.shard.trace ? std::make_unique<TracedPass>(std::move(pass), p.shard.trace) : std::move(pass);
 }
 
-int64_t LoaderState::batch_size() const { return impl_->batch_sampler() ? 0 : impl_->plan().local_batch_size(); }
+int64_t LoaderState::batch_size() const { return impl_->by_batch() ? 0 : impl_->plan().local_batch_size(); }
 std::chrono::steady_clock::time_point LoaderState::began() const { return impl_->began; }
 bool LoaderState::running() const { return impl_->progress->running != nullptr; }
 bool LoaderState::end_of_dataloader() const { return impl_->progress->last; }
@@ -207,10 +230,10 @@ void LoaderState::set_epoch(int64_t epoch) { impl_->progress->epoch = epoch; }
 void LoaderState::set_even_batches(std::optional<bool> even) { impl_->shard.even_batches = even; }
 const ShardSpec& LoaderState::shard() const { return impl_->shard; }
 bool LoaderState::streams() const { return impl_->streams(); }
-int64_t LoaderState::total_batch_size() const { return impl_->batch_sampler() ? 0 : impl_->plan().step_size(); }
+int64_t LoaderState::total_batch_size() const { return impl_->by_batch() ? 0 : impl_->plan().step_size(); }
 
 int64_t LoaderState::remainder() const {
-  if (impl_->options.drop_last || impl_->batch_sampler() || !impl_->sized()) return -1;
+  if (impl_->options.drop_last || impl_->by_batch() || !impl_->sized()) return -1;
   return impl_->samples() % total_batch_size();
 }
 
@@ -291,11 +314,10 @@ std::string LoaderState::describe() const {
   std::string text = p.order_name();
   if (!p.sampler && o.shuffle) text += ", seed " + std::to_string(p.seed);
   text += p.maker->size() < 0 ? ", unknown length" : ", " + std::to_string(p.maker->size()) + " samples";
-  if (!p.batch_sampler())
-    text += ", batch " + std::to_string(batch_size()) + " x " + counted(p.shard.world_size, "rank");
+  if (!p.by_batch()) text += ", batch " + std::to_string(batch_size()) + " x " + counted(p.shard.world_size, "rank");
   if (p.sized()) text += ", " + std::to_string(size()) + " batches";
-  const bool pads = p.batch_sampler() ? p.batch_plan().pads()
-                                      : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
+  const bool pads =
+      p.by_batch() ? p.batch_plan().pads() : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
   text += o.drop_last ? ", incomplete step dropped" : pads ? ", last step padded" : "";
   if (sharding_of(o, p.shard, 0).dispatch) text += ", read by rank 0";
   return text + ", " + (o.workers == 0 ? "made by the caller" : counted(o.workers, "worker")) + ", to " +

@@ -81,8 +81,8 @@ BatchShardPlan::BatchShardPlan(const BatchSharding& sharding) : sharding_(shardi
   if (sharding.world_size == 1) sharding_.even = false;
   if (sharding.split && sharding.world_size > 1)
     throw ConfigError("MU107",
-                      "split_batches cannot cut the batches of a batch sampler, whose sizes vary; let the sampler make "
-                      "one batch per rank");
+                      "split_batches cannot cut batches that are ready-made or a batch sampler's, whose sizes vary; "
+                      "make one batch per rank");
 }
 
 int64_t BatchShardPlan::batches() const {

@@ -1,23 +1,12 @@
 #include "shared_random.h"
 
-#include <mutex>
-
 #include <ATen/Context.h>
 
 #include "muster/base/error.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/data/detail/generators.h"
 
 namespace muster::data {
-namespace {
-
-void synchronize(const comm::Communicator& group, at::Generator generator) {
-  const std::scoped_lock lock(generator.mutex());
-  const auto state = generator.get_state().clone();
-  group.as_library("the state of a generator").broadcast(state, 0);
-  generator.set_state(state);
-}
-
-}  // namespace
 
 uint64_t shared_seed(const comm::Communicator& group, const std::string& order, uint64_t seed) {
   auto all = group.as_library("comparing loaders").all_gather_bytes(std::to_string(seed) + ":" + order);
@@ -32,8 +21,8 @@ uint64_t shared_seed(const comm::Communicator& group, const std::string& order, 
 }
 
 void synchronize_generators(const comm::Communicator& group, c10::Device device, const SyncedGenerators& which) {
-  if (which.cpu) synchronize(group, at::globalContext().defaultGenerator(at::kCPU));
-  if (which.device && !device.is_cpu()) synchronize(group, at::globalContext().defaultGenerator(device));
+  if (which.cpu) broadcast_state(group, at::globalContext().defaultGenerator(at::kCPU));
+  if (which.device && !device.is_cpu()) broadcast_state(group, at::globalContext().defaultGenerator(device));
 }
 
 }  // namespace muster::data

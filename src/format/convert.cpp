@@ -241,6 +241,7 @@ Metadata drop_tied_content(std::vector<NamedContent>& tensors) {
 std::unique_ptr<AtomicFile> write_weights(const std::vector<NamedContent>& tensors, const Metadata& metadata,
                                           const fs::path& path, Durability durability, ContentBytes& bytes) {
   std::vector<TensorSpec> specs;
+  specs.reserve(tensors.size());
   for (const NamedContent& one : tensors) specs.push_back(one.spec);
   const FilePlan plan = plan_file(specs, metadata, path.string());
   auto file = std::make_unique<AtomicFile>(path, durability);
@@ -250,13 +251,14 @@ std::unique_ptr<AtomicFile> write_weights(const std::vector<NamedContent>& tenso
   return file;
 }
 
-void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied, Metadata metadata,
+void write_folder(const std::vector<NamedContent>& tensors, const Metadata& tied, const Metadata& metadata,
                   const fs::path& folder, const ConvertOptions& options, ContentBytes& bytes, ConvertReport& report) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
     throw CheckpointError("MU202", folder.string() + " is no folder and cannot be made one (" + error.message() + ")");
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(tensors.size());
   for (const NamedContent& one : tensors) sizes.push_back(one.bytes);
   const auto shards = split_into_shards(sizes, options.max_shard_size.bytes());
   WeightIndex index{.file_of = {}, .total_bytes = report.bytes};
@@ -289,8 +291,7 @@ void write_safetensors(const StoredContent& stored, const PythonValue& value, co
   report.tensors = tensors.size();
   for (const NamedContent& one : tensors) report.bytes += one.bytes;
   ContentBytes bytes(stored);
-  if (report.to == WeightForm::folder)
-    return write_folder(tensors, tied, std::move(metadata), to, options, bytes, report);
+  if (report.to == WeightForm::folder) return write_folder(tensors, tied, metadata, to, options, bytes, report);
   for (const auto& [dropped, kept] : tied) metadata.emplace(dropped, kept);
   write_weights(tensors, metadata, to, options.durability, bytes)->publish();
   report.files.push_back(to);

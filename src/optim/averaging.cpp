@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/modules/batchnorm.h>
 
@@ -78,6 +79,17 @@ at::Tensor AveragedModel::live(const Entry& entry) const {
   return local ? local->value : entry.tensor.detach();
 }
 
+void AveragedModel::follow_source() {
+  const BelowAutograd scope;
+  for (auto& entry : entries_) {
+    const auto now = live(entry);
+    if (now.sizes() == entry.average.sizes()) continue;
+    const auto flat = at::zeros_like(now);
+    flat.as_strided(entry.tensor.sizes(), entry.tensor.strides()).copy_(entry.average);
+    entry.average = flat;
+  }
+}
+
 void AveragedModel::require_outside(const char* call) const {
   if (exchanged_)
     throw UsageError("MU141",
@@ -93,6 +105,7 @@ void AveragedModel::require_some() const {
 
 void AveragedModel::update() {
   require_outside("update");
+  follow_source();
   const BelowAutograd scope;
   for (const auto& entry : entries_) {
     if (n_averaged_ == 0 || !entry.averaged) entry.average.copy_(live(entry));
@@ -120,6 +133,7 @@ void AveragedModel::exchange() {
 void AveragedModel::lend(const std::function<void()>& f) {
   require_outside("use");
   require_some();
+  follow_source();
   exchange();
   const auto before = versions_of(parameters_);
   std::exception_ptr error;
@@ -140,6 +154,7 @@ void AveragedModel::lend(const std::function<void()>& f) {
 void AveragedModel::copy_to_module() {
   require_outside("copy_to_module");
   require_some();
+  follow_source();
   write([this](const Entry& entry) { live(entry).copy_(entry.average); });
 }
 
@@ -153,6 +168,7 @@ std::vector<std::pair<std::string, at::Tensor>> AveragedModel::state_dict() cons
 
 void AveragedModel::load_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& state) {
   require_outside("load_state_dict");
+  follow_source();
   const auto find = [&](const std::string& name) -> const at::Tensor& {
     const auto found = std::find_if(state.begin(), state.end(), [&](const auto& entry) { return entry.first == name; });
     if (found == state.end())

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -75,8 +76,10 @@ class FusedOptimizer::Impl {
 
  private:
   bool slots_current() const;
+  int64_t revision() const;
   void refresh_slots();
   void fill_slot(Slot& slot) const;
+  void keep_states(const std::vector<Slot>& before);
   bool inspect();
   bool inspect(Slot& slot);
   bool align_gradient(Slot& slot) const;
@@ -91,6 +94,7 @@ class FusedOptimizer::Impl {
   std::vector<FlatSource*> sources_;
   Rule rule_;
   std::vector<Slot> slots_;
+  int64_t revision_ = 0;              // of the sources, as the slots were filled
   std::vector<StateSet> state_sets_;  // per group, as planned
   std::optional<UpdatePlan> plan_;
   OwnStepWatch watch_;
@@ -99,7 +103,14 @@ class FusedOptimizer::Impl {
   bool another_steps_ = false;
 };
 
+int64_t FusedOptimizer::Impl::revision() const {
+  int64_t sum = 0;
+  for (const auto* source : sources_) sum += source->revision();
+  return sum;
+}
+
 bool FusedOptimizer::Impl::slots_current() const {
+  if (revision() != revision_) return false;
   size_t at = 0;
   for (const auto& group : inner_->param_groups())
     for (const auto& parameter : group.params()) {
@@ -113,6 +124,7 @@ void FusedOptimizer::Impl::refresh_slots() {
   if (!slots_.empty() && slots_current()) return;
   auto before = std::move(slots_);
   slots_.clear();
+  revision_ = revision();
   plan_.reset();
   watch_.forget();
   repeated_ += remove_repeated(*inner_);
@@ -126,6 +138,19 @@ void FusedOptimizer::Impl::refresh_slots() {
       fill_slot(slot);
       slots_.push_back(std::move(slot));
     }
+  keep_states(before);
+}
+
+/// The memory of states stays where the parameter's does.
+void FusedOptimizer::Impl::keep_states(const std::vector<Slot>& before) {
+  std::unordered_map<const c10::TensorImpl*, const Slot*> known;
+  for (const auto& slot : before) known[slot.impl] = &slot;
+  for (auto& slot : slots_) {
+    const auto found = known.find(slot.impl);
+    if (found == known.end() || found->second->local != slot.local) continue;
+    slot.states = found->second->states;
+    slot.shown = found->second->shown;
+  }
 }
 
 void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
@@ -263,6 +288,7 @@ void FusedOptimizer::Impl::count_step() {
   bool first = false;
   for (auto& slot : slots_) {
     if (!slot.active) continue;
+    // Kernels wrote the flat memory and not the parameter, and a graph that saved it must notice.
     slot.impl->bump_version();
     slot.relaid.reset();
     if (rule_ != Rule::sgd) {

@@ -36,18 +36,19 @@ std::vector<std::string> describe_tensors(const std::vector<NamedTensor>& parame
   return lines;
 }
 
-void require_same_model(const comm::Communicator& group, const std::vector<std::string>& lines) {
-  std::string text;
-  for (const auto& line : lines) text += line + '\n';
+void require_same_model(const comm::Communicator& group, const std::vector<std::string>& lines,
+                        const DisagreementText& text) {
+  std::string joined;
+  for (const auto& line : lines) joined += line + '\n';
   const auto found =
-      comm::first_difference(group.as_library("comparing what the ranks have built").all_gather_bytes(text));
+      comm::first_difference(group.as_library("comparing what the ranks have built").all_gather_bytes(joined));
   if (!found) return;
   const auto first = split(found->first), second = split(found->other);
   size_t at = 0;
   while (at < first.size() && at < second.size() && first[at] == second[at]) ++at;
-  throw ConfigError("MU150", "ranks have built different models: rank 0 has " + line_or_none(first, at) + ", rank " +
-                                 std::to_string(found->rank) + " has " + line_or_none(second, at) +
-                                 "; build the same model on every rank, whatever its rank");
+  throw ConfigError("MU150", std::string(text.what) + ": rank 0 has " + line_or_none(first, at) + ", rank " +
+                                 std::to_string(found->rank) + " has " + line_or_none(second, at) + "; " +
+                                 std::string(text.remedy));
 }
 
 }  // namespace muster::parallel

@@ -1,6 +1,7 @@
 #include "option_table.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
@@ -88,11 +89,15 @@ Texts of_other_tools(const Environment& variables, const std::vector<Description
   return texts;
 }
 
-void require_seconds(const Found& found) {
+/// A plain number is in seconds.
+Found with_unit(Found found) {
   int64_t seconds = -1;
-  if (!options::Value<int64_t>::read(found.text, seconds).empty() || seconds < 0)
-    throw ConfigError("MU021",
-                      found.place + " is '" + found.text + "', but a whole number of seconds from 0 is wanted");
+  if (options::Value<int64_t>::read(found.text, seconds).empty() && seconds >= 0) found.text += "s";
+  std::chrono::milliseconds timeout;
+  if (!options::Value<std::chrono::milliseconds>::read(found.text, timeout).empty())
+    throw ConfigError("MU021", found.place + " is '" + found.text +
+                                   "', but a whole number of seconds from 0, or a duration such as 10min, is wanted");
+  return found;
 }
 
 }  // namespace
@@ -155,9 +160,10 @@ RuntimeOptions with_requests(RuntimeOptions values, const Texts& requests, const
     const auto& name = option.description.name;
     const auto found = requests.find(name);
     if (found == requests.end()) continue;
-    if (name == "timeout") require_seconds(found->second);
-    if (name == "timeout" && found->second.text.find_first_not_of('0') == std::string::npos) continue;
-    if (name == "strategy") {
+    if (name == "timeout") {
+      const auto timeout = with_unit(found->second);
+      if (timeout.text != "0s") options::follow(option, timeout, values);
+    } else if (name == "strategy") {
       request.name = found->second.text;
       request.place = found->second.place;
     } else {

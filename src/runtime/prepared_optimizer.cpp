@@ -13,10 +13,12 @@
 #include "model_state.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 #include "muster/comm/detail/agreement.h"
 #include "muster/optim/optimizer_state.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "param_groups.h"
 
 namespace muster::runtime {
 namespace {
@@ -50,7 +52,7 @@ void PreparedOptimizer::bind(bool complete) {
 
 /// Returns whether a model was met that was not known.
 bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool complete) {
-  const auto holds = [&](const auto& model) { return model->managed->find(parameter) != nullptr; };
+  const auto holds = [&](const auto& model) { return model->managed->expects(parameter); };
   if (std::any_of(models_.begin(), models_.end(), [&](const Held& held) { return holds(held.model); })) return false;
   const auto models = setting_.registry->models();
   const auto holder = std::find_if(models.begin(), models.end(), holds);
@@ -226,6 +228,16 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   unscaled_ = false;
 }
 
+void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  require_addable(*inner_, group, *setting_.registry);
+  auto description = describe_parameters(*setting_.registry, group.params());
+  if (group.has_options()) description += formatted(" at a learning rate of {}", group.options().get_lr());
+  require_equal_groups(setting_.group, description);
+  inner_->add_param_group(group);
+  bound_generation_ = -1;
+  bind(/*complete=*/false);
+}
+
 State PreparedOptimizer::save_state(const std::string& path, std::vector<TensorShard>& shards) const {
   const auto parts = shards_of(setting_.registry->models());
   State state = State::Map{{"inner", cut_optimizer_state(state_dict(*inner_), parameters(), parts, path, shards)}};
@@ -242,6 +254,7 @@ State PreparedOptimizer::save_state(const std::string& path, std::vector<TensorS
 
 std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
   follow_models();
+  require_saved_groups(state.at("inner"), *inner_, *setting_.registry);
   const auto parts = shards_of(setting_.registry->models());
   const auto load_inner =
       muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader));
@@ -279,6 +292,7 @@ namespace muster {
 Optimizer::Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared) : prepared_(std::move(prepared)) {}
 at::Tensor Optimizer::step(torch::optim::Optimizer::LossClosure closure) { return prepared_->step(std::move(closure)); }
 void Optimizer::zero_grad(bool set_to_none) { prepared_->zero_grad(set_to_none); }
+void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) { prepared_->add_param_group(group); }
 bool Optimizer::step_was_skipped() const { return prepared_->step_was_skipped(); }
 
 std::optional<GradScalerState> Optimizer::scaler_state() const {

@@ -43,6 +43,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting);
   at::Tensor step(torch::optim::Optimizer::LossClosure closure);
   void zero_grad(bool set_to_none);
+  /// As Optimizer::add_param_group().
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards existing state
   /// as they are.
   /// Throws: UsageError (MU134) if the optimizer needs whole parameters and some are sharded.

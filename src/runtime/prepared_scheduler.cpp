@@ -112,13 +112,23 @@ Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::Redu
 namespace muster {
 
 void Scheduler::step() const {
-  if (!step_) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
-  step_();
+  if (!prepared_->step) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
+  prepared_->step();
 }
 
 void Scheduler::step(double metric) const {
-  if (!step_by_metric_) throw UsageError("MU180", "this scheduler watches no metric; call step() without one");
-  step_by_metric_(metric);
+  if (!prepared_->step_by_metric)
+    throw UsageError("MU180", "this scheduler watches no metric; call step() without one");
+  prepared_->step_by_metric(metric);
+}
+
+LRScheduler& Scheduler::operator*() const {
+  if (!inner())
+    throw UsageError("MU325",
+                     "-> or * of a muster::Scheduler was used for a scheduler of LibTorch, which exposes neither rates "
+                     "nor state; read the rates from the optimizer's param_groups(), or prepare a scheduler of "
+                     "muster/schedule/schedulers.h");
+  return *inner();
 }
 
 }  // namespace muster

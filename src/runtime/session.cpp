@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 
+#include "grad_norm.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -54,7 +55,7 @@ void Session::connect() {
   share_cores(cluster_);
   device::initialize_vector_math();
   GroupOptions limits;
-  limits.rendezvous_timeout_seconds = limits.timeout_seconds = static_cast<double>(options_.timeout_seconds);
+  limits.rendezvous_timeout = limits.timeout = options_.timeout;
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
   observe_collectives();
@@ -153,8 +154,8 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   const auto* sharded = managed->sharded_parameters();
   const precision::PrecisionPolicy policy(options_.precision,
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
-  auto model =
-      std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_});
+  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_,
+                                                             grad_norm_of(*module, weak_from_this())});
   registry_->add(model);
   stepping_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.follow_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());

@@ -16,6 +16,7 @@
 #include "job_state.h"
 #include "loaders_in_use.h"
 #include "machine_use.h"
+#include "main_output.h"
 #include "model_registry.h"
 #include "muster/base/detail/signals.h"
 #include "muster/cluster/cluster.h"
@@ -77,6 +78,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Stepping& stepping();
   bool launched() const noexcept { return launched_; }
   Flags& flags() noexcept { return flags_; }
+  /// The stream of the main rank; `print` prints lines, from the first call on.
+  std::ostream& out(void (*print)(const std::string&));
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
   const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
   /// Everything prepared from now on communicates in this group, which has the same ranks.
@@ -111,6 +114,7 @@ class Session : public std::enable_shared_from_this<Session> {
   LoadersInUse loaders_;
   Saves saves_;
   Flags flags_;
+  std::unique_ptr<MainOutput> output_;  // from out() on
   std::unique_ptr<strategy::TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<Stepping> stepping_;  // from connect() on

@@ -79,6 +79,13 @@ double Stepping::clip_grad_norm(const std::vector<at::Tensor>& parameters, doubl
   return norm;
 }
 
+double Stepping::grad_norm(const std::vector<at::Tensor>& parameters) {
+  if (!accumulation_->sync()) return 0;
+  join_other_ranks(parameters);
+  unscale_gradients(&parameters);
+  return gradient_norm(*registry_, parameters, 2);
+}
+
 void Stepping::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!accumulation_->sync()) return;
   join_other_ranks(parameters);

@@ -26,6 +26,8 @@ class Stepping {
 
   void backward(const at::Tensor& loss, bool retain_graph);
   double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
+  /// What Model::grad_norm() calls for a model with these parameters.
+  double grad_norm(const std::vector<at::Tensor>& parameters);
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
   /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all optimizers.
   void unscale_gradients(const std::vector<at::Tensor>* of);

@@ -35,7 +35,7 @@ constexpr char kNoOffload[] =
 constexpr char kNoActivationCheckpointing[] =
     "activations are kept for backward; train on smaller batches and accumulate gradients";
 constexpr char kByTheRuntime[] =
-    "it is chosen for the whole program: give timeout_seconds among the options of the object that prepares; the "
+    "it is chosen for the whole program: give timeout among the options of the object that prepares; the "
     "backend follows from the device";
 constexpr char kByModule[] = "what stays whole is said by module: name them in ignored_modules";
 constexpr char kRunsOfElements[] =

@@ -173,8 +173,7 @@ std::vector<RankResult> run_processes(int size, const std::function<int(const Cl
     }
     throw;
   }
-  auto limit = std::chrono::duration<double>(options.timeout_seconds);
-  follow(children, results, Clock::now() + std::chrono::duration_cast<Clock::duration>(limit));
+  follow(children, results, Clock::now() + options.timeout);
   for (int rank = 0; rank < size; ++rank) reap(children[rank], results[rank]);
   return results;
 }

@@ -41,19 +41,22 @@ constexpr auto kRedraw = std::chrono::milliseconds(100);
 }  // namespace
 
 std::string progress_line(std::string_view title, int64_t done, int64_t total, double seconds, std::string_view unit,
-                          std::string_view note, int columns) {
+                          std::string_view note, int columns, int64_t skipped) {
+  const bool known = total >= 0;
   const double part = total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 1.0;
-  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  std::string figures = formatted(" {:3d}%", static_cast<int>(part * 100));
+  const double rate = seconds > 0 ? static_cast<double>(done - skipped) / seconds : 0;
+  std::string figures = known ? formatted(" {:3d}%", static_cast<int>(part * 100)) : formatted(" {} {}", done, unit);
   if (!note.empty()) figures += formatted("  {}", note);
   if (rate > 0) figures += formatted("  {} {}/s", rate_text(rate), unit);
-  if (done >= total) figures += "  " + clock_text(seconds);
+  if (!known || done >= total) figures += "  " + clock_text(seconds);
   else if (rate > 0) figures += formatted("  {} left", clock_text(static_cast<double>(total - done) / rate));
   const int room = columns - static_cast<int>(title.size() + figures.size()) - 4;
   const int width = std::clamp(room, 0, 30);
-  if (width < 5) return formatted("{}{}", title, figures);
   const int full = static_cast<int>(part * width);
-  return formatted("{} [{}{}]{}", title, std::string(full, '#'), std::string(width - full, '.'), figures);
+  std::string line(title);
+  if (known && width >= 5) line += formatted(" [{}{}]", std::string(full, '#'), std::string(width - full, '.'));
+  line += figures;
+  return title.empty() ? line.substr(1) : line;
 }
 
 Progress::Progress(std::string title, int64_t total, ProgressOptions options)
@@ -62,27 +65,49 @@ Progress::Progress(std::string title, int64_t total, ProgressOptions options)
 
 Progress::~Progress() { finish(); }
 
+void Progress::set(std::string_view name, double value) { set(name, formatted("{:.4g}", value)); }
+
+void Progress::set(std::string_view name, std::string_view text) {
+  const auto known = std::find_if(metrics_.begin(), metrics_.end(), [&](const auto& one) { return one.first == name; });
+  if (known != metrics_.end()) known->second = text;
+  else metrics_.emplace_back(name, text);
+}
+
+void Progress::skip(int64_t count) {
+  done_ += count;
+  shown_ += count;
+  skipped_ += count;
+}
+
 void Progress::advance(int64_t count, std::string_view note) {
   done_ += count;
   note_ = note;
-  if (options_.style == ProgressOptions::Style::silent || done_ >= total_) return;
-  const auto now = std::chrono::steady_clock::now();
-  const bool due = live_ ? now - drawn_ >= kRedraw : (done_ - shown_) * options_.lines >= total_;
-  if (!due) return;
-  drawn_ = now;
+  if (options_.quiet || finished_ || !due()) return;
+  drawn_ = std::chrono::steady_clock::now();
   shown_ = done_;
   show(false);
 }
 
+// The last state is finish()'s.
+bool Progress::due() const {
+  if (total_ >= 0 && done_ >= total_) return false;
+  if (live_) return std::chrono::steady_clock::now() - drawn_ >= kRedraw;
+  if (total_ < 0) return done_ - skipped_ >= 2 * (shown_ - skipped_);
+  return (done_ - shown_) * options_.lines >= total_;
+}
+
 void Progress::finish() {
-  if (std::exchange(finished_, true) || options_.style == ProgressOptions::Style::silent) return;
+  if (std::exchange(finished_, true) || options_.quiet) return;
   show(true);
 }
 
 void Progress::show(bool last) {
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
-  auto line = progress_line(title_, done_, total_, passed.count(), options_.unit, note_,
-                            live_ ? columns_of(options_.stream) - 1 : 100);
+  std::string note;
+  for (const auto& [name, text] : metrics_) note += (note.empty() ? "" : "  ") + name + " " + text;
+  if (!note_.empty()) note += (note.empty() ? "" : "  ") + note_;
+  auto line = progress_line(title_, done_, total_, passed.count(), options_.unit, note,
+                            live_ ? columns_of(options_.stream) - 1 : 100, skipped_);
   // Live: back to the start of the line, clear it, draw.
   if (live_) line = "\r\x1b[2K" + line + (last ? "\n" : "");
   else line += "\n";

@@ -110,12 +110,13 @@ TEST(CheckpointWriter, ItsEndWaitsForTheSave) {
 
 TEST(CheckpointWriter, ALostRankEndsTheSaveInTime) {
   ScratchFolder folder;
-  const auto failures = comm::run_thread_world(2, {.timeout_seconds = 0.5}, [&](comm::Communicator group) {
-    CheckpointWriter writer(group, kQuickly);
-    if (group.rank() == 1) return;  // never saves
-    writer.start({}, folder / "x");
-    EXPECT_THROW(writer.wait(), CommError);
-  });
+  const auto failures =
+      comm::run_thread_world(2, {.timeout = std::chrono::milliseconds(500)}, [&](comm::Communicator group) {
+        CheckpointWriter writer(group, kQuickly);
+        if (group.rank() == 1) return;  // never saves
+        writer.start({}, folder / "x");
+        EXPECT_THROW(writer.wait(), CommError);
+      });
   for (const auto& failure : failures) EXPECT_FALSE(failure);
   EXPECT_EQ(checks::entries(folder.path()), 0u) << "what was written aside is removed";
 }

@@ -161,7 +161,7 @@ TEST(GlooTransport, ATimeOutIsTold) {
                      std::string message = thrown([&] { comm.all_reduce(at::ones({2})); });
                      EXPECT_TRUE(message.starts_with("MU05")) << message;
                    },
-                   "", {.timeout_seconds = 0.5});
+                   "", {.timeout = std::chrono::milliseconds(500)});
 }
 
 TEST(GlooTransport, AbortReachesRanksThatWait) {

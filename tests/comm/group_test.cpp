@@ -99,7 +99,7 @@ TEST(Group, ObserversSeeEveryOperation) {
 
 TEST(Group, ATimeOutNamesOperationAndPeerAndEndsTheGroupForAll) {
   std::vector<std::string> messages(3);
-  run_thread_world(3, {.seed = 2, .timeout_seconds = 30}, [&](const Communicator& comm) {
+  run_thread_world(3, {.seed = 2, .timeout = std::chrono::seconds(30)}, [&](const Communicator& comm) {
     comm.barrier();
     Communicator rest = comm.subgroup({0, 1});
     if (comm.rank() == 2) {
@@ -112,7 +112,7 @@ TEST(Group, ATimeOutNamesOperationAndPeerAndEndsTheGroupForAll) {
   EXPECT_TRUE(messages[0].starts_with("MU05")) << messages[0];
   EXPECT_TRUE(messages[2].starts_with("MU05")) << messages[2];
   std::string timed_out;
-  run_thread_world(2, {.seed = 2, .timeout_seconds = 30}, [&](const Communicator& comm) {
+  run_thread_world(2, {.seed = 2, .timeout = std::chrono::seconds(30)}, [&](const Communicator& comm) {
     Communicator a = comm.subgroup({0, 1}), b = comm.subgroup({0, 1});
     std::string what = thrown([&] { (comm.rank() ? a : b).all_reduce(at::ones({4})); });
     if (what.find("waited") != std::string::npos) timed_out = what;

@@ -82,12 +82,20 @@ TEST(Rendezvous, AWorldOfOneMeetsNobody) {
   EXPECT_EQ(connect(alone).size(), 1);
 }
 
+TEST(Rendezvous, ATimeOutMustBePositive) {
+  using namespace std::chrono_literals;
+  for (const GroupOptions& wrong : {GroupOptions{.timeout = 0s}, GroupOptions{.rendezvous_timeout = -1min}})
+    EXPECT_EQ(testing::thrown_id([&] { connect(Cluster(), wrong); }), "MU327");
+  EXPECT_EQ(testing::thrown_id([] { connect(Cluster(), {.rendezvous_timeout = 1h, .timeout = 1ms}); }), "no error");
+}
+
 TEST(Rendezvous, NamesTheRanksThatAreMissing) {
   in_a_process_of_its_own([] {
     auto path = temporary_file("muster-missing-");
     Listener listener;
     for (const Cluster& cluster : {file_cluster(1, 4, path), tcp_cluster(0, 4, listener.port, listener.fd)}) {
-      std::string message = testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 0.3}); });
+      std::string message =
+          testing::thrown([&] { connect(cluster, {.rendezvous_timeout = std::chrono::milliseconds(300)}); });
       EXPECT_TRUE(message.starts_with("MU057")) << message;
       EXPECT_NE(message.find(cluster.rank == 1 ? "missing: 0, 2, 3." : "missing: 1, 2, 3."), std::string::npos)
           << message;
@@ -103,7 +111,9 @@ TEST(Rendezvous, AfterFiveSecondsOneRankSaysWhoIsMissing) {
   ::testing::internal::CaptureStderr();
   // A file's store looks at the clock in whole seconds.
   const auto wait_as = [](Cluster cluster) {
-    return std::thread([cluster] { testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 6.5}); }); });
+    return std::thread([cluster] {
+      testing::thrown([&] { connect(cluster, {.rendezvous_timeout = std::chrono::milliseconds(6500)}); });
+    });
   };
   std::thread waiting[] = {wait_as(file_cluster(1, 4, path)), wait_as(file_cluster(3, 4, path)),
                            wait_as(tcp_cluster(1, 2, listener.port))};
@@ -124,7 +134,8 @@ TEST(Rendezvous, ALostPeerIsToldByItsNumberInTheJob) {
   const auto rank = [&](int number) {
     Cluster cluster = file_cluster(number, 3, path);
     cluster.report_fd = reports[number].descriptor();
-    auto world = connect(cluster, {.rendezvous_timeout_seconds = 30, .timeout_seconds = 30});
+    auto world =
+        connect(cluster, {.rendezvous_timeout = std::chrono::seconds(30), .timeout = std::chrono::seconds(30)});
     auto part = world.subgroup({1, 2});
     if (number == 1) {
       EXPECT_EQ(testing::thrown([&] { part.barrier(); }).substr(0, 5), "MU052");
@@ -147,8 +158,8 @@ TEST(Rendezvous, ALostPeerIsToldByItsNumberInTheJob) {
 TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
   Listener listener;
   ::close(listener.fd);
-  std::string message =
-      testing::thrown([&] { connect(tcp_cluster(1, 2, listener.port), {.rendezvous_timeout_seconds = 0.3}); });
+  std::string message = testing::thrown(
+      [&] { connect(tcp_cluster(1, 2, listener.port), {.rendezvous_timeout = std::chrono::milliseconds(300)}); });
   EXPECT_TRUE(message.starts_with("MU058")) << message;
   EXPECT_NE(message.find("127.0.0.1:" + std::to_string(listener.port)), std::string::npos) << message;
 }
@@ -156,9 +167,11 @@ TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
 /// Two ranks in threads of this process, each by its own connection.
 void two_ranks(const Cluster& first, const Cluster& second, const std::function<void(const Communicator&)>& body) {
   std::string failure;
-  std::thread peer(
-      [&] { failure = testing::thrown([&] { body(connect(second, {.rendezvous_timeout_seconds = 30})); }); });
-  EXPECT_EQ(testing::thrown([&] { body(connect(first, {.rendezvous_timeout_seconds = 30})); }), "no error");
+  std::thread peer([&] {
+    failure = testing::thrown([&] { body(connect(second, {.rendezvous_timeout = std::chrono::seconds(30)})); });
+  });
+  EXPECT_EQ(testing::thrown([&] { body(connect(first, {.rendezvous_timeout = std::chrono::seconds(30)})); }),
+            "no error");
   peer.join();
   EXPECT_EQ(failure, "no error");
 }
@@ -175,7 +188,8 @@ TEST(Rendezvous, TakesOverASocketAndConnectsTwice) {
     two_ranks(
         tcp_cluster(0, 2, listener.port, listener.fd), tcp_cluster(1, 2, listener.port), [&](const Communicator& comm) {
           sum_is_two(comm);
-          Communicator second = connect(tcp_cluster(comm.rank(), 2, listener.port), {.rendezvous_timeout_seconds = 30});
+          Communicator second =
+              connect(tcp_cluster(comm.rank(), 2, listener.port), {.rendezvous_timeout = std::chrono::seconds(30)});
           sum_is_two(second);
           sum_is_two(comm);
         });
@@ -214,7 +228,7 @@ TEST(Rendezvous, GroupsComeAndGoInOneFileWithoutWaitingForEachOther) {
   std::string failure;
   const auto rank = [&](int number) {
     for (int turn = 0; turn < 100; ++turn)
-      sum_is_two(connect(file_cluster(number, 2, path), {.rendezvous_timeout_seconds = 30}));
+      sum_is_two(connect(file_cluster(number, 2, path), {.rendezvous_timeout = std::chrono::seconds(30)}));
   };
   std::thread peer([&] { failure = testing::thrown([&] { rank(1); }); });
   EXPECT_EQ(testing::thrown([&] { rank(0); }), "no error");
@@ -288,7 +302,9 @@ TEST(Rendezvous, AJobOnOneNodeIsNotStalledByWhatAnotherUserPlanted) {
   { std::ofstream(folder / "victim") << "mine"; }
   folder.plant("muster-77-0-0.store", folder / "victim");
   std::string failure;
-  const auto rank = [](int number) { sum_is_two(connect(slurm_cluster(number), {.rendezvous_timeout_seconds = 5})); };
+  const auto rank = [](int number) {
+    sum_is_two(connect(slurm_cluster(number), {.rendezvous_timeout = std::chrono::seconds(5)}));
+  };
   std::thread peer([&] { failure = testing::thrown([&] { rank(1); }); });
   EXPECT_EQ(testing::thrown([&] { rank(0); }), "no error");
   peer.join();
@@ -304,8 +320,8 @@ TEST(Rendezvous, AFileOfAnotherUserIsRefusedAtOnce) {
   for (const std::string target : {"", "/etc/passwd"}) {
     SharedFolder folder;
     folder.plant("meeting", target);
-    std::string message =
-        testing::thrown([&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout_seconds = 60}); });
+    std::string message = testing::thrown(
+        [&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout = std::chrono::seconds(60)}); });
     EXPECT_TRUE(message.starts_with("MU069")) << message;
     EXPECT_NE(message.find(folder / "meeting"), std::string::npos) << message;
   }
@@ -315,8 +331,8 @@ TEST(Rendezvous, ALinkToAFileOfOnesOwnIsRefused) {
   SharedFolder folder;
   { std::ofstream(folder / "victim") << "mine"; }
   std::filesystem::create_symlink(folder / "victim", folder / "meeting");
-  std::string message =
-      testing::thrown([&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout_seconds = 1}); });
+  std::string message = testing::thrown(
+      [&] { connect(file_cluster(0, 2, folder / "meeting"), {.rendezvous_timeout = std::chrono::seconds(1)}); });
   EXPECT_TRUE(message.starts_with("MU069")) << message;
   EXPECT_EQ(std::filesystem::file_size(folder / "victim"), 4u);
 }

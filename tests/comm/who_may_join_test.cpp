@@ -39,7 +39,8 @@ void expect_of_both(const std::vector<std::string>& secrets, const std::string& 
       2,
       [&](const Cluster& cluster) {
         if (!secrets[cluster.rank].empty()) ::setenv("MUSTER_SECRET", secrets[cluster.rank].c_str(), 1);
-        const auto message = testing::thrown([&] { connect(cluster, {.rendezvous_timeout_seconds = 20}).barrier(); });
+        const auto message =
+            testing::thrown([&] { connect(cluster, {.rendezvous_timeout = std::chrono::seconds(20)}).barrier(); });
         EXPECT_TRUE(message.starts_with(begin)) << message;
         EXPECT_EQ(message.find(kJobSecret), std::string::npos) << message;
         return ::testing::Test::HasFailure() ? 1 : 0;
@@ -62,7 +63,7 @@ TEST(WhoMayJoin, GroupsOfAJobWithASecretWork) {
     const auto rank = [&](int number) {
       return testing::thrown([&] {
         for (int turn = 0; turn < 2; ++turn) {
-          auto comm = connect(cluster_by_tcp(number, port), {.rendezvous_timeout_seconds = 30});
+          auto comm = connect(cluster_by_tcp(number, port), {.rendezvous_timeout = std::chrono::seconds(30)});
           auto pair = comm.subgroup({0, 1});
           at::Tensor one = at::ones({3});
           pair.all_reduce(one);
@@ -90,7 +91,8 @@ TEST(WhoMayJoin, WhoMerelyReachesTheStoreIsNoRank) {
       c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
       c10::make_intrusive<c10d::PrefixStore>("muster/1", store)->set("rank/1", std::vector<uint8_t>{1});
     });
-    const auto message = testing::thrown([&] { connect(cluster_by_tcp(0, port), {.rendezvous_timeout_seconds = 20}); });
+    const auto message =
+        testing::thrown([&] { connect(cluster_by_tcp(0, port), {.rendezvous_timeout = std::chrono::seconds(20)}); });
     stranger.join();
     EXPECT_TRUE(message.starts_with("MU067")) << message;
     EXPECT_NE(message.find("rank/1"), std::string::npos) << message;

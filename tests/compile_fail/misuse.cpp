@@ -16,10 +16,11 @@ struct Fixed {
 
 void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataLoader<torch::data::Example<>>& loader) {
   torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
   auto model = accelerator.prepare(net);
   auto batches = accelerator.prepare(loader);
   auto quiet = fabric.no_backward_sync(model);
-  const muster::FabricOptions options{.precision = "bf16-mixed"};
+  const muster::FabricOptions options{.precision = "bf16-mixed"}, by_bits{.precision = 16};
   Fixed fixed;
   const muster::DataLoader borrowed(std::ref(fixed)), shared(std::make_shared<Fixed>());
   std::vector<torch::data::Example<>> examples;
@@ -33,6 +34,9 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 3
   // WRONG 3: unknown_precision
   const muster::FabricOptions wrong{.precision = "bf17"};
+#elif WRONG == 327
+  // WRONG 327: a_number_for_a_precision_is_16_32_or_64
+  const muster::FabricOptions wrong{.precision = 8};
 #elif WRONG == 4
   // WRONG 4: deleted
   auto second = quiet;
@@ -57,7 +61,37 @@ void use(muster::Accelerator& accelerator, muster::Fabric& fabric, muster::DataL
 #elif WRONG == 8
   // WRONG 8: torch::save takes no prepared optimizer
   torch::save(accelerator.prepare(torch::optim::SGD(net->parameters(), 0.1)), "sgd.pt");
+#elif WRONG == 201
+  // WRONG 201: error: static assertion failed: a function given to prepare makes an optimizer of the module before it
+  accelerator.prepare([](auto parameters) { return torch::optim::SGD(parameters, 0.1); }, net);
+#elif WRONG == 202
+  // WRONG 202: error: static assertion failed: a function given to prepare makes a scheduler of the optimizer before it
+  accelerator.prepare(net, [](torch::optim::Optimizer& o) { return torch::optim::StepLR(o, 1); });
+#elif WRONG == 203
+  // WRONG 203: error: static assertion failed: a function given to prepare names a module, and no module of this class
+  accelerator.prepare(net, [](torch::nn::Conv1dImpl& conv) { return torch::optim::SGD(conv.parameters(), 0.1); });
+#elif WRONG == 204
+  // WRONG 204: error: static assertion failed: a function given to prepare makes an optimizer, which it returns
+  accelerator.prepare(net, [](auto parameters) { return parameters.size(); });
+#elif WRONG == 205
+  // WRONG 205: error: static assertion failed: a function given to prepare takes one argument
+  accelerator.prepare(net, [](auto& parameters) { return torch::optim::SGD(parameters, 0.1); });
+#elif WRONG == 206
+  // WRONG 206: error: static assertion failed: a function given to prepare that takes torch::optim::Optimizer& returns
+  accelerator.prepare(net, sgd, [](torch::optim::Optimizer& o) { return o.size(); });
+#elif WRONG == 207
+  // WRONG 207: error: static assertion failed: prepare takes no torch::jit::Module
+  accelerator.prepare(torch::jit::Module());
+#elif WRONG == 208
+  // WRONG 208: error: static assertion failed: prepare takes no torch::jit::Module
+  fabric.setup(torch::jit::Module());
+#elif WRONG == 209
+  // WRONG 209: error: static assertion failed: the module's forward, or the function given to run, does not take these
+  model(torch::ones(2), 3);
 #endif
+  accelerator.prepare(
+      net, sgd, [](torch::optim::Optimizer& o) { return torch::optim::StepLR(o, 1); },
+      [](auto parameters) { return torch::optim::SGD(parameters, 0.1); });
   accelerator.print("{} of {{}}: {:.2f}, {:{}}", 1, 2.0, 3, 4);
   accelerator.print("{1} of {0}", 1, 2);
   accelerator.print("{as it is}");

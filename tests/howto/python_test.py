@@ -1,6 +1,6 @@
 """docs/howto/python.cpp and the command line against Python: a job begins there, goes on here, and goes on there again, to the same losses.
 
-usage: python_test.py PROGRAM MUSTER
+usage: python_test.py PAGES MUSTER
 """
 import json
 import pathlib
@@ -39,7 +39,7 @@ def checks(program, muster, folder):
     train(net, optimizer, 0, 4)
     torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": 4}, folder / "theirs.pt")
     theirs = train(net, optimizer, 4, 6)
-    ours = [float(word) for word in run(program, folder / "theirs.pt", folder / "ours.pt").split()]
+    ours = [float(word) for word in run(program, "python", folder / "theirs.pt", folder / "ours.pt").split()]
     yield lambda: close(ours, theirs)
     yield lambda: close(train(*resumed(folder / "ours.pt"), 7, 3), ours[3:])
 

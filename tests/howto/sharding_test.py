@@ -1,6 +1,6 @@
 """docs/howto/sharding.cpp on two and three ranks: what muster consolidate makes of its checkpoint is what save_model wrote, byte for byte.
 
-usage: sharding_test.py PROGRAM MUSTER
+usage: sharding_test.py PAGES MUSTER
 """
 import json
 import pathlib
@@ -37,7 +37,7 @@ def tensors(path):
 with tempfile.TemporaryDirectory() as root:
     for ranks in (2, 3):
         folder = pathlib.Path(root, str(ranks))
-        text = run(muster, "run", "--no-prefix", "--devices", ranks, program, folder)
+        text = run(muster, "run", "--no-prefix", "--devices", ranks, program, "sharding", folder)
         expect(f"{ranks} ranks: units are reported", "blocks.0" in text and "head" in text, text)
         run(muster, "consolidate", folder / "state", "--output-file", folder / "one.safetensors")
         whole, written = tensors(folder / "one.safetensors"), list((folder / "model").glob("*.safetensors"))

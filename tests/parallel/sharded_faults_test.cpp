@@ -52,18 +52,19 @@ TEST(ShardedFaults, StaysUsableAfterExceptionsInForwardAndBackward) {
 std::vector<std::string> fates(const ShardedOptions& options,
                                const std::function<std::vector<size_t>(int step, int rank)>& layers) {
   std::vector<std::string> fates(2);
-  const auto errors = comm::run_thread_world(2, {.seed = 3, .timeout_seconds = 20}, [&](comm::Communicator group) {
-    nn::ModuleList list;
-    for (int i = 0; i < 4; ++i) list->push_back(nn::Linear(8, 8));
-    ShardedModel model(*list, group, options);
-    for (int s = 0; s < 3; ++s) {
-      model.enter_forward();
-      auto x = torch::ones({1, 8});
-      for (const auto i : layers(s, group.rank())) x = list[i]->as<nn::Linear>()->forward(x);
-      model.leave_forward();
-      backward(model, x.sum());
-    }
-  });
+  const auto errors =
+      comm::run_thread_world(2, {.seed = 3, .timeout = std::chrono::seconds(20)}, [&](comm::Communicator group) {
+        nn::ModuleList list;
+        for (int i = 0; i < 4; ++i) list->push_back(nn::Linear(8, 8));
+        ShardedModel model(*list, group, options);
+        for (int s = 0; s < 3; ++s) {
+          model.enter_forward();
+          auto x = torch::ones({1, 8});
+          for (const auto i : layers(s, group.rank())) x = list[i]->as<nn::Linear>()->forward(x);
+          model.leave_forward();
+          backward(model, x.sum());
+        }
+      });
   for (size_t r = 0; r < errors.size(); ++r) {
     try {
       if (errors[r]) std::rethrow_exception(errors[r]);

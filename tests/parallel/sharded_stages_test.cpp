@@ -213,15 +213,12 @@ TEST(ShardedStages, UsesLowPrecisionAndUpdatesInTheDtypeBuilt) {
   }
 }
 
-TEST(ShardedStages, ResidentParametersCanBeReadAnytimeButNotWritten) {  // MU156
+TEST(ShardedStages, ResidentParametersCanBeReadAnytimeButNotWritten) {
   on_seeded_ranks(2, [&](comm::Communicator group) {
     auto net = make_net(true), plain = make_net(true);
-    net->unused->weight.requires_grad_(false);
     ShardedModel model(*net, group, {.stage = ShardStage::optimizer});
     EXPECT_TRUE(torch::equal(net->head->weight.detach().clone(), plain->head->weight));
     EXPECT_THROW(nn::init::zeros_(net->head->weight), UsageError);
-    net->unused->weight.requires_grad_(true);
-    EXPECT_THROW(model.enter_forward(), UsageError);
   });
 }
 

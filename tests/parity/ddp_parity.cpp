@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const auto ranks =
       muster::testing::run_processes(2, [&](const muster::Cluster& cluster) { return run_rank(cluster, argc, argv); },
-                                     {.arguments = arguments, .label = "", .timeout_seconds = 300});
+                                     {.arguments = arguments, .label = "", .timeout = std::chrono::seconds(300)});
   bool ok = true;
   for (const auto& rank : ranks) {
     std::cout << rank.output;

@@ -31,6 +31,17 @@ TEST(Precision, ListsTheKnownNamesForAnUnknownOne) {
   }
 }
 
+TEST(Precision, TakesLightningsNumbers) {
+  EXPECT_EQ(Precision(16).name(), "16-mixed");
+  EXPECT_EQ(Precision(32).name(), "32-true");
+  EXPECT_EQ(Precision(64).name(), "64-true");
+  for (const int bits : {16, 32, 64}) EXPECT_EQ(Precision::parse(bits), Precision::parse(std::to_string(bits)));
+  for (const int bits : {0, 8, -16, 128})
+    EXPECT_EQ(testing::thrown([&] { Precision::parse(bits); }),
+              "MU130: unknown precision " + std::to_string(bits) +
+                  "; the known numbers are 16 (16-mixed), 32 (32-true) and 64 (64-true)");
+}
+
 TEST(AutocastScope, NestsAndRestores) {
   ASSERT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
   torch::nn::Linear layer(2, 2);

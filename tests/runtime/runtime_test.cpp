@@ -198,17 +198,21 @@ TEST(Launcher, ARequestFillsADefaultAndMustNotContradict) {
 }
 
 TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
+  using namespace std::chrono_literals;
   as_ranks(2, [] {
-    EXPECT_EQ(Accelerator({.timeout_seconds = 30}).group().timeout(), std::chrono::seconds(30));
+    EXPECT_EQ(Accelerator({.timeout = std::chrono::seconds(30)}).group().timeout(), std::chrono::seconds(30));
+    EXPECT_EQ(Fabric({.timeout = 10min}).world_size(), 2);
+    EXPECT_EQ(Accelerator({.timeout = 1h}).group().timeout(), 3600s);
+    EXPECT_EQ(testing::thrown_id([] { Fabric fabric({.timeout = 0s}); }), "MU327");
     for (const char* unset : {"", "0"}) {
       setenv("MUSTER_TIMEOUT", unset, 1);
       EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(600));
     }
     setenv("MUSTER_TIMEOUT", "20", 1);
     EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(20));
-    EXPECT_EQ(Accelerator({.timeout_seconds = 20}).group().timeout(), std::chrono::seconds(20));
-    EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator({.timeout_seconds = 30}); }), "MU171");
-    for (const char* wrong : {"soon", "-3", "5s"}) {
+    EXPECT_EQ(Accelerator({.timeout = std::chrono::seconds(20)}).group().timeout(), std::chrono::seconds(20));
+    EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator({.timeout = std::chrono::seconds(30)}); }), "MU171");
+    for (const char* wrong : {"soon", "-3", "5s", "99999999999"}) {
       setenv("MUSTER_TIMEOUT", wrong, 1);
       EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator; }), "MU021") << wrong;
     }
@@ -219,7 +223,7 @@ TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
         Cluster first_of_two;
         first_of_two.world_size = 2;
         testing::act_as_started_by_mpirun(first_of_two);
-        EXPECT_EQ(testing::thrown([] { Accelerator accelerator({.timeout_seconds = 1}); }).substr(0, 44),
+        EXPECT_EQ(testing::thrown([] { Accelerator accelerator({.timeout = std::chrono::seconds(1)}); }).substr(0, 44),
                   "MU057: rank 0 waited 1 s for 2 ranks to meet");
       },
       "meeting");

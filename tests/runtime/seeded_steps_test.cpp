@@ -321,8 +321,8 @@ struct Outcome {
 
 Outcome run(const Job& job) {
   Outcome outcome{std::vector<std::vector<Tensor>>(job.world), std::vector<std::string>(job.world)};
-  const auto thrown =
-      comm::run_thread_world(job.world, {.seed = job.seed + 1, .timeout_seconds = 20}, [&](comm::Communicator group) {
+  const auto thrown = comm::run_thread_world(
+      job.world, {.seed = job.seed + 1, .timeout = std::chrono::seconds(20)}, [&](comm::Communicator group) {
         at::set_num_threads(1);
         const torch::AutoGradMode on(true);
         auto values = Rank(job, group).train();

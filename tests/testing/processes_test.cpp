@@ -44,12 +44,13 @@ TEST(Processes, FailedAssertionsFailTheRank) {
 }
 
 TEST(Processes, LateRanksAreKilled) {
-  auto results = run_processes(2,
-                               [](const Cluster&) {
-                                 for (;;) ::pause();
-                                 return 0;
-                               },
-                               {.arguments = {"--gtest_filter=Processes.LateRanksAreKilled"}, .timeout_seconds = 0.5});
+  auto results = run_processes(
+      2,
+      [](const Cluster&) {
+        for (;;) ::pause();
+        return 0;
+      },
+      {.arguments = {"--gtest_filter=Processes.LateRanksAreKilled"}, .timeout = std::chrono::milliseconds(500)});
   for (const auto& result : results) {
     EXPECT_TRUE(result.timed_out);
     EXPECT_EQ(result.signal, SIGKILL);

@@ -45,6 +45,7 @@ class CombinedLoaders {
     const auto [least, most] = std::ranges::minmax(sizes);
     return mode_ == CombineMode::min_size || least == 0 ? least : most;
   }
+  const std::tuple<DataLoader<Batch>...>& loaders() const noexcept { return loaders_; }
 
  private:
   std::tuple<DataLoader<Batch>...> loaders_;

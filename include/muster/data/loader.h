@@ -1,12 +1,14 @@
 #pragma once
 
-#include <cstddef>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
 
+#include "muster/base/detail/handle.h"
+#include "muster/data/detail/batch_iterator.h"
+#include "muster/data/detail/batches.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/data/detail/no_dataset.h"
 #include "muster/data/detail/stream_maker.h"
@@ -30,12 +32,23 @@ using data::ShardSpec;
 /// not those of the default generator.
 /// A complete pass advances the epoch. A pass that is stopped early does not: the next begin() repeats it from its
 /// start, unless seek() sets another batch.
+/// A default-constructed loader is empty until another one is assigned to it.
 /// Thread safety: one thread at a time; one pass at a time.
+/// Throws: UsageError (MU322), from every function, if the loader is empty.
 template <class Batch>
 class DataLoader {
  public:
   using batch_type = Batch;
-  class iterator;
+  using iterator = data::BatchIterator<Batch>;
+
+  DataLoader() = default;
+  /// Whether the loader is not empty.
+  explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+  /// The loader itself, as of a loader that torch::data::make_data_loader returned: for (auto& batch : *loader).
+  DataLoader& operator*() noexcept { return *this; }
+  const DataLoader& operator*() const noexcept { return *this; }
+  DataLoader* operator->() noexcept { return this; }
+  const DataLoader* operator->() const noexcept { return this; }
 
   /// Throws: ConfigError (MU104, MU107) for a dataset without a size or for invalid options; (MU128) for a dataset that
   /// cannot be kept.
@@ -88,9 +101,9 @@ class DataLoader {
   std::optional<int64_t> known_size() const { return state_->known_size(); }
   /// Throws: UsageError (MU113) for a stream of unknown length.
   int64_t dataset_size() const { return state_->dataset_size(); }
-  /// Samples in a full batch of this rank; 0 with a batch sampler.
+  /// Samples in a full batch of this rank; 0 with a batch sampler or ready-made batches.
   int64_t batch_size() const { return state_->batch_size(); }
-  /// Samples in a full step of all ranks; 0 with a batch sampler.
+  /// Samples in a full step of all ranks; 0 with a batch sampler or ready-made batches.
   int64_t total_batch_size() const { return state_->total_batch_size(); }
 
   int64_t epoch() const { return state_->epoch(); }
@@ -112,7 +125,7 @@ class DataLoader {
   /// Whether the current batch is the last one of this rank.
   bool end_of_dataloader() const { return state_->end_of_dataloader(); }
   /// Samples in a pass modulo total_batch_size(): samples in an incomplete last step; -1 if it is dropped or unknown,
-  /// or with a batch sampler.
+  /// or with a batch sampler or ready-made batches.
   int64_t remainder() const { return state_->remainder(); }
   /// Samples in this rank's current batch, including padding (repeated samples).
   int64_t local_samples() const { return state_->samples().local; }
@@ -126,7 +139,7 @@ class DataLoader {
   /// One line: order, sizes, world size, workers, device.
   std::string describe() const { return state_->describe(); }
   /// The state that the copies of this loader share.
-  const std::shared_ptr<data::LoaderState>& state() const noexcept { return state_; }
+  const std::shared_ptr<data::LoaderState>& state() const { return state_.pointer(); }
 
  private:
   explicit DataLoader(std::shared_ptr<data::LoaderState> state) : state_(std::move(state)) {}
@@ -137,39 +150,13 @@ class DataLoader {
   template <class D>
   static std::shared_ptr<data::BatchMaker> maker_of(std::shared_ptr<D> dataset) {
     data::require_dataset(dataset.get());
-    if constexpr (data::map_dataset<D>) return std::make_shared<data::DatasetBatchMaker<D, Batch>>(std::move(dataset));
+    if constexpr (data::ready_batches<D>) return std::make_shared<data::ReadyBatchMaker<Batch>>(std::move(dataset));
+    else if constexpr (data::map_dataset<D>)
+      return std::make_shared<data::DatasetBatchMaker<D, Batch>>(std::move(dataset));
     else return std::make_shared<data::StreamBatchMaker<D, Batch>>(std::move(dataset));
   }
 
-  std::shared_ptr<data::LoaderState> state_;
-};
-
-/// Owns its pass: destroying it (break, return, an exception) ends the pass and its threads.
-template <class Batch>
-class DataLoader<Batch>::iterator {
- public:
-  using value_type = Batch;
-  using difference_type = std::ptrdiff_t;
-  using iterator_concept = std::input_iterator_tag;
-
-  iterator() = default;
-  explicit iterator(std::unique_ptr<data::Pass> pass) : pass_(std::move(pass)) { ++*this; }
-  iterator(iterator&&) noexcept = default;
-  iterator& operator=(iterator&&) noexcept = default;
-
-  Batch& operator*() const { return *batch_; }
-  Batch* operator->() const { return batch_; }
-  iterator& operator++() {
-    auto* box = pass_->next();
-    batch_ = box ? &*static_cast<data::BatchBoxOf<Batch>*>(box)->batch : nullptr;
-    return *this;
-  }
-  void operator++(int) { ++*this; }
-  friend bool operator==(const iterator& it, std::default_sentinel_t) { return it.batch_ == nullptr; }
-
- private:
-  Batch* batch_ = nullptr;
-  std::unique_ptr<data::Pass> pass_;
+  Shared<HandleType::data_loader, data::LoaderState> state_;
 };
 
 template <class D>

@@ -37,6 +37,7 @@ class SequencedLoaders {
   int64_t size() const {
     return std::apply([](const auto&... l) { return (l.size() + ...); }, loaders_);
   }
+  const std::tuple<DataLoader<Batch>...>& loaders() const noexcept { return loaders_; }
 
  private:
   std::tuple<DataLoader<Batch>...> loaders_;

@@ -77,6 +77,8 @@ class AveragedModel {
   };
   /// Looked up each time: parameters move to other memory when their module is prepared.
   at::Tensor live(const Entry& entry) const;
+  /// The same goes for parameters that were frozen when their module was prepared.
+  void follow_source();
   void lend(const std::function<void()>& f);
   void exchange();
   void write(const std::function<void(const Entry&)>& f);

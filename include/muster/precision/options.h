@@ -42,23 +42,34 @@ inline constexpr PrecisionName kPrecisionNames[] = {
 };
 
 [[noreturn]] void unknown_precision(std::string_view name);
+[[noreturn]] void a_number_for_a_precision_is_16_32_or_64(int bits);
 
 constexpr PrecisionKind kind_named(std::string_view name) {
   for (const auto& known : kPrecisionNames)
     if (known.name == name) return known.kind;
   unknown_precision(name);  // not constexpr: a literal that names no precision does not compile
 }
+
+constexpr PrecisionKind kind_of_bits(int bits) {
+  if (bits == 16) return PrecisionKind::f16_mixed;
+  if (bits == 32) return PrecisionKind::f32_true;
+  if (bits == 64) return PrecisionKind::f64_true;
+  a_number_for_a_precision_is_16_32_or_64(bits);
+}
 }  // namespace precision
 
 /// The dtypes of parameters and of computation, by name: "32-true" (also "no"), "64-true", "bf16-true", "16-true",
 /// "bf16-mixed" (also "bf16") and "16-mixed" (also "fp16"): parameters stay float32, forward runs under autocast, and
-/// "16-mixed" scales losses.
-/// A literal is checked by the compiler; strings known only at run time go through parse().
+/// "16-mixed" scales losses. Numbers are Lightning's: 16 is "16-mixed", 32 "32-true", 64 "64-true".
+/// A literal is checked by the compiler; names and numbers known only at run time go through parse().
 class Precision {
  public:
   consteval Precision(const char* name) : kind_(precision::kind_named(name)) {}
+  consteval Precision(int bits) : kind_(precision::kind_of_bits(bits)) {}
   /// Throws: ConfigError (MU130) for an unknown name, listing the known ones.
   static Precision parse(std::string_view name) { return Precision(precision::kind_named(name)); }
+  /// Throws: ConfigError (MU130) for another number than 16, 32 and 64.
+  static Precision parse(int bits) { return Precision(precision::kind_of_bits(bits)); }
 
   constexpr PrecisionKind kind() const noexcept { return kind_; }
   constexpr std::string_view name() const noexcept {

@@ -12,8 +12,8 @@ namespace muster {
 
 class Optimizer;
 
-/// Base class of callbacks. The runtime itself calls the two functions here; Fabric::call(&Mine::on_epoch_end,
-/// arguments...) calls any other function of a derived class.
+/// Base class of callbacks. The runtime itself calls the two functions here; call(&Mine::on_epoch_end, arguments...) of
+/// Accelerator and Fabric calls any other function of a derived class.
 class Callback {
  public:
   virtual ~Callback() = default;

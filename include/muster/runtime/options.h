@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include <chrono>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -78,10 +78,14 @@ struct LoadStateOptions {
 
 /// Options of muster::Accelerator, with Accelerate's names and defaults.
 struct AcceleratorOptions {
+  /// Called by the runtime and by call().
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
   /// Use the CPU even if there is an accelerator.
   bool cpu = false;
   /// Use only deterministic kernels; an operator that has none throws.
   bool deterministic = false;
+  /// "auto": as many as the launcher started. Otherwise launch() starts them.
+  Devices devices = {};
   /// True: rank 0 alone reads the data and sends each rank its batches. False: every rank reads. Unset: as each
   /// loader's options say.
   std::optional<bool> dispatch_batches = {};
@@ -96,6 +100,7 @@ struct AcceleratorOptions {
   int gradient_accumulation_steps = 1;
   KeepMemory keep_memory = "auto";
   Precision mixed_precision = "no";
+  int num_nodes = 1;
   ProjectOptions project = {};
   /// A loader's batch_size is that of all ranks together, split into one piece per rank, instead of each rank's.
   bool split_batches = false;
@@ -105,26 +110,30 @@ struct AcceleratorOptions {
   /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's
   /// rng_types.
   SyncedGenerators synced_generators = {};
-  /// Seconds that a rank waits at most for the others, in a collective and in the rendezvous. `muster run --timeout`
-  /// and MUSTER_TIMEOUT replace the default; they must not contradict another value of the program (MU171).
-  int64_t timeout_seconds = 600;
+  /// How long a rank waits at most for the others, in a collective and in the rendezvous. `muster run --timeout` and
+  /// MUSTER_TIMEOUT, in seconds, replace the default; they must not contradict another value of the program (MU171).
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// Options of muster::Fabric, with Fabric's names and defaults.
+/// Options of muster::Fabric, with Fabric's names and defaults; what Fabric does not have is as in AcceleratorOptions.
 struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
-  /// Callbacks, called by the runtime and by call().
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  bool deterministic = false;
   Devices devices = {};
+  std::optional<bool> dispatch_batches = {};
   /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
   std::vector<std::string> fp32_modules = {};
   GradScalerOptions grad_scaler = {};
+  GradientAccumulationOptions gradient_accumulation = {};
   KeepMemory keep_memory = "auto";
   int num_nodes = 1;
   Precision precision = "32-true";
+  ProjectOptions project = {};
   Strategy strategy = "auto";
-  int64_t timeout_seconds = 600;
+  SyncedGenerators synced_generators = {};
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
 /// How backward runs.
@@ -181,7 +190,7 @@ struct RuntimeOptions {
   bool step_scheduler_with_optimizer = true;
   Strategy strategy = "auto";
   SyncedGenerators synced_generators = {};
-  int64_t timeout_seconds = 600;
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
 }  // namespace muster

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -15,12 +16,12 @@ namespace muster::testing {
 /// assertion there fails the rank.
 inline std::vector<RankResult> run_test_processes(int size, const std::function<void(comm::Communicator)>& body,
                                                   const std::string& label = {}, const GroupOptions& group = {},
-                                                  double timeout_seconds = 60) {
+                                                  std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   ProcessWorldOptions options;
   options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
   options.label = label;
-  options.timeout_seconds = timeout_seconds;
+  options.timeout = timeout;
   auto as_rank = [&](const Cluster& cluster) {
     body(comm::connect(cluster, group));
     return ::testing::Test::HasFailure() ? 1 : 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -27,7 +28,7 @@ struct RankResult {
 struct ProcessWorldOptions {
   std::vector<std::string> arguments = {};  ///< for the program, so that it reaches the same call again
   std::string label = "";                   ///< distinguishes several calls in one test
-  double timeout_seconds = 60;
+  std::chrono::milliseconds timeout = std::chrono::minutes(1);
 };
 
 /// Runs `body` as `size` ranks, which are processes. It executes this program again `size` times with the arguments of

@@ -83,7 +83,7 @@ class PickleMachine {
     return push(node);
   }
   std::uint32_t keep(std::vector<std::uint32_t> list) {
-    charge(sizeof(list) + list.size() * sizeof(std::uint32_t));
+    charge(sizeof(std::vector<std::uint32_t>) + list.size() * sizeof(std::uint32_t));
     graph_.lists.push_back(std::move(list));
     return static_cast<std::uint32_t>(graph_.lists.size() - 1);
   }

@@ -198,9 +198,9 @@ std::optional<PythonValue> PythonObjects::make_collection(std::string_view name,
                           name == "torch.jit._pickle.build_boollist" || name == "torch.jit._pickle.build_tensorlist";
   if (typed_list || name == "builtins.set" || name == "builtins.frozenset" || name == "torch.Size") {
     const auto& arguments = arguments_of(object);
-    static const Arguments kNothing;
+    static const Arguments nothing;
     return make_sequence(name == "torch.Size" ? Made::tuple : Made::list,
-                         arguments.empty() ? kNothing : graph_.items(graph_.at(arguments[0])), depth);
+                         arguments.empty() ? nothing : graph_.items(graph_.at(arguments[0])), depth);
   }
   if (name == "torch.jit._pickle.restore_type_tag" && !arguments_of(object).empty())
     return make(arguments_of(object)[0], depth + 1);
@@ -240,8 +240,8 @@ std::optional<PythonValue> PythonObjects::make_tensor_like(std::string_view name
 /// An object of a TorchScript class is a table of its attributes.
 PythonValue PythonObjects::make_module(const PickleNode& object, int depth) {
   const PickleNode& state = graph_.at(object.state);
-  static const Arguments kNothing;
-  return make_map(state.kind == Kind::map ? graph_.entries(state) : kNothing, depth);
+  static const Arguments nothing;
+  return make_map(state.kind == Kind::map ? graph_.entries(state) : nothing, depth);
 }
 
 PythonValue PythonObjects::make_bytes(const Arguments& arguments) {

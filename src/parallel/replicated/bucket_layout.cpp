@@ -36,4 +36,15 @@ BucketLayout assign_buckets(const std::vector<BucketItem>& items, double first_b
   return layout;
 }
 
+void append_layout(BucketLayout& to, const BucketLayout& more) {
+  const auto first_item = to.offsets.size(), first_kind = to.totals.size();
+  for (auto bucket : more.buckets) {
+    bucket.kind += first_kind;
+    for (auto& item : bucket.items) item += first_item;
+    to.buckets.push_back(std::move(bucket));
+  }
+  to.offsets.insert(to.offsets.end(), more.offsets.begin(), more.offsets.end());
+  to.totals.insert(to.totals.end(), more.totals.begin(), more.totals.end());
+}
+
 }  // namespace muster::parallel

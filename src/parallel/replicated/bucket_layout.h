@@ -30,4 +30,7 @@ struct BucketLayout {
 /// arguments: it is the same on every rank.
 BucketLayout assign_buckets(const std::vector<BucketItem>& items, double first_bytes, double cap_bytes);
 
+/// Adds the layout of further items after those of `to`. Its kinds get numbers of their own, after those of `to`.
+void append_layout(BucketLayout& to, const BucketLayout& more);
+
 }  // namespace muster::parallel

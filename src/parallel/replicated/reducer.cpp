@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <unordered_map>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
@@ -11,6 +10,7 @@
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "parallel/coalesced.h"
+#include "parallel/frozen_parameters.h"
 #include "parallel/replicated/join_session.h"
 #include "parallel/replicated/reduction_round.h"
 #include "parallel/replicated/replica.h"
@@ -22,10 +22,10 @@ namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
 
-std::vector<NamedTensor> select(const std::vector<NamedTensor>& all, bool trainable) {
+std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& all) {
   std::vector<NamedTensor> some;
   for (const auto& named : all)
-    if (named.tensor.requires_grad() == trainable) some.push_back(named);
+    if (named.tensor.requires_grad()) some.push_back(named);
   return some;
 }
 
@@ -40,13 +40,11 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 class Reducer::Impl final : public Joinable {
  public:
   Impl(torch::nn::Module& module, comm::Communicator group, DdpOptions options)
-      : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)),
-        frozen_(select(all_, false)), buffers_(tensors_of(agreed_buffers())),
-        replica_(select(all_, true), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
+      : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)), frozen_(all_),
+        buffers_(tensors_of(agreed_buffers())),
+        replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
                  RoundFlags::count(all_.size() - frozen_.size())),
-        round_(module.name(), replica_, group_, options_) {
-    const auto& parameters = replica_.parameters();
-    for (size_t i = 0; i < parameters.size(); ++i) index_[parameters[i].tensor.unsafeGetTensorImpl()] = i;
+        round_(module.name(), replica_, frozen_, group_, options_) {
     share_values();
     if (options_.broadcast_buffers) round_.at_end([this](int root) { buffers_.run(group_, root); });
   }
@@ -60,7 +58,7 @@ class Reducer::Impl final : public Joinable {
 
   void share_values(int root = 0) const {
     for (const auto& values : replica_.values()) group_.as_library("values of parameters").broadcast(values, root);
-    CoalescedBroadcast(tensors_of(frozen_)).run(group_, root);
+    CoalescedBroadcast(tensors_of(frozen_.all())).run(group_, root);
     buffers_.run(group_, root);
   }
 
@@ -86,11 +84,6 @@ class Reducer::Impl final : public Joinable {
       for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
   }
 
-  ReplicaParameter* find(const at::Tensor& parameter) {
-    const auto found = index_.find(parameter.unsafeGetTensorImpl());
-    return found == index_.end() ? nullptr : &replica_.parameters()[found->second];
-  }
-
   void require_unmoved() const {
     for (const auto& parameter : replica_.parameters())
       if (parameter.tensor.const_data_ptr() != parameter.data)
@@ -100,15 +93,13 @@ class Reducer::Impl final : public Joinable {
                 "' was moved to other memory after prepare(), as by "
                 "module->to(...) or torch::load(module, ...): move and convert the module before prepare(), and load "
                 "weights after it with load_model(model, path)");
-    for (const auto& named : frozen_)
-      if (named.tensor.requires_grad())
-        throw UsageError("MU156", "parameter '" + named.name +
-                                      "' was frozen at prepare() and requires a gradient now, which "
-                                      "would not be averaged over ranks: freeze it after prepare() instead");
   }
 
   void enter_forward() {
-    if (depth_ == 0) require_unmoved();
+    if (depth_ == 0) {
+      require_unmoved();
+      round_.watch_unfrozen();
+    }
     ++depth_;
   }
 
@@ -133,11 +124,11 @@ class Reducer::Impl final : public Joinable {
   torch::nn::Module& module_;
   comm::Communicator group_;
   DdpOptions options_;
-  std::vector<NamedTensor> all_, frozen_;
+  std::vector<NamedTensor> all_;
+  FrozenParameters frozen_;
   CoalescedBroadcast buffers_;
   Replica replica_;
   ReductionRound round_;
-  std::unordered_map<c10::TensorImpl*, size_t> index_;
   int depth_ = 0;
   bool shadowed_ = false;  // others' gradients since the session began
 };
@@ -147,24 +138,31 @@ Reducer::Reducer(torch::nn::Module& module, comm::Communicator group, DdpOptions
 Reducer::~Reducer() = default;
 
 const optim::LocalParameter* Reducer::find(const at::Tensor& parameter) const {
-  const auto* found = impl_->find(parameter);
+  const auto* found = impl_->replica_.find(parameter);
   return found ? &found->local : nullptr;
 }
 
 bool Reducer::has_gradient(const at::Tensor& parameter) const {
-  const auto* found = impl_->find(parameter);
+  const auto* found = impl_->replica_.find(parameter);
   if (!found) return false;
+  // Through the impl, as everywhere per step: Tensor::grad() asks autograd about leaves first.
   const auto& gradient = parameter.unsafeGetTensorImpl()->grad();
   if (!gradient.defined()) return false;
   // Local gradients, or one that the user put there, are not in the bucket yet.
   if (!gradient.is_alias_of(found->gradient)) {
     at::NoGradGuard no_grad;
-    found->gradient.copy_(gradient);
+    at::Tensor(found->gradient).copy_(gradient);
     parameter.mutable_grad() = found->gradient;
   }
   return true;
 }
 
+bool Reducer::expects(const at::Tensor& parameter) const {
+  const auto& frozen = impl_->frozen_.all();
+  return find(parameter) || std::any_of(frozen.begin(), frozen.end(),
+                                        [&](const NamedTensor& named) { return named.tensor.is_same(parameter); });
+}
+int64_t Reducer::revision() const { return static_cast<int64_t>(impl_->replica_.parameters().size()); }
 void Reducer::zero_grad(const at::Tensor& parameter, bool set_to_none) { zero_local_gradient(parameter, set_to_none); }
 
 void Reducer::enter_forward() { impl_->enter_forward(); }

@@ -17,12 +17,6 @@
 namespace muster::parallel {
 namespace {
 
-std::vector<at::Tensor> leaves_of(const Replica& replica) {
-  std::vector<at::Tensor> leaves;
-  for (const auto& parameter : replica.parameters()) leaves.push_back(parameter.tensor);
-  return leaves;
-}
-
 /// A number that does not take part in type promotion, as a Python number would be.
 at::Tensor number(double value) {
   auto scalar = at::scalar_tensor(value, at::kDouble);
@@ -32,30 +26,19 @@ at::Tensor number(double value) {
 
 }  // namespace
 
-ReductionRound::ReductionRound(std::string name, Replica& replica, const comm::Communicator& group,
-                               const DdpOptions& options)
-    : name_(std::move(name)), replica_(replica), group_(group), options_(options), scale_(number(1.0 / group.size())),
-      graphs_(leaves_of(replica)), states_(replica.parameters().size()), pending_(replica.buckets().size()),
-      bucket_tags_(replica.buckets().size()), comm_hook_(chosen_comm_hook(options)) {
-  if (comm_hook_) hook_buckets_ = replica.hook_buckets();
-  hook_groups_.resize(hook_buckets_.size());
-  name_operations(name_);
+ReductionRound::ReductionRound(std::string name, Replica& replica, FrozenParameters& frozen,
+                               const comm::Communicator& group, const DdpOptions& options)
+    : name_(std::move(name)), replica_(replica), frozen_(frozen), group_(group), options_(options),
+      scale_(number(1.0 / group.size())), graphs_({}), states_(replica.parameters().size()), label_(name_),
+      comm_hook_(chosen_comm_hook(options)) {
+  follow_buckets();
   const auto& parameters = replica.parameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    hooks_.emplace_back(parameters[i].tensor, [this, i](const at::Tensor&) { on_gradient(i); });
-    captures_.emplace_back(parameters[i].tensor, [&parameters, i] {
-      throw UsageError("MU153",
-                       "autograd::grad with respect to parameter '" + parameters[i].name +
-                           "' of a prepared model "
-                           "would give this rank's gradient only, unaveraged: take it from a module that is not "
-                           "prepared, or call backward and read the parameter's grad()");
-    });
-    early_hooks_.push_back(parameters[i].tensor.register_hook([this, i](const at::Tensor&) { before_gradient(i); }));
-  }
+  for (size_t i = 0; i < parameters.size(); ++i)
+    attach({parameters[i].name, parameters[i].tensor}, static_cast<int64_t>(i));
 }
 
 ReductionRound::~ReductionRound() {
-  for (size_t i = 0; i < early_hooks_.size(); ++i) replica_.parameters()[i].tensor.remove_hook(early_hooks_[i]);
+  for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
 }
 
 void ReductionRound::set_session(JoinSession* session, int64_t model) noexcept {
@@ -134,35 +117,37 @@ void ReductionRound::check_for_bypass() {
   refuse_bypass();
 }
 
-void ReductionRound::on_gradient(size_t i) {
+void ReductionRound::on_gradient(const Place& place, const at::Tensor& leaf) {
   const std::lock_guard lock(mutex_);
-  const auto& parameter = replica_.parameters()[i];
   if (hook::backward_is_recorded())
     throw UsageError(
-        "MU153", "backward with create_graph reached parameter '" + parameter.name +
+        "MU153", "backward with create_graph reached parameter '" + place.name +
                      "' of a prepared model: its "
                      "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
                      "it by autograd::grad with respect to activations");
-  if (parameter.tensor.unsafeGetTensorImpl()->grad().layout() != at::kStrided)
-    throw UsageError("MU154", "parameter '" + parameter.name +
+  if (leaf.unsafeGetTensorImpl()->grad().layout() != at::kStrided)
+    throw UsageError("MU154", "parameter '" + place.name +
                                   "' got a sparse gradient, which replicated training does not "
                                   "average: make it dense (EmbeddingOptions::sparse(false))");
   enter_backward();
   seen_gradient_ = true;
-  seen_scoped_ = seen_scoped_ || graphs_.noted(i);
-  if (!sync_) return;
+  seen_scoped_ = seen_scoped_ || graphs_.noted(place.leaf);
+  if (!sync_ || place.index < 0) return;
+  const auto i = static_cast<size_t>(place.index);
+  const auto& parameter = replica_.parameters()[i];
   auto& state = states_[i];
   if (state.fired) return take_more(i);
   if (!state.expected) broken_ = true;
   if (finishes_.size() > parameter.bucket) return;
   state.fired = true;
   store(i);
-  if (state.expected && --pending_[parameter.bucket] == 0) start_full_buckets();
+  if (state.awaited && --pending_[parameter.bucket] == 0) start_full_buckets();
 }
 
 /// What has arrived is on its way, or scaled already: what comes now must not be added to it by autograd.
-void ReductionRound::before_gradient(size_t i) {
-  if (!active_ || !states_[i].fired) return;  // most gradients, which need no lock
+void ReductionRound::before_gradient(const Place& place) {
+  const auto i = static_cast<size_t>(place.index);
+  if (!active_ || place.index < 0 || !states_[i].fired) return;  // most gradients, which need no lock
   const std::lock_guard lock(mutex_);
   if (!announced_ && running_.expired()) drain();
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
@@ -207,9 +192,12 @@ void ReductionRound::open() {
   broken_ = several_ = seen_gradient_ = seen_scoped_ = false;
   std::fill(pending_.begin(), pending_.end(), 0);
   for (size_t i = 0; i < states_.size(); ++i) {
-    states_[i].fired = false;
-    if (states_[i].expected) ++pending_[replica_.parameters()[i].bucket];
-    else fill(i);  // its bucket will not wait for it
+    auto& state = states_[i];
+    const auto& parameter = replica_.parameters()[i];
+    state.fired = false;
+    state.awaited = state.expected && parameter.tensor.requires_grad();
+    if (state.awaited) ++pending_[parameter.bucket];
+    else fill(i);
   }
 }
 
@@ -226,6 +214,8 @@ void ReductionRound::drain() noexcept {
 
 /// Puts the parameter's gradient, times the scale, into its bucket, and lets grad() be that place.
 void ReductionRound::store(size_t i) {
+  // Inside of backward, once per parameter: below autograd the product is dispatched once less, and nothing is
+  // recorded.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   const auto& parameter = replica_.parameters()[i];
@@ -240,6 +230,7 @@ void ReductionRound::take_more(size_t i) {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   const auto& parameter = replica_.parameters()[i];
+  // Autograd has put a tensor of its own there, since before_gradient() had emptied the place.
   const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
   if (finishes_.size() <= parameter.bucket) {
     at::Tensor(parameter.gradient).add_(at::mul(more, scale_));
@@ -254,7 +245,7 @@ void ReductionRound::take_more(size_t i) {
 /// the end.
 void ReductionRound::start_full_buckets(bool ends) {
   const auto& buckets = replica_.buckets();
-  const auto startable = buckets.size() - (several_ && !ends ? 1 : 0);
+  const auto startable = buckets.size() - (several_ && !ends && !buckets.empty() ? 1 : 0);
   while (finishes_.size() < startable && pending_[finishes_.size()] == 0) {
     if (finishes_.size() + 1 == buckets.size()) write_flags();
     start_bucket(finishes_.size());
@@ -262,6 +253,7 @@ void ReductionRound::start_full_buckets(bool ends) {
 }
 
 void ReductionRound::name_operations(const std::string& model) {
+  label_ = model;
   const auto tag = [&](const std::string& what) {
     return comm::Tag{.label = "gradients of " + model + ", " + what, .source = comm::Source::library};
   };
@@ -308,9 +300,10 @@ void ReductionRound::end_buckets() {
 
 void ReductionRound::write_flags() {
   const bool backward = !shadow_ && !own_;
-  const auto unexpected = [](const State& state) { return state.fired != state.expected; };
-  if (learned_ && backward && std::any_of(states_.begin(), states_.end(), unexpected)) broken_ = true;
-  RoundFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty());
+  for (size_t i = 0; learned_ && backward && i < states_.size(); ++i)
+    if (states_[i].fired != (states_[i].expected && replica_.parameters()[i].tensor.requires_grad())) broken_ = true;
+  RoundFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty(),
+                    frozen_.any_unfrozen());
 }
 
 void ReductionRound::finish(bool reports) {
@@ -337,12 +330,16 @@ void ReductionRound::fill(size_t i) {
 
 void ReductionRound::fill_the_rest() {
   for (size_t i = 0; i < states_.size(); ++i)
-    if (!shadow_ && !states_[i].fired && states_[i].expected) fill(i);
+    if (!shadow_ && !states_[i].fired && states_[i].awaited) fill(i);
   std::fill(pending_.begin(), pending_.end(), 0);
 }
 
 void ReductionRound::conclude(bool reports) {
-  const auto flags = RoundFlags::read(replica_);
+  auto flags = RoundFlags::read(replica_);
+  if (flags.unfrozen || (states_.empty() && frozen_.any_unfrozen())) {
+    admit_unfrozen();
+    flags = RoundFlags::read(replica_);
+  }
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
     if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() &&
@@ -353,7 +350,8 @@ void ReductionRound::conclude(bool reports) {
   if (!shadow_) ++ended_;
   if (reports) report(flags);
   if (options_.static_graph && !learned_ && !shadow_ && !own_) {
-    for (auto& state : states_) state.expected = state.fired;
+    for (size_t i = 0; i < states_.size(); ++i)
+      states_[i].expected = states_[i].fired || !replica_.parameters()[i].tensor.requires_grad();
     learned_ = true;
   }
 }

@@ -2,11 +2,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "muster/parallel/options.h"
+#include "parallel/frozen_parameters.h"
 #include "parallel/replicated/join_session.h"
 #include "parallel/replicated/replica.h"
 #include "parallel/replicated/round_flags.h"
@@ -30,11 +33,15 @@ namespace muster::parallel {
 /// the flags have a separate message. A backward within another belongs to the outer one's round. What a parameter gets
 /// after its bucket has started is averaged at the end, in a second message, if any rank has such gradients.
 ///
+/// The flags also say that a rank has parameters that were unfrozen since. The round then ends with an exchange about
+/// them, gives them buckets after the others, and communicates these; from the next round on they are as the others.
+///
 /// Thread safety: hooks may come from several threads.
 class ReductionRound {
  public:
   /// Requires: all but the name outlive this object.
-  ReductionRound(std::string name, Replica& replica, const comm::Communicator& group, const DdpOptions& options);
+  ReductionRound(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
+                 const DdpOptions& options);
   ReductionRound(const ReductionRound&) = delete;
   ~ReductionRound();
 
@@ -59,6 +66,8 @@ class ReductionRound {
   bool sync() const noexcept { return sync_; }
   /// nullptr: gradients are summed as they are.
   CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
+  /// A forward scope begins: what was unfrozen since the last one begins a round too, though it has no bucket yet.
+  void watch_unfrozen();
   /// A forward scope has ended: the graphs that are alive came from it.
   void note_forward() noexcept;
   /// Discards what a backward that threw has left behind.
@@ -69,11 +78,20 @@ class ReductionRound {
  private:
   struct State {
     std::atomic<bool> fired = false;  ///< in this round
-    bool expected = true;             ///< its bucket waits for it
+    bool expected = true;             ///< static_graph: it has a gradient in each round
+    bool awaited = true;              ///< in this round its bucket waits for it
+  };
+  struct Place {
+    int64_t index = -1;  ///< in the replica; -1: not there yet
+    size_t leaf = 0;     ///< in `graphs_`
+    std::string name;
   };
 
-  void before_gradient(size_t i);
-  void on_gradient(size_t i);
+  void attach(const NamedTensor& named, int64_t index);
+  void admit_unfrozen();
+  void follow_buckets();
+  void before_gradient(const Place& place);
+  void on_gradient(const Place& place, const at::Tensor& leaf);
   void enter_backward();
   void backward_ended(int64_t id);
   void open();
@@ -95,16 +113,22 @@ class ReductionRound {
   void report(const RoundFlags& flags);
   void check_for_bypass();
 
+  static constexpr double kMiB = 1024.0 * 1024.0;
+
   std::string name_;
   Replica& replica_;
+  FrozenParameters& frozen_;
   const comm::Communicator& group_;
   const DdpOptions& options_;
   at::Tensor scale_;
   hook::GraphUse graphs_;
-  std::vector<State> states_;
+  size_t leaves_ = 0;  // of these
+  std::unordered_map<c10::TensorImpl*, std::shared_ptr<Place>> watched_;
+  std::deque<State> states_;
   std::vector<int64_t> pending_;        // per bucket: expected gradients that have not arrived
   std::vector<comm::Tag> bucket_tags_;  // the tags of operations, without the step
   comm::Tag flag_tag_, late_tag_;
+  std::string label_;                            // of the model, in the tags
   std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
   std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
   std::vector<comm::Communicator> hook_groups_;  // of each bucket
@@ -133,7 +157,7 @@ class ReductionRound {
   bool seen_scoped_ = false;
   std::vector<hook::GradientHook> hooks_;
   std::vector<hook::CaptureHook> captures_;
-  std::vector<unsigned> early_hooks_;  // of each parameter: called before a gradient is added to it
+  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter
 };
 
 }  // namespace muster::parallel

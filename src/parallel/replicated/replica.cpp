@@ -52,30 +52,44 @@ at::Tensor own_storage(const at::Tensor& alias) {
 }  // namespace
 
 Replica::Replica(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags) {
+  add(std::move(parameters), first_bytes, cap_bytes, flags);
+}
+
+void Replica::append(std::vector<NamedTensor> parameters, double cap_bytes, int64_t flags) {
+  if (!buckets_.empty()) buckets_.back() = buckets_.back().narrow(0, 0, layout_.buckets.back().length);
+  add(std::move(parameters), cap_bytes, cap_bytes, flags);
+}
+
+void Replica::add(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags) {
   at::NoGradGuard no_grad;
+  const auto first = parameters_.size(), first_bucket = layout_.buckets.size(), first_kind = values_.size();
   std::vector<at::TensorOptions> kinds;
   std::vector<BucketItem> items;
   for (auto& [name, tensor] : parameters) {
     const auto kind = index_of(kinds, kind_of(tensor));
     items.push_back({padded(tensor.numel()), static_cast<int64_t>(tensor.element_size()), kind});
+    index_[tensor.unsafeGetTensorImpl()] = parameters_.size();
     parameters_.push_back({std::move(name), std::move(tensor), {}, {}, nullptr, 0});
   }
-  layout_ = assign_buckets(items, first_bytes, cap_bytes);
   if (items.empty()) return;
-  allocate(kinds, flags);
-  for (size_t i = 0; i < items.size(); ++i) place(i, items[i].kind);
-  for (size_t b = 0; b < layout_.buckets.size(); ++b)
+  append_layout(layout_, assign_buckets(items, first_bytes, cap_bytes));
+  allocate(first_bucket, kinds, flags);
+  for (size_t i = 0; i < items.size(); ++i) place(first + i, first_kind + items[i].kind);
+  for (size_t b = first_bucket; b < layout_.buckets.size(); ++b)
     for (const auto i : layout_.buckets[b].items) parameters_[i].bucket = b;
 }
 
-void Replica::allocate(const std::vector<at::TensorOptions>& kinds, int64_t flags) {
-  auto& last = layout_.buckets.back();
+void Replica::allocate(size_t first_bucket, const std::vector<at::TensorOptions>& kinds, int64_t flags) {
+  const auto first_kind = values_.size();
+  const auto& last = layout_.buckets.back();
   const auto last_total = layout_.totals[last.kind];
   for (size_t k = 0; k < kinds.size(); ++k) {
-    values_.push_back(at::zeros({layout_.totals[k]}, kinds[k]));
-    gradients_.push_back(at::zeros({layout_.totals[k] + (k == last.kind ? padded(flags) : 0)}, kinds[k]));
+    const auto total = layout_.totals[first_kind + k], extra = first_kind + k == last.kind ? padded(flags) : 0;
+    values_.push_back(at::zeros({total}, kinds[k]));
+    gradients_.push_back(at::zeros({total + extra}, kinds[k]));
   }
-  for (const auto& bucket : layout_.buckets) {
+  for (size_t b = first_bucket; b < layout_.buckets.size(); ++b) {
+    const auto& bucket = layout_.buckets[b];
     const auto extra = &bucket == &last ? padded(flags) : 0;
     buckets_.push_back(gradients_[bucket.kind].narrow(0, bucket.begin, bucket.length + extra));
   }
@@ -87,10 +101,16 @@ void Replica::place(size_t index, size_t kind) {
   const auto offset = layout_.offsets[index], length = padded(parameter.tensor.numel());
   const auto value = alias_like(values_[kind], offset, parameter.tensor);
   value.copy_(parameter.tensor);
+  // The user's tensor moves, so that modules, optimizers and hooks that hold it hold the flat memory.
   parameter.tensor.set_data(own_storage(value));
   parameter.local = {values_[kind].narrow(0, offset, length), gradients_[kind].narrow(0, offset, length)};
   parameter.gradient = alias_like(gradients_[kind], offset, parameter.tensor);
   parameter.data = parameter.tensor.const_data_ptr();
+}
+
+const ReplicaParameter* Replica::find(const at::Tensor& tensor) const {
+  const auto found = index_.find(tensor.unsafeGetTensorImpl());
+  return found == index_.end() ? nullptr : &parameters_[found->second];
 }
 
 std::vector<GradientBucket> Replica::hook_buckets() const {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <deque>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -23,14 +25,21 @@ struct ReplicaParameter {
 
 /// A model's trainable parameters in flat memory, one allocation of values and one of gradients per dtype and device,
 /// and the buckets into which gradients are divided. Space for flags follows the last bucket's gradients and is
-/// communicated with them.
+/// communicated with them. Parameters that are added later have allocations and buckets of their own.
 class Replica {
  public:
   /// Moves the parameters. Their handles, sizes, strides, versions and hooks stay.
   Replica(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags);
 
-  std::vector<ReplicaParameter>& parameters() noexcept { return parameters_; }
-  const std::vector<ReplicaParameter>& parameters() const noexcept { return parameters_; }
+  /// Moves these parameters too, into memory and buckets after the others, which stay where they are; the space for
+  /// flags goes to the new last bucket.
+  void append(std::vector<NamedTensor> parameters, double cap_bytes, int64_t flags);
+
+  /// Those that were appended follow the others. None moves within the list.
+  std::deque<ReplicaParameter>& parameters() noexcept { return parameters_; }
+  const std::deque<ReplicaParameter>& parameters() const noexcept { return parameters_; }
+  /// nullptr for a tensor that is none of them.
+  const ReplicaParameter* find(const at::Tensor& tensor) const;
   const BucketLayout& layout() const noexcept { return layout_; }
   /// The gradients of a bucket, 1-D.
   const std::vector<at::Tensor>& buckets() const noexcept { return buckets_; }
@@ -42,12 +51,14 @@ class Replica {
   std::vector<GradientBucket> hook_buckets() const;
 
  private:
-  void allocate(const std::vector<at::TensorOptions>& kinds, int64_t flags);
+  void add(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags);
+  void allocate(size_t first_bucket, const std::vector<at::TensorOptions>& kinds, int64_t flags);
   void place(size_t index, size_t kind);
 
   BucketLayout layout_;
-  std::vector<ReplicaParameter> parameters_;
-  std::vector<at::Tensor> values_, gradients_;  // per kind
+  std::deque<ReplicaParameter> parameters_;
+  std::unordered_map<c10::TensorImpl*, size_t> index_;
+  std::vector<at::Tensor> values_, gradients_;  // per kind of each set that was added
   std::vector<at::Tensor> buckets_;
   at::Tensor flags_;
 };

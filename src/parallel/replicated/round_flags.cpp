@@ -19,7 +19,7 @@ std::string list_names(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void RoundFlags::write(const Replica& replica, bool due, bool broken, bool late) {
+void RoundFlags::write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen) {
   const auto& parameters = replica.parameters();
   const auto own = at::empty({count(parameters.size())}, at::kDouble);
   auto* flags = own.mutable_data_ptr<double>();
@@ -30,13 +30,16 @@ void RoundFlags::write(const Replica& replica, bool due, bool broken, bool late)
   }
   flags[2 * parameters.size()] = broken;
   flags[2 * parameters.size() + 1] = late;
+  flags[2 * parameters.size() + 2] = unfrozen;
   at::NoGradGuard no_grad;
+  // Memory of ours, which no graph has saved: nothing to record, and versions are nobody's concern.
   at::AutoDispatchBelowADInplaceOrView below;
   replica.flags().copy_(own);
 }
 
 RoundFlags RoundFlags::read(const Replica& replica) {
   const auto parameters = replica.parameters().size();
+  if (parameters == 0) return {};
   const auto flags = replica.flags().to(at::kCPU, at::kDouble);
   const auto* values = flags.const_data_ptr<double>();
   RoundFlags sums;
@@ -44,6 +47,7 @@ RoundFlags RoundFlags::read(const Replica& replica) {
   sums.unused.assign(values + parameters, values + 2 * parameters);
   sums.broken = values[2 * parameters] > 0;
   sums.late = values[2 * parameters + 1] > 0;
+  sums.unfrozen = values[2 * parameters + 2] > 0;
   return sums;
 }
 

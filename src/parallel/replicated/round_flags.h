@@ -12,14 +12,15 @@ namespace muster::parallel {
 
 /// What ranks exchange in a round, beside gradients: numbers that are summed with the last bucket. Per parameter: 1
 /// where this rank has a gradient; then per parameter: 1 where it should have one and has none; then: 1 if something
-/// unexpected has happened; then: 1 if there are late gradients. Sums of ones compare well with 0 in every dtype, so
-/// both a flag and its opposite are summed.
+/// unexpected has happened; then: 1 if there are late gradients; then: 1 if this rank has
+/// parameters that were unfrozen and have no bucket yet. Sums of ones compare well with 0 in every dtype, so both a
+/// flag and its opposite are summed.
 struct RoundFlags {
   /// Number of elements for this many parameters.
-  static int64_t count(size_t parameters) { return 2 * static_cast<int64_t>(parameters) + 2; }
-  /// Writes this rank's flags. `due`: whether trainable parameters should have gradients.
-  static void write(const Replica& replica, bool due, bool broken, bool late);
-  /// Reads the flags of all ranks, after the sum.
+  static int64_t count(size_t parameters) { return 2 * static_cast<int64_t>(parameters) + 3; }
+  /// Writes this rank's flags. `due`: whether trainable parameters should have gradients. Requires: some parameter.
+  static void write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen);
+  /// Reads the flags of all ranks, after the sum; none is set where there is no parameter.
   static RoundFlags read(const Replica& replica);
 
   /// Whether some rank had a loss.
@@ -28,7 +29,7 @@ struct RoundFlags {
   std::string missing(const Replica& replica) const;
 
   std::vector<double> used, unused;
-  bool broken = false, late = false;
+  bool broken = false, late = false, unfrozen = false;
 };
 
 }  // namespace muster::parallel

@@ -9,12 +9,31 @@ namespace muster::parallel {
 Reductions::Reductions(const Units& units, const ShardSettings& settings)
     : units_(units), in_order_(settings.resident()), complete_(units.size()), reduced_(units.size()),
       tags_(units.size()) {
-  for (size_t u = units.size(); u-- > 0;)
-    if (units[u]->trainable_count() > 0) order_.push_back(u);
+  set_order();
   label("");
 }
 
+void Reductions::set_order() {
+  order_.clear();
+  for (size_t u = units_.size(); u-- > 0;)
+    if (units_[u]->trainable_count() > 0) order_.push_back(u);
+}
+
+bool Reductions::heard_unfrozen() {
+  bool heard = false;
+  for (const auto& unit : units_) heard = (unit->gradients() && unit->gradients()->take_unfrozen()) || heard;
+  return heard;
+}
+
+void Reductions::follow(const std::vector<size_t>& units) {
+  unfrozen_ = false;
+  set_order();
+  label(model_);
+  for (const auto unit : units) start(unit);
+}
+
 void Reductions::label(const std::string& model) {
+  model_ = model;
   for (const auto u : order_)
     tags_[u] = {.label = "the gradients of " + model + "unit '" + units_[u]->name() + "'",
                 .source = comm::Source::library};
@@ -25,8 +44,9 @@ void Reductions::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) 
   label("model " + std::to_string(place) + ", ");
 }
 
-void Reductions::begin() {
-  std::fill(complete_.begin(), complete_.end(), 0);
+void Reductions::begin(const std::vector<size_t>& awaited, bool unfrozen) {
+  std::transform(awaited.begin(), awaited.end(), complete_.begin(), [](size_t gradients) { return gradients == 0; });
+  unfrozen_ = unfrozen;
   std::fill(reduced_.begin(), reduced_.end(), 0);
   next_ = 0;
   record_end();
@@ -54,7 +74,7 @@ void Reductions::start(size_t unit) {
   std::erase(under_way_, unit);
   if (!unrecorded_) record_.begin();
   tags_[unit].gradient_step = record_.step();
-  units_[unit]->gradients()->start_reduction(tags_[unit]);
+  units_[unit]->gradients()->start_reduction(tags_[unit], unfrozen_);
   under_way_.push_back(unit);
   reduced_[unit] = true;
   ++started_;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "muster/comm/detail/tag.h"
@@ -19,10 +20,16 @@ class Reductions {
  public:
   static constexpr size_t kUnderWay = 2;
 
-  /// Requires: units and settings outlive this object; no unit is added later.
+  /// Requires: units and settings outlive this object; no unit is added later, but units may get gradients: follow().
   Reductions(const Units& units, const ShardSettings& settings);
 
-  void begin();
+  /// `awaited`: the number of gradients that each unit can get. `unfrozen`: what this rank's reductions say.
+  void begin(const std::vector<size_t>& awaited, bool unfrozen);
+  /// Some rank has said `unfrozen` in this backward. Requires: wait().
+  bool heard_unfrozen();
+  /// Takes in units that have gradients now, and starts reductions of these, with what this rank collected for them.
+  /// Collective.
+  void follow(const std::vector<size_t>& units);
   /// All gradients of the unit have arrived. Collective.
   void complete(size_t unit);
   /// More gradients have arrived after complete().
@@ -33,6 +40,8 @@ class Reductions {
   void start_unrecorded();
   /// All messages of this backward have been sent.
   void record_end() { record_.end(); }
+  /// Whether any unit has gradients.
+  bool any() const noexcept { return !order_.empty(); }
   /// Waits for all running reductions.
   void wait();
   /// After a failure: discards everything that waits or is running.
@@ -43,6 +52,7 @@ class Reductions {
  private:
   void start(size_t unit);
   void label(const std::string& model);
+  void set_order();
 
   const Units& units_;
   bool in_order_;
@@ -54,6 +64,8 @@ class Reductions {
   std::vector<comm::Tag> tags_;  // by unit, without the step
   RoundRecord record_;
   bool unrecorded_ = false;  // not within a backward
+  bool unfrozen_ = false;
+  std::string model_;
 };
 
 }  // namespace muster::parallel

@@ -23,7 +23,7 @@ struct Largest {
 };
 
 /// The first ones and the last, where there are many.
-std::string listed(const Units& units) {
+std::string names_of(const Units& units) {
   constexpr size_t kShown = 8;
   std::string text;
   for (size_t u = 0; u < units.size(); ++u) {
@@ -69,7 +69,7 @@ std::string ShardedModel::State::describe() const {
        << counted(static_cast<size_t>(groups.size()), "rank");
   if (groups.replicas.size() > 1)
     text << " (" << groups.replicas.size() << " replicas of " << groups.shards.size() << " shards)";
-  text << ", " << counted(units.size(), "unit") << " (" << listed(units) << "), " << elements
+  text << ", " << counted(units.size(), "unit") << " (" << names_of(units) << "), " << elements
        << " parameters; each rank holds " << size_text(rest) << " of values and gradients at rest and "
        << size_text(peak) << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
   if (twice && rooted) text << " (the root's one less)";

@@ -27,22 +27,27 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   residency_.emplace(units, settings);
   reductions_.emplace(units, settings);
   arrived_.resize(units.size());
+  awaited_.resize(units.size());
   std::vector<at::Tensor> leaves;
+  std::vector<NamedTensor> parameters;
   for (size_t u = 0; u < units.size(); ++u) {
     first_leaf_.push_back(leaves.size());
     for (size_t i = 0; i < units[u]->size(); ++i) {
       places[units[u]->parameter(i).tensor.unsafeGetTensorImpl()] = {u, i};
       leaves.push_back(units[u]->parameter(i).tensor);
+      parameters.push_back(units[u]->parameter(i));
       if (units[u]->trainable(i)) hook_up(u, i);
     }
   }
   if (settings.resident()) graphs_.emplace(std::move(leaves));
+  frozen_ = FrozenParameters(parameters);
 }
 
 void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers) {
   const at::NoGradGuard no_grad;
   for (auto buffer : buffers) {
     built_dtypes[buffer.unsafeGetTensorImpl()] = buffer.scalar_type();
+    // The module's own handle changes its dtype; a new tensor would not be the one that its forward reads.
     buffer.set_data(buffer.to(*settings.buffer_dtype));
   }
 }
@@ -80,8 +85,8 @@ void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
   if (gradient)
     throw UsageError("MU167", op + " reads the gradient of " + what +
                                   ", of which each rank holds only a part: step and clear gradients by the "
-                                  "prepared optimizer, and clip by accelerator.clip_grad_norm_(model, max_norm) or "
-                                  "fabric.clip_gradients, not by "
+                                  "prepared optimizer, read their norm by model.grad_norm(), and clip by "
+                                  "accelerator.clip_grad_norm_(model, max_norm) or fabric.clip_gradients, not by "
                                   "torch::nn::utils::clip_grad_norm_");
   if (access.writes && scope_ == FullScope::reads)
     throw UsageError("MU190",
@@ -132,11 +137,6 @@ void ShardedModel::State::check_parameters() const {
                                     "' was given other memory (Module::to, set_data, torch::load) "
                                     "after its module was prepared: move and convert modules before, and load weights "
                                     "afterwards with load_model(model, path)");
-    if (const auto name = unit->unfrozen(); !name.empty())
-      throw UsageError("MU156",
-                       "parameter '" + name + "' of unit '" + unit->name() +
-                           "' requires a gradient now, but was frozen when its module was "
-                           "prepared, so nothing would reduce it: prepare with requires_grad on, and freeze later");
   }
 }
 
@@ -147,6 +147,7 @@ void ShardedModel::State::enter_forward() {
                      "engine: leave the scope first");
   if (forward_depth_ == 0 && !within_backward()) {
     check_parameters();
+    watch_unfrozen();
     abandon_backward();
     if (!settings.keeps_after_forward) residency_->reshard_all(/*keep_roots=*/false);
     free_post_forward_shards();
@@ -203,12 +204,14 @@ void ShardedModel::State::begin_backward(bool announced) {
   for (size_t u = 0; u < units.size(); ++u) {
     if (placeholders_shown_) units[u]->hide_placeholders();
     arrived_[u] = 0;
+    awaited_[u] = units[u]->awaited_count();
   }
   placeholders_shown_ = seen_gradient_ = seen_scoped_ = false;
   in_backward_ = true;
   announced_ = announced;
   backward_ = -1;
-  reductions_->begin();
+  unfrozen_arrived_ = false;
+  reductions_->begin(awaited_, frozen_.any_unfrozen());
   name_gathers("backward");
   residency_->begin(Pass::backward);
 }
@@ -219,7 +222,7 @@ void ShardedModel::State::finish_backward() {
   residency_->end(Pass::backward);
   residency_->reshard_all(/*keep_roots=*/false);
   free_post_forward_shards();
-  bool any = false;
+  bool any = unfrozen_arrived_;
   for (size_t u = 0; u < units.size(); ++u)
     any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
   if (any && sync) reduce();
@@ -232,6 +235,7 @@ void ShardedModel::State::finish_backward() {
 void ShardedModel::State::reduce() {
   reductions_->start_rest();
   reductions_->wait();
+  if (reductions_->heard_unfrozen() || (!reductions_->any() && frozen_.any_unfrozen())) admit_unfrozen();
   ++rounds;
   broadcast_buffers();
   reductions_->record_end();
@@ -263,6 +267,7 @@ void ShardedModel::State::gradient_coming() {
 void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor& parameter) {
   std::scoped_lock lock(mutex);
   auto& unit = *units[u];
+  // Taken away at once: autograd would add the next one to it, and it would stay whole on this rank.
   const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (hook::backward_is_recorded())
     throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) +
@@ -276,10 +281,15 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
     seen_gradient_ = true;
     seen_scoped_ = seen_scoped_ || graphs_->noted(first_leaf_[u] + i);
   }
-  if (arrived_[u] >= unit.trainable_count())
+  if (!unit.trainable(i)) {
+    unfrozen_arrived_ = true;
+    unit.take_gradient(i, gradient, /*last=*/sync);
+    return;
+  }
+  if (arrived_[u] >= awaited_[u])
     reductions_->reopen(u);  // a second pass over the unit: what it adds is summed at the end
   unit.take_gradient(i, gradient, /*last=*/sync);
-  if (++arrived_[u] != unit.trainable_count()) return;
+  if (++arrived_[u] != awaited_[u]) return;
   if (sync) reductions_->complete(u);
   residency_->reshard(u);
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "muster/hook/detail/key_fallback.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "parallel/coalesced.h"
+#include "parallel/frozen_parameters.h"
 #include "parallel/sharded/flat_buffers.h"
 #include "parallel/sharded/reductions.h"
 #include "parallel/sharded/residency.h"
@@ -93,6 +95,12 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// Sets how errors name the gathers from now on.
   void name_gathers(const char* purpose);
   void check_parameters() const;
+  /// Gives parameters that were unfrozen gradients and hooks. Their gradients are collected, and reduced as soon as the
+  /// ranks have agreed.
+  void watch_unfrozen();
+  void require_agreement() const;
+  /// Reduces them, after the others of a backward. Collective.
+  void admit_unfrozen();
   void begin_full_params(const FullParamsOptions& how);
   void end_full_params(const FullParamsOptions& how, bool write_back);
   std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) const {
@@ -109,6 +117,10 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   std::vector<size_t> first_leaf_;        // by unit: index of its first leaf there
   bool seen_gradient_ = false, seen_scoped_ = false;
   std::vector<size_t> arrived_;  // by unit: gradients in this backward
+  std::vector<size_t> awaited_;  // by unit: gradients that this backward can bring
+  FrozenParameters frozen_;
+  std::unordered_set<const c10::TensorImpl*> watched_;  // of these
+  bool unfrozen_arrived_ = false;
   int forward_depth_ = 0;
   int exceptions_ = 0;  // number of exceptions in flight when the forward began
   bool in_backward_ = false;

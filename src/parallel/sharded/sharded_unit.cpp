@@ -57,21 +57,32 @@ ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSe
     elements_ += parameter(i).tensor.numel();
   }
   allocate_values();
-  if (trainable_count_ > 0) {
-    const auto reduce = settings.reduce_dtype.value_or(values_.scalar_type());
-    gradients_ = std::make_unique<UnitGradients>(
-        layout_, numels(plan_), groups,
-        UnitGradients::Kind{values_.options(), reduce, settings.stage == ShardStage::optimizer,
-                            settings.divisor_before(reduce, groups.size())},
-        buffers);
-  }
+  if (trainable_count_ > 0) allocate_gradients();
   use_parameter_views();
+}
+
+void ShardedUnit::allocate_gradients() {
+  if (gradients_) return;
+  at::NoGradGuard no_grad;
+  const auto reduce = settings_.reduce_dtype.value_or(values_.scalar_type());
+  gradients_ = std::make_unique<UnitGradients>(
+      layout_, numels(plan_), groups_,
+      UnitGradients::Kind{values_.options(), reduce, settings_.stage == ShardStage::optimizer,
+                          settings_.divisor_before(reduce, groups_.size())},
+      buffers_);
+  for (size_t i = 0; i < locals_.size(); ++i) locals_[i].gradient = gradients_->part(i);
+}
+
+void ShardedUnit::admit(size_t i) {
+  trainable_[i] = true;
+  ++trainable_count_;
 }
 
 void ShardedUnit::allocate_values() {
   auto whole = at::zeros({layout_.total()}, plan_.parameters.front().tensor.options().requires_grad(false));
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
+    // Strides with gaps or overlaps cannot be kept in flat memory.
     if (!tensor.is_non_overlapping_and_dense()) tensor.set_data(tensor.contiguous());
     whole.narrow(0, layout_.whole(i).begin, tensor.numel()).copy_(in_memory_order(tensor.detach(), tensor));
   }
@@ -95,6 +106,7 @@ void ShardedUnit::use_parameter_views() {
                        gradients_ ? gradients_->part(i) : at::empty({0}, values_.options()), true});
     const auto sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
     placeholders_.push_back(placeholder_memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
+    // The user's tensor itself becomes a view of watched memory, with its dispatch key, so every handle of it is seen.
     tensor.set_data(memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
     tensor.mutable_grad().reset();
   }
@@ -138,10 +150,10 @@ std::string ShardedUnit::misplaced() const {
   return {};
 }
 
-std::string ShardedUnit::unfrozen() const {
-  for (size_t i = 0; i < size(); ++i)
-    if (!trainable_[i] && parameter(i).tensor.requires_grad()) return parameter(i).name;
-  return {};
+size_t ShardedUnit::awaited_count() const {
+  size_t count = 0;
+  for (size_t i = 0; i < size(); ++i) count += trainable_[i] && parameter(i).tensor.requires_grad();
+  return count;
 }
 
 int64_t ShardedUnit::held_bytes() const {
@@ -277,6 +289,7 @@ void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
 
 void ShardedUnit::show_placeholders() {
   for (size_t i = 0; gradients_ && i < size(); ++i)
+    // Without memory, so it costs none: it only says that there is a gradient.
     if (gradients_->waits(i) || gradients_->counted(i)) parameter(i).tensor.mutable_grad() = placeholders_[i];
 }
 

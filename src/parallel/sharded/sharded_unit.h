@@ -38,12 +38,17 @@ class ShardedUnit {
   const optim::LocalParameter& local(size_t i) const { return locals_[i]; }
   /// This rank's shard of the parameter, under one of its names.
   ParameterShard shard(size_t i, std::string name) const;
+  /// Whether all ranks know it as trainable.
   bool trainable(size_t i) const { return trainable_[i]; }
   size_t trainable_count() const noexcept { return trainable_count_; }
   /// The name of a parameter that is no longer in the unit's memory; empty if all are.
   std::string misplaced() const;
-  /// The name of a parameter that has begun to require a gradient; empty if none has.
-  std::string unfrozen() const;
+  /// Number of trainable parameters that require a gradient now.
+  size_t awaited_count() const;
+  /// Allocates gradients for all parameters of the unit, unless it has them.
+  void allocate_gradients();
+  /// The parameter is trainable from now on. Requires: allocate_gradients().
+  void admit(size_t i);
 
   bool resident() const noexcept { return settings_.resident(); }
   UnitState state() const noexcept { return state_; }

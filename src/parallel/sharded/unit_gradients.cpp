@@ -51,6 +51,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
     if (const auto begin = std::max(end - chunk * row, int64_t{0}); begin < chunk)
       gaps_.push_back({row, begin, 0, chunk - begin, chunk - begin});
   scale_ = at::scalar_tensor(1.0 / kind.divisor_before, at::kDouble);
+  // A wrapped number takes no part in type promotion, so gradients keep their dtype.
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
   if (kind.keeps_whole) {
     rows_ = at::zeros({layout.world(), row_length()}, kind.value);
@@ -60,7 +61,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   }
 }
 
-int64_t UnitGradients::row_length() const { return layout_.chunk() + static_cast<int64_t>(runs_.size()); }
+int64_t UnitGradients::row_length() const { return layout_.chunk() + static_cast<int64_t>(runs_.size()) + 1; }
 
 at::Tensor UnitGradients::run(const at::Tensor& rows, const RowRun& at, int64_t length) const {
   return rows.as_strided({length}, {1}, at.row * row_length() + at.begin);
@@ -112,22 +113,22 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   waits_[i] = true;
 }
 
-void UnitGradients::fill_gaps() {
+void UnitGradients::fill_gaps(bool unfrozen) {
   for (size_t i = 0; i < runs_.size(); ++i)
     for (const auto& at : runs_[i])
       if (!waits_[i]) set_zero(run(rows_, at, at.padded));
       else if (!scaled_[i] && kind_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
-  auto flags = at::empty({static_cast<int64_t>(waits_.size())}, at::TensorOptions().dtype(at::kFloat));
-  std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>());
+  auto flags = at::empty({static_cast<int64_t>(waits_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
+  *std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>()) = unfrozen;
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.chunk()).copy_(flags);
 }
 
-void UnitGradients::start_reduction(const comm::Tag& tag) {
+void UnitGradients::start_reduction(const comm::Tag& tag, bool unfrozen) {
   BelowAutograd guard;
   if (flight_) wait();
   if (!collecting_) begin_collecting();
-  fill_gaps();
+  fill_gaps(unfrozen);
   Flight flight;
   const bool adds =
       !kind_.keeps_whole && std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; });
@@ -167,11 +168,12 @@ void UnitGradients::wait() {
   if (!flight.direct) buffers_.give(flight.got);
 }
 
-std::vector<char> UnitGradients::read_flags(const at::Tensor& got) const {
+std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
   const auto flags = got.narrow(0, layout_.chunk(), got.numel() - layout_.chunk()).to(at::kCPU, at::kFloat);
   const auto* first = flags.const_data_ptr<float>();
   std::vector<char> used(waits_.size());
   std::transform(first, first + used.size(), used.begin(), [](float sum) { return sum > 0; });
+  unfrozen_ = unfrozen_ || first[used.size()] > 0;
   return used;
 }
 

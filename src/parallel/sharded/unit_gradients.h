@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -16,9 +17,9 @@ namespace muster::parallel {
 /// The gradients of one unit: whole gradients that are not reduced yet, and the sums of the shard that this rank holds.
 ///
 /// Whole gradients are stored in one row per rank: its chunk, then a flag per parameter for whether it got a gradient,
-/// so that one reduction of rows carries both. Where whole gradients stay resident (`keeps_whole`), the sum is this
-/// rank's row; otherwise rows are pool memory, in the dtype of the reduction.
-/// Thread safety: the caller's.
+/// then one for whether the rank has unfrozen parameters of the model, so that one reduction of rows carries all. Where
+/// whole gradients stay resident (`keeps_whole`), the sum is this rank's row; otherwise rows are pool memory, in the
+/// dtype of the reduction. Thread safety: the caller's.
 class UnitGradients {
  public:
   struct Kind {
@@ -46,7 +47,9 @@ class UnitGradients {
   void take(size_t i, const at::Tensor& flat, bool last = true);
   /// Starts to sum the waiting gradients over the ranks. Collective, until wait() returned.
   /// Requires: the tag outlives the reduction.
-  void start_reduction(const comm::Tag& tag);
+  void start_reduction(const comm::Tag& tag, bool unfrozen = false);
+  /// Whether some rank has said `unfrozen` since the last call.
+  bool take_unfrozen() noexcept { return std::exchange(unfrozen_, false); }
   bool under_way() const { return flight_.has_value(); }
   /// Waits for the sum over the shards, and starts the sum over the replicas.
   void finish_scatter();
@@ -77,8 +80,8 @@ class UnitGradients {
   at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;
   void begin_collecting();
   void take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
-  void fill_gaps();
-  std::vector<char> read_flags(const at::Tensor& got) const;
+  void fill_gaps(bool unfrozen);
+  std::vector<char> read_flags(const at::Tensor& got);
   void add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used);
   void add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used);
 
@@ -93,6 +96,7 @@ class UnitGradients {
   at::Tensor result_;  // the chunk of this rank, then flags
   at::Tensor before_;  // what result_ held when its memory was taken for collecting
   bool collecting_ = false;
+  bool unfrozen_ = false;
   std::vector<char> waits_, scaled_, counted_;  // scaled_: what waits was divided already
   std::optional<Flight> flight_;
 };

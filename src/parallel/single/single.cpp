@@ -5,6 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/hook/detail/gradient_hooks.h"
+#include "parallel/frozen_parameters.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {
@@ -24,6 +25,7 @@ struct GradientMark {
   explicit GradientMark(const at::Tensor& leaf) {
     const auto& gradient = leaf.unsafeGetTensorImpl()->grad();
     if (!gradient.defined()) return;
+    // Accumulation either puts another tensor there or adds in place, which counts the version up.
     impl = gradient.unsafeGetTensorImpl();
     version = gradient.unsafeGetTensorImpl()->version_counter().current_version();
   }
@@ -34,7 +36,15 @@ struct GradientMark {
 
 class Single::Impl {
  public:
-  explicit Impl(torch::nn::Module& module) : module_(module), leaves_(trainable(module)), graphs_(leaves_) {}
+  explicit Impl(torch::nn::Module& module)
+      : module_(module), leaves_(trainable(module)), frozen_(distinct_parameters(module)), graphs_(leaves_) {}
+
+  void follow_unfrozen() {
+    for (const auto& named : frozen_.take_unfrozen()) {
+      leaves_.push_back(named.tensor);
+      graphs_.add(named.tensor);
+    }
+  }
 
   /// Only where no graph of a scoped forward is alive can this backward be one that bypassed the scope.
   void before_backward() {
@@ -58,6 +68,7 @@ class Single::Impl {
 
   torch::nn::Module& module_;
   std::vector<at::Tensor> leaves_;
+  FrozenParameters frozen_;
   hook::GraphUse graphs_;
   std::vector<GradientMark> before_;
   bool sync_ = true;
@@ -72,7 +83,7 @@ bool Single::has_gradient(const at::Tensor& parameter) const {
 }
 void Single::zero_grad(const at::Tensor& parameter, bool set_to_none) { zero_local_gradient(parameter, set_to_none); }
 
-void Single::enter_forward() {}
+void Single::enter_forward() { impl_->follow_unfrozen(); }
 void Single::leave_forward() noexcept { impl_->graphs_.note(); }
 void Single::before_backward() { impl_->before_backward(); }
 void Single::after_backward() { impl_->after_backward(); }

@@ -23,6 +23,7 @@ template <class T>
 struct Value;
 
 /// `kType` is the type for the reference page.
+// NOLINTBEGIN(bugprone-macro-parentheses): the argument is a type
 #define MUSTER_OPTION_VALUE(T, words)                           \
   template <>                                                   \
   struct Value<T> {                                             \
@@ -39,6 +40,7 @@ MUSTER_OPTION_VALUE(std::string, "text");
 MUSTER_OPTION_VALUE(std::chrono::milliseconds, "duration");  ///< "250ms", "30s", "5min", "2h"
 MUSTER_OPTION_VALUE(std::vector<std::string>, "list");       ///< "a,b,c", or a list in the file
 #undef MUSTER_OPTION_VALUE
+// NOLINTEND(bugprone-macro-parentheses)
 
 /// All properties of an option except its value.
 struct Description {

@@ -10,7 +10,7 @@ namespace muster {
 /// Thread safety: any thread.
 class SignalWatch {
  public:
-  explicit SignalWatch(std::vector<int> signals);
+  explicit SignalWatch(const std::vector<int>& signals);
   /// The last watch of a signal restores the action from before.
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;

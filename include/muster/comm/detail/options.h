@@ -1,16 +1,17 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 
 namespace muster {
 
 /// How the ranks of a job form a group.
 struct GroupOptions {
-  std::string backend = "gloo";             ///< "gloo", or the name of a factory given to connect()
-  std::string interface = "";               ///< network interface; empty: GLOO_SOCKET_IFNAME, or chosen by the
-                                            ///< addresses
-  double rendezvous_timeout_seconds = 300;  ///< how long a rank waits for the others to appear
-  double timeout_seconds = 600;             ///< how long one operation may take
+  std::string backend = "gloo";  ///< "gloo", or the name of a factory given to connect()
+  std::string interface = "";    ///< network interface; empty: GLOO_SOCKET_IFNAME, or chosen by the
+                                 ///< addresses
+  std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);  ///< wait for the other ranks to appear
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);            ///< of one operation
 };
 
 }  // namespace muster

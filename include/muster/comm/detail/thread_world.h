@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -11,11 +12,12 @@ namespace muster::comm {
 
 /// Options of ranks that run as threads of one process.
 struct ThreadWorldOptions {
-  int kill_rank = -1;           ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
-                                ///< fails
-  int64_t kill_step = 0;        ///< counted in messages of the first group that the rank sends or receives
-  uint64_t seed = 0;            ///< 0: threads run freely; otherwise one at a time, in an order drawn from the seed
-  double timeout_seconds = 60;  ///< per operation; with a seed it expires at once when no rank can proceed
+  int kill_rank = -1;     ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
+                          ///< fails
+  int64_t kill_step = 0;  ///< counted in messages of the first group that the rank sends or receives
+  uint64_t seed = 0;      ///< 0: threads run freely; otherwise one at a time, in an order drawn from the seed
+  /// Per operation; with a seed it expires at once when no rank can proceed.
+  std::chrono::milliseconds timeout = std::chrono::minutes(1);
 };
 
 /// Runs `body` as `size` ranks, each in its own thread, over the backend "threads", and returns what each rank threw

@@ -48,6 +48,8 @@ struct BatchRequest {
   const std::atomic<bool>* stop = nullptr;  ///< checked between samples
 };
 
+class ReadyBatchEnds;
+
 /// Makes batches from a dataset, type-erased. Thread safety: one thread at a time.
 class BatchMaker {
  public:
@@ -61,6 +63,8 @@ class BatchMaker {
   virtual std::shared_ptr<BatchMaker> for_worker() = 0;
   /// The reader of a stream; nullptr for a map-style dataset.
   virtual std::shared_ptr<StreamReader> stream() const { return nullptr; }
+  /// Of ready-made batches; nullptr for any other data.
+  virtual const ReadyBatchEnds* ready_batches() const { return nullptr; }
   /// The state of a stateful dataset; empty for any other.
   virtual std::string state() const { return {}; }
   virtual void load_state(const std::string&) {}

@@ -67,6 +67,8 @@ class GraphUse {
   ~GraphUse();
   GraphUse(GraphUse&&) noexcept;
   GraphUse& operator=(GraphUse&&) noexcept;
+  /// Tracks one more leaf, whose index follows those of the others.
+  void add(const at::Tensor& leaf);
   /// Records the graphs that are alive now.
   void note() noexcept;
   /// Whether some graph that uses leaf i is alive.

@@ -26,8 +26,13 @@ struct LocalParameter {
 class FlatSource {
  public:
   virtual ~FlatSource() = default;
-  /// What this rank holds of the parameter, fixed for the life of the source; nullptr if it is not held here.
+  /// What this rank holds of the parameter, fixed for the life of the source; nullptr if it is not held here, or not
+  /// yet.
   virtual const LocalParameter* find(const at::Tensor& parameter) const = 0;
+  /// Whether find() knows the parameter, or will know it once it is trained.
+  virtual bool expects(const at::Tensor& parameter) const { return find(parameter) != nullptr; }
+  /// Changes whenever find() knows more parameters than before.
+  virtual int64_t revision() const { return 0; }
   /// Whether the next step uses its gradient.
   virtual bool has_gradient(const at::Tensor& parameter) const = 0;
   /// Clears the gradients of this parameter (undefined, or zero in place).

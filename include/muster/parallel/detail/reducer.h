@@ -23,16 +23,21 @@ namespace muster::parallel {
 /// order, so the bits are the same on every rank and in every run. Then buffers (running statistics) get the values of
 /// rank 0, so that ranks get equal results in evaluation, whenever each runs it; not with broadcast_buffers off.
 ///
-/// Tied parameters count once. Frozen ones (requires_grad off) take no part. A parameter that is frozen later counts as
-/// unused, without an error; one that is unfrozen later is an error (MU156). Calling backward() directly works as well.
-/// After an exception in backward the reducer stays usable if all ranks threw at the same point.
+/// Tied parameters count once. Frozen ones (requires_grad off) take no part. A parameter that is unfrozen later gets
+/// gradient memory, hooks and a bucket of its own with the first backward that communicates gradients after a forward;
+/// the others stay where they are, and their buckets go before. Until then find() does not know it. A parameter that is
+/// frozen later counts as unused, without an error: no bucket waits for it, and zeros are sent in its place. Calling
+/// backward() directly works as well. After an exception in backward the reducer stays usable if all ranks threw at the
+/// same point.
 ///
 /// Throws, from backward on the ranks concerned: UsageError
 ///   MU151 no forward of this backward ran in a forward scope,
 ///   MU152 a parameter got no gradient on some rank (on all ranks; unless find_unused_parameters or static_graph),
 ///   MU153 backward with create_graph, or autograd::grad with respect to a parameter of the model,
 ///   MU154 a sparse gradient,
-///   MU155 with static_graph, other parameters got gradients than in the first step.
+///   MU155 with static_graph, other parameters got gradients than in the first step;
+/// ConfigError
+///   MU150 ranks have unfrozen different parameters.
 class Reducer final : public ManagedModel, public GradientRounds, public CommunicationState {
  public:
   /// Broadcasts parameters and buffers from rank 0. Requires: the module outlives this object.
@@ -42,10 +47,12 @@ class Reducer final : public ManagedModel, public GradientRounds, public Communi
   ~Reducer() override;
 
   const optim::LocalParameter* find(const at::Tensor& parameter) const override;
+  bool expects(const at::Tensor& parameter) const override;
+  int64_t revision() const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
 
-  /// Throws: UsageError (MU156) if a parameter was moved or unfrozen since set-up.
+  /// Throws: UsageError (MU156) if a parameter was moved since set-up.
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;

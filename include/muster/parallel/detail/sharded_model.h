@@ -74,10 +74,12 @@ class ShardedModel final : public ManagedModel, public GradientRounds, public Sh
   /// The module's parameters lose their values; accessing them throws UsageError (MU166).
   ~ShardedModel() override;
 
-  /// Throws: UsageError (MU163) if a parameter no longer lies where it was put (Module::to, set_data), (MU156) if a
-  /// frozen one requires a gradient now, (MU169) inside summon_full_params(). In stage full the forward is collective:
-  /// each gather carries whether it is for training or evaluation, and the first gather that does not match on all
-  /// ranks throws CommError (MU050) on all of them. In the other stages a rank may run a forward alone.
+  /// Throws: UsageError (MU163) if a parameter no longer lies where it was put (Module::to, set_data),
+  /// (MU169) inside summon_full_params(). A parameter that was unfrozen gets gradients and hooks; the next backward
+  /// that communicates gradients throws ConfigError (MU150) on every rank if ranks have unfrozen others. In stage full
+  /// the forward is collective: each gather carries whether it is for training or evaluation, and the first gather that
+  /// does not match on all ranks throws CommError (MU050) on all of them. In the other stages a rank may run a forward
+  /// alone.
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;

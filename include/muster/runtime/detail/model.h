@@ -9,10 +9,15 @@
 
 #include <torch/nn/module.h>
 
+#include "muster/base/detail/handle.h"
 #include "muster/precision/detail/policy.h"
+#include "muster/runtime/detail/converted_call.h"
 #include "muster/track/detail/trace.h"
 #include "muster/tree/detail/visit.h"
 
+namespace torch::nn {
+class AnyModule;
+}
 namespace muster::optim {
 class FlatSource;
 }
@@ -34,6 +39,7 @@ struct PreparedModel {
   precision::PrecisionPolicy policy;
   c10::DeviceType device;
   std::shared_ptr<Trace> trace;
+  std::function<double()> grad_norm = {};  ///< what Model::grad_norm() calls
 };
 
 /// Where an optimizer or an average finds the parameters of the model; borrowed from it.
@@ -57,79 +63,91 @@ class [[nodiscard]] ForwardScope {
 
 /// A prepared module: call it like the module itself. A cheap handle to shared state.
 /// `model(x...)` and `model.run(...)` enter the forward scope of the strategy; `->`, `*` and ptr() give the bare
-/// module, with no scope and no communication, for everything that is not a forward. Thread safety: one thread at a
-/// time.
-template <runtime::ModuleType M>
+/// module, with no scope and no communication, for everything that is not a forward.
+/// A default-constructed handle is empty until the result of prepare() is assigned to it; M may then be incomplete, so
+/// that Model<NetImpl> can be a member of NetImpl. Thread safety: one thread at a time.
+/// Throws: UsageError (MU322), from every function, if the handle is empty.
+template <class M>
 class Model {
  public:
+  Model() = default;
   Model(std::shared_ptr<M> module, std::shared_ptr<runtime::PreparedModel> prepared)
       : module_(std::move(module)), prepared_(std::move(prepared)) {}
+  /// Whether the handle is not empty.
+  explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
   /// Runs the module's forward. Collective: under strategies that shard parameters ("fsdp", "zero3", "hsdp").
   template <class... A>
+    requires runtime::ModuleType<M>
   auto operator()(A&&... inputs) const {
-    if constexpr (requires(M& module) { module.forward(converted(std::forward<A>(inputs))...); })
-      return run_forward(converted(std::forward<A>(inputs))...);
-    else return run_forward(input(std::forward<A>(inputs))...);
+    return call(runtime::Forward(), std::forward<A>(inputs)...);
   }
 
   /// Runs any other function of the module: run(&Net::encode, x), or run([](Net& net, Tensor x) { ... }, x).
   /// Floating-point tensors in the inputs are converted as PrecisionPolicy::convert_input() does, alone and in tuples,
   /// lists, maps and optionals of tensors. Inputs of any other class, and inputs that the function takes by T&, are
-  /// passed unchanged.
+  /// passed unchanged; a tensor that it takes by Tensor& is a copy where the precision converts it.
   /// Collective: as operator().
   template <class F, class... A>
+    requires runtime::ModuleType<M>
   auto run(F&& entry, A&&... inputs) const {
+    return call(std::forward<F>(entry), std::forward<A>(inputs)...);
+  }
+
+  /// Returns the 2-norm of all gradients of the module together, after unscaling; under every strategy that of the
+  /// whole gradients. Before the last micro-batch of an accumulation window: 0, as clipping.
+  /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
+  /// Throws: UsageError (MU324) if the object that prepared the model no longer exists.
+  double grad_norm() const { return prepared_->grad_norm(); }
+
+  M* operator->() const { return module_.operator->(); }
+  M& operator*() const { return *module_; }
+  const std::shared_ptr<M>& ptr() const { return module_.pointer(); }
+  std::vector<at::Tensor> parameters() const { return module_->parameters(); }
+  const std::shared_ptr<runtime::PreparedModel>& prepared() const { return prepared_.pointer(); }
+
+ protected:
+  template <class F, class... A>
+  auto call(F&& entry, A&&... inputs) const {
     auto outputs = [&] {
       runtime::ForwardScope scope(*prepared_);
-      if constexpr (std::invocable<F, M&, decltype(converted(std::forward<A>(inputs)))...>)
-        return std::invoke(std::forward<F>(entry), *module_, converted(std::forward<A>(inputs))...);
-      else return std::invoke(std::forward<F>(entry), *module_, input(std::forward<A>(inputs))...);
+      return runtime::call_converted(prepared_->policy, std::forward<F>(entry), *module_, std::forward<A>(inputs)...);
     }();
     tree::visit(outputs, [&](at::Tensor& tensor) { prepared_->policy.convert_output(tensor); });
     return outputs;
   }
-
-  M* operator->() const { return module_.get(); }
-  M& operator*() const { return *module_; }
-  const std::shared_ptr<M>& ptr() const { return module_; }
-  std::vector<at::Tensor> parameters() const { return module_->parameters(); }
-  const std::shared_ptr<runtime::PreparedModel>& prepared() const { return prepared_; }
 
  private:
+  Shared<HandleType::model, M> module_;
+  Shared<HandleType::model, runtime::PreparedModel> prepared_;
+};
+
+/// A prepared torch::nn::AnyModule. `->`, `*` and ptr() give the module that it holds.
+template <class M>
+  requires std::same_as<M, torch::nn::AnyModule>
+class Model<M> : public Model<torch::nn::Module> {
+ public:
+  Model() = default;
+  Model(M any, std::shared_ptr<runtime::PreparedModel> prepared)
+      : Model<torch::nn::Module>(any.ptr(), std::move(prepared)), any_(std::make_shared<M>(std::move(any))) {}
+
+  /// Runs the forward of the module in it. Collective: as Model::operator().
   template <class... A>
-  auto run_forward(A&&... inputs) const {
-    auto outputs = [&] {
-      runtime::ForwardScope scope(*prepared_);
-      return module_->forward(std::forward<A>(inputs)...);
-    }();
-    tree::visit(outputs, [&](at::Tensor& tensor) { prepared_->policy.convert_output(tensor); });
-    return outputs;
+  auto operator()(A&&... inputs) const {
+    return forward(std::forward<A>(inputs)...);
+  }
+  /// As above, for a forward that returns an R: model.forward<std::tuple<Tensor, Tensor>>(x).
+  template <class R = at::Tensor, class... A>
+  R forward(A&&... inputs) const {
+    return this->call(
+        [&any = *any_](torch::nn::Module&, auto&&... converted) {
+          return any.template forward<R>(std::forward<decltype(converted)>(converted)...);
+        },
+        std::forward<A>(inputs)...);
   }
 
-  /// As input(), but a nesting of tensors only becomes a copy with converted tensors.
-  template <class T>
-  decltype(auto) converted(T&& value) const {
-    if constexpr (!tree::tensor<T> && tree::nests_tensors<T>)
-      return tree::transform(std::remove_cvref_t<T>(std::forward<T>(value)), [&](at::Tensor tensor) {
-        prepared_->policy.convert_input(tensor);
-        return tensor;
-      });
-    else return input(std::forward<T>(value));
-  }
-  template <class T>
-  decltype(auto) input(T&& value) const {
-    if constexpr (std::same_as<std::remove_cvref_t<T>, at::Tensor>) {
-      at::Tensor tensor = std::forward<T>(value);
-      prepared_->policy.convert_input(tensor);
-      return tensor;
-    } else {
-      return std::forward<T>(value);
-    }
-  }
-
-  std::shared_ptr<M> module_;
-  std::shared_ptr<runtime::PreparedModel> prepared_;
+ private:
+  Shared<HandleType::model, M> any_;
 };
 
 }  // namespace muster

@@ -8,6 +8,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include "muster/base/detail/handle.h"
 #include "muster/precision/options.h"
 
 namespace muster {
@@ -16,15 +17,28 @@ class LRScheduler;
 namespace runtime {
 class PreparedOptimizer;
 class SavedScheduler;
+
+/// What a Scheduler handle refers to. One of `step` and `step_by_metric` is empty.
+struct PreparedScheduler {
+  std::function<void()> step;
+  std::function<void(double)> step_by_metric;
+  std::shared_ptr<const SavedScheduler> saved;
+  std::shared_ptr<LRScheduler> inner;
+};
 }  // namespace runtime
 
 /// A prepared optimizer: steps the user's optimizer on parameters and gradients where the strategy keeps them.
 /// A cheap handle to shared state. Thread safety: one thread at a time.
 /// The user's own optimizer may still be used to read and write options (`adam.param_groups()`, schedulers). If its
 /// step() is called, the next call on this handle fails (MU133).
+/// A default-constructed handle is empty until the result of prepare() is assigned to it.
+/// Throws: UsageError (MU322), from every function, if the handle is empty.
 class Optimizer {
  public:
+  Optimizer() = default;
   explicit Optimizer(std::shared_ptr<runtime::PreparedOptimizer> prepared);
+  /// Whether the handle is not empty.
+  explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
   /// Makes one update; before the last micro-batch of an accumulation window it does nothing. Under "16-mixed"
   /// gradients are unscaled first, and all ranks skip the update if some gradients are not finite. With a closure
@@ -38,6 +52,12 @@ class Optimizer {
   /// Clears gradients: they become undefined by default, or zeros in place. Before the last micro-batch of an
   /// accumulation window it does nothing.
   void zero_grad(bool set_to_none = true);
+  /// Adds parameters to train, with options of their own or the optimizer's defaults, as LibTorch's add_param_group.
+  /// They may be frozen still. Other groups and their state stay as they are. A scheduler of Muster has to be made
+  /// after its optimizer's last group (MU137). Collective: every rank adds the same.
+  /// Throws: UsageError (MU332) for a parameter that is in a group already, or for LBFGS; (MU333) for options of
+  /// another class than the optimizer's; ConfigError (MU150) on every rank if ranks add different groups.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// True if the last step() updated nothing because gradients were infinite or NaN.
   bool step_was_skipped() const;
 
@@ -50,39 +70,47 @@ class Optimizer {
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
   /// The user's optimizer, for its options and its state.
   torch::optim::Optimizer* operator->() const;
+  torch::optim::Optimizer& operator*() const { return inner(); }
   torch::optim::Optimizer& inner() const;
-  const std::shared_ptr<runtime::PreparedOptimizer>& prepared() const { return prepared_; }
+  const std::shared_ptr<runtime::PreparedOptimizer>& prepared() const { return prepared_.pointer(); }
 
  private:
-  std::shared_ptr<runtime::PreparedOptimizer> prepared_;
+  Shared<HandleType::optimizer, runtime::PreparedOptimizer> prepared_;
 };
 
 /// A prepared learning-rate scheduler, Muster's or LibTorch's. Call step() as often as the optimizer's: it steps once
 /// per update that was made, whatever the world size; not before the end of an accumulation window, and not after a
 /// skipped update.
+/// A default-constructed handle is empty until the result of prepare() is assigned to it.
+/// Throws: UsageError (MU322), from every function, if the handle is empty.
 class Scheduler {
  public:
+  Scheduler() = default;
   /// `step` and `step_by_metric` are what step() and step(metric) call; one of the two is empty.
   Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric,
             std::shared_ptr<const runtime::SavedScheduler> saved, std::shared_ptr<LRScheduler> inner = nullptr)
-      : step_(std::move(step)), step_by_metric_(std::move(step_by_metric)), saved_(std::move(saved)),
-        inner_(std::move(inner)) {}
+      : prepared_(std::make_shared<const runtime::PreparedScheduler>(runtime::PreparedScheduler{
+            std::move(step), std::move(step_by_metric), std::move(saved), std::move(inner)})) {}
+  /// Whether the handle is not empty.
+  explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
+
   /// Throws: UsageError (MU180) for a scheduler that needs a metric.
   void step() const;
   /// For ReduceLROnPlateau, Muster's or LibTorch's: the metric is averaged over ranks, so that all ranks change the
   /// learning rate in the same way.
   /// Collective. Throws: UsageError (MU180) for a scheduler that takes no metric.
   void step(double metric) const;
-  /// The user's scheduler, for its rates and its state; nullptr for a scheduler of LibTorch, which exposes neither.
-  const std::shared_ptr<LRScheduler>& inner() const noexcept { return inner_; }
+  /// The user's scheduler, for its rates and its state.
+  /// Throws: UsageError (MU325) for a scheduler of LibTorch, which exposes neither.
+  LRScheduler* operator->() const { return &**this; }
+  LRScheduler& operator*() const;
+  /// The same; nullptr for a scheduler of LibTorch.
+  const std::shared_ptr<LRScheduler>& inner() const { return prepared_->inner; }
   /// The part of the scheduler that checkpoints save.
-  const std::shared_ptr<const runtime::SavedScheduler>& saved() const noexcept { return saved_; }
+  const std::shared_ptr<const runtime::SavedScheduler>& saved() const { return prepared_->saved; }
 
  private:
-  std::function<void()> step_;
-  std::function<void(double)> step_by_metric_;
-  std::shared_ptr<const runtime::SavedScheduler> saved_;
-  std::shared_ptr<LRScheduler> inner_;
+  Shared<HandleType::scheduler, const runtime::PreparedScheduler> prepared_;
 };
 
 }  // namespace muster

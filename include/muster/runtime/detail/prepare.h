@@ -2,7 +2,6 @@
 
 #include <concepts>
 #include <memory>
-#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -13,6 +12,8 @@
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include "muster/data/loader.h"
+#include "muster/runtime/detail/argument.h"
+#include "muster/runtime/detail/function_argument.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/optimizer.h"
 #include "muster/schedule/detail/scheduler.h"
@@ -30,62 +31,22 @@ Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::Redu
 data::ShardSpec prepare_loader(Session& session, const data::LoaderState& loader);
 void keep_loader(Session& session, const std::shared_ptr<data::LoaderState>& loader);
 
-template <class H>
-concept ModuleHolder = requires(H h) {
-  typename H::ContainedType;
-  h.ptr();
-};
-template <class P>
-concept ModulePointer = requires(P p) {
-  typename P::element_type;
-  requires ModuleType<typename P::element_type>;
-  p.use_count();
-};
-template <class T>
-concept Loader = is_data_loader<std::remove_cvref_t<T>>;
-template <class T>
-concept AnyModule =
-    ModuleHolder<std::remove_cvref_t<T>> || ModulePointer<std::remove_cvref_t<T>> || ModuleType<std::remove_cvref_t<T>>;
-template <class T>
-concept AnyOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
-template <class T>
-concept OwnScheduler = std::derived_from<std::remove_cvref_t<T>, muster::LRScheduler>;
-template <class T>
-concept AnyScheduler = std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
-template <class T>
-concept PlateauScheduler = std::same_as<std::remove_cvref_t<T>, torch::optim::ReduceLROnPlateauScheduler>;
-
-/// Temporaries are moved into shared ownership; named objects are borrowed.
-template <class T>
-auto hold(T&& object) {
-  using V = std::remove_cvref_t<T>;
-  if constexpr (std::is_lvalue_reference_v<T>)
-    return std::shared_ptr<V>(std::shared_ptr<void>(), std::addressof(object));
-  else return std::make_shared<V>(std::move(object));
-}
-
-template <AnyModule T>
-auto module_pointer(T&& object) {
-  using V = std::remove_cvref_t<T>;
-  if constexpr (ModuleHolder<V>) return object.is_empty() ? std::shared_ptr<typename V::ContainedType>() : object.ptr();
-  else if constexpr (ModulePointer<V>) return V(std::forward<T>(object));
-  else {
-    // The module may outlive the holder it came from: prepare(*Net()).
-    if constexpr (std::is_lvalue_reference_v<T>)
-      if (auto owner = object.weak_from_this().lock())
-        return std::shared_ptr<V>(std::move(owner), std::addressof(object));
-    return hold(std::forward<T>(object));
-  }
-}
-
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
-/// ReduceLROnPlateauScheduler of LibTorch.
-template <class T>
-auto prepare_one(Session& session, T&& object) {
-  if constexpr (AnyModule<T>) {
+/// ReduceLROnPlateauScheduler of LibTorch. Functions are called; `done` holds the results of the arguments before.
+template <class T, class... Done>
+auto prepare_one(Session& session, std::tuple<Done...>& done, T&& object) {
+  using V = std::remove_cvref_t<T>;
+  if constexpr (ScriptModule<T>) {
+    static_assert(
+        !ScriptModule<T>,
+        "prepare takes no torch::jit::Module, whose forward runs outside of LibTorch's C++ modules: write the "
+        "network as a torch::nn::Module, prepare that, and read the weights from a file of torch.save by "
+        "load_model(model, path)");
+  } else if constexpr (AnyModule<T>) {
     auto pointer = module_pointer(std::forward<T>(object));
-    using M = typename decltype(pointer)::element_type;
-    return Model<M>(pointer, prepare_model(session, pointer));
+    auto prepared = prepare_model(session, pointer);
+    if constexpr (ErasedModule<T>) return Model<V>(object, std::move(prepared));
+    else return Model<typename decltype(pointer)::element_type>(std::move(pointer), std::move(prepared));
   } else if constexpr (AnyOptimizer<T>) {
     return prepare_optimizer(session, hold(std::forward<T>(object)));
   } else if constexpr (OwnScheduler<T>) {
@@ -98,6 +59,13 @@ auto prepare_one(Session& session, T&& object) {
     auto loader = object.distributed(prepare_loader(session, *object.state()));
     keep_loader(session, loader.state());
     return loader;
+  } else if constexpr (SchedulerFunction<T>) {
+    auto scheduler = scheduler_by(std::forward<T>(object), done);
+    if constexpr (PlateauScheduler<typename decltype(scheduler)::element_type>)
+      return prepare_scheduler(session, std::move(scheduler));
+    else return scheduler;
+  } else if constexpr (AnyFunction<T>) {
+    return prepare_optimizer(session, optimizer_by(std::forward<T>(object), done));
   } else {
     static_assert(
         Loader<T>,
@@ -116,17 +84,26 @@ auto finish_one(Session& session, T&& prepared) {
   else return std::forward<T>(prepared);
 }
 
+/// Appends the results of the first pass to those that are done, from left to right.
+template <class... Done>
+auto prepare_each(Session&, std::tuple<Done...> done) {
+  return done;
+}
+template <class... Done, class T, class... Rest>
+auto prepare_each(Session& session, std::tuple<Done...> done, T&& object, Rest&&... rest) {
+  using R = decltype(prepare_one(session, done, std::forward<T>(object)));
+  std::tuple<R> one(prepare_one(session, done, std::forward<T>(object)));
+  return prepare_each(session, std::tuple_cat(std::move(done), std::move(one)), std::forward<Rest>(rest)...);
+}
+
 template <class... T>
 auto prepare(Session& session, T&&... objects) {
-  // Braces: left to right.
-  auto first = std::tuple<decltype(prepare_one(session, std::forward<T>(objects)))...>{
-      prepare_one(session, std::forward<T>(objects))...};
   auto all = std::apply(
       [&](auto&&... one) {
         return std::tuple<std::remove_cvref_t<decltype(finish_one(session, std::move(one)))>...>{
             finish_one(session, std::move(one))...};
       },
-      std::move(first));
+      prepare_each(session, std::tuple<>(), std::forward<T>(objects)...));
   if constexpr (sizeof...(T) == 1) return std::get<0>(std::move(all));
   else return all;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -83,6 +84,9 @@ class Processes {
   void print(FormatText<std::type_identity_t<A>...> text, const A&... values) const {
     if (is_main()) print_line(sizeof...(A) == 0 ? std::string(text.text()) : formatted(text.text(), values...));
   }
+  /// A stream that prints on the main rank only, line by line, as print() does; elsewhere it prints nothing. A flush
+  /// prints the beginning of a line. It lives as long as the runtime.
+  std::ostream& out() const;
   /// Returns a logger for the diagnostic log, which writes each line once for all ranks.
   Logger logger(std::string name = "muster") const { return Logger(std::move(name), group()); }
 

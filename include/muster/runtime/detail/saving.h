@@ -125,7 +125,7 @@ class Saving {
     with_full_params(*model.prepared(), std::forward<F>(f), options);
   }
   template <class M>
-  std::shared_ptr<M> unwrap_model(const Model<M>& model) const {
+  auto unwrap_model(const Model<M>& model) const {
     return model.ptr();
   }
 

@@ -26,9 +26,8 @@ namespace muster::runtime {
 class Training {
  public:
   /// Takes modules, optimizers, schedulers (Muster's or LibTorch's) and muster::DataLoaders, in any order and number,
-  /// and returns their handles in the same order; a single handle comes back bare. Temporaries are owned, named objects
-  /// borrowed.
-  /// Collective: with the same arguments on every rank.
+  /// and functions that make them (see function_argument.h); returns their handles in the same order, a single one
+  /// bare. Temporaries are owned, named objects borrowed. Collective: with the same arguments on every rank.
   template <class... T>
   auto prepare(T&&... objects) {
     static_assert(sizeof...(T) > 0, "prepare takes at least one object");

@@ -1,0 +1,194 @@
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "muster/runtime/detail/argument.h"
+#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/optimizer.h"
+
+/// Functions among the arguments of prepare(). The parameter that a function names says what it makes: with
+/// torch::optim::Optimizer& a scheduler of the nearest optimizer before it; with a module's class (NetImpl&, Net)
+/// an optimizer of the nearest such module before it; any other, a generic one included, an optimizer of the nearest
+/// module before it, whose parameters it is called with.
+namespace muster::runtime {
+
+namespace detail {
+struct Call {
+  void operator()();
+};
+template <class F>
+struct WithCall : F, Call {};
+
+template <class F>
+consteval bool is_callable() {
+  if constexpr (std::is_function_v<std::remove_pointer_t<F>>) return true;
+  else if constexpr (!std::is_class_v<F>) return false;
+  else if constexpr (std::is_final_v<F>) return requires { &F::operator(); };
+  else return !requires { &WithCall<F>::operator(); };  // ambiguous if F has one, a template or not
+}
+
+/// The first parameter of a function; void if it has none.
+template <class F>
+struct First {
+  using type = void;
+};
+template <class R, class A, class... B>
+struct First<std::function<R(A, B...)>> {
+  using type = A;
+};
+template <class F>
+struct Named {
+  using type = void;
+};
+// Not for a generic operator(): which types it takes is not written anywhere.
+template <class F>
+  requires requires(F& function) { std::function(function); }
+struct Named<F> : First<decltype(std::function(std::declval<F&>()))> {};
+
+template <class P>
+struct NamedModule {
+  using type = P;
+};
+template <ModuleHolder P>
+struct NamedModule<P> {
+  using type = typename P::ContainedType;
+};
+
+template <class M, class T>
+inline constexpr bool is_model_of = false;
+template <class M, class N>
+inline constexpr bool is_model_of<M, Model<N>> =
+    std::derived_from<std::remove_reference_t<decltype(*std::declval<Model<N>>())>, M>;
+
+/// The index of the last true value; -1 if there is none.
+template <bool... B>
+consteval int last_true() {
+  int found = -1, at = 0;
+  ((found = B ? at : found, ++at), ...);
+  return found;
+}
+}  // namespace detail
+
+/// The type that a function's first parameter names, without reference; void for a generic function.
+template <class F>
+using named_t = std::remove_cvref_t<typename detail::Named<std::remove_reference_t<F>>::type>;
+
+template <class T>
+concept AnyFunction = !AnyModule<T> && !Loader<T> && detail::is_callable<std::remove_cvref_t<T>>();
+template <class T>
+concept SchedulerFunction = AnyFunction<T> && std::derived_from<named_t<T>, torch::optim::Optimizer>;
+template <class T>
+concept ModuleFunction = AnyFunction<T> && (ModuleType<named_t<T>> || ModuleHolder<named_t<T>>);
+
+template <class T>
+concept OptimizerArgument = AnyOptimizer<T> || AnyFunction<T>;
+
+/// Shared ownership of what a function returned: a value or, for a class chosen at run time, a smart pointer.
+/// Throws: ConfigError (MU326) for an empty pointer.
+void require_made(const void* object);
+template <class B, class R>
+std::shared_ptr<B> made(R&& result) {
+  if constexpr (std::derived_from<std::remove_cvref_t<R>, B>) {
+    return hold(std::forward<R>(result));
+  } else {
+    std::shared_ptr<B> pointer = std::forward<R>(result);
+    require_made(pointer.get());
+    return pointer;
+  }
+}
+template <class R, class B>
+concept Makes = std::derived_from<std::remove_cvref_t<R>, B> || std::convertible_to<R, std::shared_ptr<B>>;
+
+template <class R>
+auto made_optimizer(R&& result) {
+  static_assert(Makes<R, torch::optim::Optimizer>,
+                "a function given to prepare makes an optimizer, which it returns by value or in a smart pointer: "
+                "[](auto parameters) { return torch::optim::AdamW(parameters, 1e-3); }; for a scheduler, name the "
+                "parameter: [](torch::optim::Optimizer& optimizer) { ... }");
+  if constexpr (Makes<R, torch::optim::Optimizer>) return made<torch::optim::Optimizer>(std::forward<R>(result));
+}
+
+/// Calls a function that makes an optimizer of one of the models that were prepared before it.
+template <class F, class... Done>
+auto optimizer_by(F&& function, std::tuple<Done...>& done) {
+  if constexpr (ModuleFunction<F>) {
+    using M = typename detail::NamedModule<named_t<F>>::type;
+    constexpr int at = detail::last_true<detail::is_model_of<M, Done>...>();
+    static_assert(at >= 0,
+                  "a function given to prepare names a module, and no module of this class stands before it: "
+                  "prepare(Net(), [](NetImpl& net) { ... })");
+    if constexpr (at >= 0) {
+      std::shared_ptr<M> module = std::get<at>(done).ptr();
+      if constexpr (ModuleHolder<named_t<F>>) {
+        named_t<F> holder(std::move(module));
+        return made_optimizer(std::invoke(std::forward<F>(function), holder));
+      } else {
+        return made_optimizer(std::invoke(std::forward<F>(function), *module));
+      }
+    }
+  } else {
+    constexpr int at = detail::last_true<detail::is_model_of<torch::nn::Module, Done>...>();
+    static_assert(at >= 0,
+                  "a function given to prepare makes an optimizer of the module before it, and no module stands "
+                  "there: prepare(Net(), [](auto parameters) { ... })");
+    if constexpr (at >= 0) {
+      constexpr bool callable = std::invocable<F, std::vector<at::Tensor>>;
+      static_assert(callable,
+                    "a function given to prepare takes one argument: the parameters of the module before it, a "
+                    "std::vector<torch::Tensor> by value, to make an optimizer; the module itself, as NetImpl&, to "
+                    "build its parameter groups; or torch::optim::Optimizer&, to make a scheduler");
+      if constexpr (callable)
+        return made_optimizer(std::invoke(std::forward<F>(function), std::get<at>(done).parameters()));
+    }
+  }
+}
+
+/// A scheduler that keeps the optimizer whose rates it sets.
+template <class B>
+std::shared_ptr<B> keeping(const Optimizer& optimizer, std::shared_ptr<B> scheduler) {
+  auto both = std::make_shared<std::pair<Optimizer, std::shared_ptr<B>>>(optimizer, std::move(scheduler));
+  return {both, both->second.get()};
+}
+
+/// Calls a function that makes a scheduler of the last optimizer that was prepared before it.
+template <class F, class... Done>
+auto scheduler_by(F&& function, std::tuple<Done...>& done) {
+  constexpr int at = detail::last_true<std::same_as<Done, Optimizer>...>();
+  static_assert(at >= 0,
+                "a function given to prepare makes a scheduler of the optimizer before it, and no optimizer stands "
+                "there: prepare(Net(), make_optimizer, make_scheduler)");
+  if constexpr (at >= 0) {
+    constexpr bool callable = std::invocable<F, torch::optim::Optimizer&>;
+    static_assert(callable,
+                  "a function given to prepare makes a scheduler of any optimizer: let it take one argument, "
+                  "torch::optim::Optimizer&");
+    if constexpr (callable) {
+      const Optimizer& optimizer = std::get<at>(done);
+      using R = std::invoke_result_t<F, torch::optim::Optimizer&>;
+      const auto make = [&]<class B>(std::type_identity<B>) {
+        return keeping(optimizer, made<B>(std::invoke(std::forward<F>(function), *optimizer)));
+      };
+      if constexpr (Makes<R, muster::LRScheduler>) return make(std::type_identity<muster::LRScheduler>());
+      else if constexpr (Makes<R, torch::optim::LRScheduler>)
+        return make(std::type_identity<torch::optim::LRScheduler>());
+      else if constexpr (Makes<R, torch::optim::ReduceLROnPlateauScheduler>)
+        return make(std::type_identity<torch::optim::ReduceLROnPlateauScheduler>());
+      else
+        static_assert(
+            Makes<R, muster::LRScheduler>,
+            "a function given to prepare that takes torch::optim::Optimizer& returns a scheduler of Muster or "
+            "LibTorch, by value or in a smart pointer");
+    }
+  }
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <utility>
+
+#include <ATen/core/Generator.h>
+
+#include "muster/data/detail/progress_bar.h"
+#include "muster/runtime/detail/evaluation_scope.h"
+#include "muster/runtime/detail/rng_states.h"
+#include "muster/runtime/detail/runtime.h"
+
+namespace muster::runtime {
+
+/// What a training loop uses beside the runtime; the first two are functions of muster, too.
+class LoopVerbs : public Runtime {
+ public:
+  using Runtime::Runtime;
+
+  /// As muster::evaluation().
+  template <class... M>
+  EvaluationScope evaluation(M&&... models) const {
+    return muster::evaluation(models...);
+  }
+
+  /// As muster::progress(); on the main rank only, also if the loader was not prepared.
+  template <class L>
+  ProgressBar<L> progress(const L& loader, std::string title = {}, ProgressOptions options = {}) const {
+    options.quiet = options.quiet || !is_main();
+    return muster::progress(loader, std::move(title), std::move(options));
+  }
+
+  /// Gives the default generators of LibTorch that are named, and the generators given, the states that they have on
+  /// rank 0: synchronize_rng_states({.cpu = true}, mine).
+  /// Collective. Throws, on all ranks: UsageError (MU328) if ranks give different generators; (MU329) for an undefined
+  /// one.
+  template <std::same_as<at::Generator>... G>
+  void synchronize_rng_states(const SyncedGenerators& kinds, const G&... generators) const {
+    runtime::synchronize_rng_states(group(), device(), kinds, {generators...});
+  }
+};
+
+}  // namespace muster::runtime

@@ -1,0 +1,41 @@
+#include "parallel/frozen_parameters.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "parallel/same_model.h"
+
+namespace muster::parallel {
+namespace {
+
+bool is_trainable(const NamedTensor& named) { return named.tensor.requires_grad(); }
+
+}  // namespace
+
+FrozenParameters::FrozenParameters(const std::vector<NamedTensor>& parameters) {
+  std::remove_copy_if(parameters.begin(), parameters.end(), std::back_inserter(parameters_), is_trainable);
+}
+
+bool FrozenParameters::any_unfrozen() const {
+  return std::any_of(parameters_.begin(), parameters_.end(), is_trainable);
+}
+
+void FrozenParameters::require_agreement(const comm::Communicator& group, const std::string& elsewhere) const {
+  std::vector<std::string> lines;
+  for (const auto& named : parameters_)
+    lines.push_back("parameter " + named.name + (is_trainable(named) ? ": trainable now" : ": frozen"));
+  if (!elsewhere.empty()) lines.push_back(elsewhere);
+  require_same_model(group, lines,
+                      {.remedy = "call requires_grad_() for the same parameters on every rank, before the same step",
+                       .what = "ranks have unfrozen different parameters"});
+}
+
+std::vector<NamedTensor> FrozenParameters::take_unfrozen() {
+  const auto taken =
+      std::stable_partition(parameters_.begin(), parameters_.end(), [](const auto& one) { return !is_trainable(one); });
+  std::vector<NamedTensor> unfrozen(taken, parameters_.end());
+  parameters_.erase(taken, parameters_.end());
+  return unfrozen;
+}
+
+}  // namespace muster::parallel

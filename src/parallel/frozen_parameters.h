@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "muster/comm/communicator.h"
+#include "parallel/local.h"
+
+namespace muster::parallel {
+
+/// The parameters of a model that required no gradient when it was prepared, and have not been taken into training
+/// since. Thread safety: the caller's.
+class FrozenParameters {
+ public:
+  FrozenParameters() = default;
+  /// Takes those of the list that require no gradient.
+  explicit FrozenParameters(const std::vector<NamedTensor>& parameters);
+
+  const std::vector<NamedTensor>& all() const noexcept { return parameters_; }
+  size_t size() const noexcept { return parameters_.size(); }
+  bool empty() const noexcept { return parameters_.empty(); }
+  /// Whether one of them requires a gradient now.
+  bool any_unfrozen() const;
+  /// Throws: ConfigError (MU150) on every rank, naming the first parameter that only some ranks have unfrozen.
+  /// `elsewhere`: what this rank knows of ranks outside the group; it must be the same on all ranks. Collective.
+  void require_agreement(const comm::Communicator& group, const std::string& elsewhere = {}) const;
+  /// Removes those that require a gradient now, and returns them in the model's order.
+  std::vector<NamedTensor> take_unfrozen();
+
+ private:
+  std::vector<NamedTensor> parameters_;
+};
+
+}  // namespace muster::parallel

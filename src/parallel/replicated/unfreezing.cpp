@@ -1,0 +1,65 @@
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+
+#include "muster/base/error.h"
+#include "parallel/replicated/reduction_round.h"
+
+namespace muster::parallel {
+
+void ReductionRound::attach(const NamedTensor& named, int64_t index) {
+  const auto& [name, tensor] = named;
+  auto place = std::make_shared<Place>(Place{index, leaves_++, name});
+  graphs_.add(tensor);
+  hooks_.emplace_back(tensor, [this, place](const at::Tensor& leaf) { on_gradient(*place, leaf); });
+  captures_.emplace_back(tensor, [place] {
+    throw UsageError("MU153", "autograd::grad with respect to parameter '" + place->name +
+                                  "' of a prepared model "
+                                  "would give this rank's gradient only, unaveraged: take it from a module that is not "
+                                  "prepared, or call backward and read the parameter's grad()");
+  });
+  early_hooks_.emplace_back(tensor,
+                            tensor.register_hook([this, place](const at::Tensor&) { before_gradient(*place); }));
+  if (index < 0) watched_[tensor.unsafeGetTensorImpl()] = std::move(place);
+}
+
+void ReductionRound::watch_unfrozen() {
+  for (const auto& named : frozen_.all())
+    if (named.tensor.requires_grad() && !watched_.contains(named.tensor.unsafeGetTensorImpl()))
+      attach(named, /*index=*/-1);
+}
+
+/// Gradients of this round have accumulated where autograd put them. Other ranks are here too: each has read the flags.
+void ReductionRound::admit_unfrozen() {
+  at::NoGradGuard no_grad;
+  frozen_.require_agreement(group_);
+  watch_unfrozen();
+  const auto first = states_.size(), first_bucket = replica_.buckets().size();
+  auto parameters = frozen_.take_unfrozen();
+  replica_.append(parameters, options_.bucket_cap_mb * kMiB, RoundFlags::count(first + parameters.size()));
+  for (size_t i = first; i < replica_.parameters().size(); ++i) {
+    auto* impl = replica_.parameters()[i].tensor.unsafeGetTensorImpl();
+    watched_.extract(impl).mapped()->index = static_cast<int64_t>(i);
+    auto& state = states_.emplace_back();
+    state.fired = impl->grad().defined();
+    state.expected = !learned_ || shadow_ || own_ || state.fired;
+    fill(i);
+  }
+  follow_buckets();
+  at::AutoDispatchBelowADInplaceOrView below;
+  for (size_t b = first_bucket; b < replica_.buckets().size(); ++b) {
+    if (b + 1 == replica_.buckets().size()) write_flags();
+    in_this_step(bucket_tags_[b]).all_reduce(replica_.buckets()[b], comm::ReduceOp::sum);
+  }
+}
+
+void ReductionRound::follow_buckets() {
+  const auto count = replica_.buckets().size();
+  pending_.resize(count);
+  bucket_tags_.resize(count);
+  name_operations(label_);
+  if (!comm_hook_) return;
+  hook_buckets_ = replica_.hook_buckets();
+  hook_groups_.resize(count);
+}
+
+}  // namespace muster::parallel

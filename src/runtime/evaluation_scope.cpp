@@ -1,0 +1,37 @@
+#include "muster/runtime/detail/evaluation_scope.h"
+
+#include <exception>
+
+#include "muster/base/detail/log.h"
+
+namespace muster {
+
+EvaluationScope::EvaluationScope(std::vector<std::shared_ptr<torch::nn::Module>> modules) {
+  for (auto& module : modules) {
+    const auto children = module->modules(/*include_self=*/false);
+    before_.emplace_back(module, module->is_training());
+    for (const auto& child : children) before_.emplace_back(child, child->is_training());
+  }
+  try {
+    for (const auto& module : modules) module->eval();
+  } catch (...) {
+    restore();
+    throw;
+  }
+}
+
+EvaluationScope::~EvaluationScope() {
+  try {
+    restore();
+  } catch (const std::exception& error) {
+    log::warning("the end of an evaluation could not restore the mode of a module: ", error.what());
+  }
+}
+
+// train() sets all descendants too: parents go first, and a child that they made wrong follows.
+void EvaluationScope::restore() const {
+  for (const auto& [module, training] : before_)
+    if (module->is_training() != training) module->train(training);
+}
+
+}  // namespace muster

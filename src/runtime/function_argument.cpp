@@ -1,0 +1,14 @@
+#include "muster/runtime/detail/function_argument.h"
+
+#include "muster/base/error.h"
+
+namespace muster::runtime {
+
+void require_made(const void* object) {
+  if (!object)
+    throw ConfigError("MU326",
+                      "a function given to prepare returned an empty pointer; return the optimizer or the scheduler "
+                      "that it makes");
+}
+
+}  // namespace muster::runtime

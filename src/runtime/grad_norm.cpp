@@ -1,0 +1,22 @@
+#include "grad_norm.h"
+
+#include <utility>
+
+#include "muster/base/error.h"
+#include "session.h"
+
+namespace muster::runtime {
+
+std::function<double()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<Session> session) {
+  return [&module, session = std::move(session)] {
+    const auto owner = session.lock();
+    if (!owner)
+      throw UsageError(
+          "MU324",
+          "grad_norm() of a prepared model was called after the Accelerator or Fabric that prepared it was "
+          "destroyed; keep that object as long as the model trains");
+    return owner->stepping().grad_norm(module.parameters());
+  };
+}
+
+}  // namespace muster::runtime

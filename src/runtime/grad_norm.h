@@ -1,0 +1,16 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include <torch/nn/module.h>
+
+namespace muster::runtime {
+
+class Session;
+
+/// What Model::grad_norm() calls. Requires: the module exists at every call.
+/// Throws, when called: UsageError (MU324) if the session no longer exists.
+std::function<double()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<Session> session);
+
+}  // namespace muster::runtime

@@ -1,0 +1,109 @@
+#include "param_groups.h"
+
+#include <algorithm>
+#include <sstream>
+#include <typeinfo>
+#include <unordered_set>
+
+#include <torch/optim/lbfgs.h>
+
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::runtime {
+namespace {
+
+constexpr size_t kNamesShown = 10;
+
+std::string name_of(const ModelRegistry& registry, const at::Tensor& parameter) {
+  for (const auto& model : registry.models())
+    for (const auto& entry : model->module->named_parameters())
+      if (entry.value().is_same(parameter)) return "'" + entry.key() + "'";
+  std::ostringstream text;
+  text << "a tensor of shape " << parameter.sizes();
+  return text.str();
+}
+
+std::string count_of(size_t parameters) {
+  return std::to_string(parameters) + (parameters == 1 ? " parameter" : " parameters");
+}
+
+/// Parameters of prepared models that are in no group.
+std::vector<at::Tensor> outside(torch::optim::Optimizer& optimizer, const ModelRegistry& registry) {
+  std::unordered_set<c10::TensorImpl*> inside;
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& parameter : group.params()) inside.insert(parameter.unsafeGetTensorImpl());
+  std::vector<at::Tensor> rest;
+  for (const auto& model : registry.models())
+    for (const auto& parameter : model->module->parameters())
+      if (inside.insert(parameter.unsafeGetTensorImpl()).second) rest.push_back(parameter);
+  return rest;
+}
+
+[[noreturn]] void refuse_saved(const std::string& what, const std::string& remedy) {
+  throw CheckpointError(
+      "MU331", "the parameter groups of the optimizer are not those of the checkpoint: " + what + "; " + remedy);
+}
+
+}  // namespace
+
+std::string describe_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters) {
+  std::string text = count_of(parameters.size());
+  for (size_t i = 0; i < std::min(parameters.size(), kNamesShown); ++i)
+    text += (i ? ", " : " (") + name_of(registry, parameters[i]);
+  if (parameters.size() > kNamesShown) text += formatted(" and {} more", parameters.size() - kNamesShown);
+  return parameters.empty() ? text : text + ")";
+}
+
+void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group,
+                     const ModelRegistry& registry) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer))
+    throw UsageError("MU332",
+                     "add_param_group was called on LBFGS, which takes one parameter group: make another optimizer for "
+                     "the parameters, or an LBFGS of all of them");
+  for (const auto& own : optimizer.param_groups()) {
+    for (const auto& parameter : group.params())
+      if (std::any_of(own.params().begin(), own.params().end(),
+                      [&](const at::Tensor& one) { return one.is_same(parameter); }))
+        throw UsageError("MU332", "add_param_group was given the parameter " + name_of(registry, parameter) +
+                                      ", which is in a group of the optimizer already: leave it out, or change the "
+                                      "options of that group in param_groups()");
+    if (group.has_options() && typeid(own.options()) != typeid(group.options()))
+      throw UsageError("MU333",
+                       "add_param_group was given options of another class than the optimizer's: give a group of AdamW "
+                       "an AdamWOptions, one of SGD an SGDOptions, and so on, or none for the optimizer's defaults");
+  }
+}
+
+void require_equal_groups(const comm::Communicator& group, const std::string& description) {
+  if (group.size() == 1) return;
+  const auto all = group.as_library("the parameter groups that ranks add").all_gather_bytes(description);
+  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
+  if (other == all.end()) return;
+  throw ConfigError("MU150", formatted("ranks add different parameter groups: rank 0 adds {}, rank {} adds {}; call "
+                                       "add_param_group with the same parameters and options on every rank",
+                                       all.front(), other - all.begin(), *other));
+}
+
+void require_saved_groups(const State& saved, torch::optim::Optimizer& optimizer, const ModelRegistry& registry) {
+  if (!saved.find("param_groups")) return;
+  const auto& theirs = saved.at("param_groups").list();
+  const auto& ours = optimizer.param_groups();
+  for (size_t g = 0; g < std::max(theirs.size(), ours.size()); ++g) {
+    if (g >= theirs.size())
+      refuse_saved(formatted("the checkpoint lacks group {}, which has {} here", g,
+                             describe_parameters(registry, ours[g].params())),
+                   "load a checkpoint that was saved with it, or call add_param_group after load_state");
+    const auto count = theirs[g].at("params").list().size();
+    if (g >= ours.size())
+      refuse_saved(formatted("the optimizer lacks group {}, which was saved with {}; in no group here are {}", g,
+                             count_of(count), describe_parameters(registry, outside(optimizer, registry))),
+                   "call add_param_group with the parameters of that group before load_state");
+    if (count != ours[g].params().size())
+      refuse_saved(formatted("group {} was saved with {} and has {} here", g, count_of(count),
+                             describe_parameters(registry, ours[g].params())),
+                   "build the groups as when it was saved");
+  }
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+
+#include "model_registry.h"
+#include "muster/comm/communicator.h"
+#include "muster/tree/state.h"
+
+/// The parameter groups of a prepared optimizer, by the names of their parameters.
+namespace muster::runtime {
+
+/// "2 parameters ('head.weight', 'head.bias')"; at most ten names, and the shape of a tensor that no prepared model
+/// has.
+std::string describe_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters);
+
+/// Throws: UsageError (MU332) for a parameter that the optimizer has, and for an optimizer that takes one group only;
+/// (MU333) for options of another class than the optimizer's.
+void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group,
+                     const ModelRegistry& registry);
+
+/// Throws: ConfigError (MU150) on every rank if ranks add groups with other parameters or another learning rate.
+/// Collective.
+void require_equal_groups(const comm::Communicator& group, const std::string& description);
+
+/// Throws: CheckpointError (MU331) if the saved state has more or fewer groups than the optimizer, or a group has more
+/// or fewer parameters.
+void require_saved_groups(const State& saved, torch::optim::Optimizer& optimizer, const ModelRegistry& registry);
+
+}  // namespace muster::runtime
