@@ -31,12 +31,11 @@ void visit_placement_options(Visit&& visit) {
         {.help = "number of nodes that launch() expects",
          .effect = "Launcher.AnotherNumberOfNodesIsRefused",
          .other_tools = {"LT_NUM_NODES"}});
-  visit(
-      "timeout", MUSTER_FIELD(timeout),
-      {.help = "longest wait for other ranks, in a collective and in the rendezvous; a plain number is in seconds; 0: "
-               "as the program says",
-       .aliases = {"timeout_seconds"},
-       .effect = "Launcher.ATimeOutReachesTheGroupAndTheMeeting"});
+  visit("timeout", MUSTER_FIELD(timeout),
+        {.help = "longest wait for other ranks, in a collective and in the rendezvous; 0: as the program says",
+         .unit = "seconds",
+         .aliases = {"timeout_seconds"},
+         .effect = "Launcher.ATimeOutReachesTheGroupAndTheMeeting"});
 }
 
 /// The same for the options of data and files.
