@@ -31,12 +31,11 @@ void visit_placement_options(Visit&& visit) {
         {.help = "number of nodes that launch() expects",
          .effect = "Launcher.AnotherNumberOfNodesIsRefused",
          .other_tools = {"LT_NUM_NODES"}});
-  visit(
-      "timeout", MUSTER_FIELD(timeout),
-      {.help = "longest wait for other ranks, in a collective and in the rendezvous; a plain number is in seconds; 0: "
-               "as the program says",
-       .aliases = {"timeout_seconds"},
-       .effect = "Launcher.ATimeOutReachesTheGroupAndTheMeeting"});
+  visit("timeout", MUSTER_FIELD(timeout),
+        {.help = "longest wait for other ranks, in a collective and in the rendezvous; 0: as the program says",
+         .unit = "seconds",
+         .aliases = {"timeout_seconds"},
+         .effect = "Launcher.ATimeOutReachesTheGroupAndTheMeeting"});
 }
 
 /// The same for the options of data and files.
@@ -66,7 +65,7 @@ void visit_data_options(Visit&& visit) {
          .effect = "Doors.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
   visit("synced_generators.device", MUSTER_FIELD(synced_generators.device),
         {.help = "the device's generator gets rank 0's state when a pass begins",
-         .effect = "RankAgreement.GeneratorsOnRequest"});
+         .effect = "SharedRandom.GeneratorsOnRequest"});
 }
 
 /// The same for the options of training.

@@ -89,14 +89,14 @@ Texts of_other_tools(const Environment& variables, const std::vector<Description
   return texts;
 }
 
-/// A plain number is in seconds.
+constexpr int64_t kMostSeconds = 1'000'000'000;
+
+/// Time-outs are given in whole seconds, as in other launchers.
 Found with_unit(Found found) {
   int64_t seconds = -1;
-  if (options::Value<int64_t>::read(found.text, seconds).empty() && seconds >= 0) found.text += "s";
-  std::chrono::milliseconds timeout;
-  if (!options::Value<std::chrono::milliseconds>::read(found.text, timeout).empty())
-    throw ConfigError("MU021", found.place + " is '" + found.text +
-                                   "', but a whole number of seconds from 0, or a duration such as 10min, is wanted");
+  if (!options::Value<int64_t>::read(found.text, seconds).empty() || seconds < 0 || seconds > kMostSeconds)
+    throw ConfigError("MU021", found.place + " is '" + found.text + "', but a whole number of seconds is wanted");
+  found.text = std::to_string(seconds) + "s";
   return found;
 }
 
