@@ -112,7 +112,7 @@ void ready_batches() {
   std::vector<torch::data::Example<>> batches;  // made elsewhere, of any size
   batches.emplace_back(torch::ones({4, 2}), torch::zeros(4));
   batches.emplace_back(torch::ones({3, 2}), torch::zeros(3));
-  muster::DataLoader loader(muster::Batches(batches), {.shuffle = true});
+  muster::DataLoader loader(muster::from_batches(batches), {.shuffle = true});
   double sum = 0;
   for (auto& [data, target] : loader) sum += data.sum().item<double>();
   expect("ready-made batches", sum == 14 && loader.size() == 2);

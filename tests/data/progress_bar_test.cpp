@@ -19,7 +19,7 @@ using data::testing::Counted;
 using data::testing::list;
 
 /// A loader of 0, 1, ... size - 1, by twos.
-auto numbers(int64_t size) { return DataLoader(data::testing::numbers(size), {.batch_size = 2}); }
+auto numbers_by_twos(int64_t size) { return DataLoader(data::testing::numbers(size), {.batch_size = 2}); }
 
 /// What a bar prints while `use` goes over it.
 template <class L, class F>
@@ -47,7 +47,7 @@ constexpr auto kCount = [](auto& bar) {
 };
 
 TEST(ProgressBar, GivesTheBatchesOfTheLoader) {
-  const auto loader = numbers(8);
+  const auto loader = numbers_by_twos(8);
   std::vector<int64_t> seen;
   const auto text = shown(loader, [&](auto& bar) {
     for (auto& batch : bar) {
@@ -64,7 +64,7 @@ TEST(ProgressBar, GivesTheBatchesOfTheLoader) {
 }
 
 TEST(ProgressBar, EachPassDrawsItsOwn) {
-  const auto text = shown(numbers(8), [](auto& bar) {
+  const auto text = shown(numbers_by_twos(8), [](auto& bar) {
     kCount(bar);
     kCount(bar);
     bar.set("batches", 9);  // between passes
@@ -74,7 +74,7 @@ TEST(ProgressBar, EachPassDrawsItsOwn) {
 }
 
 TEST(ProgressBar, ShowsWhereAStoppedPassEnded) {
-  const auto text = shown(numbers(8), [](auto& bar) {
+  const auto text = shown(numbers_by_twos(8), [](auto& bar) {
     for (auto& batch : bar)
       if (list(batch).front() == 4) break;
   });
@@ -83,7 +83,7 @@ TEST(ProgressBar, ShowsWhereAStoppedPassEnded) {
 }
 
 TEST(ProgressBar, CountsWhatAPositionSkipped) {
-  auto loader = numbers(8);
+  auto loader = numbers_by_twos(8);
   loader.seek(3);
   const auto text = shown(loader, [](auto& bar) {
     for ([[maybe_unused]] auto& batch : bar) bar.set("here", 1);
@@ -94,10 +94,10 @@ TEST(ProgressBar, CountsWhatAPositionSkipped) {
 
 TEST(ProgressBar, OnlyTheMainRankOfAPreparedLoaderShowsIt) {
   for (const int rank : {0, 1}) {
-    const auto loader = numbers(16).distributed({.rank = rank, .world_size = 2});
+    const auto loader = numbers_by_twos(16).distributed({.rank = rank, .world_size = 2});
     EXPECT_EQ(shown(loader, kCount).empty(), rank == 1);
   }
-  EXPECT_EQ(shown(numbers(8), kCount, {.quiet = true}), "");
+  EXPECT_EQ(shown(numbers_by_twos(8), kCount, {.quiet = true}), "");
 }
 
 TEST(ProgressBar, AStreamOfUnknownLengthShowsCounts) {
@@ -107,10 +107,11 @@ TEST(ProgressBar, AStreamOfUnknownLengthShowsCounts) {
 }
 
 TEST(ProgressBar, TakesSeveralLoaders) {
-  const auto both = combine(CombineMode::min_size, numbers(8), numbers(12));
+  const auto both = combine(CombineMode::min_size, numbers_by_twos(8), numbers_by_twos(12));
   EXPECT_NE(shown(both, kCount).find("100%  batches 4"), std::string::npos);
-  EXPECT_NE(shown(in_sequence(numbers(4), numbers(4)), kCount).find("100%  batches 4"), std::string::npos);
-  const auto second = in_sequence(numbers(8).distributed({.rank = 1, .world_size = 2}), numbers(4));
+  EXPECT_NE(shown(in_sequence(numbers_by_twos(4), numbers_by_twos(4)), kCount).find("100%  batches 4"),
+            std::string::npos);
+  const auto second = in_sequence(numbers_by_twos(8).distributed({.rank = 1, .world_size = 2}), numbers_by_twos(4));
   EXPECT_EQ(shown(second, kCount), "");
 }
 

@@ -1,5 +1,4 @@
 #include "muster/base/error.h"
-#include "muster/parallel/detail/single.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {
@@ -122,13 +121,6 @@ TEST(FullValues, AFailureOnOneRankReachesAllAndNothingIsWritten) {  // MU191
     expect_state(model, plain, true);
     EXPECT_EQ(model.figures().gathered_bytes, 0);
   });
-}
-
-TEST(FullValues, AreJustThereWhereNothingIsSharded) {
-  auto net = make_net();
-  Single model(*net);
-  model.summon_full_params([&] { nn::init::zeros_(net->head->bias); });
-  EXPECT_EQ(net->head->bias.abs().sum().item<float>(), 0);
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ double plain_norm() {
 
 double norm_of(const char* strategy, const char* precision) {
   torch::manual_seed(5);
-  Accelerator accelerator({.grad_scaler = {.init_scale = 128}, .mixed_precision = precision, .strategy = strategy});
+  Accelerator accelerator(
+      {.grad_scaler = {.init_scale = 128}, .mixed_precision = Precision::parse(precision), .strategy = strategy});
   Net net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
   const bool alone = accelerator.num_processes() == 1;

@@ -177,7 +177,7 @@ TEST(ReadyBatches, CountEverySampleOnceOnTwoRanks) {
   testing::as_ranks(2, [] {
     Accelerator accelerator;
     const std::vector<torch::Tensor> list{torch::tensor({0, 1}), torch::tensor({2}), torch::tensor({3, 4, 5})};
-    auto loader = accelerator.prepare(DataLoader(Batches(list), {.shuffle = true}));
+    auto loader = accelerator.prepare(DataLoader(from_batches(list), {.shuffle = true}));
     EXPECT_EQ(loader.size(), 2);
     for (int epoch = 0; epoch < 2; ++epoch) {
       std::vector<torch::Tensor> seen;

@@ -348,5 +348,13 @@ TEST(OwnHandles, TheUsersOptimizerStaysGoodForOptions) {
   EXPECT_FALSE(torch::equal(net->a->weight, before));
 }
 
+TEST(Prepare, FullParametersAreJustThereWhereNothingIsSharded) {
+  Accelerator accelerator;
+  torch::nn::Linear net(2, 3);
+  auto model = accelerator.prepare(net);
+  accelerator.summon_full_params(model, [&] { torch::nn::init::ones_(net->bias); });
+  EXPECT_EQ(net->bias.sum().item<float>(), 3);
+}
+
 }  // namespace
 }  // namespace muster

@@ -13,10 +13,9 @@
 
 namespace muster {
 
-/// Ready-made batches, which a DataLoader returns as they are: DataLoader(Batches(list), {.shuffle = true}). (A list by
-/// itself is a dataset, whose elements are samples.) Batches are distributed to ranks in turn, as those of a
-/// BatchSampler. The first tensor of a batch, or its first list, has a row per sample.
-/// A batch shares its tensors with the list, unless it is moved to another device.
+/// Ready-made batches, which a DataLoader returns as they are; see from_batches(). Batches are distributed to ranks in
+/// turn, as those of a BatchSampler. The first tensor of a batch, or its first list, has a row per sample. A batch
+/// shares its tensors with the list, unless it is moved to another device.
 template <class Batch>
 class Batches {
  public:
@@ -26,6 +25,13 @@ class Batches {
  private:
   std::vector<Batch> batches_;
 };
+
+/// For a loader of ready-made batches: DataLoader(from_batches(list), {.shuffle = true}). (A list by itself is a
+/// dataset, whose elements are samples.)
+template <class Batch>
+Batches<Batch> from_batches(std::vector<Batch> batches) {
+  return Batches<Batch>(std::move(batches));
+}
 
 namespace data {
 
