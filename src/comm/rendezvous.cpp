@@ -29,12 +29,15 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
+// A clock in nanoseconds would overflow by much longer ones.
+constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(200'000);
+
 void check_timeouts(const GroupOptions& options) {
   for (const auto limit : {options.rendezvous_timeout, options.timeout})
-    if (limit.count() <= 0)
+    if (limit.count() <= 0 || limit > kLongestTimeout)
       throw ConfigError("MU327",
-                        formatted("the time-out of the group is {} ms, which leaves no time to wait for another "
-                                  "rank; give a positive one, such as std::chrono::minutes(10)",
+                        formatted("the time-out of the group is {} ms, but one above 0 and up to 200000 hours is "
+                                  "wanted; give for example std::chrono::minutes(10)",
                                   limit.count()));
 }
 

@@ -12,14 +12,14 @@
 #include "muster/data/sequenced.h"
 #include "streams.h"
 
-namespace muster {
+namespace muster::bars {
 namespace {
 
 using data::testing::Counted;
 using data::testing::list;
 
 /// A loader of 0, 1, ... size - 1, by twos.
-auto numbers_by_twos(int64_t size) { return DataLoader(data::testing::numbers(size), {.batch_size = 2}); }
+auto by_twos(int64_t size) { return DataLoader(data::testing::numbers(size), {.batch_size = 2}); }
 
 /// What a bar prints while `use` goes over it.
 template <class L, class F>
@@ -38,7 +38,7 @@ std::string shown(const L& loader, F&& use, ProgressOptions options = {}) {
   return result;
 }
 
-int64_t lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+int64_t line_count(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
 constexpr auto kCount = [](auto& bar) {
   int64_t batches = 0;
@@ -47,7 +47,7 @@ constexpr auto kCount = [](auto& bar) {
 };
 
 TEST(ProgressBar, GivesTheBatchesOfTheLoader) {
-  const auto loader = numbers_by_twos(8);
+  const auto loader = by_twos(8);
   std::vector<int64_t> seen;
   const auto text = shown(loader, [&](auto& bar) {
     for (auto& batch : bar) {
@@ -57,24 +57,24 @@ TEST(ProgressBar, GivesTheBatchesOfTheLoader) {
     }
   });
   EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
-  EXPECT_EQ(lines_of(text), 4) << text;
+  EXPECT_EQ(line_count(text), 4) << text;
   EXPECT_NE(text.find(" 25%  last 1  phase warm"), std::string::npos) << text;
   EXPECT_NE(text.find("100%  last 7  phase warm"), std::string::npos) << text;
   EXPECT_EQ(loader.epoch(), 1);
 }
 
 TEST(ProgressBar, EachPassDrawsItsOwn) {
-  const auto text = shown(numbers_by_twos(8), [](auto& bar) {
+  const auto text = shown(by_twos(8), [](auto& bar) {
     kCount(bar);
     kCount(bar);
     bar.set("batches", 9);  // between passes
   });
-  EXPECT_EQ(lines_of(text), 8) << text;
+  EXPECT_EQ(line_count(text), 8) << text;
   EXPECT_EQ(text.find("batches 9"), std::string::npos) << text;
 }
 
 TEST(ProgressBar, ShowsWhereAStoppedPassEnded) {
-  const auto text = shown(numbers_by_twos(8), [](auto& bar) {
+  const auto text = shown(by_twos(8), [](auto& bar) {
     for (auto& batch : bar)
       if (list(batch).front() == 4) break;
   });
@@ -83,21 +83,21 @@ TEST(ProgressBar, ShowsWhereAStoppedPassEnded) {
 }
 
 TEST(ProgressBar, CountsWhatAPositionSkipped) {
-  auto loader = numbers_by_twos(8);
+  auto loader = by_twos(8);
   loader.seek(3);
   const auto text = shown(loader, [](auto& bar) {
     for ([[maybe_unused]] auto& batch : bar) bar.set("here", 1);
   });
-  EXPECT_EQ(lines_of(text), 1) << text;
+  EXPECT_EQ(line_count(text), 1) << text;
   EXPECT_NE(text.find("100%  here 1"), std::string::npos) << text;
 }
 
 TEST(ProgressBar, OnlyTheMainRankOfAPreparedLoaderShowsIt) {
   for (const int rank : {0, 1}) {
-    const auto loader = numbers_by_twos(16).distributed({.rank = rank, .world_size = 2});
+    const auto loader = by_twos(16).distributed({.rank = rank, .world_size = 2});
     EXPECT_EQ(shown(loader, kCount).empty(), rank == 1);
   }
-  EXPECT_EQ(shown(numbers_by_twos(8), kCount, {.quiet = true}), "");
+  EXPECT_EQ(shown(by_twos(8), kCount, {.quiet = true}), "");
 }
 
 TEST(ProgressBar, AStreamOfUnknownLengthShowsCounts) {
@@ -107,13 +107,12 @@ TEST(ProgressBar, AStreamOfUnknownLengthShowsCounts) {
 }
 
 TEST(ProgressBar, TakesSeveralLoaders) {
-  const auto both = combine(CombineMode::min_size, numbers_by_twos(8), numbers_by_twos(12));
+  const auto both = combine(CombineMode::min_size, by_twos(8), by_twos(12));
   EXPECT_NE(shown(both, kCount).find("100%  batches 4"), std::string::npos);
-  EXPECT_NE(shown(in_sequence(numbers_by_twos(4), numbers_by_twos(4)), kCount).find("100%  batches 4"),
-            std::string::npos);
-  const auto second = in_sequence(numbers_by_twos(8).distributed({.rank = 1, .world_size = 2}), numbers_by_twos(4));
+  EXPECT_NE(shown(in_sequence(by_twos(4), by_twos(4)), kCount).find("100%  batches 4"), std::string::npos);
+  const auto second = in_sequence(by_twos(8).distributed({.rank = 1, .world_size = 2}), by_twos(4));
   EXPECT_EQ(shown(second, kCount), "");
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::bars

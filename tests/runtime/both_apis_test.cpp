@@ -18,7 +18,7 @@
 #include "runtime/saved_net.h"
 #include "runtime/temporary_folder.h"
 
-namespace muster::runtime {
+namespace muster::both_apis {
 namespace {
 
 using saving::Numbers;
@@ -174,4 +174,4 @@ TEST(BothApis, AcceleratorLaunchesItsOwnRanks) {
 }
 
 }  // namespace
-}  // namespace muster::runtime
+}  // namespace muster::both_apis

@@ -10,7 +10,7 @@
 #include "muster/fabric.h"
 #include "runtime/ranks.h"
 
-namespace muster::runtime {
+namespace muster::evaluation_scopes {
 namespace {
 
 using testing::as_ranks;
@@ -129,4 +129,4 @@ TEST(EvaluationScope, LeavesTrainingOnTwoRanksAsItWas) {
 }
 
 }  // namespace
-}  // namespace muster::runtime
+}  // namespace muster::evaluation_scopes

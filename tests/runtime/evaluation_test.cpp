@@ -14,7 +14,7 @@
 #include "runtime/ranks.h"
 
 // Evaluation after training: who may evaluate alone, and what every rank sees.
-namespace muster::evaluating {
+namespace muster::evaluated {
 namespace {
 
 struct BlockImpl : torch::nn::Module {
@@ -215,4 +215,4 @@ TEST(Evaluation, TheOlderLoopOfAccelerateSeesEverySampleOnce) {
 }
 
 }  // namespace
-}  // namespace muster::evaluating
+}  // namespace muster::evaluated

@@ -10,7 +10,7 @@
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 
-namespace muster::runtime {
+namespace muster::rng_states {
 namespace {
 
 using testing::as_ranks;
@@ -72,4 +72,4 @@ TEST(RngStates, RanksMustNameTheSameGenerators) {
 }
 
 }  // namespace
-}  // namespace muster::runtime
+}  // namespace muster::rng_states
