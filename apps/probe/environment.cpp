@@ -45,12 +45,12 @@ std::vector<std::string> entries() {
     return formatted("{:<14} {}", name,
                      allowed ? std::string(when) + "; kept out by " + variable : "kept out by " + variable);
   };
-  return {entry("key fallback", hook::key_fallback_allowed(), "from the first sharded model on",
-                std::string(hook::kNoKeyFallbackVariable) + "=1"),
-          entry("random key", hook::random_key_allowed(), "from the first data loader on",
-                std::string(hook::kNoRandomKeyVariable) + "=1"),
-          entry("half LSTM", hook::half_lstm_allowed(), "from the first 16-mixed on a CPU on",
-                std::string(hook::kNoHalfLstmVariable) + "=1"),
+  const auto interceptor = [&](const char* name, hook::ProcessSwitch its, const char* when) {
+    return entry(name, its.allows(), when, std::string(its.variable) + "=1");
+  };
+  return {interceptor("key fallback", hook::kKeyFallbackSwitch, "from the first sharded model on"),
+          interceptor("random key", hook::kRandomKeySwitch, "from the first data loader on"),
+          interceptor("half LSTM", hook::kHalfLstmSwitch, "from the first 16-mixed on a CPU on"),
           entry("kept memory", device::choose_kept_memory("auto", true, variables).kept,
                 "from the first model prepared on a CPU on", "MUSTER_KEEP_MEMORY=0 or malloc's own variables")};
 }

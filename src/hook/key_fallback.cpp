@@ -1,16 +1,11 @@
 #include "muster/hook/detail/key_fallback.h"
 
-#include <cstdlib>
-#include <mutex>
-#include <unordered_map>
-#include <unordered_set>
+#include <utility>
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <ATen/core/function_schema.h>
 #include <c10/util/SmallVector.h>
-#include <torch/library.h>
 
+#include "hook/operator_use.h"
 #include "hook/takeover.h"
 #include "muster/base/error.h"
 #include "muster/hook/detail/require_values.h"
@@ -43,71 +38,6 @@ class StorageRelay final : public c10::Allocator {
 };
 
 namespace {
-
-/// What an operator does with the bytes of its arguments; a function of its schema.
-struct OperatorUse {
-  bool needs_data = true;
-  bool view = false;
-  uint64_t written = 0;  // bit i: argument i
-};
-
-bool is_metadata_operator(const std::string& name) {
-  static const std::unordered_set<std::string> kNames = {"aten::data",
-                                                         "aten::empty_like",
-                                                         "aten::full_like",
-                                                         "aten::is_complex",
-                                                         "aten::is_floating_point",
-                                                         "aten::is_inference",
-                                                         "aten::is_leaf",
-                                                         "aten::is_pinned",
-                                                         "aten::is_same_size",
-                                                         "aten::is_set_to",
-                                                         "aten::is_signed",
-                                                         "aten::new_empty",
-                                                         "aten::new_empty_strided",
-                                                         "aten::new_full",
-                                                         "aten::new_ones",
-                                                         "aten::new_zeros",
-                                                         "aten::numel",
-                                                         "aten::ones_like",
-                                                         "aten::output_nr",
-                                                         "aten::rand_like",
-                                                         "aten::randint_like",
-                                                         "aten::randn_like",
-                                                         "aten::requires_grad_",
-                                                         "aten::result_type",
-                                                         "aten::retain_grad",
-                                                         "aten::retains_grad",
-                                                         "aten::size",
-                                                         "aten::stride",
-                                                         "aten::sym_is_contiguous",
-                                                         "aten::sym_numel",
-                                                         "aten::sym_size",
-                                                         "aten::sym_storage_offset",
-                                                         "aten::sym_stride",
-                                                         "aten::zeros_like",
-                                                         "aten::_has_compatible_shallow_copy_type",
-                                                         "aten::_shape_as_tensor",
-                                                         "aten::_version"};
-  return kNames.contains(name);
-}
-
-OperatorUse read_schema(const c10::FunctionSchema& schema) {
-  OperatorUse use;
-  const auto& arguments = schema.arguments();
-  for (size_t i = 0; i < arguments.size() && i < 64; ++i)
-    if (const auto* alias = arguments[i].alias_info(); alias && alias->isWrite()) use.written |= uint64_t{1} << i;
-  use.needs_data = !is_metadata_operator(schema.name());
-  use.view = use.written == 0 && !schema.returns().empty();
-  for (const auto& result : schema.returns()) use.view &= result.alias_info() != nullptr;
-  return use;
-}
-
-const OperatorUse& use_of(const c10::FunctionSchema& schema) {
-  thread_local std::unordered_map<const c10::FunctionSchema*, OperatorUse> cache;
-  auto found = cache.find(&schema);
-  return found != cache.end() ? found->second : cache.emplace(&schema, read_schema(schema)).first->second;
-}
 
 const StorageRelay* relay_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
@@ -149,24 +79,28 @@ class Accesses {
   c10::SmallVector<std::pair<std::shared_ptr<StorageWatcher>, int64_t>, 4> begun_;
 };
 
-void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kFallbackKey);
-  const auto& schema = op.schema();
-  const auto use = use_of(schema);
+void report_access(Call& call) {
+  const auto& schema = call.schema();
+  const auto& use = use_of(schema);
   // By its schema `contiguous` is as much a view as `t` is. The operators it is made of, seen here in turn, tell
   // whether it copies.
-  if (use.view) return op.redispatchBoxed(below, stack);
-  if (use.needs_data && run_takeover(schema.name(), schema.arguments().size(), *stack)) return;
-
+  if (use.view) return call.proceed();
   Accesses accesses;
   if (use.needs_data) {
-    const auto arguments = torch::jit::last(*stack, schema.arguments().size());
+    const auto arguments = call.arguments();
     for (size_t i = 0; i < arguments.size(); ++i)
       accesses.begin(arguments[i], schema.name(), i < 64 && (use.written >> i & 1));
   }
-  c10::impl::ExcludeDispatchKeyGuard unseen(kFallbackKey);
-  op.redispatchBoxed(below, stack);
+  // The bytes are there until the operator ends, so what it is made of need not be seen.
+  const ThreadSwitch unseen({Position::operator_takeover, Position::storage_access}, false);
+  call.proceed();
 }
+
+constexpr Interceptor kStorageAccess{.name = "storage access",
+                                     .position = Position::storage_access,
+                                     .takes = nullptr,
+                                     .run = report_access,
+                                     .process_switch = kKeyFallbackSwitch};
 
 struct ImplAccess : c10::TensorImpl {
   static c10::DispatchKeySet& keys(c10::TensorImpl& impl) { return impl.*(&ImplAccess::key_set_); }
@@ -185,30 +119,11 @@ void allow_pointers([[maybe_unused]] Storage& storage) {
 
 }  // namespace
 
-bool key_fallback_allowed() {
-  const char* value = std::getenv(kNoKeyFallbackVariable);
-  return !value || !*value || std::string_view(value) == "0";
-}
-
 void install_key_fallback() {
-  if (!key_fallback_allowed())
-    throw UsageError("MU160", std::string("sharded training needs the key fallback, which the environment variable ") +
-                                  kNoKeyFallbackVariable +
-                                  " keeps out of this process; unset it, or train with strategy ddp");
-  static std::mutex mutex;
-  static std::unique_ptr<torch::Library> registration;
-  std::scoped_lock lock(mutex);
-  if (registration) return;
-  try {
-    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kFallbackKey, __FILE__, __LINE__);
-    library->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
-    registration = std::move(library);
-  } catch (const c10::Error& error) {
-    throw UsageError(
-        "MU160", std::string("the dispatch key ") + c10::toString(kFallbackKey) +
-                     " already has a fallback of another library, so sharded training cannot run in this process (" +
-                     error.what_without_backtrace() + ")");
-  }
+  auto refusal = install(kOperatorTakeover);
+  if (refusal.empty()) refusal = install(kStorageAccess);
+  if (refusal.empty()) return;
+  throw UsageError("MU160", "sharded training needs the key fallback, but " + refusal + "; or train with strategy ddp");
 }
 
 WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes,
@@ -246,7 +161,7 @@ at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntAr
                                 at::ScalarType dtype) const {
   const auto backend = c10::computeDispatchKey(dtype, at::kStrided, storage_->_mutable_data_ptr_no_checks().device());
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage_), c10::DispatchKeySet({backend, kFallbackKey}), c10::scalarTypeToTypeMeta(dtype));
+      c10::Storage(storage_), c10::DispatchKeySet({backend, kEveryOperatorKey}), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
@@ -261,9 +176,9 @@ void require_values(const at::Tensor& tensor, const std::string& op) { Accesses(
 
 void set_key(const at::Tensor& tensor, bool on) {
   auto& keys = ImplAccess::keys(*tensor.unsafeGetTensorImpl());
-  keys = on ? keys.add(kFallbackKey) : keys.remove(kFallbackKey);
+  keys = on ? keys.add(kEveryOperatorKey) : keys.remove(kEveryOperatorKey);
 }
 
-bool has_key(const at::Tensor& tensor) noexcept { return tensor.key_set().has(kFallbackKey); }
+bool has_key(const at::Tensor& tensor) noexcept { return tensor.key_set().has(kEveryOperatorKey); }
 
 }  // namespace muster::hook

@@ -2,12 +2,13 @@
 
 #include <utility>
 
+#include <ATen/core/function_schema.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "hook/operator_use.h"
 #include "hook/takeover.h"
 #include "muster/hook/detail/key_fallback.h"
 
@@ -66,15 +67,18 @@ std::shared_ptr<OperatorTakeover> takeover_of(const at::Tensor& tensor) {
   return relay ? relay->takeover() : nullptr;
 }
 
-bool run_takeover(const std::string& op, size_t arguments, torch::jit::Stack& stack) {
-  for (const auto& value : torch::jit::last(stack, arguments)) {
-    if (!value.isTensor()) continue;
-    const auto takeover = takeover_of(value.toTensor());
+void take_over(Call& call) {
+  const auto& use = use_of(call.schema());
+  if (use.view || !use.needs_data) return call.proceed();
+  const auto arguments = call.arguments();
+  for (const auto& value : arguments) {
+    const auto takeover = value.isTensor() ? takeover_of(value.toTensor()) : nullptr;
     if (!takeover) continue;
-    c10::impl::ExcludeDispatchKeyGuard unseen(kFallbackKey);
-    if (takeover->run(op, arguments, stack)) return true;
+    // Only this one: operators of the takeover that read a sharded parameter must find its values.
+    const ThreadSwitch once(Position::operator_takeover, false);
+    if (takeover->run(call.schema().name(), arguments.size(), call.stack())) return;
   }
-  return false;
+  call.proceed();
 }
 
 }  // namespace muster::hook

@@ -1,14 +1,7 @@
 #include "muster/hook/detail/random_scope.h"
 
-#include <cstdlib>
-#include <memory>
-#include <mutex>
-#include <string_view>
-
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-#include <torch/library.h>
+#include <ATen/core/function_schema.h>
 
 namespace muster::hook {
 namespace {
@@ -38,61 +31,33 @@ bool draws_on_cpu(c10::ArrayRef<c10::IValue> arguments) {
   return false;
 }
 
-void give_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto& formal = op.schema().arguments();
-  if (current_scope && draws_on_cpu(torch::jit::last(*stack, formal.size())))
-    for (size_t i = 0; i < formal.size(); ++i) {
-      auto& given = (*stack)[stack->size() - formal.size() + i];
-      if (is_generator(formal[i]) && draws_from_default(given)) given = current_scope->generator();
-    }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kRandomKey), stack);
+void give_generator(Call& call) {
+  const auto& formal = call.schema().arguments();
+  const auto given = call.arguments();
+  if (current_scope && draws_on_cpu(given))
+    for (size_t i = 0; i < formal.size(); ++i)
+      if (is_generator(formal[i]) && draws_from_default(given[i])) given[i] = current_scope->generator();
+  call.proceed();
 }
 
-struct RandomKernels {
-  RandomKernels() {
-    others.fallback(torch::CppFunction::makeFallthrough());
-    auto& dispatcher = c10::Dispatcher::singleton();
-    for (const auto& name : dispatcher.getAllOpNames()) {
-      const auto op = dispatcher.findSchema(name);
-      if (!op || op->operator_name().name.rfind("aten::", 0) != 0 || !takes_generator(op->schema())) continue;
-      const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-      random.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&give_generator>());
-    }
-  }
-  torch::Library others{torch::Library::IMPL, "_", kRandomKey, __FILE__, __LINE__};
-  torch::Library random{torch::Library::IMPL, "aten", kRandomKey, __FILE__, __LINE__};
-};
+constexpr Interceptor kRandomGenerator{.name = "random generator",
+                                       .position = Position::random_generator,
+                                       .takes = takes_generator,
+                                       .run = give_generator,
+                                       .process_switch = kRandomKeySwitch};
 
 }  // namespace
 
-bool random_key_allowed() {
-  const char* value = std::getenv(kNoRandomKeyVariable);
-  return !value || !*value || std::string_view(value) == "0";
-}
-
 bool install_random_key() {
-  static std::mutex mutex;
-  static std::unique_ptr<RandomKernels> kernels;
-  static bool refused = !random_key_allowed();
-  const std::scoped_lock lock(mutex);
-  if (kernels || refused) return !refused;
-  try {
-    kernels = std::make_unique<RandomKernels>();
-  } catch (const c10::Error&) {  // another library holds the key
-    refused = true;
-  }
-  return !refused;
+  static const bool installed_here = install(kRandomGenerator).empty();
+  return installed_here;
 }
 
-RandomScope::RandomScope() : outer_(current_scope) {
-  if (!install_random_key()) return;
-  include_.emplace(kRandomKey);
-  current_scope = this;
+RandomScope::RandomScope() : outer_(current_scope), on_(Position::random_generator, install_random_key()) {
+  if (install_random_key()) current_scope = this;
 }
 
-RandomScope::~RandomScope() {
-  if (include_) current_scope = outer_;
-}
+RandomScope::~RandomScope() { current_scope = outer_; }
 
 void RandomScope::seed(uint64_t seed) noexcept {
   seed_ = seed;

@@ -1,13 +1,17 @@
 #pragma once
 
-#include <cstddef>
-#include <string>
-
-#include <ATen/core/stack.h>
+#include "muster/hook/detail/interceptor.h"
+#include "muster/hook/detail/key_fallback.h"
 
 namespace muster::hook {
 
-/// Lets the marks among an operator's arguments run it; false if none did.
-bool run_takeover(const std::string& op, size_t arguments, torch::jit::Stack& stack);
+/// Lets the marks among an operator's arguments run it.
+void take_over(Call& call);
+
+inline constexpr Interceptor kOperatorTakeover{.name = "operator takeover",
+                                               .position = Position::operator_takeover,
+                                               .takes = nullptr,
+                                               .run = take_over,
+                                               .process_switch = kKeyFallbackSwitch};
 
 }  // namespace muster::hook

@@ -171,17 +171,17 @@ TEST_F(KeyFallback, ManyThreads) {
 }
 
 TEST(KeyFallbackSwitch, TheVariableKeepsItOut) {  // MU160
-  setenv(kNoKeyFallbackVariable, "1", 1);
-  EXPECT_FALSE(key_fallback_allowed());
+  setenv(kKeyFallbackSwitch.variable, "1", 1);
+  EXPECT_FALSE(kKeyFallbackSwitch.allows());
   try {
     install_key_fallback();
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_EQ(error.id(), "MU160");
-    EXPECT_NE(std::string(error.what()).find(kNoKeyFallbackVariable), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find(kKeyFallbackSwitch.variable), std::string::npos);
   }
-  unsetenv(kNoKeyFallbackVariable);
-  EXPECT_TRUE(key_fallback_allowed());
+  unsetenv(kKeyFallbackSwitch.variable);
+  EXPECT_TRUE(kKeyFallbackSwitch.allows());
   install_key_fallback();
 }
 

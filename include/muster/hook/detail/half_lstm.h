@@ -1,16 +1,15 @@
 #pragma once
 
+#include "muster/hook/detail/interceptor.h"
+
 namespace muster::hook {
 
-/// Set to anything but "" or "0", this environment variable keeps the kernel out of the process.
-inline constexpr const char* kNoHalfLstmVariable = "MUSTER_NO_HALF_LSTM";
-
-/// Whether the environment allows the kernel.
-bool half_lstm_allowed();
+/// Keeps the kernel out of the process.
+inline constexpr ProcessSwitch kHalfLstmSwitch{"MUSTER_NO_HALF_LSTM"};
 
 /// Runs LSTM in float32 where autocast on a CPU asks for float16, for which LSTM has no CPU kernel; everything else
 /// stays.
-/// Registers with LibTorch's dispatcher once per process, unless the environment forbids it; later calls do nothing.
+/// Installs the interceptor half_lstm once per process, unless the environment forbids it; later calls do nothing.
 /// Thread-safe.
 void run_half_lstm_in_float();
 

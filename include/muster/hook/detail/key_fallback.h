@@ -6,22 +6,16 @@
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/DispatchKey.h>
 #include <c10/core/Storage.h>
+
+#include "muster/hook/detail/interceptor.h"
 
 namespace muster::hook {
 
-/// The dispatch key that watched tensors carry. LibTorch reserves it for out-of-tree use. It comes before autograd and
-/// autocast, so an operator is seen once, before anything is saved or cast.
-inline constexpr c10::DispatchKey kFallbackKey = c10::DispatchKey::DeferredInit;
+/// Keeps what install_key_fallback() registers out of the process.
+inline constexpr ProcessSwitch kKeyFallbackSwitch{"MUSTER_NO_KEY_FALLBACK"};
 
-/// If set to anything but "" or "0", this environment variable keeps the fallback out of the process.
-inline constexpr const char* kNoKeyFallbackVariable = "MUSTER_NO_KEY_FALLBACK";
-
-/// Whether the environment allows the fallback.
-bool key_fallback_allowed();
-
-/// Registers the fallback of kFallbackKey, once per process, on the first call.
+/// Installs the interceptors operator_takeover and storage_access, once per process, on the first call.
 /// Throws: UsageError (MU160) if the environment forbids it, or if another library holds the key.
 /// Thread-safe.
 void install_key_fallback();
@@ -49,9 +43,8 @@ class StorageWatcher {
 class StorageRelay;
 
 /// A storage whose memory is allocated and freed while tensors on it stay: sizes, versions and the user's handles are
-/// kept. Tensors made on it carry kFallbackKey, and so do their views. They may outlive this object and the watcher; an
-/// operator that accesses them then throws UsageError (MU166).
-/// Thread safety: the caller's.
+/// kept. Tensors made on it carry kEveryOperatorKey, and so do their views. They may outlive this object and the
+/// watcher; an operator that accesses them then throws UsageError (MU166). Thread safety: the caller's.
 class WatchedStorage {
  public:
   /// Starts without memory. `what` names it in messages: "unit 'encoder.layers.0'".

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <ATen/core/stack.h>
+#include <c10/core/DispatchKey.h>
+#include <c10/core/DispatchKeySet.h>
+
+namespace c10 {
+class OperatorHandle;
+struct FunctionSchema;
+}  // namespace c10
+
+namespace muster::hook {
+
+/// The dispatch key of interceptors that take named operators while a thread has them switched on. LibTorch reserves it
+/// for tests. Operators that nobody names fall through it at no cost: LibTorch leaves such a key out when it looks for
+/// the kernel.
+inline constexpr c10::DispatchKey kNamedOperatorsKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+/// The dispatch key of interceptors that take every operator: those on tensors that carry the key, and all of a thread
+/// that has such an interceptor switched on. LibTorch reserves it for out-of-tree use. Like kNamedOperatorsKey it comes
+/// before autograd and autocast, so an operator is seen once, before anything is saved or cast.
+inline constexpr c10::DispatchKey kEveryOperatorKey = c10::DispatchKey::DeferredInit;
+
+/// The one order in which interceptors see an operator, first to last. It has four sections of eight positions; the
+/// section says when an interceptor is asked, and which operators it may take:
+/// - 0 to 7: named operators, on threads that switched it on (kNamedOperatorsKey);
+/// - 8 to 15: every operator, on threads that switched it on (kEveryOperatorKey);
+/// - 16 to 23: every operator on a tensor that carries kEveryOperatorKey, unless the thread switched it off (and any
+///   other while an interceptor of 8 to 15 is on: they look at the tensors);
+/// - 24 to 31: named operators under autocast on a CPU (AutocastCPU), unless the thread switched it off.
+/// A new interceptor takes a free position here and needs no key.
+enum class Position : uint8_t {
+  random_generator = 0,    ///< random_scope.h
+  operator_takeover = 16,  ///< operator_takeover.h: before storage_access, since what it replaces reads nothing
+  storage_access = 17,     ///< key_fallback.h
+  half_lstm = 24,          ///< half_lstm.h
+};
+
+/// A set of positions.
+struct Positions {
+  constexpr Positions(Position one) : bits(uint32_t{1} << static_cast<uint8_t>(one)) {}
+  constexpr Positions(Position one, Position other) : bits(Positions(one).bits | Positions(other).bits) {}
+  uint32_t bits;
+};
+
+/// One operator on its way through the interceptors to LibTorch.
+/// Thread safety: used by the thread that runs the operator, until its interceptor returns.
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, c10::DispatchKeySet below, torch::jit::Stack& stack, uint32_t waiting)
+      : op_(op), stack_(stack), below_(below), waiting_(waiting) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  const c10::FunctionSchema& schema() const;
+  torch::jit::Stack& stack() const noexcept { return stack_; }
+  /// The arguments in the order of the schema, on top of the stack. They may be replaced.
+  std::span<c10::IValue> arguments() const;
+  /// Runs the interceptors that come later in the order, then LibTorch's kernel. Afterwards the results are on the
+  /// stack in place of the arguments. An interceptor that puts results there itself does not call this.
+  void proceed();
+
+ private:
+  const c10::OperatorHandle& op_;
+  torch::jit::Stack& stack_;
+  c10::DispatchKeySet below_;
+  uint32_t waiting_;  // the interceptors that come next
+};
+
+/// An environment variable that keeps a part of Muster out of the process when it is set to anything but "" or "0".
+struct ProcessSwitch {
+  const char* variable;
+  bool allows() const;
+};
+
+/// What is called for operators before LibTorch's own kernels.
+struct Interceptor {
+  const char* name;  ///< in messages: "random generator"
+  Position position;
+  /// The operators of LibTorch (aten::) that it takes; nullptr where the position takes every operator.
+  bool (*takes)(const c10::FunctionSchema& schema);
+  /// Called for each of them. What it throws propagates out of the operator.
+  void (*run)(Call& call);
+  ProcessSwitch process_switch;
+};
+
+/// Registers an interceptor with LibTorch's dispatcher, once per process and never taken back: another thread may be
+/// inside. Returns "", or why the process does not have it: forbidden by its variable, or the key belongs to another
+/// library. Installing it again does nothing.
+/// Throws: UsageError (MU315) if another interceptor has the position, or if `takes` does not suit the position.
+/// Thread-safe.
+std::string install(const Interceptor& interceptor);
+
+/// Switches interceptors on or off on this thread while it exists; the previous state comes back at the end, also after
+/// an exception. Scopes may be nested, and end in reverse order. Does nothing for an interceptor that is not installed.
+/// Other threads are not concerned; autograd's threads begin with the state that a new thread has.
+class ThreadSwitch {
+ public:
+  ThreadSwitch(Positions which, bool on) noexcept;
+  ~ThreadSwitch();
+  ThreadSwitch(const ThreadSwitch&) = delete;
+  ThreadSwitch& operator=(const ThreadSwitch&) = delete;
+
+ private:
+  uint32_t before_;
+  uint32_t keys_before_, keys_changed_;
+};
+
+}  // namespace muster::hook

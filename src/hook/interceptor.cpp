@@ -1,0 +1,222 @@
+#include "muster/hook/detail/interceptor.h"
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include "muster/base/error.h"
+
+namespace muster::hook {
+namespace {
+
+// The sections of Position, a byte of the set each.
+constexpr uint32_t kNamedOnThread = 0x000000ff, kEveryOnThread = 0x0000ff00, kEveryOnTensor = 0x00ff0000,
+                   kUnderAutocast = 0xff000000;
+constexpr uint32_t kEvery = kEveryOnThread | kEveryOnTensor;
+constexpr size_t kPositions = 32;
+
+/// What the kernels read. LibTorch's dispatcher is one per process, and so is this.
+struct Installed {
+  std::array<void (*)(Call&), kPositions> run{};  // written before the bit in `positions`, never again
+  std::atomic<uint32_t> positions{0};
+};
+constinit Installed installed;
+
+constinit thread_local uint32_t switched_on = kEveryOnTensor | kUnderAutocast;
+
+constexpr c10::DispatchKeySet below(c10::DispatchKey key) { return {c10::DispatchKeySet::FULL_AFTER, key}; }
+
+/// The kernel of one operator on the key of a section whose interceptors name their operators.
+struct NamedKernel final : c10::OperatorKernel {
+  explicit NamedKernel(c10::DispatchKey key) : after(below(key)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    // LibTorch hands a thread's keys on to threads of its own, but not our switches: there `waiting` is empty.
+    Call(op, keys & after, *stack, takers.load(std::memory_order_acquire) & switched_on).proceed();
+  }
+  const c10::DispatchKeySet after;
+  std::atomic<uint32_t> takers{0};
+};
+
+/// The kernel of all operators on kEveryOperatorKey.
+void intercept_every(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto waiting = installed.positions.load(std::memory_order_acquire) & kEvery & switched_on;
+  Call(op, keys & below(kEveryOperatorKey), *stack, waiting).proceed();
+}
+
+/// The kernels of a section whose interceptors name their operators.
+class NamedKernels {
+ public:
+  NamedKernels(c10::DispatchKey key, bool falls_through) : key_(key) {
+    // Without a fallback an operator that has no kernel for a key is an error. AutocastCPU has LibTorch's.
+    if (falls_through) {
+      others_ = std::make_unique<torch::Library>(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
+      others_->fallback(torch::CppFunction::makeFallthrough());
+    }
+    named_ = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  }
+
+  /// By their schemas, so that operators of later versions of LibTorch are found.
+  void add(const Interceptor& interceptor) {
+    auto& dispatcher = c10::Dispatcher::singleton();
+    for (const auto& name : dispatcher.getAllOpNames()) {
+      const auto op = dispatcher.findSchema(name);
+      if (op && name.name.rfind("aten::", 0) == 0 && interceptor.takes(op->schema()))
+        kernel_of(name).takers.fetch_or(Positions(interceptor.position).bits, std::memory_order_release);
+    }
+  }
+
+ private:
+  /// One for all interceptors that name the operator: a key holds one kernel per operator.
+  NamedKernel& kernel_of(const c10::OperatorName& name) {
+    auto& kernel = kernels_[toString(name)];
+    if (!kernel) {
+      auto made = std::make_unique<NamedKernel>(key_);
+      kernel = made.get();
+      const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+      named_->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(made)));
+    }
+    return *kernel;
+  }
+
+  c10::DispatchKey key_;
+  std::unique_ptr<torch::Library> others_, named_;
+  std::map<std::string, NamedKernel*> kernels_;  // owned by the dispatcher
+};
+
+/// The one place that registers kernels with LibTorch's dispatcher.
+class Registry {
+ public:
+  /// Never destroyed, since threads may dispatch until the process has ended.
+  static Registry& of_process() {
+    [[gnu::used]] static Registry* const registry = new Registry;  // kept where leaks are looked for
+    return *registry;
+  }
+
+  void install(const Interceptor& interceptor) {
+    const std::scoped_lock lock(mutex_);
+    const auto bit = Positions(interceptor.position).bits;
+    check(interceptor, bit);
+    if (installed.positions.load(std::memory_order_relaxed) & bit) return;
+    const auto place = static_cast<size_t>(interceptor.position);
+    installed.run[place] = interceptor.run;
+    if (bit & kEvery) add_to_every();
+    else named(bit & kUnderAutocast ? autocast_ : on_thread_, bit).add(interceptor);
+    names_[place] = interceptor.name;
+    installed.positions.fetch_or(bit, std::memory_order_release);
+  }
+
+ private:
+  void check(const Interceptor& interceptor, uint32_t bit) const {
+    const auto place = static_cast<size_t>(interceptor.position);
+    const auto refuse = [&](const std::string& why) {
+      throw UsageError("MU315", "the interceptor '" + std::string(interceptor.name) + "' cannot be at position " +
+                                    std::to_string(place) + ": " + why);
+    };
+    if (!names_[place].empty() && names_[place] != interceptor.name)
+      refuse("'" + names_[place] + "' is there; add a position of its own to enum Position");
+    if (bit & kEvery && interceptor.takes)
+      refuse("positions 8 to 23 take every operator; leave `takes` empty, or choose a position of named operators");
+    if (!(bit & kEvery) && !interceptor.takes)
+      refuse("positions 0 to 7 and 24 to 31 take named operators; say in `takes` which");
+  }
+
+  void add_to_every() {
+    if (every_) return;
+    auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kEveryOperatorKey, __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept_every>());
+    every_ = std::move(library);
+  }
+
+  static NamedKernels& named(std::unique_ptr<NamedKernels>& kernels, uint32_t bit) {
+    if (!kernels)
+      kernels = bit & kUnderAutocast ? std::make_unique<NamedKernels>(c10::DispatchKey::AutocastCPU, false)
+                                     : std::make_unique<NamedKernels>(kNamedOperatorsKey, true);
+    return *kernels;
+  }
+
+  std::mutex mutex_;
+  std::array<std::string, kPositions> names_;
+  std::unique_ptr<torch::Library> every_;
+  std::unique_ptr<NamedKernels> on_thread_, autocast_;
+};
+
+// What the switches of a thread mean for its dispatch keys.
+enum Key : uint32_t { named_included = 1, every_included = 2, every_excluded = 4 };
+
+uint32_t keys_of(uint32_t positions) {
+  uint32_t keys = 0;
+  if (positions & kNamedOnThread) keys |= named_included;
+  if (positions & kEveryOnThread) keys |= every_included;
+  if (!(positions & kEvery)) keys |= every_excluded;
+  return keys;
+}
+
+void set_keys(uint32_t changed, uint32_t keys) {
+  using namespace c10::impl;
+  if (changed & named_included) tls_set_dispatch_key_included(kNamedOperatorsKey, keys & named_included);
+  if (changed & every_included) tls_set_dispatch_key_included(kEveryOperatorKey, keys & every_included);
+  if (changed & every_excluded) tls_set_dispatch_key_excluded(kEveryOperatorKey, keys & every_excluded);
+}
+
+}  // namespace
+
+const c10::FunctionSchema& Call::schema() const { return op_.schema(); }
+
+std::span<c10::IValue> Call::arguments() const {
+  const auto count = schema().arguments().size();
+  return {stack_.data() + (stack_.size() - count), count};
+}
+
+void Call::proceed() {
+  if (!waiting_) return op_.redispatchBoxed(below_, &stack_);
+  const auto next = static_cast<size_t>(std::countr_zero(waiting_));
+  waiting_ &= waiting_ - 1;
+  installed.run[next](*this);
+}
+
+bool ProcessSwitch::allows() const {
+  const char* value = std::getenv(variable);
+  return !value || !*value || std::string_view(value) == "0";
+}
+
+std::string install(const Interceptor& interceptor) {
+  const auto& variable = interceptor.process_switch;
+  if (!variable.allows())
+    return std::string("the environment variable ") + variable.variable + " keeps it out of this process: unset it";
+  try {
+    Registry::of_process().install(interceptor);
+  } catch (const c10::Error& error) {
+    return std::string("another library of this process holds its dispatch key: run without that library (") +
+           error.what_without_backtrace() + ")";
+  }
+  return {};
+}
+
+// Keys are changed one by one, not by LibTorch's guards: the two keys would need three of them in every scope.
+ThreadSwitch::ThreadSwitch(Positions which, bool on) noexcept : before_(switched_on) {
+  const auto there = installed.positions.load(std::memory_order_acquire);
+  const auto chosen = which.bits & there;
+  switched_on = on ? before_ | chosen : before_ & ~chosen;
+  const auto keys = keys_of(switched_on & there);
+  // Kept, since what is installed meanwhile would change the answer.
+  keys_before_ = keys_of(before_ & there);
+  keys_changed_ = keys_before_ ^ keys;
+  if (keys_changed_) set_keys(keys_changed_, keys);
+}
+
+ThreadSwitch::~ThreadSwitch() {
+  switched_on = before_;
+  if (keys_changed_) set_keys(keys_changed_, keys_before_);
+}
+
+}  // namespace muster::hook
