@@ -41,6 +41,7 @@ void copy_values(const std::vector<std::pair<at::Tensor, at::Tensor>>& pairs) {
   if (by_bytes) checkpoint::copy_bytes(copies);
   for (const auto& [to, from] : pairs) {
     if (!by_bytes || !takes_bytes(to, from)) at::Tensor(to).copy_(from);
+    // As copy_() does: a graph that saved the tensor must notice. Inference tensors have no version.
     else if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
   }
 }

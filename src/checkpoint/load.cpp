@@ -106,6 +106,8 @@ void fill(const Matches& matches) {
     }
     // Tied destinations are filled once: two threads must not write the same memory.
     if (taken.insert(destination.const_data_ptr()).second) direct.push_back({stored, destination.mutable_data_ptr()});
+    // Bytes are written past autograd, and a graph that saved the tensor must notice. Inference tensors have no
+    // version.
     if (!destination.is_inference()) destination.unsafeGetTensorImpl()->bump_version();
   }
   checkpoint::read_all(direct);

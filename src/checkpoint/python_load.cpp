@@ -79,6 +79,7 @@ void check_bool_bytes(const std::filesystem::path& path, const c10::Storage& sto
 at::Tensor view_of(const c10::Storage& storage, const PythonTensor& tensor, const std::filesystem::path& path) {
   const auto type = static_cast<at::ScalarType>(tensor.type);
   if (type == at::kBool) check_bool_bytes(path, storage);
+  // By hand: from_blob() would make a storage of its own, and what shares memory in the file shares it here, too.
   auto result = at::detail::make_tensor<at::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
   auto* impl = result.unsafeGetTensorImpl();

@@ -150,6 +150,7 @@ class Checkpoint::Files {
       begin += count;
     }
     check_booleans(to, std::string(name), path());
+    // The bytes came past autograd, and a graph that saved the tensor must notice.
     if (!to.is_inference()) to.unsafeGetTensorImpl()->bump_version();
   }
 

@@ -62,6 +62,7 @@ void check_pieces(const Group& group, const at::Tensor& whole, const at::Tensor&
 
 bool in_memory(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return true;
+  // Unchecked: data_ptr() throws an error of LibTorch where the memory of a sharded parameter is freed.
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get() !=
          nullptr;
 }

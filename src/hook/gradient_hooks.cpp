@@ -35,6 +35,7 @@ class GradientHook::Chained final : public autograd::PostAccumulateGradHook {
   std::shared_ptr<Switch> mine_;
 };
 
+// Tensor::register_hook runs before accumulation; this slot, which holds one hook, runs after it. So hooks are chained.
 GradientHook::GradientHook(const at::Tensor& leaf, Function function)
     : leaf_(leaf), switch_(std::make_shared<Switch>(Switch{std::move(function)})) {
   auto before = std::move(autograd::impl::post_acc_grad_hooks(leaf));
@@ -50,8 +51,11 @@ GradientHook::~GradientHook() {
 }
 
 CaptureHook::CaptureHook(const at::Tensor& leaf, std::function<void()> function) : leaf_(leaf) {
+  // By address: the hook belongs to the leaf, and a handle in it would keep the leaf alive for ever.
   auto* impl = leaf.unsafeGetTensorImpl();
   position_ = leaf_.register_hook([impl, function = std::move(function)](const at::Tensor&) {
+    // Only the engine knows what this call is for: backward() captures nothing, and autograd::grad() the gradient that
+    // would reach the leaf's accumulator.
     const auto* infos = autograd::get_current_graph_task_exec_info();
     if (!infos || infos->empty()) return;
     const at::Tensor self(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
@@ -66,6 +70,7 @@ CaptureHook::~CaptureHook() {
 }
 
 void at_end_of_backward(std::function<void()> function) {
+  // No hook of a leaf can know that it is the last; the engine runs this after its last node.
   autograd::Engine::get_default_engine().queue_callback(std::move(function));
 }
 
@@ -98,6 +103,7 @@ class GraphUse::Impl {
     for (size_t i = 0; i < leaves_.size(); ++i)
       if (const auto node = now(i)) noted_[i].emplace(node);
   }
+  // A leaf holds its accumulator weakly and graphs hold it strongly, so it lives exactly as long as some graph does.
   NodePtr now(size_t i) const { return autograd::impl::try_get_grad_accumulator(leaves_[i]); }
   bool noted(size_t i) const {
     const auto node = now(i);

@@ -102,6 +102,7 @@ constexpr Interceptor kStorageAccess{.name = "storage access",
                                      .run = report_access,
                                      .process_switch = kKeyFallbackSwitch};
 
+// No function of LibTorch adds a key to a tensor that exists; key_set_ is protected, and a derived class reaches it.
 struct ImplAccess : c10::TensorImpl {
   static c10::DispatchKeySet& keys(c10::TensorImpl& impl) { return impl.*(&ImplAccess::key_set_); }
 };
@@ -145,6 +146,7 @@ void WatchedStorage::fill(at::DataPtr memory) {
   const auto device = memory.device();
   auto* kept = new Kept{std::move(memory), relay_};
   allow_pointers(*storage_);
+  // Not resize_() or set_(): tensors on the storage keep it, their sizes and versions while only memory comes and goes.
   storage_->set_data_ptr_noswap(at::DataPtr(
       address, kept, [](void* p) { delete static_cast<Kept*>(p); }, device));
   if (!address)
@@ -160,6 +162,7 @@ void WatchedStorage::free() { fill(at::DataPtr(nullptr, storage_->_mutable_data_
 at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype) const {
   const auto backend = c10::computeDispatchKey(dtype, at::kStrided, storage_->_mutable_data_ptr_no_checks().device());
+  // By hand, since an operator would make the tensor without our key.
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage_), c10::DispatchKeySet({backend, kEveryOperatorKey}), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset);

@@ -4,6 +4,7 @@
 
 namespace muster::optim {
 
+// A tensor's impl is its identity: all handles of a parameter share it. Memory is not: a sharded one may have none.
 std::vector<at::Tensor> distinct_tensors(const std::vector<at::Tensor>& tensors) {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::vector<at::Tensor> distinct;

@@ -18,6 +18,7 @@ at::Tensor flat_alias(const at::Tensor& tensor, int64_t offset, int64_t count) {
 }
 
 void point_at(const at::Tensor& alias, const at::Tensor& target, int64_t offset) {
+  // The alias is moved, not made again: this runs per parameter and step, and set_() would be dispatched.
   auto* impl = alias.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(target.storage());
   impl->set_storage_offset(target.storage_offset() + offset);
@@ -36,6 +37,7 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
 }
 
 bool follows(const at::Tensor& a, const at::Tensor& b) {
+  // unsafe_storage() is the storage without the check for tensors that have none; these lie in flat memory.
   return a.unsafeGetTensorImpl()->unsafe_storage().is_alias_of(b.unsafeGetTensorImpl()->unsafe_storage()) &&
          a.storage_offset() + a.numel() == b.storage_offset();
 }

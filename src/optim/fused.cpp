@@ -263,6 +263,7 @@ void FusedOptimizer::Impl::count_step() {
   bool first = false;
   for (auto& slot : slots_) {
     if (!slot.active) continue;
+    // Kernels wrote the flat memory and not the parameter, and a graph that saved it must notice.
     slot.impl->bump_version();
     slot.relaid.reset();
     if (rule_ != Rule::sgd) {

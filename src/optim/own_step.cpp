@@ -8,6 +8,7 @@ namespace {
 
 constexpr size_t kSamples = 4;
 
+// Every operator that writes in place counts the version up, so it says whether something other than us stepped.
 uint32_t version_of(const Slot& slot) { return slot.impl->version_counter().current_version(); }
 
 }  // namespace

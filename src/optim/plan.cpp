@@ -139,6 +139,7 @@ void UpdatePlan::copy_out(const std::vector<Slot>& slots) {
   }
   for (const auto& link : links_) {
     const auto& alias = calls_[link.call].gradients[link.entry];
+    // Lets go of the gradient, whose memory zero_grad(set_to_none) is to free.
     alias.unsafeGetTensorImpl()->set_storage_offset(0);
     alias.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing_.storage());
   }

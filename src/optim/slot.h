@@ -16,6 +16,8 @@ namespace muster::optim {
 /// One parameter of the optimizer: where its value, gradient and state lie.
 struct Slot {
   at::Tensor parameter;
+  /// Of the parameter, which this slot keeps alive. Its grad() is read for each parameter in every step; Tensor::grad()
+  /// asks autograd about leaves first.
   c10::TensorImpl* impl = nullptr;
   size_t group = 0;
   FlatSource* source = nullptr;  ///< nullptr: updated where it lies
@@ -37,6 +39,7 @@ struct Slot {
   const void* address() const { return address_of(impl); }
   static const void* address_of(c10::TensorImpl* impl) {
     if (!impl->has_storage()) return nullptr;
+    // Unchecked: the storage of a sharded parameter may be without memory, and then data_ptr() throws.
     const auto* base = impl->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
     if (!base) return nullptr;
     return static_cast<const char*>(base) + impl->storage_offset() * static_cast<int64_t>(impl->itemsize());

@@ -43,6 +43,7 @@ CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors) {
 void CoalescedBroadcast::run(const comm::Communicator& ranks, int root) const {
   const auto group = ranks.as_library("buffers");
   at::NoGradGuard no_grad;
+  // Nothing to record; below autograd each operator is dispatched once less.
   at::AutoDispatchBelowADInplaceOrView below;
   comm::Tag tag{.label = "buffers and frozen parameters",
                 .leaves = static_cast<int32_t>(messages_.size()),

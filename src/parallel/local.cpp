@@ -26,6 +26,7 @@ std::vector<NamedTensor> distinct_buffers(const torch::nn::Module& module) { ret
 void each_local_gradient(const std::vector<at::Tensor>& parameters, const std::function<void(const at::Tensor&)>& f) {
   std::unordered_set<c10::TensorImpl*> seen;
   for (const auto& parameter : parameters) {
+    // Through the impl: Tensor::grad() asks autograd about leaves first, and may warn.
     auto* impl = parameter.unsafeGetTensorImpl();
     if (impl->grad().defined() && seen.insert(impl).second) f(impl->grad());
   }
@@ -38,6 +39,7 @@ double local_power_sum(const std::vector<at::Tensor>& parameters, double p) {
 }
 
 void zero_local_gradient(const at::Tensor& parameter, bool set_to_none) {
+  // mutable_grad() would allocate autograd metadata for a parameter that has none.
   if (!parameter.unsafeGetTensorImpl()->grad().defined()) return;
   auto& gradient = parameter.mutable_grad();
   if (set_to_none) gradient.reset();

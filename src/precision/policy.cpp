@@ -60,6 +60,7 @@ bool lies_below(const std::string& name, const std::string& above) {
 void convert_own(torch::nn::Module& module, at::ScalarType dtype) {
   const auto convert = [dtype](at::Tensor& tensor) {
     if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype)
+      // Not another tensor: the module's members and the optimizer's groups hold this one.
       tensor.set_data(tensor.to(dtype));
   };
   for (auto& parameter : module.parameters(/*recurse=*/false)) convert(parameter);

@@ -51,6 +51,7 @@ void ensure_tensor(at::Tensor& tensor, at::IntArrayRef sizes, at::TensorOptions 
   const int64_t needed = c10::multiply_integers(sizes) * static_cast<int64_t>(options.dtype().itemsize());
   const at::NoGradGuard no_grad;
   if (fits && static_cast<int64_t>(tensor.storage().nbytes()) >= needed && tensor.storage_offset() == 0)
+    // The memory is large enough, so only sizes change; resize_() would be dispatched for each batch.
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
   else tensor = at::empty(sizes, options);
 }

@@ -55,6 +55,7 @@ void LocalSGD::finish() {
 /// One message per dtype and device.
 void LocalSGD::average_values() {
   at::NoGradGuard no_grad;
+  // Nothing to record; below autograd each operator is dispatched once less.
   at::AutoDispatchBelowADInplaceOrView below;
   auto rest = values_;
   while (!rest.empty()) {

@@ -154,6 +154,7 @@ const optim::LocalParameter* Reducer::find(const at::Tensor& parameter) const {
 bool Reducer::has_gradient(const at::Tensor& parameter) const {
   const auto* found = impl_->find(parameter);
   if (!found) return false;
+  // Through the impl, as everywhere per step: Tensor::grad() asks autograd about leaves first.
   const auto& gradient = parameter.unsafeGetTensorImpl()->grad();
   if (!gradient.defined()) return false;
   // Local gradients, or one that the user put there, are not in the bucket yet.

@@ -227,6 +227,8 @@ void ReductionRound::drain() noexcept {
 
 /// Puts the parameter's gradient, times the scale, into its bucket, and lets grad() be that place.
 void ReductionRound::store(size_t i) {
+  // Inside of backward, once per parameter: below autograd the product is dispatched once less, and nothing is
+  // recorded.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   const auto& parameter = replica_.parameters()[i];
@@ -241,6 +243,7 @@ void ReductionRound::take_more(size_t i) {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   const auto& parameter = replica_.parameters()[i];
+  // Autograd has put a tensor of its own there, since before_gradient() had emptied the place.
   const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
   if (finishes_.size() <= parameter.bucket) {
     at::Tensor(parameter.gradient).add_(at::mul(more, scale_));

@@ -87,6 +87,7 @@ void Replica::place(size_t index, size_t kind) {
   const auto offset = layout_.offsets[index], length = padded(parameter.tensor.numel());
   const auto value = alias_like(values_[kind], offset, parameter.tensor);
   value.copy_(parameter.tensor);
+  // The user's tensor moves, so that modules, optimizers and hooks that hold it hold the flat memory.
   parameter.tensor.set_data(own_storage(value));
   parameter.local = {values_[kind].narrow(0, offset, length), gradients_[kind].narrow(0, offset, length)};
   parameter.gradient = alias_like(gradients_[kind], offset, parameter.tensor);

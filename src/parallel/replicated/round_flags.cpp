@@ -31,6 +31,7 @@ void RoundFlags::write(const Replica& replica, bool due, bool broken, bool late)
   flags[2 * parameters.size()] = broken;
   flags[2 * parameters.size() + 1] = late;
   at::NoGradGuard no_grad;
+  // Memory of ours, which no graph has saved: nothing to record, and versions are nobody's concern.
   at::AutoDispatchBelowADInplaceOrView below;
   replica.flags().copy_(own);
 }

@@ -42,6 +42,7 @@ void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers
   const at::NoGradGuard no_grad;
   for (auto buffer : buffers) {
     built_dtypes[buffer.unsafeGetTensorImpl()] = buffer.scalar_type();
+    // The module's own handle changes its dtype; a new tensor would not be the one that its forward reads.
     buffer.set_data(buffer.to(*settings.buffer_dtype));
   }
 }
@@ -265,6 +266,7 @@ void ShardedModel::State::gradient_coming() {
 void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor& parameter) {
   std::scoped_lock lock(mutex);
   auto& unit = *units[u];
+  // Taken away at once: autograd would add the next one to it, and it would stay whole on this rank.
   const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
   if (hook::backward_is_recorded())
     throw UsageError("MU153", "backward with create_graph cannot reach " + name_of(unit, unit.parameter(i)) +

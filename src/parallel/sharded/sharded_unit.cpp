@@ -72,6 +72,7 @@ void ShardedUnit::allocate_values() {
   auto whole = at::zeros({layout_.total()}, plan_.parameters.front().tensor.options().requires_grad(false));
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
+    // Strides with gaps or overlaps cannot be kept in flat memory.
     if (!tensor.is_non_overlapping_and_dense()) tensor.set_data(tensor.contiguous());
     whole.narrow(0, layout_.whole(i).begin, tensor.numel()).copy_(in_memory_order(tensor.detach(), tensor));
   }
@@ -95,6 +96,7 @@ void ShardedUnit::use_parameter_views() {
                        gradients_ ? gradients_->part(i) : at::empty({0}, values_.options()), true});
     const auto sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
     placeholders_.push_back(placeholder_memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
+    // The user's tensor itself becomes a view of watched memory, with its dispatch key, so every handle of it is seen.
     tensor.set_data(memory_.view(layout_.whole(i).begin, sizes, strides, used_dtype_));
     tensor.mutable_grad().reset();
   }
@@ -277,6 +279,7 @@ void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
 
 void ShardedUnit::show_placeholders() {
   for (size_t i = 0; gradients_ && i < size(); ++i)
+    // Without memory, so it costs none: it only says that there is a gradient.
     if (gradients_->waits(i) || gradients_->counted(i)) parameter(i).tensor.mutable_grad() = placeholders_[i];
 }
 

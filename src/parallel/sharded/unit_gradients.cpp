@@ -51,6 +51,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
     if (const auto begin = std::max(end - chunk * row, int64_t{0}); begin < chunk)
       gaps_.push_back({row, begin, 0, chunk - begin, chunk - begin});
   scale_ = at::scalar_tensor(1.0 / kind.divisor_before, at::kDouble);
+  // A wrapped number takes no part in type promotion, so gradients keep their dtype.
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
   if (kind.keeps_whole) {
     rows_ = at::zeros({layout.world(), row_length()}, kind.value);

@@ -24,6 +24,7 @@ struct GradientMark {
   explicit GradientMark(const at::Tensor& leaf) {
     const auto& gradient = leaf.unsafeGetTensorImpl()->grad();
     if (!gradient.defined()) return;
+    // Accumulation either puts another tensor there or adds in place, which counts the version up.
     impl = gradient.unsafeGetTensorImpl();
     version = gradient.unsafeGetTensorImpl()->version_counter().current_version();
   }
