@@ -13,7 +13,7 @@ namespace {
 using testing::thrown_id;
 
 /// One step of 16-mixed; whether the gradients are finite.
-void step(Accelerator& accelerator, auto& model, auto& optimizer, float factor) {
+void half_step(Accelerator& accelerator, auto& model, auto& optimizer, float factor) {
   optimizer.zero_grad();
   accelerator.backward(model(torch::ones({2, 4})).sum() * factor);
   optimizer.step();
@@ -25,16 +25,16 @@ TEST(OptionEffects, TheLossScaleFollowsItsOptions) {
        .mixed_precision = "fp16"});
   torch::nn::Linear net(4, 1);
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
-  step(accelerator, model, optimizer, 1);
+  half_step(accelerator, model, optimizer, 1);
   EXPECT_EQ(optimizer.scaler_state()->scale, 192);
-  step(accelerator, model, optimizer, std::numeric_limits<float>::infinity());
+  half_step(accelerator, model, optimizer, std::numeric_limits<float>::infinity());
   EXPECT_TRUE(optimizer.step_was_skipped());
   EXPECT_EQ(optimizer.scaler_state()->scale, 48);
 
   Accelerator unscaled({.grad_scaler = {.enabled = false}, .mixed_precision = "fp16"});
   torch::nn::Linear other(4, 1);
   auto [plain, sgd] = unscaled.prepare(other, torch::optim::SGD(other->parameters(), 0.1));
-  step(unscaled, plain, sgd, std::numeric_limits<float>::infinity());
+  half_step(unscaled, plain, sgd, std::numeric_limits<float>::infinity());
   EXPECT_FALSE(sgd.step_was_skipped());
 }
 
