@@ -35,9 +35,8 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   set(_libs torch_cpu c10)
   set(LibTorch_CUDA OFF)
   if(EXISTS "${LibTorch_LIBRARY_DIR}/libtorch_cuda.so")
-    # Nothing refers to libtorch_cuda by symbol, so the linker must be told to keep it. The C++ library comes first: some
-    # CUDA libraries export a copy of it, and a program that binds to two copies ends in "free(): invalid pointer".
-    list(PREPEND _libs -Wl,--no-as-needed stdc++ torch_cuda c10_cuda)
+    # Nothing refers to libtorch_cuda by symbol, so the linker must be told to keep it.
+    list(PREPEND _libs -Wl,--no-as-needed torch_cuda c10_cuda)
     set(LibTorch_CUDA ON)
     # The CUDA libraries of the pip wheels lie in sibling folders, which only libtorch_cuda's own rpath names.
     target_link_options(LibTorch::LibTorch INTERFACE "-Wl,--allow-shlib-undefined")
