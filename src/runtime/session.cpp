@@ -221,7 +221,7 @@ void Session::set_seed(uint64_t seed, bool per_rank) {
 
 void Session::watch_generators() {
   if (!generators_ || !generators_->note_step()) return;
-  const std::string note = log::format(
+  const std::string note = log::str(
       "MU070",
       ": all ranks draw the same random numbers, since their generators were in one state at the first step, so "
       "noise and dropout repeat from rank to rank; if that is not meant, call set_seed(seed, /*per_rank=*/true), or "

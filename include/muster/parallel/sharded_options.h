@@ -93,7 +93,7 @@ struct ShardedOptions {
   std::vector<std::type_index> unit_types = {};
 };
 
-/// How summon_full_params() exposes whole parameters.
+/// How summon_full_params() exposes full parameters.
 struct FullParamsOptions {
   /// Only the first rank gets full parameters; the others keep their shards. Off: all ranks.
   bool rank0_only = false;
