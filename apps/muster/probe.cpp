@@ -104,7 +104,7 @@ int self_test(const Arguments& arguments) {
                 present == 1 ? "" : "s");
   std::fflush(stdout);
   RunOptions options;
-  // An accelerator would be taken by default, and the ranks cannot meet on one.
+  // By default the ranks would use an accelerator, on which they cannot communicate yet.
   options.accelerator = "cpu";
   options.devices = std::to_string(ranks);
   options.prefix = false;

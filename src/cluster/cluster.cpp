@@ -12,7 +12,7 @@ namespace {
 
 using cluster::present;
 
-// Here, since every program of several ranks has this object file, and so early, since options may be refused before
+// In this source, because every multi-rank program links it; at load time, because options may be refused before
 // main() has made a runtime.
 [[maybe_unused]] const bool kEndsByErrors = cluster::end_by_uncaught_errors();
 
@@ -39,7 +39,7 @@ void refuse_unknown_launcher(const Environment& variables) {
                                  sign.variable, " to run alone"));
 }
 
-/// RANK and its kin without RANK or WORLD_SIZE: nobody sets them so on purpose.
+/// RANK and WORLD_SIZE are not both set, but one of them or a local variable is: always a mistake.
 void refuse_half_set(const Environment& variables) {
   using namespace cluster;
   auto found = present(variables, {kRank, kWorldSize, kLocalRank, kLocalWorldSize});

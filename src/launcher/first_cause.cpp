@@ -42,7 +42,7 @@ FirstCause of(const SeenRank& rank) {
           .words = {}};
 }
 
-/// Where those lead who say that they have lost each other.
+/// The end of a chain of ranks, each of which reported that it had lost the next one.
 struct EchoChain {
   const SeenRank* witness;  ///< the last one who accuses another
   const SeenRank* accused;  ///< nullptr: a rank of another node
@@ -65,7 +65,7 @@ EchoChain follow(const Ranks& ranks, const SeenRank& start) {
   }
 }
 
-/// What an echo comes to; nothing if ranks lost each other at once.
+/// The cause behind a rank that failed only because it lost another; std::nullopt if ranks lost each other.
 std::optional<FirstCause> trace(const Ranks& ranks, const SeenRank& echo) {
   const EchoChain chain = follow(ranks, echo);
   auto cause = of(chain.accused ? *chain.accused : echo);

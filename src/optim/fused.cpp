@@ -170,8 +170,8 @@ void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
   slot.step = step ? *step : 1;
 }
 
-/// Makes the gradient lie as the parameter does, where it does not. Returns false where only the optimizer's own step
-/// can use it.
+/// Copies the gradient into the parameter's strides if they differ. Returns false if only the optimizer's own step can
+/// use it.
 bool FusedOptimizer::Impl::align_gradient(Slot& slot) const {
   const auto& gradient = slot.impl->grad();
   const auto& parameter = slot.parameter;

@@ -76,7 +76,7 @@ int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
   return size;
 }
 
-/// They change what a model computes, so they count on one rank, too.
+/// Dtypes change what a model computes, so these options apply in a world of one, too.
 bool changes_dtypes(const FSDP& options) {
   return !options.buffer_dtype.empty() || !options.output_dtype.empty() || !options.param_dtype.empty();
 }
