@@ -212,14 +212,10 @@ TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
     EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(20));
     EXPECT_EQ(Accelerator({.timeout = std::chrono::seconds(20)}).group().timeout(), std::chrono::seconds(20));
     EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator({.timeout = std::chrono::seconds(30)}); }), "MU171");
-    for (const char* wrong : {"soon", "-3", "5 days"}) {
+    for (const char* wrong : {"soon", "-3", "5 days", "20s", "99999999999"}) {
       setenv("MUSTER_TIMEOUT", wrong, 1);
       EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator; }), "MU021") << wrong;
     }
-    setenv("MUSTER_TIMEOUT", "99999999999", 1);
-    EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator; }), "MU327");
-    setenv("MUSTER_TIMEOUT", "20s", 1);
-    EXPECT_EQ(Accelerator().group().timeout(), 20s);
   });
   as_ranks(
       1,
