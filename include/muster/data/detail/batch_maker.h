@@ -11,7 +11,6 @@
 
 #include "muster/data/detail/batch_box.h"
 #include "muster/data/detail/dataset.h"
-#include "muster/data/detail/dataset_error.h"
 #include "muster/tree/detail/sendable.h"
 
 namespace muster::data {
@@ -175,6 +174,12 @@ class DatasetBatchMaker final : public BatchMaker {
   }
 
   std::shared_ptr<D> dataset_;
+};
+
+/// The BatchMaker for data of type D; specialised for streams and ready-made batches.
+template <class D, class Batch>
+struct MakerOf {
+  using type = DatasetBatchMaker<D, Batch>;
 };
 
 }  // namespace muster::data

@@ -9,10 +9,13 @@
 #include <c10/core/Device.h>
 
 #include "muster/comm/communicator.h"
+#include "muster/data/detail/any_sampler.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/options.h"
-#include "muster/data/sampler.h"
-#include "muster/track/detail/trace.h"
+
+namespace muster {
+class Trace;
+}
 
 namespace muster::data {
 

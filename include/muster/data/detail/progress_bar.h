@@ -10,7 +10,7 @@
 #include <tuple>
 #include <utility>
 
-#include "muster/data/loader.h"
+#include "muster/data/detail/data_loader.h"
 #include "muster/track/progress.h"
 
 namespace muster {

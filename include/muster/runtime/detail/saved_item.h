@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/data/loader.h"
+#include "muster/data/detail/data_loader.h"
 #include "muster/runtime/detail/atomic_load.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/optimizer.h"

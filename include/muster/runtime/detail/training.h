@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/data/loader.h"
+#include "muster/data/detail/data_loader.h"
 #include "muster/optim/detail/options.h"
 #include "muster/parallel/detail/local_sgd.h"
 #include "muster/parallel/detail/sync_batch_norm.h"
