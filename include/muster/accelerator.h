@@ -3,7 +3,6 @@
 #include <string>
 
 #include "muster/runtime/detail/loop_verbs.h"
-#include "muster/runtime/detail/presets.h"
 
 namespace muster {
 
@@ -13,7 +12,7 @@ namespace muster {
 /// Thread safety: one thread at a time. Collective: the constructor, and each call that Runtime marks as collective.
 class Accelerator final : private runtime::LoopVerbs {
  public:
-  explicit Accelerator(const AcceleratorOptions& options = {}) : LoopVerbs(runtime::accelerate(options)) {}
+  explicit Accelerator(const AcceleratorOptions& options = {}) : LoopVerbs(options) {}
 
   using LoopVerbs::evaluation;
   using LoopVerbs::progress;

@@ -1,4 +1,5 @@
 #include "muster/data/detail/loader_state.h"
+#include "muster/track/detail/trace.h"
 
 #include <algorithm>
 #include <string>

@@ -12,7 +12,7 @@
 #include "muster/comm/communicator.h"
 #include "muster/data/detail/loader_state.h"
 #include "muster/runtime/detail/atomic_load.h"
-#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/runtime/detail/saved_item.h"
 #include "muster/tree/state.h"
 #include "prepared_optimizer.h"

@@ -24,7 +24,7 @@
 #include "muster/comm/communicator.h"
 #include "muster/data/loader.h"
 #include "muster/runtime/callback.h"
-#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/runtime/detail/optimizer.h"
 #include "muster/runtime/metrics.h"
 #include "muster/runtime/options.h"

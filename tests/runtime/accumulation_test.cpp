@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
 #include "muster/testing/compare.h"

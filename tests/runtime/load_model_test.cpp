@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"

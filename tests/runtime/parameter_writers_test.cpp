@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"

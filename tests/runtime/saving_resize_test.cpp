@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/testing/thrown.h"

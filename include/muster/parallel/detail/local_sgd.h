@@ -39,7 +39,7 @@ class LocalSGD {
   /// For a prepared model: LocalSGD local(accelerator.group(), model, {.local_sgd_steps = 8}).
   template <class Model>
   LocalSGD(comm::Communicator group, const Model& model, LocalSgdOptions options = {})
-      : LocalSGD(*model, *model.prepared()->managed, std::move(group), options) {}
+      : LocalSGD(*model, *managed_by(*model.prepared()), std::move(group), options) {}
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
   /// Gradients are communicated again. Averages nothing: call finish() first.

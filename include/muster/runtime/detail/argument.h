@@ -13,6 +13,9 @@
 #include "muster/data/detail/data_loader.h"
 #include "muster/runtime/detail/model.h"
 
+namespace muster {
+class LRScheduler;
+}
 namespace torch::jit {
 struct Module;
 }

@@ -17,6 +17,8 @@ namespace muster::runtime {
 class LoopVerbs : public Runtime {
  public:
   using Runtime::Runtime;
+  /// The runtime behind muster::Accelerator.
+  explicit LoopVerbs(const AcceleratorOptions& options);
 
   /// As muster::evaluation().
   template <class... M>

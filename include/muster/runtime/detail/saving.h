@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "muster/checkpoint/detail/load_report.h"
-#include "muster/checkpoint/options.h"
+#include "muster/checkpoint/detail/options.h"
+#include "muster/parallel/detail/full_params_options.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/prepare.h"
 #include "muster/runtime/detail/saved_item.h"
 #include "muster/runtime/detail/session_access.h"
-#include "muster/runtime/options.h"
+#include "muster/runtime/detail/options.h"
 #include "muster/tree/state.h"
 
 namespace muster {
