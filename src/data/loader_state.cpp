@@ -13,6 +13,7 @@
 #include "mix.h"
 #include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
+#include "muster/comm/communicator.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/vector_math.h"
 #include "muster/hook/detail/random_scope.h"

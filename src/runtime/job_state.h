@@ -11,7 +11,7 @@
 #include "accumulation.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/detail/loader_state.h"
-#include "muster/runtime/detail/atomic_load.h"
+#include "atomic_load.h"
 #include "muster/runtime/detail/prepared_model.h"
 #include "muster/runtime/detail/saved_item.h"
 #include "muster/tree/state.h"

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "muster/data/detail/loader_state.h"
-#include "muster/runtime/detail/atomic_load.h"
+#include "atomic_load.h"
 #include "muster/tree/state.h"
 
 namespace muster::runtime {

@@ -11,7 +11,10 @@
 #include <variant>
 #include <vector>
 
-#include "muster/comm/communicator.h"
+
+namespace muster::comm {
+class Communicator;
+}
 
 namespace muster {
 

@@ -10,7 +10,6 @@
 
 #include "muster/base/detail/format_text.h"
 #include "muster/base/format.h"
-#include "muster/comm/communicator.h"
 #include "muster/runtime/detail/logger.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/session_access.h"

@@ -1,6 +1,9 @@
 #pragma once
 
-#include "muster/comm/communicator.h"
+
+namespace muster::comm {
+class Communicator;
+}
 
 namespace muster::runtime {
 

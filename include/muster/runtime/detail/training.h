@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "muster/data/detail/data_loader.h"
-#include "muster/optim/detail/options.h"
+#include "muster/optim/detail/per_group.h"
 #include "muster/parallel/detail/local_sgd.h"
 #include "muster/precision/detail/autocast.h"
-#include "muster/runtime/callback.h"
 #include "muster/runtime/detail/accumulation.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/optimizer.h"
@@ -25,6 +24,10 @@ struct ClipGradientsOptions;
 }
 
 namespace muster::runtime {
+
+/// Defined in muster/runtime/callback.h.
+template <class C, class... P, class... A>
+void call_each(const std::vector<std::shared_ptr<Callback>>& callbacks, void (C::*member)(P...), A&&... arguments);
 
 /// Prepares objects and trains with them: backward, accumulation, clipping, loops over data.
 class Training {

@@ -10,10 +10,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include "muster/comm/communicator.h"
 #include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/tree/detail/visit.h"
+
+namespace muster::comm {
+class Communicator;
+}
 
 namespace muster::parallel {
 class ManagedModel;
