@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/data/detail/stream_reader.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "batch_order.h"
+#include "muster/data/detail/stream_reader.h"
 #include "muster/data/detail/batch_maker.h"
 #include "shard_plan.h"
 

@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/logger.h"
 
 namespace muster {

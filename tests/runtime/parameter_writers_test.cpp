@@ -10,6 +10,7 @@
 
 #include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
+#include "muster/runtime/extras.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/optim/averaging.h"

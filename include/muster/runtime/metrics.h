@@ -14,7 +14,7 @@
 #include "muster/runtime/detail/joiner.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/tree/detail/visit.h"
-#include "muster/tree/once.h"
+#include "muster/tree/detail/once.h"
 
 namespace muster {
 

@@ -9,6 +9,7 @@
 
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/stream_cursor.h"
+#include "muster/data/detail/stream_reader.h"
 
 namespace muster::data {
 

@@ -11,7 +11,7 @@
 #include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/tree/detail/visit.h"
-#include "muster/tree/once.h"
+#include "muster/tree/detail/once.h"
 
 namespace muster::comm {
 class Communicator;

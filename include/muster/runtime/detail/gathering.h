@@ -9,12 +9,12 @@
 #include "muster/runtime/detail/gather_for_metrics.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/runtime/detail/session_access.h"
-#include "muster/runtime/detail/split.h"
 #include "muster/runtime/detail/values.h"
 
 namespace muster {
 template <class... T>
 class MetricsCollector;
+struct SplitOptions;
 }
 
 namespace muster::runtime {
@@ -86,11 +86,10 @@ class Gathering {
   }
 
   /// Returns this rank's part of a list or a tensor, or of every one in a map, tuple or struct. Parts are contiguous;
-  /// if the length is not divisible by the world size, the first ranks get one element more. Not collective.
+  /// if the length is not divisible by the world size, the first ranks get one element more. Requires: the program
+  /// includes muster/runtime/extras.h. Not collective.
   template <class T>
-  T split_between_processes(const T& value, const SplitOptions& options = {}) const {
-    return runtime::split_between_processes(rank_of(*session_), world_size_of(*session_), value, options);
-  }
+  T split_between_processes(const T& value, const SplitOptions& options = {}) const;
 
  protected:
   explicit Gathering(std::shared_ptr<Session> session) : session_(std::move(session)) {}

@@ -6,7 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/tree/detail/visit.h"
-#include "muster/tree/once.h"
+#include "muster/tree/detail/once.h"
 
 namespace muster::runtime {
 

@@ -58,6 +58,8 @@ class SavedItem {
         });
     }
   }
+  /// An object by two functions of its own.
+  SavedItem(std::string name, std::function<State()> save, std::function<void(const State&)> load);
   SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
 
   const std::string& name() const noexcept { return name_; }
@@ -73,7 +75,6 @@ class SavedItem {
   using Load = std::function<void(const State&, const runtime::LoadFrom&, runtime::AtomicLoad&)>;
   SavedItem(std::string name, Save save, Load load)
       : name_(std::move(name)), save_(std::move(save)), load_(std::move(load)) {}
-  SavedItem(std::string name, std::function<State()> save, std::function<void(const State&)> load);
   /// `read` checks a state and returns the function that takes it over.
   void load_at_end(std::function<std::function<void()>(const State&)> read);
   static SavedItem of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model);

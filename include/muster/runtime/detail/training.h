@@ -9,7 +9,6 @@
 
 #include "muster/data/detail/data_loader.h"
 #include "muster/optim/detail/per_group.h"
-#include "muster/parallel/detail/local_sgd.h"
 #include "muster/precision/detail/autocast.h"
 #include "muster/runtime/detail/accumulation.h"
 #include "muster/runtime/detail/model.h"
@@ -21,7 +20,9 @@
 
 namespace muster {
 struct ClipGradientsOptions;
-}
+class LocalSGD;
+struct LocalSgdOptions;
+}  // namespace muster
 
 namespace muster::runtime {
 
@@ -118,10 +119,9 @@ class Training {
     return muster::skip_first_batches(std::move(loader), batches);
   }
   /// While the returned object lives, ranks average parameters every few steps instead of gradients in every step.
+  /// Requires: the program includes muster/runtime/extras.h.
   template <class M>
-  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, LocalSgdOptions options = {}) const {
-    return LocalSGD(group_of(*session_), model, options);
-  }
+  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, const LocalSgdOptions& options = {}) const;
   /// Makes every BatchNorm in the model compute its statistics over all ranks in training; returns how many there are.
   /// Collective.
   template <class M>

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/tree/detail/fields.h"
-#include "muster/tree/once.h"
+#include "muster/tree/detail/once.h"
 
 /// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants,
 /// torch::data::Example, and aggregates of up to eight fields, in any nesting, undeclared. Any other class lists its
