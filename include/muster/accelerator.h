@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "muster/runtime/detail/loop_verbs.h"
 
 namespace muster {

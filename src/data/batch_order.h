@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "muster/data/detail/stream_reader.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
+#include "muster/data/detail/stream_reader.h"
 
 namespace muster::data {
 

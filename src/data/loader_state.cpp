@@ -1,5 +1,4 @@
 #include "muster/data/detail/loader_state.h"
-#include "muster/track/detail/trace.h"
 
 #include <algorithm>
 #include <string>
@@ -17,6 +16,7 @@
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/vector_math.h"
 #include "muster/hook/detail/random_scope.h"
+#include "muster/track/detail/trace.h"
 #include "pass.h"
 #include "ready_batches.h"
 #include "shared_random.h"

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "batch_order.h"
-#include "muster/data/detail/stream_reader.h"
 #include "muster/data/detail/batch_maker.h"
+#include "muster/data/detail/stream_reader.h"
 #include "shard_plan.h"
 
 namespace muster::data {

@@ -26,8 +26,8 @@ void FrozenParameters::require_agreement(const comm::Communicator& group, const 
     lines.push_back("parameter " + named.name + (is_trainable(named) ? ": trainable now" : ": frozen"));
   if (!elsewhere.empty()) lines.push_back(elsewhere);
   require_same_model(group, lines,
-                      {.remedy = "call requires_grad_() for the same parameters on every rank, before the same step",
-                       .what = "ranks have unfrozen different parameters"});
+                     {.remedy = "call requires_grad_() for the same parameters on every rank, before the same step",
+                      .what = "ranks have unfrozen different parameters"});
 }
 
 std::vector<NamedTensor> FrozenParameters::take_unfrozen() {

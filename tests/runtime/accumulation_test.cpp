@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

@@ -9,13 +9,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/checkpoint/python.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/fabric.h"
 #include "muster/optim/averaging.h"
+#include "muster/runtime/detail/prepared_model.h"
+#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

@@ -7,9 +7,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/runtime/detail/prepared_model.h"
+#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"

@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/missing_loss_model.h"

@@ -12,8 +12,8 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
-#include "muster/runtime/extras.h"
 #include "muster/fabric.h"
+#include "muster/runtime/extras.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 

@@ -13,9 +13,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 #include "runtime/saved_net.h"

@@ -9,10 +9,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/runtime/detail/prepared_model.h"
 #include "muster/accelerator.h"
 #include "muster/optim/elementwise.h"
 #include "muster/parallel/wrap.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

@@ -10,12 +10,8 @@
 
 #include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
-#include "muster/tree/detail/visit.h"
 #include "muster/tree/detail/once.h"
-
-namespace muster::comm {
-class Communicator;
-}
+#include "muster/tree/detail/visit.h"
 
 namespace muster::runtime {
 

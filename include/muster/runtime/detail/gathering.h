@@ -15,9 +15,11 @@ namespace muster {
 template <class... T>
 class MetricsCollector;
 struct SplitOptions;
-}
+}  // namespace muster
 
 namespace muster::runtime {
+
+struct PadOptions;
 
 /// The rows of the current batch of the loader in use; nullopt if there is none.
 std::optional<StepRows> step_rows(const Session& session);
@@ -68,10 +70,9 @@ class Gathering {
   }
   /// Pads tensors with options.value so that dimension options.dim is as long as on the rank where it is longest. A
   /// 0-dim tensor counts as one of shape [1]. Throws: ConfigError (MU060) if a tensor does not have this dimension.
+  /// Requires: the program includes muster/runtime/extras.h.
   template <class T>
-  T pad_across_processes(const T& value, PadOptions options = {}) const {
-    return runtime::pad_across_processes(group_of(*session_), value, options);
-  }
+  T pad_across_processes(const T& value, const PadOptions& options = {}) const;
 
   /// Returns the value of rank `source`, sent as bytes: strings, numbers, lists and maps of them, structs; see
   /// tree/detail/pack.h.

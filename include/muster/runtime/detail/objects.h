@@ -34,8 +34,7 @@ T broadcast_object(const comm::Communicator& group, const T& value, int source) 
 template <class T>
 std::vector<T> gather_object(const comm::Communicator& group, const T& value) {
   std::vector<T> all;
-  for (const auto& packed : gather_packed(group, tree::pack(value)))
-    all.push_back(tree::unpack<T>(packed));
+  for (const auto& packed : gather_packed(group, tree::pack(value))) all.push_back(tree::unpack<T>(packed));
   return all;
 }
 

@@ -131,14 +131,4 @@ struct ClipOptions {
   bool skip_if_nonfinite = false;
 };
 
-/// How ranks with different numbers of batches train together.
-struct UnevenInputsOptions {
-  /// Sums of gradients are always divided by the world size; off: by the number of ranks that still have a batch. Leave
-  /// it on with accumulate(), which weights by samples.
-  bool divide_by_initial_world_size = true;
-  /// Whether prepared loaders meanwhile repeat samples to give all ranks the same number of batches. Unset: as they
-  /// were prepared.
-  std::optional<bool> even_batches = {};
-};
-
 }  // namespace muster

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "muster/comm/communicator.h"
-#include "muster/runtime/detail/profile_options.h"
+#include "muster/runtime/detail/training_options.h"
 #include "muster/track/detail/trace.h"
 
 namespace muster::runtime {

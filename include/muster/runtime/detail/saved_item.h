@@ -41,8 +41,9 @@ class SavedItem {
   SavedItem(std::string name, const DataLoader<B>& loader) : SavedItem(of(std::move(name), loader.state())) {}
   template <Stateful T>
   SavedItem(std::string name, T& object)
-      : SavedItem(std::move(name), [&object]() -> State { return object.save_state(); },
-                  [&object](const State& state) { object.load_state(state); }) {}
+      : SavedItem(
+            std::move(name), [&object]() -> State { return object.save_state(); },
+            [&object](const State& state) { object.load_state(state); }) {}
   template <class T>
     requires(std::is_arithmetic_v<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, std::string> ||
              std::same_as<std::remove_cvref_t<T>, State>)
@@ -53,9 +54,7 @@ class SavedItem {
     } else {
       save_ = [&value](auto&) -> State { return value; };
       if constexpr (!std::is_const_v<std::remove_reference_t<T>>)
-        load_at_end([&value](const State& state) {
-          return [&value, taken = taken_as<V>(state)] { value = taken; };
-        });
+        load_at_end([&value](const State& state) { return [&value, taken = taken_as<V>(state)] { value = taken; }; });
     }
   }
   /// An object by two functions of its own.

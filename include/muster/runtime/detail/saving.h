@@ -11,11 +11,14 @@
 
 #include "muster/checkpoint/detail/load_report.h"
 #include "muster/checkpoint/detail/options.h"
-#include "muster/parallel/detail/full_params_options.h"
 #include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/options.h"
 #include "muster/runtime/detail/prepare.h"
 #include "muster/runtime/detail/session_access.h"
-#include "muster/runtime/detail/options.h"
+
+namespace muster::parallel {
+struct FullParamsOptions;
+}
 
 namespace muster {
 
@@ -132,11 +135,10 @@ class Saving {
   }
   /// Runs `f` while the module has its full parameters, to be read or changed, on all ranks or the first.
   /// If nothing is sharded, it just calls `f`. Collective: if parameters are sharded, outside of forward and backward.
+  /// Requires: the program includes muster/runtime/extras.h.
   /// Throws: what `f` throws; as ShardedModel::summon_full_params().
   template <class M, std::invocable<> F>
-  void summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options = {}) const {
-    with_full_params(*model.prepared(), std::forward<F>(f), options);
-  }
+  void summon_full_params(const Model<M>& model, F&& f, const parallel::FullParamsOptions& options = {}) const;
   template <class M>
   auto unwrap_model(const Model<M>& model) const {
     return model.ptr();
@@ -150,7 +152,7 @@ class Saving {
   LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
                           const LoadStateDictOptions& options) const;
   static void with_full_params(const PreparedModel& model, const std::function<void()>& f,
-                               const FullParamsOptions& options);
+                               const parallel::FullParamsOptions& options);
   void write_model(const PreparedModel& model, const std::filesystem::path& folder,
                    const SaveWeightsOptions& options) const;
 

@@ -1,6 +1,5 @@
 #pragma once
 
-
 namespace muster::comm {
 class Communicator;
 }

@@ -13,15 +13,16 @@
 #include "muster/runtime/detail/accumulation.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/optimizer.h"
-#include "muster/runtime/detail/prepare.h"
-#include "muster/runtime/detail/profile_options.h"
-#include "muster/runtime/detail/session_access.h"
 #include "muster/runtime/detail/options.h"
+#include "muster/runtime/detail/prepare.h"
+#include "muster/runtime/detail/session_access.h"
 
 namespace muster {
 struct ClipGradientsOptions;
 class LocalSGD;
 struct LocalSgdOptions;
+struct ProfileOptions;
+struct UnevenInputsOptions;
 }  // namespace muster
 
 namespace muster::runtime {
@@ -105,12 +106,10 @@ class Training {
   /// (LibTorch's ReduceLROnPlateauScheduler keeps its counts). In `f`, call no other collective; for values, use
   /// collector(). `models`: those that `f` trains; if none is given, all prepared ones.
   /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks run different steps or one of them throws.
-  /// Collective.
+  /// Requires: the program includes muster/runtime/extras.h. Collective.
   template <class... M>
   void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
-                          const Model<M>&... models) {
-    run_joined({managed_by(*models.prepared())...}, f, options);
-  }
+                          const Model<M>&... models);
   /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or as fast as a
   /// stream skips.
   /// Throws: UsageError (MU108) for a batch beyond its end.
@@ -146,11 +145,10 @@ class Training {
   void call(void (C::*member)(P...), A&&... arguments) const {
     runtime::call_each(callbacks(), member, std::forward<A>(arguments)...);
   }
-  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Collective.
+  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Requires: the program
+  /// includes muster/runtime/extras.h. Collective.
   template <class F>
-  void profile(F&& f, const ProfileOptions& options = {}) const {
-    record_profile([&f] { std::forward<F>(f)(); }, options);
-  }
+  void profile(F&& f, const ProfileOptions& options = {}) const;
 
  protected:
   explicit Training(std::shared_ptr<Session> session) : session_(std::move(session)) {}
