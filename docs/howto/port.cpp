@@ -12,6 +12,7 @@
 
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
+#include <muster/comm/communicator.h>
 #include <muster/optim/averaging.h>
 #include <muster/runtime/extras.h>
 #include <torch/torch.h>

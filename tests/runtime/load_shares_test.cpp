@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/runtime/detail/prepared_model.h"
 #include "muster/runtime/extras.h"
