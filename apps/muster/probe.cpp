@@ -49,8 +49,8 @@ std::string who_may_join(const Cluster& cluster) {
   if (cluster.rendezvous == RendezvousKind::none) return "nobody: a world of one";
   if (cluster.rendezvous == RendezvousKind::file) return "processes of this user: the ranks meet in a file of its own";
   const bool stays = cluster::is_loopback(cluster.main_address) && !cluster.store_is_external;
-  return log::format(stays ? "every user of this host" : "whoever reaches it", ", at ", cluster.main_address, " port ",
-                     cluster.main_port, ": no secret is given (MUSTER_SECRET)");
+  return log::str(stays ? "every user of this host" : "whoever reaches it", ", at ", cluster.main_address, " port ",
+                  cluster.main_port, ": no secret is given (MUSTER_SECRET)");
 }
 
 int execute(std::string path, std::string argument) {
@@ -59,7 +59,7 @@ int execute(std::string path, std::string argument) {
   pid_t child;
   int status = 0;
   if (const int error = posix_spawn(&child, path.c_str(), nullptr, nullptr, arguments, environ))
-    throw LaunchError("MU034", log::format("cannot start ", path, ": ", std::generic_category().message(error)));
+    throw LaunchError("MU034", log::str("cannot start ", path, ": ", std::generic_category().message(error)));
   if (waitpid(child, &status, 0) < 0) return 1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -74,16 +74,16 @@ int print_env(const Arguments& arguments) {
   line("muster", MUSTER_VERSION);
   line("compiler", __VERSION__);
   line("system",
-       log::format(system.sysname, " ", system.release, " ", system.machine, ", ", std::thread::hardware_concurrency(),
-                   " cores, ", sysconf(_SC_PHYS_PAGES) / 1024 * sysconf(_SC_PAGESIZE) / 1024 / 1024, " GiB"));
+       log::str(system.sysname, " ", system.release, " ", system.machine, ", ", std::thread::hardware_concurrency(),
+                " cores, ", sysconf(_SC_PHYS_PAGES) / 1024 * sysconf(_SC_PAGESIZE) / 1024 / 1024, " GiB"));
   const auto cluster = read_cluster();
-  line("started by", cluster.launcher == LauncherKind::none ? "nobody: a program run here has one rank"
-                                                            : log::format(to_string(cluster.launcher), ": rank ",
-                                                                          cluster.rank, " of ", cluster.world_size));
+  line("started by", cluster.launcher == LauncherKind::none
+                         ? "nobody: a program run here has one rank"
+                         : log::str(to_string(cluster.launcher), ": rank ", cluster.rank, " of ", cluster.world_size));
   line("may join", who_may_join(cluster));
   const auto probe = find_probe();
   if (!probe) {
-    line("libtorch", log::format("unknown: ", kProbe, " is missing beside muster"));
+    line("libtorch", log::str("unknown: ", kProbe, " is missing beside muster"));
     return 1;
   }
   return execute(*probe, "env");
@@ -98,13 +98,13 @@ int self_test(const Arguments& arguments) {
   const auto probe = find_probe();
   if (!probe)
     throw LaunchError(
-        "MU031", log::format("cannot execute '", kProbe, "': it is missing beside muster; build or install it again"));
+        "MU031", log::str("cannot execute '", kProbe, "': it is missing beside muster; build or install it again"));
   if (const int present = launcher::count_accelerators(Environment::of_process()))
     std::printf("muster test: on the CPU; the %d accelerator%s of this machine cannot be used yet\n", present,
                 present == 1 ? "" : "s");
   std::fflush(stdout);
   RunOptions options;
-  // An accelerator would be taken by default, and the ranks cannot meet on one.
+  // By default the ranks would use an accelerator, on which they cannot communicate yet.
   options.accelerator = "cpu";
   options.devices = std::to_string(ranks);
   options.prefix = false;

@@ -147,7 +147,7 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
   return split.program;
 }
 
-/// The options of a line in the file count less than its single keys.
+/// In the file, a key of its own overrides the same option in the one-line key `options`.
 void expand_line(options::Texts& texts) {
   if (const auto line = texts.find("options"); line != texts.end())
     texts.merge(options::read_line(line->second.text, line->second.place));

@@ -68,9 +68,9 @@ int main(int argc, char** argv) {
     (step == 0 ? first : last) = loss.item<double>();
   }
   accelerator.save_state(folder / "state");         // each rank its part
-  accelerator.save_model(model, folder / "model");  // whole weights, tensor by tensor
+  accelerator.save_model(model, folder / "model");  // full weights, tensor by tensor
 
-  // The user's own module, with whole values; what is written is kept, unless .writeback = false forbids it.
+  // The user's own module, with full values; what is written is kept, unless .writeback = false forbids it.
   accelerator.summon_full_params(model, [&] { torch::nn::init::zeros_(net->head->bias); });
 
   double sum = 1;

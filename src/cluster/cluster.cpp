@@ -12,7 +12,7 @@ namespace {
 
 using cluster::present;
 
-// Here, since every program of several ranks has this object file, and so early, since options may be refused before
+// In this source, because every multi-rank program links it; at load time, because options may be refused before
 // main() has made a runtime.
 [[maybe_unused]] const bool kEndsByErrors = cluster::end_by_uncaught_errors();
 
@@ -33,20 +33,20 @@ void refuse_unknown_launcher(const Environment& variables) {
   for (const auto& sign : signs)
     if (variables.has(sign.variable))
       throw ConfigError("MU023",
-                        log::format("variable ", sign.variable, " looks as if ", sign.launcher,
-                                    " started this program, which is not understood; set RANK, WORLD_SIZE, LOCAL_RANK, "
-                                    "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, or unset ",
-                                    sign.variable, " to run alone"));
+                        log::str("variable ", sign.variable, " looks as if ", sign.launcher,
+                                 " started this program, which is not understood; set RANK, WORLD_SIZE, LOCAL_RANK, "
+                                 "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, or unset ",
+                                 sign.variable, " to run alone"));
 }
 
-/// RANK and its kin without RANK or WORLD_SIZE: nobody sets them so on purpose.
+/// RANK and WORLD_SIZE are not both set, but one of them or a local variable is: always a mistake.
 void refuse_half_set(const Environment& variables) {
   using namespace cluster;
   auto found = present(variables, {kRank, kWorldSize, kLocalRank, kLocalWorldSize});
   if (found.empty()) return;
-  throw ConfigError("MU020", log::format("of RANK and WORLD_SIZE not both are set, but ", joined(found),
-                                         found.size() == 1 ? " is" : " are",
-                                         "; set RANK and WORLD_SIZE, or none of them to run alone"));
+  throw ConfigError(
+      "MU020", log::str("of RANK and WORLD_SIZE not both are set, but ", joined(found),
+                        found.size() == 1 ? " is" : " are", "; set RANK and WORLD_SIZE, or none of them to run alone"));
 }
 
 bool pmi_is_slurms(const Environment& variables) {
@@ -59,10 +59,10 @@ Cluster alone(const Environment& variables) {
   Cluster result;
   auto tasks = cluster::read_number(variables, "SLURM_NTASKS", 1);
   if (cluster::find_slurm(variables) == cluster::SlurmPresence::shell && tasks.value_or(1) > 1)
-    result.note = log::format("SLURM_NTASKS is ", *tasks,
-                              ", but this program was not started by srun: it runs alone; "
-                              "start it with srun for ",
-                              *tasks, " ranks");
+    result.note = log::str("SLURM_NTASKS is ", *tasks,
+                           ", but this program was not started by srun: it runs alone; "
+                           "start it with srun for ",
+                           *tasks, " ranks");
   return result;
 }
 

@@ -31,8 +31,8 @@ constexpr unsigned int kListens = 0x0A;  // as /proc/net/tcp says it
 [[noreturn]] void refuse(int fd, int port, const std::string& address) {
   std::string reason = std::generic_category().message(errno);
   if (fd >= 0) close(fd);
-  throw LaunchError("MU033", log::format("cannot listen on port ", port, address.empty() ? "" : " of " + address, ": ",
-                                         reason, port ? "; give another --main-port, or 0 for a free one" : ""));
+  throw LaunchError("MU033", log::str("cannot listen on port ", port, address.empty() ? "" : " of " + address, ": ",
+                                      reason, port ? "; give another --main-port, or 0 for a free one" : ""));
 }
 
 /// A port asked for by number may still be in TIME_WAIT from an earlier job; a free one is never shared, so it goes

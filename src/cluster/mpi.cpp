@@ -6,7 +6,7 @@
 namespace muster::cluster {
 namespace {
 
-using log::format;
+using log::str;
 
 constexpr int kDefaultPort = 29500;
 
@@ -42,14 +42,14 @@ Cluster read_family(const Environment& variables, const Family& family, const st
   if (cluster.world_size == 1 || read_main_address(variables, kDefaultPort, cluster)) return cluster;
   if (cluster.nodes > 1)
     throw ConfigError("MU024",
-                      format(family.launcher, " started ", cluster.world_size, " ranks on ", cluster.nodes, " nodes (",
-                             names.world_size, ", ", names.local_world_size,
-                             "), but MASTER_ADDR is not set; give every rank MASTER_ADDR, the host of rank 0, and "
-                             "MASTER_PORT (with mpirun: -x MASTER_ADDR=host -x MASTER_PORT=29500)"));
+                      str(family.launcher, " started ", cluster.world_size, " ranks on ", cluster.nodes, " nodes (",
+                          names.world_size, ", ", names.local_world_size,
+                          "), but MASTER_ADDR is not set; give every rank MASTER_ADDR, the host of rank 0, and "
+                          "MASTER_PORT (with mpirun: -x MASTER_ADDR=host -x MASTER_PORT=29500)"));
   if (job.empty())
     throw ConfigError("MU024",
-                      format(family.launcher, " gives no name of the job by which ", cluster.world_size,
-                             " ranks could meet; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
+                      str(family.launcher, " gives no name of the job by which ", cluster.world_size,
+                          " ranks could meet; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
   use_file_rendezvous(cluster);
   return cluster;
 }

@@ -8,8 +8,8 @@ namespace muster::cluster {
 namespace {
 
 [[noreturn]] void refuse(std::string_view variable, std::string_view text, std::string_view wanted) {
-  throw ConfigError("MU025", log::format("variable ", variable, " is '", text, "', which is not ", wanted,
-                                         "; set MASTER_ADDR and LOCAL_WORLD_SIZE yourself, or report it"));
+  throw ConfigError("MU025", log::str("variable ", variable, " is '", text, "', which is not ", wanted,
+                                      "; set MASTER_ADDR and LOCAL_WORLD_SIZE yourself, or report it"));
 }
 
 std::string_view trim(std::string_view text) {

@@ -9,7 +9,7 @@
 
 namespace muster::cluster {
 
-using log::format;
+using log::str;
 
 std::optional<int> read_number(const Environment& variables, std::string_view name, int low, int high) {
   auto text = variables.find(name);
@@ -17,18 +17,18 @@ std::optional<int> read_number(const Environment& variables, std::string_view na
   int value = 0;
   auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || *end != '\0')
-    throw ConfigError("MU021", format("variable ", name, " is '", *text, "', but a whole number is wanted"));
+    throw ConfigError("MU021", str("variable ", name, " is '", *text, "', but a whole number is wanted"));
   if (value < low || value > high)
-    throw ConfigError(
-        "MU021", format("variable ", name, " is ", value, ", but a number from ", low, " to ", high, " is wanted"));
+    throw ConfigError("MU021",
+                      str("variable ", name, " is ", value, ", but a number from ", low, " to ", high, " is wanted"));
   return value;
 }
 
 int need_number(const Environment& variables, std::string_view name, std::string_view because, int low, int high) {
   auto value = read_number(variables, name, low, high);
   if (!value)
-    throw ConfigError(
-        "MU020", format("variable ", because, " is set, but ", name, " is not; set both, or neither to run alone"));
+    throw ConfigError("MU020",
+                      str("variable ", because, " is set, but ", name, " is not; set both, or neither to run alone"));
   return *value;
 }
 
@@ -43,9 +43,9 @@ namespace {
 
 void check_pair(std::string_view small_name, int small, std::string_view large_name, int large, bool equal_allowed) {
   if (small < large || (equal_allowed && small == large)) return;
-  throw ConfigError("MU022",
-                    format("variables contradict each other: ", small_name, " is ", small, ", but ", large_name, " is ",
-                           large, "; a rank must be below its size, and a node's size at most the world's"));
+  throw ConfigError(
+      "MU022", str("variables contradict each other: ", small_name, " is ", small, ", but ", large_name, " is ", large,
+                   "; a rank must be below its size, and a node's size at most the world's"));
 }
 
 }  // namespace

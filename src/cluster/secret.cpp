@@ -20,7 +20,7 @@ constexpr std::size_t kMadeBytes = 32;
 constexpr const char* kBlanks = " \t\r\n";
 
 [[noreturn]] void refuse_file(const std::filesystem::path& path, const std::string& why) {
-  throw ConfigError("MU068", log::format("the file of the job's secret, ", path.string(), ", ", why));
+  throw ConfigError("MU068", log::str("the file of the job's secret, ", path.string(), ", ", why));
 }
 
 /// What has room for a secret, and then some. Takes the descriptor.
@@ -39,15 +39,15 @@ Secret::Secret(const std::string& text) {
   const auto first = text.find_first_not_of(kBlanks), last = text.find_last_not_of(kBlanks);
   if (first != std::string::npos) text_ = text.substr(first, last - first + 1);
   if (text_.size() < kFewest)
-    throw ConfigError("MU068", log::format("the job's secret has ", text_.size(), " characters, but at least ", kFewest,
-                                           " are wanted, that nobody can guess: openssl rand -hex 32 prints some"));
+    throw ConfigError("MU068", log::str("the job's secret has ", text_.size(), " characters, but at least ", kFewest,
+                                        " are wanted, that nobody can guess: openssl rand -hex 32 prints some"));
 }
 
 Secret make_secret() { return Secret(random_hex(kMadeBytes)); }
 
 Secret read_secret_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) refuse_file(path, log::format("cannot be read: ", std::generic_category().message(errno)));
+  if (descriptor < 0) refuse_file(path, log::str("cannot be read: ", std::generic_category().message(errno)));
   struct stat status {};
   const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
   const bool is_private = (status.st_mode & 077) == 0;

@@ -6,7 +6,7 @@
 namespace muster::cluster {
 namespace {
 
-using log::format;
+using log::str;
 
 constexpr int kFirstPort = 15000;
 constexpr int kPorts = 10000;
@@ -24,9 +24,9 @@ int read_local_world_size(const Environment& variables, const Cluster& cluster) 
   if (auto text = variables.find(name)) return tasks_on_node(*text, cluster.node_rank, name);
   if (auto tasks = read_number(variables, kSlurmNames.local_world_size, 1)) return *tasks;
   if (cluster.nodes == 1) return cluster.world_size;
-  throw ConfigError("MU020", format("SLURM_NTASKS is ", cluster.world_size, " on ", cluster.nodes,
-                                    " nodes, but neither SLURM_TASKS_PER_NODE nor SLURM_NTASKS_PER_NODE is set; "
-                                    "start with srun --ntasks-per-node=N"));
+  throw ConfigError("MU020", str("SLURM_NTASKS is ", cluster.world_size, " on ", cluster.nodes,
+                                 " nodes, but neither SLURM_TASKS_PER_NODE nor SLURM_NTASKS_PER_NODE is set; "
+                                 "start with srun --ntasks-per-node=N"));
 }
 
 /// Steps of one job run side by side, so each has a port of its own.
@@ -49,8 +49,8 @@ void set_rendezvous(const Environment& variables, Cluster& cluster) {
     return;
   }
   throw ConfigError(
-      "MU024", format("SLURM started ", cluster.world_size, " ranks on ", cluster.nodes,
-                      " nodes, but gives no SLURM_JOB_NODELIST; set MASTER_ADDR, the host of rank 0, and MASTER_PORT"));
+      "MU024", str("SLURM started ", cluster.world_size, " ranks on ", cluster.nodes,
+                   " nodes, but gives no SLURM_JOB_NODELIST; set MASTER_ADDR, the host of rank 0, and MASTER_PORT"));
 }
 
 }  // namespace
@@ -78,14 +78,14 @@ Cluster read_slurm(const Environment& variables) {
   cluster.node_rank = need_number(variables, "SLURM_NODEID", kSlurmNames.rank);
   cluster.nodes = read_number(variables, nodes, 1).value_or(1);
   if (cluster.node_rank >= cluster.nodes)
-    throw ConfigError("MU022", format("variables contradict each other: SLURM_NODEID is ", cluster.node_rank, ", but ",
-                                      nodes, " is ", cluster.nodes));
+    throw ConfigError("MU022", str("variables contradict each other: SLURM_NODEID is ", cluster.node_rank, ", but ",
+                                   nodes, " is ", cluster.nodes));
   cluster.local_world_size = read_local_world_size(variables, cluster);
   check_ranks(cluster, {kSlurmNames.rank, size, kSlurmNames.local_rank, "SLURM_TASKS_PER_NODE"});
   cluster.restart_count = read_number(variables, "SLURM_RESTART_COUNT").value_or(0);
   if (auto job = variables.find("SLURM_JOB_ID"))
-    cluster.job = format(*job, "-", variables.find("SLURM_STEP_ID").value_or("0"), "-", cluster.restart_count);
-  cluster.store_prefix = format("muster/", cluster.restart_count);
+    cluster.job = str(*job, "-", variables.find("SLURM_STEP_ID").value_or("0"), "-", cluster.restart_count);
+  cluster.store_prefix = str("muster/", cluster.restart_count);
   set_rendezvous(variables, cluster);
   return cluster;
 }

@@ -6,7 +6,7 @@
 namespace muster::cluster {
 namespace {
 
-using log::format;
+using log::str;
 
 constexpr RankNames kTorchNames{kRank, kWorldSize, kLocalRank, kLocalWorldSize};
 
@@ -21,15 +21,15 @@ void read_ranks(const Environment& variables, std::string_view because, Cluster&
   cluster.nodes = read_number(variables, kNodes, 1).value_or(even);
   cluster.node_rank = read_number(variables, kNodeRank).value_or(cluster.rank / cluster.local_world_size);
   if (cluster.node_rank >= cluster.nodes)
-    throw ConfigError("MU022", format("variables contradict each other: GROUP_RANK is ", cluster.node_rank, ", but ",
-                                      variables.has(kNodes) ? "GROUP_WORLD_SIZE" : "WORLD_SIZE / LOCAL_WORLD_SIZE",
-                                      " is ", cluster.nodes));
+    throw ConfigError("MU022", str("variables contradict each other: GROUP_RANK is ", cluster.node_rank, ", but ",
+                                   variables.has(kNodes) ? "GROUP_WORLD_SIZE" : "WORLD_SIZE / LOCAL_WORLD_SIZE", " is ",
+                                   cluster.nodes));
 }
 
 void need_main_address(const Environment& variables, std::string_view because, Cluster& cluster) {
   if (!read_main_address(variables, 0, cluster))
     throw ConfigError("MU020",
-                      format("variable ", because, " is set, but MASTER_ADDR is not; set it to the host of rank 0"));
+                      str("variable ", because, " is set, but MASTER_ADDR is not; set it to the host of rank 0"));
   cluster.main_port = need_number(variables, kMainPort, kMainAddress, 1, 65535);
 }
 
@@ -46,7 +46,7 @@ Cluster read_torchrun(const Environment& variables) {
   read_ranks(variables, "TORCHELASTIC_RUN_ID", cluster);
   cluster.restart_count = read_number(variables, "TORCHELASTIC_RESTART_COUNT").value_or(0);
   cluster.store_is_external = is_true(variables.find("TORCHELASTIC_USE_AGENT_STORE"));
-  cluster.store_prefix = format("muster/", cluster.restart_count);
+  cluster.store_prefix = str("muster/", cluster.restart_count);
   // Even a world of one meets: the agent's address is there, and costs nothing until it is used.
   need_main_address(variables, "TORCHELASTIC_RUN_ID", cluster);
   return cluster;

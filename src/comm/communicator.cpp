@@ -72,7 +72,7 @@ void check_memory(const at::Tensor& tensor, std::string_view operation) {
   if (in_memory(tensor)) return;
   throw UsageError("MU066", formatted("{} works in place, and the values of this tensor are not in memory now, as may "
                                       "be those of a parameter that is "
-                                      "cut over ranks; give it a copy (clone())",
+                                      "sharded over ranks; give it a copy (clone())",
                                       operation));
 }
 

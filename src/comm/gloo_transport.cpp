@@ -38,9 +38,9 @@ std::vector<at::Tensor> view(void* data, std::size_t bytes) {
 
 std::vector<at::Tensor> view_of(Frame& frame) { return view(frame.bytes.data(), kFrameBytes); }
 
-/// Threads that are started while it lives run when others wait, and do not interrupt them. gloo's thread only tries
-/// the lock of a connection; where it interrupts the thread that holds it, on the same core, it would try until its
-/// slice ends: milliseconds.
+/// Threads started while this object exists run under SCHED_BATCH, so they do not preempt other threads. gloo's thread
+/// spins on a connection's lock; if it preempted the holder on the same core, it would spin for its whole time slice:
+/// milliseconds.
 class CalmThreads {
  public:
   CalmThreads() {
@@ -133,8 +133,8 @@ std::string failure_of(const WorkPtr& work, TimePoint deadline) {
   }
 }
 
-// So many receives of frames stand ready for each peer. A peer may be one operation ahead, and then end the group: with
-// the frame that is not yet taken these are three, none of which it has to wait with.
+// Number of frame receives posted per peer. A peer may be one operation ahead and then abort the group; with the frame
+// that is not consumed yet that makes three, so a peer never has to wait before it sends.
 constexpr int kReady = 3;
 
 class GlooTransport final : public Transport {
@@ -234,7 +234,7 @@ class GlooTransport final : public Transport {
     WorkPtr work_;
   };
 
-  /// Null if the connection is gone, which only the wait tells: a frame that came before may say more.
+  /// Returns null if the connection is closed; only wait() reports it, since an earlier frame may give the cause.
   template <class F>
   static WorkPtr post(Peer& peer, F start) {
     try {

@@ -83,7 +83,7 @@ const char* ways_out(const Header& a, const Header& b) {
     return one.source == Source::library && shown_label(one).starts_with("evaluation, unit");
   };
   if (evaluates(a) == evaluates(b)) return ways_out_of_gradients(a, b);
-  return " Where parameters are cut over ranks, a forward needs all of them: evaluate on every rank and bring the "
+  return " Where parameters are sharded over ranks, a forward needs all of them: evaluate on every rank and bring the "
          "answers together by "
          "gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with zero2, "
          "where a rank may "

@@ -13,7 +13,7 @@
 namespace muster::comm {
 namespace {
 
-/// Up to this size all_reduce, reduce and broadcast send whole tensors: one round instead of two.
+/// Up to this size all_reduce, reduce and broadcast send full tensors: one round instead of two.
 constexpr std::size_t kWholeBytes = 64 * 1024;
 
 /// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.

@@ -98,8 +98,8 @@ void say_who_may_join(const Cluster& cluster, bool has_secret) {
   if (cluster.store_is_external && (has_secret || cluster::listens_on_loopback_alone(cluster.main_port))) return;
   const auto address = address_of_store(cluster);
   if (cluster::is_loopback(address) || (has_secret && !address.empty())) return;
-  const auto where = log::format("the store of this job listens on port ", cluster.main_port, " of ",
-                                 address.empty() ? "all addresses of its host" : address);
+  const auto where = log::str("the store of this job listens on port ", cluster.main_port, " of ",
+                              address.empty() ? "all addresses of its host" : address);
   if (has_secret)
     return log::warning(where, ", since '", cluster.main_address,
                         "' is no address of this host that others reach; only ranks with the "

@@ -28,8 +28,8 @@ ShardPlan::ShardPlan(const BatchSharding& sharding) : sharding_(sharding) {
     sharding_.even = false;
   }
   if (sharding_.split && sharding.batch_size % sharding.world_size != 0)
-    throw ConfigError("MU107", "split_batches cannot cut batches of " + std::to_string(sharding.batch_size) + " into " +
-                                   std::to_string(sharding.world_size) +
+    throw ConfigError("MU107", "split_batches cannot split batches of " + std::to_string(sharding.batch_size) +
+                                   " into " + std::to_string(sharding.world_size) +
                                    " equal pieces; give a batch_size that is a multiple of the world size");
 }
 
@@ -81,7 +81,7 @@ BatchShardPlan::BatchShardPlan(const BatchSharding& sharding) : sharding_(shardi
   if (sharding.world_size == 1) sharding_.even = false;
   if (sharding.split && sharding.world_size > 1)
     throw ConfigError("MU107",
-                      "split_batches cannot cut batches that are ready-made or a batch sampler's, whose sizes vary; "
+                      "split_batches cannot split batches that are ready-made or a batch sampler's, whose sizes vary; "
                       "make one batch per rank");
 }
 

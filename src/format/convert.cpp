@@ -315,7 +315,7 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   if (stored.is_checkpoint) check_checkpoint_values(from);
   report.from = stored.kind;
   if (stored.is_checkpoint && options.part.empty())
-    stored.content.value = traded_value(stored, report.to, options.model);
+    stored.content.value = exchanged_value(stored, report.to, options.model);
   const bool may_search = options.part.empty() && report.to != WeightForm::torch && !stored.is_checkpoint;
   const std::string place =
       may_search ? find_weights(stored.content.value, from.string(), report.left_out) : options.part;

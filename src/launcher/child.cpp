@@ -68,18 +68,17 @@ int await_exec(int report) {
 }
 
 [[noreturn]] void refuse(int rank, const std::string& what, int error) {
-  throw LaunchError("MU034", log::format("rank ", rank, " could not be started: ", what, ": ",
-                                         std::generic_category().message(error)));
+  throw LaunchError(
+      "MU034", log::str("rank ", rank, " could not be started: ", what, ": ", std::generic_category().message(error)));
 }
 
 }  // namespace
 
 std::string End::words() const {
   if (!signal)
-    return log::format("exited with code ", code,
-                       code == cluster::kUncaughtError ? " (an error that nobody caught)" : "");
+    return log::str("exited with code ", code, code == cluster::kUncaughtError ? " (an error that nobody caught)" : "");
   const char* name = sigabbrev_np(signal);
-  return log::format("was ended by signal ", signal, name ? log::format(" (SIG", name, ")") : "");
+  return log::str("was ended by signal ", signal, name ? log::str(" (SIG", name, ")") : "");
 }
 
 Child::Child(int rank, const Program& program, const Placement& placement)

@@ -26,7 +26,7 @@ bool same_file(int a, int b) {
 }
 
 [[noreturn]] void refuse_stream() {
-  throw LaunchError("MU034", log::format("no pipe for the output of a rank: ", std::generic_category().message(errno)));
+  throw LaunchError("MU034", log::str("no pipe for the output of a rank: ", std::generic_category().message(errno)));
 }
 
 struct Ends {

@@ -14,7 +14,7 @@
 namespace muster::launcher {
 namespace {
 
-using log::format;
+using log::str;
 
 bool read_digits(std::string_view text, int& value) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -22,7 +22,7 @@ bool read_digits(std::string_view text, int& value) {
 }
 
 [[noreturn]] void refuse(const DeviceRequest& request, const std::string& reason) {
-  throw ConfigError("MU030", format("--devices is '", request.devices, "': ", reason));
+  throw ConfigError("MU030", str("--devices is '", request.devices, "': ", reason));
 }
 
 DeviceChoice choose_processes(const DeviceRequest& request) {
@@ -43,9 +43,9 @@ std::vector<int> read_indices(const DeviceRequest& request) {
     if (!read_digits(rest.substr(0, comma), index) || index < 0)
       refuse(request, "a list must hold whole numbers from 0, such as 0,2");
     if (index >= request.present)
-      refuse(request, format("there is no device ", index, "; this node has ", request.present));
+      refuse(request, str("there is no device ", index, "; this node has ", request.present));
     if (std::find(indices.begin(), indices.end(), index) != indices.end())
-      refuse(request, format("device ", index, " stands there twice"));
+      refuse(request, str("device ", index, " stands there twice"));
     indices.push_back(index);
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
   }
@@ -76,7 +76,7 @@ int count_listed(const std::string& list) {
 DeviceChoice choose_devices(const DeviceRequest& request) {
   bool unsaid = request.accelerator.empty() || request.accelerator == "auto";
   if (request.accelerator == "cpu" || (unsaid && request.present == 0)) return choose_processes(request);
-  if (request.present == 0) refuse(request, format("no accelerator was found for --accelerator ", request.accelerator));
+  if (request.present == 0) refuse(request, str("no accelerator was found for --accelerator ", request.accelerator));
   DeviceChoice choice;
   choice.count = request.present;
   if (request.devices == "auto" || request.devices == "-1") return choice;
@@ -87,7 +87,7 @@ DeviceChoice choose_devices(const DeviceRequest& request) {
   }
   if (!read_digits(request.devices, choice.count) || choice.count < 1)
     refuse(request, "it must be a positive count, a list of indices such as 0,2, or auto");
-  if (choice.count > request.present) refuse(request, format("this node has ", request.present, " accelerators"));
+  if (choice.count > request.present) refuse(request, str("this node has ", request.present, " accelerators"));
   return choice;
 }
 

@@ -12,7 +12,7 @@
 namespace muster::launcher {
 namespace {
 
-using log::format;
+using log::str;
 using Ranks = std::vector<SeenRank>;
 using Kind = FirstCause::Kind;
 
@@ -42,7 +42,7 @@ FirstCause of(const SeenRank& rank) {
           .words = {}};
 }
 
-/// Where those lead who say that they have lost each other.
+/// The end of a chain of ranks, each of which reported that it had lost the next one.
 struct EchoChain {
   const SeenRank* witness;  ///< the last one who accuses another
   const SeenRank* accused;  ///< nullptr: a rank of another node
@@ -65,7 +65,7 @@ EchoChain follow(const Ranks& ranks, const SeenRank& start) {
   }
 }
 
-/// What an echo comes to; nothing if ranks lost each other at once.
+/// The cause behind a rank that failed only because it lost another; std::nullopt if ranks lost each other.
 std::optional<FirstCause> trace(const Ranks& ranks, const SeenRank& echo) {
   const EchoChain chain = follow(ranks, echo);
   auto cause = of(chain.accused ? *chain.accused : echo);
@@ -89,40 +89,38 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-std::string in_step(std::int64_t steps) { return steps < 0 ? "" : format(", in step ", steps + 1); }
+std::string in_step(std::int64_t steps) { return steps < 0 ? "" : str(", in step ", steps + 1); }
 
 std::string name(int rank, const Layout& layout) {
-  return layout.nodes > 1 ? format("rank ", rank, " on node ", layout.node_of(rank)) : format("rank ", rank);
+  return layout.nodes > 1 ? str("rank ", rank, " on node ", layout.node_of(rank)) : str("rank ", rank);
 }
 
 std::string headline(const FirstCause& cause, const Layout& layout) {
   const std::string who = name(cause.rank, layout), other = cause.other < 0 ? "" : name(cause.other, layout);
-  const std::string ended = format(cause.end.words(), " after ", seconds_text(cause.after));
+  const std::string ended = str(cause.end.words(), " after ", seconds_text(cause.after));
   switch (cause.kind) {
     case Kind::failed: break;
     case Kind::elsewhere:
-      return format("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other,
-                    ": the first cause stands in the output of the "
-                    "launcher there; all ranks of this node are ended.");
+      return str("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other,
+                 ": the first cause stands in the output of the "
+                 "launcher there; all ranks of this node are ended.");
     case Kind::left:
-      return format(
-          "MU038", ": ", who, " left main normally", cause.steps < 0 ? "" : format(" after ", cause.steps, " steps"),
-          " while ", other,
-          cause.other_steps < 0 ? " still communicated" : format(" was in step ", cause.other_steps + 1),
-          ": ranks made different numbers of steps; use check_trigger(), so that they leave the loop together. ", other,
-          " ", ended, "; all other ranks are ended.");
+      return str("MU038", ": ", who, " left main normally",
+                 cause.steps < 0 ? "" : str(" after ", cause.steps, " steps"), " while ", other,
+                 cause.other_steps < 0 ? " still communicated" : str(" was in step ", cause.other_steps + 1),
+                 ": ranks made different numbers of steps; use check_trigger(), so that they leave the loop together. ",
+                 other, " ", ended, "; all other ranks are ended.");
     case Kind::abandoned:
-      return format("MU035", ": ", who, " failed", in_step(cause.steps),
-                    ": an exception left its Accelerator or Fabric",
-                    cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ",
-                    other, " ", ended, "; all other ranks are ended.");
+      return str("MU035", ": ", who, " failed", in_step(cause.steps), ": an exception left its Accelerator or Fabric",
+                 cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ", other,
+                 " ", ended, "; all other ranks are ended.");
     case Kind::silent:
-      return format("MU039", ": ", who, " gave no answer", in_step(cause.steps), cause.runs ? " and still runs" : "",
-                    ": ", other, " waited for it in vain; the job ", ended, ", and all ranks are ended.");
+      return str("MU039", ": ", who, " gave no answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ",
+                 other, " waited for it in vain; the job ", ended, ", and all ranks are ended.");
   }
-  return format("MU035", ": ", who, " ", ended, in_step(cause.steps),
-                cause.end.signal == SIGKILL ? " (somebody's kill -9, or the system was out of memory)" : "",
-                "; all other ranks are ended.");
+  return str("MU035", ": ", who, " ", ended, in_step(cause.steps),
+             cause.end.signal == SIGKILL ? " (somebody's kill -9, or the system was out of memory)" : "",
+             "; all other ranks are ended.");
 }
 
 }  // namespace
@@ -163,7 +161,7 @@ std::vector<std::string> other_words(const Ranks& ranks, const std::optional<Fir
   for (const auto& rank : ranks) {
     if (rank.last_words.empty() || std::find(said.begin(), said.end(), rank.last_words) != said.end()) continue;
     said.push_back(rank.last_words);
-    result.push_back(format("muster: rank ", rank.rank, " ended by an error: ", rank.last_words));
+    result.push_back(str("muster: rank ", rank.rank, " ended by an error: ", rank.last_words));
   }
   return result;
 }

@@ -63,12 +63,12 @@ LocalRanks::Uncaught uncaught_exception() {
 void check_agreement(const Cluster& cluster, const LaunchOptions& options) {
   if (options.processes > 0 && options.processes != cluster.local_world_size)
     throw ConfigError("MU032",
-                      log::format("the program asks for ", options.processes, " ranks on this node, but its launcher (",
-                                  to_string(cluster.launcher), ") started ", cluster.local_world_size,
-                                  "; change one of them, or ask for 0 (as many as there are)"));
+                      log::str("the program asks for ", options.processes, " ranks on this node, but its launcher (",
+                               to_string(cluster.launcher), ") started ", cluster.local_world_size,
+                               "; change one of them, or ask for 0 (as many as there are)"));
   if (options.nodes > 1 && options.nodes != cluster.nodes)
-    throw ConfigError("MU032", log::format("the program asks for ", options.nodes, " nodes, but its launcher (",
-                                           to_string(cluster.launcher), ") uses ", cluster.nodes));
+    throw ConfigError("MU032", log::str("the program asks for ", options.nodes, " nodes, but its launcher (",
+                                        to_string(cluster.launcher), ") uses ", cluster.nodes));
 }
 
 Job plan_job(const LaunchOptions& options, const Environment& variables) {

@@ -11,17 +11,17 @@ constexpr int kPortOfSeveralNodes = 29400;
 }  // namespace
 
 void check_nodes(const Nodes& nodes) {
-  using log::format;
-  if (nodes.nodes < 1) throw ConfigError("MU036", format("nodes is ", nodes.nodes, "; at least 1 is wanted"));
+  using log::str;
+  if (nodes.nodes < 1) throw ConfigError("MU036", str("nodes is ", nodes.nodes, "; at least 1 is wanted"));
   if (nodes.node_rank < 0 || nodes.node_rank >= nodes.nodes)
-    throw ConfigError("MU036", format("node rank is ", nodes.node_rank,
-                                      ", but it must be from 0 to nodes - 1, and nodes is ", nodes.nodes));
+    throw ConfigError("MU036", str("node rank is ", nodes.node_rank,
+                                   ", but it must be from 0 to nodes - 1, and nodes is ", nodes.nodes));
   if (nodes.main_port < 0 || nodes.main_port > 65535)
-    throw ConfigError("MU036", format("main port is ", nodes.main_port, "; 0 (a free one) to 65535 is wanted"));
+    throw ConfigError("MU036", str("main port is ", nodes.main_port, "; 0 (a free one) to 65535 is wanted"));
   if (nodes.nodes > 1 && nodes.main_address.empty())
-    throw ConfigError("MU036", format("nodes is ", nodes.nodes,
-                                      ", but no main address is given; give --main-address, the host of "
-                                      "node 0 as the other nodes reach it"));
+    throw ConfigError("MU036", str("nodes is ", nodes.nodes,
+                                   ", but no main address is given; give --main-address, the host of "
+                                   "node 0 as the other nodes reach it"));
 }
 
 void place_store(const std::string& main_address, int main_port, Job& job) {

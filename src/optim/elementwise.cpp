@@ -89,11 +89,11 @@ at::Tensor ElementwiseOptimizer::step(LossClosure closure) {
   at::NoGradGuard no_grad;
   for (auto& group : param_groups())
     for (const auto& parameter : group.params())
-      if (parameter.grad().defined()) update_whole(parameter, static_cast<const ElementwiseOptions&>(group.options()));
+      if (parameter.grad().defined()) update_full(parameter, static_cast<const ElementwiseOptions&>(group.options()));
   return loss;
 }
 
-void ElementwiseOptimizer::update_whole(const at::Tensor& parameter, const ElementwiseOptions& options) {
+void ElementwiseOptimizer::update_full(const at::Tensor& parameter, const ElementwiseOptions& options) {
   auto& kept = state()[parameter.unsafeGetTensorImpl()];
   if (!kept) kept = std::make_unique<ElementwiseState>(state_names_);
   auto& own = static_cast<ElementwiseState&>(*kept);

@@ -170,8 +170,8 @@ void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
   slot.step = step ? *step : 1;
 }
 
-/// Makes the gradient lie as the parameter does, where it does not. Returns false where only the optimizer's own step
-/// can use it.
+/// Copies the gradient into the parameter's strides if they differ. Returns false if only the optimizer's own step can
+/// use it.
 bool FusedOptimizer::Impl::align_gradient(Slot& slot) const {
   const auto& gradient = slot.impl->grad();
   const auto& parameter = slot.parameter;
@@ -236,10 +236,10 @@ void FusedOptimizer::Impl::follow_states() {
 void FusedOptimizer::Impl::refuse_parts() const {
   if (std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.whole; })) return;
   const auto why = rule_ == Rule::own
-                       ? class_name(*inner_) + " needs whole parameters, since it " + why_whole(*inner_)
+                       ? class_name(*inner_) + " needs full parameters, since it " + why_full(*inner_)
                        : class_name(*inner_) +
                              " has to run its own step() for a gradient or state of another dtype, device or layout "
-                             "than its parameter's, which needs whole parameters";
+                             "than its parameter's, which needs full parameters";
   throw UsageError(
       "MU134",
       why +

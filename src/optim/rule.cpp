@@ -202,8 +202,8 @@ void run_update(Rule rule, lib::Optimizer& optimizer, const lib::OptimizerOption
   }
 }
 
-std::string why_whole(const lib::Optimizer& optimizer) {
-  if (dynamic_cast<const lib::LBFGS*>(&optimizer)) return "takes dot products of whole gradients";
+std::string why_full(const lib::Optimizer& optimizer) {
+  if (dynamic_cast<const lib::LBFGS*>(&optimizer)) return "takes dot products of full gradients";
   return "has a step() of its own, which may look at more than one element at a time: derive it from "
          "muster::ElementwiseOptimizer if it does not";
 }

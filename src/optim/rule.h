@@ -48,7 +48,7 @@ struct UpdateCall {
 void run_update(Rule rule, torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
                 UpdateCall& call);
 
-/// Why an optimizer with rule `own` needs whole parameters.
-std::string why_whole(const torch::optim::Optimizer& optimizer);
+/// Why an optimizer with rule `own` needs full parameters.
+std::string why_full(const torch::optim::Optimizer& optimizer);
 
 }  // namespace muster::optim

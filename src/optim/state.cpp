@@ -60,7 +60,7 @@ void take_over(Rule rule, const lib::OptimizerOptions& options, Slot& slot, size
     view.copy_(shown);
   } else {
     throw UsageError("MU134", "the optimizer has stepped " + std::to_string(slot.step) +
-                                  " times before its model was sharded, and its state cannot be cut into this rank's "
+                                  " times before its model was sharded, and its state cannot be split into this rank's "
                                   "part: prepare the optimizer before its first step");
   }
   shown = view;

@@ -29,11 +29,11 @@ bool GeneratorCheck::note_step() {
   ++steps_;
   const uint64_t now = digest_of_state();
   const auto heard = comm::attached_words(group_);
-  const bool found = said_ != 0 && now != said_ &&
-                     std::all_of(heard.begin(), heard.end(), [&](uint64_t word) { return word == said_; });
+  const bool found = last_digest_ != 0 && now != last_digest_ &&
+                     std::all_of(heard.begin(), heard.end(), [&](uint64_t word) { return word == last_digest_; });
   if (found) steps_ = kSteps;
-  said_ = steps_ == kSteps ? 0 : now;
-  comm::attach_word(group_, said_);
+  last_digest_ = steps_ == kSteps ? 0 : now;
+  comm::attach_word(group_, last_digest_);
   return found;
 }
 

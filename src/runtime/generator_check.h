@@ -19,7 +19,7 @@ class GeneratorCheck {
 
  private:
   comm::Communicator group_;
-  uint64_t said_ = 0;  // digest of the state at the step before; 0: none
+  uint64_t last_digest_ = 0;  // digest of the state at the step before; 0: none
   int steps_ = 0;
 };
 

@@ -6,7 +6,7 @@
 /// it under the same names. To add an option, add its line here, in alphabetical order.
 namespace muster::runtime {
 
-/// A part of whichever options have it.
+/// An accessor for the field at this path; ill-formed (SFINAE) for an option struct without it.
 #define MUSTER_FIELD(path) [](auto& options) -> decltype((options.path)) { return options.path; }
 
 /// Calls visit(name, accessor, description) for the options that say where and how a program runs.
@@ -25,7 +25,7 @@ void visit_placement_options(Visit&& visit) {
          .effect = "Launcher.SeveralDevicesWantLaunchFirst",
          .other_tools = {"LT_DEVICES"}});
   visit("keep_memory", MUSTER_FIELD(keep_memory),
-        {.help = "keep memory that CPU tensors free for the next step",
+        {.help = "keep freed memory of CPU tensors for the next step",
          .effect = "KeepMemory.IsChosenByTheProgramThenTheVariableThenTheLauncher"});
   visit("num_nodes", MUSTER_FIELD(num_nodes),
         {.help = "number of nodes that launch() expects",

@@ -240,7 +240,7 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
 
 State PreparedOptimizer::save_state(const std::string& path, std::vector<TensorShard>& shards) const {
   const auto parts = shards_of(setting_.registry->models());
-  State state = State::Map{{"inner", cut_optimizer_state(state_dict(*inner_), parameters(), parts, path, shards)}};
+  State state = State::Map{{"inner", shard_optimizer_state(state_dict(*inner_), parameters(), parts, path, shards)}};
   if (!scaler_) return state;
   const auto now = scaler_->state();
   state.set("scaler", State::Map{{"scale", now.scale},

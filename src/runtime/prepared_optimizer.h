@@ -47,7 +47,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards existing state
   /// as they are.
-  /// Throws: UsageError (MU134) if the optimizer needs whole parameters and some are sharded.
+  /// Throws: UsageError (MU134) if the optimizer needs full parameters and some are sharded.
   void follow_models() { bind(/*complete=*/false); }
   /// Called before and after a backward.
   void before_backward();

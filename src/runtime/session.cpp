@@ -149,7 +149,7 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
-  // Not before: what a model that is sharded over ranks took when it was built should go back to the system.
+  // Only now: the memory that a sharded model used while it was built must first return to the system.
   if (machine_.keeps_memory()) device::keep_freed_memory();
   const auto* sharded = managed->sharded_parameters();
   const precision::PrecisionPolicy policy(options_.precision,
@@ -221,7 +221,7 @@ void Session::set_seed(uint64_t seed, bool per_rank) {
 
 void Session::watch_generators() {
   if (!generators_ || !generators_->note_step()) return;
-  const std::string note = log::format(
+  const std::string note = log::str(
       "MU070",
       ": all ranks draw the same random numbers, since their generators were in one state at the first step, so "
       "noise and dropout repeat from rank to rank; if that is not meant, call set_seed(seed, /*per_rank=*/true), or "
@@ -231,7 +231,7 @@ void Session::watch_generators() {
 }
 
 std::string Session::plan() const {
-  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; told by {}\n", cluster_.world_size,
+  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; launcher: {}\n", cluster_.world_size,
                                cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
   text += formatted("device: {}; backend: {}\n", device_.str(), group_.backend());
   text += formatted("precision: {}\n", options_.precision.name());

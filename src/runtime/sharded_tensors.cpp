@@ -69,8 +69,8 @@ at::Tensor padded_shard(const at::Tensor& whole, const parallel::ParameterShard&
   return padded(shard::select(whole, shard), shard);
 }
 
-State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
-                          const std::string& path, std::vector<TensorShard>& shards) {
+State shard_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
+                            const std::string& path, std::vector<TensorShard>& shards) {
   each_elementwise(
       inner, parameters, held, [&](const std::string& name, State& value, const parallel::ParameterShard* shard) {
         // Flat shards are padded; what lies behind the parameter's end is nobody's.

@@ -11,7 +11,7 @@
 #include "muster/tree/state.h"
 
 /// Sharded tensors in saved states. In the place of such a tensor a state has {"sliced": name, "order": dims}. `name`
-/// is that of the whole tensor among the sharded tensors of a checkpoint, where its dimensions are in the memory order
+/// is that of the full tensor among the sharded tensors of a checkpoint, where its dimensions are in the memory order
 /// of the parameter.
 namespace muster::runtime {
 
@@ -46,8 +46,8 @@ at::Tensor padded_shard(const at::Tensor& whole, const parallel::ParameterShard&
 
 /// The optimizer's state, with the entries of add_shard() in place of its flat shards. `path`: the beginning of the
 /// shards' names.
-State cut_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
-                          const std::string& path, std::vector<TensorShard>& shards);
+State shard_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
+                            const std::string& path, std::vector<TensorShard>& shards);
 /// The opposite: the state with tensors as this rank's optimizer has them.
 State joined_optimizer_state(State inner, const std::vector<at::Tensor>& parameters, const ShardMap& held,
                              const TensorReader& reader);

@@ -100,7 +100,7 @@ void Stepping::join_other_ranks(const std::vector<at::Tensor>& parameters) const
   for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.join_other_ranks(&parameters); });
 }
 
-/// Of several, some may not be due to step: rounds for them would cost time.
+/// With several optimizers, some may not step next, and reductions for those would waste time.
 void Stepping::join_for_the_only_optimizer() const {
   std::vector<PreparedOptimizer*> all;
   for_each_optimizer([&](PreparedOptimizer& optimizer) { all.push_back(&optimizer); });

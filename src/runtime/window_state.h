@@ -29,7 +29,7 @@ enum class WindowEvent : uint8_t {
 /// counted.
 std::optional<WindowState> transition(WindowState state, WindowEvent event) noexcept;
 
-/// The optimizer steps after the micro-batch in hand, or there was none yet.
+/// True if the optimizer steps after the current micro-batch, and before the first micro-batch.
 constexpr bool ends_window(WindowState state) { return state == WindowState::closed || state == WindowState::last; }
 /// Only other ranks go on with the window.
 constexpr bool ends_here_only(WindowState state) {

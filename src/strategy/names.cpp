@@ -19,7 +19,7 @@ constexpr std::string_view kStaysOnDevice =
     "parameters and states stay on the device; shard them over more ranks by 'fsdp', or over fewer samples by smaller "
     "batches";
 constexpr std::string_view kNoModelParallel =
-    "the layers of a model are not cut over ranks; 'fsdp' cuts the memory they need";
+    "the layers of a model are not split over ranks; 'fsdp' reduces the memory they need";
 
 /// Maps the names that Accelerate, Lightning and PyTorch use to ours.
 constexpr StrategyAlias kAliases[] = {

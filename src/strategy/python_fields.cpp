@@ -99,7 +99,7 @@ void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
   if (word == "LOCAL")
     refuse_field(
         found,
-        "save_state() writes each rank's part, which loads on any number of ranks, and save_model() whole weights");
+        "save_state() writes each rank's part, which loads on any number of ranks, and save_model() full weights");
   if (word != "FULL" && word != "SHARDED")
     options::refuse({.name = "state_dict_type"}, found, "FULL_STATE_DICT or SHARDED_STATE_DICT");
 }
@@ -148,7 +148,7 @@ void only_one(const Found& found, const FieldTexts&, FieldTexts&) {
 }
 constexpr char kReplicas[] = "replicas";
 constexpr char kGroupSize[] = "shard_group_size";
-constexpr char kNoLayerCuts[] = "layers and sequences are not cut over ranks; leave the size at 1";
+constexpr char kNoLayerCuts[] = "layers and sequences are not split over ranks; leave the size at 1";
 
 }  // namespace
 

@@ -44,7 +44,7 @@ const std::vector<ReplicatedField>& replicated_fields() {
              .aliases = {"random_seed"},
              .effect = "CommHook.PowerSgdIsThatOfThePaper"}),
       field("power_sgd.start_iteration", [](auto& o) -> auto& { return o.power_sgd.start_iteration; },
-            {.help = "whole gradients are communicated in backwards before this one",
+            {.help = "full gradients are communicated in backwards before this one",
              .aliases = {"start_powerSGD_iter"},
              .effect = "CommHook.PowerSgdGoesOnAfterALoad"}),
       field("power_sgd.use_error_feedback", [](auto& o) -> auto& { return o.power_sgd.use_error_feedback; },

@@ -64,10 +64,10 @@ int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
                    : options.shard_group_size == -1 ? ranks_per_node
                                                     : options.shard_group_size;
   if (size < 1 || world_size % size != 0)
-    throw ConfigError("MU198",
-                      "parameters cannot be cut over groups of " + std::to_string(size) + " ranks where there are " +
-                          std::to_string(world_size) +
-                          " in all: choose a shard_group_size that divides these, or -1 for the ranks of each node");
+    throw ConfigError(
+        "MU198", "parameters cannot be sharded over groups of " + std::to_string(size) + " ranks where there are " +
+                     std::to_string(world_size) +
+                     " in all: choose a shard_group_size that divides these, or -1 for the ranks of each node");
   if (options.replicas != 0 && options.replicas != world_size / size)
     throw ConfigError("MU198", std::to_string(options.replicas) + " replicas over groups of " + std::to_string(size) +
                                    " ranks are asked for, and " + std::to_string(world_size) + " ranks make " +
@@ -76,7 +76,7 @@ int group_size_of(const FSDP& options, int world_size, int ranks_per_node) {
   return size;
 }
 
-/// They change what a model computes, so they count on one rank, too.
+/// Dtypes change what a model computes, so these options apply in a world of one, too.
 bool changes_dtypes(const FSDP& options) {
   return !options.buffer_dtype.empty() || !options.output_dtype.empty() || !options.param_dtype.empty();
 }

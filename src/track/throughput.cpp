@@ -7,10 +7,10 @@ namespace muster {
 
 Throughput::Throughput(const ThroughputOptions& options) : options_(options) {
   if (options.window < 2)
-    throw ConfigError("MU007", log::format("a rate needs a window of at least 2 updates, not ", options.window));
+    throw ConfigError("MU007", log::str("a rate needs a window of at least 2 updates, not ", options.window));
   if (options.world_size < 1)
     throw ConfigError("MU007",
-                      log::format("world_size is ", options.world_size, "; it counts ranks, so it is at least 1"));
+                      log::str("world_size is ", options.world_size, "; it counts ranks, so it is at least 1"));
 }
 
 void Throughput::update(const ThroughputCounts& counts) {
@@ -18,15 +18,15 @@ void Throughput::update(const ThroughputCounts& counts) {
     throw UsageError("MU008", what + "; counts run from the start of training and grow");
   };
   if (counts.samples < counts.batches)
-    refuse(log::format(counts.samples, " samples in ", counts.batches, " batches are fewer than one a batch"));
+    refuse(log::str(counts.samples, " samples in ", counts.batches, " batches are fewer than one a batch"));
   if (!window_.empty()) {
     const auto& last = window_.back();
     if (counts.seconds <= last.seconds)
-      refuse(log::format("time went from ", last.seconds, " to ", counts.seconds, " seconds"));
-    if (counts.batches <= last.batches) refuse(log::format("batches went from ", last.batches, " to ", counts.batches));
-    if (counts.samples <= last.samples) refuse(log::format("samples went from ", last.samples, " to ", counts.samples));
+      refuse(log::str("time went from ", last.seconds, " to ", counts.seconds, " seconds"));
+    if (counts.batches <= last.batches) refuse(log::str("batches went from ", last.batches, " to ", counts.batches));
+    if (counts.samples <= last.samples) refuse(log::str("samples went from ", last.samples, " to ", counts.samples));
     if (counts.lengths && counts.lengths <= last.lengths)
-      refuse(log::format("lengths went from ", last.lengths, " to ", counts.lengths));
+      refuse(log::str("lengths went from ", last.lengths, " to ", counts.lengths));
   }
   window_.push_back(counts);
   if (std::ssize(window_) > options_.window) window_.pop_front();

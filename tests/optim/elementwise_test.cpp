@@ -28,7 +28,7 @@ struct Fading : ElementwiseOptimizer {
   }
 };
 
-/// The same on a whole tensor, by hand.
+/// The same on a full tensor, by hand.
 struct ByHand {
   Tensor momentum, largest;
   int64_t step = 0;

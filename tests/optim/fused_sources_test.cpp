@@ -169,7 +169,7 @@ TEST(Fused, WhatNeedsWholeParametersIsRefusedByName) {
   MyAdam derived({parameter}, lib::AdamOptions(0.1));
   FusedOptimizer first(lbfgs, {&memory}), second(derived, {&memory}), whole(lbfgs);
   const auto why = muster::testing::thrown([&] { first.refuse_parts(); });
-  EXPECT_EQ(why.rfind("MU134: LBFGS needs whole parameters, since it takes dot products", 0), 0u) << why;
+  EXPECT_EQ(why.rfind("MU134: LBFGS needs full parameters, since it takes dot products", 0), 0u) << why;
   EXPECT_EQ(muster::testing::thrown_id([&] { first.step(); }), "MU134");
   const auto own = muster::testing::thrown([&] { second.refuse_parts(); });
   EXPECT_NE(own.find("MyAdam"), std::string::npos) << own;

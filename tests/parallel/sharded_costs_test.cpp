@@ -156,7 +156,7 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
         batch(false);
         const bool whole_anyway = options.stage == ShardStage::optimizer;
         EXPECT_NEAR(double(memory.live()), wanted.rest + (whole_anyway ? 0 : all), (wanted.rest + all) / 100)
-            << "whole gradients wait";
+            << "full gradients wait";
         batch(true);
         EXPECT_NEAR(double(memory.live()), wanted.rest, wanted.rest / 100);
       });

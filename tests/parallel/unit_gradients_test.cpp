@@ -19,11 +19,11 @@ struct GradientFixture {
   FlatBuffers buffers;
   UnitGradients gradients;
 
-  GradientFixture(comm::Communicator group, bool keeps_whole, at::ScalarType reduce = at::kFloat, double divisor = 0,
+  GradientFixture(comm::Communicator group, bool keeps_full, at::ScalarType reduce = at::kFloat, double divisor = 0,
                   comm::Communicator replicas = {})
       : groups{group, replicas}, layout({100, 70}, group.size()),
         gradients(layout, {100, 70}, groups,
-                  {at::kFloat, reduce, keeps_whole, divisor > 0 ? divisor : group.size() * replicas.size()}, buffers) {}
+                  {at::kFloat, reduce, keeps_full, divisor > 0 ? divisor : group.size() * replicas.size()}, buffers) {}
 
   void reduce() {
     gradients.start_reduction(kTag);
@@ -43,9 +43,9 @@ void on_ranks(int world, const std::function<void(comm::Communicator)>& body) {
 Tensor ramp(int64_t numel, int rank) { return torch::arange(numel).to(at::kFloat) + 1000 * rank; }
 
 TEST(UnitGradients, SumsAddAndCount) {
-  for (const bool keeps_whole : {false, true})
+  for (const bool keeps_full : {false, true})
     on_ranks(2, [&](comm::Communicator group) {
-      GradientFixture unit(group, keeps_whole);
+      GradientFixture unit(group, keeps_full);
       auto& gradients = unit.gradients;
       const auto mean = ramp(100, 0) / 2 + ramp(100, 1) / 2;
       gradients.take(0, ramp(100, group.rank()));
@@ -77,10 +77,10 @@ TEST(UnitGradients, SumsAddAndCount) {
 }
 
 TEST(UnitGradients, DividesTheSumOfMicroBatches) {
-  for (const bool keeps_whole : {false, true})
+  for (const bool keeps_full : {false, true})
     for (const bool said : {false, true})
       on_ranks(3, [&](comm::Communicator group) {
-        GradientFixture unit(group, keeps_whole);
+        GradientFixture unit(group, keeps_full);
         const auto sum = [](int rank) { return ((ramp(100, rank) * 0.1f + ramp(100, rank)) + 7.f) * (1.0 / 3); };
         unit.gradients.take(0, ramp(100, group.rank()) * 0.1f, /*last=*/false);
         unit.gradients.take(0, ramp(100, group.rank()), /*last=*/false);
@@ -91,9 +91,9 @@ TEST(UnitGradients, DividesTheSumOfMicroBatches) {
 }
 
 TEST(UnitGradients, PaddingStaysZero) {
-  for (const bool keeps_whole : {false, true})
+  for (const bool keeps_full : {false, true})
     on_ranks(2, [&](comm::Communicator group) {
-      GradientFixture unit(group, keeps_whole);
+      GradientFixture unit(group, keeps_full);
       auto junk = unit.buffers.take(unit.layout.world() * (unit.layout.chunk() + 2), at::kFloat);
       junk.fill_(NAN);
       unit.buffers.give(std::move(junk));
@@ -106,9 +106,9 @@ TEST(UnitGradients, PaddingStaysZero) {
 }
 
 TEST(UnitGradients, ScalingReachesWhatWaitsAndWhatCounts) {
-  for (const bool keeps_whole : {false, true})
+  for (const bool keeps_full : {false, true})
     on_ranks(2, [&](comm::Communicator group) {
-      GradientFixture unit(group, keeps_whole);
+      GradientFixture unit(group, keeps_full);
       unit.gradients.take(0, torch::ones({100}));
       unit.reduce();
       unit.gradients.take(0, torch::ones({100}));
@@ -119,9 +119,9 @@ TEST(UnitGradients, ScalingReachesWhatWaitsAndWhatCounts) {
 }
 
 TEST(UnitGradients, CancelForgetsWhatWaitsAndWhatIsUnderWay) {
-  for (const bool keeps_whole : {false, true})
+  for (const bool keeps_full : {false, true})
     on_ranks(2, [&](comm::Communicator group) {
-      GradientFixture unit(group, keeps_whole);
+      GradientFixture unit(group, keeps_full);
       unit.gradients.take(0, torch::ones({100}));
       unit.reduce();
       unit.gradients.take(1, torch::ones({70}));
@@ -141,9 +141,9 @@ TEST(UnitGradients, CancelForgetsWhatWaitsAndWhatIsUnderWay) {
 }
 
 TEST(UnitGradients, ReducesInAnotherDtype) {
-  for (const bool keeps_whole : {false, true})
+  for (const bool keeps_full : {false, true})
     on_ranks(2, [&](comm::Communicator group) {
-      GradientFixture unit(group, keeps_whole, at::kBFloat16);
+      GradientFixture unit(group, keeps_full, at::kBFloat16);
       const auto mine = ramp(100, group.rank()) / 7;
       unit.gradients.take(0, mine);
       unit.reduce();

@@ -355,7 +355,7 @@ TEST(SavedWeights, AreGatheredTensorByTensor) {
   });
 }
 
-/// The bare module's parameters right after a step, while whole values are under way.
+/// The bare module's parameters right after a step, while full values are under way.
 TEST(Values, OfAParameterWaitForTheGatherUnderWay) {
   testing::as_ranks(2, [] {
     for (const char* strategy : {"zero1", "zero2"}) {

@@ -87,7 +87,7 @@ class ElementwiseOptimizer : public torch::optim::Optimizer {
   const std::vector<std::string>& state_names() const noexcept { return state_names_; }
 
  private:
-  void update_whole(const at::Tensor& parameter, const ElementwiseOptions& options);
+  void update_full(const at::Tensor& parameter, const ElementwiseOptions& options);
 
   std::vector<std::string> state_names_;
 };

@@ -18,7 +18,7 @@ struct PowerSgdOptions {
   int64_t rank = 1;
   /// Seed of the first factors; the same on every rank.
   uint64_t seed = 0;
-  /// Whole gradients are communicated in backwards before this one.
+  /// Full gradients are communicated in backwards before this one.
   int64_t start_iteration = 1000;
   /// The compression error is added to the next gradient.
   bool use_error_feedback = true;

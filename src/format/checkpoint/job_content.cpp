@@ -101,7 +101,7 @@ class Whole {
 
 }  // namespace
 
-PythonValue traded_value(StoredContent& stored, WeightForm form, int model) {
+PythonValue exchanged_value(StoredContent& stored, WeightForm form, int model) {
   PythonValue* shared = const_cast<PythonValue*>(stored.content.value.find("shared"));
   if (shared) Whole{stored}(*shared);
   Job job = shared ? job_of(*shared) : Job{};

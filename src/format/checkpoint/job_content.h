@@ -10,6 +10,6 @@ namespace muster::format {
 /// they were saved with; for safetensors the weights of one model, by `model`, or of the only one if that is negative.
 /// Tensors that are sharded over ranks are put together; docs/formats/job_state.md says how it is marked.
 /// Throws: CheckpointError MU229 if there is none, or several and none was chosen; MU213 for a mark without its tensor.
-PythonValue traded_value(StoredContent& stored, WeightForm form, int model);
+PythonValue exchanged_value(StoredContent& stored, WeightForm form, int model);
 
 }  // namespace muster::format

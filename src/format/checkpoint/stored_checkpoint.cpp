@@ -145,24 +145,24 @@ class RankContent {
 };
 
 /// A tensor that is sharded over the ranks' files, put together from its runs in order.
-struct Spread {
-  TensorEntry whole;
+struct TensorRuns {
+  TensorEntry full;
   std::map<std::int64_t, Extent> runs;
 };
 
-PythonValue whole_of(StoredContent& stored, Spread& spread) {
+PythonValue full_tensor(StoredContent& stored, TensorRuns& tensor) {
   std::vector<Extent> extents;
-  for (auto& [begin, extent] : spread.runs)
-    if (extent.bytes > 0 || spread.runs.size() == 1) extents.push_back(std::move(extent));
-  for (const Extent& extent : extents) spread.whole.bytes += extent.bytes;
-  PythonValue made = add_tensor(stored, extents.front().file, spread.whole);
+  for (auto& [begin, extent] : tensor.runs)
+    if (extent.bytes > 0 || tensor.runs.size() == 1) extents.push_back(std::move(extent));
+  for (const Extent& extent : extents) tensor.full.bytes += extent.bytes;
+  PythonValue made = add_tensor(stored, extents.front().file, tensor.full);
   stored.extents.back() = std::move(extents);
   return made;
 }
 
 PythonValue sharded_tensors(StoredContent& stored, std::vector<RankContent>& ranks, const fs::path& folder) {
   std::vector<ShardEntry> all;
-  std::map<std::string, Spread> spreads;
+  std::map<std::string, TensorRuns> tensors;
   for (RankContent& rank : ranks)
     for (const ShardEntry& shard : rank.index.shards) {
       const TensorEntry& entry = rank.entry(shard.tensor);
@@ -171,18 +171,19 @@ PythonValue sharded_tensors(StoredContent& stored, std::vector<RankContent>& ran
       found.dtype = name_of(entry.type);
       found.count = entry.shape[0];
       found.rank = rank.index.rank;
-      Spread& spread = spreads[shard.name];
-      spread.whole.name = shard.name;
-      spread.whole.shape = shard.shape;
-      spread.whole.type = entry.type;
+      TensorRuns& tensor = tensors[shard.name];
+      tensor.full.name = shard.name;
+      tensor.full.shape = shard.shape;
+      tensor.full.type = entry.type;
       // A rank that holds nothing of it has a shard without elements, wherever that begins.
-      if (Extent& run = spread.runs[shard.begin]; entry.bytes > 0 || !run.file)
+      if (Extent& run = tensor.runs[shard.begin]; entry.bytes > 0 || !run.file)
         run = {rank.file(), entry.offset, entry.bytes};
     }
   check_shards(std::move(all), folder.string());
   PythonValue made;
   made.kind = Made::map;
-  for (auto& [name, spread] : spreads) made.entries.emplace_back(PythonValue::of_text(name), whole_of(stored, spread));
+  for (auto& [name, tensor] : tensors)
+    made.entries.emplace_back(PythonValue::of_text(name), full_tensor(stored, tensor));
   return made;
 }
 

@@ -26,7 +26,7 @@ LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, con
                                 options_.local_sgd_steps));
   if (model.sharded())
     throw ConfigError("MU159",
-                      "local SGD needs whole parameters on every rank, and this model's are sharded; use strategy ddp");
+                      "local SGD needs full parameters on every rank, and this model's are sharded; use strategy ddp");
   collect();
   if (options_.enabled) model_.set_gradient_sync(false);
 }

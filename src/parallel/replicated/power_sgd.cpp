@@ -60,7 +60,7 @@ class PowerSgdHook final : public CommHook {
   struct BucketState {
     std::vector<Pair> pairs;
     std::vector<at::Tensor> whole;  // what travels as it is
-    at::Tensor flat_p, flat_q, flat_whole, error, before;
+    at::Tensor flat_p, flat_q, flat_uncompressed, error, before;
     at::Tensor kept_q;      // flat_q as the round found it
     at::Tensor next_error;  // what the round leaves
     bool started = false, was_started = false;
@@ -68,7 +68,7 @@ class PowerSgdHook final : public CommHook {
   };
   BucketState& state_of(const GradientBucket& bucket);
   void allocate(BucketState& state, const GradientBucket& bucket) const;
-  Finish start_whole(const GradientBucket& bucket, const comm::Communicator& group);
+  Finish start_uncompressed(const GradientBucket& bucket, const comm::Communicator& group);
   void finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group);
   /// All buckets have come: what the round leaves counts from now on, unless its gradients were not finite.
   void end_round();
@@ -140,7 +140,7 @@ void PowerSgdHook::allocate(BucketState& state, const GradientBucket& bucket) co
   for (const auto& tensor : state.whole) whole += tensor.numel();
   state.flat_p = at::empty({rows}, factor_options(bucket.flat));
   state.flat_q = at::empty({columns}, factor_options(bucket.flat));
-  state.flat_whole = at::empty({whole}, bucket.flat.options());
+  state.flat_uncompressed = at::empty({whole}, bucket.flat.options());
   rows = columns = 0;
   for (auto& pair : state.pairs) {
     const auto n = pair.matrix.size(0), m = pair.matrix.size(1), rank = std::min({n, m, options_.rank});
@@ -156,7 +156,7 @@ at::Tensor PowerSgdHook::drawn(const BucketState& state, size_t bucket, size_t i
   return first_factor(q.size(0), q.size(1), factor_seed(options_.seed, iteration_, bucket, i), state.flat_q.options());
 }
 
-CommHook::Finish PowerSgdHook::start_whole(const GradientBucket& bucket, const comm::Communicator& group) {
+CommHook::Finish PowerSgdHook::start_uncompressed(const GradientBucket& bucket, const comm::Communicator& group) {
   return [this, work = group.start_all_reduce(bucket.flat, comm::ReduceOp::sum), last = bucket.last]() mutable {
     work.wait();
     iteration_ += last;
@@ -164,7 +164,7 @@ CommHook::Finish PowerSgdHook::start_whole(const GradientBucket& bucket, const c
 }
 
 CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::Communicator& group) {
-  if (iteration_ < options_.start_iteration) return start_whole(bucket, group);
+  if (iteration_ < options_.start_iteration) return start_uncompressed(bucket, group);
   auto& state = state_of(bucket);
   if (options_.use_error_feedback) {
     if (state.error.defined()) bucket.flat.add_(state.error);
@@ -176,7 +176,7 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
   state.kept_q = state.flat_q.clone();
   int64_t at = 0;
   for (const auto& tensor : state.whole) {
-    state.flat_whole.narrow(0, at, tensor.numel()).copy_(tensor.reshape(-1));
+    state.flat_uncompressed.narrow(0, at, tensor.numel()).copy_(tensor.reshape(-1));
     at += tensor.numel();
   }
   if (!state.started || !options_.warm_start)
@@ -192,7 +192,8 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
     pair.p.copy_(at::matmul(pair.matrix.to(pair.q.scalar_type()), pair.q));
   }
   std::vector<comm::Work> works;
-  if (state.flat_whole.numel() > 0) works.push_back(group.start_all_reduce(state.flat_whole, comm::ReduceOp::sum));
+  if (state.flat_uncompressed.numel() > 0)
+    works.push_back(group.start_all_reduce(state.flat_uncompressed, comm::ReduceOp::sum));
   if (state.flat_p.numel() > 0) works.push_back(group.start_all_reduce(state.flat_p, comm::ReduceOp::sum));
   return [this, &state, &bucket, &group, works]() mutable {
     for (auto& work : works) work.wait();
@@ -203,7 +204,7 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
 void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group) {
   int64_t at = 0;
   for (const auto& tensor : state.whole) {
-    tensor.copy_(state.flat_whole.narrow(0, at, tensor.numel()).view(tensor.sizes()));
+    tensor.copy_(state.flat_uncompressed.narrow(0, at, tensor.numel()).view(tensor.sizes()));
     at += tensor.numel();
   }
   for (auto& pair : state.pairs) {

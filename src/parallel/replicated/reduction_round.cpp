@@ -144,7 +144,7 @@ void ReductionRound::on_gradient(const Place& place, const at::Tensor& leaf) {
   if (state.awaited && --pending_[parameter.bucket] == 0) start_full_buckets();
 }
 
-/// What has arrived is on its way, or scaled already: what comes now must not be added to it by autograd.
+/// An earlier gradient is being sent, or is scaled already, so autograd must not add the next one to it.
 void ReductionRound::before_gradient(const Place& place) {
   const auto i = static_cast<size_t>(place.index);
   if (!active_ || place.index < 0 || !states_[i].fired) return;  // most gradients, which need no lock
@@ -241,8 +241,8 @@ void ReductionRound::take_more(size_t i) {
   }
 }
 
-/// Where backwards lie within one another more may come for full buckets, and the last one has to say so: it waits for
-/// the end.
+/// In nested backwards full buckets may get further gradients. The flags in the last bucket report that, so it starts
+/// only at the end.
 void ReductionRound::start_full_buckets(bool ends) {
   const auto& buckets = replica_.buckets();
   const auto startable = buckets.size() - (several_ && !ends && !buckets.empty() ? 1 : 0);

@@ -13,7 +13,7 @@
 namespace muster::parallel {
 
 /// The reductions of gradients within one backward: each unit's reduction starts when its gradients are complete, and
-/// at most kUnderWay run at a time. Where whole parameters stay (stages optimizer and gradients) they start in a fixed
+/// at most kUnderWay run at a time. Where full parameters stay (stages optimizer and gradients) they start in a fixed
 /// order, from the last unit to the first, so that ranks may get gradients in different orders, or not at all.
 /// Thread safety: the caller's.
 class Reductions {

@@ -50,13 +50,13 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
   require_same_model(replicas, lines);
   const auto neighbours =
       settings.kept_over > 0
-          ? DeviceMesh(shards, {{"stretch", 0}, {"neighbour", settings.kept_over}}).group("neighbour")
+          ? DeviceMesh(shards, {{"outer", 0}, {"post_forward", settings.kept_over}}).group("post_forward")
           : comm::Communicator();
   state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
   state_->build(std::move(plans));
   state_->convert_buffers(buffers_to_convert(module, options));
   state_->adopt_buffers(buffers);
-  device::release_freed_memory();  // where full parameters were is room between their shards, which little fits into
+  device::release_freed_memory();  // the freed full parameters leave gaps between the shards, too small to reuse
 }
 
 ShardedModel::~ShardedModel() = default;

@@ -59,7 +59,7 @@ ShardSettings read_settings(const ShardedOptions& options, int shards) {
   const int kept_over = options.reshard_after_forward.ranks();
   if (kept_over != 0 && (kept_over < 1 || shards % kept_over != 0))
     throw ConfigError("MU168", "reshard_after_forward is " + std::to_string(std::max(kept_over, 0)) +
-                                   ", but parameters are cut over " + std::to_string(shards) +
+                                   ", but parameters are sharded over " + std::to_string(shards) +
                                    " ranks: choose a number that divides these, or true or false");
   ShardSettings settings;
   settings.keeps_after_forward = !options.reshard_after_forward;

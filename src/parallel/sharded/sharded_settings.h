@@ -30,7 +30,7 @@ struct ShardSettings {
   double predivide = 0;
   ShardStage stage = ShardStage::full;
 
-  /// Whether whole parameters stay in the memory of each rank.
+  /// Whether full parameters stay in the memory of each rank.
   bool resident() const noexcept { return stage != ShardStage::full; }
   /// The divisor of gradients of this many ranks before they are summed in this dtype.
   double divisor_before(at::ScalarType dtype, int ranks) const;

@@ -172,8 +172,8 @@ void ShardedModel::State::leave_forward() noexcept {
   if (!trains) buffers.trim();
 }
 
-/// A backward that was not announced is met at its first access, or before its first gradient. The same goes for one
-/// within another: what the outer one brings after the inner one's end counts as a further backward.
+/// A backward without before_backward() is detected at its first parameter access, or before its first gradient. So is
+/// a nested one; gradients of the outer backward after the inner one's end count as a further backward.
 void ShardedModel::State::note_backward() {
   const auto current = hook::current_backward();
   if (in_backward_ && backward_ == current) return;

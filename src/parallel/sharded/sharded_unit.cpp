@@ -180,7 +180,7 @@ bool ShardedUnit::handle(UnitEvent event) {
 
 void ShardedUnit::start_unshard() {
   at::NoGradGuard no_grad;
-  if (resident()) memory_.free();  // whoever passes the dispatcher by must not read what is half gathered
+  if (resident()) memory_.free();  // code that bypasses the dispatcher must not read half-gathered values
   else unsharded_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
   if (post_forward_shard_.defined()) {
     work_ = groups_.neighbours.as_library(label(purpose_)).start_all_gather_into(unsharded_, post_forward_shard_);

@@ -85,7 +85,7 @@ class ShardedUnit {
   /// nullptr if no parameter is trainable.
   UnitGradients* gradients() noexcept { return gradients_.get(); }
   const UnitGradients* gradients() const noexcept { return gradients_.get(); }
-  /// Takes a whole gradient that autograd has computed; see UnitGradients::take().
+  /// Takes a full gradient that autograd has computed; see UnitGradients::take().
   void take_gradient(size_t i, const at::Tensor& gradient, bool last);
   void zero_gradient(size_t i, bool set_to_none);
   /// Sets and removes gradient placeholders. If a placeholder is gone already, hide_placeholders() clears the gradient,

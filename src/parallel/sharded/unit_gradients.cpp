@@ -53,7 +53,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   scale_ = at::scalar_tensor(1.0 / kind.divisor_before, at::kDouble);
   // A wrapped number takes no part in type promotion, so gradients keep their dtype.
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
-  if (kind.keeps_whole) {
+  if (kind.keeps_full) {
     rows_ = at::zeros({layout.world(), row_length()}, kind.value);
     result_ = rows_.select(0, groups.shards.rank());
   } else {
@@ -78,7 +78,7 @@ bool UnitGradients::waiting() const {
 
 void UnitGradients::begin_collecting() {
   collecting_ = true;
-  if (!kind_.keeps_whole) rows_ = buffers_.take(layout_.world() * row_length(), kind_.value.dtype(kind_.reduce));
+  if (!kind_.keeps_full) rows_ = buffers_.take(layout_.world() * row_length(), kind_.value.dtype(kind_.reduce));
   else if (std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; }))
     before_ = result_.clone();
 }
@@ -131,16 +131,16 @@ void UnitGradients::start_reduction(const comm::Tag& tag, bool unfrozen) {
   fill_gaps(unfrozen);
   Flight flight;
   const bool adds =
-      !kind_.keeps_whole && std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; });
+      !kind_.keeps_full && std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; });
   flight.direct = kind_.reduce == result_.scalar_type() && !adds;
   flight.got = flight.direct ? result_ : buffers_.take(row_length(), kind_.value.dtype(kind_.reduce));
-  if (kind_.keeps_whole && kind_.reduce != rows_.scalar_type()) {
+  if (kind_.keeps_full && kind_.reduce != rows_.scalar_type()) {
     flight.sent = buffers_.take(rows_.numel(), kind_.value.dtype(kind_.reduce));
     flight.sent.copy_(rows_.view({-1}));
   } else {
-    flight.rows = kind_.keeps_whole ? at::Tensor() : std::exchange(rows_, at::Tensor());
+    flight.rows = kind_.keeps_full ? at::Tensor() : std::exchange(rows_, at::Tensor());
   }
-  const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_whole ? rows_ : flight.rows;
+  const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_full ? rows_ : flight.rows;
   std::fill(waits_.begin(), waits_.end(), 0);
   collecting_ = false;
   flight.tag = &tag;
@@ -184,7 +184,7 @@ void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vect
     const auto mine = layout_.part(i, groups_.shards.rank());
     auto sum = got.narrow(0, mine.begin, mine.length);
     if (after != 1 && used[i]) sum = direct ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
-    if (kind_.keeps_whole) add_kept_sum(i, sum, direct, used[i]);
+    if (kind_.keeps_full) add_kept_sum(i, sum, direct, used[i]);
     else if (used[i] && !direct) counted_[i] ? part(i).add_(sum) : part(i).copy_(sum);
     counted_[i] |= used[i];
   }
@@ -204,7 +204,7 @@ void UnitGradients::cancel() noexcept {
   try {
     BelowAutograd guard;
     if (flight_) flight_->work.wait();
-    if (kind_.keeps_whole && before_.defined()) result_.copy_(before_);
+    if (kind_.keeps_full && before_.defined()) result_.copy_(before_);
   } catch (const std::exception&) {
     // The group has failed; the next operation on it says so.
   }
@@ -215,7 +215,7 @@ void UnitGradients::cancel() noexcept {
     flight_.reset();
   }
   before_.reset();
-  if (!kind_.keeps_whole) buffers_.give(std::exchange(rows_, at::Tensor()));
+  if (!kind_.keeps_full) buffers_.give(std::exchange(rows_, at::Tensor()));
   collecting_ = false;
   std::fill(waits_.begin(), waits_.end(), 0);
 }
@@ -239,7 +239,7 @@ void UnitGradients::scale(size_t i, double factor) {
 }
 
 int64_t UnitGradients::held_bytes() const {
-  return static_cast<int64_t>(kind_.keeps_whole ? rows_.nbytes() : result_.nbytes());
+  return static_cast<int64_t>(kind_.keeps_full ? rows_.nbytes() : result_.nbytes());
 }
 
 }  // namespace muster::parallel

@@ -14,18 +14,18 @@
 
 namespace muster::parallel {
 
-/// The gradients of one unit: whole gradients that are not reduced yet, and the sums of the shard that this rank holds.
+/// The gradients of one unit: full gradients that are not reduced yet, and the sums of the shard that this rank holds.
 ///
-/// Whole gradients are stored in one row per rank: its chunk, then a flag per parameter for whether it got a gradient,
+/// Full gradients are stored in one row per rank: its chunk, then a flag per parameter for whether it got a gradient,
 /// then one for whether the rank has unfrozen parameters of the model, so that one reduction of rows carries all. Where
-/// whole gradients stay resident (`keeps_whole`), the sum is this rank's row; otherwise rows are pool memory, in the
+/// full gradients stay resident (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory, in the
 /// dtype of the reduction. Thread safety: the caller's.
 class UnitGradients {
  public:
   struct Kind {
     at::TensorOptions value;  ///< dtype and device of the shards that are updated
     at::ScalarType reduce;
-    bool keeps_whole = false;
+    bool keeps_full = false;
     double divisor_before = 1;
   };
 
@@ -37,11 +37,11 @@ class UnitGradients {
   at::Tensor part(size_t i) const;
   /// Whether a step uses its gradient.
   bool counted(size_t i) const { return counted_[i]; }
-  /// Whether it has a whole gradient that is not reduced yet.
+  /// Whether it has a full gradient that is not reduced yet.
   bool waits(size_t i) const { return waits_[i]; }
   bool waiting() const;
 
-  /// Adds a whole gradient, 1-D in the order of the parameter's memory, to those that wait. `last`: the sum is scaled
+  /// Adds a full gradient, 1-D in the order of the parameter's memory, to those that wait. `last`: the sum is scaled
   /// while it is in the cache, since no more gradients follow before the reduction; otherwise start_reduction() scales
   /// it.
   void take(size_t i, const at::Tensor& flat, bool last = true);

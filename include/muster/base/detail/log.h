@@ -38,7 +38,7 @@ void write(Level at, std::string_view message) noexcept;
 
 /// The parts one after another, as an ostream prints them.
 template <class... Parts>
-std::string format(const Parts&... parts) {
+std::string str(const Parts&... parts) {
   std::ostringstream text;
   (text << ... << parts);
   return text.str();
@@ -46,19 +46,19 @@ std::string format(const Parts&... parts) {
 
 template <class... Parts>
 void debug(const Parts&... parts) {
-  if (level() <= Level::debug) write(Level::debug, format(parts...));
+  if (level() <= Level::debug) write(Level::debug, str(parts...));
 }
 template <class... Parts>
 void info(const Parts&... parts) {
-  if (level() <= Level::info) write(Level::info, format(parts...));
+  if (level() <= Level::info) write(Level::info, str(parts...));
 }
 template <class... Parts>
 void warning(const Parts&... parts) {
-  if (level() <= Level::warning) write(Level::warning, format(parts...));
+  if (level() <= Level::warning) write(Level::warning, str(parts...));
 }
 template <class... Parts>
 void error(const Parts&... parts) {
-  if (level() <= Level::error) write(Level::error, format(parts...));
+  if (level() <= Level::error) write(Level::error, str(parts...));
 }
 
 }  // namespace muster::log

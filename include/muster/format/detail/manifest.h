@@ -37,8 +37,8 @@ struct Manifest {
 
 /// A contiguous range of elements that a rank holds of a tensor that is sharded over the ranks.
 struct ShardEntry {
-  std::string name;                 ///< Of the whole tensor.
-  std::vector<std::int64_t> shape;  ///< Of the whole tensor.
+  std::string name;                 ///< Of the full tensor.
+  std::vector<std::int64_t> shape;  ///< Of the full tensor.
   std::int64_t begin = 0;           ///< First element of the range, in row-major order.
   std::string tensor = {};  ///< Name of its values in the rank's safetensors file: a 1-D tensor; empty if it has none.
   // These are not in the index: the safetensors file has them.

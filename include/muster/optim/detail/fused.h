@@ -65,7 +65,7 @@ class FusedOptimizer {
   /// Number of repeated entries that were removed from the groups.
   int64_t repeated() const noexcept;
 
-  /// Throws: UsageError (MU134) if the optimizer needs whole parameters and this rank holds only a part of some.
+  /// Throws: UsageError (MU134) if the optimizer needs full parameters and this rank holds only a part of some.
   void refuse_parts() const;
 
   /// Whether steps go through a fused kernel or update().

@@ -4,7 +4,7 @@ namespace muster {
 
 namespace parallel {
 
-/// How summon_full_params() exposes whole parameters.
+/// How summon_full_params() exposes full parameters.
 struct FullParamsOptions {
   /// Only the first rank gets full parameters; the others keep their shards. Off: all ranks.
   bool rank0_only = false;

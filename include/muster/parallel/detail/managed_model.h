@@ -64,7 +64,7 @@ class ManagedModel : public optim::FlatSource {
 
   /// nullptr where a backward communicates no gradients.
   virtual GradientRounds* gradient_rounds() noexcept { return nullptr; }
-  /// nullptr where every rank holds whole parameters and the same gradients, bit for bit.
+  /// nullptr where every rank holds full parameters and the same gradients, bit for bit.
   virtual ShardedParameters* sharded_parameters() noexcept { return nullptr; }
   bool sharded() noexcept { return sharded_parameters() != nullptr; }
   /// nullptr where nothing is kept between backwards.

@@ -27,12 +27,12 @@ namespace muster::parallel {
 /// except an enclosing unit while units within its module run; when its last gradient has arrived; and at the end of
 /// the forward, except the root's, which stays for backward. With reshard_after_forward off it is freed only when its
 /// gradients have arrived.
-/// Stages optimizer and gradients: whole parameters stay in memory, and a shard is a view of them. The other ranks'
+/// Stages optimizer and gradients: full parameters stay in memory, and a shard is a view of them. The other ranks'
 /// shards are gathered after the optimizer step, while the program goes on; the first access waits for them.
 ///
 /// When a unit's last gradient has arrived, the gradients, scaled by 1/size, are summed in rank order while backward
 /// goes on (stage full at once, the others in the units' order), and each rank keeps the sum for its shard.
-/// A reduction carries one flag per parameter beside the gradients. In stage optimizer whole gradients keep their
+/// A reduction carries one flag per parameter beside the gradients. In stage optimizer full gradients keep their
 /// memory.
 ///
 /// Elements sent per step, where a rank has P elements in units, R of them in the root, all times (size-1)/size:
@@ -46,7 +46,7 @@ namespace muster::parallel {
 ///
 /// A parameter that got a gradient on any rank counts on all; one that got none on any rank has no gradient.
 /// When gradients have been reduced, buffers (running statistics) get the values of rank 0.
-/// Without gradient_sync() whole gradients stay on each rank and accumulate; this costs as much memory as the
+/// Without gradient_sync() full gradients stay on each rank and accumulate; this costs as much memory as the
 /// parameters. They accumulate in the dtype of the reduction, and the sum is scaled.
 /// After backward, grad() of a parameter is a placeholder that throws UsageError (MU167) when it is read, so that a
 /// step through the user's own optimizer handle does not silently do nothing. Resetting it (net->zero_grad()) clears
@@ -83,7 +83,7 @@ class ShardedModel final : public ManagedModel, public GradientRounds, public Sh
   void enter_forward() override;
   void leave_forward() noexcept override;
   void before_backward() override;
-  /// Throws: UsageError (MU151) where whole parameters stay and no gradient came from a forward between enter_forward()
+  /// Throws: UsageError (MU151) where full parameters stay and no gradient came from a forward between enter_forward()
   /// and leave_forward(). Collective: every rank, if any parameter got a gradient.
   void after_backward() override;
   void broadcast_buffers() override;

@@ -75,7 +75,7 @@ class Model {
   }
 
   /// Returns the 2-norm of all gradients of the module together, after unscaling; under every strategy that of the
-  /// whole gradients. Before the last micro-batch of an accumulation window: 0, as clipping. Call it between backward
+  /// full gradients. Before the last micro-batch of an accumulation window: 0, as clipping. Call it between backward
   /// and the optimizer's step.
   /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
   /// Throws: UsageError (MU324) if the object that prepared the model no longer exists.

@@ -102,7 +102,7 @@ struct AcceleratorOptions {
   Precision mixed_precision = "no";
   int num_nodes = 1;
   ProjectOptions project = {};
-  /// A loader's batch_size is that of all ranks together, split into one piece per rank, instead of each rank's.
+  /// A loader's batch_size is that of all ranks together, split into one part per rank, instead of each rank's.
   bool split_batches = false;
   /// Off: a scheduler's step() always steps, whatever the optimizer does.
   bool step_scheduler_with_optimizer = true;

@@ -14,7 +14,7 @@ struct RuntimeOptions;
 
 /// The runtime of one rank: its group, device, strategy, precision, and everything it prepared. It has four independent
 /// sets of functions over one session: ranks (Processes), values (Gathering), training (Training), state (Saving).
-/// Accelerator and Fabric show parts of it under the names that their users know, and add no logic.
+/// Accelerator and Fabric show all of it, each under the names that its users know, and add no logic.
 /// Thread safety: one thread at a time.
 class Runtime : public runtime::Processes, public runtime::Gathering, public runtime::Training, public runtime::Saving {
  public:

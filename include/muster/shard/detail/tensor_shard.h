@@ -11,8 +11,8 @@ namespace muster {
 /// What one rank holds of a tensor that is sharded over ranks: a run of its elements, counted in row-major order of
 /// `shape`.
 struct TensorShard {
-  std::string name;                      ///< of the whole tensor; the same on all ranks that hold some of it
-  std::vector<std::int64_t> shape;       ///< of the whole tensor, its dims in `order`
+  std::string name;                      ///< of the full tensor; the same on all ranks that hold some of it
+  std::vector<std::int64_t> shape;       ///< of the full tensor, its dims in `order`
   std::int64_t begin = 0;                ///< the first element of the run
   at::Tensor local;                      ///< the elements [begin, begin + local.numel()), in any shape
   std::vector<std::int64_t> order = {};  ///< dims of the tensor, from the outermost in memory; empty: 0, 1, 2, ...
@@ -33,7 +33,7 @@ std::vector<std::int64_t> memory_order(const at::Tensor& tensor);
 std::vector<std::int64_t> permuted(at::IntArrayRef sizes, const std::vector<std::int64_t>& order);
 /// The order that undoes this one.
 std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& order);
-/// The elements of the shard in a whole tensor, which has the unpermuted shape: 1-D.
+/// The elements of the shard in a full tensor, which has the unpermuted shape: 1-D.
 at::Tensor select(const at::Tensor& whole, const TensorShard& shard);
 
 }  // namespace shard
