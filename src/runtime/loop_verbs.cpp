@@ -10,7 +10,7 @@ namespace muster::runtime {
 LoopVerbs::LoopVerbs(const AcceleratorOptions& options) : Runtime(accelerate(options)) {}
 
 void LoopVerbs::synchronize(const SyncedGenerators& kinds, std::vector<at::Generator> generators) const {
-  synchronize_rng_states(group(), device(), kinds, std::move(generators));
+  runtime::synchronize_rng_states(group(), device(), kinds, std::move(generators));
 }
 
 }  // namespace muster::runtime

@@ -21,8 +21,8 @@
 #include "muster/launcher/launch.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/launch_check.h"
-#include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/values.h"
 #include "resolved_options.h"
 
