@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "models.h"
+#include "muster/comm/communicator.h"
 #include "muster/runtime/detail/presets.h"
 #include "muster/runtime/detail/runtime.h"
 #include "protocol.h"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <muster/accelerator.h>
+#include <muster/runtime/extras.h>
 #include <torch/torch.h>
 
 constexpr int64_t kSamples = 11;

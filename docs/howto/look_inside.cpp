@@ -4,6 +4,7 @@
 
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
+#include <muster/runtime/extras.h>
 #include <muster/track/throughput.h>
 #include <torch/torch.h>
 

@@ -4,6 +4,7 @@
 
 #include <muster/accelerator.h>
 #include <muster/precision/options.h>
+#include <muster/runtime/extras.h>
 #include <torch/torch.h>
 
 namespace F = torch::nn::functional;

@@ -9,6 +9,7 @@
 #include <muster/accelerator.h>
 #include <muster/base/temporary_folder.h>
 #include <muster/fabric.h>
+#include <muster/runtime/extras.h>
 #include <muster/schedule/schedulers.h>
 #include <muster/tree/state.h>
 #include <torch/torch.h>

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <muster/accelerator.h>
+#include <muster/runtime/extras.h>
 #include <muster/runtime/metrics.h>
 #include <torch/torch.h>
 

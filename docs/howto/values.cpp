@@ -7,8 +7,8 @@
 #include <vector>
 
 #include <muster/accelerator.h>
+#include <muster/runtime/extras.h>
 #include <muster/runtime/metrics.h>
-#include <muster/tree/once.h>
 #include <torch/torch.h>
 
 static void require(bool good) {

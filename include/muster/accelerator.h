@@ -1,9 +1,6 @@
 #pragma once
 
-#include <string>
-
 #include "muster/runtime/detail/loop_verbs.h"
-#include "muster/runtime/detail/presets.h"
 
 namespace muster {
 
@@ -13,7 +10,7 @@ namespace muster {
 /// Thread safety: one thread at a time. Collective: the constructor, and each call that Runtime marks as collective.
 class Accelerator final : private runtime::LoopVerbs {
  public:
-  explicit Accelerator(const AcceleratorOptions& options = {}) : LoopVerbs(runtime::accelerate(options)) {}
+  explicit Accelerator(const AcceleratorOptions& options = {}) : LoopVerbs(options) {}
 
   using LoopVerbs::evaluation;
   using LoopVerbs::progress;

@@ -7,6 +7,8 @@
 
 #include "muster/runtime/detail/loop_verbs.h"
 #include "muster/runtime/detail/presets.h"
+#include "muster/runtime/detail/saved_item.h"
+#include "muster/runtime/options.h"
 
 namespace muster {
 

@@ -8,6 +8,7 @@
 
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/detail/loader_state.h"
+#include "muster/data/detail/stream_reader.h"
 
 namespace muster::data {
 

@@ -8,6 +8,7 @@
 
 #include "batch_order.h"
 #include "muster/data/detail/batch_maker.h"
+#include "muster/data/detail/stream_reader.h"
 #include "shard_plan.h"
 
 namespace muster::data {

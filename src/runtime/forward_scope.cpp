@@ -1,5 +1,5 @@
 #include "muster/parallel/detail/managed_model.h"
-#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/prepared_model.h"
 
 namespace muster::runtime {
 
@@ -11,5 +11,15 @@ ForwardScope::ForwardScope(PreparedModel& model)
 }
 
 ForwardScope::~ForwardScope() { model_.managed->leave_forward(); }
+
+void in_forward_scope(PreparedModel& model, c10::function_ref<void()> forward) {
+  const ForwardScope scope(model);
+  forward();
+}
+
+const std::shared_ptr<parallel::ManagedModel>& managed_by(const PreparedModel& model) { return model.managed; }
+double grad_norm_of(const PreparedModel& model) { return model.grad_norm(); }
+void convert_input(const PreparedModel& model, at::Tensor& tensor) { model.policy.convert_input(tensor); }
+void convert_output(const PreparedModel& model, at::Tensor& tensor) { model.policy.convert_output(tensor); }
 
 }  // namespace muster::runtime

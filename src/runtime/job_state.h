@@ -9,10 +9,10 @@
 #include <c10/core/Device.h>
 
 #include "accumulation.h"
+#include "atomic_load.h"
 #include "muster/comm/communicator.h"
 #include "muster/data/detail/loader_state.h"
-#include "muster/runtime/detail/atomic_load.h"
-#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/runtime/detail/saved_item.h"
 #include "muster/tree/state.h"
 #include "prepared_optimizer.h"

@@ -8,6 +8,7 @@
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/communicator.h"
 #include "muster/comm/detail/agreement.h"
 
 namespace muster::runtime {
@@ -69,21 +70,27 @@ void require_equal_places(const comm::Communicator& group, std::string_view verb
 
 }  // namespace
 
+struct LeafOperations::State {
+  comm::Communicator group;
+  comm::Tag tag = group.tag();
+  comm::Communicator current = group;
+};
+
 LeafOperations::LeafOperations(const comm::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves,
                                bool varies, int source)
-    : group_(group), tag_(group.tag()) {
+    : state_(std::make_shared<State>(State{group})) {
   if (source >= 0 && source != group.rank())
     for (auto& leaf : leaves) leaf.defined = true;
   if (varies && group.size() > 1) require_equal_places(group, verb, leaves);
   const auto missing = std::find_if(leaves.begin(), leaves.end(), [](const auto& leaf) { return !leaf.defined; });
   if (missing != leaves.end()) refuse_undefined(group, verb, *missing, varies);
-  tag_.leaf = -1;
-  tag_.leaves = static_cast<int32_t>(leaves.size());
+  state_->tag.leaf = -1;
+  state_->tag.leaves = static_cast<int32_t>(leaves.size());
 }
 
-comm::Communicator LeafOperations::next() {
-  ++tag_.leaf;
-  return group_.tagged(tag_);
+const comm::Communicator& LeafOperations::next() {
+  ++state_->tag.leaf;
+  return state_->current = state_->group.tagged(state_->tag);
 }
 
 }  // namespace muster::runtime

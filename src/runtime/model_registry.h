@@ -7,7 +7,7 @@
 #include <torch/nn/module.h>
 
 #include "muster/parallel/detail/job_rounds.h"
-#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/prepared_model.h"
 
 namespace muster::runtime {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/tree/state.h"
 #include "sharded_tensors.h"
 

@@ -5,13 +5,25 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/communicator.h"
 
 namespace muster::runtime {
+namespace {
 
+/// The group for messages that carry values as bytes.
 comm::Communicator for_objects(const comm::Communicator& group) {
   auto tag = group.tag();
   if (tag.label.empty()) tag.label = "objects";
   return group.tagged(std::move(tag));
+}
+
+}  // namespace
+
+bool is_alone(const comm::Communicator& group) { return group.size() == 1; }
+bool is_rank(const comm::Communicator& group, int rank) { return group.rank() == rank; }
+
+std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at::Tensor& packed) {
+  return for_objects(group).all_gather_uneven(packed);
 }
 
 at::Tensor broadcast_packed(const comm::Communicator& group, const at::Tensor& packed, int source) {

@@ -8,6 +8,15 @@
 #include "session.h"
 
 namespace muster::runtime {
+
+/// What a Scheduler handle refers to. One of `step` and `step_by_metric` is empty.
+struct PreparedScheduler {
+  std::function<void()> step;
+  std::function<void(double)> step_by_metric;
+  std::shared_ptr<const SavedScheduler> saved;
+  std::shared_ptr<LRScheduler> inner;
+};
+
 namespace {
 
 /// LibTorch tells nobody which optimizer a scheduler steps, but shows its heirs the optimizer's rates.
@@ -110,6 +119,14 @@ Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::Redu
 }  // namespace muster::runtime
 
 namespace muster {
+
+Scheduler::Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric,
+                     std::shared_ptr<const runtime::SavedScheduler> saved, std::shared_ptr<LRScheduler> inner)
+    : prepared_(std::make_shared<const runtime::PreparedScheduler>(runtime::PreparedScheduler{
+          std::move(step), std::move(step_by_metric), std::move(saved), std::move(inner)})) {}
+
+const std::shared_ptr<LRScheduler>& Scheduler::inner() const { return prepared_->inner; }
+const std::shared_ptr<const runtime::SavedScheduler>& Scheduler::saved() const { return prepared_->saved; }
 
 void Scheduler::step() const {
   if (!prepared_->step) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");

@@ -3,13 +3,16 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
 
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/comm/communicator.h"
 #include "muster/comm/detail/agreement.h"
+#include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/logger.h"
 
 namespace muster {
@@ -23,16 +26,21 @@ log::Level level_of_log(int level) {
 
 }  // namespace
 
-bool Logger::is_shown(Level level) noexcept { return log::level() <= level_of_log(static_cast<int>(level)); }
+Logger::Logger(std::string name, const comm::Communicator& group)
+    : name_(std::move(name)), group_(std::make_shared<const comm::Communicator>(group)) {}
 
-void Logger::write(Level level, bool wanted, const std::string& text) const {
+bool Logger::wanted(Level level) const noexcept {
+  return log::level() <= level_of_log(static_cast<int>(level)) && (where_ != Where::main || group_->rank() == 0);
+}
+
+void Logger::write(Level level, bool shown, const std::string& text) const {
   const auto one = [&] {
-    if (wanted) log::write(level_of_log(static_cast<int>(level)), "[" + name_ + "] " + text);
+    if (shown) log::write(level_of_log(static_cast<int>(level)), "[" + name_ + "] " + text);
   };
   if (where_ != Where::in_order) return one();
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    if (rank == group_.rank()) one();
-    group_.as_library("a log line in rank order").barrier();
+  for (int rank = 0; rank < group_->size(); ++rank) {
+    if (rank == group_->rank()) one();
+    group_->as_library("a log line in rank order").barrier();
   }
 }
 

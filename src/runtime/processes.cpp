@@ -2,13 +2,18 @@
 
 #include <csignal>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "muster/comm/detail/agreement.h"
+#include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/gathering.h"
+#include "muster/runtime/detail/logger.h"
 #include "session.h"
 
 namespace muster::runtime {
+
+Logger Processes::logger(std::string name) const { return Logger(std::move(name), group()); }
 
 void Processes::launch() { session_->launch(); }
 int Processes::rank() const { return session_->cluster().rank; }

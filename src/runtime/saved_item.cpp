@@ -1,5 +1,8 @@
 #include "muster/runtime/detail/saved_item.h"
 
+#include <utility>
+
+#include "atomic_load.h"
 #include "model_state.h"
 #include "muster/base/error.h"
 #include "prepared_optimizer.h"
@@ -23,6 +26,19 @@ SavedItem::SavedItem(std::string name, const Scheduler& scheduler)
             load.now([&] { saved->load_state(state); },
                      [saved, before = saved->save_state()] { saved->load_state(before); });
           }) {}
+
+SavedItem::SavedItem(std::string name, std::function<State()> save, std::function<void(const State&)> load)
+    : SavedItem(
+          std::move(name), [save](auto&) { return save(); },
+          [save, load](const State& state, const auto&, runtime::AtomicLoad& loads) {
+            loads.now([&] { load(state); }, [load, before = clone(save())] { load(before); });
+          }) {}
+
+void SavedItem::load_at_end(std::function<std::function<void()>(const State&)> read) {
+  load_ = [read = std::move(read)](const State& state, const auto&, runtime::AtomicLoad& load) {
+    load.at_end(read(state));
+  };
+}
 
 SavedItem SavedItem::of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model) {
   return {name, [name, model](auto& shards) { return runtime::save_weights_state(*model, name, shards); },

@@ -2,8 +2,8 @@
 
 #include <memory>
 
+#include "atomic_load.h"
 #include "muster/data/detail/loader_state.h"
-#include "muster/runtime/detail/atomic_load.h"
 #include "muster/tree/state.h"
 
 namespace muster::runtime {

@@ -139,7 +139,9 @@ HookHandle Saving::register_save_state_pre_hook(Saves::Hook hook) {
 HookHandle Saving::register_load_state_pre_hook(Saves::Hook hook) {
   return add_hook(session_->saves().before_load, std::move(hook));
 }
-void Saving::keep_object(SavedItem object) { session_->saves().objects.push_back(std::move(object)); }
+void Saving::keep_object(std::function<State()> save, std::function<void(const State&)> load) {
+  session_->saves().objects.emplace_back(std::string(), std::move(save), std::move(load));
+}
 
 void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {
   wait_for_save();
@@ -156,6 +158,7 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
   write_checkpoint(contents, folder, session_->group());
 }
 
+State Saving::load(const fs::path& folder) { return load(folder, {}); }
 State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, const LoadStateOptions& options) {
   wait_for_save();
   AtomicLoad load;

@@ -21,8 +21,8 @@
 #include "muster/launcher/launch.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/launch_check.h"
-#include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/values.h"
 #include "resolved_options.h"
 
@@ -201,7 +201,7 @@ data::ShardSpec Session::prepare_loader(const data::LoaderState& loader) {
   return {.device = device_,
           .dispatch_batches = options_.dispatch_batches,
           .even_batches = options.even_batches && options_.even_batches,
-          .group = cluster_.world_size > 1 ? std::optional(group_) : std::nullopt,
+          .group = cluster_.world_size > 1 ? std::make_shared<const comm::Communicator>(group_) : nullptr,
           .rank = cluster_.rank,
           .seed = seed,
           .split_batches = options.split_batches || options_.split_batches,

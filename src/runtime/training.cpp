@@ -4,6 +4,8 @@
 
 #include "muster/base/error.h"
 #include "muster/optim/clip.h"
+#include "muster/parallel/detail/sync_batch_norm.h"
+#include "muster/runtime/detail/profile.h"
 #include "session.h"
 
 namespace muster::runtime {
@@ -61,7 +63,14 @@ double Training::clip_gradients_of(const Optimizer& optimizer, const ClipGradien
 }
 
 void Training::set_seed(uint64_t seed, bool per_rank) { session_->set_seed(seed, per_rank); }
-const std::shared_ptr<Trace>& Training::trace() const { return session_->trace(); }
+void Training::record_profile(const std::function<void()>& f, const ProfileOptions& options) const {
+  Profile recording(session_->trace(), group_of(*session_), options);
+  f();
+  recording.write();
+}
+int64_t Training::convert_batch_norms(torch::nn::Module& module) const {
+  return muster::convert_sync_batchnorm(module, group_of(*session_));
+}
 
 void Training::run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                           const UnevenInputsOptions& options) {

@@ -7,7 +7,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/padding.h"
 
 namespace muster::runtime {
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
@@ -115,7 +118,11 @@ const StrategyAlias* find_alias(std::string_view name) {
 
 }  // namespace strategy
 
-Strategy::Strategy(FSDP options) : name_(strategy::fitting_name(options)), options_(std::move(options)) {}
+using Options = std::variant<std::monostate, DDP, FSDP>;
+
+Strategy::Strategy(DDP options) : name_("ddp"), options_(std::make_shared<const Options>(std::move(options))) {}
+Strategy::Strategy(FSDP options)
+    : name_(strategy::fitting_name(options)), options_(std::make_shared<const Options>(std::move(options))) {}
 
 Strategy::Strategy(std::string_view name) {
   const auto* alias = strategy::find_alias(name);
@@ -132,7 +139,12 @@ Strategy::Strategy(std::string_view name) {
   if (name_ == "zero2") sharding.stage = ShardStage::gradients;
   if (name_ == "hsdp") sharding.shard_group_size = -1;
   if (name_ == "zero3") name_ = "fsdp";
-  if (name_ == "fsdp" || name_ == "hsdp" || name_.starts_with("zero")) options_ = sharding;
+  if (name_ == "fsdp" || name_ == "hsdp" || name_.starts_with("zero"))
+    options_ = std::make_shared<const Options>(std::move(sharding));
+  else options_ = std::make_shared<const Options>();
 }
+
+const Options& Strategy::options() const noexcept { return *options_; }
+const FSDP* Strategy::sharding() const noexcept { return std::get_if<FSDP>(options_.get()); }
 
 }  // namespace muster

@@ -59,7 +59,8 @@ std::vector<Seen> dispatch(int world, int64_t samples, DataLoaderOptions options
   muster::testing::run_threads(world, 0, [&](comm::Communicator group) {
     const int rank = group.rank();
     auto loader =
-        loader_of(from, rank, samples, options).distributed({.group = group, .rank = rank, .world_size = world});
+        loader_of(from, rank, samples, options)
+            .distributed({.group = std::make_shared<comm::Communicator>(group), .rank = rank, .world_size = world});
     for (auto& batch : loader) {
       seen[rank].batches.push_back(list(batch));
       seen[rank].local_real.push_back(loader.local_real_samples());
@@ -133,7 +134,9 @@ struct Texts {
 TEST(DispatchedPass, BatchesOfAnyShapeAndFailuresReachEveryRank) {
   muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const DataLoaderOptions options{.dispatch_batches = true};
-    auto loader = DataLoader(Texts(), options).distributed({.group = group, .rank = group.rank(), .world_size = 2});
+    auto loader =
+        DataLoader(Texts(), options)
+            .distributed({.group = std::make_shared<comm::Communicator>(group), .rank = group.rank(), .world_size = 2});
     int steps = 0;
     try {
       for (auto& [text, values] : loader) {
@@ -185,14 +188,16 @@ struct NamedBatches {
 TEST(DispatchedPass, BatchesThatNobodyCanMakeAreRefused) {
   muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     auto two = [](int64_t) { return std::vector<Odd>(2, Odd(at::ones({1}))); };
-    auto loader = DataLoader(two, {.dispatch_batches = true})
-                      .distributed({.group = group, .rank = group.rank(), .world_size = 2});
+    auto loader =
+        DataLoader(two, {.dispatch_batches = true})
+            .distributed({.group = std::make_shared<comm::Communicator>(group), .rank = group.rank(), .world_size = 2});
     auto all = [&] {
       for (auto& batch : loader) (void)batch;
     };
     EXPECT_EQ(muster::testing::thrown_id(all), group.rank() == 0 ? "no error" : "MU112");
-    auto named = DataLoader(NamedBatches(), {.dispatch_batches = true})
-                     .distributed({.group = group, .rank = group.rank(), .world_size = 2});
+    auto named =
+        DataLoader(NamedBatches(), {.dispatch_batches = true})
+            .distributed({.group = std::make_shared<comm::Communicator>(group), .rank = group.rank(), .world_size = 2});
     const auto text = muster::testing::thrown([&] { named.begin(); });
     EXPECT_NE(text.find("MU112"), std::string::npos) << text;
   });
@@ -202,8 +207,10 @@ TEST(DispatchedPass, SkipsAndBreaksOffTogether) {
   muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const DataLoaderOptions options{.batch_size = 3, .dispatch_batches = true, .workers = 1};
     for (const auto from : {From::stream, From::samples, From::batches, From::sampler}) {
-      auto loader = loader_of(from, group.rank(), 20, options)
-                        .distributed({.group = group, .rank = group.rank(), .world_size = 2});
+      auto loader =
+          loader_of(from, group.rank(), 20, options)
+              .distributed(
+                  {.group = std::make_shared<comm::Communicator>(group), .rank = group.rank(), .world_size = 2});
       auto first = [&] { return list(*loader.begin()).front(); };
       EXPECT_EQ(first(), 3 * group.rank());
       loader = skip_first_batches(loader, 2);
@@ -231,7 +238,9 @@ TEST(DispatchedPass, ShufflesAsEveryRankWouldByItself) {
 TEST(DispatchedPass, WorksBetweenProcesses) {
   muster::testing::expect_processes(2, [](comm::Communicator group) {
     const DataLoaderOptions options{.batch_size = 2, .dispatch_batches = true};
-    auto loader = DataLoader(Counted{7}, options).distributed({.group = group, .rank = group.rank(), .world_size = 2});
+    auto loader =
+        DataLoader(Counted{7}, options)
+            .distributed({.group = std::make_shared<comm::Communicator>(group), .rank = group.rank(), .world_size = 2});
     EXPECT_EQ(testing::run(loader), group.rank() == 0 ? (Batches{{0, 1}, {4, 5}}) : (Batches{{2, 3}, {6, 0}}));
   });
 }

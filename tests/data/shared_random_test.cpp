@@ -19,7 +19,10 @@ TEST(SharedRandom, RankZerosSeedCounts) {
     const auto data = testing::numbers(32);
     const auto seed = static_cast<uint64_t>(group.rank());
     const auto loader = DataLoader(data, {.batch_size = 4, .shuffle = true})
-                            .distributed({.group = group, .rank = group.rank(), .seed = seed, .world_size = 2});
+                            .distributed({.group = std::make_shared<comm::Communicator>(group),
+                                          .rank = group.rank(),
+                                          .seed = seed,
+                                          .world_size = 2});
     EXPECT_EQ(loader.save_position().seed, 0u);
     order[group.rank()] = testing::run(loader);
   });
@@ -36,7 +39,7 @@ TEST(SharedRandom, DifferentLoadersAreAnErrorOnEveryRank) {
     const auto said = muster::testing::thrown([&] {
       const auto data = testing::numbers(32);
       (void)DataLoader(data, {.batch_size = batch_size})
-          .distributed({.group = group, .rank = group.rank(), .world_size = 3});
+          .distributed({.group = std::make_shared<comm::Communicator>(group), .rank = group.rank(), .world_size = 3});
     });
     EXPECT_EQ(said.substr(0, 5), "MU115");
     EXPECT_NE(said.find("batch_size 5"), std::string::npos) << said;
@@ -51,8 +54,10 @@ TEST(SharedRandom, GeneratorsOnRequest) {
           auto generator = at::detail::getDefaultCPUGenerator();
           generator.set_current_seed(10 + group.rank());
           const auto data = testing::numbers(4);
-          const auto loader = DataLoader(data).distributed(
-              {.group = group, .rank = group.rank(), .synced_generators = {.cpu = cpu}, .world_size = 2});
+          const auto loader = DataLoader(data).distributed({.group = std::make_shared<comm::Communicator>(group),
+                                                            .rank = group.rank(),
+                                                            .synced_generators = {.cpu = cpu},
+                                                            .world_size = 2});
           for (auto& batch : loader) (void)batch;
           const auto drawn = group.all_gather(at::rand({4}));
           EXPECT_EQ(drawn[0].equal(drawn[1]), cpu);

@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/comm/communicator.h"
 #include "muster/parallel/wrap.h"
 
 namespace {

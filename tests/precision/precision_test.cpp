@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
+#include "muster/precision/detail/in_fp32.h"
 #include "muster/precision/detail/policy.h"
 #include "muster/testing/thrown.h"
 

@@ -16,6 +16,7 @@ FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "m
 FOREIGN_NAME = re.compile(r"\b(?:std|torch|at|c10|c10d|nlohmann|YAML|CLI|spdlog|nn|F)::[\w:]+")
 HEADER_LINES, DOOR_LINES, SOURCE_LINES, SOURCE_USUAL, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 600, 400, 60, 20, 100
 PUBLIC_HEADERS = 45
+ACCELERATOR_LINES = 4500
 HOUSE_WORDS = pathlib.Path(__file__).with_name("house_words.txt").read_text()
 
 
@@ -158,6 +159,21 @@ def public_headers_are_shown(tree):
                 yield f"{path}:{line}: the library quotes its own headers"
 
 
+def accelerator_stays_small(tree):
+    """Lines of ours that a program gets by including accelerator.h alone: what few programs use has a header of its own."""
+    start = pathlib.Path("include/muster/accelerator.h")
+    reached, ahead = set(), [start] if start in tree.files else []
+    while ahead:
+        path = ahead.pop()
+        if path not in reached:
+            reached.add(path)
+            ahead += [pathlib.Path("include", name) for _, name, other in tree.includes(path)
+                      if other and pathlib.Path("include", name) in tree.files]
+    lines = sum(len(tree.files[path].splitlines()) for path in reached)
+    if lines > ACCELERATOR_LINES:
+        yield f"{start}: brings in {lines} lines of ours; the limit is {ACCELERATOR_LINES}"
+
+
 def public_headers_stay_light(tree):
     for path in tree.files:
         if path.parts[0] == "include":
@@ -286,7 +302,7 @@ def functions(text):
 
 RULES = [found_something, every_room_has_a_row, permissions_are_used, rows_point_one_way, includes_follow_the_table, private_headers_stay_inside,
          options_include_only_base, torch_free_rooms_stay_free, public_headers_are_shown,
-         public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
+         accelerator_stays_small, public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
          doors_add_no_logic, names_say_something, names_are_the_fields]
 
 GOOD = {
@@ -333,6 +349,10 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
                                {"src/tree/a.cpp": "#include <muster/tree/options.h>\n"},
                                {f"include/muster/tree/h{i}.h": "#pragma once\n" for i in range(PUBLIC_HEADERS)}
                                | {"docs/howto/all.cpp": "".join(f"#include <muster/tree/h{i}.h>\n" for i in range(PUBLIC_HEADERS))}],
+    accelerator_stays_small: [{"include/muster/accelerator.h": "\n" * (ACCELERATOR_LINES + 1)},
+                              {"include/muster/accelerator.h": '#include "muster/tree/detail/a.h"\n#include "muster/tree/detail/b.h"\n',
+                               "include/muster/tree/detail/a.h": '#include "muster/tree/detail/b.h"\n' + "\n" * (ACCELERATOR_LINES // 2),
+                               "include/muster/tree/detail/b.h": "\n" * (ACCELERATOR_LINES // 2)}],
     public_headers_stay_light: [{"include/muster/face.h": "#pragma once\n#include <torch/torch.h>\n"},
                                 {"include/muster/base/a.h": "#pragma once\n#include <spdlog/spdlog.h>\n"},
                                 {"include/muster/base/a.h": "int x;\n"}],

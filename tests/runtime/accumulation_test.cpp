@@ -14,6 +14,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

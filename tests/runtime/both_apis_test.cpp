@@ -12,6 +12,7 @@
 #include "muster/base/error.h"
 #include "muster/fabric.h"
 #include "muster/runtime/callback.h"
+#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

@@ -9,6 +9,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
+#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

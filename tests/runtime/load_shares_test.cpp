@@ -8,7 +8,10 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/runtime/detail/prepared_model.h"
+#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"

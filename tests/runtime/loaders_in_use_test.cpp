@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/runtime/extras.h"
 #include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
@@ -124,8 +125,10 @@ Indices expected_of(int64_t count, const Loading& how, int world) {
 void count_each_sample(int64_t count, const Loading& how, int world) {
   SCOPED_TRACE(::testing::Message() << count << " samples, " << world << " ranks, " << name_of(how));
   testing::run_threads(world, 0, [&](const comm::Communicator& group) {
-    auto loader =
-        whole_loader(count, how).distributed({.group = group, .rank = group.rank(), .world_size = group.size()});
+    auto loader = whole_loader(count, how)
+                      .distributed({.group = std::make_shared<comm::Communicator>(group),
+                                    .rank = group.rank(),
+                                    .world_size = group.size()});
     const bool known = loader.known_size().has_value();
     bool fits = !known || how.skip <= loader.size();
     fits = group.all_gather(torch::tensor(fits)).all().item<bool>();

@@ -10,6 +10,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
+#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

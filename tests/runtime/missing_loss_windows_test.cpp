@@ -10,6 +10,8 @@
 
 #include "muster/accelerator.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/prepared_model.h"
+#include "muster/runtime/extras.h"
 #include "muster/testing/compare.h"
 #include "runtime/missing_loss_model.h"
 #include "runtime/ranks.h"

@@ -7,6 +7,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"

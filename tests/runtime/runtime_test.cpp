@@ -17,6 +17,7 @@
 #include "muster/base/error.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/fabric.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"

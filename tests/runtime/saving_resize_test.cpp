@@ -15,6 +15,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
 #include "runtime/saved_net.h"

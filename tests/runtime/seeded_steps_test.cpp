@@ -17,7 +17,7 @@
 #include "muster/comm/detail/thread_world.h"
 #include "muster/parallel/detail/local_sgd.h"
 #include "muster/parallel/detail/sharded_model.h"
-#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/strategy/detail/strategy.h"
 #include "runtime/gradients.h"
 #include "runtime/prepared_optimizer.h"

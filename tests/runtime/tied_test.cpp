@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "runtime/ranks.h"
 

@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
+#include "muster/runtime/detail/padding.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/metrics.h"
 #include "muster/testing/world.h"

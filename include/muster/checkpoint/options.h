@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "muster/checkpoint/detail/options.h"
 #include "muster/format/detail/options.h"
 
 namespace muster {
@@ -13,14 +14,6 @@ namespace muster {
 struct SaveFileOptions {
   Durability durability = Durability::full;
   std::map<std::string, std::string> metadata = {};  ///< Free text, stored in the file's header.
-};
-
-/// Options for writing a folder of weights.
-struct SaveWeightsOptions {
-  Durability durability = Durability::full;
-  ByteSize max_shard_size = 10'000'000'000;  ///< Limit for each file; a single larger tensor gets a file of its own.
-                                             ///< "10GB" works too.
-  std::map<std::string, std::string> metadata = {{"format", "pt"}};  ///< Stored in every file's header.
 };
 
 /// Options for reading into new tensors.
@@ -73,12 +66,6 @@ struct SavePythonOptions {
   bool integer_keys = true;  ///< If all names are decimal integers, they become integers: {"0": ...} is {0: ...} in
                              ///< Python.
   std::set<std::string> tuples = {"betas", "etas", "step_sizes"};  ///< Lists under these names become tuples.
-};
-
-/// Options for loading a state into a module.
-struct LoadStateDictOptions {
-  std::string prefix = {};  ///< Prefix of the state's names, such as "module."; names without it are unexpected.
-  bool strict = true;       ///< A name that only one side has is an error.
 };
 
 }  // namespace muster

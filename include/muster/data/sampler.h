@@ -1,10 +1,8 @@
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -119,28 +117,5 @@ class WeightedRandomSampler : public Sampler {
   uint64_t seed_;
   std::vector<double> weights_;  // with replacement: their running sums
 };
-
-namespace data {
-/// Any sampler, as a value or in a shared_ptr.
-class AnySampler {
- public:
-  template <class S>
-    requires std::derived_from<S, Sampler>
-  AnySampler(std::shared_ptr<S> sampler) : sampler_(std::move(sampler)) {}
-  template <class S>
-    requires std::derived_from<S, BatchSampler>
-  AnySampler(std::shared_ptr<S> sampler) : batch_sampler_(std::move(sampler)) {}
-  template <class S>
-    requires(std::derived_from<S, Sampler> || std::derived_from<S, BatchSampler>)
-  AnySampler(S sampler) : AnySampler(std::make_shared<S>(std::move(sampler))) {}
-
-  const std::shared_ptr<Sampler>& sampler() const noexcept { return sampler_; }
-  const std::shared_ptr<BatchSampler>& batch_sampler() const noexcept { return batch_sampler_; }
-
- private:
-  std::shared_ptr<BatchSampler> batch_sampler_;
-  std::shared_ptr<Sampler> sampler_;
-};
-}  // namespace data
 
 }  // namespace muster

@@ -6,6 +6,8 @@
 #include <typeindex>
 #include <vector>
 
+#include "muster/parallel/detail/full_params_options.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -91,15 +93,6 @@ struct ShardedOptions {
   std::function<bool(const std::string& name, const torch::nn::Module& module)> unit_predicate = {};
   /// Submodules of exactly these classes are units: typeid(BlockImpl).
   std::vector<std::type_index> unit_types = {};
-};
-
-/// How summon_full_params() exposes full parameters.
-struct FullParamsOptions {
-  /// Only the first rank gets full parameters; the others keep their shards. Off: all ranks.
-  bool rank0_only = false;
-  /// What is written to parameters becomes their value: with rank0_only what the first rank wrote, otherwise each
-  /// rank's own shard of what it wrote. Off: a write is an error.
-  bool writeback = true;
 };
 
 }  // namespace muster::parallel

@@ -13,8 +13,8 @@
 #include "muster/runtime/detail/gather_for_metrics.h"
 #include "muster/runtime/detail/joiner.h"
 #include "muster/runtime/detail/objects.h"
+#include "muster/tree/detail/once.h"
 #include "muster/tree/detail/visit.h"
-#include "muster/tree/once.h"
 
 namespace muster {
 

@@ -1,119 +1,15 @@
 #pragma once
 
 #include <chrono>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "muster/data/options.h"
-#include "muster/device/detail/options.h"
-#include "muster/format/detail/options.h"
-#include "muster/precision/options.h"
+#include "muster/runtime/detail/options.h"
 #include "muster/strategy/options.h"
 
 namespace muster {
-
-class Callback;
-
-/// The number of processes, or the devices: 2, {0, 2}, "auto", "0,2", "-1".
-class Devices {
- public:
-  Devices() = default;
-  Devices(int count) : text_(std::to_string(count)) {}
-  Devices(std::initializer_list<int> indices);
-  Devices(const char* text) : text_(text) {}
-  Devices(std::string text) : text_(std::move(text)) {}
-  const std::string& text() const noexcept { return text_; }
-  friend bool operator==(const Devices&, const Devices&) = default;
-
- private:
-  std::string text_ = "auto";
-};
-
-/// How the gradients of a window of micro-batches on all ranks are combined.
-enum class GradientWeighting {
-  fixed,  ///< 1/num_steps per micro-batch, all ranks alike: Accelerate's rule, which gives short windows too little
-  mean,   ///< the mean over all samples of the window, if every loss is a mean over its micro-batch's samples
-  sum,    ///< the sum, if every loss is a sum over samples
-};
-
-/// How gradients are accumulated over several micro-batches.
-struct GradientAccumulationOptions {
-  /// Schedules count micro-batches: at each update a scheduler takes as many steps as the window had micro-batches.
-  bool adjust_scheduler = false;
-  /// Number of micro-batches in a window.
-  int num_steps = 1;
-  /// Communicate gradients in every micro-batch: saves memory if parameters are sharded.
-  bool sync_each_batch = false;
-  /// The last batch of a loader ends the window.
-  bool sync_with_dataloader = true;
-  GradientWeighting weighting = GradientWeighting::mean;
-};
-
-/// Where a program keeps its checkpoints.
-struct ProjectOptions {
-  /// Without a folder, save_state() and load_state() use numbered folders in directory/checkpoints.
-  bool automatic_checkpoint_naming = false;
-  std::string directory = ".";
-  /// Number of numbered checkpoints to keep. Older ones are removed once a new one is complete; nothing else is ever
-  /// removed. 0 keeps all.
-  int total_limit = 0;
-};
-
-/// How the state of a job is saved.
-struct SaveStateOptions {
-  /// Training goes on while the files are written.
-  bool asynchronous = false;
-  Durability durability = Durability::full;
-};
-
-/// How the state of a job is loaded.
-struct LoadStateOptions {
-  /// It is an error if the checkpoint lacks weights of the program, or holds weights or objects that the program lacks.
-  bool strict = true;
-};
-
-/// Options of muster::Accelerator, with Accelerate's names and defaults.
-struct AcceleratorOptions {
-  /// Called by the runtime and by call().
-  std::vector<std::shared_ptr<Callback>> callbacks = {};
-  /// Use the CPU even if there is an accelerator.
-  bool cpu = false;
-  /// Use only deterministic kernels; an operator that has none throws.
-  bool deterministic = false;
-  /// "auto": as many as the launcher started. Otherwise launch() starts them.
-  Devices devices = {};
-  /// True: rank 0 alone reads the data and sends each rank its batches. False: every rank reads. Unset: as each
-  /// loader's options say.
-  std::optional<bool> dispatch_batches = {};
-  /// Every rank gets the same number of batches of the same size: the first samples are repeated to fill the last
-  /// batches.
-  bool even_batches = true;
-  /// Submodules whose parameters stay in float32 where the precision casts the others; see in_fp32().
-  std::vector<std::string> fp32_modules = {};
-  GradScalerOptions grad_scaler = {};
-  GradientAccumulationOptions gradient_accumulation = {};
-  /// Short for gradient_accumulation.num_steps; set only one of the two.
-  int gradient_accumulation_steps = 1;
-  KeepMemory keep_memory = "auto";
-  Precision mixed_precision = "no";
-  int num_nodes = 1;
-  ProjectOptions project = {};
-  /// A loader's batch_size is that of all ranks together, split into one part per rank, instead of each rank's.
-  bool split_batches = false;
-  /// Off: a scheduler's step() always steps, whatever the optimizer does.
-  bool step_scheduler_with_optimizer = true;
-  Strategy strategy = "auto";
-  /// Which generators of LibTorch get rank 0's state whenever a pass over a prepared loader begins: Accelerate's
-  /// rng_types.
-  SyncedGenerators synced_generators = {};
-  /// How long a rank waits at most for the others, in a collective and in the rendezvous. `muster run --timeout` and
-  /// MUSTER_TIMEOUT, in seconds, replace the default; they must not contradict another value of the program (MU171).
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);
-};
 
 /// Options of muster::Fabric, with Fabric's names and defaults; what Fabric does not have is as in AcceleratorOptions.
 struct FabricOptions {
@@ -136,38 +32,12 @@ struct FabricOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// How backward runs.
-struct BackwardOptions {
-  /// Keep the graph for another backward.
-  bool retain_graph = false;
-};
-
-/// How gradients are clipped by norm.
-struct ClipOptions {
-  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters.
-  bool error_if_nonfinite = false;
-  double norm_type = 2.0;
-  /// If the norm is infinite or NaN, the next step of the optimizers that hold these parameters updates nothing, on all
-  /// ranks.
-  bool skip_if_nonfinite = false;
-};
-
 /// How Fabric clips: set exactly one of clip_val and max_norm.
 struct ClipGradientsOptions {
   std::optional<double> clip_val = {};
   bool error_if_nonfinite = true;
   std::optional<double> max_norm = {};
   double norm_type = 2.0;
-};
-
-/// How ranks with different numbers of batches train together.
-struct UnevenInputsOptions {
-  /// Sums of gradients are always divided by the world size; off: by the number of ranks that still have a batch. Leave
-  /// it on with accumulate(), which weights by samples.
-  bool divide_by_initial_world_size = true;
-  /// Whether prepared loaders meanwhile repeat samples to give all ranks the same number of batches. Unset: as they
-  /// were prepared.
-  std::optional<bool> even_batches = {};
 };
 
 /// Options of the runtime behind Accelerator and Fabric; presets.h derives them from the options of either.

@@ -2,27 +2,14 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-namespace muster {
+#include "muster/track/detail/progress_options.h"
 
-/// How a progress bar is shown.
-struct ProgressOptions {
-  enum class Style { automatic, live, lines };
-  /// Lines printed per pass if the bar is not live. If the total is unknown, lines come after 1, 2, 4, 8... units.
-  int lines = 4;
-  /// Show nothing.
-  bool quiet = false;
-  std::FILE* stream = stderr;
-  /// automatic: live on a terminal, or under `muster run` on one (MUSTER_TERMINAL=1); else lines.
-  Style style = Style::automatic;
-  /// What one unit is called in the rate, such as "images".
-  std::string unit = "steps";
-};
+namespace muster {
 
 /// The line of a progress bar as text, for a width of `columns`; pure, so that it can be tested.
 /// Times are in seconds; `note` is shown as it is. A negative total is unknown. `skipped`: how many units were done

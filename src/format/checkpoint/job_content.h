@@ -1,6 +1,6 @@
 #pragma once
 
-#include "muster/format/detail/options.h"
+#include "muster/format/detail/convert_options.h"
 #include "muster/format/detail/stored_content.h"
 
 namespace muster::format {

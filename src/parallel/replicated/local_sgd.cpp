@@ -1,7 +1,7 @@
 #include "muster/parallel/detail/local_sgd.h"
 
 #include <algorithm>
-#include <utility>
+#include <memory>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
@@ -9,15 +9,16 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/communicator.h"
 #include "muster/optim/detail/flat_source.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "parallel/local.h"
 
 namespace muster {
 
-LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, comm::Communicator group,
+LocalSGD::LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, const comm::Communicator& group,
                    LocalSgdOptions options)
-    : module_(module), model_(model), group_(std::move(group)), options_(options),
+    : module_(module), model_(model), group_(std::make_unique<const comm::Communicator>(group)), options_(options),
       synced_before_(model.gradient_sync()) {
   if (options_.local_sgd_steps < 1)
     throw ConfigError("MU159",
@@ -73,7 +74,7 @@ void LocalSGD::average_values() {
       return value.scalar_type() == first.scalar_type() && value.device() == first.device();
     });
     const auto together = at::cat(std::vector<at::Tensor>(rest.begin(), others));
-    group_.as_library("averaging weights").all_reduce(together, comm::ReduceOp::mean);
+    group_->as_library("averaging weights").all_reduce(together, comm::ReduceOp::mean);
     int64_t at = 0;
     for (auto it = rest.begin(); it != others; ++it) {
       it->copy_(together.narrow(0, at, it->numel()));

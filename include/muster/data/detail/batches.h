@@ -103,5 +103,11 @@ class ReadyBatchMaker final : public BatchMaker {
   ReadyBatchEnds ends_;
 };
 
+template <class D, class Batch>
+  requires ready_batches<D>
+struct MakerOf<D, Batch> {
+  using type = ReadyBatchMaker<Batch>;
+};
+
 }  // namespace data
 }  // namespace muster

@@ -8,11 +8,16 @@
 
 #include <c10/core/Device.h>
 
-#include "muster/comm/communicator.h"
+#include "muster/data/detail/any_sampler.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/options.h"
-#include "muster/data/sampler.h"
-#include "muster/track/detail/trace.h"
+
+namespace muster::comm {
+class Communicator;
+}
+namespace muster {
+class Trace;
+}
 
 namespace muster::data {
 
@@ -22,7 +27,7 @@ struct ShardSpec {
   std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
   std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
   /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
-  std::optional<comm::Communicator> group = {};
+  std::shared_ptr<const comm::Communicator> group = {};
   bool non_blocking = true;  ///< copies from pinned memory overlap with computing
   int rank = 0;
   std::optional<uint64_t> seed = {};       ///< used if the options set none; the same on all ranks

@@ -3,10 +3,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "muster/data/detail/any_sampler.h"
 #include "muster/data/detail/dataset.h"
 #include "muster/data/options.h"
-#include "muster/data/sampler.h"
-#include "muster/data/stream.h"
 
 namespace muster {
 
@@ -36,8 +35,8 @@ class DataLoader<data::NoDataset<D>> {
   static_assert(!data::is_no_dataset<data::NoDataset<D>>,
                 "muster::DataLoader takes a dataset, which this is not: a class with size() and get(index) or "
                 "get_batch(indices), a range with operator[], "
-                "a torch::data dataset, a function with the number of its samples, or a stream with next(); see "
-                "muster/data/detail/dataset.h and stream.h");
+                "a torch::data dataset, a function with the number of its samples, or a stream with next() "
+                "and #include <muster/data/stream.h>; see muster/data/detail/dataset.h and muster/data/stream.h");
 
  public:
   template <class A>

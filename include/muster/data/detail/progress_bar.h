@@ -10,12 +10,22 @@
 #include <tuple>
 #include <utility>
 
-#include "muster/data/loader.h"
-#include "muster/track/progress.h"
+#include "muster/data/detail/data_loader.h"
+#include "muster/track/detail/progress_options.h"
 
 namespace muster {
 
+class Progress;
+
 namespace data {
+
+// The functions of a Progress; see muster/track/progress.h.
+std::shared_ptr<Progress> start_progress(const std::string& title, int64_t total, const ProgressOptions& options);
+void advance(Progress& progress);
+void finish(Progress& progress);
+void set(Progress& progress, std::string_view name, double value);
+void set(Progress& progress, std::string_view name, std::string_view text);
+void skip(Progress& progress, int64_t count);
 
 /// Of the first loader, whose shard knows this rank.
 template <class L>
@@ -56,19 +66,19 @@ class ProgressBar {
       : loader_(std::move(loader)), options_(std::move(options)), title_(std::move(title)) {}
 
   iterator begin() {
-    progress_ = std::make_shared<Progress>(title_, data::batches_of(loader_), options_);
+    progress_ = data::start_progress(title_, data::batches_of(loader_), options_);
     iterator first(loader_.begin(), progress_);
-    progress_->skip(data::skipped_by(loader_));
+    data::skip(*progress_, data::skipped_by(loader_));
     return first;
   }
   std::default_sentinel_t end() const noexcept { return {}; }
 
   /// Shows a metric from now on in this pass. Does nothing between passes.
   void set(std::string_view name, double value) {
-    if (progress_) progress_->set(name, value);
+    if (progress_) data::set(*progress_, name, value);
   }
   void set(std::string_view name, std::string_view text) {
-    if (progress_) progress_->set(name, text);
+    if (progress_) data::set(*progress_, name, text);
   }
 
  private:
@@ -91,12 +101,12 @@ class ProgressBar<L>::iterator {
   iterator(iterator&&) noexcept = default;
   iterator& operator=(iterator&&) noexcept = default;
   ~iterator() {
-    if (progress_) progress_->finish();
+    if (progress_) data::finish(*progress_);
   }
 
   decltype(auto) operator*() const { return *at_; }
   iterator& operator++() {
-    progress_->advance(1);
+    data::advance(*progress_);
     ++at_;
     return *this;
   }

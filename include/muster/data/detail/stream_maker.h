@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "muster/data/detail/batch_maker.h"
-#include "muster/data/stream.h"
+#include "muster/data/detail/stream_cursor.h"
+#include "muster/data/detail/stream_reader.h"
 
 namespace muster::data {
 
@@ -98,6 +99,12 @@ class StreamBatchMaker final : public BatchMaker {
  private:
   std::shared_ptr<StreamReaderOf<S>> reader_;
   std::shared_ptr<S> stream_;
+};
+
+template <class D, class Batch>
+  requires(stream_dataset<D> && !map_dataset<D>)
+struct MakerOf<D, Batch> {
+  using type = StreamBatchMaker<D, Batch>;
 };
 
 }  // namespace muster::data

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muster/format/detail/options.h"
+#include "muster/format/detail/convert_options.h"
 
 namespace muster::format {
 

@@ -1,23 +1,26 @@
 #pragma once
 
-#include <string_view>
+#include <concepts>
+#include <initializer_list>
+#include <utility>
 #include <vector>
 
-#include "muster/base/error.h"
-#include "muster/base/format.h"
-#include "muster/optim/detail/options.h"
+namespace muster {
 
-namespace muster::optim {
-
-/// One value per group. Throws: ConfigError (MU135) for any number of values but one and `groups`.
+/// One value for all parameter groups of an optimizer, or one for each: 0.1, or {0.1, 0.01}.
 template <class T>
-std::vector<T> each_group(const PerGroup<T>& given, size_t groups, std::string_view option) {
-  const auto& values = given.values();
-  if (values.size() != 1 && values.size() != groups)
-    throw ConfigError("MU135", formatted("option {} has {} values; give one, or one for each of the optimizer's {} "
-                                         "parameter groups",
-                                         option, values.size(), groups));
-  return values.size() == groups ? values : std::vector<T>(groups, values.front());
-}
+class PerGroup {
+ public:
+  PerGroup() = default;
+  template <class U>
+    requires std::convertible_to<U, T>
+  PerGroup(U&& one) : values_{T(std::forward<U>(one))} {}
+  PerGroup(std::initializer_list<T> each) : values_(each) {}
+  PerGroup(std::vector<T> each) : values_(std::move(each)) {}
+  const std::vector<T>& values() const noexcept { return values_; }
 
-}  // namespace muster::optim
+ private:
+  std::vector<T> values_;
+};
+
+}  // namespace muster

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/comm/communicator.h"
+namespace muster::comm {
+class Communicator;
+}
 
 namespace muster::parallel {
 class ManagedModel;
@@ -34,12 +36,12 @@ class LocalSGD {
  public:
   /// Requires: module and model outlive this object.
   /// Throws: ConfigError (MU159) for less than one step, or a model whose parameters are sharded.
-  LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, comm::Communicator group,
+  LocalSGD(torch::nn::Module& module, parallel::ManagedModel& model, const comm::Communicator& group,
            LocalSgdOptions options = {});
   /// For a prepared model: LocalSGD local(accelerator.group(), model, {.local_sgd_steps = 8}).
   template <class Model>
-  LocalSGD(comm::Communicator group, const Model& model, LocalSgdOptions options = {})
-      : LocalSGD(*model, *model.prepared()->managed, std::move(group), options) {}
+  LocalSGD(const comm::Communicator& group, const Model& model, LocalSgdOptions options = {})
+      : LocalSGD(*model, *managed_by(*model.prepared()), group, options) {}
   LocalSGD(const LocalSGD&) = delete;
   LocalSGD& operator=(const LocalSGD&) = delete;
   /// Gradients are communicated again. Averages nothing: call finish() first.
@@ -59,7 +61,7 @@ class LocalSGD {
 
   torch::nn::Module& module_;
   parallel::ManagedModel& model_;
-  comm::Communicator group_;
+  std::unique_ptr<const comm::Communicator> group_;
   LocalSgdOptions options_;
   std::vector<at::Tensor> parameters_, values_;
   int64_t pending_ = 0;

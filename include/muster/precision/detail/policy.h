@@ -2,12 +2,11 @@
 
 #include <optional>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "muster/precision/detail/autocast.h"
 #include "muster/precision/options.h"
 
 namespace torch::nn {
@@ -16,33 +15,7 @@ class Module;
 
 namespace muster {
 
-/// How an autocast scope differs from the precision's own settings.
-struct AutocastOptions {
-  bool cache_enabled = true;  ///< keep the cast copies of weights until the outermost scope closes
-  bool enabled = true;        ///< off: operators run in the dtype of their inputs, also inside an autocast scope
-};
-
 namespace precision {
-
-/// Turns autocast on or off for one device type, until the scope is destroyed. Scopes nest; the cast copies of weights
-/// are dropped when the outermost one closes. Thread safety: belongs to the thread that made it.
-class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
- public:
-  /// Does nothing for a precision that is not mixed, unless it switches autocast off.
-  AutocastScope(Precision precision, c10::DeviceType device, AutocastOptions options = {});
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-  ~AutocastScope();
-
- private:
-  struct Before {
-    bool cache;
-    bool enabled;
-    at::ScalarType dtype;
-  };
-  c10::DeviceType device_;
-  std::optional<Before> before_;
-};
 
 /// Dtypes to which floating-point inputs and outputs of a forward are cast, in place of those of the precision. Unset:
 /// as the precision says.
@@ -87,19 +60,5 @@ std::vector<std::string> supported_precisions(at::Device device);
 void require_supported(Precision precision, at::Device device);
 
 }  // namespace precision
-
-/// Calls f with autocast off and floating-point tensors among the inputs cast to float32: for the part of a forward
-/// that needs the range or the accuracy, such as a norm whose module is kept in float32.
-template <class F, class... A>
-auto in_fp32(F&& f, const A&... inputs) {
-  const auto wide = [](const auto& input) -> decltype(auto) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(input)>, at::Tensor>)
-      return input.defined() && input.is_floating_point() ? input.to(at::kFloat) : at::Tensor(input);
-    else return input;
-  };
-  const precision::AutocastScope cpu("32-true", at::kCPU, {.enabled = false}),
-      cuda("32-true", at::kCUDA, {.enabled = false});
-  return std::forward<F>(f)(wide(inputs)...);
-}
 
 }  // namespace muster

@@ -10,10 +10,12 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
-#include "muster/data/loader.h"
+#include "muster/data/detail/data_loader.h"
 #include "muster/runtime/detail/model.h"
-#include "muster/schedule/detail/scheduler.h"
 
+namespace muster {
+class LRScheduler;
+}
 namespace torch::jit {
 struct Module;
 }

@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/precision/detail/policy.h"
 #include "muster/tree/detail/visit.h"
 
 namespace muster::runtime {
@@ -20,16 +19,22 @@ struct Forward {
   }
 };
 
+struct PreparedModel;
+
+/// As the functions of the model's PrecisionPolicy.
+void convert_input(const PreparedModel& model, at::Tensor& tensor);
+void convert_output(const PreparedModel& model, at::Tensor& tensor);
+
 /// Inputs of a call as PrecisionPolicy::convert_input() makes them. What is converted is a copy.
 struct InputConversion {
-  const precision::PrecisionPolicy& policy;
+  const PreparedModel& model;
 
   /// Converts a tensor; any other value is passed on.
   template <class T>
   decltype(auto) tensor(T&& value) const {
     if constexpr (tree::tensor<T>) {
       at::Tensor result = std::forward<T>(value);
-      policy.convert_input(result);
+      convert_input(model, result);
       return result;
     } else {
       return std::forward<T>(value);
@@ -40,7 +45,7 @@ struct InputConversion {
   decltype(auto) nesting(T&& value) const {
     if constexpr (!tree::tensor<T> && tree::nests_tensors<T>)
       return tree::transform(std::remove_cvref_t<T>(std::forward<T>(value)), [&](at::Tensor one) {
-        policy.convert_input(one);
+        convert_input(model, one);
         return one;
       });
     else return tensor(std::forward<T>(value));
@@ -51,7 +56,7 @@ struct InputConversion {
   decltype(auto) reference(T&& value, at::Tensor&& copy = at::Tensor()) const {
     if constexpr (tree::tensor<T>) {
       copy = value;
-      policy.convert_input(copy);
+      convert_input(model, copy);
       at::Tensor* used = &copy;
       if constexpr (std::same_as<T, at::Tensor&>)
         if (copy.is_same(value)) used = &value;
@@ -72,8 +77,8 @@ using reference_input_t = decltype(std::declval<const InputConversion&>().refere
 /// Returns entry(module, inputs...). Inputs are converted; a nesting of tensors that `entry` takes by reference is the
 /// caller's own, and so is a tensor that it takes by Tensor& unless it needs conversion.
 template <class F, class M, class... A>
-decltype(auto) call_converted(const precision::PrecisionPolicy& policy, F&& entry, M& module, A&&... inputs) {
-  const InputConversion convert{policy};
+decltype(auto) call_converted(const PreparedModel& model, F&& entry, M& module, A&&... inputs) {
+  const InputConversion convert{model};
   if constexpr (std::invocable<F, M&, nesting_input_t<A>...>) {
     return std::invoke(std::forward<F>(entry), module, convert.nesting(std::forward<A>(inputs))...);
   } else if constexpr (std::invocable<F, M&, tensor_input_t<A>...>) {

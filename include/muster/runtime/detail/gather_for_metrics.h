@@ -8,11 +8,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/comm/communicator.h"
 #include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
+#include "muster/tree/detail/once.h"
 #include "muster/tree/detail/visit.h"
-#include "muster/tree/once.h"
 
 namespace muster::runtime {
 

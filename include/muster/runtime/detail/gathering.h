@@ -9,15 +9,17 @@
 #include "muster/runtime/detail/gather_for_metrics.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/runtime/detail/session_access.h"
-#include "muster/runtime/detail/split.h"
 #include "muster/runtime/detail/values.h"
 
 namespace muster {
 template <class... T>
 class MetricsCollector;
-}
+struct SplitOptions;
+}  // namespace muster
 
 namespace muster::runtime {
+
+struct PadOptions;
 
 /// The rows of the current batch of the loader in use; nullopt if there is none.
 std::optional<StepRows> step_rows(const Session& session);
@@ -68,10 +70,9 @@ class Gathering {
   }
   /// Pads tensors with options.value so that dimension options.dim is as long as on the rank where it is longest. A
   /// 0-dim tensor counts as one of shape [1]. Throws: ConfigError (MU060) if a tensor does not have this dimension.
+  /// Requires: the program includes muster/runtime/extras.h.
   template <class T>
-  T pad_across_processes(const T& value, PadOptions options = {}) const {
-    return runtime::pad_across_processes(group_of(*session_), value, options);
-  }
+  T pad_across_processes(const T& value, const PadOptions& options = {}) const;
 
   /// Returns the value of rank `source`, sent as bytes: strings, numbers, lists and maps of them, structs; see
   /// tree/detail/pack.h.
@@ -86,11 +87,10 @@ class Gathering {
   }
 
   /// Returns this rank's part of a list or a tensor, or of every one in a map, tuple or struct. Parts are contiguous;
-  /// if the length is not divisible by the world size, the first ranks get one element more. Not collective.
+  /// if the length is not divisible by the world size, the first ranks get one element more. Requires: the program
+  /// includes muster/runtime/extras.h. Not collective.
   template <class T>
-  T split_between_processes(const T& value, const SplitOptions& options = {}) const {
-    return runtime::split_between_processes(rank_of(*session_), world_size_of(*session_), value, options);
-  }
+  T split_between_processes(const T& value, const SplitOptions& options = {}) const;
 
  protected:
   explicit Gathering(std::shared_ptr<Session> session) : session_(std::move(session)) {}

@@ -5,8 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "muster/tree/detail/once.h"
 #include "muster/tree/detail/visit.h"
-#include "muster/tree/once.h"
 
 namespace muster::runtime {
 

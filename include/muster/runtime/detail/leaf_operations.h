@@ -1,13 +1,17 @@
 #pragma once
 
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/comm/communicator.h"
 #include "muster/tree/detail/leaves.h"
 #include "muster/tree/detail/visit.h"
+
+namespace muster::comm {
+class Communicator;
+}
 
 namespace muster::runtime {
 
@@ -21,12 +25,12 @@ class LeafOperations {
   LeafOperations(const comm::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
                  int source = -1);
 
-  /// Returns the group for the collective of the next leaf.
-  comm::Communicator next();
+  /// Returns the group for the collective of the next leaf; valid until the next call.
+  const comm::Communicator& next();
 
  private:
-  comm::Communicator group_;
-  comm::Tag tag_;
+  struct State;
+  std::shared_ptr<State> state_;
 };
 
 /// Returns the value with every tensor t replaced by f(group, t). Collective.

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "muster/base/format.h"
-#include "muster/comm/communicator.h"
+
+namespace muster::comm {
+class Communicator;
+}
 
 namespace muster {
 
@@ -15,7 +18,7 @@ namespace muster {
 /// Lines below the log's level are not even formatted. Thread safety: one thread at a time.
 class Logger {
  public:
-  Logger(std::string name, comm::Communicator group) : name_(std::move(name)), group_(std::move(group)) {}
+  Logger(std::string name, const comm::Communicator& group);
 
   /// Returns a logger that writes on every rank.
   Logger everywhere() const { return with(Where::every); }
@@ -49,14 +52,14 @@ class Logger {
   }
   template <class... A>
   void line(Level level, std::string_view text, const A&... values) const {
-    const bool wanted = is_shown(level) && (where_ != Where::main || group_.rank() == 0);
-    write(level, wanted, wanted ? formatted(text, values...) : std::string());
+    const bool shown = wanted(level);
+    write(level, shown, shown ? formatted(text, values...) : std::string());
   }
-  static bool is_shown(Level level) noexcept;
-  void write(Level level, bool wanted, const std::string& text) const;
+  bool wanted(Level level) const noexcept;
+  void write(Level level, bool shown, const std::string& text) const;
 
   std::string name_;
-  comm::Communicator group_;
+  std::shared_ptr<const comm::Communicator> group_;
   Where where_ = Where::main;
 };
 

@@ -3,12 +3,12 @@
 #include <concepts>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Generator.h>
 
 #include "muster/data/detail/progress_bar.h"
 #include "muster/runtime/detail/evaluation_scope.h"
-#include "muster/runtime/detail/rng_states.h"
 #include "muster/runtime/detail/runtime.h"
 
 namespace muster::runtime {
@@ -17,6 +17,8 @@ namespace muster::runtime {
 class LoopVerbs : public Runtime {
  public:
   using Runtime::Runtime;
+  /// The runtime behind muster::Accelerator.
+  explicit LoopVerbs(const AcceleratorOptions& options);
 
   /// As muster::evaluation().
   template <class... M>
@@ -37,8 +39,11 @@ class LoopVerbs : public Runtime {
   /// one.
   template <std::same_as<at::Generator>... G>
   void synchronize_rng_states(const SyncedGenerators& kinds, const G&... generators) const {
-    runtime::synchronize_rng_states(group(), device(), kinds, {generators...});
+    synchronize(kinds, {generators...});
   }
+
+ private:
+  void synchronize(const SyncedGenerators& kinds, std::vector<at::Generator> generators) const;
 };
 
 }  // namespace muster::runtime

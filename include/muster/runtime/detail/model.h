@@ -1,18 +1,17 @@
 #pragma once
 
 #include <concepts>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <c10/util/FunctionRef.h>
 #include <torch/nn/module.h>
 
 #include "muster/base/detail/handle.h"
-#include "muster/precision/detail/policy.h"
 #include "muster/runtime/detail/converted_call.h"
-#include "muster/track/detail/trace.h"
 #include "muster/tree/detail/visit.h"
 
 namespace torch::nn {
@@ -32,32 +31,13 @@ namespace runtime {
 template <class M>
 concept ModuleType = std::derived_from<M, torch::nn::Module>;
 
-/// The runtime's record of one prepared module. Shared by the handle, the optimizers and the runtime.
-struct PreparedModel {
-  std::shared_ptr<torch::nn::Module> module;
-  std::shared_ptr<parallel::ManagedModel> managed;
-  precision::PrecisionPolicy policy;
-  c10::DeviceType device;
-  std::shared_ptr<Trace> trace;
-  std::function<double()> grad_norm = {};  ///< what Model::grad_norm() calls
-};
-
 /// Where an optimizer or an average finds the parameters of the model; borrowed from it.
 optim::FlatSource* flat_source_of(const PreparedModel& model);
 
-/// Scope of one forward of the model: autocast is on, parameters are in place.
-class [[nodiscard]] ForwardScope {
- public:
-  explicit ForwardScope(PreparedModel& model);
-  ForwardScope(const ForwardScope&) = delete;
-  ForwardScope& operator=(const ForwardScope&) = delete;
-  ~ForwardScope();
-
- private:
-  PreparedModel& model_;
-  TraceScope span_;
-  precision::AutocastScope cast_;
-};
+/// Calls `forward` in the scope of one forward of the model: autocast is on, parameters are in place.
+void in_forward_scope(PreparedModel& model, c10::function_ref<void()> forward);
+const std::shared_ptr<parallel::ManagedModel>& managed_by(const PreparedModel& model);
+double grad_norm_of(const PreparedModel& model);
 
 }  // namespace runtime
 
@@ -99,7 +79,7 @@ class Model {
   /// and the optimizer's step.
   /// Collective: if the strategy shards gradients, and if a rank's loss did not use the model (see Optimizer::step()).
   /// Throws: UsageError (MU324) if the object that prepared the model no longer exists.
-  double grad_norm() const { return prepared_->grad_norm(); }
+  double grad_norm() const { return runtime::grad_norm_of(*prepared_); }
 
   M* operator->() const { return module_.operator->(); }
   M& operator*() const { return *module_; }
@@ -110,12 +90,13 @@ class Model {
  protected:
   template <class F, class... A>
   auto call(F&& entry, A&&... inputs) const {
-    auto outputs = [&] {
-      runtime::ForwardScope scope(*prepared_);
-      return runtime::call_converted(prepared_->policy, std::forward<F>(entry), *module_, std::forward<A>(inputs)...);
-    }();
-    tree::visit(outputs, [&](at::Tensor& tensor) { prepared_->policy.convert_output(tensor); });
-    return outputs;
+    auto run = [&] {
+      return runtime::call_converted(*prepared_, std::forward<F>(entry), *module_, std::forward<A>(inputs)...);
+    };
+    std::optional<decltype(run())> outputs;
+    runtime::in_forward_scope(*prepared_, [&] { outputs.emplace(run()); });
+    tree::visit(*outputs, [&](at::Tensor& tensor) { runtime::convert_output(*prepared_, tensor); });
+    return *std::move(outputs);
   }
 
  private:

@@ -5,22 +5,27 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/comm/communicator.h"
 #include "muster/tree/detail/pack.h"
+
+namespace muster::comm {
+class Communicator;
+}
 
 /// Values that are sent as bytes: strings, numbers, and structures of them and of tensors; see tree/detail/pack.h.
 namespace muster::runtime {
 
-/// Returns the group for messages that carry values as bytes.
-comm::Communicator for_objects(const comm::Communicator& group);
+bool is_alone(const comm::Communicator& group);
+bool is_rank(const comm::Communicator& group, int rank);
+/// Returns the packed values of all ranks, in rank order. Collective.
+std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at::Tensor& packed);
 /// Returns the packed value of rank `source`; `packed` is read on that rank only. Collective.
 at::Tensor broadcast_packed(const comm::Communicator& group, const at::Tensor& packed, int source);
 
 /// Returns the value of rank `source`. Collective.
 template <class T>
 T broadcast_object(const comm::Communicator& group, const T& value, int source) {
-  if (group.size() == 1) return value;
-  const bool here = group.rank() == source;
+  if (is_alone(group)) return value;
+  const bool here = is_rank(group, source);
   const auto packed = broadcast_packed(group, here ? tree::pack(value) : at::Tensor(), source);
   return here ? value : tree::unpack<T>(packed);
 }
@@ -29,8 +34,7 @@ T broadcast_object(const comm::Communicator& group, const T& value, int source) 
 template <class T>
 std::vector<T> gather_object(const comm::Communicator& group, const T& value) {
   std::vector<T> all;
-  for (const auto& packed : for_objects(group).all_gather_uneven(tree::pack(value)))
-    all.push_back(tree::unpack<T>(packed));
+  for (const auto& packed : gather_packed(group, tree::pack(value))) all.push_back(tree::unpack<T>(packed));
   return all;
 }
 
@@ -38,7 +42,7 @@ std::vector<T> gather_object(const comm::Communicator& group, const T& value) {
 template <class T>
 std::vector<T> gather_object(const comm::Communicator& group, const std::vector<T>& values) {
   std::vector<T> all;
-  for (const auto& packed : for_objects(group).all_gather_uneven(tree::pack(values)))
+  for (const auto& packed : gather_packed(group, tree::pack(values)))
     for (auto&& element : tree::unpack<std::vector<T>>(packed)) all.push_back(std::move(element));
   return all;
 }

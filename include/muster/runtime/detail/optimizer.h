@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include <torch/optim/optimizer.h>
@@ -16,15 +15,8 @@ namespace muster {
 class LRScheduler;
 namespace runtime {
 class PreparedOptimizer;
+struct PreparedScheduler;
 class SavedScheduler;
-
-/// What a Scheduler handle refers to. One of `step` and `step_by_metric` is empty.
-struct PreparedScheduler {
-  std::function<void()> step;
-  std::function<void(double)> step_by_metric;
-  std::shared_ptr<const SavedScheduler> saved;
-  std::shared_ptr<LRScheduler> inner;
-};
 }  // namespace runtime
 
 /// A prepared optimizer: steps the user's optimizer on parameters and gradients where the strategy keeps them.
@@ -88,9 +80,7 @@ class Scheduler {
   Scheduler() = default;
   /// `step` and `step_by_metric` are what step() and step(metric) call; one of the two is empty.
   Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric,
-            std::shared_ptr<const runtime::SavedScheduler> saved, std::shared_ptr<LRScheduler> inner = nullptr)
-      : prepared_(std::make_shared<const runtime::PreparedScheduler>(runtime::PreparedScheduler{
-            std::move(step), std::move(step_by_metric), std::move(saved), std::move(inner)})) {}
+            std::shared_ptr<const runtime::SavedScheduler> saved, std::shared_ptr<LRScheduler> inner = nullptr);
   /// Whether the handle is not empty.
   explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
@@ -105,9 +95,9 @@ class Scheduler {
   LRScheduler* operator->() const { return &**this; }
   LRScheduler& operator*() const;
   /// The same; nullptr for a scheduler of LibTorch.
-  const std::shared_ptr<LRScheduler>& inner() const { return prepared_->inner; }
+  const std::shared_ptr<LRScheduler>& inner() const;
   /// The part of the scheduler that checkpoints save.
-  const std::shared_ptr<const runtime::SavedScheduler>& saved() const { return prepared_->saved; }
+  const std::shared_ptr<const runtime::SavedScheduler>& saved() const;
 
  private:
   Shared<HandleType::scheduler, const runtime::PreparedScheduler> prepared_;

@@ -10,12 +10,17 @@
 
 #include "muster/base/detail/format_text.h"
 #include "muster/base/format.h"
-#include "muster/comm/communicator.h"
-#include "muster/runtime/detail/logger.h"
 #include "muster/runtime/detail/process_control.h"
 #include "muster/runtime/detail/session_access.h"
 
+namespace muster {
+struct BatchSizeOptions;
+class Logger;
+}  // namespace muster
+
 namespace muster::runtime {
+
+struct TrialGroup;
 
 /// Selects the rank, or one rank per node, that runs a function.
 struct Turn {
@@ -87,8 +92,9 @@ class Processes {
   /// A stream that prints on the main rank only, line by line, as print() does; elsewhere it prints nothing. A flush
   /// prints the beginning of a line. It lives as long as the runtime.
   std::ostream& out() const;
-  /// Returns a logger for the diagnostic log, which writes each line once for all ranks.
-  Logger logger(std::string name = "muster") const { return Logger(std::move(name), group()); }
+  /// Returns a logger for the diagnostic log, which writes each line once for all ranks. Requires: the program includes
+  /// muster/runtime/extras.h.
+  Logger logger(std::string name = "muster") const;
 
   /// set_trigger() sets this rank's flag. check_trigger() returns whether any rank's flag is set, and if so clears all
   /// of them. The latter is collective.
@@ -107,12 +113,10 @@ class Processes {
 
   /// Calls f(batch_size) with smaller and smaller sizes until no rank runs out of memory; all ranks try the same sizes.
   /// Returns the size, or a pair of the size and the result of f.
-  /// Requires: f itself prepares what it trains. Collective.
+  /// Requires: f itself prepares what it trains; the program includes muster/runtime/extras.h. Collective.
   /// Throws: UsageError (MU185) if no size fits; any other exception of f.
   template <class F>
-  auto find_executable_batch_size(F&& f, const BatchSizeOptions& options = {}) {
-    return runtime::find_executable_batch_size(group(), trial_group(), std::forward<F>(f), options);
-  }
+  auto find_executable_batch_size(F&& f, const BatchSizeOptions& options = {});
 
  protected:
   explicit Processes(std::shared_ptr<Session> session) : session_(std::move(session)) {}

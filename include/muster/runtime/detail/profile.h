@@ -1,20 +1,12 @@
 #pragma once
 
-#include <filesystem>
 #include <memory>
 
 #include "muster/comm/communicator.h"
+#include "muster/runtime/detail/training_options.h"
 #include "muster/track/detail/trace.h"
 
-namespace muster {
-
-/// What profile() records and where it writes.
-struct ProfileOptions {
-  bool operators = false;                     ///< record LibTorch's operators, too; they make the trace long
-  std::filesystem::path path = "trace.json";  ///< written by the main rank
-};
-
-namespace runtime {
+namespace muster::runtime {
 
 /// Records into `trace` from construction on: the runtime's own scopes, every collective of the group, and LibTorch's
 /// operators if the options say so.
@@ -43,5 +35,4 @@ class Profile {
   uint64_t operator_callback_ = 0;  // 0: none
 };
 
-}  // namespace runtime
-}  // namespace muster
+}  // namespace muster::runtime

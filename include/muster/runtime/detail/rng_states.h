@@ -5,8 +5,11 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 
-#include "muster/comm/communicator.h"
 #include "muster/data/options.h"
+
+namespace muster::comm {
+class Communicator;
+}
 
 namespace muster::runtime {
 

@@ -7,9 +7,10 @@
 #include "muster/runtime/detail/saving.h"
 #include "muster/runtime/detail/torch_save.h"
 #include "muster/runtime/detail/training.h"
-#include "muster/runtime/options.h"
 
 namespace muster {
+
+struct RuntimeOptions;
 
 /// The runtime of one rank: its group, device, strategy, precision, and everything it prepared. It has four independent
 /// sets of functions over one session: ranks (Processes), values (Gathering), training (Training), state (Saving).

@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/data/loader.h"
-#include "muster/runtime/detail/atomic_load.h"
+#include "muster/data/detail/data_loader.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/optimizer.h"
 #include "muster/tree/state.h"
@@ -20,6 +19,8 @@ class Checkpoint;
 struct TensorShard;
 
 namespace runtime {
+class AtomicLoad;
+
 /// Where a state was read, and how it is loaded.
 struct LoadFrom {
   const Checkpoint* checkpoint = nullptr;  ///< holds the sharded tensors; borrowed
@@ -40,11 +41,9 @@ class SavedItem {
   SavedItem(std::string name, const DataLoader<B>& loader) : SavedItem(of(std::move(name), loader.state())) {}
   template <Stateful T>
   SavedItem(std::string name, T& object)
-      : name_(std::move(name)), save_([&object](auto&) -> State { return object.save_state(); }),
-        load_([&object](const State& state, const auto&, runtime::AtomicLoad& load) {
-          load.now([&] { object.load_state(state); },
-                   [&object, before = clone(object.save_state())] { object.load_state(before); });
-        }) {}
+      : SavedItem(
+            std::move(name), [&object]() -> State { return object.save_state(); },
+            [&object](const State& state) { object.load_state(state); }) {}
   template <class T>
     requires(std::is_arithmetic_v<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, std::string> ||
              std::same_as<std::remove_cvref_t<T>, State>)
@@ -55,11 +54,11 @@ class SavedItem {
     } else {
       save_ = [&value](auto&) -> State { return value; };
       if constexpr (!std::is_const_v<std::remove_reference_t<T>>)
-        load_ = [&value](const State& state, const auto&, runtime::AtomicLoad& load) {
-          load.at_end([&value, taken = taken_as<V>(state)] { value = taken; });
-        };
+        load_at_end([&value](const State& state) { return [&value, taken = taken_as<V>(state)] { value = taken; }; });
     }
   }
+  /// An object by two functions of its own.
+  SavedItem(std::string name, std::function<State()> save, std::function<void(const State&)> load);
   SavedItem(std::string name, const char* text) : SavedItem(std::move(name), std::string(text)) {}
 
   const std::string& name() const noexcept { return name_; }
@@ -75,6 +74,8 @@ class SavedItem {
   using Load = std::function<void(const State&, const runtime::LoadFrom&, runtime::AtomicLoad&)>;
   SavedItem(std::string name, Save save, Load load)
       : name_(std::move(name)), save_(std::move(save)), load_(std::move(load)) {}
+  /// `read` checks a state and returns the function that takes it over.
+  void load_at_end(std::function<std::function<void()>(const State&)> read);
   static SavedItem of(std::string name, const std::shared_ptr<runtime::PreparedModel>& model);
   static SavedItem of(std::string name, const std::shared_ptr<data::LoaderState>& loader);
   template <class V>

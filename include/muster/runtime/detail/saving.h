@@ -10,15 +10,20 @@
 #include <vector>
 
 #include "muster/checkpoint/detail/load_report.h"
-#include "muster/checkpoint/options.h"
+#include "muster/checkpoint/detail/options.h"
 #include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/options.h"
 #include "muster/runtime/detail/prepare.h"
-#include "muster/runtime/detail/saved_item.h"
 #include "muster/runtime/detail/session_access.h"
-#include "muster/runtime/options.h"
-#include "muster/tree/state.h"
+
+namespace muster::parallel {
+struct FullParamsOptions;
+}
 
 namespace muster {
+
+class SavedItem;
+class State;
 
 /// Removes a hook.
 class HookHandle {
@@ -37,6 +42,12 @@ class HookHandle {
 using SaveFilter = std::map<std::string, std::function<bool(const std::string& name, const State& value)>>;
 
 namespace runtime {
+
+template <class T>
+concept StatefulObject = requires(T& object, const T& constant, const State& state) {
+  constant.save_state();
+  object.load_state(state);
+};
 
 /// Saves and loads what a runtime prepared. A checkpoint is a folder that appears complete or not at all; see
 /// docs/formats/checkpoint.md. All ranks must see the same folder; the ranks of a node share the check of its bytes.
@@ -68,9 +79,12 @@ class Saving {
 
   /// Registers objects with save_state() and load_state(), to be saved with the rest. They must outlive the runtime's
   /// saves. If ranks hold different states, each rank gets its own back. Not collective.
-  template <Stateful... T>
+  /// Requires: the program includes muster/tree/state.h, which says what an object needs.
+  template <StatefulObject... T>
   void register_for_checkpointing(T&... objects) {
-    (keep_object(SavedItem({}, objects)), ...);
+    (keep_object([&objects] { return objects.save_state(); },
+                 [&objects](const State& state) { objects.load_state(state); }),
+     ...);
   }
   /// The hook is called before a checkpoint is written, with the state to be written; on rank 0 it is complete. It may
   /// add and change entries. An entry of "models" or "optimizers" that it empties is not saved. Not collective.
@@ -79,14 +93,16 @@ class Saving {
   /// that it empties is not loaded. Not collective.
   HookHandle register_load_state_pre_hook(std::function<void(State& state, const std::filesystem::path& folder)> hook);
 
-  /// Writes these items under their names, as Fabric does. `filter`: see SaveFilter.
+  /// Writes these items under their names, as Fabric does. `filter`: see SaveFilter. Requires, as load(): the program
+  /// includes fabric.h or muster/runtime/extras.h.
   /// Throws: ConfigError MU246 for a filter of a name that is not saved.
   void save(const std::filesystem::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter = {});
   /// Loads items by name and returns the entries of the checkpoint that are not among them.
   /// Throws: CheckpointError MU209 for a name that the checkpoint does not have, if strict; MU247 if ranks opened
   /// different saves.
-  State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items = {},
+  State load(const std::filesystem::path& folder, const std::vector<SavedItem>& items,
              const LoadStateOptions& options = {});
+  State load(const std::filesystem::path& folder);
   /// As load_model(), under Fabric's name.
   template <class M>
   void load_raw(const std::filesystem::path& path, const Model<M>& model, const LoadStateOptions& options = {}) const {
@@ -119,11 +135,10 @@ class Saving {
   }
   /// Runs `f` while the module has its full parameters, to be read or changed, on all ranks or the first.
   /// If nothing is sharded, it just calls `f`. Collective: if parameters are sharded, outside of forward and backward.
+  /// Requires: the program includes muster/runtime/extras.h.
   /// Throws: what `f` throws; as ShardedModel::summon_full_params().
   template <class M, std::invocable<> F>
-  void summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options = {}) const {
-    with_full_params(*model.prepared(), std::forward<F>(f), options);
-  }
+  void summon_full_params(const Model<M>& model, F&& f, const parallel::FullParamsOptions& options = {}) const;
   template <class M>
   auto unwrap_model(const Model<M>& model) const {
     return model.ptr();
@@ -133,11 +148,11 @@ class Saving {
   explicit Saving(std::shared_ptr<Session> session) : session_(std::move(session)) {}
 
  private:
-  void keep_object(SavedItem object);
+  void keep_object(std::function<State()> save, std::function<void(const State&)> load);
   LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
                           const LoadStateDictOptions& options) const;
   static void with_full_params(const PreparedModel& model, const std::function<void()>& f,
-                               const FullParamsOptions& options);
+                               const parallel::FullParamsOptions& options);
   void write_model(const PreparedModel& model, const std::filesystem::path& folder,
                    const SaveWeightsOptions& options) const;
 

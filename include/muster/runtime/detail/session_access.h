@@ -1,6 +1,8 @@
 #pragma once
 
-#include "muster/comm/communicator.h"
+namespace muster::comm {
+class Communicator;
+}
 
 namespace muster::runtime {
 

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "muster/runtime/detail/gathering.h"
 #include "muster/tree/detail/visit.h"
 
 namespace muster {
@@ -76,6 +77,11 @@ T split_between_processes(int rank, int world, T value, const SplitOptions& opti
   const auto part = split_part(length.value_or(0), rank, world, options);
   visit_lists(value, [&](auto& list) { split_one(list, part); });
   return value;
+}
+
+template <class T>
+T Gathering::split_between_processes(const T& value, const SplitOptions& options) const {
+  return runtime::split_between_processes(rank_of(*session_), world_size_of(*session_), value, options);
 }
 
 }  // namespace runtime

@@ -7,20 +7,29 @@
 #include <utility>
 #include <vector>
 
-#include "muster/data/loader.h"
-#include "muster/optim/detail/options.h"
-#include "muster/parallel/detail/local_sgd.h"
-#include "muster/parallel/detail/sync_batch_norm.h"
-#include "muster/runtime/callback.h"
+#include "muster/data/detail/data_loader.h"
+#include "muster/optim/detail/per_group.h"
+#include "muster/precision/detail/autocast.h"
 #include "muster/runtime/detail/accumulation.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/optimizer.h"
+#include "muster/runtime/detail/options.h"
 #include "muster/runtime/detail/prepare.h"
-#include "muster/runtime/detail/profile.h"
 #include "muster/runtime/detail/session_access.h"
-#include "muster/runtime/options.h"
+
+namespace muster {
+struct ClipGradientsOptions;
+class LocalSGD;
+struct LocalSgdOptions;
+struct ProfileOptions;
+struct UnevenInputsOptions;
+}  // namespace muster
 
 namespace muster::runtime {
+
+/// Defined in muster/runtime/callback.h.
+template <class C, class... P, class... A>
+void call_each(const std::vector<std::shared_ptr<Callback>>& callbacks, void (C::*member)(P...), A&&... arguments);
 
 /// Prepares objects and trains with them: backward, accumulation, clipping, loops over data.
 class Training {
@@ -42,7 +51,7 @@ class Training {
   /// gradient_accumulation_steps() micro-batches, or of the loader, gradients are communicated and optimizers step.
   template <class... M>
   [[nodiscard]] AccumulationScope accumulate(const Model<M>&... models) {
-    return AccumulationScope(next_micro_batch(), {models.prepared()->managed...});
+    return AccumulationScope(next_micro_batch(), {managed_by(*models.prepared())...});
   }
   /// True if the current micro-batch ends its window, and before the first micro-batch.
   bool sync_gradients() const;
@@ -52,12 +61,12 @@ class Training {
   /// Gradients of these models stay local until the scope is destroyed; the next backward communicates their sum.
   template <class... M>
   [[nodiscard]] runtime::NoSyncScope no_sync(const Model<M>&... models) {
-    return runtime::NoSyncScope({models.prepared()->managed...}, true);
+    return runtime::NoSyncScope({managed_by(*models.prepared())...}, true);
   }
   /// As no_sync(); does nothing if `enabled` is false.
   template <class M>
   [[nodiscard]] runtime::NoSyncScope no_backward_sync(const Model<M>& model, bool enabled = true) {
-    return runtime::NoSyncScope({model.prepared()->managed}, enabled);
+    return runtime::NoSyncScope({managed_by(*model.prepared())}, enabled);
   }
   /// Autocast for the runtime's precision, for code outside a forward, such as the loss; or autocast off, inside one.
   [[nodiscard]] precision::AutocastScope autocast(AutocastOptions options = {}) const;
@@ -97,12 +106,10 @@ class Training {
   /// (LibTorch's ReduceLROnPlateauScheduler keeps its counts). In `f`, call no other collective; for values, use
   /// collector(). `models`: those that `f` trains; if none is given, all prepared ones.
   /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks run different steps or one of them throws.
-  /// Collective.
+  /// Requires: the program includes muster/runtime/extras.h. Collective.
   template <class... M>
   void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
-                          const Model<M>&... models) {
-    run_joined({models.prepared()->managed...}, f, options);
-  }
+                          const Model<M>&... models);
   /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or as fast as a
   /// stream skips.
   /// Throws: UsageError (MU108) for a batch beyond its end.
@@ -111,15 +118,14 @@ class Training {
     return muster::skip_first_batches(std::move(loader), batches);
   }
   /// While the returned object lives, ranks average parameters every few steps instead of gradients in every step.
+  /// Requires: the program includes muster/runtime/extras.h.
   template <class M>
-  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, LocalSgdOptions options = {}) const {
-    return LocalSGD(group_of(*session_), model, options);
-  }
+  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, const LocalSgdOptions& options = {}) const;
   /// Makes every BatchNorm in the model compute its statistics over all ranks in training; returns how many there are.
   /// Collective.
   template <class M>
   int64_t convert_sync_batchnorm(const Model<M>& model) const {
-    return muster::convert_sync_batchnorm(*model, group_of(*session_));
+    return convert_batch_norms(*model);
   }
   /// Returns 0, 1, ... count - 1; after load_state(), without the epochs that the checkpoint has completed.
   auto epochs(int64_t count) { return std::views::iota(first_epoch(count), count); }
@@ -139,13 +145,10 @@ class Training {
   void call(void (C::*member)(P...), A&&... arguments) const {
     runtime::call_each(callbacks(), member, std::forward<A>(arguments)...);
   }
-  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Collective.
+  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Requires: the program
+  /// includes muster/runtime/extras.h. Collective.
   template <class F>
-  void profile(F&& f, const ProfileOptions& options = {}) const {
-    runtime::Profile recording(trace(), group_of(*session_), options);
-    std::forward<F>(f)();
-    recording.write();
-  }
+  void profile(F&& f, const ProfileOptions& options = {}) const;
 
  protected:
   explicit Training(std::shared_ptr<Session> session) : session_(std::move(session)) {}
@@ -154,10 +157,11 @@ class Training {
   /// Returns how many epochs a loaded checkpoint has completed, at most `count`; they are not counted again.
   int64_t first_epoch(int64_t count);
   std::shared_ptr<runtime::Accumulation> next_micro_batch();
+  int64_t convert_batch_norms(torch::nn::Module& module) const;
   void forget_freed();
   void run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                   const UnevenInputsOptions& options);
-  const std::shared_ptr<Trace>& trace() const;
+  void record_profile(const std::function<void()>& f, const ProfileOptions& options) const;
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
 
   std::shared_ptr<Session> session_;

@@ -10,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include "muster/comm/communicator.h"
 #include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
 #include "muster/tree/detail/visit.h"
@@ -33,20 +32,11 @@ class [[nodiscard("name the scope: auto quiet = ...")]] NoSyncScope {
   std::vector<std::pair<std::shared_ptr<parallel::ManagedModel>, bool>> before_;
 };
 
-/// How tensors are padded across ranks.
-struct PadOptions {
-  int64_t dim = 0;
-  /// Put the padding in front instead of behind.
-  bool pad_first = false;
-  double value = 0;
-};
-
 // Each takes one tensor, which must be defined, except in broadcast on the receiving ranks. Collective: all of them.
 at::Tensor gather_tensor(const comm::Communicator& group, const at::Tensor& tensor);
 at::Tensor stack_tensor(const comm::Communicator& group, const at::Tensor& tensor);
 at::Tensor reduce_tensor(const comm::Communicator& group, const at::Tensor& tensor, std::string_view op);
 at::Tensor broadcast_tensor(const comm::Communicator& group, const at::Tensor& tensor, int source);
-at::Tensor pad_tensor(const comm::Communicator& group, const at::Tensor& tensor, const PadOptions& options);
 
 template <class... T>
 auto gather(const comm::Communicator& group, const T&... values) {
@@ -82,12 +72,6 @@ T broadcast(const comm::Communicator& group, const T& value, int source) {
         group, "broadcast", value,
         [&](const auto& leaf, const at::Tensor& t) { return broadcast_tensor(leaf, t, source); }, source);
   }
-}
-
-template <class T>
-T pad_across_processes(const comm::Communicator& group, const T& value, const PadOptions& options) {
-  return each_leaf(group, "pad_across_processes", value,
-                   [&](const auto& leaf, const at::Tensor& t) { return pad_tensor(leaf, t, options); });
 }
 
 }  // namespace muster::runtime

@@ -121,20 +121,13 @@ void collate_into(collated_t<S>& batch, const S& sample, const StackPlace& place
       if (first) batch.resize(sample.size());
     if (batch.size() != sample.size()) throw_uneven("samples have lists of different lengths", place);
     for (std::size_t i = 0; i < sample.size(); ++i) collate_into<typename V::value_type>(batch[i], sample[i], place);
-  } else if constexpr (tuple_like<V>) {
-    detail::collate_parts(batch, sample, place);
-  } else if constexpr (example_like<V>) {
-    collate_into<decltype(sample.data)>(batch.data, sample.data, place);
-    collate_into<decltype(sample.target)>(batch.target, sample.target, place);
-  } else if constexpr (target_less_example<V>) {
-    collate_into<decltype(sample.data)>(batch.data, sample.data, place);
-  } else if constexpr (aggregate<V>) {
-    auto to = fields(batch);
-    auto from = fields(sample);
+  } else if constexpr (fixed_parts<V>) {
+    auto to = parts_of(batch);
+    auto from = parts_of(sample);
     detail::collate_parts(to, from, place);
   } else {
     static_assert(
-        aggregate<V>,
+        fixed_parts<V>,
         "muster cannot batch this type: add to it `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`");
   }
 }

@@ -26,35 +26,24 @@ template <class V>
 consteval bool varies() {
   if constexpr (tensor<V> || plain_leaf<V> || plain_list<V>) {
     return false;
-  } else if constexpr (listed<V>) {
-    return AnyVaries<std::remove_cvref_t<decltype(tensors_of(std::declval<V&>()))>>::value;
+  } else if constexpr (fixed_parts<V>) {
+    return AnyVaries<decltype(parts_of(std::declval<V&>()))>::value;
   } else if constexpr (optional_like<V>) {
     return !plain_leaf<decltype(*std::declval<V&>())>;
   } else if constexpr (variant_like<V>) {
     return true;
   } else if constexpr (map_like<V>) {
     return !plain_leaf<typename V::mapped_type>;
-  } else if constexpr (list_like<V>) {
+  } else {
     using Element = std::ranges::range_value_t<V>;
     if constexpr (std::is_array_v<V> || requires { std::tuple_size<V>::value; })
       return varies<std::remove_cvref_t<Element>>();
     else return !plain_leaf<Element>;
-  } else if constexpr (tuple_like<V>) {
-    return AnyVaries<V>::value;
-  } else if constexpr (example_like<V>) {
-    return varies<std::remove_cvref_t<decltype(V::data)>>() || varies<std::remove_cvref_t<decltype(V::target)>>();
-  } else if constexpr (target_less_example<V>) {
-    return varies<std::remove_cvref_t<decltype(V::data)>>();
-  } else {
-    return AnyVaries<decltype(fields(std::declval<V&>()))>::value;
   }
 }
 
 template <class... T>
 struct AnyVaries<std::tuple<T...>> : std::bool_constant<(varies<std::remove_cvref_t<T>>() || ...)> {};
-template <class A, class B>
-struct AnyVaries<std::pair<A, B>>
-    : std::bool_constant<varies<std::remove_cvref_t<A>>() || varies<std::remove_cvref_t<B>>()> {};
 
 template <class K>
 std::string key_text(const K& key, size_t place) {
@@ -77,8 +66,8 @@ void add_leaves(const T& value, const std::string& path, std::vector<Leaf>& leav
   } else if constexpr (plain_leaf<T>) {
   } else if constexpr (marked_once<T>) {
     add_leaves<with_lists>(value.value, path, leaves);
-  } else if constexpr (listed<T>) {
-    std::apply(parts, tensors_of(const_cast<T&>(value)));
+  } else if constexpr (fixed_parts<T>) {
+    std::apply(parts, parts_of(value));
   } else if constexpr (optional_like<T>) {
     if (value.has_value()) add_leaves<with_lists>(*value, path, leaves);
   } else if constexpr (variant_like<T>) {
@@ -93,18 +82,10 @@ void add_leaves(const T& value, const std::string& path, std::vector<Leaf>& leav
       add_leaves<with_lists>(held, path + "[" + key_text(key, place++) + "]", leaves);
   } else if constexpr (plain_list<T>) {
     if (with_lists) leaves.push_back({path});
-  } else if constexpr (list_like<T>) {
+  } else {
     size_t place = 0;
     for (const auto& element : value)
       add_leaves<with_lists>(element, path + "[" + std::to_string(place++) + "]", leaves);
-  } else if constexpr (tuple_like<T>) {
-    std::apply(parts, value);
-  } else if constexpr (example_like<T>) {
-    parts(value.data, value.target);
-  } else if constexpr (target_less_example<T>) {
-    parts(value.data);
-  } else {
-    std::apply(parts, fields(value));
   }
 }
 

@@ -60,8 +60,8 @@ void pack_into(Packer& to, const T& value) {
   } else if constexpr (std::same_as<V, std::string>) {
     to.text(value);
   } else if constexpr (std::same_as<V, std::monostate>) {
-  } else if constexpr (listed<V>) {
-    std::apply(each, tensors_of(const_cast<V&>(value)));
+  } else if constexpr (fixed_parts<V>) {
+    std::apply(each, parts_of(value));
   } else if constexpr (optional_like<V>) {
     to.count(value.has_value());
     if (value.has_value()) tree::pack_into(to, *value);
@@ -74,18 +74,11 @@ void pack_into(Packer& to, const T& value) {
   } else if constexpr (list_like<V>) {
     to.count(value.size());
     for (const typename V::value_type& element : value) tree::pack_into(to, element);
-  } else if constexpr (tuple_like<V>) {
-    std::apply(each, value);
-  } else if constexpr (example_like<V>) {
-    each(value.data, value.target);
-  } else if constexpr (target_less_example<V>) {
-    each(value.data);
   } else {
     static_assert(
-        aggregate<V>,
+        fixed_parts<V>,
         "muster cannot send this type: add to it `friend auto tensors_of(T& t) { return std::tie(t.x, t.y); }`; "
         "texts are std::string");
-    std::apply(each, fields(value));
   }
 }
 
@@ -141,8 +134,8 @@ void unpack_from(Unpacker& from, T& value) {
   } else if constexpr (std::same_as<T, std::string>) {
     value = from.text();
   } else if constexpr (std::same_as<T, std::monostate>) {
-  } else if constexpr (listed<T>) {
-    std::apply(each, tensors_of(value));
+  } else if constexpr (fixed_parts<T>) {
+    std::apply(each, parts_of(value));
   } else if constexpr (optional_like<T>) {
     if (from.count() == 0) return value.reset();
     tree::unpack_from(from, value.emplace());
@@ -150,16 +143,8 @@ void unpack_from(Unpacker& from, T& value) {
     detail::unpack_variant(from, value, from.count());
   } else if constexpr (map_like<T>) {
     detail::unpack_map(from, value);
-  } else if constexpr (list_like<T>) {
-    detail::unpack_list(from, value);
-  } else if constexpr (tuple_like<T>) {
-    std::apply(each, value);
-  } else if constexpr (example_like<T>) {
-    each(value.data, value.target);
-  } else if constexpr (target_less_example<T>) {
-    each(value.data);
   } else {
-    std::apply(each, fields(value));
+    detail::unpack_list(from, value);
   }
 }
 

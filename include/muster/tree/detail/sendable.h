@@ -27,10 +27,6 @@ consteval bool all_sent(std::type_identity<std::tuple<T...>>) {
   return (tree::can_be_sent<T>() && ...);
 }
 template <class V, std::size_t... I>
-consteval bool parts_sent(std::index_sequence<I...>) {
-  return (tree::can_be_sent<std::tuple_element_t<I, V>>() && ...);
-}
-template <class V, std::size_t... I>
 consteval bool alternatives_made(std::index_sequence<I...>) {
   return (can_be_made<std::variant_alternative_t<I, V>>() && ...);
 }
@@ -43,7 +39,8 @@ consteval bool can_be_sent() {
                 std::same_as<V, std::monostate>)
     return true;
   else if constexpr (plain_leaf<V> || marked_once<V>) return false;
-  else if constexpr (listed<V>) return detail::all_sent(std::type_identity<decltype(tensors_of(std::declval<V&>()))>());
+  else if constexpr (fixed_parts<V>)
+    return detail::all_sent(std::type_identity<decltype(parts_of(std::declval<V&>()))>());
   else if constexpr (optional_like<V>)
     return requires { typename V::value_type; } && detail::can_be_made<decltype(*std::declval<V&>())>();
   else if constexpr (variant_like<V>)
@@ -52,11 +49,6 @@ consteval bool can_be_sent() {
     return detail::can_be_made<typename V::key_type>() && detail::can_be_made<typename V::mapped_type>();
   else if constexpr (std::ranges::range<V>)
     return !std::ranges::view<V> && detail::can_be_made<std::ranges::range_value_t<V>>();
-  else if constexpr (tuple_like<V>) return detail::parts_sent<V>(std::make_index_sequence<std::tuple_size_v<V>>());
-  else if constexpr (example_like<V>)
-    return can_be_sent<decltype(std::declval<V&>().data)>() && can_be_sent<decltype(std::declval<V&>().target)>();
-  else if constexpr (target_less_example<V>) return can_be_sent<decltype(std::declval<V&>().data)>();
-  else if constexpr (aggregate<V>) return detail::all_sent(std::type_identity<decltype(fields(std::declval<V&>()))>());
   else return false;
 }
 

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/tree/detail/fields.h"
-#include "muster/tree/once.h"
+#include "muster/tree/detail/once.h"
 
 /// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants,
 /// torch::data::Example, and aggregates of up to eight fields, in any nesting, undeclared. Any other class lists its
@@ -71,6 +71,21 @@ concept target_less_example =
       t.data;
     };
 
+/// A class whose parts its type fixes: one with the opt-in, a tuple, an Example, a plain struct.
+template <class T>
+concept fixed_parts = listed<T> || (!optional_like<T> && !variant_like<T> && !map_like<T> && !list_like<T> &&
+                                    (tuple_like<T> || example_like<T> || target_less_example<T> || aggregate<T>));
+
+/// These parts, as a tuple of references.
+template <fixed_parts T>
+auto parts_of(T& value) {
+  if constexpr (listed<T>) return tensors_of(const_cast<std::remove_const_t<T>&>(value));
+  else if constexpr (tuple_like<T>) return std::apply([](auto&... part) { return std::tie(part...); }, value);
+  else if constexpr (example_like<T>) return std::tie(value.data, value.target);
+  else if constexpr (target_less_example<T>) return std::tie(value.data);
+  else return fields(value);
+}
+
 namespace detail {
 template <class T>
 struct NestsTensors : std::bool_constant<tensor<T>> {};
@@ -104,8 +119,8 @@ void visit(T& value, F&& f) {
   } else if constexpr (marked_once<V>) {
     if constexpr (std::invocable<F&, T&>) f(value);
     else tree::visit(value.value, f);
-  } else if constexpr (listed<V>) {
-    auto parts = tensors_of(const_cast<V&>(value));
+  } else if constexpr (fixed_parts<V>) {
+    auto parts = parts_of(value);
     std::apply(
         [&](auto&... part) {
           if constexpr (std::is_const_v<T>) (tree::visit(std::as_const(part), f), ...);
@@ -124,18 +139,8 @@ void visit(T& value, F&& f) {
     } else {
       for (auto& element : value) tree::visit(element, f);
     }
-  } else if constexpr (tuple_like<V>) {
-    std::apply([&](auto&... part) { (tree::visit(part, f), ...); }, value);
-  } else if constexpr (example_like<V>) {
-    tree::visit(value.data, f);
-    tree::visit(value.target, f);
-  } else if constexpr (target_less_example<V>) {
-    tree::visit(value.data, f);
-  } else if constexpr (aggregate<V>) {
-    auto parts = fields(value);
-    std::apply([&](auto&... part) { (tree::visit(part, f), ...); }, parts);
   } else {
-    static_assert(aggregate<V>,
+    static_assert(fixed_parts<V>,
                   "muster cannot see the tensors of this type: add to it `friend auto tensors_of(T& t) { return "
                   "std::tie(t.x, t.y); }`");
   }

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/precision/options.h"
+
+namespace muster {
+
+/// How an autocast scope differs from the precision's own settings.
+struct AutocastOptions {
+  bool cache_enabled = true;  ///< keep the cast copies of weights until the outermost scope closes
+  bool enabled = true;        ///< off: operators run in the dtype of their inputs, also inside an autocast scope
+};
+
+namespace precision {
+
+/// Turns autocast on or off for one device type, until the scope is destroyed. Scopes nest; the cast copies of weights
+/// are dropped when the outermost one closes. Thread safety: belongs to the thread that made it.
+class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
+ public:
+  /// Does nothing for a precision that is not mixed, unless it switches autocast off.
+  AutocastScope(Precision precision, c10::DeviceType device, AutocastOptions options = {});
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+  ~AutocastScope();
+
+ private:
+  struct Before {
+    bool cache;
+    bool enabled;
+    at::ScalarType dtype;
+  };
+  c10::DeviceType device_;
+  std::optional<Before> before_;
+};
+
+}  // namespace precision
+
+}  // namespace muster

@@ -1,0 +1,41 @@
+#pragma once
+
+#include "muster/parallel/detail/full_params_options.h"
+#include "muster/parallel/detail/local_sgd.h"
+#include "muster/precision/detail/in_fp32.h"
+#include "muster/runtime/detail/batch_size_search.h"
+#include "muster/runtime/detail/logger.h"
+#include "muster/runtime/detail/padding.h"
+#include "muster/runtime/detail/saved_item.h"
+#include "muster/runtime/detail/saving.h"
+#include "muster/runtime/detail/split.h"
+#include "muster/runtime/detail/training.h"
+#include "muster/runtime/detail/training_options.h"
+
+/// What accelerator.h and fabric.h only declare, because few programs use it: named items for save() and load(),
+/// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
+/// profile(), split_between_processes() and summon_full_params().
+namespace muster::runtime {
+
+template <class... M>
+void Training::join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options,
+                                  const Model<M>&... models) {
+  run_joined({managed_by(*models.prepared())...}, f, options);
+}
+
+template <class M>
+LocalSGD Training::local_sgd(const Model<M>& model, const LocalSgdOptions& options) const {
+  return LocalSGD(group_of(*session_), model, options);
+}
+
+template <class F>
+void Training::profile(F&& f, const ProfileOptions& options) const {
+  record_profile([&f] { std::forward<F>(f)(); }, options);
+}
+
+template <class M, std::invocable<> F>
+void Saving::summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options) const {
+  with_full_params(*model.prepared(), std::forward<F>(f), options);
+}
+
+}  // namespace muster::runtime
