@@ -29,7 +29,8 @@
 namespace muster::runtime {
 
 Session::Session(const RuntimeOptions& options)
-    : options_(resolved(options, Environment::of_process())), cluster_(read_cluster()), device_(c10::kCPU),
+    : options_(resolved(options, Environment::of_process())),
+      cluster_(read_cluster(Environment::of_process(), options_.cluster_reader)), device_(c10::kCPU),
       registry_(std::make_shared<ModelRegistry>()) {
   device_ =
       device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
@@ -41,6 +42,7 @@ Session::Session(const RuntimeOptions& options)
 void Session::launch() {
   if (launched_) return;
   LaunchOptions how;
+  how.cluster_reader = options_.cluster_reader;
   how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
   how.processes = processes_wanted(options_);
   cluster_ = muster::launch(how);

@@ -8,10 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/cluster/detail/options.h"
 #include "muster/data/options.h"
 #include "muster/device/detail/options.h"
 #include "muster/format/detail/options.h"
 #include "muster/precision/options.h"
+#include "muster/runtime/detail/call_options.h"
 #include "muster/strategy/options.h"
 
 namespace muster {
@@ -80,6 +82,8 @@ struct LoadStateOptions {
 struct AcceleratorOptions {
   /// Called by the runtime and by call().
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  /// Asked before Muster's own readers who this process is among the ranks; for a launcher that Muster does not know.
+  ClusterReader cluster_reader = {};
   /// Use the CPU even if there is an accelerator.
   bool cpu = false;
   /// Use only deterministic kernels; an operator that has none throws.
@@ -120,6 +124,7 @@ struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  ClusterReader cluster_reader = {};
   bool deterministic = false;
   Devices devices = {};
   std::optional<bool> dispatch_batches = {};
@@ -136,44 +141,11 @@ struct FabricOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// How backward runs.
-struct BackwardOptions {
-  /// Keep the graph for another backward.
-  bool retain_graph = false;
-};
-
-/// How gradients are clipped by norm.
-struct ClipOptions {
-  /// Throw (MU175) if the norm is infinite or NaN, instead of spoiling the parameters.
-  bool error_if_nonfinite = false;
-  double norm_type = 2.0;
-  /// If the norm is infinite or NaN, the next step of the optimizers that hold these parameters updates nothing, on all
-  /// ranks.
-  bool skip_if_nonfinite = false;
-};
-
-/// How Fabric clips: set exactly one of clip_val and max_norm.
-struct ClipGradientsOptions {
-  std::optional<double> clip_val = {};
-  bool error_if_nonfinite = true;
-  std::optional<double> max_norm = {};
-  double norm_type = 2.0;
-};
-
-/// How ranks with different numbers of batches train together.
-struct UnevenInputsOptions {
-  /// Sums of gradients are always divided by the world size; off: by the number of ranks that still have a batch. Leave
-  /// it on with accumulate(), which weights by samples.
-  bool divide_by_initial_world_size = true;
-  /// Whether prepared loaders meanwhile repeat samples to give all ranks the same number of batches. Unset: as they
-  /// were prepared.
-  std::optional<bool> even_batches = {};
-};
-
 /// Options of the runtime behind Accelerator and Fabric; presets.h derives them from the options of either.
 struct RuntimeOptions {
   std::string accelerator = "auto";
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  ClusterReader cluster_reader = {};
   bool deterministic = false;
   /// Unset: as many as the launcher started. Otherwise launch() starts them.
   std::optional<Devices> devices = {};
