@@ -61,7 +61,7 @@ void Session::connect() {
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
   observe_collectives();
-  strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
+  strategy_ = make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
   stepping_.emplace(accumulation_, registry_, optimizers_, trace_, scales_losses());
   machine_.resolve_precision(options_, cluster_, device_);
@@ -151,6 +151,9 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
+  if (!managed)
+    throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
+                                  module->name() + "; let manage() return a ManagedModel");
   // Not before: what a model that is sharded over ranks took when it was built should go back to the system.
   if (machine_.keeps_memory()) device::keep_freed_memory();
   const auto* sharded = managed->sharded_parameters();
