@@ -6,7 +6,6 @@
 #include <muster/comm/communicator.h>
 #include <muster/comm/rendezvous.h>
 #include <muster/launcher/launch.h>
-#include <muster/launcher/options.h>
 #include <torch/torch.h>
 
 int main() {

@@ -78,6 +78,7 @@ std::string_view to_string(LauncherKind kind) {
     case LauncherKind::mvapich: return "mvapich";
     case LauncherKind::pmi: return "pmi";
     case LauncherKind::slurm: return "slurm";
+    case LauncherKind::custom: return "custom";
   }
   return "none";
 }
@@ -95,6 +96,14 @@ Cluster read_cluster(const Environment& variables) {
   if (find_slurm(variables) == SlurmPresence::task) return read_slurm(variables);
   refuse_unknown_launcher(variables);
   return alone(variables);
+}
+
+Cluster read_cluster(const Environment& variables, const ClusterReader& reader) {
+  auto found = reader ? reader(variables) : std::nullopt;
+  if (!found) return read_cluster(variables);
+  cluster::check_own(*found);
+  if (found->launcher == LauncherKind::none) found->launcher = LauncherKind::custom;
+  return *std::move(found);
 }
 
 Cluster read_cluster() { return read_cluster(Environment::of_process()); }

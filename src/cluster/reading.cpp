@@ -41,20 +41,62 @@ std::vector<std::string> present(const Environment& variables, std::initializer_
 
 namespace {
 
-void check_pair(std::string_view small_name, int small, std::string_view large_name, int large, bool equal_allowed) {
+void check_pair(std::string_view source, std::string_view small_name, int small, std::string_view large_name, int large,
+                bool equal_allowed) {
   if (small < large || (equal_allowed && small == large)) return;
-  throw ConfigError(
-      "MU022", str("variables contradict each other: ", small_name, " is ", small, ", but ", large_name, " is ", large,
-                   "; a rank must be below its size, and a node's size at most the world's"));
+  throw ConfigError("MU022", str(source, source == kVariables ? " contradict each other: " : " contradicts itself: ",
+                                 small_name, " is ", small, ", but ", large_name, " is ", large,
+                                 "; a rank must be below its size, and a node's size at most the world's"));
 }
 
 }  // namespace
 
 void check_ranks(const Cluster& cluster, const RankNames& names) {
-  check_pair(names.rank, cluster.rank, names.world_size, cluster.world_size, false);
-  check_pair(names.local_rank, cluster.local_rank, names.local_world_size, cluster.local_world_size, false);
-  check_pair(names.local_world_size, cluster.local_world_size, names.world_size, cluster.world_size, true);
-  check_pair(names.local_rank, cluster.local_rank, names.rank, cluster.rank, true);
+  check_pair(names.source, names.rank, cluster.rank, names.world_size, cluster.world_size, false);
+  check_pair(names.source, names.local_rank, cluster.local_rank, names.local_world_size, cluster.local_world_size,
+             false);
+  check_pair(names.source, names.local_world_size, cluster.local_world_size, names.world_size, cluster.world_size,
+             true);
+  check_pair(names.source, names.local_rank, cluster.local_rank, names.rank, cluster.rank, true);
+}
+
+namespace {
+
+constexpr std::string_view kReader = "the program's cluster reader";
+
+void check_least(std::string_view name, int value, int least) {
+  if (value >= least) return;
+  throw ConfigError("MU022", str(kReader, " returned ", name, " ", value, ", but at least ", least, " is wanted"));
+}
+
+void check_rendezvous(const Cluster& cluster) {
+  const bool place = cluster.rendezvous == RendezvousKind::tcp
+                         ? !cluster.main_address.empty() && cluster.main_port >= 1 && cluster.main_port <= 65535
+                         : cluster.rendezvous == RendezvousKind::file && !cluster.store_path.empty();
+  if (!place)
+    throw ConfigError("MU340", str(kReader, " returned rank ", cluster.rank, " of ", cluster.world_size,
+                                   " ranks, but not where they rendezvous; set rendezvous to tcp, main_address to "
+                                   "the host of rank 0 and main_port to a free port there (1 to 65535), or, on one "
+                                   "node, rendezvous to file and store_path"));
+  if (cluster.rendezvous == RendezvousKind::file && cluster.nodes > 1)
+    throw ConfigError("MU340", str(kReader, " returned ", cluster.nodes,
+                                   " nodes and a rendezvous by file, which serves one node; set rendezvous to tcp, "
+                                   "main_address and main_port"));
+}
+
+}  // namespace
+
+void check_own(const Cluster& cluster) {
+  check_least("world_size", cluster.world_size, 1);
+  check_least("rank", cluster.rank, 0);
+  check_least("local_world_size", cluster.local_world_size, 1);
+  check_least("local_rank", cluster.local_rank, 0);
+  check_least("nodes", cluster.nodes, 1);
+  check_least("node_rank", cluster.node_rank, 0);
+  check_ranks(cluster, {"rank", "world_size", "local_rank", "local_world_size", kReader});
+  check_pair(kReader, "node_rank", cluster.node_rank, "nodes", cluster.nodes, false);
+  check_pair(kReader, "nodes", cluster.nodes, "world_size", cluster.world_size, true);
+  if (cluster.world_size > 1) check_rendezvous(cluster);
 }
 
 bool read_main_address(const Environment& variables, int default_port, Cluster& cluster) {

@@ -22,13 +22,19 @@ int need_number(const Environment& variables, std::string_view name, std::string
 /// The variables of `names` that are set.
 std::vector<std::string> present(const Environment& variables, std::initializer_list<std::string_view> names);
 
-/// The names of a family's variables, for the messages of check_ranks().
+inline constexpr std::string_view kVariables = "variables";
+
+/// The names of a family's variables, for the messages of check_ranks(), and where they are found.
 struct RankNames {
   std::string_view rank, world_size, local_rank, local_world_size;
+  std::string_view source = kVariables;
 };
 
 /// Throws: ConfigError (MU022), naming the variables, if ranks, sizes and nodes contradict each other.
 void check_ranks(const Cluster& cluster, const RankNames& names);
+
+/// The same for what a reader of the program returned; its numbers may be negative, and (MU340) its rendezvous absent.
+void check_own(const Cluster& cluster);
 
 /// Sets rendezvous, main_address and main_port from MASTER_ADDR and MASTER_PORT if the first is set; returns whether.
 bool read_main_address(const Environment& variables, int default_port, Cluster& cluster);

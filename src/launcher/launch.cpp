@@ -98,7 +98,7 @@ void become_rank_zero(const Environment& before, const Job& job, const cluster::
 Cluster launch(const LaunchOptions& options) {
   using namespace launcher;
   auto before = Environment::of_process();
-  Cluster cluster = read_cluster(before);
+  Cluster cluster = read_cluster(before, options.cluster_reader);
   if (options.processes < 0 || options.threads < 0)
     throw ConfigError("MU036", "processes and threads must not be negative");
   if (cluster.launcher != LauncherKind::none) {

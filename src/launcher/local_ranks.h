@@ -11,7 +11,7 @@
 
 #include "child.h"
 #include "descriptor.h"
-#include "muster/launcher/options.h"
+#include "muster/launcher/detail/options.h"
 #include "rank_environment.h"
 #include "supervisor.h"
 

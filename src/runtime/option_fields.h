@@ -18,6 +18,9 @@ void visit_placement_options(Visit&& visit) {
          .other_tools = {"LT_ACCELERATOR"}});
   visit("callbacks", MUSTER_FIELD(callbacks),
         {.help = "objects called by the runtime", .effect = "Callbacks.AreCalledWhereTheyHaveTheFunction"});
+  visit("cluster_reader", MUSTER_FIELD(cluster_reader),
+        {.help = "function that reads the variables of a launcher of one's own",
+         .effect = "ClusterReader.MakesTheRanksOfAProgram"});
   visit("deterministic", MUSTER_FIELD(deterministic),
         {.help = "use only deterministic kernels", .effect = "OptionEffects.OnlyDeterministicKernelsAreUsed"});
   visit("devices", MUSTER_FIELD(devices),

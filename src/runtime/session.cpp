@@ -29,7 +29,8 @@
 namespace muster::runtime {
 
 Session::Session(const RuntimeOptions& options)
-    : options_(resolved(options, Environment::of_process())), cluster_(read_cluster()), device_(c10::kCPU),
+    : options_(resolved(options, Environment::of_process())),
+      cluster_(read_cluster(Environment::of_process(), options_.cluster_reader)), device_(c10::kCPU),
       registry_(std::make_shared<ModelRegistry>()) {
   device_ =
       device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
@@ -41,6 +42,7 @@ Session::Session(const RuntimeOptions& options)
 void Session::launch() {
   if (launched_) return;
   LaunchOptions how;
+  how.cluster_reader = options_.cluster_reader;
   how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
   how.processes = processes_wanted(options_);
   cluster_ = muster::launch(how);
@@ -59,7 +61,7 @@ void Session::connect() {
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
   observe_collectives();
-  strategy_ = strategy::make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
+  strategy_ = make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
   stepping_.emplace(accumulation_, registry_, optimizers_, trace_, scales_losses());
   machine_.resolve_precision(options_, cluster_, device_);
@@ -149,6 +151,9 @@ std::shared_ptr<PreparedModel> Session::prepare_model(std::shared_ptr<torch::nn:
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
   module->to(device_);
   auto managed = strategy_->manage(*module, group_);
+  if (!managed)
+    throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
+                                  module->name() + "; let manage() return a ManagedModel");
   // Only now: the memory that a sharded model used while it was built must first return to the system.
   if (machine_.keeps_memory()) device::keep_freed_memory();
   const auto* sharded = managed->sharded_parameters();

@@ -30,7 +30,7 @@
 #include "muster/runtime/metrics.h"
 #include "muster/runtime/options.h"
 #include "muster/schedule/detail/scheduler.h"
-#include "muster/strategy/detail/strategy.h"
+#include "muster/strategy/strategy.h"
 #include "muster/track/detail/trace.h"
 #include "prepared_optimizer.h"
 #include "saves.h"
@@ -116,7 +116,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Saves saves_;
   Flags flags_;
   std::unique_ptr<MainOutput> output_;  // from out() on
-  std::unique_ptr<strategy::TrainingStrategy> strategy_;
+  std::shared_ptr<const TrainingStrategy> strategy_;
   std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
   std::optional<Stepping> stepping_;  // from connect() on
   std::optional<uint64_t> seed_;

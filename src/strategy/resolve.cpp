@@ -134,9 +134,24 @@ Strategy with_replication(const Strategy& strategy, const FieldTexts& texts) {
   return options;
 }
 
+/// A strategy of the program's own has no name that a launcher could know, and no options.
+void refuse_own(const Strategy& own, const StrategyRequest& request) {
+  if (request.name && Strategy::parse(*request.name).name() != "auto")
+    throw ConfigError("MU171", "the program has a strategy of its own, '" + std::string(own.name()) +
+                                   "', and the launcher asks, by the " + request.place + ", for '" + *request.name +
+                                   "'; drop one of them");
+  if (!request.fields.empty()) refuse_fields(request.fields, own, "is the program's own and takes no options");
+  if (request.sharding && !request.sharding->empty())
+    refuse_fields({{"fsdp", {*request.sharding, kSharding}}}, own, "is the program's own and takes no options");
+}
+
 }  // namespace
 
 Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& request, const Environment& variables) {
+  if (in_code.own()) {
+    refuse_own(in_code, request);
+    return in_code;
+  }
   auto strategy = by_name(in_code, request);
   auto sharding = fields_of("fsdp.", request.fields);
   if (request.sharding && !request.sharding->empty())

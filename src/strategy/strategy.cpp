@@ -1,4 +1,6 @@
-#include "muster/strategy/detail/strategy.h"
+#include "muster/strategy/strategy.h"
+
+#include <utility>
 
 #include "muster/base/error.h"
 #include "muster/parallel/detail/reducer.h"
@@ -7,8 +9,6 @@
 #include "muster/shard/detail/device_mesh.h"
 
 namespace muster {
-
-namespace strategy {
 namespace {
 
 class SingleStrategy final : public TrainingStrategy {
@@ -16,7 +16,7 @@ class SingleStrategy final : public TrainingStrategy {
   explicit SingleStrategy(std::string reason) : reason_(std::move(reason)) {}
   std::string_view name() const override { return "single"; }
   std::string reason() const override { return reason_; }
-  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module, const comm::Communicator&) const override {
+  std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator&) const override {
     return std::make_shared<parallel::Single>(module);
   }
 
@@ -29,8 +29,7 @@ class DdpStrategy final : public TrainingStrategy {
   DdpStrategy(DDP options, std::string reason) : options_(std::move(options)), reason_(std::move(reason)) {}
   std::string_view name() const override { return "ddp"; }
   std::string reason() const override { return reason_; }
-  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module,
-                                                 const comm::Communicator& group) const override {
+  std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const override {
     return std::make_shared<parallel::Reducer>(module, group, options_);
   }
 
@@ -45,8 +44,7 @@ class FsdpStrategy final : public TrainingStrategy {
       : name_(name), options_(std::move(options)), group_size_(group_size) {}
   std::string_view name() const override { return name_; }
   std::string reason() const override { return "asked for"; }
-  std::shared_ptr<parallel::ManagedModel> manage(torch::nn::Module& module,
-                                                 const comm::Communicator& group) const override {
+  std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const override {
     if (group_size_ == group.size()) return std::make_shared<parallel::ShardedModel>(module, group, options_);
     const DeviceMesh mesh(group, {{"replicate", 0}, {"shard", group_size_}});
     return std::make_shared<parallel::ShardedModel>(module, mesh.group("shard"), mesh.group("replicate"), options_);
@@ -87,22 +85,35 @@ Options options_of(const Strategy& strategy) {
   return {};
 }
 
+const std::shared_ptr<const TrainingStrategy>& present(const std::shared_ptr<const TrainingStrategy>& own) {
+  if (!own)
+    throw UsageError("MU341",
+                     "the strategy given is an empty pointer; make it first, for example by "
+                     "std::make_shared<Mine>(), or give a name such as \"auto\"");
+  return own;
+}
+
 }  // namespace
 
-std::unique_ptr<TrainingStrategy> make_strategy(const Strategy& strategy, int world_size, int ranks_per_node) {
+// Here, since the other constructors are in the library that knows no tensor.
+Strategy::Strategy(std::shared_ptr<const TrainingStrategy> own)
+    : name_(present(own)->name()), options_(std::make_shared<const std::variant<std::monostate, DDP, FSDP>>()),
+      own_(std::move(own)) {}
+
+std::shared_ptr<const TrainingStrategy> make_strategy(const Strategy& strategy, int world_size, int ranks_per_node) {
+  if (strategy.own()) return strategy.own();
   const bool shards = strategy.sharding() && strategy.sharding()->stage != ShardStage::none;
   if (world_size == 1 && !(shards && changes_dtypes(*strategy.sharding())))
-    return std::make_unique<SingleStrategy>(
+    return std::make_shared<SingleStrategy>(
         "a world of one needs no communication (asked for: " + std::string(strategy.name()) + ")");
   if (shards) {
     const auto& options = *strategy.sharding();
-    return std::make_unique<FsdpStrategy>(strategy.name(), options,
+    return std::make_shared<FsdpStrategy>(strategy.name(), options,
                                           world_size == 1 ? 1 : group_size_of(options, world_size, ranks_per_node));
   }
   auto options = options_of<DDP>(strategy);
   if (strategy.name() == "ddp_find_unused_parameters_true") options.find_unused_parameters = true;
-  return std::make_unique<DdpStrategy>(options, strategy.name() == "auto" ? "auto: more than one rank" : "asked for");
+  return std::make_shared<DdpStrategy>(options, strategy.name() == "auto" ? "auto: more than one rank" : "asked for");
 }
 
-}  // namespace strategy
 }  // namespace muster

@@ -60,8 +60,65 @@ TEST(Cluster, TheProcessOfThisTestIsRead) {
 }
 
 TEST(Cluster, EveryKindHasAName) {
-  for (int kind = 0; kind <= static_cast<int>(LauncherKind::slurm); ++kind)
+  for (int kind = 0; kind <= static_cast<int>(LauncherKind::custom); ++kind)
     EXPECT_NE(to_string(static_cast<LauncherKind>(kind)), "");
+}
+
+/// Reads GRID_RANK and GRID_SIZE.
+std::optional<Cluster> read_grid(const Environment& variables) {
+  if (!variables.has("GRID_RANK")) return std::nullopt;
+  Cluster cluster;
+  cluster.rank = cluster.local_rank = std::stoi(*variables.find("GRID_RANK"));
+  cluster.world_size = cluster.local_world_size = std::stoi(*variables.find("GRID_SIZE"));
+  cluster.rendezvous = RendezvousKind::tcp;
+  cluster.main_address = "grid0";
+  cluster.main_port = 29500;
+  return cluster;
+}
+
+TEST(ClusterReader, IsAskedFirstAndMayDecline) {
+  EXPECT_EQ(words(read_cluster(kOneByTorchrun, read_grid)), words(read_cluster(kOneByTorchrun)));
+  EXPECT_EQ(words(read_cluster(kOneByTorchrun, {})), words(read_cluster(kOneByTorchrun)));
+  EXPECT_EQ(words(read_cluster(with(kOneByTorchrun, {{"GRID_RANK", "1"}, {"GRID_SIZE", "2"}}), read_grid)),
+            "custom 1/2 local 1/2 node 0/1 tcp grid0:29500");
+  const ClusterReader named = [](const Environment&) {
+    Cluster cluster;
+    cluster.launcher = LauncherKind::slurm;
+    return std::optional(cluster);
+  };
+  EXPECT_EQ(words(read_cluster({}, named)), "slurm 0/1 local 0/1 node 0/1");
+}
+
+TEST(ClusterReader, ResultsAreChecked) {
+  const auto refused = [](void (*change)(Cluster&)) -> std::string {
+    Cluster cluster = *read_grid({{"GRID_RANK", "1"}, {"GRID_SIZE", "2"}});
+    change(cluster);
+    try {
+      return words(read_cluster({}, [&](const Environment&) { return std::optional(cluster); }));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+  };
+  const auto starts = [](const std::string& text, const std::string& wanted) {
+    EXPECT_TRUE(text.starts_with(wanted)) << text;
+  };
+  starts(refused([](Cluster& c) { c.rank = 2; }), "MU022: the program's cluster reader contradicts itself: rank is 2");
+  starts(refused([](Cluster& c) { c.local_world_size = 3; }), "MU022: the program's cluster reader contradicts itself");
+  starts(refused([](Cluster& c) { c.rank = c.local_rank = -1; }),
+         "MU022: the program's cluster reader returned rank -1");
+  starts(refused([](Cluster& c) { c.node_rank = 1; }),
+         "MU022: the program's cluster reader contradicts itself: node_rank");
+  starts(refused([](Cluster& c) { c.nodes = 3; }),
+         "MU022: the program's cluster reader contradicts itself: nodes is 3");
+  for (const auto& change :
+       {+[](Cluster& c) { c.rendezvous = RendezvousKind::none; }, +[](Cluster& c) { c.main_address.clear(); },
+        +[](Cluster& c) { c.main_port = 0; }, +[](Cluster& c) { c.rendezvous = RendezvousKind::file; }})
+    starts(refused(change), "MU340: the program's cluster reader returned rank 1 of 2 ranks, but not where");
+  starts(refused([](Cluster& c) {
+           c.local_rank = 0, c.local_world_size = 1, c.node_rank = 1, c.nodes = 2;
+           c.rendezvous = RendezvousKind::file, c.store_path = "store";
+         }),
+         "MU340: the program's cluster reader returned 2 nodes");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include "muster/parallel/detail/local_sgd.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "muster/runtime/detail/prepared_model.h"
-#include "muster/strategy/detail/strategy.h"
+#include "muster/strategy/strategy.h"
 #include "runtime/gradients.h"
 #include "runtime/prepared_optimizer.h"
 
@@ -195,7 +195,7 @@ class Rank {
         accumulation_(std::make_shared<Accumulation>(
             GradientAccumulationOptions{.num_steps = job.micro, .weighting = GradientWeighting::fixed}, group)) {
     model_ = std::make_shared<PreparedModel>(
-        PreparedModel{net_, strategy::make_strategy(job.way.strategy, group.size(), group.size())->manage(*net_, group),
+        PreparedModel{net_, make_strategy(job.way.strategy, group.size(), group.size())->manage(*net_, group),
                       precision::PrecisionPolicy("32-true"), c10::DeviceType::CPU, trace_});
     registry_->add(model_);
     OptimizerSetting setting{.accumulation = accumulation_,

@@ -1,10 +1,12 @@
 #include "muster/strategy/detail/resolve.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "muster/strategy/strategy.h"
 #include "muster/testing/thrown.h"
 
 namespace muster::strategy {
@@ -73,6 +75,24 @@ TEST(Resolve, VariablesOfAccelerateCountLessThanTheLauncher) {
   EXPECT_EQ(strategy.sharding()->unit_min_elements, 0);  // belongs to another policy
   EXPECT_TRUE(resolved("auto", "reshard_after_forward=true", accelerate).reshard_after_forward);
   EXPECT_EQ(resolve_strategy("ddp", {}, accelerate).name(), "ddp");
+}
+
+struct Own : TrainingStrategy {
+  std::string_view name() const override { return "mine"; }
+  std::shared_ptr<ManagedModel> manage(torch::nn::Module&, const comm::Communicator&) const override { return nullptr; }
+};
+
+TEST(Resolve, AStrategyOfTheProgramsOwnStays) {
+  const auto own = std::make_shared<Own>();
+  for (const auto& request : {StrategyRequest{}, StrategyRequest{.name = "auto"}})
+    EXPECT_EQ(resolve_strategy(own, request, {{"ACCELERATE_USE_FSDP", "true"}}).own(), own);
+  for (const auto& request :
+       {StrategyRequest{.name = "ddp"}, StrategyRequest{.fields = {{"ddp.bucket_cap_mb", {"1", "flag"}}}},
+        StrategyRequest{.sharding = "stage=full"}}) {
+    const auto message = testing::thrown([&] { resolve_strategy(own, request, {}); });
+    EXPECT_EQ(message.substr(0, 5), "MU171");
+    EXPECT_NE(message.find("'mine'"), std::string::npos) << message;
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "muster/strategy/detail/strategy.h"
+#include "muster/strategy/strategy.h"
 
 #include <gtest/gtest.h>
 
@@ -25,6 +25,19 @@ TEST(Strategies, ShardGroupsMustDivideTheWorld) {
   EXPECT_EQ(make_strategy(FSDP{.replicas = 3, .shard_group_size = 2}, 6, 2)->name(), "hsdp");
   EXPECT_EQ(muster::testing::thrown_id([] { make_strategy(FSDP{.replicas = 2, .shard_group_size = 2}, 6, 2); }),
             "MU198");
+}
+
+struct Own : TrainingStrategy {
+  std::string_view name() const override { return "mine"; }
+  std::shared_ptr<ManagedModel> manage(torch::nn::Module&, const comm::Communicator&) const override { return nullptr; }
+};
+
+TEST(Strategies, OfTheProgramsOwnAreUsedInEveryWorld) {
+  const auto own = std::make_shared<Own>();
+  for (const int world : {1, 4}) EXPECT_EQ(make_strategy(own, world, 2), own);
+  EXPECT_EQ(Strategy(own).name(), "mine");
+  EXPECT_EQ(Strategy(own).own()->reason(), "given by the program");
+  EXPECT_EQ(muster::testing::thrown_id([] { Strategy(std::shared_ptr<Own>()); }), "MU341");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "muster/base/detail/environment.h"
+#include "muster/cluster/detail/options.h"
 
 namespace muster {
 
@@ -17,9 +18,10 @@ enum class LauncherKind {
   mvapich,      ///< MVAPICH's mpirun_rsh
   pmi,          ///< a launcher that speaks PMI, such as MPICH's mpiexec
   slurm,        ///< srun
+  custom,       ///< a launcher that the program's own ClusterReader understands
 };
 
-/// "none", "muster", "torchrun", "environment", "open_mpi", "mvapich", "pmi", "slurm".
+/// "none", "muster", "torchrun", "environment", "open_mpi", "mvapich", "pmi", "slurm", "custom".
 std::string_view to_string(LauncherKind kind);
 
 /// How the ranks rendezvous.
@@ -66,7 +68,13 @@ struct Cluster {
 /// node list that it cannot read (MU025). Every message names the variables.
 Cluster read_cluster(const Environment& variables);
 
-/// The same for this process's variables.
+/// The same, after asking `reader`. What it returns counts, as LauncherKind::custom unless it names another kind; if it
+/// is empty or returns nullopt, the above is done.
+/// Throws: as above; ConfigError (MU022) if ranks and sizes that `reader` returns contradict each other, (MU340) if
+/// they are several and it says not where they rendezvous; and what `reader` throws.
+Cluster read_cluster(const Environment& variables, const ClusterReader& reader);
+
+/// The same for this process's variables, without a reader.
 Cluster read_cluster();
 
 }  // namespace muster

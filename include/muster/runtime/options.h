@@ -16,6 +16,7 @@ struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  ClusterReader cluster_reader = {};
   bool deterministic = false;
   Devices devices = {};
   std::optional<bool> dispatch_batches = {};
@@ -44,6 +45,7 @@ struct ClipGradientsOptions {
 struct RuntimeOptions {
   std::string accelerator = "auto";
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  ClusterReader cluster_reader = {};
   bool deterministic = false;
   /// Unset: as many as the launcher started. Otherwise launch() starts them.
   std::optional<Devices> devices = {};

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "muster/base/detail/options.h"
-#include "muster/launcher/options.h"
+#include "muster/launcher/detail/options.h"
 
 namespace muster {
 

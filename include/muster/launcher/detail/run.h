@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/launcher/options.h"
+#include "muster/launcher/detail/options.h"
 
 namespace muster {
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "muster/cluster/detail/options.h"
 #include "muster/data/options.h"
 #include "muster/device/detail/options.h"
 #include "muster/format/detail/options.h"
@@ -80,6 +81,8 @@ struct LoadStateOptions {
 struct AcceleratorOptions {
   /// Called by the runtime and by call().
   std::vector<std::shared_ptr<Callback>> callbacks = {};
+  /// Asked before Muster's own readers who this process is among the ranks; for a launcher that Muster does not know.
+  ClusterReader cluster_reader = {};
   /// Use the CPU even if there is an accelerator.
   bool cpu = false;
   /// Use only deterministic kernels; an operator that has none throws.

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <concepts>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 namespace muster {
@@ -11,13 +13,15 @@ struct DdpOptions;
 struct ShardedOptions;
 }  // namespace parallel
 
+class TrainingStrategy;
+
 /// Options of replicated training; see muster/parallel/options.h.
 using DDP = parallel::DdpOptions;
 /// Options of sharded training; see muster/parallel/sharded_options.h.
 using FSDP = parallel::ShardedOptions;
 
 /// A training strategy, by name or with options: "auto", "ddp", "fsdp", muster::DDP{.bucket_cap_mb = 10},
-/// muster::FSDP{.auto_wrap = false}.
+/// muster::FSDP{.auto_wrap = false}; or an object of the program's own class, see strategy/strategy.h.
 ///
 /// "fsdp" and "zero3" shard parameters, gradients and optimizer state, "zero2" the latter two, "zero1" optimizer state;
 /// "hsdp" is fsdp over the ranks of each node. The names that Accelerate, Lightning, PyTorch and DeepSpeed use mean the
@@ -31,14 +35,23 @@ class Strategy {
   /// A program that gives options includes muster/strategy/options.h.
   Strategy(DDP options);
   Strategy(FSDP options);
+  /// A strategy of the program's own, std::make_shared<Mine>(). It counts in a world of one, too. A launcher that
+  /// requests another one, or options, contradicts it (MU171).
+  /// Throws: UsageError (MU341) if it is empty.
+  Strategy(std::shared_ptr<const TrainingStrategy> own);
+  template <class S>
+    requires std::convertible_to<S*, const TrainingStrategy*>
+  Strategy(std::shared_ptr<S> own) : Strategy(std::shared_ptr<const TrainingStrategy>(std::move(own))) {}
   /// Throws: as the constructor.
   static Strategy parse(std::string_view name) { return Strategy(name); }
 
-  /// One of kNames; if options were given, the one that fits them best.
+  /// One of kNames; if options were given, the one that fits them best; of a strategy of the program's own, its name.
   std::string_view name() const noexcept { return name_; }
   const std::variant<std::monostate, DDP, FSDP>& options() const noexcept;
   /// The options if parameters, gradients or state are sharded, else nullptr.
   const FSDP* sharding() const noexcept;
+  /// The strategy of the program's own, or empty.
+  const std::shared_ptr<const TrainingStrategy>& own() const noexcept { return own_; }
   static constexpr std::string_view kNames[] = {
       "auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "hsdp", "zero1", "zero2", "zero3"};
 
@@ -47,6 +60,7 @@ class Strategy {
 
   std::string_view name_;
   std::shared_ptr<const std::variant<std::monostate, DDP, FSDP>> options_;
+  std::shared_ptr<const TrainingStrategy> own_;
 };
 
 }  // namespace muster

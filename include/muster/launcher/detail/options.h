@@ -3,10 +3,13 @@
 #include <chrono>
 #include <string>
 
+#include "muster/cluster/detail/options.h"
+
 namespace muster {
 
 /// How launch() starts the ranks of this node from inside a program.
 struct LaunchOptions {
+  ClusterReader cluster_reader = {};  ///< asked before Muster's own readers whether a launcher started this process
   std::chrono::milliseconds exit_timeout = std::chrono::seconds(30);  ///< rank 0 waits so long for the others at exit
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL when a rank has failed
   std::string main_address = {};                              ///< host of rank 0; needed for several nodes

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/communicator.h"
+#include "muster/parallel/detail/managed_model.h"
+#include "muster/strategy/options.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace muster {
+
+/// A module managed by a strategy: what a program's own TrainingStrategy makes. WrappedModel is the shortest way to
+/// one.
+using ManagedModel = parallel::ManagedModel;
+
+/// A training strategy: makes a managed model of a module. Derive from it to train in a way of your own, and pass the
+/// object as the option `strategy`. Immutable and thread-safe.
+class TrainingStrategy {
+ public:
+  virtual ~TrainingStrategy() = default;
+  /// For plan() and messages. It stays valid as long as the strategy.
+  virtual std::string_view name() const = 0;
+  /// Why this strategy was chosen, for plan().
+  virtual std::string reason() const { return "given by the program"; }
+  /// Called once for each module that is prepared. The module is on its device already, its parameters have the dtype
+  /// of the precision, and it outlives the result. Every rank starts from the parameters of rank 0 if the strategy
+  /// makes it so. The runtime throws UsageError (MU341) for an empty result. Collective: every rank of the group, with
+  /// the same module.
+  virtual std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const = 0;
+};
+
+/// A managed model that does what another one does. Derive from it and override what is to be different.
+/// Requires: the other one is not empty.
+class WrappedModel : public ManagedModel {
+ public:
+  explicit WrappedModel(std::shared_ptr<ManagedModel> model) : model_(std::move(model)) {}
+
+  const optim::LocalParameter* find(const at::Tensor& parameter) const override { return model_->find(parameter); }
+  bool expects(const at::Tensor& parameter) const override { return model_->expects(parameter); }
+  int64_t revision() const override { return model_->revision(); }
+  bool has_gradient(const at::Tensor& parameter) const override { return model_->has_gradient(parameter); }
+  void zero_grad(const at::Tensor& parameter, bool set_to_none) override { model_->zero_grad(parameter, set_to_none); }
+  void begin_update() override { model_->begin_update(); }
+  void end_update(const std::vector<at::Tensor>& parameters) override { model_->end_update(parameters); }
+  void enter_forward() override { model_->enter_forward(); }
+  void leave_forward() noexcept override { model_->leave_forward(); }
+  void before_backward() override { model_->before_backward(); }
+  void after_backward() override { model_->after_backward(); }
+  void broadcast_buffers() override { model_->broadcast_buffers(); }
+  void set_gradient_sync(bool on) override { model_->set_gradient_sync(on); }
+  bool gradient_sync() const override { return model_->gradient_sync(); }
+  double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override {
+    return model_->gradient_power_sum(parameters, p);
+  }
+  void for_each_gradient(const std::vector<at::Tensor>& parameters,
+                         const std::function<void(const at::Tensor&)>& f) override {
+    model_->for_each_gradient(parameters, f);
+  }
+  void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override {
+    model_->scale_gradients(parameters, factor);
+  }
+  std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override {
+    return model_->full_state(main_only);
+  }
+  std::string describe() const override { return model_->describe(); }
+  parallel::GradientRounds* gradient_rounds() noexcept override { return model_->gradient_rounds(); }
+  parallel::ShardedParameters* sharded_parameters() noexcept override { return model_->sharded_parameters(); }
+  parallel::CommunicationState* communication_state() noexcept override { return model_->communication_state(); }
+  parallel::Joinable* joinable() noexcept override { return model_->joinable(); }
+
+ private:
+  std::shared_ptr<ManagedModel> model_;
+};
+
+/// Makes the strategy of this name and these options; "auto" is replicated training, or none in a world of one. A
+/// strategy of the program's own is returned as it is.
+/// Throws: ConfigError (MU198) if parameters are to be sharded over groups whose size does not divide the world size.
+std::shared_ptr<const TrainingStrategy> make_strategy(const Strategy& strategy, int world_size, int ranks_per_node);
+
+}  // namespace muster
