@@ -9,7 +9,6 @@
 #include <ATen/ops/tensor.h>
 #include <torch/nn/module.h>
 
-#include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 
 namespace muster::runtime {

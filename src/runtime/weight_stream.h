@@ -6,6 +6,7 @@
 
 #include "muster/checkpoint/weights.h"
 #include "muster/comm/communicator.h"
+#include "muster/parallel/detail/capabilities.h"
 #include "muster/runtime/detail/prepared_model.h"
 
 namespace muster::runtime {
