@@ -89,7 +89,7 @@ TEST(Resolve, AStrategyOfTheProgramsOwnStays) {
   for (const auto& request :
        {StrategyRequest{.name = "ddp"}, StrategyRequest{.fields = {{"ddp.bucket_cap_mb", {"1", "flag"}}}},
         StrategyRequest{.sharding = "stage=full"}}) {
-    const auto message = testing::thrown([&] { resolve_strategy(own, request, {}); });
+    const auto message = thrown([&] { resolve_strategy(own, request, {}); });
     EXPECT_EQ(message.substr(0, 5), "MU171");
     EXPECT_NE(message.find("'mine'"), std::string::npos) << message;
   }

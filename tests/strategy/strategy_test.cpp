@@ -37,7 +37,7 @@ TEST(Strategies, OfTheProgramsOwnAreUsedInEveryWorld) {
   for (const int world : {1, 4}) EXPECT_EQ(make_strategy(own, world, 2), own);
   EXPECT_EQ(Strategy(own).name(), "mine");
   EXPECT_EQ(Strategy(own).own()->reason(), "given by the program");
-  EXPECT_EQ(muster::testing::thrown_id([] { Strategy(std::shared_ptr<Own>()); }), "MU341");
+  EXPECT_EQ(muster::testing::thrown_id([] { static_cast<void>(Strategy(std::shared_ptr<Own>())); }), "MU341");
 }
 
 }  // namespace
