@@ -88,13 +88,13 @@ std::vector<torch::Tensor> trained(const Strategy& strategy) {
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::ReLU(), torch::nn::Linear(8, 2));
   net->to(torch::kDouble);
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 0.01));
-  for (int batch = 0; batch < 6; ++batch)
-    accelerator.accumulate([&] {
-      accelerator.backward(model(torch::randn({3, 4}, torch::kDouble)).square().mean());
-      accelerator.clip_grad_norm_(model, 0.5);
-      optimizer.step();
-      optimizer.zero_grad();
-    });
+  for (int batch = 0; batch < 6; ++batch) {
+    auto scope = accelerator.accumulate(model);
+    accelerator.backward(model(torch::randn({3, 4}, torch::kDouble)).square().mean());
+    accelerator.clip_grad_norm_(model, 0.5);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
   std::vector<torch::Tensor> result;
   for (auto& [name, value] : model.prepared()->managed->full_state(false)) result.push_back(value.detach().clone());
   return result;
