@@ -5,6 +5,9 @@
 
 #include <c10/util/Exception.h>
 
+#include "muster/base/error.h"
+#include "muster/data/detail/dataset_error.h"
+
 namespace muster::data {
 
 void throw_dataset_error(int64_t index, bool whole_batch) {

@@ -9,6 +9,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/optim/detail/distinct.h"
+#include "muster/optim/detail/each_group.h"
 #include "muster/optim/detail/norm.h"
 #include "muster/optim/detail/per_group.h"
 

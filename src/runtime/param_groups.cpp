@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <sstream>
 #include <typeinfo>
+#include <unordered_map>
 #include <unordered_set>
 
 #include <torch/optim/lbfgs.h>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/comm/detail/agreement.h"
 
 namespace muster::runtime {
 namespace {
@@ -55,12 +57,35 @@ std::string describe_parameters(const ModelRegistry& registry, const std::vector
   return parameters.empty() ? text : text + ")";
 }
 
+std::string all_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters) {
+  std::unordered_map<const c10::TensorImpl*, std::string> names;
+  for (size_t m = 0; const auto& model : registry.models()) {
+    for (const auto& entry : model->module->named_parameters())
+      names.emplace(entry.value().unsafeGetTensorImpl(), std::to_string(m) + "." + entry.key());
+    ++m;
+  }
+  std::ostringstream text;
+  for (const auto& parameter : parameters)
+    text << names[parameter.unsafeGetTensorImpl()] << ' ' << parameter.sizes() << '\n';
+  return text.str();
+}
+
 void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group,
                      const ModelRegistry& registry) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer))
     throw UsageError("MU332",
                      "add_param_group was called on LBFGS, which takes one parameter group: make another optimizer for "
                      "the parameters, or an LBFGS of all of them");
+  std::unordered_set<c10::TensorImpl*> seen;
+  for (const auto& parameter : group.params()) {
+    if (!parameter.defined() || !parameter.is_leaf())
+      throw UsageError("MU332", std::string("add_param_group was given ") +
+                                    (parameter.defined() ? "the result of a computation" : "an undefined tensor") +
+                                    ": give it parameters of a prepared model");
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
+      throw UsageError(
+          "MU332", "add_param_group was given the parameter " + name_of(registry, parameter) + " twice: leave one out");
+  }
   for (const auto& own : optimizer.param_groups()) {
     for (const auto& parameter : group.params())
       if (std::any_of(own.params().begin(), own.params().end(),
@@ -75,14 +100,17 @@ void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::Opt
   }
 }
 
-void require_equal_groups(const comm::Communicator& group, const std::string& description) {
+void require_equal_groups(const comm::Communicator& group, const std::string& all, const std::string& shown) {
   if (group.size() == 1) return;
-  const auto all = group.as_library("the parameter groups that ranks add").all_gather_bytes(description);
-  const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& one) { return one != all.front(); });
-  if (other == all.end()) return;
-  throw ConfigError("MU150", formatted("ranks add different parameter groups: rank 0 adds {}, rank {} adds {}; call "
+  const auto texts = group.as_library("the parameter groups that ranks add").all_gather_bytes(shown + '\0' + all);
+  const auto found = comm::first_difference(texts);
+  if (!found) return;
+  const auto first = found->first.substr(0, found->first.find('\0')),
+             other = found->other.substr(0, found->other.find('\0'));
+  throw ConfigError("MU150", formatted("ranks add different parameter groups: rank 0 adds {}, rank {} adds {}{}; call "
                                        "add_param_group with the same parameters and options on every rank",
-                                       all.front(), other - all.begin(), *other));
+                                       first, found->rank, other,
+                                       first == other ? ", with other options or other parameters further on" : ""));
 }
 
 void require_saved_groups(const State& saved, torch::optim::Optimizer& optimizer, const ModelRegistry& registry) {

@@ -17,14 +17,17 @@ namespace muster::runtime {
 /// has.
 std::string describe_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters);
 
-/// Throws: UsageError (MU332) for a parameter that the optimizer has, and for an optimizer that takes one group only;
+/// All of them, for a comparison.
+std::string all_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters);
+
+/// Throws: UsageError (MU332) for a tensor that is no leaf, a parameter that is given twice or that the optimizer has,
+/// and for an optimizer that takes one group only;
 /// (MU333) for options of another class than the optimizer's.
 void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group,
                      const ModelRegistry& registry);
 
-/// Throws: ConfigError (MU150) on every rank if ranks add groups with other parameters or another learning rate.
-/// Collective.
-void require_equal_groups(const comm::Communicator& group, const std::string& description);
+/// Throws: ConfigError (MU150) on every rank if `all` differs between ranks, with what is `shown` of it. Collective.
+void require_equal_groups(const comm::Communicator& group, const std::string& all, const std::string& shown);
 
 /// Throws: CheckpointError (MU331) if the saved state has more or fewer groups than the optimizer, or a group has more
 /// or fewer parameters.

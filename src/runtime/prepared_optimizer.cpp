@@ -19,6 +19,7 @@
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "param_groups.h"
+#include "state_digest.h"
 
 namespace muster::runtime {
 namespace {
@@ -232,8 +233,15 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
   require_addable(*inner_, group, *setting_.registry);
   auto description = describe_parameters(*setting_.registry, group.params());
   if (group.has_options()) description += formatted(" at a learning rate of {}", group.options().get_lr());
-  require_equal_groups(setting_.group, description);
+  require_equal_groups(setting_.group, all_parameters(*setting_.registry, group.params()), description);
   inner_->add_param_group(group);
+  try {
+    const auto options = digest(state_dict(*inner_).at("param_groups").list().back());
+    require_equal_groups(setting_.group, std::to_string(options), description);
+  } catch (...) {
+    inner_->param_groups().pop_back();
+    throw;
+  }
   bound_generation_ = -1;
   bind(/*complete=*/false);
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <utility>
 
+#include "muster/optim/detail/each_group.h"
 #include "muster/optim/detail/per_group.h"
 #include "muster/schedule/schedulers.h"
 #include "schedule/schedule_options.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
+#include "muster/optim/detail/each_group.h"
 #include "muster/optim/detail/per_group.h"
 #include "muster/schedule/schedulers.h"
 #include "schedule/schedule_options.h"

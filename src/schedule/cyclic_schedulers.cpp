@@ -10,6 +10,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "muster/optim/detail/each_group.h"
 #include "muster/optim/detail/per_group.h"
 #include "schedule/schedule_options.h"
 #include "schedule/scheduler_state.h"

@@ -348,6 +348,7 @@ void ReductionRound::conclude(bool reports) {
   }
   if (flags.late || !late_.empty()) average_late();
   if (!shadow_) ++ended_;
+  refuse_different_freezing(flags);
   if (reports) report(flags);
   if (options_.static_graph && !learned_ && !shadow_ && !own_) {
     for (size_t i = 0; i < states_.size(); ++i)
@@ -374,6 +375,13 @@ void ReductionRound::average_late() {
     in_this_step(late_tag_).all_reduce(sum, comm::ReduceOp::sum);
     replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
   }
+}
+
+/// Every rank has the same sums, so all throw.
+void ReductionRound::refuse_different_freezing(const RoundFlags& flags) const {
+  if (const auto names = flags.frozen_on_some(replica_); !names.empty())
+    throw ConfigError("MU150", "ranks have frozen different parameters: only some of them have frozen " + names +
+                                   "; call requires_grad_ alike on every rank, between the same steps");
 }
 
 void ReductionRound::report(const RoundFlags& flags) {

@@ -110,6 +110,7 @@ class ReductionRound {
   void fill(size_t i);
   void fill_the_rest();
   void conclude(bool reports);
+  void refuse_different_freezing(const RoundFlags& flags) const;
   void report(const RoundFlags& flags);
   void check_for_bypass();
 

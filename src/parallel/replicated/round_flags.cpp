@@ -31,6 +31,9 @@ void RoundFlags::write(const Replica& replica, bool due, bool broken, bool late,
   flags[2 * parameters.size()] = broken;
   flags[2 * parameters.size() + 1] = late;
   flags[2 * parameters.size() + 2] = unfrozen;
+  flags[2 * parameters.size() + 3] = due;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    flags[2 * parameters.size() + 4 + i] = due && !parameters[i].tensor.requires_grad();
   at::NoGradGuard no_grad;
   // Memory of ours, which no graph has saved: nothing to record, and versions are nobody's concern.
   at::AutoDispatchBelowADInplaceOrView below;
@@ -48,11 +51,20 @@ RoundFlags RoundFlags::read(const Replica& replica) {
   sums.broken = values[2 * parameters] > 0;
   sums.late = values[2 * parameters + 1] > 0;
   sums.unfrozen = values[2 * parameters + 2] > 0;
+  sums.due = values[2 * parameters + 3];
+  sums.frozen.assign(values + 2 * parameters + 4, values + 3 * parameters + 4);
   return sums;
 }
 
 bool RoundFlags::any() const {
   return std::any_of(used.begin(), used.end(), [](double ranks) { return ranks > 0; });
+}
+
+std::string RoundFlags::frozen_on_some(const Replica& replica) const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < frozen.size(); ++i)
+    if (frozen[i] > 0 && frozen[i] < due) names.push_back(replica.parameters()[i].name);
+  return names.empty() ? std::string() : list_names(names);
 }
 
 std::string RoundFlags::missing(const Replica& replica) const {

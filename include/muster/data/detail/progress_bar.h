@@ -19,13 +19,14 @@ class Progress;
 
 namespace data {
 
-// The functions of a Progress; see muster/track/progress.h.
-std::shared_ptr<Progress> start_progress(const std::string& title, int64_t total, const ProgressOptions& options);
-void advance(Progress& progress);
-void finish(Progress& progress);
-void set(Progress& progress, std::string_view name, double value);
-void set(Progress& progress, std::string_view name, std::string_view text);
-void skip(Progress& progress, int64_t count);
+// The functions of a muster::Progress; see muster/track/progress.h.
+std::shared_ptr<muster::Progress> start_progress(const std::string& title, int64_t total,
+                                                 const ProgressOptions& options);
+void advance(muster::Progress& progress);
+void finish(muster::Progress& progress);
+void set(muster::Progress& progress, std::string_view name, double value);
+void set(muster::Progress& progress, std::string_view name, std::string_view text);
+void skip(muster::Progress& progress, int64_t count);
 
 /// Of the first loader, whose shard knows this rank.
 template <class L>
