@@ -15,14 +15,24 @@ std::string variable_of(const std::string& name) {
   return result;
 }
 
+namespace {
+
+std::string trimmed(const std::string& word) {
+  const auto first = word.find_first_not_of(" \t\n");
+  return first == std::string::npos ? "" : word.substr(first, word.find_last_not_of(" \t\n") - first + 1);
+}
+
+}  // namespace
+
 Texts split_pairs(const std::string& text, const std::string& place, const std::string& prefix, const char* error) {
   Texts texts;
   std::string name;
   for (size_t begin = 0; begin <= text.size();) {
     const auto end = std::min(text.find(',', begin), text.size());
-    const auto word = text.substr(begin, end - begin);
+    const auto word = trimmed(text.substr(begin, end - begin));
     const auto sign = word.find('=');
     begin = end + 1;
+    if (word.empty() && begin > text.size() && !name.empty()) break;  // a comma at the end
     if (sign != std::string::npos && sign > 0) {
       name = prefix + word.substr(0, sign);
       texts[name] = {word.substr(sign + 1), word.substr(0, sign) + " of the " + place};

@@ -13,6 +13,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/launcher/launch.h"
+#include "muster/tree/state.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "muster/testing/thrown.h"
 #include "ranks.h"
 
-namespace muster::runtime::testing {
+namespace muster::runtime::extending {
 namespace {
 
 using muster::testing::as_ranks;
@@ -139,4 +139,4 @@ TEST(OwnStrategy, WithoutAModelIsMU341) {
 }
 
 }  // namespace
-}  // namespace muster::runtime::testing
+}  // namespace muster::runtime::extending

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/data/loader.h"
 #include "muster/fabric.h"
 #include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"

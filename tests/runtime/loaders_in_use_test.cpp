@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/data/loader.h"
 #include "muster/runtime/extras.h"
 #include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"

@@ -11,10 +11,12 @@
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
+#include "muster/data/loader.h"
 #include "muster/optim/averaging.h"
 #include "muster/optim/optimizer_state.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
+#include "muster/tree/state.h"
 #include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 

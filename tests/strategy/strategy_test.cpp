@@ -27,17 +27,17 @@ TEST(Strategies, ShardGroupsMustDivideTheWorld) {
             "MU198");
 }
 
-struct Own : TrainingStrategy {
+struct OwnStrategy : TrainingStrategy {
   std::string_view name() const override { return "mine"; }
   std::shared_ptr<ManagedModel> manage(torch::nn::Module&, const comm::Communicator&) const override { return nullptr; }
 };
 
 TEST(Strategies, OfTheProgramsOwnAreUsedInEveryWorld) {
-  const auto own = std::make_shared<Own>();
+  const auto own = std::make_shared<OwnStrategy>();
   for (const int world : {1, 4}) EXPECT_EQ(make_strategy(own, world, 2), own);
   EXPECT_EQ(Strategy(own).name(), "mine");
   EXPECT_EQ(Strategy(own).own()->reason(), "given by the program");
-  EXPECT_EQ(muster::testing::thrown_id([] { static_cast<void>(Strategy(std::shared_ptr<Own>())); }), "MU341");
+  EXPECT_EQ(muster::testing::thrown_id([] { static_cast<void>(Strategy(std::shared_ptr<OwnStrategy>())); }), "MU341");
 }
 
 }  // namespace

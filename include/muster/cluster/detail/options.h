@@ -4,7 +4,6 @@
 #include <optional>
 
 namespace muster {
-
 class Environment;
 struct Cluster;
 
