@@ -30,6 +30,15 @@ int64_t rounds_of(const PreparedModel& model) {
   return rounds ? rounds->rounds() : 0;
 }
 
+/// Whether a model that neither reduces nor shards through flat memory, as of a program's own strategy, has it.
+bool is_in_place(const std::vector<std::shared_ptr<PreparedModel>>& models, const at::Tensor& parameter) {
+  return std::any_of(models.begin(), models.end(), [&](const auto& model) {
+    if (model->managed->gradient_rounds() || model->managed->sharded_parameters()) return false;
+    const auto own = model->module->parameters();
+    return std::any_of(own.begin(), own.end(), [&](const at::Tensor& one) { return one.is_same(parameter); });
+  });
+}
+
 }  // namespace
 
 PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting)
@@ -63,7 +72,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
     fused_.add_source(*(*holder)->managed);
     return true;
   }
-  if (complete && parameter.requires_grad() && setting_.group.size() > 1) {
+  if (complete && parameter.requires_grad() && setting_.group.size() > 1 && !is_in_place(models, parameter)) {
     throw ConfigError("MU178", "parameter " + std::to_string(index) +
                                    " of a prepared optimizer belongs to no prepared module, so "
                                    "its gradient would differ from rank to rank; prepare the module that owns it");
