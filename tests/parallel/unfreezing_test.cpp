@@ -232,6 +232,26 @@ TEST(Unfreezing, RanksThatDifferAreToldOnEveryRank) {  // MU150
   }
 }
 
+TEST(Unfreezing, RanksThatFreezeOthersAreToldOnEveryRank) {  // MU150
+  on_ranks(2, [](const Communicator& group) {
+    auto net = drawn();
+    const auto model = replicated().make(*net, group);
+    if (group.rank() == 1)
+      for (auto& parameter : net->parameters())
+        if (parameter.requires_grad()) {
+          parameter.requires_grad_(false);
+          break;
+        }
+    try {
+      backward(*model, loss_of(run(*model, *net, draw_part(*net, 4, 0, group.rank(), at::kFloat))));
+      ADD_FAILURE() << "no MU150 on rank " << group.rank();
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU150") << error.what();
+      EXPECT_NE(std::string(error.what()).find("frozen different parameters"), std::string::npos) << error.what();
+    }
+  });
+}
+
 TEST(Unfreezing, AForwardOfOneRankAloneAgreesOnNothing) {
   on_ranks(2, [](const Communicator& group) {
     auto net = drawn();

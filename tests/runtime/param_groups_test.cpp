@@ -114,6 +114,16 @@ TEST(ParamGroups, RefusedOnesAreNamed) {  // MU332 MU333
   EXPECT_EQ(id_of(of_sgd, "another class"), "MU333");
   auto lbfgs = accelerator.prepare(torch::optim::LBFGS(net->head->parameters(), 1.0));
   EXPECT_EQ(id_of([&] { lbfgs.add_param_group({net->body->parameters()}); }, "LBFGS"), "MU332");
+  const auto body = net->body->parameters();
+  EXPECT_EQ(id_of(
+                [&, &optimizer = optimizer] {
+                  optimizer.add_param_group({{body[0], body[1], body[0]}});
+                },
+                "twice"),
+            "MU332");
+  EXPECT_EQ(id_of([&, &optimizer = optimizer] { optimizer.add_param_group({{body[0] * 2}}); }, "computation"), "MU332");
+  EXPECT_EQ(id_of([&, &optimizer = optimizer] { optimizer.add_param_group({{torch::Tensor()}}); }, "undefined"),
+            "MU332");
   EXPECT_EQ(optimizer.param_groups().size(), 1u);
 }
 
@@ -125,6 +135,16 @@ TEST(ParamGroups, RanksThatAddOthersAreTold) {  // MU150
     const double rate = accelerator.is_main_process() ? 1e-3 : 1e-4;
     EXPECT_EQ(id_of([&, &optimizer = optimizer] { optimizer.add_param_group(group_of(*net->body, rate)); },
                     "different parameter groups"),
+              "MU150");
+    const auto decay = [&] {
+      return std::make_unique<torch::optim::AdamWOptions>(
+          torch::optim::AdamWOptions(1e-3).weight_decay(accelerator.is_main_process() ? 0 : 0.5));
+    };
+    EXPECT_EQ(id_of(
+                  [&, &optimizer = optimizer] {
+                    optimizer.add_param_group({net->body->parameters(), decay()});
+                  },
+                  "with other options"),
               "MU150");
     EXPECT_EQ(optimizer.param_groups().size(), 1u);
   });
