@@ -69,6 +69,8 @@ class Accumulation {
   void reset() noexcept;
   /// Number of micro-batches so far in an unfinished window; 0 between windows.
   int open_micro_batches() const noexcept { return sync() ? 0 : micro_batches_; }
+  /// True in a window that this rank has not finished, and could go on with.
+  bool unfinished() const noexcept { return state_ == WindowState::open || state_ == WindowState::middle; }
 
   /// The state of the window on this rank, with its number of steps.
   State save_state() const;

@@ -3,6 +3,7 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "muster/base/error.h"
 #include "muster/parallel/detail/join.h"
 #include "muster/runtime/detail/objects.h"
 #include "session.h"
@@ -42,6 +43,10 @@ void Session::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedMo
   });
   const auto batches = [&] {
     f();
+    if (cluster_.world_size > 1 && accumulation_->unfinished())
+      throw UsageError("MU118",
+                       "a loop in join_uneven_inputs ended inside a window of accumulated gradients, so that these "
+                       "would reach no step: go on to the end of the window, and leave sync_with_dataloader on");
     accumulation_->count_last();  // of a window that only others go on with
   };
   parallel::join_uneven_inputs(group_, models, batches,

@@ -278,5 +278,18 @@ TEST(Doors, AverageParametersEveryFewSteps) {
   });
 }
 
+TEST(UnevenInputs, ALoopThatEndsInsideAWindowIsRefused) {  // MU118
+  testing::as_ranks(2, [] {
+    Accelerator accelerator({.gradient_accumulation_steps = 2});
+    torch::nn::Linear net(2, 1);
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+    const auto once = [&accelerator, &model = model] {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(model(torch::ones({1, 2})).sum());
+    };
+    EXPECT_EQ(testing::thrown_id([&] { accelerator.join_uneven_inputs(once); }), "MU118");
+  });
+}
+
 }  // namespace
 }  // namespace muster
