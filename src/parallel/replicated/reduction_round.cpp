@@ -377,13 +377,6 @@ void ReductionRound::average_late() {
   }
 }
 
-/// Every rank has the same sums, so all throw.
-void ReductionRound::refuse_different_freezing(const RoundFlags& flags) const {
-  if (const auto names = flags.frozen_on_some(replica_); !names.empty())
-    throw ConfigError("MU150", "ranks have frozen different parameters: only some of them have frozen " + names +
-                                   "; call requires_grad_ alike on every rank, between the same steps");
-}
-
 void ReductionRound::report(const RoundFlags& flags) {
   check_for_bypass();
   if (!flags.any()) return;

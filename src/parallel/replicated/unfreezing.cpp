@@ -52,6 +52,13 @@ void ReductionRound::admit_unfrozen() {
   }
 }
 
+/// Every rank has the same sums, so all throw.
+void ReductionRound::refuse_different_freezing(const RoundFlags& flags) const {
+  if (const auto names = flags.frozen_on_some(replica_); !names.empty())
+    throw ConfigError("MU150", "ranks have frozen different parameters: only some of them have frozen " + names +
+                                   "; call requires_grad_ alike on every rank, between the same steps");
+}
+
 void ReductionRound::follow_buckets() {
   const auto count = replica_.buckets().size();
   pending_.resize(count);
