@@ -37,14 +37,18 @@ double norm_of(const char* strategy, const char* precision) {
   Net net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
   const bool alone = accelerator.num_processes() == 1;
-  if (alone) EXPECT_EQ(model.grad_norm(), 0);
+  if (alone) {
+    EXPECT_EQ(model.grad_norm(), 0);
+  }
   const auto x = accelerator.split_between_processes(rows());
   accelerator.backward(model(x).square().mean());
   const double norm = model.grad_norm();
   EXPECT_EQ(norm, model.grad_norm());  // it changes nothing
   EXPECT_EQ(norm, accelerator.clip_grad_norm_(model, 1e9));
   optimizer.zero_grad();
-  if (alone) EXPECT_EQ(model.grad_norm(), 0);
+  if (alone) {
+    EXPECT_EQ(model.grad_norm(), 0);
+  }
   return norm;
 }
 
