@@ -38,7 +38,7 @@ TEST(ClusterReader, MakesTheRanksOfAProgram) {
     EXPECT_EQ(accelerator.num_processes(), 2);
     const auto ranks = accelerator.gather(torch::full({1}, accelerator.process_index()));
     EXPECT_EQ(ranks.sum().item<int>(), 1);
-    EXPECT_NE(accelerator.plan().find("told by custom"), std::string::npos) << accelerator.plan();
+    EXPECT_NE(accelerator.plan().find("launcher: custom"), std::string::npos) << accelerator.plan();
   });
 }
 
