@@ -121,7 +121,8 @@ TEST(ParamGroups, RefusedOnesAreNamed) {  // MU332 MU333
                 },
                 "twice"),
             "MU332");
-  EXPECT_EQ(id_of([&, &optimizer = optimizer] { optimizer.add_param_group({{body[0] * 2}}); }, "computation"), "MU332");
+  EXPECT_EQ(id_of([&, &optimizer = optimizer] { optimizer.add_param_group({{net->head->weight * 2}}); }, "computation"),
+            "MU332");
   EXPECT_EQ(id_of([&, &optimizer = optimizer] { optimizer.add_param_group({{torch::Tensor()}}); }, "undefined"),
             "MU332");
   EXPECT_EQ(optimizer.param_groups().size(), 1u);
