@@ -61,14 +61,6 @@ function(muster_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT 900 LABELS "gtest;${TEST_LABELS}")
 endfunction()
 
-# muster_howto(PAGE rooms or libs...): the program howto_PAGE, which docs/howto/PAGE.md quotes.
-function(muster_howto page)
-  add_executable(howto_${page} ${PROJECT_SOURCE_DIR}/docs/howto/${page}.cpp)
-  target_compile_options(howto_${page} PRIVATE ${MUSTER_TEST_OPTIONS})
-  target_link_libraries(howto_${page} PRIVATE ${ARGN} muster_warnings)
-  muster_precompile_test(howto_${page})
-endfunction()
-
 # muster_script_test(NAME COMMAND program args... [TIMEOUT seconds] [LABELS ...]): a test that closes with "N passed, N failed, N skipped".
 # Exit code 77 says that it was skipped, its last line why. Python files run by ${MUSTER_PYTHON}, which has LibTorch's Python where setup put it.
 function(muster_script_test name)

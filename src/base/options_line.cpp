@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "muster/base/detail/trimmed.h"
 #include "muster/base/error.h"
 
 namespace muster::options {
@@ -15,21 +16,12 @@ std::string variable_of(const std::string& name) {
   return result;
 }
 
-namespace {
-
-std::string trimmed(const std::string& word) {
-  const auto first = word.find_first_not_of(" \t\n");
-  return first == std::string::npos ? "" : word.substr(first, word.find_last_not_of(" \t\n") - first + 1);
-}
-
-}  // namespace
-
 Texts split_pairs(const std::string& text, const std::string& place, const std::string& prefix, const char* error) {
   Texts texts;
   std::string name;
   for (size_t begin = 0; begin <= text.size();) {
     const auto end = std::min(text.find(',', begin), text.size());
-    const auto word = trimmed(text.substr(begin, end - begin));
+    const std::string word(trimmed(std::string_view(text).substr(begin, end - begin)));
     const auto sign = word.find('=');
     begin = end + 1;
     if (word.empty() && begin > text.size() && !name.empty()) break;  // a comma at the end

@@ -1,6 +1,7 @@
 #include <charconv>
 
 #include "muster/base/detail/log.h"
+#include "muster/base/detail/trimmed.h"
 #include "muster/base/error.h"
 #include "reading.h"
 
@@ -12,11 +13,7 @@ namespace {
                                       "; set MASTER_ADDR and LOCAL_WORLD_SIZE yourself, or report it"));
 }
 
-std::string_view trim(std::string_view text) {
-  size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
+constexpr std::string_view kListBlanks = " \t";
 
 bool read_digits(std::string_view text, int& value) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -30,7 +27,7 @@ int tasks_on_node(std::string_view text, int node, std::string_view variable) {
   int passed = 0;
   for (std::string_view rest = text; !rest.empty();) {
     size_t comma = rest.find(',');
-    auto entry = trim(rest.substr(0, comma));
+    auto entry = trimmed(rest.substr(0, comma), kListBlanks);
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
     int tasks = 0, nodes = 1;
     size_t open = entry.find("(x");
@@ -48,7 +45,7 @@ int tasks_on_node(std::string_view text, int node, std::string_view variable) {
 
 std::string first_host(std::string_view list, std::string_view variable) {
   constexpr std::string_view wanted = "a node list such as alpha[1-3,7],beta";
-  auto text = trim(list);
+  auto text = trimmed(list, kListBlanks);
   std::string host;
   // A name may hold several brackets: rack[1-2]node[03-04] begins with rack1node03.
   for (size_t at = 0; at < text.size() && text[at] != ',' && text[at] != ' ';) {
@@ -59,8 +56,8 @@ std::string first_host(std::string_view list, std::string_view variable) {
     }
     size_t close = text.find(']', at);
     if (close == std::string_view::npos) refuse(variable, list, wanted);
-    auto inside = trim(text.substr(at + 1, close - at - 1));
-    auto number = trim(inside.substr(0, inside.find_first_of(",-")));
+    auto inside = trimmed(text.substr(at + 1, close - at - 1), kListBlanks);
+    auto number = trimmed(inside.substr(0, inside.find_first_of(",-")), kListBlanks);
     if (number.empty() || number.find_first_not_of("0123456789") != std::string_view::npos)
       refuse(variable, list, wanted);
     host += number;

@@ -9,6 +9,7 @@
 
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/random_word.h"
+#include "muster/base/detail/trimmed.h"
 #include "muster/base/error.h"
 #include "muster/cluster/detail/variables.h"
 
@@ -35,9 +36,7 @@ std::string read_all(int descriptor) {
 
 }  // namespace
 
-Secret::Secret(const std::string& text) {
-  const auto first = text.find_first_not_of(kBlanks), last = text.find_last_not_of(kBlanks);
-  if (first != std::string::npos) text_ = text.substr(first, last - first + 1);
+Secret::Secret(const std::string& text) : text_(trimmed(text, kBlanks)) {
   if (text_.size() < kFewest)
     throw ConfigError("MU068", log::str("the job's secret has ", text_.size(), " characters, but at least ", kFewest,
                                         " are wanted, that nobody can guess: openssl rand -hex 32 prints some"));

@@ -8,6 +8,7 @@
 
 #include <torch/optim/lbfgs.h>
 
+#include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/detail/agreement.h"
@@ -24,10 +25,6 @@ std::string name_of(const ModelRegistry& registry, const at::Tensor& parameter) 
   std::ostringstream text;
   text << "a tensor of shape " << parameter.sizes();
   return text.str();
-}
-
-std::string count_of(size_t parameters) {
-  return std::to_string(parameters) + (parameters == 1 ? " parameter" : " parameters");
 }
 
 /// Parameters of prepared models that are in no group.
@@ -50,7 +47,7 @@ std::vector<at::Tensor> outside(torch::optim::Optimizer& optimizer, const ModelR
 }  // namespace
 
 std::string describe_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters) {
-  std::string text = count_of(parameters.size());
+  std::string text = counted(parameters.size(), "parameter");
   for (size_t i = 0; i < std::min(parameters.size(), kNamesShown); ++i)
     text += (i ? ", " : " (") + name_of(registry, parameters[i]);
   if (parameters.size() > kNamesShown) text += formatted(" and {} more", parameters.size() - kNamesShown);
@@ -125,10 +122,10 @@ void require_saved_groups(const State& saved, torch::optim::Optimizer& optimizer
     const auto count = theirs[g].at("params").list().size();
     if (g >= ours.size())
       refuse_saved(formatted("the optimizer lacks group {}, which was saved with {}; in no group here are {}", g,
-                             count_of(count), describe_parameters(registry, outside(optimizer, registry))),
+                             counted(count, "parameter"), describe_parameters(registry, outside(optimizer, registry))),
                    "call add_param_group with the parameters of that group before load_state");
     if (count != ours[g].params().size())
-      refuse_saved(formatted("group {} was saved with {} and has {} here", g, count_of(count),
+      refuse_saved(formatted("group {} was saved with {} and has {} here", g, counted(count, "parameter"),
                              describe_parameters(registry, ours[g].params())),
                    "build the groups as when it was saved");
   }

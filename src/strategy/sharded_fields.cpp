@@ -99,17 +99,19 @@ const std::vector<ShardedField>& sharded_fields() {
   return fields;
 }
 
-std::vector<options::Description> sharded_option_descriptions() {
+namespace {
+
+template <class Fields>
+std::vector<options::Description> descriptions_of(const Fields& fields) {
   std::vector<options::Description> all;
-  for (const auto& one : sharded_fields()) all.push_back(one.description);
+  for (const auto& one : fields) all.push_back(one.description);
   return all;
 }
 
-std::vector<options::Description> replicated_option_descriptions() {
-  std::vector<options::Description> all;
-  for (const auto& one : replicated_fields()) all.push_back(one.description);
-  return all;
-}
+}  // namespace
+
+std::vector<options::Description> sharded_option_descriptions() { return descriptions_of(sharded_fields()); }
+std::vector<options::Description> replicated_option_descriptions() { return descriptions_of(replicated_fields()); }
 
 std::map<std::string, std::string> written_fields(const Strategy& strategy) {
   std::map<std::string, std::string> texts;
