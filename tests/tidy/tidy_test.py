@@ -6,13 +6,13 @@
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
 COMMITS, SOURCES = 20, 5
 VERSION = "16."
+TIDY = pathlib.Path(__file__).resolve().parents[2] / "tools/tidy.sh"
 
 
 def git(root, *words):
@@ -21,11 +21,10 @@ def git(root, *words):
 
 def why_not(root):
     """Why the changed sources cannot be known or looked at; None if they can."""
-    programs = [pathlib.Path(root, ".venv/bin/clang-tidy"), shutil.which("clang-tidy-16")]
-    found = next((str(program) for program in programs if program and os.access(program, os.X_OK)), None)
-    version = subprocess.run([found, "--version"], capture_output=True, text=True).stdout if found else "none"
+    told = subprocess.run([TIDY, "--version"], capture_output=True, text=True)
+    version = told.stdout or told.stderr
     if not re.search(rf"version {re.escape(VERSION)}", version):
-        return f"clang-tidy {VERSION}x is needed; found: {' '.join(version.split()) or 'none'}"
+        return f"clang-tidy {VERSION}x is needed; found: {' '.join(version.split())}"
     known = git(root, "rev-list", "--count", f"--max-count={COMMITS + 1}", "HEAD")
     if known.returncode:
         return "this is no git checkout, so nothing says what was changed"
@@ -40,9 +39,9 @@ def changed(root):
     return [name for name in dict.fromkeys(names) if re.match(r"(src|apps)/.*\.cpp$", name) and pathlib.Path(root, name).exists()][:SOURCES]
 
 
-def complaints(root, build, torch, sources):
+def complaints(build, torch, sources):
     """The lines that name a place, each once; or what the program said where it failed without any."""
-    outcome = subprocess.run([pathlib.Path(root, "tools/tidy.sh"), *sources], capture_output=True, text=True, env={**os.environ, "BUILD": build, "TORCH": torch})
+    outcome = subprocess.run([TIDY, *sources], capture_output=True, text=True, env={**os.environ, "BUILD": build, "TORCH": torch})
     lines = list(dict.fromkeys(line for line in outcome.stdout.splitlines() if re.search(r":\d+:\d+: (error|warning): ", line)))
     return lines or ([f"tools/tidy.sh failed: {outcome.stdout}{outcome.stderr}"] if outcome.returncode else [])
 
@@ -75,7 +74,7 @@ def picks_what_was_changed():
             yield f"it picks {len(changed(folder))} sources"
         shallow = pathlib.Path(folder, "shallow")
         git(folder, "clone", "--quiet", "--depth=3", f"file://{folder}", shallow)
-        if "a shallow clone with 3 commits" not in (why_not(shallow) or "") and shutil.which("clang-tidy-16"):
+        if "a shallow clone with 3 commits" not in (why_not(shallow) or ""):
             yield f"of a shallow clone it says {why_not(shallow)}"
 
 
@@ -88,9 +87,9 @@ def main(root, build, torch):
     with tempfile.TemporaryDirectory() as folder:
         bad = pathlib.Path(folder, "bad.cpp")
         bad.write_text("int* f() { return 0; }\n")
-        found = complaints(root, build, torch, [str(bad)])
+        found = complaints(build, torch, [str(bad)])
         problems += [] if any("modernize-use-nullptr" in line for line in found) else [f"a wrong source is not found: {found}"]
-    found = complaints(root, build, torch, sources) if sources else []
+    found = complaints(build, torch, sources) if sources else []
     bad_sources = {line.split(":", 1)[0] for line in found}
     print("\n".join(f"FAILED {problem}" for problem in problems + found))
     failed = len(problems) + len(bad_sources)
