@@ -116,7 +116,7 @@ void check_weights(Accelerator& accelerator) {
   accelerator.wait_for_everyone();
   const auto expected = make_net();
   auto other = make_net();
-  for (auto& parameter : other->parameters()) torch::NoGradGuard(), parameter.set_data(torch::zeros_like(parameter));
+  for (auto& parameter : other->parameters()) torch::NoGradGuard(), parameter.zero_();
   load_into(weights_of(*other), folder);
   for (size_t i = 0; i < expected->parameters().size(); ++i)
     demand(torch::equal(other->parameters()[i], expected->parameters()[i]),

@@ -8,6 +8,7 @@
 namespace muster::data {
 
 DeviceMover::DeviceMover(at::Device device, bool non_blocking) : device_(device), non_blocking_(non_blocking) {
+  // The streams of any kind of device; those of c10::cuda would tie us to CUDA.
   if (!device.is_cpu()) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false);
 }
 

@@ -8,6 +8,7 @@ namespace muster::device {
 
 void initialize_vector_math() {
   [[maybe_unused]] static const bool initialized = [] {
+    // Only the kernel matters, and autograd is not asked.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     // One contiguous call settles all functions: they share the choice.
     at::sin(at::zeros({1}, at::kFloat));

@@ -77,8 +77,10 @@ void at_end_of_backward(std::function<void()> function) {
 /// Between a backward's last node and its end, the thread is at the node that called it.
 bool backward_is_nested() { return static_cast<bool>(autograd::get_current_node()); }
 
+// Backwards overlap (one within another, several threads), and only the engine tells them apart.
 int64_t current_backward() { return autograd::get_current_graph_task_id(); }
 
+// The engine runs hooks with gradients on or off as create_graph says.
 bool backward_is_recorded() { return at::GradMode::is_enabled(); }
 
 namespace {

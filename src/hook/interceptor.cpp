@@ -34,6 +34,7 @@ constinit Installed installed;
 
 constinit thread_local uint32_t switched_on = kEveryOnTensor | kUnderAutocast;
 
+// A redispatch among the keys after ours reaches LibTorch's kernel, and never ours again.
 constexpr c10::DispatchKeySet below(c10::DispatchKey key) { return {c10::DispatchKeySet::FULL_AFTER, key}; }
 
 /// The kernel of one operator on the key of a section whose interceptors name their operators.
@@ -133,6 +134,7 @@ class Registry {
   void add_to_every() {
     if (every_) return;
     auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kEveryOperatorKey, __FILE__, __LINE__);
+    // Boxed and for all namespaces: operators of later versions and of users are seen too.
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept_every>());
     every_ = std::move(library);
   }

@@ -41,6 +41,7 @@ namespace {
 
 const StorageRelay* relay_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  // Past storage(), whose checks would be made for every argument of every operator.
   return dynamic_cast<const StorageRelay*>(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
@@ -130,11 +131,13 @@ void install_key_fallback() {
 WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes,
                                at::Device device)
     : relay_(std::make_shared<StorageRelay>(std::move(watcher), tag, what)), what_(std::move(what)) {
+  // The relay as allocator: every tensor on the storage leads to the watcher, and only the relay could resize it.
   storage_ = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                    at::DataPtr(nullptr, device), relay_.get(), /*resizable=*/false);
   free();
 }
 
+// Unchecked pointers, here and below: data_ptr() throws while the memory is freed.
 bool WatchedStorage::filled() const noexcept { return storage_->_mutable_data_ptr_no_checks().get() != nullptr; }
 
 void WatchedStorage::fill(at::DataPtr memory) {

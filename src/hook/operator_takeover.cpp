@@ -36,6 +36,7 @@ struct KeptMemory {
 
 const TakeoverRelay* takeover_relay(const at::Tensor& tensor) {
   if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
+  // Past storage(), whose checks would be made for every argument of every operator.
   return dynamic_cast<const TakeoverRelay*>(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
@@ -52,6 +53,7 @@ void mark_for_takeover(const at::Tensor& tensor, std::shared_ptr<OperatorTakeove
   auto* kept = new KeptMemory{std::move(memory), relay};
   at::DataPtr owned(
       kept->memory.get(), kept, [](void* p) { delete static_cast<KeptMemory*>(p); }, copy.device());
+  // A storage of ours: its memory owns the relay, so no view outlives that.
   const c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(copy.nbytes()), std::move(owned),
                              relay.get(),
                              /*resizable=*/false);

@@ -60,7 +60,7 @@ AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options
   if (!(options_.decay >= 0.0 && options_.decay <= 1.0))
     throw ConfigError(
         "MU140", formatted("the decay of an average of weights is {}; it must be between 0 and 1", options_.decay));
-  std::unordered_set<c10::TensorImpl*> seen;
+  std::unordered_set<c10::TensorImpl*> seen;  // the identity of a tensor
   const auto add = [&](const std::string& name, const at::Tensor& tensor, bool averaged) {
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) return;
     entries_.push_back({name, tensor, {}, averaged});

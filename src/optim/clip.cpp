@@ -16,7 +16,7 @@
 namespace muster {
 namespace {
 
-/// Of each group what no group before it has.
+/// Of each group what no group before it has. A tensor's impl is its identity.
 std::vector<std::vector<at::Tensor>> distinct_groups(const torch::optim::Optimizer& optimizer) {
   std::unordered_set<const c10::TensorImpl*> seen;
   std::vector<std::vector<at::Tensor>> groups;

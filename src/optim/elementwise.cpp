@@ -94,7 +94,7 @@ at::Tensor ElementwiseOptimizer::step(LossClosure closure) {
 }
 
 void ElementwiseOptimizer::update_full(const at::Tensor& parameter, const ElementwiseOptions& options) {
-  auto& kept = state()[parameter.unsafeGetTensorImpl()];
+  auto& kept = state()[parameter.unsafeGetTensorImpl()];  // LibTorch's key of an optimizer's state
   if (!kept) kept = std::make_unique<ElementwiseState>(state_names_);
   auto& own = static_cast<ElementwiseState&>(*kept);
   const auto value = optim::is_dense(parameter) ? parameter.detach() : parameter.detach().contiguous();

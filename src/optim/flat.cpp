@@ -8,6 +8,7 @@ namespace {
 
 at::Tensor alias_of(const at::Tensor& tensor, int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
   at::NoGradGuard no_grad;
+  // By set_(): to autograd a view shares the version of its base, and this is a tensor of its own.
   return at::empty({0}, tensor.options()).set_(tensor.storage(), tensor.storage_offset() + offset, sizes, strides);
 }
 

@@ -329,7 +329,7 @@ void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
     if (!slot.impl->grad().defined()) continue;
     auto& gradient = slot.parameter.mutable_grad();
     if (set_to_none) gradient.reset();
-    else gradient.detach_().zero_();
+    else gradient.detach_().zero_();  // as LibTorch's zero_grad: the old graph lets go of it
   }
   watch_.forget();
 }

@@ -8,6 +8,7 @@
 namespace muster::parallel {
 namespace {
 
+/// A tensor's impl is its identity: all handles of it share it.
 std::vector<NamedTensor> distinct(const torch::OrderedDict<std::string, at::Tensor>& all) {
   std::unordered_set<c10::TensorImpl*> seen;
   std::vector<NamedTensor> found;
@@ -44,7 +45,7 @@ void zero_local_gradient(const at::Tensor& parameter, bool set_to_none) {
   if (!parameter.unsafeGetTensorImpl()->grad().defined()) return;
   auto& gradient = parameter.mutable_grad();
   if (set_to_none) gradient.reset();
-  else gradient.detach_().zero_();
+  else gradient.detach_().zero_();  // as LibTorch's zero_grad: the old graph lets go of it
 }
 
 void refuse_bypass() {

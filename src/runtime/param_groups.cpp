@@ -29,7 +29,7 @@ std::string name_of(const ModelRegistry& registry, const at::Tensor& parameter) 
 
 /// Parameters of prepared models that are in no group.
 std::vector<at::Tensor> outside(torch::optim::Optimizer& optimizer, const ModelRegistry& registry) {
-  std::unordered_set<c10::TensorImpl*> inside;
+  std::unordered_set<c10::TensorImpl*> inside;  // the identity of a tensor
   for (const auto& group : optimizer.param_groups())
     for (const auto& parameter : group.params()) inside.insert(parameter.unsafeGetTensorImpl());
   std::vector<at::Tensor> rest;

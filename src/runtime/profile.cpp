@@ -64,6 +64,7 @@ Profile::Profile(std::shared_ptr<Trace> trace, const comm::Communicator& group, 
   trace_->start();
   Trace* nobody = nullptr;
   if (!options_.operators || !operator_trace.compare_exchange_strong(nobody, trace_.get())) return;
+  // For all threads: backward runs on those of the engine.
   operator_callback_ =
       at::addGlobalCallback(at::RecordFunctionCallback(enter_operator, leave_operator)
                                 .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));

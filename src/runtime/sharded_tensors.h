@@ -15,7 +15,7 @@
 /// of the parameter.
 namespace muster::runtime {
 
-/// The shard that this rank holds of each sharded parameter.
+/// The shard that this rank holds of each sharded parameter, by impl: the identity of a tensor.
 using ShardMap = std::unordered_map<const c10::TensorImpl*, parallel::ParameterShard>;
 
 /// Adds `values`, which are laid out as the shard is, unless another rank adds the same. Returns the entry that

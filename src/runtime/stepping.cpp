@@ -34,7 +34,7 @@ double Stepping::follow_loss_scale() const {
 }
 
 void Stepping::scale_all_gradients(double factor) const {
-  std::unordered_set<c10::TensorImpl*> seen;
+  std::unordered_set<c10::TensorImpl*> seen;  // the identity of a tensor
   std::vector<at::Tensor> parameters;
   const auto add = [&](const std::vector<at::Tensor>& some) {
     for (const auto& parameter : some)

@@ -125,7 +125,7 @@ void ReductionRound::on_gradient(const Place& place, const at::Tensor& leaf) {
                      "' of a prepared model: its "
                      "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
                      "it by autograd::grad with respect to activations");
-  if (leaf.unsafeGetTensorImpl()->grad().layout() != at::kStrided)
+  if (leaf.unsafeGetTensorImpl()->grad().layout() != at::kStrided)  // Tensor::grad() asks autograd about leaves
     throw UsageError("MU154", "parameter '" + place.name +
                                   "' got a sparse gradient, which replicated training does not "
                                   "average: make it dense (EmbeddingOptions::sparse(false))");
@@ -228,7 +228,7 @@ void ReductionRound::store(size_t i) {
 /// A further gradient of a parameter in this round.
 void ReductionRound::take_more(size_t i) {
   at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;
+  at::AutoDispatchBelowADInplaceOrView below;  // as in store()
   const auto& parameter = replica_.parameters()[i];
   // Autograd has put a tensor of its own there, since before_gradient() had emptied the place.
   const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
@@ -283,7 +283,7 @@ void ReductionRound::start_bucket(size_t bucket) {
     return;
   }
   at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;
+  at::AutoDispatchBelowADInplaceOrView below;  // a hook sees plain memory: nothing of it is recorded or counted
   finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
   if (hook_buckets_[bucket].last)
     flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), comm::ReduceOp::sum);
@@ -291,7 +291,7 @@ void ReductionRound::start_bucket(size_t bucket) {
 
 void ReductionRound::end_buckets() {
   at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;
+  at::AutoDispatchBelowADInplaceOrView below;  // as in start_bucket()
   for (auto& finish : finishes_) std::exchange(finish, nullptr)();
   flag_work_.wait();
   finishes_.clear();
@@ -359,7 +359,7 @@ void ReductionRound::conclude(bool reports) {
 
 void ReductionRound::average_late() {
   at::NoGradGuard no_grad;
-  at::AutoDispatchBelowADInplaceOrView below;
+  at::AutoDispatchBelowADInplaceOrView below;  // as in store()
   const auto late = std::exchange(late_, {});
   const auto& layout = replica_.layout();
   for (size_t b = 0; b < layout.buckets.size(); ++b) {

@@ -57,8 +57,8 @@ class Replica {
 
   BucketLayout layout_;
   std::deque<ReplicaParameter> parameters_;
-  std::unordered_map<c10::TensorImpl*, size_t> index_;
-  std::vector<at::Tensor> values_, gradients_;  // per kind of each set that was added
+  std::unordered_map<c10::TensorImpl*, size_t> index_;  // by impl, the identity of a tensor
+  std::vector<at::Tensor> values_, gradients_;          // per kind of each set that was added
   std::vector<at::Tensor> buckets_;
   at::Tensor flags_;
 };

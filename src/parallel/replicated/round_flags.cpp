@@ -24,6 +24,7 @@ void RoundFlags::write(const Replica& replica, bool due, bool broken, bool late,
   const auto own = at::empty({count(parameters.size())}, at::kDouble);
   auto* flags = own.mutable_data_ptr<double>();
   for (size_t i = 0; i < parameters.size(); ++i) {
+    // Through the impl: Tensor::grad() asks autograd about leaves first.
     const bool used = parameters[i].tensor.unsafeGetTensorImpl()->grad().defined();
     flags[i] = used;
     flags[parameters.size() + i] = !used && due && parameters[i].tensor.requires_grad();

@@ -17,6 +17,7 @@ void ReductionRound::attach(const NamedTensor& named, int64_t index) {
                                   "would give this rank's gradient only, unaveraged: take it from a module that is not "
                                   "prepared, or call backward and read the parameter's grad()");
   });
+  // A hook on the tensor runs before accumulation, one on the accumulator after it.
   early_hooks_.emplace_back(tensor,
                             tensor.register_hook([this, place](const at::Tensor&) { before_gradient(*place); }));
   if (index < 0) watched_[tensor.unsafeGetTensorImpl()] = std::move(place);
@@ -45,7 +46,7 @@ void ReductionRound::admit_unfrozen() {
     fill(i);
   }
   follow_buckets();
-  at::AutoDispatchBelowADInplaceOrView below;
+  at::AutoDispatchBelowADInplaceOrView below;  // flat memory: nothing to record
   for (size_t b = first_bucket; b < replica_.buckets().size(); ++b) {
     if (b + 1 == replica_.buckets().size()) write_flags();
     in_this_step(bucket_tags_[b]).all_reduce(replica_.buckets()[b], comm::ReduceOp::sum);

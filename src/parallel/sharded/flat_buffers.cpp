@@ -10,6 +10,7 @@ namespace {
 
 int64_t capacity(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.storage().nbytes()); }
 
+/// By set_(): a view would share the version of the tensor that had the memory before.
 at::Tensor typed(const at::Tensor& memory, int64_t numel, const at::TensorOptions& options) {
   return at::empty({0}, options).set_(memory.storage(), 0, {numel}, {1});
 }

@@ -67,6 +67,7 @@ void ShardedModel::State::broadcast_buffers() const {
 void ShardedModel::State::hook_up(size_t u, size_t i) {
   const auto& [name, tensor] = units[u]->parameter(i);
   gradient_hooks_.emplace_back(tensor, [this, u, i](const at::Tensor& leaf) { gradient_arrived(u, i, leaf); });
+  // A hook on the tensor runs before accumulation, one on the accumulator after it.
   early_hooks_.emplace_back(tensor, tensor.register_hook([weak = weak_from_this()](const at::Tensor&) {
     if (auto state = weak.lock()) state->gradient_coming();
   }));

@@ -70,9 +70,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   const ShardSettings settings;
   FlatBuffers buffers;
   Units units;
-  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;
-  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;  // original dtypes of converted buffers
-  int64_t rounds = 0;                                                       // of reductions that have ended
+  std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;  // by impl, a tensor's identity
+  std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;       // original dtypes of converted buffers
+  int64_t rounds = 0;                                                            // of reductions that have ended
   bool sync = true;
 
  private:

@@ -70,7 +70,7 @@ class ParameterUses {
   const std::set<const Module*>& ignored_;
   bool casts_;
   std::set<const c10::TensorImpl*> left_alone_;
-  std::map<const c10::TensorImpl*, size_t> index_;
+  std::map<const c10::TensorImpl*, size_t> index_;  // by impl, the identity of a tensor
   std::vector<ParameterUse> uses_;
 };
 

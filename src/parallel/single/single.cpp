@@ -79,7 +79,7 @@ Single::~Single() = default;
 
 const optim::LocalParameter* Single::find(const at::Tensor&) const { return nullptr; }
 bool Single::has_gradient(const at::Tensor& parameter) const {
-  return parameter.unsafeGetTensorImpl()->grad().defined();
+  return parameter.unsafeGetTensorImpl()->grad().defined();  // Tensor::grad() asks autograd about leaves first
 }
 void Single::zero_grad(const at::Tensor& parameter, bool set_to_none) { zero_local_gradient(parameter, set_to_none); }
 
