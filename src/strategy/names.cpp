@@ -99,6 +99,12 @@ std::string choices_near(std::string_view name) {
   return known;
 }
 
+void require_size(const char* option, double value) {
+  if (!(value >= 0))
+    throw ConfigError("MU347", std::string("the option ") + option + " of replicated training is " +
+                                   std::to_string(value) + "; give a number of MiB from 0");
+}
+
 }  // namespace
 
 std::string in_small_letters(std::string_view text) {
@@ -121,7 +127,11 @@ const StrategyAlias* find_alias(std::string_view name) {
 
 using Options = std::variant<std::monostate, DDP, FSDP>;
 
-Strategy::Strategy(DDP options) : name_("ddp"), options_(std::make_shared<const Options>(std::move(options))) {}
+Strategy::Strategy(DDP options) : name_("ddp") {
+  strategy::require_size("bucket_cap_mb", options.bucket_cap_mb);
+  strategy::require_size("first_bucket_mb", options.first_bucket_mb);
+  options_ = std::make_shared<const Options>(std::move(options));
+}
 Strategy::Strategy(FSDP options)
     : name_(strategy::fitting_name(options)), options_(std::make_shared<const Options>(std::move(options))) {}
 
