@@ -87,7 +87,10 @@ StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices
   for (int r = 0; r < sharding.world_size; ++r) {
     const int64_t global = batch * sharding.world_size + r;
     const bool padding = global >= sharding.size;
-    if (padding && head_.empty()) break;
+    if (padding && head_.empty()) {
+      samples.every_rank = false;
+      break;
+    }
     auto next = padding ? head_[(global - sharding.size) % head_.size()] : sampler_->next();
     const auto count = static_cast<int64_t>(next.size());
     samples.total += count;

@@ -63,7 +63,9 @@ StepSamples ShardPlan::samples(int64_t batch) const {
   const auto [count, start] = positions(batch);
   const int64_t left = sharding_.size - batch * step_size(), real = std::min(step_size(), left);
   const int64_t rest = sharding_.drop_last || batch + 1 < batches() ? 0 : left - real;
-  return {.local = count,
+  const bool every_rank = sharding_.even || left > (sharding_.world_size - 1) * piece_size(batch);
+  return {.every_rank = every_rank,
+          .local = count,
           .local_real = std::clamp<int64_t>(sharding_.size - start, 0, count),
           .real = real,
           .rest = rest,

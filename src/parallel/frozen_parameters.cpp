@@ -12,6 +12,17 @@ bool is_trainable(const NamedTensor& named) { return named.tensor.requires_grad(
 
 }  // namespace
 
+void require_same_freezing(const comm::Communicator& group, const std::vector<NamedTensor>& parameters,
+                           const std::string& elsewhere) {
+  std::vector<std::string> lines;
+  for (const auto& named : parameters)
+    lines.push_back("parameter " + named.name + (is_trainable(named) ? ": trainable now" : ": frozen"));
+  if (!elsewhere.empty()) lines.push_back(elsewhere);
+  require_same_model(group, lines,
+                     {.remedy = "call requires_grad_() for the same parameters on every rank, before the same step",
+                      .what = "ranks have frozen or unfrozen different parameters"});
+}
+
 FrozenParameters::FrozenParameters(const std::vector<NamedTensor>& parameters) {
   std::remove_copy_if(parameters.begin(), parameters.end(), std::back_inserter(parameters_), is_trainable);
 }
@@ -20,14 +31,8 @@ bool FrozenParameters::any_unfrozen() const {
   return std::any_of(parameters_.begin(), parameters_.end(), is_trainable);
 }
 
-void FrozenParameters::require_agreement(const comm::Communicator& group, const std::string& elsewhere) const {
-  std::vector<std::string> lines;
-  for (const auto& named : parameters_)
-    lines.push_back("parameter " + named.name + (is_trainable(named) ? ": trainable now" : ": frozen"));
-  if (!elsewhere.empty()) lines.push_back(elsewhere);
-  require_same_model(group, lines,
-                     {.remedy = "call requires_grad_() for the same parameters on every rank, before the same step",
-                      .what = "ranks have unfrozen different parameters"});
+void FrozenParameters::require_agreement(const comm::Communicator& group) const {
+  require_same_freezing(group, parameters_);
 }
 
 std::vector<NamedTensor> FrozenParameters::take_unfrozen() {

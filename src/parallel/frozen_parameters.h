@@ -9,6 +9,11 @@
 
 namespace muster::parallel {
 
+/// Throws: ConfigError (MU150) on every rank, naming the first of these parameters that only some ranks train.
+/// `elsewhere`: what this rank knows of ranks outside the group; it must be the same on all ranks. Collective.
+void require_same_freezing(const comm::Communicator& group, const std::vector<NamedTensor>& parameters,
+                           const std::string& elsewhere = {});
+
 /// The parameters of a model that required no gradient when it was prepared, and have not been taken into training
 /// since. Thread safety: the caller's.
 class FrozenParameters {
@@ -22,9 +27,8 @@ class FrozenParameters {
   bool empty() const noexcept { return parameters_.empty(); }
   /// Whether one of them requires a gradient now.
   bool any_unfrozen() const;
-  /// Throws: ConfigError (MU150) on every rank, naming the first parameter that only some ranks have unfrozen.
-  /// `elsewhere`: what this rank knows of ranks outside the group; it must be the same on all ranks. Collective.
-  void require_agreement(const comm::Communicator& group, const std::string& elsewhere = {}) const;
+  /// As require_same_freezing() of these parameters. Collective.
+  void require_agreement(const comm::Communicator& group) const;
   /// Removes those that require a gradient now, and returns them in the model's order.
   std::vector<NamedTensor> take_unfrozen();
 

@@ -47,6 +47,7 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   const bool last = options_.sync_with_dataloader && batch.last;
   const bool others_go_on = joined_ && last && !full && batch.rest > 0;
   if (last) counter_ = 0;
+  if (full || !last) batch_.rest = 0;  // of other windows than this one
   advance(others_go_on ? WindowEvent::begin_rest : full || last ? WindowEvent::begin_last : WindowEvent::begin_middle);
   ++micro_batches_;
   count_ = static_cast<double>(batch.local);
@@ -96,14 +97,25 @@ double Accumulation::full_window() {
 void Accumulation::add_up() {
   if (all_counted(state_)) return;
   own_ += count_;
-  known_ += static_cast<double>(batch_.total + (ends_here_only(state_) ? batch_.rest : 0));
+  known_ += static_cast<double>(batch_.total + batch_.rest);
   if (full_ == 0 && known_by_all_)
     full_ = known_full_window();  // ranks whose loss is the window's first take it from this batch, too
   advance(WindowEvent::count);
 }
 
+/// Other ranks' windows have ended: what this rank sends would meet the gradients of their next batches.
+void Accumulation::require_shared_window() const {
+  const bool shared = micro_batches_ > 1 && options_.sync_with_dataloader && !options_.sync_each_batch;
+  if (batch_.every_rank || joined_ || !known_by_all_ || shared) return;
+  throw UsageError("MU345",
+                   "this rank has a batch of a step in which other ranks have none, since even_batches is off, and "
+                   "they have ended their window of gradients: run the loop in join_uneven_inputs, let even_batches "
+                   "make ranks equal, or end the loop of every rank after as many batches");
+}
+
 void Accumulation::count() {
   if (all_counted(state_)) return;
+  require_shared_window();
   add_up();
   if (full_ == 0) full_ = full_window();
   if (!sync() && !ends_here_only(state_)) return;

@@ -12,11 +12,12 @@ namespace muster::runtime {
 
 /// What the loader in use knows of the current step. Without a loader, the micro-batch of every rank counts 1.
 struct MicroBatch {
-  int64_t full = 0;   ///< samples of all ranks in a full step; 0 if batch sizes vary
-  bool last = false;  ///< it is the last of its loader
-  int64_t local = 1;  ///< samples of this rank, repeated ones included
-  int64_t rest = 0;   ///< samples of other ranks in later steps, in which this rank has none
-  int64_t total = 0;  ///< as `local`, over all ranks; 0 if unknown
+  bool every_rank = true;  ///< every rank has a micro-batch in this step
+  int64_t full = 0;        ///< samples of all ranks in a full step; 0 if batch sizes vary
+  bool last = false;       ///< it is the last of its loader
+  int64_t local = 1;       ///< samples of this rank, repeated ones included
+  int64_t rest = 0;        ///< samples of other ranks in later steps, in which this rank has none
+  int64_t total = 0;       ///< as `local`, over all ranks; 0 if unknown
 };
 
 /// Decides which micro-batches end a window, and the weight of each in it. Thread safety: one thread at a time.
@@ -25,6 +26,7 @@ struct MicroBatch {
 /// window over all ranks, so that the mean over ranks of the sums of gradients is sum(n_i g_i) / N, and a full window
 /// of equal batches costs nothing. A window that turns out to hold another number of samples is corrected before its
 /// last backward.
+/// Where ranks have different numbers of batches, those of the later steps count in the short last window of all ranks.
 /// A micro-batch without a loss on this rank counts as any other, wherever it stands in the window: its gradient is
 /// zero. So a rank need not know which losses the others had.
 class Accumulation {
@@ -53,6 +55,7 @@ class Accumulation {
   /// without batches has no gradients to add to.
   bool communicates() const noexcept { return sync() || (options_.sync_each_batch && !joined_); }
   /// Returns the factor for a loss. May rescale the gradients so far first.
+  /// Throws: UsageError (MU345) in a window that only some ranks have, outside of join_uneven_inputs().
   /// Collective: at the end of a window in which weigh() was called, and in the first such one.
   double loss_factor();
 
@@ -60,7 +63,10 @@ class Accumulation {
   /// Throws: ConfigError (MU181) for less than one step.
   void set_num_steps(int steps);
   /// Steps that a scheduler takes at the end of this window.
-  int scheduler_steps() const noexcept { return options_.adjust_scheduler ? micro_batches_ : 1; }
+  int scheduler_steps() const noexcept {
+    const bool others_have_one_more = sync() && batch_.rest > 0;
+    return options_.adjust_scheduler ? micro_batches_ + (others_have_one_more ? 1 : 0) : 1;
+  }
   void use_group(const comm::Communicator& group) { group_ = group; }
   /// Inside join_uneven_inputs(), ranks may run out of batches, and nothing is communicated here. If other ranks
   /// continue a window after this rank's last batch, the window stays open, and its gradients are sent with theirs.
@@ -84,6 +90,7 @@ class Accumulation {
   double known_full_window() const;
   void add_up();
   void count();
+  void require_shared_window() const;
   State sums() const;
   void advance(WindowEvent event) noexcept;
 

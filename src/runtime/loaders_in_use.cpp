@@ -48,7 +48,8 @@ MicroBatch LoadersInUse::micro_batch(int world_size) const {
   const auto loader = innermost();
   if (!loader) return {.full = world_size, .total = world_size};
   const auto samples = loader->samples();
-  return {.full = loader->total_batch_size(),
+  return {.every_rank = samples.every_rank,
+          .full = loader->total_batch_size(),
           .last = loader->end_of_dataloader(),
           .local = std::max<int64_t>(1, samples.local),
           .rest = samples.rest,

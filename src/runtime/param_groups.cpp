@@ -8,6 +8,7 @@
 
 #include <torch/optim/lbfgs.h>
 
+#include "muster/base/detail/first_names.h"
 #include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -15,8 +16,6 @@
 
 namespace muster::runtime {
 namespace {
-
-constexpr size_t kNamesShown = 10;
 
 std::string name_of(const ModelRegistry& registry, const at::Tensor& parameter) {
   for (const auto& model : registry.models())
@@ -47,11 +46,9 @@ std::vector<at::Tensor> outside(torch::optim::Optimizer& optimizer, const ModelR
 }  // namespace
 
 std::string describe_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters) {
-  std::string text = counted(parameters.size(), "parameter");
-  for (size_t i = 0; i < std::min(parameters.size(), kNamesShown); ++i)
-    text += (i ? ", " : " (") + name_of(registry, parameters[i]);
-  if (parameters.size() > kNamesShown) text += formatted(" and {} more", parameters.size() - kNamesShown);
-  return parameters.empty() ? text : text + ")";
+  const std::string text = counted(parameters.size(), "parameter");
+  if (parameters.empty()) return text;
+  return text + " (" + first_names(parameters, [&](const at::Tensor& one) { return name_of(registry, one); }) + ")";
 }
 
 std::string all_parameters(const ModelRegistry& registry, const std::vector<at::Tensor>& parameters) {

@@ -30,15 +30,6 @@ int64_t rounds_of(const PreparedModel& model) {
   return rounds ? rounds->rounds() : 0;
 }
 
-/// Whether a model that neither reduces nor shards through flat memory, as of a program's own strategy, has it.
-bool is_in_place(const std::vector<std::shared_ptr<PreparedModel>>& models, const at::Tensor& parameter) {
-  return std::any_of(models.begin(), models.end(), [&](const auto& model) {
-    if (model->managed->gradient_rounds() || model->managed->sharded_parameters()) return false;
-    const auto own = model->module->parameters();
-    return std::any_of(own.begin(), own.end(), [&](const at::Tensor& one) { return one.is_same(parameter); });
-  });
-}
-
 }  // namespace
 
 PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting)
@@ -72,7 +63,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
     fused_.add_source(*(*holder)->managed);
     return true;
   }
-  if (complete && parameter.requires_grad() && setting_.group.size() > 1 && !is_in_place(models, parameter)) {
+  if (complete && parameter.requires_grad() && setting_.group.size() > 1) {
     throw ConfigError("MU178", "parameter " + std::to_string(index) +
                                    " of a prepared optimizer belongs to no prepared module, so "
                                    "its gradient would differ from rank to rank; prepare the module that owns it");
@@ -242,11 +233,11 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
   require_addable(*inner_, group, *setting_.registry);
   auto description = describe_parameters(*setting_.registry, group.params());
   if (group.has_options()) description += formatted(" at a learning rate of {}", group.options().get_lr());
-  require_equal_groups(setting_.group, all_parameters(*setting_.registry, group.params()), description);
+  const auto parameters = all_parameters(*setting_.registry, group.params());
   inner_->add_param_group(group);
   try {
     const auto options = digest(state_dict(*inner_).at("param_groups").list().back());
-    require_equal_groups(setting_.group, std::to_string(options), description);
+    require_equal_groups(setting_.group, parameters + std::to_string(options), description);
   } catch (...) {
     inner_->param_groups().pop_back();
     throw;

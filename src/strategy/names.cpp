@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "muster/base/detail/listing.h"
+#include "muster/base/detail/known_names.h"
 #include "muster/base/error.h"
 #include "muster/strategy/options.h"
 
@@ -90,12 +91,18 @@ std::string_view fitting_name(const FSDP& options) {
   return options.shard_group_size != 0 ? "hsdp" : "fsdp";
 }
 
-std::string known_names() {
-  auto known = known_ones(Strategy::kNames);
+std::string choices_near(std::string_view name) {
+  auto known = known_names(name, {std::begin(Strategy::kNames), std::end(Strategy::kNames)});
   known += "; the names of Accelerate, Lightning and PyTorch are accepted too:";
   for (const auto& alias : kAliases)
     if (!alias.means.empty()) known += " " + std::string(alias.name);
   return known;
+}
+
+void require_size(const char* option, double value) {
+  if (!(value >= 0))
+    throw ConfigError("MU347", std::string("the option ") + option + " of replicated training is " +
+                                   std::to_string(value) + "; give a number of MiB from 0");
 }
 
 }  // namespace
@@ -120,7 +127,11 @@ const StrategyAlias* find_alias(std::string_view name) {
 
 using Options = std::variant<std::monostate, DDP, FSDP>;
 
-Strategy::Strategy(DDP options) : name_("ddp"), options_(std::make_shared<const Options>(std::move(options))) {}
+Strategy::Strategy(DDP options) : name_("ddp") {
+  strategy::require_size("bucket_cap_mb", options.bucket_cap_mb);
+  strategy::require_size("first_bucket_mb", options.first_bucket_mb);
+  options_ = std::make_shared<const Options>(std::move(options));
+}
 Strategy::Strategy(FSDP options)
     : name_(strategy::fitting_name(options)), options_(std::make_shared<const Options>(std::move(options))) {}
 
@@ -132,7 +143,7 @@ Strategy::Strategy(std::string_view name) {
   for (const auto entry : kNames)
     if (entry == wanted) name_ = entry;
   if (name_.empty())
-    throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::known_names());
+    throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::choices_near(name));
   FSDP sharding;
   sharding.reshard_after_forward = !alias || alias->reshard_after_forward;
   if (name_ == "zero1") sharding.stage = ShardStage::optimizer;

@@ -10,6 +10,17 @@ ReplicatedField field(std::string name, Get get, options::Description descriptio
   return options::option_at<parallel::DdpOptions>(std::move(name), get, std::move(description));
 }
 
+/// A size in MiB; 0 gives every parameter a bucket of its own.
+template <class Get>
+ReplicatedField size_field(std::string name, Get get, options::Description description) {
+  auto size = field(std::move(name), get, std::move(description));
+  size.read = [get, read = size.read](parallel::DdpOptions& options, const std::string& text) {
+    const auto wanted = read(options, text);
+    return wanted.empty() && !(get(options) >= 0) ? std::string("a number from 0") : wanted;
+  };
+  return size;
+}
+
 }  // namespace
 
 const std::vector<ReplicatedField>& replicated_fields() {
@@ -17,10 +28,10 @@ const std::vector<ReplicatedField>& replicated_fields() {
       field("broadcast_buffers", [](auto& o) -> auto& { return o.broadcast_buffers; },
             {.help = "buffers get the values of the main process at the end of each step",
              .effect = "Reducer.BuffersComeFromRankZeroInOneMessage"}),
-      field("bucket_cap_mb", [](auto& o) -> auto& { return o.bucket_cap_mb; },
-            {.help = "gradients are communicated in buckets of about this size",
-             .unit = "MiB",
-             .effect = "Reducer.CommunicationOverlapsBackward"}),
+      size_field("bucket_cap_mb", [](auto& o) -> auto& { return o.bucket_cap_mb; },
+                 {.help = "gradients are communicated in buckets of about this size",
+                  .unit = "MiB",
+                  .effect = "Reducer.CommunicationOverlapsBackward"}),
       field("comm_hook", [](auto& o) -> auto& { return o.comm_hook; },
             {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
              .aliases = {"ddp_comm_hook"},
@@ -29,8 +40,9 @@ const std::vector<ReplicatedField>& replicated_fields() {
             {.help = "a communication hook of your own", .effect = "CommHook.TakesTheUsersOwn"}),
       field("find_unused_parameters", [](auto& o) -> auto& { return o.find_unused_parameters; },
             {.help = "parameters may get no gradient in a step", .effect = "Reducer.UnusedParametersMayBeAllowed"}),
-      field("first_bucket_mb", [](auto& o) -> auto& { return o.first_bucket_mb; },
-            {.help = "size of the first bucket", .unit = "MiB", .effect = "Reducer.CommunicationOverlapsBackward"}),
+      size_field(
+          "first_bucket_mb", [](auto& o) -> auto& { return o.first_bucket_mb; },
+          {.help = "size of the first bucket", .unit = "MiB", .effect = "Reducer.CommunicationOverlapsBackward"}),
       field("power_sgd.min_compression_rate", [](auto& o) -> auto& { return o.power_sgd.min_compression_rate; },
             {.help = "a gradient is compressed if that makes it smaller by more than this factor",
              .aliases = {"min_compression_rate"},

@@ -16,6 +16,8 @@ TEST(Single, MovesNothingAndHoldsNothing) {
   Single single(net);
   EXPECT_EQ(net.first->weight.const_data_ptr(), before);
   EXPECT_EQ(single.find(net.first->weight), nullptr);
+  EXPECT_TRUE(single.expects(net.first->weight));
+  EXPECT_FALSE(single.expects(Mlp().first->weight));
   EXPECT_FALSE(single.has_gradient(net.first->weight));
   EXPECT_EQ(single.full_state(true).size(), 4u);
   EXPECT_EQ(single.describe(), "single: one rank, 4 trainable parameters where they lie");

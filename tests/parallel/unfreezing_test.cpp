@@ -232,24 +232,58 @@ TEST(Unfreezing, RanksThatDifferAreToldOnEveryRank) {  // MU150
   }
 }
 
-TEST(Unfreezing, RanksThatFreezeOthersAreToldOnEveryRank) {  // MU150
-  on_ranks(2, [](const Communicator& group) {
-    auto net = drawn();
-    const auto model = replicated().make(*net, group);
-    if (group.rank() == 1)
-      for (auto& parameter : net->parameters())
-        if (parameter.requires_grad()) {
-          parameter.requires_grad_(false);
-          break;
-        }
+void expect_other_freezing(const Way& way, const std::function<void(Mlp&)>& freeze) {
+  SCOPED_TRACE(way.name);
+  muster::testing::run_threads(way.ranks, 7, [&](const Communicator& group) {
+    Mlp net;
+    draw_parameters(net, 3);
+    const auto model = way.make(net, group);
+    const auto pass = [&](int step) {
+      backward(*model, loss_of(run(*model, net, draw_part(net, 4, step, group.rank(), at::kFloat))));
+    };
+    pass(0);
+    if (group.rank() == 1) freeze(net);
     try {
-      backward(*model, loss_of(run(*model, *net, draw_part(*net, 4, 0, group.rank(), at::kFloat))));
+      pass(1);
       ADD_FAILURE() << "no MU150 on rank " << group.rank();
     } catch (const ConfigError& error) {
       EXPECT_EQ(error.id(), "MU150") << error.what();
       EXPECT_NE(std::string(error.what()).find("frozen different parameters"), std::string::npos) << error.what();
     }
   });
+}
+
+TEST(Unfreezing, RanksThatFreezeOthersAreToldOnEveryRank) {  // MU150
+  for (const auto& way : all_ways()) {
+    expect_other_freezing(way, [](Mlp& net) { net.first->weight.requires_grad_(false); });
+    expect_other_freezing(way, [](Mlp& net) { net.second->bias.requires_grad_(false); });
+    expect_other_freezing(way, [](Mlp& net) { set_body(net, false); });
+    expect_other_freezing(way, [](Mlp& net) {
+      for (auto& parameter : net.second->parameters()) parameter.requires_grad_(false);
+    });
+  }
+}
+
+/// Only the backward after a change exchanges more.
+TEST(Unfreezing, RanksCompareOnlyAfterAChange) {
+  for (const auto& way : all_ways()) {
+    if (way.ranks != 2) continue;
+    SCOPED_TRACE(way.name);
+    on_ranks(2, [&](const Communicator& group) {
+      Mlp net;
+      draw_parameters(net, 3);
+      const auto model = way.make(net, group);
+      std::vector<int> messages;
+      group.observe([&](const comm::OperationEvent&) { ++messages.back(); });
+      for (int step = 0; step < 5; ++step) {
+        messages.push_back(0);
+        if (step == 3) net.first->bias.requires_grad_(false);
+        backward(*model, loss_of(run(*model, net, draw_part(net, 4, step, group.rank(), at::kFloat))));
+      }
+      EXPECT_EQ(messages[4], messages[2]);
+      EXPECT_EQ(messages[3] > messages[2], way.name != "ddp");
+    });
+  }
 }
 
 TEST(Unfreezing, AForwardOfOneRankAloneAgreesOnNothing) {

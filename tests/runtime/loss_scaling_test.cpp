@@ -191,6 +191,13 @@ TEST(HalfOnCpu, LstmRunsInFloatAndTheRestInHalf) {
   EXPECT_EQ(plain.prepare(Recurrent())(torch::ones({3, 2, 4})).scalar_type(), torch::kFloat);
 }
 
+TEST(HalfOnCpu, LstmTrainsInBfloat16OnEveryProcessor) {
+  Accelerator accelerator({.mixed_precision = "bf16"});
+  auto model = accelerator.prepare(Recurrent());
+  accelerator.backward(model(torch::ones({3, 2, 4})).sum());
+  EXPECT_TRUE(model->lstm->parameters()[0].grad().defined());
+}
+
 TEST(HalfOnCpu, TrueHalfCastsParametersAndKeepsNamedModules) {
   Fabric fabric({.fp32_modules = {"b"}, .precision = "16-true"});
   auto model = fabric.setup(Small());

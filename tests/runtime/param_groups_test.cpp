@@ -1,5 +1,6 @@
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
+#include "muster/comm/communicator.h"
 #include "muster/runtime/detail/prepared_model.h"
 #include "muster/testing/compare.h"
 #include "runtime/ranks.h"
@@ -148,6 +150,20 @@ TEST(ParamGroups, RanksThatAddOthersAreTold) {  // MU150
                   "with other options"),
               "MU150");
     EXPECT_EQ(optimizer.param_groups().size(), 1u);
+  });
+}
+
+TEST(ParamGroups, AreComparedInOneExchange) {
+  testing::as_ranks(2, [] {
+    Accelerator accelerator({.strategy = "ddp"});
+    auto net = make();
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->head->parameters(), 1e-2));
+    int messages = 0;
+    accelerator.group().observe([&](const comm::OperationEvent&) { ++messages; });
+    accelerator.group().all_gather_bytes("as many as this");
+    const int once = std::exchange(messages, 0);
+    optimizer.add_param_group(group_of(*net->body, 1e-3));
+    EXPECT_EQ(messages, once);
   });
 }
 

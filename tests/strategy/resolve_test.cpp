@@ -1,11 +1,14 @@
 #include "muster/strategy/detail/resolve.h"
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "muster/strategy/detail/launch_check.h"
+#include "muster/strategy/options.h"
 #include "muster/strategy/strategy.h"
 #include "muster/testing/thrown.h"
 
@@ -48,6 +51,20 @@ TEST(Resolve, OptionsAreNamesAndValues) {
   EXPECT_EQ(unknown.substr(0, 5), "MU196");
   for (const char* known : {"unit_min_elements", "sharding_strategy"})
     EXPECT_NE(unknown.find(known), std::string::npos) << unknown;
+}
+
+TEST(Resolve, SizesOfBucketsAreNumbersFromZero) {  // MU002 MU347
+  for (const std::string option : {"ddp.bucket_cap_mb", "ddp.first_bucket_mb"})
+    for (const std::string size : {"-1", "nan", "-nan"}) {
+      SCOPED_TRACE(option + " " + size);
+      const auto message = thrown([&] { check_launch_options("ddp", {{option, {size, "flag --x"}}}); });
+      EXPECT_EQ(message.substr(0, 5), "MU002");
+      EXPECT_NE(message.find("flag --x"), std::string::npos) << message;
+    }
+  EXPECT_EQ(thrown_id([] { Strategy(DDP{.bucket_cap_mb = -1}); }), "MU347");
+  EXPECT_EQ(thrown_id([] { Strategy(DDP{.first_bucket_mb = std::nan("")}); }), "MU347");
+  EXPECT_NO_THROW(Strategy(DDP{.bucket_cap_mb = 0}));
+  EXPECT_NO_THROW(check_launch_options("ddp", {{"ddp.bucket_cap_mb", {"0", "flag --x"}}}));
 }
 
 TEST(Resolve, TheProgramsOwnValuesAreNotContradicted) {

@@ -26,7 +26,7 @@ struct PowerSgdOptions {
   bool warm_start = true;
 };
 
-/// Options of replicated training.
+/// Options of replicated training. A Strategy throws ConfigError (MU347) for sizes that are negative or no number.
 struct DdpOptions {
   /// At the end of each backward that communicates gradients, buffers (running statistics) get the values of rank 0.
   /// Evaluation communicates nothing.

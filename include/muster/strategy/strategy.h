@@ -19,7 +19,7 @@ class Module;
 namespace muster {
 
 /// A module managed by a strategy: what a program's own TrainingStrategy makes. WrappedModel is the shortest way to
-/// one.
+/// one. One that holds no flat memory answers expects() for the module's parameters.
 using ManagedModel = parallel::ManagedModel;
 
 /// A training strategy: makes a managed model of a module. Derive from it to train in a way of your own, and pass the

@@ -6,18 +6,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include "muster/base/detail/first_names.h"
+
 namespace muster::parallel {
-namespace {
-
-std::string list_names(const std::vector<std::string>& names) {
-  constexpr size_t kShown = 10;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", '" : "'") + names[i] + "'";
-  if (names.size() > kShown) text += " and " + std::to_string(names.size() - kShown) + " more";
-  return text;
-}
-
-}  // namespace
 
 void RoundFlags::write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen) {
   const auto& parameters = replica.parameters();
@@ -65,7 +56,7 @@ std::string RoundFlags::frozen_on_some(const Replica& replica) const {
   std::vector<std::string> names;
   for (size_t i = 0; i < frozen.size(); ++i)
     if (frozen[i] > 0 && frozen[i] < due) names.push_back(replica.parameters()[i].name);
-  return names.empty() ? std::string() : list_names(names);
+  return first_names(names, quoted);
 }
 
 std::string RoundFlags::missing(const Replica& replica) const {
@@ -73,9 +64,9 @@ std::string RoundFlags::missing(const Replica& replica) const {
   for (size_t i = 0; i < unused.size(); ++i)
     if (unused[i] > 0) (used[i] > 0 ? somewhere : nowhere).push_back(replica.parameters()[i].name);
   std::string text;
-  if (!nowhere.empty()) text += "no rank has a gradient for " + list_names(nowhere);
+  if (!nowhere.empty()) text += "no rank has a gradient for " + first_names(nowhere, quoted);
   if (!somewhere.empty())
-    text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + list_names(somewhere));
+    text += (text.empty() ? "" : "; ") + ("only some ranks have a gradient for " + first_names(somewhere, quoted));
   return text;
 }
 

@@ -8,7 +8,7 @@ namespace muster::parallel {
 
 Reductions::Reductions(const Units& units, const ShardSettings& settings)
     : units_(units), in_order_(settings.resident()), complete_(units.size()), reduced_(units.size()),
-      tags_(units.size()) {
+      quiet_(units.size()), tags_(units.size()) {
   set_order();
   label("");
 }
@@ -19,14 +19,14 @@ void Reductions::set_order() {
     if (units_[u]->trainable_count() > 0) order_.push_back(u);
 }
 
-bool Reductions::heard_unfrozen() {
+bool Reductions::heard_freezing_change() {
   bool heard = false;
-  for (const auto& unit : units_) heard = (unit->gradients() && unit->gradients()->take_unfrozen()) || heard;
+  for (const auto& unit : units_) heard = (unit->gradients() && unit->gradients()->take_freezing_change()) || heard;
   return heard;
 }
 
 void Reductions::follow(const std::vector<size_t>& units) {
-  unfrozen_ = false;
+  freezing_change_ = false;
   set_order();
   label(model_);
   for (const auto unit : units) start(unit);
@@ -44,9 +44,12 @@ void Reductions::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) 
   label("model " + std::to_string(place) + ", ");
 }
 
-void Reductions::begin(const std::vector<size_t>& awaited, bool unfrozen) {
+void Reductions::begin(const std::vector<size_t>& awaited, bool freezing_change) {
   std::transform(awaited.begin(), awaited.end(), complete_.begin(), [](size_t gradients) { return gradients == 0; });
-  unfrozen_ = unfrozen;
+  // A model that is frozen wholly, as in the other model's step of a GAN, reduces nothing.
+  const bool trains = std::find(complete_.begin(), complete_.end(), 0) != complete_.end();
+  for (size_t u = 0; u < quiet_.size(); ++u) quiet_[u] = trains && complete_[u];
+  freezing_change_ = freezing_change;
   std::fill(reduced_.begin(), reduced_.end(), 0);
   next_ = 0;
   record_end();
@@ -60,8 +63,19 @@ void Reductions::start_unrecorded() {
 
 void Reductions::complete(size_t unit) {
   complete_[unit] = true;
-  if (!in_order_) return start(unit);
+  if (!in_order_) {
+    pass(unit);
+    return start(unit);
+  }
   for (; next_ < order_.size() && complete_[order_[next_]]; ++next_) start(order_[next_]);
+}
+
+void Reductions::pass(size_t unit) {
+  if (in_order_) return;
+  for (const auto u : order_) {
+    if (u <= unit) return;
+    if (quiet_[u] && !reduced_[u]) start(u);
+  }
 }
 
 void Reductions::reopen(size_t unit) { reduced_[unit] = false; }
@@ -74,7 +88,7 @@ void Reductions::start(size_t unit) {
   std::erase(under_way_, unit);
   if (!unrecorded_) record_.begin();
   tags_[unit].gradient_step = record_.step();
-  units_[unit]->gradients()->start_reduction(tags_[unit], unfrozen_);
+  units_[unit]->gradients()->start_reduction(tags_[unit], freezing_change_);
   under_way_.push_back(unit);
   reduced_[unit] = true;
   ++started_;

@@ -23,15 +23,18 @@ class Reductions {
   /// Requires: units and settings outlive this object; no unit is added later, but units may get gradients: follow().
   Reductions(const Units& units, const ShardSettings& settings);
 
-  /// `awaited`: the number of gradients that each unit can get. `unfrozen`: what this rank's reductions say.
-  void begin(const std::vector<size_t>& awaited, bool unfrozen);
-  /// Some rank has said `unfrozen` in this backward. Requires: wait().
-  bool heard_unfrozen();
+  /// `awaited`: the number of gradients that each unit can get. `freezing_change`: what this rank's reductions say.
+  void begin(const std::vector<size_t>& awaited, bool freezing_change);
+  /// Some rank has said `freezing_change` in this backward. Requires: wait().
+  bool heard_freezing_change();
   /// Takes in units that have gradients now, and starts reductions of these, with what this rank collected for them.
   /// Collective.
   void follow(const std::vector<size_t>& units);
   /// All gradients of the unit have arrived. Collective.
   void complete(size_t unit);
+  /// Backward has come to the unit: units after it that wait for no gradient, since all of theirs are frozen here, are
+  /// reduced at the same place as on a rank that trains them. Collective.
+  void pass(size_t unit);
   /// More gradients have arrived after complete().
   void reopen(size_t unit);
   /// Starts all reductions that have not been started. Collective.
@@ -58,13 +61,14 @@ class Reductions {
   bool in_order_;
   std::vector<size_t> order_;  // of units with gradients
   std::vector<char> complete_, reduced_;
-  size_t next_ = 0;  // index into order_
+  std::vector<char> quiet_;  // by unit: it waits for no gradient in this backward
+  size_t next_ = 0;          // index into order_
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
   std::vector<comm::Tag> tags_;  // by unit, without the step
   RoundRecord record_;
   bool unrecorded_ = false;  // not within a backward
-  bool unfrozen_ = false;
+  bool freezing_change_ = false;
   std::string model_;
 };
 

@@ -3,6 +3,7 @@
 #include <sstream>
 #include <utility>
 
+#include "muster/base/detail/first_names.h"
 #include "muster/base/detail/quantities.h"
 #include "parallel/sharded/sharded_state.h"
 
@@ -21,20 +22,6 @@ struct Largest {
   }
   int64_t sum() const { return marked + first + second; }
 };
-
-/// The first ones and the last, where there are many.
-std::string names_of(const Units& units) {
-  constexpr size_t kShown = 8;
-  std::string text;
-  for (size_t u = 0; u < units.size(); ++u) {
-    if (units.size() > kShown && u == kShown - 1) {
-      text += ", ...";
-      u = units.size() - 1;
-    }
-    text += (u > 0 ? ", " : "") + units[u]->name();
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -69,7 +56,8 @@ std::string ShardedModel::State::describe() const {
        << counted(static_cast<size_t>(groups.size()), "rank");
   if (groups.replicas.size() > 1)
     text << " (" << groups.replicas.size() << " replicas of " << groups.shards.size() << " shards)";
-  text << ", " << counted(units.size(), "unit") << " (" << names_of(units) << "), " << elements
+  text << ", " << counted(units.size(), "unit") << " ("
+       << first_names(units, [](const auto& unit) { return unit->name(); }) << "), " << elements
        << " parameters; each rank holds " << size_text(rest) << " of values and gradients at rest and "
        << size_text(peak) << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
   if (twice && rooted) text << " (the root's one less)";

@@ -29,18 +29,18 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   arrived_.resize(units.size());
   awaited_.resize(units.size());
   std::vector<at::Tensor> leaves;
-  std::vector<NamedTensor> parameters;
   for (size_t u = 0; u < units.size(); ++u) {
     first_leaf_.push_back(leaves.size());
     for (size_t i = 0; i < units[u]->size(); ++i) {
       places[units[u]->parameter(i).tensor.unsafeGetTensorImpl()] = {u, i};
       leaves.push_back(units[u]->parameter(i).tensor);
-      parameters.push_back(units[u]->parameter(i));
+      parameters_.push_back(units[u]->parameter(i));
+      agreed_trainable_.push_back(units[u]->trainable(i));
       if (units[u]->trainable(i)) hook_up(u, i);
     }
   }
   if (settings.resident()) graphs_.emplace(std::move(leaves));
-  frozen_ = FrozenParameters(parameters);
+  frozen_ = FrozenParameters(parameters_);
 }
 
 void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers) {
@@ -121,6 +121,7 @@ void ShardedModel::State::before_access(const hook::StorageAccess& access) {
   const bool running = forward_depth_ > 0 || backward;
   if (access.tag < 0 || access.writes || scope_ != FullScope::none || !(running || settings.resident())) refuse(access);
   if (backward) note_backward();
+  if (backward && sync) reductions_->pass(static_cast<size_t>(access.tag));
   units[access.tag]->keep_post_forward_shard(!backward && at::GradMode::is_enabled());
   residency_->use(access.tag, backward ? Pass::backward : Pass::forward,
                   settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
@@ -212,7 +213,7 @@ void ShardedModel::State::begin_backward(bool announced) {
   announced_ = announced;
   backward_ = -1;
   unfrozen_arrived_ = false;
-  reductions_->begin(awaited_, frozen_.any_unfrozen());
+  reductions_->begin(awaited_, freezing_changed());
   name_gathers("backward");
   residency_->begin(Pass::backward);
 }
@@ -236,7 +237,7 @@ void ShardedModel::State::finish_backward() {
 void ShardedModel::State::reduce() {
   reductions_->start_rest();
   reductions_->wait();
-  if (reductions_->heard_unfrozen() || (!reductions_->any() && frozen_.any_unfrozen())) admit_unfrozen();
+  if (reductions_->heard_freezing_change() || (!reductions_->any() && freezing_changed())) agree_on_freezing();
   ++rounds;
   broadcast_buffers();
   reductions_->record_end();

@@ -98,9 +98,12 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// Gives parameters that were unfrozen gradients and hooks. Their gradients are collected, and reduced as soon as the
   /// ranks have agreed.
   void watch_unfrozen();
+  /// Whether this rank has frozen or unfrozen parameters since the ranks last agreed.
+  bool freezing_changed() const;
   void require_agreement() const;
-  /// Reduces them, after the others of a backward. Collective.
-  void admit_unfrozen();
+  /// Ranks compare what they have frozen and unfrozen; gradients of unfrozen parameters are reduced, after the others
+  /// of a backward. Collective.
+  void agree_on_freezing();
   void begin_full_params(const FullParamsOptions& how);
   void end_full_params(const FullParamsOptions& how, bool write_back);
   std::string name_of(const ShardedUnit& unit, const NamedTensor& parameter) const {
@@ -119,6 +122,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   std::vector<size_t> arrived_;  // by unit: gradients in this backward
   std::vector<size_t> awaited_;  // by unit: gradients that this backward can bring
   FrozenParameters frozen_;
+  std::vector<NamedTensor> parameters_;                 // of all units
+  std::vector<char> agreed_trainable_;                  // of these: whether they are trained, as all ranks know
   std::unordered_set<const c10::TensorImpl*> watched_;  // of these
   bool unfrozen_arrived_ = false;
   int forward_depth_ = 0;

@@ -22,17 +22,24 @@ void ShardedModel::State::watch_unfrozen() {
 void ShardedModel::State::require_agreement() const {
   std::exception_ptr differ;
   try {
-    if (groups.shards.size() > 1) frozen_.require_agreement(groups.shards);
+    if (groups.shards.size() > 1) require_same_freezing(groups.shards, parameters_);
   } catch (const ConfigError&) {
     differ = std::current_exception();
   }
   if (groups.replicas.size() > 1)
-    frozen_.require_agreement(groups.replicas, differ ? "its shards: different" : "its shards: equal");
+    require_same_freezing(groups.replicas, parameters_, differ ? "its shards: different" : "its shards: equal");
   if (differ) std::rethrow_exception(differ);
 }
 
-void ShardedModel::State::admit_unfrozen() {
+bool ShardedModel::State::freezing_changed() const {
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    if (parameters_[i].tensor.requires_grad() != static_cast<bool>(agreed_trainable_[i])) return true;
+  return false;
+}
+
+void ShardedModel::State::agree_on_freezing() {
   require_agreement();
+  for (size_t i = 0; i < parameters_.size(); ++i) agreed_trainable_[i] = parameters_[i].tensor.requires_grad();
   watch_unfrozen();
   std::set<size_t, std::greater<>> touched;
   for (const auto& [name, tensor] : frozen_.take_unfrozen()) {

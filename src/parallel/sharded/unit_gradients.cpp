@@ -113,22 +113,22 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   waits_[i] = true;
 }
 
-void UnitGradients::fill_gaps(bool unfrozen) {
+void UnitGradients::fill_gaps(bool freezing_change) {
   for (size_t i = 0; i < runs_.size(); ++i)
     for (const auto& at : runs_[i])
       if (!waits_[i]) set_zero(run(rows_, at, at.padded));
       else if (!scaled_[i] && kind_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
   auto flags = at::empty({static_cast<int64_t>(waits_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
-  *std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>()) = unfrozen;
+  *std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>()) = freezing_change;
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.chunk()).copy_(flags);
 }
 
-void UnitGradients::start_reduction(const comm::Tag& tag, bool unfrozen) {
+void UnitGradients::start_reduction(const comm::Tag& tag, bool freezing_change) {
   BelowAutograd guard;
   if (flight_) wait();
   if (!collecting_) begin_collecting();
-  fill_gaps(unfrozen);
+  fill_gaps(freezing_change);
   Flight flight;
   const bool adds =
       !kind_.keeps_full && std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; });
@@ -173,7 +173,7 @@ std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
   const auto* first = flags.const_data_ptr<float>();
   std::vector<char> used(waits_.size());
   std::transform(first, first + used.size(), used.begin(), [](float sum) { return sum > 0; });
-  unfrozen_ = unfrozen_ || first[used.size()] > 0;
+  freezing_change_ = freezing_change_ || first[used.size()] > 0;
   return used;
 }
 

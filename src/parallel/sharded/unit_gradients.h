@@ -17,9 +17,9 @@ namespace muster::parallel {
 /// The gradients of one unit: full gradients that are not reduced yet, and the sums of the shard that this rank holds.
 ///
 /// Full gradients are stored in one row per rank: its chunk, then a flag per parameter for whether it got a gradient,
-/// then one for whether the rank has unfrozen parameters of the model, so that one reduction of rows carries all. Where
-/// full gradients stay resident (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory, in the
-/// dtype of the reduction. Thread safety: the caller's.
+/// then one for whether the rank has frozen or unfrozen parameters of the model, so that one reduction of rows carries
+/// all. Where full gradients stay resident (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory,
+/// in the dtype of the reduction. Thread safety: the caller's.
 class UnitGradients {
  public:
   struct Kind {
@@ -47,9 +47,9 @@ class UnitGradients {
   void take(size_t i, const at::Tensor& flat, bool last = true);
   /// Starts to sum the waiting gradients over the ranks. Collective, until wait() returned.
   /// Requires: the tag outlives the reduction.
-  void start_reduction(const comm::Tag& tag, bool unfrozen = false);
-  /// Whether some rank has said `unfrozen` since the last call.
-  bool take_unfrozen() noexcept { return std::exchange(unfrozen_, false); }
+  void start_reduction(const comm::Tag& tag, bool freezing_change = false);
+  /// Whether some rank has said `freezing_change` since the last call.
+  bool take_freezing_change() noexcept { return std::exchange(freezing_change_, false); }
   bool under_way() const { return flight_.has_value(); }
   /// Waits for the sum over the shards, and starts the sum over the replicas.
   void finish_scatter();
@@ -80,7 +80,7 @@ class UnitGradients {
   at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;
   void begin_collecting();
   void take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;
-  void fill_gaps(bool unfrozen);
+  void fill_gaps(bool freezing_change);
   std::vector<char> read_flags(const at::Tensor& got);
   void add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used);
   void add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used);
@@ -96,7 +96,7 @@ class UnitGradients {
   at::Tensor result_;  // the chunk of this rank, then flags
   at::Tensor before_;  // what result_ held when its memory was taken for collecting
   bool collecting_ = false;
-  bool unfrozen_ = false;
+  bool freezing_change_ = false;
   std::vector<char> waits_, scaled_, counted_;  // scaled_: what waits was divided already
   std::optional<Flight> flight_;
 };

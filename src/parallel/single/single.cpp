@@ -1,6 +1,7 @@
 #include "muster/parallel/detail/single.h"
 
 #include <cstdint>
+#include <unordered_set>
 #include <utility>
 
 #include "muster/base/error.h"
@@ -37,7 +38,9 @@ struct GradientMark {
 class Single::Impl {
  public:
   explicit Impl(torch::nn::Module& module)
-      : module_(module), leaves_(trainable(module)), frozen_(distinct_parameters(module)), graphs_(leaves_) {}
+      : module_(module), leaves_(trainable(module)), frozen_(distinct_parameters(module)), graphs_(leaves_) {
+    for (const auto& parameter : module.parameters()) all_.insert(parameter.unsafeGetTensorImpl());
+  }
 
   void follow_unfrozen() {
     for (const auto& named : frozen_.take_unfrozen()) {
@@ -67,6 +70,7 @@ class Single::Impl {
   }
 
   torch::nn::Module& module_;
+  std::unordered_set<const c10::TensorImpl*> all_;
   std::vector<at::Tensor> leaves_;
   FrozenParameters frozen_;
   hook::GraphUse graphs_;
@@ -78,6 +82,9 @@ Single::Single(torch::nn::Module& module) : impl_(std::make_unique<Impl>(module)
 Single::~Single() = default;
 
 const optim::LocalParameter* Single::find(const at::Tensor&) const { return nullptr; }
+bool Single::expects(const at::Tensor& parameter) const {
+  return impl_->all_.contains(parameter.unsafeGetTensorImpl());
+}
 bool Single::has_gradient(const at::Tensor& parameter) const {
   return parameter.unsafeGetTensorImpl()->grad().defined();  // Tensor::grad() asks autograd about leaves first
 }

@@ -40,6 +40,7 @@ struct ShardSpec {
 /// Sample counts of the current batch and its step. A sample is real unless it is padding: a repeated sample that fills
 /// up the step.
 struct StepSamples {
+  bool every_rank = true;  ///< every rank has a batch in the step
   int64_t local = 0;       ///< in this rank's batch
   int64_t local_real = 0;  ///< real ones in this rank's batch; they come first in it
   int64_t real = 0;        ///< real ones in the batches of all ranks; they come first in rank order

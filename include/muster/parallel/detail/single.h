@@ -20,6 +20,8 @@ class Single final : public ManagedModel {
 
   /// Always nullptr: it holds no flat memory.
   const optim::LocalParameter* find(const at::Tensor& parameter) const override;
+  /// True for the module's parameters, which are updated where they are.
+  bool expects(const at::Tensor& parameter) const override;
   bool has_gradient(const at::Tensor& parameter) const override;
   void zero_grad(const at::Tensor& parameter, bool set_to_none) override;
 
