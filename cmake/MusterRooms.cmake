@@ -25,7 +25,7 @@ function(muster_room name)
 endfunction()
 
 # MUSTER_PRECOMPILE is ON, OFF, or the path of a header compiled elsewhere with the same flags.
-# Tests are compiled without optimization, which halves their time, and so have a precompiled header of their own.
+# Tests and examples are compiled without optimization, which halves their time, and so have a precompiled header of their own: all of torch/torch.h.
 function(muster_precompile target)
   if(TARGET muster_precompiled)
     target_precompile_headers(${target} REUSE_FROM muster_precompiled)

@@ -1,1 +1,1 @@
-// The precompiled torch/torch.h needs one source file to belong to.
+// A precompiled header needs one source file to belong to.

@@ -5,10 +5,12 @@
 
 A test labelled gtest counts its cases; one labelled script counts by its own closing line of the same form;
 any other counts as one. Exit code 77 means skipped, with the reason as its last line.
-Tests run one after another: most of them bring up several ranks and keep every core busy.
+Tests run one after another: most of them bring up several ranks and keep every core busy. Beside them, and only while they
+leave a core idle, run those labelled sources, also one after another: they read and compile files, and bring up no ranks.
 The time-out of each is multiplied by the factor.
 """
 import argparse
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -17,8 +19,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
+# Tests beside the others get what these leave of the cores.
+BESIDE, LEAST_URGENT = "sources", 19
 # Ranks cannot meet on an accelerator yet, and would take one where the machine has some.
 NO_ACCELERATOR = {"CUDA_VISIBLE_DEVICES": "-1"}
 CLOSING = re.compile(r"^(?:\S+: )?(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
@@ -61,7 +66,8 @@ def run_command(command, test, extra_environment):
     if not command or not os.access(command[0], os.X_OK):
         return 127, f"{test.name}: the program {command[:1]} was not built"
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        process = subprocess.Popen(command, cwd=test.directory, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        niceness = ["nice", "-n", str(LEAST_URGENT)] if BESIDE in test.labels else []
+        process = subprocess.Popen(niceness + command, cwd=test.directory, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                    env={**os.environ, **NO_ACCELERATOR, **test.environment, **extra_environment}, start_new_session=True)
         try:
             code = process.wait(test.timeout)
@@ -153,16 +159,36 @@ def count_script(result, code):
 def run(test):
     started = time.monotonic()
     result = Result(test)
-    with tempfile.TemporaryDirectory() as scratch:
-        if "gtest" in test.labels:
+    if "gtest" in test.labels:
+        with tempfile.TemporaryDirectory() as scratch:
             report = os.path.join(scratch, "report.json")
             code, result.output = run_command(test.command, test, {"GTEST_OUTPUT": f"json:{report}", "GTEST_COLOR": "no"})
             count_gtest(result, report, code)
-        else:
-            code, result.output = run_command(test.command, test, {})
-            count_script(result, code)
+    else:
+        code, result.output = run_command(test.command, test, {})
+        count_script(result, code)
     result.seconds = time.monotonic() - started
     return result
+
+
+SHOWING = threading.Lock()
+
+
+def run_in_turn(tests):
+    results = []
+    for test in tests:
+        results.append(run(test))
+        with SHOWING:
+            show(results[-1])
+    return results
+
+
+def run_beside(tests):
+    """In a folder for temporary files of their own: test programs look whether something was left in theirs."""
+    with tempfile.TemporaryDirectory() as folder:
+        for test in tests:
+            test.environment.setdefault("TMPDIR", folder)
+        return run_in_turn(tests)
 
 
 def show(result):
@@ -190,10 +216,9 @@ def main():
     unknown = set(arguments.names) - {test.name for test in tests}
     if unknown or not tests:
         sys.exit(f"run_tests: no such test: {', '.join(sorted(unknown))}" if unknown else "run_tests: there is nothing to run")
-    results = []
-    for test in tests:
-        results.append(run(test))
-        show(results[-1])
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        beside = pool.submit(run_beside, [test for test in tests if BESIDE in test.labels])
+        results = run_in_turn([test for test in tests if BESIDE not in test.labels]) + beside.result()
     passed, failed, skipped = (sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped"))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0

@@ -6,6 +6,8 @@
 Headers of Torch-free rooms and options headers are compiled where LibTorch cannot be found. None may reach torch/torch.h.
 A header is not compiled again while it and all that it includes are as they were: STAMPS holds what was seen.
 What a header reaches of SHARED is compiled once for all, which hides nothing: it would come to the same place anyway.
+A compilation ends at an assertion behind the header, the first error being the last: at the end of a source g++ would instantiate all that
+LibTorch's inline functions mention, which takes ten times as long as reading ours. Templates of ours are instantiated by the sources that use them.
 """
 import concurrent.futures
 import hashlib
@@ -17,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 
-SHARED = ("torch/optim/optimizer.h", "torch/nn/module.h", "ATen/core/Tensor.h")   # the first that a header reaches is used
+THE_END = "the end of the header"
+SHARED = ("torch/nn/module.h", "torch/optim/optimizer.h")   # those that a header reaches; with neither, where it reaches it,
+SHARED_BY_MOST = "ATen/core/Tensor.h"
 
 
 def sight(path, ours):
@@ -29,8 +33,19 @@ def sight(path, ours):
 
 
 def includes_of(depfile):
-    text = depfile.read_text().split(":", 1)[1].replace("\\\n", " ")
-    return [name for name in text.split() if not name.endswith("alone.cpp")]
+    return depfile.read_text().split(":", 1)[1].replace("\\\n", " ").split()
+
+
+def opened(messages):
+    """What the compiler opened, as -H lists it: one line a file, dots for its depth ("!" or "x" for a precompiled one)."""
+    return [line.split(" ", 1)[1] for line in messages.splitlines() if re.match(r"\.+ /", line)]
+
+
+def problems_before_the_end(messages):
+    """What the compiler said without its list of files, or None if it came to the end and said nothing else."""
+    said = [line for line in messages.splitlines() if not re.match(r"[.!x]+ |Multiple include guards|/\S+$", line)]
+    complaints = [line for line in said if re.search(r"\b(error|warning):", line)]
+    return None if len(complaints) == 1 and THE_END in complaints[0] else "\n".join(said)
 
 
 def reached(header, include, seen):
@@ -43,19 +58,27 @@ def reached(header, include, seen):
     return seen
 
 
-def precompiled(name, flags, folder):
-    """The flags that start a compilation with this header of LibTorch; none where the compiler knows no such thing as GCC's."""
-    if "clang" in flags[0]:
-        return []
-    header = folder / name.replace("/", "-")
-    header.write_text(f"#include <{name}>\n")
-    subprocess.run([*flags, "-std=c++20", "-Wall", "-Wextra", "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
-    return ["-include", str(header), "-fpch-deps"]
+def shared_by(header, include):
+    """The headers of LibTorch that this one starts with."""
+    names = reached(header, include, set())
+    return tuple(name for name in SHARED if name in names) or tuple({SHARED_BY_MOST} & names)
 
 
-def compile_alone(header, flags, root, stamp):
+def precompiled(names, flags, folder):
+    """The flags that start a compilation with these headers of LibTorch, and what they include; nothing where the compiler knows no such thing as GCC's."""
+    if "clang" in flags[0] or not names:
+        return [], []
+    header = folder / ("+".join(names).replace("/", "-"))
+    dependencies = header.with_suffix(".d")
+    header.write_text("".join(f"#include <{name}>\n" for name in names))
+    subprocess.run([*flags, "-std=c++20", "-Wall", "-Wextra", "-x", "c++-header", str(header), "-o", f"{header}.gch", "-MD", "-MF", str(dependencies)],
+                   check=True)
+    return ["-include", str(header)], includes_of(dependencies)
+
+
+def compile_alone(header, flags, shared, root, stamp):
     """(problem or None, was it compiled?)"""
-    command = [*flags, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", str(root / "include")]
+    command = [*flags, "-std=c++20", "-fsyntax-only", "-Wfatal-errors", "-Wall", "-Wextra", "-Werror", "-I", str(root / "include")]
     if stamp.exists():
         seen = json.loads(stamp.read_text())
         try:
@@ -64,12 +87,13 @@ def compile_alone(header, flags, root, stamp):
         except OSError:
             pass
     with tempfile.TemporaryDirectory() as folder:
-        source, dependencies = pathlib.Path(folder, "alone.cpp"), pathlib.Path(folder, "alone.d")
-        source.write_text(f'#include "{header}"\n#include "{header}"\n')
-        outcome = subprocess.run([*command, "-MD", "-MF", str(dependencies), "-MT", "alone", str(source)], capture_output=True, text=True)
-        if outcome.returncode:
-            return f"{header} does not compile alone\n{outcome.stderr}", True
-        files = includes_of(dependencies)
+        source = pathlib.Path(folder, "alone.cpp")
+        source.write_text(f'#include "{header}"\n#include "{header}"\nstatic_assert(false, "{THE_END}");\n')
+        outcome = subprocess.run([*command, "-H", str(source)], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+        problem = problems_before_the_end(outcome.stderr)
+        if problem is not None:
+            return f"{header} does not compile alone\n{problem}", True
+        files = sorted({*shared, *opened(outcome.stderr)})
     heavy = [name for name in files if name.endswith(("/torch/torch.h", "/torch/all.h"))]
     if heavy:
         return f"{header} reaches {heavy[0]}", True
@@ -85,17 +109,17 @@ def check(root, stamps, compiler, torch_free, torch_flags):
     heavy = {}
     for header in headers:
         if header.parts[1] not in torch_free and header.name not in ("options.h", "launch_check.h"):
-            names = reached(header, include, set())
-            heavy[header] = next((name for name in SHARED if name in names), None)
+            heavy[header] = shared_by(header, include)
     stamps.mkdir(parents=True, exist_ok=True)
     torch = [compiler] + torch_flags
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        used = sorted(set(heavy.values()) - {None})
-        shared = dict(zip(used, pool.map(lambda name: precompiled(name, torch, stamps), used)))
+        used = sorted(set(heavy.values()), reverse=True)
+        shared = dict(zip(used, pool.map(lambda names: precompiled(names, torch, stamps), used)))
 
         def one(header):
-            flags = torch + shared.get(heavy[header], []) if header in heavy else [compiler]
-            return (str(header), *compile_alone(header, flags, root, stamps / f"{'-'.join(header.parts)}.json"))
+            start, files = shared.get(heavy.get(header), ([], []))
+            flags = torch + start if header in heavy else [compiler]
+            return (str(header), *compile_alone(header, flags, files, root, stamps / f"{'-'.join(header.parts)}.json"))
 
         return list(pool.map(one, headers))
 

@@ -92,6 +92,15 @@ class Runner(unittest.TestCase):
         self.closes(suite, 1, "1 passed, 1 failed, 0 skipped", arguments=["--without", "slow"])
         self.closes(suite, 1, "run_tests: no such test: d", arguments=["d"])
 
+    def test_runs_tests_of_sources_beside_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # Each waits until the other has begun, and the one of sources has a folder for temporary files of its own.
+            waits = "import os, pathlib, tempfile, time\nhere = pathlib.Path({!r})\n(here / {!r}).write_text(tempfile.gettempdir())\n" + (
+                "while not (here / {!r}).exists(): time.sleep(0.01)\nwhile not (here / {!r}).read_text(): time.sleep(0.01)\n") + (
+                "same = (here / 'a').read_text() == (here / 'b').read_text()\nprint('0 passed, 1 failed, 0 skipped' if same else '1 passed, 0 failed, 0 skipped')")
+            suite = {"a": ("script", 20, waits.format(folder, "a", "b", "b")), "b": ("script;sources", 20, waits.format(folder, "b", "a", "a"))}
+            self.closes(suite, 0, "2 passed, 0 failed, 0 skipped")
+
     def test_an_empty_suite_fails(self):
         self.closes({}, 1, "run_tests: there is nothing to run")
 
