@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 
-#include "muster/base/detail/known_names.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/strategy/options.h"
 
@@ -91,8 +90,8 @@ std::string_view fitting_name(const FSDP& options) {
   return options.shard_group_size != 0 ? "hsdp" : "fsdp";
 }
 
-std::string choices_near(std::string_view name) {
-  auto known = known_names(name, {std::begin(Strategy::kNames), std::end(Strategy::kNames)});
+std::string choices() {
+  auto known = known_ones(Strategy::kNames);
   known += "; the names of Accelerate, Lightning and PyTorch are accepted too:";
   for (const auto& alias : kAliases)
     if (!alias.means.empty()) known += " " + std::string(alias.name);
@@ -143,7 +142,7 @@ Strategy::Strategy(std::string_view name) {
   for (const auto entry : kNames)
     if (entry == wanted) name_ = entry;
   if (name_.empty())
-    throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::choices_near(name));
+    throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::choices());
   FSDP sharding;
   sharding.reshard_after_forward = !alias || alias->reshard_after_forward;
   if (name_ == "zero1") sharding.stage = ShardStage::optimizer;

@@ -92,6 +92,10 @@ void prepare_functions(muster::Accelerator& accelerator, muster::Fabric& fabric)
 #elif WRONG == 206
   // WRONG 206: error: static assertion failed: a function given to prepare that takes torch::optim::Optimizer& returns
   accelerator.prepare(net, sgd, [](torch::optim::Optimizer& o) { return o.size(); });
+#elif WRONG == 210
+  // WRONG 210: error: static assertion failed: two functions given to prepare would make optimizers of one module
+  const auto make = [](auto parameters) { return torch::optim::SGD(parameters, 0.1); };
+  accelerator.prepare(torch::nn::Linear(3, 3), net, make, make);
 #elif WRONG == 207
   // WRONG 207: error: static assertion failed: prepare takes no torch::jit::Module
   accelerator.prepare(torch::jit::Module());

@@ -54,6 +54,20 @@ TEST(FunctionArgument, AnyFunctionMakesAnOptimizerOfTheModuleBefore) {
   EXPECT_DOUBLE_EQ(rate(other), 0.2);
 }
 
+/// Every module has one, or the second names its module.
+TEST(FunctionArgument, SeveralOptimizersOfOneModuleAreNoMistake) {
+  Accelerator accelerator;
+  const auto make = [](auto parameters) { return lib::SGD(parameters, 0.1); };
+  auto [a, b, given, of_b, also_of_b] = accelerator.prepare(
+      BodyHead(), torch::nn::Linear(2, 2), lib::SGD({torch::zeros({1}, torch::requires_grad())}, 0.1), make, make);
+  EXPECT_TRUE(belongs(of_b, *b));
+  EXPECT_TRUE(belongs(also_of_b, *b));
+  auto [c, d, of_d, of_c] = accelerator.prepare(BodyHead(), torch::nn::Linear(2, 2), make,
+                                                [](BodyHeadImpl& net) { return lib::SGD(net.parameters(), 0.1); });
+  EXPECT_TRUE(belongs(of_d, *d));
+  EXPECT_TRUE(belongs(of_c, *c));
+}
+
 TEST(FunctionArgument, OneThatNamesAModuleBuildsParameterGroups) {
   Accelerator accelerator;
   const auto groups = [](BodyHeadImpl& net) {

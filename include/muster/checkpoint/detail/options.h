@@ -10,8 +10,7 @@ namespace muster {
 /// Options for writing a folder of weights.
 struct SaveWeightsOptions {
   Durability durability = Durability::full;
-  ByteSize max_shard_size = 10'000'000'000;  ///< Limit for each file; a single larger tensor gets a file of its own.
-                                             ///< "10GB" works too.
+  ByteSize max_shard_size = 10'000'000'000;  ///< Limit per file, or "10GB"; a larger tensor gets a file of its own.
   std::map<std::string, std::string> metadata = {{"format", "pt"}};  ///< Stored in every file's header.
 };
 

@@ -14,9 +14,8 @@ enum class Durability : std::uint8_t {
   full,  ///< The bytes and the name are on the medium when the call returns.
 };
 
-/// A number of bytes, given as a number or in words: "10GB" is 10 * 10^9, "5GiB" is 5 * 2^30.
-/// Units are B, KB, MB, GB, TB and KiB, MiB, GiB, TiB; a lower-case final b means bits, so "8Gb" is "1GB".
-/// No unit means bytes.
+/// A number of bytes, given as a number or in words: "10GB" is 10 * 10^9, "5GiB" is 5 * 2^30. Units are B, KB, MB, GB,
+/// TB and KiB, MiB, GiB, TiB; a lower-case final b means bits, so "8Gb" is "1GB". No unit means bytes.
 class ByteSize {
  public:
   constexpr ByteSize(std::uint64_t bytes) : bytes_(bytes) {}  // NOLINT(google-explicit-constructor)

@@ -21,6 +21,8 @@
 /// module before it, whose parameters it is called with.
 namespace muster::runtime {
 
+struct MadeOptimizer : Optimizer {};  ///< by a function, of the nearest module before it
+
 namespace detail {
 struct Call {
   void operator()();
@@ -73,8 +75,7 @@ inline constexpr bool is_model_of<M, Model<N>> =
 template <bool... B>
 consteval int last_true() {
   int found = -1, at = 0;
-  ((found = B ? at : found, ++at), ...);
-  return found;
+  return ((found = B ? at : found, ++at), ...), found;
 }
 }  // namespace detail
 
@@ -140,6 +141,11 @@ auto optimizer_by(F&& function, std::tuple<Done...>& done) {
     static_assert(at >= 0,
                   "a function given to prepare makes an optimizer of the module before it, and no module stands "
                   "there: prepare(Net(), [](auto parameters) { ... })");
+    constexpr int without =
+        (0 + ... + (detail::is_model_of<torch::nn::Module, Done> - std::derived_from<Done, Optimizer>));
+    static_assert(without <= 0 || detail::last_true<std::same_as<Done, MadeOptimizer>...>() <= at,
+                  "two functions given to prepare would make optimizers of one module, the nearest before both, and "
+                  "another would have none: let each stand after its module, or name its class: [](NetImpl& net)");
     if constexpr (at >= 0) {
       constexpr bool callable = std::invocable<F, std::vector<at::Tensor>>;
       static_assert(callable,
@@ -162,7 +168,7 @@ std::shared_ptr<B> keeping(const Optimizer& optimizer, std::shared_ptr<B> schedu
 /// Calls a function that makes a scheduler of the last optimizer that was prepared before it.
 template <class F, class... Done>
 auto scheduler_by(F&& function, std::tuple<Done...>& done) {
-  constexpr int at = detail::last_true<std::same_as<Done, Optimizer>...>();
+  constexpr int at = detail::last_true<std::derived_from<Done, Optimizer>...>();
   static_assert(at >= 0,
                 "a function given to prepare makes a scheduler of the optimizer before it, and no optimizer stands "
                 "there: prepare(Net(), make_optimizer, make_scheduler)");

@@ -57,8 +57,7 @@ class Gathering {
     return runtime::all_gather(group_of(*session_), value);
   }
   /// Returns the "sum", "mean", "min", "max" or "product" over ranks as a new value: of every tensor in the value, or
-  /// of a single number (numbers beside tensors are not reduced).
-  /// Throws: ConfigError (MU054) for a mean of integers.
+  /// of a single number (numbers beside tensors are not reduced). Throws: ConfigError (MU054) for a mean of integers.
   template <class T>
   T reduce(const T& value, std::string_view op = "sum") const {
     return runtime::reduce(group_of(*session_), value, op);

@@ -64,7 +64,8 @@ auto prepare_one(Session& session, std::tuple<Done...>& done, T&& object) {
       return prepare_scheduler(session, std::move(scheduler));
     else return scheduler;
   } else if constexpr (AnyFunction<T>) {
-    return prepare_optimizer(session, optimizer_by(std::forward<T>(object), done));
+    using Made = std::conditional_t<ModuleFunction<T>, Optimizer, MadeOptimizer>;
+    return Made{prepare_optimizer(session, optimizer_by(std::forward<T>(object), done))};
   } else {
     static_assert(
         Loader<T>,
@@ -80,6 +81,7 @@ auto finish_one(Session& session, T&& prepared) {
   if constexpr (std::same_as<V, std::shared_ptr<muster::LRScheduler>> ||
                 std::same_as<V, std::shared_ptr<torch::optim::LRScheduler>>)
     return prepare_scheduler(session, std::forward<T>(prepared));
+  else if constexpr (std::same_as<V, MadeOptimizer>) return Optimizer(std::forward<T>(prepared));
   else return std::forward<T>(prepared);
 }
 

@@ -32,8 +32,7 @@ struct Turn {
 class Processes {
  public:
   /// Starts the other local ranks if no launcher did, and joins the group. The code before this call runs in each of
-  /// them.
-  /// A second call does nothing. Collective.
+  /// them. A second call does nothing. Collective.
   void launch();
 
   int rank() const;
@@ -49,8 +48,7 @@ class Processes {
   void barrier() const;
 
   /// Returns f as a function for the main rank only: a call elsewhere does nothing. Its result is returned as an
-  /// optional.
-  /// A world of one rank always runs it; the same holds for the functions below.
+  /// optional. A world of one rank always runs it; the same holds for the functions below.
   template <class F>
   auto on_main_process(F f) const {
     return turn({Turn::Kind::main}, std::move(f));

@@ -58,19 +58,17 @@ class Saving {
  public:
   /// Writes all that training depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
   /// unfinished accumulation window, registered objects. A program that loads it continues as if it had not been
-  /// interrupted.
-  /// `folder`: where to write; empty: as options.project says, under the number after the highest. Returns the folder.
-  /// Asynchronous: returns once tensors are copied to host memory; a later failure is thrown by the next save or
-  /// wait_for_save().
+  /// interrupted. `folder`: where to write; empty: as options.project says, under the number after the highest. Returns
+  /// the folder. Asynchronous: returns once tensors are copied to host memory; a later failure is thrown by the next
+  /// save or wait_for_save().
   /// Throws: CheckpointError MU241 for a scheduler that cannot be saved; ConfigError MU244 if `folder` is empty and
   /// options.project gives none.
   std::filesystem::path save_state(const std::filesystem::path& folder = {}, const SaveStateOptions& options = {});
   /// Loads the state into the same objects, prepared and registered in the same order. The world size may differ:
   /// loaders continue at the same sample, and the log names what cannot be kept. epochs() continues at the epoch of the
-  /// first loader.
-  /// `folder` empty: the complete checkpoint with the highest number in the project's folder. The main rank chooses it
-  /// for all ranks, and the log names those that it passes over. Ranks compare the saves they have opened before
-  /// anything is loaded.
+  /// first loader. `folder` empty: the complete checkpoint with the highest number in the project's folder. The main
+  /// rank chooses it for all ranks, and the log names those that it passes over. Ranks compare the saves they have
+  /// opened before anything is loaded.
   /// Throws: CheckpointError MU247 if ranks opened different saves; MU242 for a checkpoint inside an accumulation
   /// window that cannot be continued here; ConfigError MU244 if there is no folder or no checkpoint in it.
   void load_state(const std::filesystem::path& folder = {}, const LoadStateOptions& options = {});
@@ -94,8 +92,7 @@ class Saving {
   HookHandle register_load_state_pre_hook(std::function<void(State& state, const std::filesystem::path& folder)> hook);
 
   /// Writes these items under their names, as Fabric does. `filter`: see SaveFilter. Requires, as load(): the program
-  /// includes fabric.h or muster/runtime/extras.h.
-  /// Throws: ConfigError MU246 for a filter of a name that is not saved.
+  /// includes fabric.h or muster/runtime/extras.h. Throws: ConfigError MU246 for a filter of a name that is not saved.
   void save(const std::filesystem::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter = {});
   /// Loads items by name and returns the entries of the checkpoint that are not among them.
   /// Throws: CheckpointError MU209 for a name that the checkpoint does not have, if strict; MU247 if ranks opened

@@ -111,8 +111,7 @@ class Training {
   void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
                           const Model<M>&... models);
   /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or as fast as a
-  /// stream skips.
-  /// Throws: UsageError (MU108) for a batch beyond its end.
+  /// stream skips. Throws: UsageError (MU108) for a batch beyond its end.
   template <class Batch>
   static DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {
     return muster::skip_first_batches(std::move(loader), batches);

@@ -33,7 +33,6 @@ class Strategy {
   /// strategy of Accelerate, Lightning, PyTorch or DeepSpeed, with what to use instead.
   Strategy(const char* name) : Strategy(std::string_view(name)) {}
   /// A program that gives options includes muster/strategy/options.h.
-  /// Throws: ConfigError (MU347) for a size of buckets that is negative or no number.
   Strategy(DDP options);
   Strategy(FSDP options);
   /// A strategy of the program's own, std::make_shared<Mine>(). It counts in a world of one, too. A launcher that
