@@ -12,7 +12,7 @@
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
 
-namespace muster {
+namespace muster::storage {
 namespace {
 
 namespace fs = std::filesystem;
@@ -235,4 +235,4 @@ TEST(CheckpointStorage, ARankKilledInASaveLeavesNothingThatIsListed) {
 }
 
 }  // namespace
-}  // namespace muster
+}  // namespace muster::storage

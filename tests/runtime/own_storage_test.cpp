@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -18,12 +19,12 @@
 #include "runtime/saved_net.h"
 #include "runtime/temporary_folder.h"
 
-namespace muster::saving {
+namespace muster::own_storage {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::as_ranks;
-using testing::thrown;
+using muster::testing::as_ranks;
+using muster::testing::thrown;
 
 AcceleratorOptions options_with(const std::shared_ptr<CheckpointStorage>& storage) {
   return {.project = {.automatic_checkpoint_naming = true, .directory = "run", .storage = storage, .total_limit = 2},
@@ -135,4 +136,4 @@ TEST(OwnStorage, AFailureOfOneRankIsTheErrorOfAllAndChangesNothing) {
 }
 
 }  // namespace
-}  // namespace muster::saving
+}  // namespace muster::own_storage
