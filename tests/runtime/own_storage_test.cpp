@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using muster::testing::as_ranks;
 using muster::testing::thrown;
+using saving::SavedNet;
 
 AcceleratorOptions options_with(const std::shared_ptr<CheckpointStorage>& storage) {
   return {.project = {.automatic_checkpoint_naming = true, .directory = "run", .storage = storage, .total_limit = 2},
