@@ -77,8 +77,8 @@ class CheckpointWriter::Worker {
     std::exception_ptr failure;
     try {
       path = checkpoint::publish_together(
-          folder_, group_, options_, [&](const fs::path& part, const std::string& id) { return write(part, id); },
-          plan_.shards);
+          folder_, group_, options_,
+          [&](const checkpoint::CreateFile& create, const std::string& id) { return write(create, id); }, plan_.shards);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -89,9 +89,9 @@ class CheckpointWriter::Worker {
     ended_.notify_all();
   }
 
-  format::FileMark write(const fs::path& part, const std::string& id) {
+  format::FileMark write(const checkpoint::CreateFile& create, const std::string& id) {
     if (unplanned_) std::rethrow_exception(unplanned_);
-    return checkpoint::write_rank(plan_, &buffer_, part, rank_, id, options_.durability, [&] {
+    return checkpoint::write_rank(plan_, &buffer_, create, rank_, id, [&] {
       const std::lock_guard lock(mutex_);
       return !gives_up_;
     });

@@ -7,10 +7,13 @@
 #include <string_view>
 #include <system_error>
 
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/storage_calls.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
+#include "muster/checkpoint/detail/storage.h"
 #include "muster/format/detail/input_file.h"
 #include "muster/format/detail/manifest.h"
 
@@ -56,13 +59,13 @@ std::string reason_to_keep(const fs::path& path) {
 }
 
 /// Why this is not to be loaded: everything but the values is looked at. Empty if it is whole.
-std::string reason_to_pass_over(const fs::path& path) {
+std::string reason_to_pass_over(const fs::path& path, const std::shared_ptr<CheckpointStorage>& storage) {
   try {
-    const Checkpoint checkpoint(path, {.check = CheckpointCheck::as_read});
+    const Checkpoint checkpoint(path, {.check = CheckpointCheck::as_read, .storage = storage});
     return {};
   } catch (const CheckpointError& error) {
-    if (error.id() == "MU216")
-      throw;  // whole, and newer than this program: an older one would silently lose what was trained since
+    // Newer than this program, or out of reach for now: an older one would silently lose what was trained since.
+    if (error.id() == "MU216" || error.id() == "MU314") throw;
     return error.what();
   } catch (const fs::filesystem_error& error) {
     return error.what();
@@ -106,20 +109,45 @@ std::map<std::int64_t, fs::path> numbered_in(const fs::path& folder) {
   return found;
 }
 
+std::map<std::int64_t, fs::path> numbered_in_storage(std::string_view id, const std::string& folder,
+                                                     CheckpointStorage& storage) {
+  std::map<std::int64_t, fs::path> found;
+  for (const std::string& name : call_storage(id, "list()", folder, [&] { return storage.list(folder); }))
+    if (const auto number = number_in(name)) found.emplace(*number, fs::path(folder) / name);
+  return found;
+}
+
+fs::path next_numbered(const fs::path& folder, const std::map<std::int64_t, fs::path>& numbered) {
+  const std::string name =
+      std::string(kNumberedName) + std::to_string(numbered.empty() ? 0 : numbered.rbegin()->first + 1);
+  if (!number_in(name))
+    throw CheckpointError("MU202", folder.string() + " has no number left above " +
+                                       numbered.rbegin()->second.filename().string() + "; nothing was saved");
+  return folder / name;
+}
+
+std::string reason_to_keep(const fs::path& path, const std::shared_ptr<CheckpointStorage>& storage) {
+  try {
+    const auto manifest = open_checkpoint_files(path, storage)->open(std::string(format::kManifestName));
+    format::parse_manifest(manifest->read_text(manifest->size()), manifest->path().string());
+    return {};
+  } catch (const CheckpointError& error) {
+    if (error.id() == "MU314") throw;
+    return "it has no manifest of a checkpoint (" + std::string(error.what()) + ")";
+  }
+}
+
+void log_kept(const fs::path& path, const std::string& reason) {
+  log::info(path.string(), " is left as it is, and not counted by total_limit: ", reason);
+}
+
 NumberedFolder::NumberedFolder(const fs::path& folder) : folder_(folder) {
   make_folder(folder);
   lock_ = std::make_unique<format::FolderLock>(folder / kLockedName);
   clear_numbered(folder);
 }
 
-fs::path NumberedFolder::next() const {
-  const auto there = numbered_in(folder_);
-  const std::string name = std::string(kNumberedName) + std::to_string(there.empty() ? 0 : there.rbegin()->first + 1);
-  if (!number_in(name))
-    throw CheckpointError("MU202", folder_.string() + " has no number left above " +
-                                       there.rbegin()->second.filename().string() + "; nothing was saved");
-  return folder_ / name;
-}
+fs::path NumberedFolder::next() const { return next_numbered(folder_, numbered_in(folder_)); }
 
 void NumberedFolder::keep_highest(int count) const {
   const auto there = numbered_in(folder_);
@@ -127,17 +155,18 @@ void NumberedFolder::keep_highest(int count) const {
   for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
     const std::string reason = reason_to_keep(entry->second);
     if (reason.empty() && count-- <= 0) format::remove_folder(entry->second);
-    if (!reason.empty())
-      log::info(entry->second.string(), " is left as it is, and not counted by total_limit: ", reason);
+    if (!reason.empty()) log_kept(entry->second, reason);
   }
 }
 
 }  // namespace checkpoint
 
-std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder) {
-  const auto there = checkpoint::numbered_in(folder);
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder,
+                                                       const std::shared_ptr<CheckpointStorage>& storage) {
+  const auto there = storage ? checkpoint::numbered_in_storage("MU314", checkpoint::storage_name(folder), *storage)
+                             : checkpoint::numbered_in(folder);
   for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
-    const std::string reason = checkpoint::reason_to_pass_over(entry->second);
+    const std::string reason = checkpoint::reason_to_pass_over(entry->second, storage);
     if (reason.empty()) return entry->second;
     log::warning(entry->second.string(), " is passed over, since it is no whole checkpoint: ", reason);
   }

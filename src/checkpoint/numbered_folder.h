@@ -4,13 +4,29 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 
+#include "muster/checkpoint/options.h"
 #include "muster/format/detail/atomic_folder.h"
 
 namespace muster::checkpoint {
 
 /// All entries of a folder with the name of a numbered checkpoint, by number, whatever they are.
 std::map<std::int64_t, std::filesystem::path> numbered_in(const std::filesystem::path& folder);
+/// The same for the checkpoints of a storage. Throws: CheckpointError `id` (MU313 or MU314) if the storage fails.
+std::map<std::int64_t, std::filesystem::path> numbered_in_storage(std::string_view id, const std::string& folder,
+                                                                  CheckpointStorage& storage);
+
+/// The path that follows the highest of these. Throws: CheckpointError MU202 if no number is left.
+std::filesystem::path next_numbered(const std::filesystem::path& folder,
+                                    const std::map<std::int64_t, std::filesystem::path>& numbered);
+
+/// Why a checkpoint of a storage is neither removed nor counted; empty if it has a manifest of Muster.
+/// Throws: CheckpointError MU314.
+std::string reason_to_keep(const std::filesystem::path& path, const std::shared_ptr<CheckpointStorage>& storage);
+/// Logs that reason.
+void log_kept(const std::filesystem::path& path, const std::string& reason);
 
 /// A folder of numbered checkpoints, with one writer at a time.
 class NumberedFolder {

@@ -3,15 +3,11 @@
 #include <array>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <random>
 #include <vector>
 
-#include "checkpoint/numbered_folder.h"
 #include "muster/base/error.h"
 #include "muster/comm/detail/agreement.h"
-#include "muster/format/detail/atomic_file.h"
-#include "muster/format/detail/atomic_folder.h"
 #include "muster/format/detail/checksum.h"
 #include "muster/format/detail/json.h"
 
@@ -90,25 +86,31 @@ std::uint64_t checksum_in(const Json& report) {
   return *checksum;
 }
 
+const char* kind_of_place(bool has_storage) { return has_storage ? "a storage of the program's own" : "a folder"; }
+
+void check_kind(const std::string& on_rank_0, bool has_storage) {
+  if (on_rank_0 != kind_of_place(has_storage))
+    throw CheckpointError("MU316", std::string("this rank saves to ") + kind_of_place(has_storage) + " and rank 0 to " +
+                                       on_rank_0 + "; nothing was saved. Give all ranks the same storage");
+}
+
 /// What rank 0 alone knows and holds.
 struct Draft {
-  std::optional<NumberedFolder> numbered;
-  std::unique_ptr<format::AtomicFolder> folder;
-  std::string id;
+  SaveTarget& target;
+  std::string id = {};
 
-  void open(const fs::path& path, const WriteCheckpointOptions& options) {
-    fs::path target = path;
-    if (options.numbered) target = numbered.emplace(path).next();
-    folder = std::make_unique<format::AtomicFolder>(target, options.durability, format::is_checkpoint_file_name);
+  void open(const fs::path& path) {
     std::random_device device;
     id = format::to_hex(std::uint64_t{device()} << 32 | device());
+    target.open(path, id);
   }
 
-  std::string place() const {
-    return format::to_text(Json::Map{{"part", folder->part().string()}, {"path", folder->path().string()}, {"id", id}});
+  std::string place(bool has_storage) const {
+    return format::to_text(Json::Map{
+        {"part", target.part()}, {"path", target.path().string()}, {"id", id}, {"to", kind_of_place(has_storage)}});
   }
 
-  void publish(const std::vector<std::string>& texts, const WriteCheckpointOptions& options) {
+  void publish(const std::vector<std::string>& texts) {
     std::vector<Json> reports;
     for (const std::string& text : texts) reports.push_back(parse_message(text));
     format::Manifest manifest{.id = id, .indexes = {}};
@@ -119,14 +121,12 @@ struct Draft {
       for (const Json& part : field<Json::List>(reports[rank], "slices"))
         shards.push_back(shard_of(part, static_cast<int>(rank)));
     }
-    format::check_shards(std::move(shards), folder->path().string());
-    format::AtomicFile file(folder->part() / format::kManifestName,
-                            options.durability == Durability::none ? Durability::none : Durability::file);
+    format::check_shards(std::move(shards), target.path().string());
+    const auto file = target.create(target.part(), std::string(format::kManifestName));
     const std::string text = format::to_text(manifest);
-    file.write(std::array{std::string_view(text)});
-    file.publish();
-    folder->publish();
-    if (numbered) numbered->keep_highest(options.total_limit);
+    file->write(std::array{std::string_view(text)});
+    file->publish();
+    target.publish();
   }
 };
 
@@ -135,7 +135,8 @@ struct Draft {
 fs::path publish_together(const fs::path& folder, const comm::Communicator& group,
                           const WriteCheckpointOptions& options, const WriteRank& write_rank,
                           const std::vector<format::ShardEntry>& shards) {
-  Draft draft;
+  const auto target = make_target(options);
+  Draft draft{*target};
   const auto lead = [&](const char* label, const auto& action) {
     const auto run = [&] {
       std::string said;
@@ -145,20 +146,24 @@ fs::path publish_together(const fs::path& folder, const comm::Communicator& grou
     return comm::run_on_rank_0(group, label, run, raise);
   };
   const Json start = parse_message(lead("where rank 0 saves a checkpoint", [&] {
-    draft.open(folder, options);
-    return draft.place();
+    draft.open(folder);
+    return draft.place(options.storage != nullptr);
   }));
   format::FileMark mark;
   const auto write = [&] {
-    as_checkpoint_error(group.size() > 1 ? "rank " + std::to_string(group.rank()) + ": " : "",
-                        [&] { mark = write_rank(field<std::string>(start, "part"), field<std::string>(start, "id")); });
+    as_checkpoint_error(group.size() > 1 ? "rank " + std::to_string(group.rank()) + ": " : "", [&] {
+      check_kind(field<std::string>(start, "to"), options.storage != nullptr);
+      mark =
+          write_rank([&](const std::string& file) { return target->create(field<std::string>(start, "part"), file); },
+                     field<std::string>(start, "id"));
+    });
     return std::string();
   };
   comm::run_together(group, "writing the files of a checkpoint", write, raise);
   const auto texts =
       group.as_library("reports of a checkpoint's files").gather_bytes(format::to_text(report_of(mark, shards)));
   lead("whether rank 0 published a checkpoint", [&] {
-    draft.publish(texts, options);
+    draft.publish(texts);
     return std::string();
   });
   return field<std::string>(start, "path");

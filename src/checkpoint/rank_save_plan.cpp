@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <unordered_map>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -145,13 +146,12 @@ std::string_view HostBuffer::bytes() const {
                      : std::string_view();
 }
 
-format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const std::filesystem::path& folder,
-                            int rank, const std::string& id, Durability durability,
-                            const std::function<bool()>& go_on) {
+format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const CreateFile& create, int rank,
+                            const std::string& id, const std::function<bool()>& go_on) {
   constexpr std::size_t kBytesPerQuestion = std::size_t{8} << 20;
-  const Durability of_files = durability == Durability::none ? Durability::none : Durability::file;
-  const auto data_path = folder / format::rank_file_name(rank);
-  format::BlockFile file(data_path, of_files, plan.layout.file_bytes);
+  auto data_file = create(format::rank_file_name(rank));
+  const auto data_path = data_file->path();
+  format::BlockFile file(std::move(data_file), plan.layout.file_bytes);
   const auto append = [&](std::string_view bytes) {
     for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kBytesPerQuestion))) {
       if (!go_on())
@@ -171,9 +171,9 @@ format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, c
                           .own = plan.own,
                           .shared = plan.shared};
   const std::string text = format::to_text(index);
-  format::AtomicFile index_file(folder / format::rank_index_name(rank), of_files);
-  index_file.write(std::array{std::string_view(text)});
-  index_file.publish();
+  const auto index_file = create(format::rank_index_name(rank));
+  index_file->write(std::array{std::string_view(text)});
+  index_file->publish();
   return {text.size(), format::checksum_of(text)};
 }
 

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "checkpoint/save_target.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
 #include "muster/format/detail/json.h"
@@ -40,11 +41,11 @@ class HostBuffer {
   std::size_t filled_ = 0;
 };
 
-/// Writes a rank's two files into a folder. `taken` holds the tensors' bytes if `plan` no longer has the tensors.
+/// Writes a rank's two files. `taken` holds the tensors' bytes if `plan` no longer has the tensors.
 /// Returns the mark of its index. `go_on` is called from time to time; if it returns false, writing stops with an
 /// error.
-/// Throws: CheckpointError MU202.
-format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const std::filesystem::path& folder,
-                            int rank, const std::string& id, Durability durability, const std::function<bool()>& go_on);
+/// Throws: CheckpointError MU202; what `create` and its files throw.
+format::FileMark write_rank(const RankSavePlan& plan, const HostBuffer* taken, const CreateFile& create, int rank,
+                            const std::string& id, const std::function<bool()>& go_on);
 
 }  // namespace muster::checkpoint

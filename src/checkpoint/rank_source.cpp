@@ -31,9 +31,9 @@ auto as_file_of_checkpoint(Action&& action) {
 
 }  // namespace
 
-RankSource::RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank,
+RankSource::RankSource(std::shared_ptr<const CheckpointFiles> files, const format::Manifest& manifest, int rank,
                        bool check_head)
-    : folder_(std::move(folder)), data_name_(format::rank_file_name(rank)) {
+    : files_(std::move(files)), data_name_(format::rank_file_name(rank)) {
   read_index(manifest, rank);
   is_checked_ = std::make_unique<std::atomic<bool>[]>(index_.checksums.size());
   try {
@@ -52,7 +52,7 @@ void RankSource::trust_values() {
 void RankSource::refuse(const std::string& name, const std::string& what) const {
   throw CheckpointError(
       "MU213",
-      (folder_->path() / name).string() + " " + what +
+      (files_->path() / name).string() + " " + what +
           ": it is torn, was edited, or belongs to another checkpoint; nothing was loaded. Copy the checkpoint again "
           "as a whole, or load an older one");
 }
@@ -61,21 +61,21 @@ void RankSource::read_index(const format::Manifest& manifest, int rank) {
   const std::string name = format::rank_index_name(rank);
   const format::FileMark& mark = manifest.indexes[static_cast<std::size_t>(rank)];
   const std::string text = as_file_of_checkpoint([&] {
-    const format::InputFile file(folder_->descriptor(), folder_->path() / name);
-    if (file.size() != mark.bytes)
-      refuse(name, "has " + std::to_string(file.size()) + " bytes, not the " + std::to_string(mark.bytes) +
+    const auto file = files_->open(name);
+    if (file->size() != mark.bytes)
+      refuse(name, "has " + std::to_string(file->size()) + " bytes, not the " + std::to_string(mark.bytes) +
                        " that were saved");
-    return file.read_text(mark.bytes);
+    return file->read_text(mark.bytes);
   });
   if (format::checksum_of(text) != mark.checksum) refuse(name, "has not the bytes that were saved");
-  index_ = format::parse_rank_index(text, (folder_->path() / name).string());
+  index_ = format::parse_rank_index(text, (files_->path() / name).string());
   if (index_.id != manifest.id || index_.rank != rank)
     refuse(name, "is not of this save or not of rank " + std::to_string(rank));
 }
 
 std::shared_ptr<format::InputFile> RankSource::open() const {
   return as_file_of_checkpoint([&] {
-    auto file = std::make_shared<format::InputFile>(folder_->descriptor(), folder_->path() / data_name_);
+    auto file = files_->open(data_name_);
     if (file->size() != index_.file_bytes)
       refuse(data_name_, "has " + std::to_string(file->size()) + " bytes, not the " +
                              std::to_string(index_.file_bytes) + " that were saved");
@@ -87,11 +87,13 @@ void RankSource::read_checked_head() {
   const auto file = open();
   std::string start(std::min<std::uint64_t>(file->size(), format::kLengthBytes), '\0');
   if (!start.empty()) {
-    mapping_ = std::make_shared<format::MappedFile>(*file, format::MappedFile::Access::copy_on_write);
-    check(*file, *mapping_, 0, start.size());
+    if (file->can_be_mapped())
+      mapping_ = std::make_shared<format::MappedFile>(*file, format::MappedFile::Access::copy_on_write);
+    check(*file, mapping_.get(), 0, start.size());
     file->read_at(0, start.data(), start.size());
   }
-  check(*file, *mapping_, 0, format::kLengthBytes + format::header_length(start, file->size(), file->path().string()));
+  check(*file, mapping_.get(), 0,
+        format::kLengthBytes + format::header_length(start, file->size(), file->path().string()));
   read_head();
 }
 
@@ -135,17 +137,18 @@ std::shared_ptr<format::MappedFile> RankSource::take_mapping(const format::Input
   std::unique_lock lock(mutex_);
   if (mapping_) return std::exchange(mapping_, nullptr);
   lock.unlock();
+  if (!file.can_be_mapped()) return nullptr;
   return std::make_shared<format::MappedFile>(file, format::MappedFile::Access::copy_on_write);
 }
 
 /// What is in memory is looked at where it is, so that it need not be brought in a second time when it is used.
-void RankSource::check_block(const format::InputFile& file, const format::MappedFile& mapping,
+void RankSource::check_block(const format::InputFile& file, const format::MappedFile* mapping,
                              std::size_t block) const {
   if (is_checked_[block]) return;
   const std::uint64_t begin = block * index_.block_bytes, length = block_length(block);
-  if (mapping.is_resident(file, begin, static_cast<std::size_t>(length))) {
+  if (mapping && mapping->is_resident(file, begin, static_cast<std::size_t>(length))) {
     compare(block, format::checksum_of(
-                       {reinterpret_cast<const char*>(mapping.data()) + begin, static_cast<std::size_t>(length)}));
+                       {reinterpret_cast<const char*>(mapping->data()) + begin, static_cast<std::size_t>(length)}));
     return;
   }
   read_block(file, {block, 0, 0, nullptr});
@@ -157,10 +160,12 @@ void RankSource::read_block(const format::InputFile& file, const Wanted& wanted)
                       end = wanted.skip + wanted.bytes;
   std::vector<char> scratch;
   format::Checksum checksum;
-  for (std::uint64_t done = 0; done < length; done += kBytesPerCheck) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(kBytesPerCheck, length - done);
+  // Elsewhere a call costs more than the cache saves.
+  const std::uint64_t at_once = file.can_be_mapped() ? kBytesPerCheck : length;
+  for (std::uint64_t done = 0; done < length; done += at_once) {
+    const std::uint64_t bytes = std::min(at_once, length - done);
     const bool straight = done >= wanted.skip && done + bytes <= end;
-    if (!straight) scratch.resize(kBytesPerCheck);
+    if (!straight) scratch.resize(at_once);
     char* target = straight ? wanted.to + (done - wanted.skip) : scratch.data();
     file.read_at(begin + done, target, static_cast<std::size_t>(bytes));
     checksum.update(target, static_cast<std::size_t>(bytes));
@@ -180,11 +185,9 @@ void RankSource::check_blocks(std::size_t first, std::size_t last) const {
   });
 }
 
-void RankSource::check() {
-  if (mapping_) check(*open(), *mapping_, 0, index_.file_bytes);
-}
+void RankSource::check() { check(*open(), mapping_.get(), 0, index_.file_bytes); }
 
-void RankSource::check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset,
+void RankSource::check(const format::InputFile& file, const format::MappedFile* mapping, std::uint64_t offset,
                        std::uint64_t bytes) const {
   if (bytes == 0) return;
   const auto first = static_cast<std::ptrdiff_t>(offset / index_.block_bytes);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/weight_source.h"
 #include "muster/format/detail/input_file.h"
 #include "muster/format/detail/manifest.h"
@@ -21,7 +22,7 @@ class RankSource {
   /// Reads the index and the head of the tensors' file, and checks both.
   /// Throws: CheckpointError MU213, MU201, MU207.
   /// Without `check_head`, the head is trusted if it can be parsed; its bytes count as not checked.
-  RankSource(std::shared_ptr<format::OpenFolder> folder, const format::Manifest& manifest, int rank, bool check_head);
+  RankSource(std::shared_ptr<const CheckpointFiles> files, const format::Manifest& manifest, int rank, bool check_head);
 
   /// From now on all blocks count as checked.
   void trust_values();
@@ -30,7 +31,7 @@ class RankSource {
   /// Throws: CheckpointError MU213 if the tensors' file has no such tensor.
   const format::TensorEntry& entry(const std::string& name) const;
   /// A mapping of the tensors' file for the caller alone, since it may be written to. The first caller gets the mapping
-  /// that check() used, so that its pages need not be loaded a second time.
+  /// that check() used, so that its pages need not be loaded a second time. nullptr if the file cannot be mapped.
   std::shared_ptr<format::MappedFile> take_mapping(const format::InputFile& file) const;
   /// The tensors' file. Throws: CheckpointError MU213 if it is gone or has another size.
   std::shared_ptr<format::InputFile> open() const;
@@ -41,8 +42,8 @@ class RankSource {
   std::size_t blocks() const { return index_.checksums.size(); }
   /// Checks the blocks [first, last), reading each of their bytes once.
   void check_blocks(std::size_t first, std::size_t last) const;
-  /// As check(), for the blocks of a part of the file, which is resident in memory.
-  void check(const format::InputFile& file, const format::MappedFile& mapping, std::uint64_t offset,
+  /// As check(), for the blocks of a part of the file. What is resident in `mapping`, which may be null, is not read.
+  void check(const format::InputFile& file, const format::MappedFile* mapping, std::uint64_t offset,
              std::uint64_t bytes) const;
 
   /// Fills `to` with these bytes of the tensors' file, checking each block that is not checked yet.
@@ -61,11 +62,11 @@ class RankSource {
   };
   void read_block(const format::InputFile& file, const Wanted& wanted) const;
   std::uint64_t block_length(std::size_t block) const;
-  void check_block(const format::InputFile& file, const format::MappedFile& mapping, std::size_t block) const;
+  void check_block(const format::InputFile& file, const format::MappedFile* mapping, std::size_t block) const;
   void compare(std::size_t block, std::uint64_t checksum) const;
   [[noreturn]] void refuse(const std::string& name, const std::string& what) const;
 
-  std::shared_ptr<format::OpenFolder> folder_;
+  std::shared_ptr<const CheckpointFiles> files_;
   std::string data_name_;
   format::RankIndex index_;
   std::unordered_map<std::string, format::TensorEntry> entries_;

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <system_error>
 
 #include <ATen/ops/empty.h>
 
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/element_types.h"
 #include "checkpoint/rank_source.h"
 #include "checkpoint/state_json.h"
@@ -12,7 +12,6 @@
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 #include "muster/checkpoint/checkpoint.h"
-#include "muster/format/detail/atomic_folder.h"
 #include "muster/format/detail/manifest.h"
 
 namespace muster {
@@ -36,25 +35,16 @@ struct StoredRuns {
   const ShardedTensorMetadata* tensor = nullptr;
 };
 
-format::Manifest read_manifest(const format::OpenFolder& folder) {
-  const fs::path path = folder.path() / format::kManifestName;
+format::Manifest read_manifest(const checkpoint::CheckpointFiles& files) {
   try {
-    const format::InputFile file(folder.descriptor(), path);
-    return format::parse_manifest(file.read_text(kMaxManifestBytes), path.string());
+    const auto file = files.open(std::string(format::kManifestName));
+    return format::parse_manifest(file->read_text(kMaxManifestBytes), file->path().string());
   } catch (const CheckpointError& error) {
     if (error.id() != "MU200") throw;
     throw CheckpointError("MU210", std::string(error.what()).substr(error.id().size() + 2) + "; " +
-                                       folder.path().string() +
+                                       files.path().string() +
                                        " is no complete checkpoint: name a folder that was saved as one");
   }
-}
-
-std::shared_ptr<format::OpenFolder> open_folder(const fs::path& path) {
-  std::error_code ignored;
-  const fs::path folder = format::find_folder(path);
-  if (!fs::exists(folder, ignored))
-    throw CheckpointError("MU210", "there is no checkpoint at " + path.string() + "; check the path");
-  return std::make_shared<format::OpenFolder>(folder);
 }
 
 void check_booleans(const at::Tensor& values, const std::string& name, const fs::path& path) {
@@ -70,13 +60,13 @@ void check_booleans(const at::Tensor& values, const std::string& name, const fs:
 class Checkpoint::Files {
  public:
   Files(const fs::path& path, const ReadCheckpointOptions& options) : options_(options) {
-    folder_ = open_folder(path);
-    const format::Manifest manifest = read_manifest(*folder_);
+    checkpoint_files_ = checkpoint::open_checkpoint_files(path, options.storage);
+    const format::Manifest manifest = read_manifest(*checkpoint_files_);
     id_ = manifest.id;
     const auto ranks = static_cast<int>(manifest.indexes.size());
     for (int rank = 0; rank < ranks; ++rank)
       sources_.push_back(
-          std::make_unique<RankSource>(folder_, manifest, rank, options.check != CheckpointCheck::share));
+          std::make_unique<RankSource>(checkpoint_files_, manifest, rank, options.check != CheckpointCheck::share));
     if (options.check == CheckpointCheck::share) check_share();
     for (const auto& source : sources_) {
       if (options.check == CheckpointCheck::everything) source->check();
@@ -92,7 +82,7 @@ class Checkpoint::Files {
     }
   }
 
-  const fs::path& path() const { return folder_->path(); }
+  const fs::path& path() const { return checkpoint_files_->path(); }
   const std::string& id() const { return id_; }
   int world_size() const { return static_cast<int>(sources_.size()); }
   const std::vector<ShardedTensorMetadata>& sharded() const { return sharded_; }
@@ -108,7 +98,7 @@ class Checkpoint::Files {
     std::map<std::string, at::Tensor> made;  // tensors that shared their memory do so again
     const auto find = [&](const std::string& name) {
       auto& tensor = made[name];
-      if (!tensor.defined()) tensor = load(source, name, file, *mapping, mappings);
+      if (!tensor.defined()) tensor = load(source, name, file, mapping.get(), mappings);
       return tensor;
     };
     return checkpoint::state_of(own ? source.index().own : source.index().shared, find, path().string());
@@ -156,15 +146,24 @@ class Checkpoint::Files {
 
  private:
   at::Tensor load(const RankSource& source, const std::string& name, const std::shared_ptr<format::InputFile>& file,
-                  const format::MappedFile& mapping, checkpoint::Mappings& mappings) const {
+                  const format::MappedFile* mapping, checkpoint::Mappings& mappings) const {
     const format::TensorEntry& entry = source.entry(name);
     const checkpoint::StoredTensor stored{entry, file, checkpoint::shape_of(entry, path().string()),
                                           *checkpoint::scalar_type(entry.type)};
+    if (!file->can_be_mapped()) return load_unmapped(source, stored);
     source.check(*file, mapping, entry.offset, entry.bytes);
     checkpoint::check_booleans(stored);
     if (options_.map) return mappings.tensor(stored);
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
     checkpoint::read_all({checkpoint::Transfer{&stored, tensor.mutable_data_ptr()}});
+    return tensor;
+  }
+
+  /// Reads each byte once, and checks it on the way.
+  at::Tensor load_unmapped(const RankSource& source, const checkpoint::StoredTensor& stored) const {
+    at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(stored.type));
+    source.read(stored.entry.offset, tensor.mutable_data_ptr(), stored.entry.bytes);
+    check_booleans(tensor, stored.entry.name, path());
     return tensor;
   }
 
@@ -227,7 +226,7 @@ class Checkpoint::Files {
   }
 
   ReadCheckpointOptions options_;
-  std::shared_ptr<format::OpenFolder> folder_;
+  std::shared_ptr<const checkpoint::CheckpointFiles> checkpoint_files_;
   std::string id_;
   std::vector<std::unique_ptr<RankSource>> sources_;
   std::vector<ShardedTensorMetadata> sharded_;

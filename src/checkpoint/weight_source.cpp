@@ -85,7 +85,7 @@ void read_all(const std::vector<Range>& ranges) {
   std::vector<Piece> pieces;
   for (const Range& range : ranges) {
     auto& mapping = mappings[range.file.get()];
-    if (!mapping && range.bytes >= kBytesWorthMapping)
+    if (!mapping && range.bytes >= kBytesWorthMapping && range.file->can_be_mapped())
       mapping = std::make_unique<format::MappedFile>(*range.file, format::MappedFile::Access::read);
     for (std::uint64_t done = 0; done < range.bytes; done += kBytesPerCall)
       pieces.push_back({range.file.get(), mapping.get(), range.offset + done, static_cast<char*>(range.to) + done,

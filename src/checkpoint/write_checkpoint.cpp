@@ -9,10 +9,9 @@ namespace muster {
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
                                        const comm::Communicator& group, const WriteCheckpointOptions& options) {
   checkpoint::RankSavePlan plan;
-  const auto write_rank = [&](const std::filesystem::path& part, const std::string& id) {
+  const auto write_rank = [&](const checkpoint::CreateFile& create, const std::string& id) {
     auto planned = checkpoint::plan_rank(contents, group.rank(), folder);
-    const auto mark =
-        checkpoint::write_rank(planned, nullptr, part, group.rank(), id, options.durability, [] { return true; });
+    const auto mark = checkpoint::write_rank(planned, nullptr, create, group.rank(), id, [] { return true; });
     plan.shards = std::move(planned.shards);
     return mark;
   };

@@ -1,6 +1,9 @@
 #include "muster/format/detail/block_file.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "muster/format/detail/atomic_file.h"
 
 namespace muster::format {
 namespace {
@@ -13,8 +16,10 @@ constexpr std::size_t kPiecesPerWrite = 1024;
 }  // namespace
 
 BlockFile::BlockFile(const std::filesystem::path& path, Durability durability, std::uint64_t bytes)
-    : file_(path, durability) {
-  file_.reserve(bytes);
+    : BlockFile(std::make_unique<AtomicFile>(path, durability), bytes) {}
+
+BlockFile::BlockFile(std::unique_ptr<OutputFile> file, std::uint64_t bytes) : file_(std::move(file)) {
+  file_->reserve(bytes);
 }
 
 void BlockFile::append(std::string_view bytes) {
@@ -42,7 +47,7 @@ void BlockFile::add_to_checksums(std::string_view bytes) {
 
 void BlockFile::flush() {
   for (const std::string_view piece : waiting_) add_to_checksums(piece);
-  file_.write(waiting_);
+  file_->write(waiting_);
   waiting_.clear();
   waiting_bytes_ = 0;
 }
@@ -51,7 +56,7 @@ std::vector<std::uint64_t> BlockFile::publish() {
   flush();
   if (block_filled_ > 0) checksums_.push_back(block_.value());
   block_filled_ = 0;
-  file_.publish();
+  file_->publish();
   return checksums_;
 }
 

@@ -35,6 +35,9 @@ InputFile::InputFile(int folder, std::filesystem::path path) : path_(std::move(p
   take(::openat(folder, path_.filename().c_str(), kOpenToRead));
 }
 
+InputFile::InputFile(std::filesystem::path path, std::uint64_t size, ReadBytes read)
+    : path_(std::move(path)), size_(size), read_(std::move(read)) {}
+
 void InputFile::take(int descriptor) {
   descriptor_ = descriptor;
   if (descriptor_ < 0) refuse_path(path_, "cannot be opened for reading (" + reason(errno) + ")");
@@ -54,10 +57,17 @@ OpenFolder::OpenFolder(std::filesystem::path path) : path_(std::move(path)) {
 
 OpenFolder::~OpenFolder() { ::close(descriptor_); }
 
-InputFile::~InputFile() { ::close(descriptor_); }
+InputFile::~InputFile() {
+  if (can_be_mapped()) ::close(descriptor_);
+}
 
 void InputFile::read_at(std::uint64_t offset, void* to, std::size_t bytes) const {
   auto* place = static_cast<char*>(to);
+  if (!can_be_mapped() && bytes > 0) {
+    if (offset > size_ || bytes > size_ - offset)
+      refuse_path(path_, "has " + std::to_string(size_) + " bytes, fewer than were asked for");
+    return read_(offset, place, bytes);
+  }
   while (bytes > 0) {
     const ssize_t count = ::pread(descriptor_, place, bytes, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;

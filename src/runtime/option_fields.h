@@ -57,6 +57,9 @@ void visit_data_options(Visit&& visit) {
         {.help = "folder of the program's files",
          .aliases = {"project_dir"},
          .effect = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});
+  visit("project.storage", MUSTER_FIELD(project.storage),
+        {.help = "a place of one's own for checkpoints, instead of folders",
+         .effect = "OwnStorage.TrainingResumesFromItOnAnotherNumberOfRanks"});
   visit("project.total_limit", MUSTER_FIELD(project.total_limit),
         {.help = "number of numbered checkpoints to keep; 0: all",
          .effect = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});

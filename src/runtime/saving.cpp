@@ -46,11 +46,18 @@ fs::path numbered_folder(const ProjectOptions& project) {
   return fs::path(project.directory) / "checkpoints";
 }
 
+/// The failure of a storage on one rank becomes the error of all ranks; comm handles every other failure.
+void raise_storage_failure(const comm::Failure& failure) {
+  if (failure.id.starts_with("MU31"))
+    throw CheckpointError(failure.id, failure.message + " (found by rank " + std::to_string(failure.rank) + ")");
+}
+
 /// Runs f on every rank, and what it prepared for the end; all of them throw if one does, and undo. Collective.
 template <class F>
 void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
   try {
-    comm::run_together(group, "loading a checkpoint", [&] { return f(), std::string(); });
+    comm::run_together(
+        group, "loading a checkpoint", [&] { return f(), std::string(); }, raise_storage_failure);
   } catch (...) {
     load.undo();
     throw;
@@ -60,11 +67,13 @@ void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
 
 /// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike.
 /// Collective.
-fs::path latest_of_all(const comm::Communicator& group, const fs::path& folder) {
-  const auto name = comm::run_on_rank_0(group, "which checkpoint is the newest", [&] {
-    const auto latest = latest_checkpoint(folder);
+fs::path latest_of_all(const comm::Communicator& group, const ProjectOptions& project) {
+  const auto folder = numbered_folder(project);
+  const auto find = [&] {
+    const auto latest = latest_checkpoint(folder, project.storage);
     return latest ? latest->filename().string() : std::string();
-  });
+  };
+  const auto name = comm::run_on_rank_0(group, "which checkpoint is the newest", find, raise_storage_failure);
   if (!name.empty()) return folder / name;
   throw ConfigError("MU244",
                     "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
@@ -72,12 +81,15 @@ fs::path latest_of_all(const comm::Communicator& group, const fs::path& folder) 
 
 /// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes:
 /// what is wrong with one share is an error on all ranks before anything is handed out. Collective.
-Checkpoint open_on_all_ranks(const comm::Communicator& group, const fs::path& folder, const Cluster& cluster) {
+Checkpoint open_on_all_ranks(const Session& session, const fs::path& folder) {
   std::optional<Checkpoint> checkpoint;
-  const ReadCheckpointOptions how{
-      .check = CheckpointCheck::share, .part = cluster.local_rank, .parts = cluster.local_world_size};
-  const auto ids = comm::run_together(group, "checking and comparing the checkpoints that ranks have opened",
-                                      [&] { return checkpoint.emplace(folder, how).id(); });
+  const ReadCheckpointOptions how{.check = CheckpointCheck::share,
+                                  .part = session.cluster().local_rank,
+                                  .parts = session.cluster().local_world_size,
+                                  .storage = session.project().storage};
+  const auto ids = comm::run_together(
+      session.group(), "checking and comparing the checkpoints that ranks have opened",
+      [&] { return checkpoint.emplace(folder, how).id(); }, raise_storage_failure);
   if (const auto found = comm::first_difference(ids))
     throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
                                              "must see the same folder, and no job may "
@@ -100,8 +112,10 @@ fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& opti
   auto& saves = session_->saves();
   wait_for_save();
   const auto& project = session_->project();
-  const WriteCheckpointOptions how{
-      .durability = options.durability, .numbered = folder.empty(), .total_limit = project.total_limit};
+  const WriteCheckpointOptions how{.durability = options.durability,
+                                   .numbered = folder.empty(),
+                                   .storage = project.storage,
+                                   .total_limit = project.total_limit};
   const auto where = folder.empty() ? numbered_folder(project) : folder;
   auto job = save_job(session_->job());
   call_hooks(*saves.before_save, job.shared, where);
@@ -121,8 +135,8 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
   wait_for_save();
   AtomicLoad load;
   std::vector<std::string> notes;
-  const auto where = folder.empty() ? latest_of_all(session_->group(), numbered_folder(session_->project())) : folder;
-  const auto checkpoint = open_on_all_ranks(session_->group(), where, session_->cluster());
+  const auto where = folder.empty() ? latest_of_all(session_->group(), session_->project()) : folder;
+  const auto checkpoint = open_on_all_ranks(*session_, where);
   together(session_->group(), load, [&] {
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
@@ -155,7 +169,7 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
       state = filtered(std::move(state), found->second);
     contents.shared.set(item.name(), std::move(state));
   }
-  write_checkpoint(contents, folder, session_->group());
+  write_checkpoint(contents, folder, session_->group(), {.storage = session_->project().storage});
 }
 
 State Saving::load(const fs::path& folder) { return load(folder, {}); }
@@ -163,7 +177,7 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   wait_for_save();
   AtomicLoad load;
   State rest = State::Map{};
-  const auto checkpoint = open_on_all_ranks(session_->group(), folder, session_->cluster());
+  const auto checkpoint = open_on_all_ranks(*session_, folder);
   together(session_->group(), load, [&] {
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) {

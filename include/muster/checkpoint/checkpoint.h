@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "muster/checkpoint/detail/storage.h"
 #include "muster/checkpoint/options.h"
 #include "muster/comm/communicator.h"
 #include "muster/shard/detail/tensor_shard.h"
@@ -25,16 +26,18 @@ struct CheckpointContents {
   std::vector<TensorShard> shards = {};
 };
 
-/// Writes a checkpoint: a folder that appears under its name complete or not at all, and replaces an earlier checkpoint
-/// of that name. Each rank plans and writes its own files without the others; then the ranks report, and rank 0
-/// publishes. Whatever kills a rank or the machine, the earlier checkpoint or the new one can be loaded (see
-/// Durability). The tensors' memory is read while the call runs; tensors of a State that share their memory are written
-/// once.
-/// Returns its path: `folder`, or, if `options.numbered`, a new one in it: "checkpoint_7" after "checkpoint_6".
+/// Writes a checkpoint: a folder, or files in options.storage. It appears under its name complete or not at all, and
+/// replaces an earlier checkpoint of that name. Each rank plans and writes its own files without the others; then the
+/// ranks report, and rank 0 publishes. Whatever kills a rank or the machine, the earlier checkpoint or the new one can
+/// be loaded (see Durability). The tensors' memory is read while the call runs; tensors of a State that share their
+/// memory are written once.
+/// Returns its path: `folder`, or, if `options.numbered`, a new one in it: "checkpoint_7" after "checkpoint_6". In a
+/// storage it is the name, without "." and "..".
 /// Throws, on all ranks alike: CheckpointError MU202 (cannot be written), MU203 (a tensor that the format cannot hold),
 /// MU211 (another writer is writing it), MU212 (the path is something other than a checkpoint), MU214 (shards do not
-/// fit together); CommError if ranks are lost.
-/// Collective: every rank of the group. All ranks must see the same folder.
+/// fit together), MU313 (the storage failed), MU316 (not all ranks have a storage), MU317 (no name for a storage);
+/// CommError if ranks are lost.
+/// Collective: every rank of the group. All ranks must see the same folder, or the same storage.
 std::filesystem::path write_checkpoint(const CheckpointContents& contents, const std::filesystem::path& folder,
                                        const comm::Communicator& group = {},
                                        const WriteCheckpointOptions& options = {});
@@ -79,13 +82,13 @@ struct ShardedTensorMetadata {
   std::int64_t numel() const;
 };
 
-/// A checkpoint on disk, open for reading. Nothing is returned from it before it was found complete: a missing, torn,
-/// edited or foreign file is an error that names it. A cheap handle; copies share the open files.
-/// Thread safety: all functions from any thread.
+/// A checkpoint on disk or in a storage, open for reading. Nothing is returned from it before it was found complete: a
+/// missing, torn, edited or foreign file is an error that names it. A cheap handle; copies share the open files. Thread
+/// safety: all functions from any thread.
 class Checkpoint {
  public:
   /// Throws: CheckpointError MU210 (no checkpoint, or its manifest cannot be trusted), MU213 (one of its files cannot
-  /// be trusted), MU216 (a newer version), MU200, MU201, MU207.
+  /// be trusted), MU216 (a newer version), MU314 (the storage failed), MU200, MU201, MU207.
   /// Collective: none; any number of ranks may open the same one.
   explicit Checkpoint(const std::filesystem::path& folder, const ReadCheckpointOptions& options = {});
 
@@ -95,8 +98,8 @@ class Checkpoint {
   /// The number of ranks that wrote it.
   int world_size() const;
 
-  /// The state that is the same on all ranks. Its tensors are on the CPU. Unless options.map is false, they share the
-  /// kernel's memory of the file (copy-on-write, page by page).
+  /// The state that is the same on all ranks. Its tensors are on the CPU. Unless options.map is false, or the
+  /// checkpoint is in a storage, they share the kernel's memory of the file (copy-on-write, page by page).
   State shared() const;
   /// The state that this rank wrote.
   /// Throws: CheckpointError MU215 for a rank that did not exist.
@@ -110,7 +113,7 @@ class Checkpoint {
   /// Fills `to` with the elements [begin, begin + to.numel()) of a sharded tensor, reading only their bytes (and, if
   /// blocks are checked as they are read, the rest of the blocks at either end). Requires: `to` is contiguous and on
   /// the CPU. Throws: CheckpointError MU215 for another dtype, an unknown name, or a range beyond the tensor's end;
-  /// MU213, MU200.
+  /// MU213, MU314, MU200.
   void read(std::string_view name, std::int64_t begin, const at::Tensor& to) const;
   /// The same into a new 1-D tensor.
   at::Tensor read(std::string_view name, std::int64_t begin, std::int64_t end) const;
@@ -126,7 +129,9 @@ class Checkpoint {
 /// The checkpoint with the highest number in a folder of numbered ones that is complete by its manifest, its ranks'
 /// indexes and the sizes of their files; nothing if there is none. For each one with a higher number that is skipped, a
 /// warning gives the reason.
+/// Throws: CheckpointError MU216 (a newer version), MU314 (the storage failed).
 /// Collective: none; where ranks load together, let one of them choose.
-std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder,
+                                                       const std::shared_ptr<CheckpointStorage>& storage = {});
 
 }  // namespace muster

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 
@@ -9,6 +10,8 @@
 #include "muster/format/detail/options.h"
 
 namespace muster {
+
+class CheckpointStorage;
 
 /// Options for writing one file.
 struct SaveFileOptions {
@@ -28,10 +31,11 @@ struct LoadIntoOptions {
 
 /// Options for writing a checkpoint.
 struct WriteCheckpointOptions {
-  Durability durability = Durability::full;
+  Durability durability = Durability::full;  ///< Of a folder; a storage decides for itself.
   bool numbered = false;  ///< The given folder contains numbered checkpoints; the new one follows the highest number.
-  int total_limit = 0;    ///< If numbered: how many to keep; 0 keeps all. The lowest are removed once the new one is
-                          ///< complete; other files are never removed.
+  std::shared_ptr<CheckpointStorage> storage = {};  ///< Where to write; unset: folders that all ranks see.
+  int total_limit = 0;  ///< If numbered: how many to keep; 0 keeps all. The lowest are removed once the new one is
+                        ///< complete; other files are never removed.
   friend bool operator==(const WriteCheckpointOptions&, const WriteCheckpointOptions&) = default;
 };
 
@@ -48,9 +52,10 @@ enum class CheckpointCheck : std::uint8_t {
 /// Options for reading a checkpoint.
 struct ReadCheckpointOptions {
   CheckpointCheck check = CheckpointCheck::everything;
-  bool map = true;  ///< Share the kernel's memory of the files (copy-on-write, page by page).
+  bool map = true;  ///< Share the kernel's memory of the files (copy-on-write, page by page). A storage has none.
   int part = 0;     ///< With CheckpointCheck::share: index of the share, from 0 to parts - 1.
   int parts = 1;    ///< With CheckpointCheck::share: number of shares. Each block of the files is in exactly one.
+  std::shared_ptr<CheckpointStorage> storage = {};  ///< Where the checkpoint is; unset: in a folder.
 };
 
 /// Options for reading a torch.save file.

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "muster/format/detail/options.h"
+#include "muster/format/detail/output_file.h"
 
 namespace muster::format {
 
@@ -17,22 +18,20 @@ namespace muster::format {
 /// A replacement keeps the mode of the file that it replaces, and its owner and group where this user may set them; the
 /// mode of a new file follows the umask.
 /// One thread at a time.
-class AtomicFile {
+class AtomicFile final : public OutputFile {
  public:
   /// Throws: CheckpointError MU202 if nothing can be written in that folder.
   AtomicFile(std::filesystem::path path, Durability durability);
-  ~AtomicFile();
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile() override;
 
   /// Reserves exactly this file size on the disk, where the file system can: writing is faster then, and a full disk is
   /// detected before anything is written.
   /// Throws: CheckpointError MU202.
-  void reserve(std::uint64_t bytes);
+  void reserve(std::uint64_t bytes) override;
 
   /// Appends the pieces in order, without copying them.
   /// Throws: CheckpointError MU202 (disk full, file too large, medium fails).
-  void write(std::span<const std::string_view> pieces);
+  void write(std::span<const std::string_view> pieces) override;
 
   /// Flushes the bytes to the medium, as `durability` requires. Nothing may be written afterwards.
   /// Throws: CheckpointError MU202.
@@ -40,9 +39,9 @@ class AtomicFile {
 
   /// Finishes if needed, and moves the file to its name, replacing an existing file.
   /// Throws: CheckpointError MU202.
-  void publish();
+  void publish() override;
 
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const override { return path_; }
 
  private:
   void open_part();

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string_view>
 #include <vector>
 
-#include "muster/format/detail/atomic_file.h"
 #include "muster/format/detail/checksum.h"
+#include "muster/format/detail/options.h"
+#include "muster/format/detail/output_file.h"
 
 namespace muster::format {
 
@@ -20,6 +22,8 @@ class BlockFile {
  public:
   /// Reserves `bytes` on the disk. Throws: CheckpointError MU202.
   BlockFile(const std::filesystem::path& path, Durability durability, std::uint64_t bytes);
+  /// Writes into `file` instead, of which nothing was written yet. Throws: what `file` throws, as all functions.
+  BlockFile(std::unique_ptr<OutputFile> file, std::uint64_t bytes);
 
   /// Appends a piece, at the latest at the next flush() or publish(): its memory must stay valid until then.
   /// Throws: CheckpointError MU202.
@@ -33,7 +37,7 @@ class BlockFile {
  private:
   void add_to_checksums(std::string_view bytes);
 
-  AtomicFile file_;
+  std::unique_ptr<OutputFile> file_;
   std::vector<std::string_view> waiting_;
   std::size_t waiting_bytes_ = 0;
   Checksum block_;

@@ -3,12 +3,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "muster/format/detail/safetensors.h"
 
 namespace muster::format {
+
+/// Fills `to` with the bytes of a file at `offset`. Called by several threads at once.
+using ReadBytes = std::function<void(std::uint64_t offset, char* to, std::size_t bytes)>;
 
 /// A regular file open for random-access reading. Reading is thread-safe.
 class InputFile {
@@ -17,6 +21,8 @@ class InputFile {
   explicit InputFile(std::filesystem::path path);
   /// The same, in an open folder: the last part of `path` is opened there; messages show `path`.
   InputFile(int folder, std::filesystem::path path);
+  /// A file of this size that only `read` can read; messages show `path`.
+  InputFile(std::filesystem::path path, std::uint64_t size, ReadBytes read);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
@@ -24,6 +30,8 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
   int descriptor() const { return descriptor_; }
+  /// Whether the kernel has the file, so that it can be mapped into memory.
+  bool can_be_mapped() const { return descriptor_ >= 0; }
 
   /// Fills `to` with the bytes at `offset`.
   /// Throws: CheckpointError MU200 if the medium fails or the file has become shorter.
@@ -39,6 +47,7 @@ class InputFile {
   std::filesystem::path path_;
   std::uint64_t size_ = 0;
   int descriptor_ = -1;
+  ReadBytes read_;
 };
 
 /// An open folder. It stays the same one even if its name later refers to another.
@@ -68,7 +77,7 @@ class MappedFile {
  public:
   enum class Access : std::uint8_t { read, copy_on_write };
 
-  /// Requires: the file is not empty.
+  /// Requires: the file is not empty, and can be mapped.
   /// Throws: CheckpointError MU200.
   MappedFile(const InputFile& file, Access access);
   ~MappedFile();

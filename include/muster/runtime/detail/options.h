@@ -59,8 +59,9 @@ struct ProjectOptions {
   /// Without a folder, save_state() and load_state() use numbered folders in directory/checkpoints.
   bool automatic_checkpoint_naming = false;
   std::string directory = ".";
-  /// Number of numbered checkpoints to keep. Older ones are removed once a new one is complete; nothing else is ever
-  /// removed. 0 keeps all.
+  /// Where checkpoints are kept; unset: in folders that all ranks see. save_model() and load_model() use files only.
+  std::shared_ptr<class CheckpointStorage> storage = {};
+  /// Number of numbered checkpoints to keep; 0: all. Older ones, and nothing else, go once a new one is complete.
   int total_limit = 0;
 };
 

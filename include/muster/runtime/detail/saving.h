@@ -49,20 +49,18 @@ concept StatefulObject = requires(T& object, const T& constant, const State& sta
   object.load_state(state);
 };
 
-/// Saves and loads what a runtime prepared. A checkpoint is a folder that appears complete or not at all; see
-/// docs/formats/checkpoint.md. All ranks must see the same folder; the ranks of a node share the check of its bytes.
+/// Saves and loads what a runtime prepared. A checkpoint is a folder, or files in project.storage, which is the same
+/// for all ranks and appears complete or not at all (docs/formats/checkpoint.md). The ranks of a node share its check.
 /// Collective: every function unless it says otherwise, with the same arguments on every rank.
-/// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216 for files; MU131, MU208, MU209, MU240 for what does not
-/// fit. If loading fails, everything in memory is as it was before.
+/// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216, MU313 to MU317 for files; MU131, MU208, MU209, MU240
+/// for what does not fit. If loading fails, everything in memory is as it was before.
 class Saving {
  public:
   /// Writes all that training depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
   /// unfinished accumulation window, registered objects. A program that loads it continues as if it had not been
   /// interrupted. `folder`: where to write; empty: as options.project says, under the number after the highest. Returns
   /// the folder. Asynchronous: returns once tensors are copied to host memory; a later failure is thrown by the next
-  /// save or wait_for_save().
-  /// Throws: CheckpointError MU241 for a scheduler that cannot be saved; ConfigError MU244 if `folder` is empty and
-  /// options.project gives none.
+  /// save or wait_for_save(). Throws: CheckpointError MU241 (a scheduler cannot be saved); ConfigError MU244 (no folder).
   std::filesystem::path save_state(const std::filesystem::path& folder = {}, const SaveStateOptions& options = {});
   /// Loads the state into the same objects, prepared and registered in the same order. The world size may differ:
   /// loaders continue at the same sample, and the log names what cannot be kept. epochs() continues at the epoch of the

@@ -1,0 +1,91 @@
+#include "checkpoint/checkpoint_files.h"
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/storage_calls.h"
+#include "muster/base/error.h"
+#include "muster/checkpoint/detail/storage.h"
+#include "muster/format/detail/atomic_folder.h"
+#include "muster/format/detail/manifest.h"
+
+namespace muster::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FolderFiles : public CheckpointFiles {
+ public:
+  explicit FolderFiles(const fs::path& path) : folder_(path) {}
+  const fs::path& path() const override { return folder_.path(); }
+  std::shared_ptr<format::InputFile> open(const std::string& name) const override {
+    return std::make_shared<format::InputFile>(folder_.descriptor(), folder_.path() / name);
+  }
+
+ private:
+  format::OpenFolder folder_;
+};
+
+/// Asks for the size of each file once.
+class FilesInStorage : public CheckpointFiles {
+ public:
+  FilesInStorage(fs::path path, std::shared_ptr<CheckpointStorage> storage)
+      : path_(std::move(path)), storage_(std::move(storage)) {}
+
+  const fs::path& path() const override { return path_; }
+
+  std::shared_ptr<format::InputFile> open(const std::string& name) const override {
+    const std::lock_guard lock(mutex_);
+    auto& file = files_[name];
+    if (!file) file = make(name);
+    return file;
+  }
+
+ private:
+  std::shared_ptr<format::InputFile> make(const std::string& name) const {
+    const std::string checkpoint = path_.generic_string();
+    const auto size =
+        call_storage("MU314", "size()", checkpoint + "/" + name, [&] { return storage_->size(checkpoint, name); });
+    if (!size) throw CheckpointError("MU200", (path_ / name).string() + ": there is no such file in the storage");
+    const auto read = [storage = storage_, checkpoint, name](std::uint64_t offset, char* to, std::size_t bytes) {
+      call_storage("MU314", "read()", checkpoint + "/" + name, [&] {
+        storage->read(checkpoint, name, offset, {to, bytes});
+      });
+    };
+    return std::make_shared<format::InputFile>(path_ / name, *size, read);
+  }
+
+  fs::path path_;
+  std::shared_ptr<CheckpointStorage> storage_;
+  mutable std::map<std::string, std::shared_ptr<format::InputFile>> files_;
+  mutable std::mutex mutex_;
+};
+
+[[noreturn]] void refuse_missing(const fs::path& path, const char* what) {
+  throw CheckpointError("MU210", "there is no checkpoint at " + path.string() + what + "; check the path");
+}
+
+}  // namespace
+
+std::shared_ptr<const CheckpointFiles> open_checkpoint_files(const fs::path& path,
+                                                             const std::shared_ptr<CheckpointStorage>& storage) {
+  if (storage) {
+    auto files = std::make_shared<FilesInStorage>(storage_name(path), storage);
+    try {
+      files->open(std::string(format::kManifestName));
+    } catch (const CheckpointError& error) {
+      if (error.id() != "MU200") throw;
+      refuse_missing(files->path(), " in the program's storage");
+    }
+    return files;
+  }
+  std::error_code ignored;
+  const fs::path folder = format::find_folder(path);
+  if (!fs::exists(folder, ignored)) refuse_missing(path, "");
+  return std::make_shared<FolderFiles>(folder);
+}
+
+}  // namespace muster::checkpoint

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "muster/checkpoint/options.h"
+#include "muster/format/detail/input_file.h"
+
+namespace muster::checkpoint {
+
+/// The files of a checkpoint, open for reading. Thread safety: all functions from any thread.
+class CheckpointFiles {
+ public:
+  virtual ~CheckpointFiles() = default;
+  virtual const std::filesystem::path& path() const = 0;
+  /// Throws: CheckpointError MU200 if there is no such file, MU314.
+  virtual std::shared_ptr<format::InputFile> open(const std::string& name) const = 0;
+};
+
+/// The checkpoint in that folder, or of that name in the storage if it is set.
+/// Throws: CheckpointError MU210 if there is nothing; MU317.
+std::shared_ptr<const CheckpointFiles> open_checkpoint_files(const std::filesystem::path& path,
+                                                             const std::shared_ptr<CheckpointStorage>& storage);
+
+}  // namespace muster::checkpoint
