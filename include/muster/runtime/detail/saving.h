@@ -60,7 +60,7 @@ class Saving {
   /// unfinished accumulation window, registered objects. A program that loads it continues as if it had not been
   /// interrupted. `folder`: where to write; empty: as options.project says, under the number after the highest. Returns
   /// the folder. Asynchronous: returns once tensors are copied to host memory; a later failure is thrown by the next
-  /// save or wait_for_save(). Throws: CheckpointError MU241 (a scheduler cannot be saved); ConfigError MU244 (no folder).
+  /// save or wait_for_save(). Throws: CheckpointError MU241 (an unknown scheduler); ConfigError MU244 (no folder).
   std::filesystem::path save_state(const std::filesystem::path& folder = {}, const SaveStateOptions& options = {});
   /// Loads the state into the same objects, prepared and registered in the same order. The world size may differ:
   /// loaders continue at the same sample, and the log names what cannot be kept. epochs() continues at the epoch of the
