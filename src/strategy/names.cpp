@@ -141,8 +141,7 @@ Strategy::Strategy(std::string_view name) {
   const auto wanted = alias ? std::string(alias->means) : strategy::in_small_letters(name);
   for (const auto entry : kNames)
     if (entry == wanted) name_ = entry;
-  if (name_.empty())
-    throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::choices());
+  if (name_.empty()) throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::choices());
   FSDP sharding;
   sharding.reshard_after_forward = !alias || alias->reshard_after_forward;
   if (name_ == "zero1") sharding.stage = ShardStage::optimizer;
