@@ -31,7 +31,7 @@ void demand(bool holds, const std::string& what) {
 }
 
 struct NetImpl : torch::nn::Module {
-  Tensor forward(Tensor x) { return out(torch::tanh(in(x))); }
+  Tensor forward(const Tensor& x) { return out(torch::tanh(in(x))); }
   torch::nn::Linear in{register_module("in", torch::nn::Linear(8, 16))},
       out{register_module("out", torch::nn::Linear(16, 1))};
 };
@@ -84,7 +84,7 @@ void check_data(Accelerator& accelerator) {
 
 /// Trains on all ranks; the weights must be those that one process computes from the whole batches.
 void check_training(Accelerator& accelerator) {
-  const int64_t batch = 8 * accelerator.num_processes();
+  const auto batch = int64_t{8} * accelerator.num_processes();
   const auto data = pairs(4 * batch);
   auto net = make_net(), alone = make_net();
   torch::optim::SGD by_hand(alone->parameters(), 0.05);

@@ -10,7 +10,7 @@
 
 namespace muster::comm {
 
-/// Every message starts with a frame of this size, so that the receiver can receive it whatever the sender sends.
+/// Every message starts with a frame of this size, so that it can be received before its size is known.
 inline constexpr std::size_t kFrameBytes = 4096;
 
 struct Frame {
@@ -47,7 +47,7 @@ class Transport {
   /// Throws: TransportFailure.
   virtual void receive_frame(int from, Frame& frame, TimePoint deadline) = 0;
 
-  /// A block is received by the receive of exactly its size and lane; those of one size, lane and pair arrive in order.
+  /// A block matches only a receive of the same size and lane; those of one size, lane and pair arrive in order.
   /// A block without a matching receive does no harm, so a receive may be posted before the headers agreed.
   /// Requires: bytes > 0, at most kMaxBlockBytes; lane 0 or 1.
   virtual Ticket send(int to, const void* data, std::size_t bytes, int lane) = 0;

@@ -47,7 +47,7 @@ int64_t ShardPlan::batches() const {
   return steps + (rest > sharding_.rank * piece_size(steps) ? 1 : 0);
 }
 
-/// Samples that a rank gets of this step unless they run out.
+/// Samples that a rank gets of this step (fewer at the end of the data).
 int64_t ShardPlan::piece_size(int64_t batch) const {
   const int64_t left = sharding_.size - batch * step_size();
   return sharding_.dispatch && left < step_size() ? ceil_div(left, sharding_.world_size) : local_batch_size();

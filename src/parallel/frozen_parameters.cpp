@@ -15,6 +15,7 @@ bool is_trainable(const NamedTensor& named) { return named.tensor.requires_grad(
 void require_same_freezing(const comm::Communicator& group, const std::vector<NamedTensor>& parameters,
                            const std::string& elsewhere) {
   std::vector<std::string> lines;
+  lines.reserve(parameters.size() + 1);
   for (const auto& named : parameters)
     lines.push_back("parameter " + named.name + (is_trainable(named) ? ": trainable now" : ": frozen"));
   if (!elsewhere.empty()) lines.push_back(elsewhere);

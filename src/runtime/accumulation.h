@@ -24,11 +24,10 @@ struct MicroBatch {
 ///
 /// Weighting "mean": every loss is multiplied by n * ranks / N, where n is its samples and N the samples of a full
 /// window over all ranks, so that the mean over ranks of the sums of gradients is sum(n_i g_i) / N, and a full window
-/// of equal batches costs nothing. A window that turns out to hold another number of samples is corrected before its
-/// last backward.
-/// Where ranks have different numbers of batches, those of the later steps count in the short last window of all ranks.
-/// A micro-batch without a loss on this rank counts as any other, wherever it stands in the window: its gradient is
-/// zero. So a rank need not know which losses the others had.
+/// of equal batches needs no correction. A window that turns out to hold another number of samples is corrected before
+/// its last backward. Where ranks have different numbers of batches, those of the later steps count in the short last
+/// window of all ranks. A micro-batch without a loss on this rank counts as any other, wherever it stands in the
+/// window: its gradient is zero. So a rank need not know which losses the others had.
 class Accumulation {
  public:
   /// Throws: ConfigError (MU181) for less than one step.

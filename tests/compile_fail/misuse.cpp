@@ -96,6 +96,9 @@ void prepare_functions(muster::Accelerator& accelerator, muster::Fabric& fabric)
   // WRONG 210: error: static assertion failed: two functions given to prepare would make optimizers of one module
   const auto make = [](auto parameters) { return torch::optim::SGD(parameters, 0.1); };
   accelerator.prepare(torch::nn::Linear(3, 3), net, make, make);
+#elif WRONG == 211
+  // WRONG 211: error: static assertion failed: a program that calls this includes muster/runtime/extras.h
+  accelerator.profile([] {});
 #elif WRONG == 207
   // WRONG 207: error: static assertion failed: prepare takes no torch::jit::Module
   accelerator.prepare(torch::jit::Module());

@@ -10,7 +10,7 @@ namespace muster {
 
 /// Who started this process.
 enum class LauncherKind {
-  none,         ///< nobody: a program run by itself
+  none,         ///< no launcher: a program run by itself
   muster,       ///< `muster run`, or muster::launch()
   torchrun,     ///< torchrun, or another front end of torch elastic
   environment,  ///< RANK and WORLD_SIZE set by hand or by a job system (Kubeflow)
@@ -45,7 +45,7 @@ struct Cluster {
   std::string note;  ///< a remark to log once on rank 0; usually empty
   int rank = 0;      ///< 0 to world_size - 1
   RendezvousKind rendezvous = RendezvousKind::none;
-  int report_fd = -1;     ///< descriptor for this rank's reports to its launcher, see report.h; -1: none
+  int report_fd = -1;     ///< descriptor for this rank's reports to its launcher, see detail/report.h; -1: none
   int restart_count = 0;  ///< how often the launcher has restarted the job
   /// True if another process (torchrun's agent) runs the store at main_port: rank 0 joins as a client too.
   bool store_is_external = false;
@@ -53,7 +53,7 @@ struct Cluster {
   /// The code that takes it over owns it, and unsets cluster::kStoreFd so that it is taken only once.
   int store_listen_fd = -1;
   std::string
-      store_path;  ///< file for a FileStore, without a folder in private_folder(); empty unless rendezvous is file
+      store_path;  ///< file for a FileStore; a relative path is in private_folder(); empty unless rendezvous is file
   std::string store_prefix;  ///< prefix of all keys: separates restarts of a job in a store that outlives them
   int world_size = 1;
 
@@ -71,7 +71,7 @@ Cluster read_cluster(const Environment& variables);
 /// The same, after asking `reader`. What it returns counts, as LauncherKind::custom unless it names another kind; if it
 /// is empty or returns nullopt, the above is done.
 /// Throws: as above; ConfigError (MU022) if ranks and sizes that `reader` returns contradict each other, (MU340) if
-/// they are several and it says not where they rendezvous; and what `reader` throws.
+/// they are several and it does not say where they rendezvous; and what `reader` throws.
 Cluster read_cluster(const Environment& variables, const ClusterReader& reader);
 
 /// The same for this process's variables, without a reader.

@@ -73,8 +73,8 @@ class Communicator {
   const Tag& tag() const noexcept { return tag_; }
   /// The same group; operations of the returned handle carry `tag`.
   Communicator tagged(Tag tag) const;
-  /// The same group for the library's own messages; `label` says what they are for. They never match an operation that
-  /// a rank's program calls.
+  /// The same group for the library's own messages; `label` says what they are for. They never match the program's
+  /// own collectives.
   Communicator as_library(std::string label, int64_t gradient_step = -1) const;
 
   // Collective: all of the below, by every rank of the group, in the same order.

@@ -18,23 +18,23 @@
 namespace muster::runtime {
 
 template <class... M>
-void Training::join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options,
-                                  const Model<M>&... models) {
+void Training::join_uneven_inputs(const std::function<void()>& f,
+                                  const extra_t<void(M*...), UnevenInputsOptions>& options, const Model<M>&... models) {
   run_joined({managed_by(*models.prepared())...}, f, options);
 }
 
 template <class M>
-LocalSGD Training::local_sgd(const Model<M>& model, const LocalSgdOptions& options) const {
+LocalSGD Training::local_sgd(const Model<M>& model, const extra_t<M, LocalSgdOptions>& options) const {
   return LocalSGD(group_of(*session_), model, options);
 }
 
 template <class F>
-void Training::profile(F&& f, const ProfileOptions& options) const {
+void Training::profile(F&& f, const extra_t<F, ProfileOptions>& options) const {
   record_profile([&f] { std::forward<F>(f)(); }, options);
 }
 
 template <class M, std::invocable<> F>
-void Saving::summon_full_params(const Model<M>& model, F&& f, const FullParamsOptions& options) const {
+void Saving::summon_full_params(const Model<M>& model, F&& f, const extra_t<M, FullParamsOptions>& options) const {
   with_full_params(*model.prepared(), std::forward<F>(f), options);
 }
 

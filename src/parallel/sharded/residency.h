@@ -16,7 +16,7 @@ using Units = std::vector<std::unique_ptr<ShardedUnit>>;
 enum class Pass : uint8_t { forward, backward };
 
 /// Which units are unsharded in this rank's memory: those in use, the one used last, those around it (the root's, and
-/// the units whose modules contain its module), and those that come next by the last pass. The latter are only
+/// the units whose modules contain its module), and those that followed in the last pass. The latter are only
 /// prefetched; ranks that run the same program prefetch the same ones.
 /// Thread safety: the caller's.
 class Residency {

@@ -27,7 +27,7 @@ class ShardedUnit {
 
   const std::string& name() const noexcept { return plan_.name; }
   bool is_root() const noexcept { return plan_.root; }
-  /// Whether both belong to one module, or the other one's module is within this one's.
+  /// True if `other` is of the same module or of a module within it.
   bool covers(const ShardedUnit& other) const;
   size_t size() const noexcept { return plan_.parameters.size(); }
   const NamedTensor& parameter(size_t i) const { return plan_.parameters[i]; }

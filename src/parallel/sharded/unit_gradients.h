@@ -48,7 +48,7 @@ class UnitGradients {
   /// Starts to sum the waiting gradients over the ranks. Collective, until wait() returned.
   /// Requires: the tag outlives the reduction.
   void start_reduction(const comm::Tag& tag, bool freezing_change = false);
-  /// Whether some rank has said `freezing_change` since the last call.
+  /// Whether some rank has reported a `freezing_change` since the last call.
   bool take_freezing_change() noexcept { return std::exchange(freezing_change_, false); }
   bool under_way() const { return flight_.has_value(); }
   /// Waits for the sum over the shards, and starts the sum over the replicas.

@@ -66,7 +66,7 @@ std::shared_ptr<dataset_in_t<D>> keep_dataset(D&& dataset) {
     if constexpr (std::is_polymorphic_v<Kept>) require_whole(typeid(dataset) == typeid(Kept));
     if constexpr (std::copy_constructible<std::remove_const_t<Kept>>) return std::make_shared<Kept>(dataset);
   } else {
-    return std::make_shared<Kept>(std::move(dataset));
+    return std::make_shared<Kept>(std::forward<D>(dataset));
   }
 }
 

@@ -42,7 +42,7 @@ class DataLoader<data::NoDataset<D>> {
   template <class A>
   explicit DataLoader(A&&, DataLoaderOptions = {}) {}
   template <class A>
-  DataLoader(A&&, data::AnySampler, DataLoaderOptions = {}) {}
+  DataLoader(A&&, const data::AnySampler&, DataLoaderOptions = {}) {}
   template <class A>
   DataLoader(A&&, int64_t, DataLoaderOptions = {}) {}
 };

@@ -29,8 +29,8 @@ class FlatSource {
   /// What this rank holds of the parameter, fixed for the life of the source; nullptr if it is not held here, or not
   /// yet.
   virtual const LocalParameter* find(const at::Tensor& parameter) const = 0;
-  /// Whether the parameter is one of this source: find() knows it, or will know it once it is trained, or it is updated
-  /// where it is.
+  /// Whether the parameter belongs to this source, now or once it is trained; also one that is updated in place, which
+  /// find() never knows.
   virtual bool expects(const at::Tensor& parameter) const { return find(parameter) != nullptr; }
   /// Changes whenever find() knows more parameters than before.
   virtual int64_t revision() const { return 0; }

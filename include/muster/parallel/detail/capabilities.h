@@ -13,7 +13,7 @@
 #include "muster/tree/state.h"
 
 /// What some models can do and others cannot. ManagedModel has a function for each, which returns nullptr if the model
-/// cannot. Thread safety: as ManagedModel.
+/// cannot; Joinable is in src/parallel/replicated/join_session.h. Thread safety: as ManagedModel.
 namespace muster::parallel {
 
 class JobRounds;

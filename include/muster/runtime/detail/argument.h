@@ -62,7 +62,7 @@ auto hold(T&& object) {
   using V = std::remove_cvref_t<T>;
   if constexpr (std::is_lvalue_reference_v<T>)
     return std::shared_ptr<V>(std::shared_ptr<void>(), std::addressof(object));
-  else return std::make_shared<V>(std::move(object));
+  else return std::make_shared<V>(std::forward<T>(object));
 }
 
 template <AnyModule T>

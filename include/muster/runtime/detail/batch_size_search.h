@@ -71,7 +71,7 @@ auto find_executable_batch_size(const comm::Communicator& group, const TrialGrou
 }
 
 template <class F>
-auto Processes::find_executable_batch_size(F&& f, const BatchSizeOptions& options) {
+auto Processes::find_executable_batch_size(F&& f, const extra_t<F, BatchSizeOptions>& options) {
   return runtime::find_executable_batch_size(group(), trial_group(), std::forward<F>(f), options);
 }
 

@@ -69,9 +69,8 @@ class Gathering {
   }
   /// Pads tensors with options.value so that dimension options.dim is as long as on the rank where it is longest. A
   /// 0-dim tensor counts as one of shape [1]. Throws: ConfigError (MU060) if a tensor does not have this dimension.
-  /// Requires: the program includes muster/runtime/extras.h.
   template <class T>
-  T pad_across_processes(const T& value, const PadOptions& options = {}) const;
+  T pad_across_processes(const T& value, const extra_t<T, PadOptions>& options = {}) const;
 
   /// Returns the value of rank `source`, sent as bytes: strings, numbers, lists and maps of them, structs; see
   /// tree/detail/pack.h.
@@ -86,10 +85,9 @@ class Gathering {
   }
 
   /// Returns this rank's part of a list or a tensor, or of every one in a map, tuple or struct. Parts are contiguous;
-  /// if the length is not divisible by the world size, the first ranks get one element more. Requires: the program
-  /// includes muster/runtime/extras.h. Not collective.
+  /// if the length is not divisible by the world size, the first ranks get one element more. Not collective.
   template <class T>
-  T split_between_processes(const T& value, const SplitOptions& options = {}) const;
+  T split_between_processes(const T& value, const extra_t<T, SplitOptions>& options = {}) const;
 
  protected:
   explicit Gathering(std::shared_ptr<Session> session) : session_(std::move(session)) {}

@@ -110,11 +110,10 @@ class Processes {
   std::string plan() const;
 
   /// Calls f(batch_size) with smaller and smaller sizes until no rank runs out of memory; all ranks try the same sizes.
-  /// Returns the size, or a pair of the size and the result of f.
-  /// Requires: f itself prepares what it trains; the program includes muster/runtime/extras.h. Collective.
+  /// Returns the size, or a pair of it and the result of f. Requires: f prepares what it trains itself. Collective.
   /// Throws: UsageError (MU185) if no size fits; any other exception of f.
   template <class F>
-  auto find_executable_batch_size(F&& f, const BatchSizeOptions& options = {});
+  auto find_executable_batch_size(F&& f, const extra_t<F, BatchSizeOptions>& options = {});
 
  protected:
   explicit Processes(std::shared_ptr<Session> session) : session_(std::move(session)) {}

@@ -49,8 +49,8 @@ concept StatefulObject = requires(T& object, const T& constant, const State& sta
   object.load_state(state);
 };
 
-/// Saves and loads what a runtime prepared. A checkpoint is a folder, or files in project.storage, which is the same
-/// for all ranks and appears complete or not at all (docs/formats/checkpoint.md). The ranks of a node share its check.
+/// Saves and loads what a runtime prepared. A checkpoint is a folder, or a set of files in project.storage; it appears
+/// complete or not at all, and all ranks must see the same one (docs/formats/checkpoint.md). A node checks it once.
 /// Collective: every function unless it says otherwise, with the same arguments on every rank.
 /// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216, MU313 to MU317 for files; MU131, MU208, MU209, MU240
 /// for what does not fit. If loading fails, everything in memory is as it was before.
@@ -65,7 +65,7 @@ class Saving {
   /// Loads the state into the same objects, prepared and registered in the same order. The world size may differ:
   /// loaders continue at the same sample, and the log names what cannot be kept. epochs() continues at the epoch of the
   /// first loader. `folder` empty: the complete checkpoint with the highest number in the project's folder. The main
-  /// rank chooses it for all ranks, and the log names those that it passes over. Ranks compare the saves they have
+  /// rank chooses it for all ranks, and the log names those that it passes over. Ranks compare which one each has
   /// opened before anything is loaded.
   /// Throws: CheckpointError MU247 if ranks opened different saves; MU242 for a checkpoint inside an accumulation
   /// window that cannot be continued here; ConfigError MU244 if there is no folder or no checkpoint in it.
@@ -130,10 +130,10 @@ class Saving {
   }
   /// Runs `f` while the module has its full parameters, to be read or changed, on all ranks or the first.
   /// If nothing is sharded, it just calls `f`. Collective: if parameters are sharded, outside of forward and backward.
-  /// Requires: the program includes muster/runtime/extras.h.
   /// Throws: what `f` throws; as ShardedModel::summon_full_params().
   template <class M, std::invocable<> F>
-  void summon_full_params(const Model<M>& model, F&& f, const parallel::FullParamsOptions& options = {}) const;
+  void summon_full_params(const Model<M>& model, F&& f,
+                          const extra_t<M, parallel::FullParamsOptions>& options = {}) const;
   template <class M>
   auto unwrap_model(const Model<M>& model) const {
     return model.ptr();

@@ -8,12 +8,20 @@ namespace muster::runtime {
 
 class Session;
 
-// What every set of a runtime's functions asks its session for.
-
 /// The group of all ranks. Throws: UsageError (MU172) before launch() if several ranks were asked for.
 const comm::Communicator& group_of(const Session& session);
 /// These answer before launch(), too: one rank, and it is rank 0.
 int rank_of(const Session& session);
 int world_size_of(const Session& session);
+
+/// The options of a function that extras.h defines, once a call has said its template arguments (Call).
+template <class Call, class Options>
+struct Extra {
+  static_assert(
+      requires { sizeof(Options); }, "a program that calls this includes muster/runtime/extras.h");
+  using type = Options;
+};
+template <class Call, class Options>
+using extra_t = typename Extra<Call, Options>::type;
 
 }  // namespace muster::runtime

@@ -36,7 +36,7 @@ class Training {
  public:
   /// Takes modules, optimizers, schedulers (Muster's or LibTorch's) and muster::DataLoaders, in any order and number,
   /// and functions that make them (see function_argument.h); returns their handles in the same order, a single one
-  /// bare. Temporaries are owned, named objects borrowed. Collective: with the same arguments on every rank.
+  /// without a tuple. Temporaries are owned, named objects borrowed. Collective: with the same arguments on every rank.
   template <class... T>
   auto prepare(T&&... objects) {
     static_assert(sizeof...(T) > 0, "prepare takes at least one object");
@@ -100,28 +100,25 @@ class Training {
   /// Clips the gradients of the optimizer's parameters, by norm (returned) or by value (returns 0).
   double clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options);
 
-  /// Runs `f`, a loop over batches whose number may differ between ranks, as without even_batches. A rank whose `f` has
-  /// returned takes part in the communication of the others, with zeros for gradients, until all have returned. All
+  /// Runs `f`, a loop over batches whose number may differ between ranks, as when even_batches is off. A rank whose `f`
+  /// has returned takes part in the communication of the others, with zeros for gradients, until all have returned. All
   /// ranks then continue from the last step: parameters, buffers, optimizer states, loss scales and schedulers
   /// (LibTorch's ReduceLROnPlateauScheduler keeps its counts). In `f`, call no other collective; for values, use
-  /// collector(). `models`: those that `f` trains; if none is given, all prepared ones.
+  /// collector(). `models`: those that `f` trains; if none is given, all prepared ones. Collective.
   /// Throws: UsageError (MU117) for sharded models; (MU118, MU119) if ranks run different steps or one of them throws.
-  /// Requires: the program includes muster/runtime/extras.h. Collective.
   template <class... M>
-  void join_uneven_inputs(const std::function<void()>& f, const UnevenInputsOptions& options = {},
+  void join_uneven_inputs(const std::function<void()>& f, const extra_t<void(M*...), UnevenInputsOptions>& options = {},
                           const Model<M>&... models);
-  /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or as fast as a
-  /// stream skips. Throws: UsageError (MU108) for a batch beyond its end.
+  /// Returns the loader, which begins its next pass (only that one) at this batch; in constant time, or, for a
+  /// stream, by skipping samples. Throws: UsageError (MU108) for a batch beyond its end.
   template <class Batch>
   static DataLoader<Batch> skip_first_batches(DataLoader<Batch> loader, int64_t batches) {
     return muster::skip_first_batches(std::move(loader), batches);
   }
   /// While the returned object lives, ranks average parameters every few steps instead of gradients in every step.
-  /// Requires: the program includes muster/runtime/extras.h.
   template <class M>
-  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, const LocalSgdOptions& options = {}) const;
-  /// Makes every BatchNorm in the model compute its statistics over all ranks in training; returns how many there are.
-  /// Collective.
+  [[nodiscard]] LocalSGD local_sgd(const Model<M>& model, const extra_t<M, LocalSgdOptions>& options = {}) const;
+  /// Makes every BatchNorm in the model use statistics of all ranks in training; returns their number. Collective.
   template <class M>
   int64_t convert_sync_batchnorm(const Model<M>& model) const {
     return convert_batch_norms(*model);
@@ -144,10 +141,9 @@ class Training {
   void call(void (C::*member)(P...), A&&... arguments) const {
     runtime::call_each(callbacks(), member, std::forward<A>(arguments)...);
   }
-  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Requires: the program
-  /// includes muster/runtime/extras.h. Collective.
+  /// Runs `f` and writes what all ranks did during it as one trace, for chrome://tracing. Collective.
   template <class F>
-  void profile(F&& f, const ProfileOptions& options = {}) const;
+  void profile(F&& f, const extra_t<F, ProfileOptions>& options = {}) const;
 
  protected:
   explicit Training(std::shared_ptr<Session> session) : session_(std::move(session)) {}

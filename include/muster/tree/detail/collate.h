@@ -22,55 +22,55 @@ namespace muster::tree {
 /// The batch type of T. Tensors gain a leading dimension, numbers become a tensor, and strings become a vector of
 /// strings. Containers and Examples hold batches of their elements. A user's struct or class keeps its type.
 template <class T>
-struct collated {
+struct Collated {
   using type = T;
 };
 template <class T>
-using collated_t = typename collated<std::remove_cvref_t<T>>::type;
+using collated_t = typename Collated<std::remove_cvref_t<T>>::type;
 
 template <class T>
   requires(std::is_arithmetic_v<T> || std::is_enum_v<T>)
-struct collated<T> {
+struct Collated<T> {
   using type = at::Tensor;
 };
 template <>
-struct collated<std::string> {
+struct Collated<std::string> {
   using type = std::vector<std::string>;
 };
 template <class... T>
-struct collated<std::tuple<T...>> {
+struct Collated<std::tuple<T...>> {
   using type = std::tuple<collated_t<T>...>;
 };
 template <class A, class B>
-struct collated<std::pair<A, B>> {
+struct Collated<std::pair<A, B>> {
   using type = std::pair<collated_t<A>, collated_t<B>>;
 };
 template <class T, std::size_t N>
-struct collated<std::array<T, N>> {
+struct Collated<std::array<T, N>> {
   using type = std::array<collated_t<T>, N>;
 };
 template <class T, class A>
-struct collated<std::vector<T, A>> {
+struct Collated<std::vector<T, A>> {
   using type = std::vector<collated_t<T>>;
 };
 template <class T>
-struct collated<std::optional<T>> {
+struct Collated<std::optional<T>> {
   using type = std::optional<collated_t<T>>;
 };
 template <class K, class V, class C, class A>
-struct collated<std::map<K, V, C, A>> {
+struct Collated<std::map<K, V, C, A>> {
   using type = std::map<K, collated_t<V>, C>;
 };
 template <class K, class V, class H, class E, class A>
-struct collated<std::unordered_map<K, V, H, E, A>> {
+struct Collated<std::unordered_map<K, V, H, E, A>> {
   using type = std::unordered_map<K, collated_t<V>, H, E>;
 };
 template <class D, class T>
-struct collated<torch::data::Example<D, T>> {
+struct Collated<torch::data::Example<D, T>> {
   using type = torch::data::Example<collated_t<D>, collated_t<T>>;
 };
 template <class D>
-struct collated<torch::data::Example<D, void>> {
+struct Collated<torch::data::Example<D, void>> {
   using type = torch::data::Example<collated_t<D>, void>;
 };
 
