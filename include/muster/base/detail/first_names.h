@@ -3,8 +3,11 @@
 #include <cstddef>
 #include <functional>
 #include <iterator>
+#include <ranges>
 #include <string>
 #include <string_view>
+
+#include "muster/base/detail/listing.h"
 
 namespace muster {
 
@@ -14,13 +17,9 @@ inline constexpr std::size_t kNamesShown = 10;
 /// "a, b and 3 more": the first names of a range for a message. `name_of` makes an entry a text.
 template <class Range, class NameOf = std::identity>
 std::string first_names(const Range& range, NameOf&& name_of = {}) {
-  std::string text;
-  std::size_t shown = 0;
-  for (const auto& entry : range) {
-    if (shown == kNamesShown) return text + " and " + std::to_string(std::size(range) - shown) + " more";
-    text += (shown++ ? ", " : "") + std::string(std::invoke(name_of, entry));
-  }
-  return text;
+  const auto text = joined(std::views::take(range, kNamesShown), name_of);
+  const std::size_t count = std::size(range);
+  return count > kNamesShown ? text + " and " + std::to_string(count - kNamesShown) + " more" : text;
 }
 
 /// "'a'".
