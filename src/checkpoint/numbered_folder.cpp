@@ -137,8 +137,16 @@ std::string reason_to_keep(const fs::path& path, const std::shared_ptr<Checkpoin
   }
 }
 
-void log_kept(const fs::path& path, const std::string& reason) {
-  log::info(path.string(), " is left as it is, and not counted by total_limit: ", reason);
+void keep_highest(const std::map<std::int64_t, fs::path>& numbered, int count,
+                  const std::function<std::string(const fs::path& path)>& reason_to_keep,
+                  const std::function<void(const fs::path& path)>& remove) {
+  if (count <= 0 || numbered.size() <= static_cast<std::size_t>(count)) return;
+  for (auto entry = numbered.rbegin(); entry != numbered.rend(); ++entry) {
+    const fs::path& path = entry->second;
+    const std::string reason = reason_to_keep(path);
+    if (reason.empty() && count-- <= 0) remove(path);
+    if (!reason.empty()) log::info(path.string(), " is left as it is, and not counted by total_limit: ", reason);
+  }
 }
 
 NumberedFolder::NumberedFolder(const fs::path& folder) : folder_(folder) {
@@ -150,13 +158,8 @@ NumberedFolder::NumberedFolder(const fs::path& folder) : folder_(folder) {
 fs::path NumberedFolder::next() const { return next_numbered(folder_, numbered_in(folder_)); }
 
 void NumberedFolder::keep_highest(int count) const {
-  const auto there = numbered_in(folder_);
-  if (count <= 0 || there.size() <= static_cast<std::size_t>(count)) return;
-  for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
-    const std::string reason = reason_to_keep(entry->second);
-    if (reason.empty() && count-- <= 0) format::remove_folder(entry->second);
-    if (!reason.empty()) log_kept(entry->second, reason);
-  }
+  checkpoint::keep_highest(
+      numbered_in(folder_), count, [](const fs::path& path) { return reason_to_keep(path); }, format::remove_folder);
 }
 
 }  // namespace checkpoint

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,8 +26,12 @@ std::filesystem::path next_numbered(const std::filesystem::path& folder,
 /// Why a checkpoint of a storage is neither removed nor counted; empty if it has a manifest of Muster.
 /// Throws: CheckpointError MU314.
 std::string reason_to_keep(const std::filesystem::path& path, const std::shared_ptr<CheckpointStorage>& storage);
-/// Logs that reason.
-void log_kept(const std::filesystem::path& path, const std::string& reason);
+
+/// Removes all but the `count` highest of these; 0 keeps all. One for which `reason_to_keep` gives a reason is neither
+/// removed nor counted, and the log says why. Throws: what the two functions throw.
+void keep_highest(const std::map<std::int64_t, std::filesystem::path>& numbered, int count,
+                  const std::function<std::string(const std::filesystem::path& path)>& reason_to_keep,
+                  const std::function<void(const std::filesystem::path& path)>& remove);
 
 /// A folder of numbered checkpoints, with one writer at a time.
 class NumberedFolder {

@@ -68,7 +68,7 @@ class StorageTarget : public SaveTarget {
     // A commit that failed may have taken place, and what is committed must not be discarded.
     is_open_ = false;
     call_storage(kId, "commit()", save_.name, [&] { storage_.commit(save_); });
-    if (options_.numbered) log_failure("total_limit", folder_, [&] { keep_highest(options_.total_limit); });
+    if (options_.numbered) log_failure("total_limit", folder_, [&] { remove_beyond_the_limit(); });
   }
 
  private:
@@ -76,15 +76,13 @@ class StorageTarget : public SaveTarget {
 
   std::string next_name() const { return next_numbered(folder_, numbered()).generic_string(); }
 
-  void keep_highest(int count) const {
-    const auto there = numbered();
-    if (count <= 0 || there.size() <= static_cast<std::size_t>(count)) return;
-    for (auto entry = there.rbegin(); entry != there.rend(); ++entry) {
-      const std::string reason = reason_to_keep(entry->second, options_.storage);
-      const std::string name = entry->second.generic_string();
-      if (reason.empty() && count-- <= 0) log_failure("remove()", name, [&] { storage_.remove(name); });
-      if (!reason.empty()) log_kept(entry->second, reason);
-    }
+  void remove_beyond_the_limit() const {
+    const auto reason = [&](const fs::path& path) { return reason_to_keep(path, options_.storage); };
+    const auto remove = [&](const fs::path& path) {
+      const std::string name = path.generic_string();
+      log_failure("remove()", name, [&] { storage_.remove(name); });
+    };
+    keep_highest(numbered(), options_.total_limit, reason, remove);
   }
 
   /// The checkpoint is saved, or has failed for a reason that counts more.

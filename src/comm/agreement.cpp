@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <string_view>
 
 #include <ATen/ops/tensor.h>
 
@@ -13,6 +14,8 @@ namespace {
 
 // The first character of a message between ranks.
 constexpr char kReturned = '+', kThrew = '!';
+
+constexpr std::string_view kOfStorages[] = {"MU313", "MU314", "MU316", "MU317"};
 
 struct Outcome {
   std::exception_ptr error;
@@ -61,7 +64,7 @@ auto exchanged(const Outcome& own, Exchange&& exchange) {
 
 void raise_failure(const Failure& failure) {
   const auto rank = std::to_string(failure.rank);
-  if (failure.id.starts_with("MU2"))
+  if (failure.id.starts_with("MU2") || std::ranges::count(kOfStorages, failure.id) > 0)
     throw CheckpointError(failure.id, failure.message + " (found by rank " + rank + ")");
   throw UsageError("MU176", "rank " + rank + " failed in what all ranks do together: " + failure.text());
 }

@@ -46,18 +46,11 @@ fs::path numbered_folder(const ProjectOptions& project) {
   return fs::path(project.directory) / "checkpoints";
 }
 
-/// The failure of a storage on one rank becomes the error of all ranks; comm handles every other failure.
-void raise_storage_failure(const comm::Failure& failure) {
-  if (failure.id.starts_with("MU31"))
-    throw CheckpointError(failure.id, failure.message + " (found by rank " + std::to_string(failure.rank) + ")");
-}
-
 /// Runs f on every rank, and what it prepared for the end; all of them throw if one does, and undo. Collective.
 template <class F>
 void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
   try {
-    comm::run_together(
-        group, "loading a checkpoint", [&] { return f(), std::string(); }, raise_storage_failure);
+    comm::run_together(group, "loading a checkpoint", [&] { return f(), std::string(); });
   } catch (...) {
     load.undo();
     throw;
@@ -69,11 +62,10 @@ void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
 /// Collective.
 fs::path latest_of_all(const comm::Communicator& group, const ProjectOptions& project) {
   const auto folder = numbered_folder(project);
-  const auto find = [&] {
+  const auto name = comm::run_on_rank_0(group, "which checkpoint is the newest", [&] {
     const auto latest = latest_checkpoint(folder, project.storage);
     return latest ? latest->filename().string() : std::string();
-  };
-  const auto name = comm::run_on_rank_0(group, "which checkpoint is the newest", find, raise_storage_failure);
+  });
   if (!name.empty()) return folder / name;
   throw ConfigError("MU244",
                     "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
@@ -87,9 +79,8 @@ Checkpoint open_on_all_ranks(const Session& session, const fs::path& folder) {
                                   .part = session.cluster().local_rank,
                                   .parts = session.cluster().local_world_size,
                                   .storage = session.project().storage};
-  const auto ids = comm::run_together(
-      session.group(), "checking and comparing the checkpoints that ranks have opened",
-      [&] { return checkpoint.emplace(folder, how).id(); }, raise_storage_failure);
+  const auto ids = comm::run_together(session.group(), "checking and comparing the checkpoints that ranks have opened",
+                                      [&] { return checkpoint.emplace(folder, how).id(); });
   if (const auto found = comm::first_difference(ids))
     throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
                                              "must see the same folder, and no job may "

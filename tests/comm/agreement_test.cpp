@@ -82,6 +82,12 @@ TEST(RunTogether, TheFirstFailureReachesRanksThatHaveNone) {
               own ? "the disk is full" : "MU176: rank 1 failed in what all ranks do together: the disk is full");
     EXPECT_EQ(fail(CheckpointError("MU202", "the disk: full")),
               own ? "MU202: the disk: full" : "MU202: the disk: full (found by rank 1)");
+    for (const auto* id : {"MU313", "MU314", "MU316", "MU317"}) {
+      const auto text = std::string(id) + ": out of reach";
+      EXPECT_EQ(fail(CheckpointError(id, "out of reach")), own ? text : text + " (found by rank 1)");
+    }
+    EXPECT_EQ(fail(UsageError("MU315", "taken")),
+              own ? "MU315: taken" : "MU176: rank 1 failed in what all ranks do together: MU315: taken");
     EXPECT_EQ(
         fail(UsageError("MU173", "an empty holder")),
         own ? "MU173: an empty holder" : "MU176: rank 1 failed in what all ranks do together: MU173: an empty holder");

@@ -24,7 +24,8 @@ struct Failure {
 /// Throws what a rank throws when another one has failed.
 using Raise = std::function<void(const Failure&)>;
 
-/// Throws: CheckpointError with the same id if the failure is one of files (MU2nn), else UsageError (MU176).
+/// Throws: CheckpointError with the same id if the failure is one of files (MU2nn) or of a program's own storage of
+/// checkpoints (MU313, MU314, MU316, MU317), else UsageError (MU176).
 [[noreturn]] void raise_failure(const Failure& failure);
 
 /// Runs f on all ranks and returns what it returned on each, in rank order. `label` says what the ranks do, and names
