@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "muster/format/detail/atomic_file.h"
-
 namespace muster::format {
 namespace {
 
@@ -14,9 +12,6 @@ constexpr std::size_t kBytesPerWrite = std::size_t{4} << 20;
 constexpr std::size_t kPiecesPerWrite = 1024;
 
 }  // namespace
-
-BlockFile::BlockFile(const std::filesystem::path& path, Durability durability, std::uint64_t bytes)
-    : BlockFile(std::make_unique<AtomicFile>(path, durability), bytes) {}
 
 BlockFile::BlockFile(std::unique_ptr<OutputFile> file, std::uint64_t bytes) : file_(std::move(file)) {
   file_->reserve(bytes);

@@ -1,13 +1,19 @@
 #include "muster/format/detail/block_file.h"
 
+#include <memory>
 #include <random>
 
 #include <gtest/gtest.h>
 
 #include "checks.h"
+#include "muster/format/detail/atomic_file.h"
 
 namespace muster::format {
 namespace {
+
+BlockFile block_file(const std::filesystem::path& path, std::uint64_t bytes) {
+  return {std::make_unique<AtomicFile>(path, Durability::none), bytes};
+}
 
 TEST(BlockFile, ChecksumsAreThoseOfTheBlocksHoweverItIsWritten) {
   checks::ScratchFolder folder;
@@ -16,7 +22,7 @@ TEST(BlockFile, ChecksumsAreThoseOfTheBlocksHoweverItIsWritten) {
                                  std::size_t{kBlockBytes} * 3 + 12345}) {
     std::string bytes(size, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
-    BlockFile file(folder / "x", Durability::none, size);
+    auto file = block_file(folder / "x", size);
     for (std::size_t done = 0; done < size;) {
       const std::size_t piece = std::min<std::size_t>(random() % 400'000, size - done);
       file.append(std::string_view(bytes).substr(done, piece));
@@ -37,7 +43,7 @@ TEST(BlockFile, WritesManySmallPieces) {
   std::vector<std::string> pieces;
   for (int i = 0; i < 5000; ++i)
     whole += pieces.emplace_back(static_cast<std::size_t>(i % 7), static_cast<char>('a' + i % 26));
-  BlockFile file(folder / "x", Durability::none, whole.size());
+  auto file = block_file(folder / "x", whole.size());
   for (const std::string& piece : pieces) file.append(piece);
   EXPECT_EQ(file.publish(), std::vector{checksum_of(whole)});
   EXPECT_EQ(checks::read(folder / "x"), whole);
@@ -46,7 +52,7 @@ TEST(BlockFile, WritesManySmallPieces) {
 TEST(BlockFile, LeavesTheFormerFileIfItIsNotPublished) {
   checks::ScratchFolder folder;
   checks::write(folder / "x", "former");
-  { BlockFile(folder / "x", Durability::none, 3).append("new"); }
+  block_file(folder / "x", 3).append("new");
   EXPECT_EQ(checks::read(folder / "x"), "former");
   EXPECT_EQ(checks::entries(folder.path()), 1u);
 }

@@ -1,13 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "muster/format/detail/checksum.h"
-#include "muster/format/detail/options.h"
 #include "muster/format/detail/output_file.h"
 
 namespace muster::format {
@@ -20,9 +18,8 @@ inline constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 20;
 /// Thread safety: one thread at a time.
 class BlockFile {
  public:
-  /// Reserves `bytes` on the disk. Throws: CheckpointError MU202.
-  BlockFile(const std::filesystem::path& path, Durability durability, std::uint64_t bytes);
-  /// Writes into `file` instead, of which nothing was written yet. Throws: what `file` throws, as all functions.
+  /// Writes into `file`, of which nothing was written yet, and announces its size. Throws: what `file` throws, as all
+  /// functions.
   BlockFile(std::unique_ptr<OutputFile> file, std::uint64_t bytes);
 
   /// Appends a piece, at the latest at the next flush() or publish(): its memory must stay valid until then.
