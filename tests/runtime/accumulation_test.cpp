@@ -7,16 +7,14 @@
 #include <tuple>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
-#include "muster/runtime/detail/prepared_model.h"
-#include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
+#include "runtime/curve.h"
 #include "runtime/ranks.h"
 
 namespace muster {
@@ -24,78 +22,7 @@ namespace {
 
 using json = nlohmann::json;
 
-struct CurveImpl : torch::nn::Module {
-  CurveImpl() { to(torch::kDouble); }
-  torch::Tensor forward(torch::Tensor x) { return b(torch::tanh(a(x))); }
-  torch::nn::Linear a{register_module("a", torch::nn::Linear(4, 6))}, b{register_module("b", torch::nn::Linear(6, 1))};
-};
-TORCH_MODULE(Curve);
-
-using Points = std::vector<std::tuple<torch::Tensor, torch::Tensor>>;
-
-Points points(int64_t count) {
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(11);
-  Points result;
-  for (int64_t i = 0; i < count; ++i) {
-    auto x = torch::randn({4}, generator, torch::kDouble);
-    result.emplace_back(x, x.sum().sin().view({1}));
-  }
-  return result;
-}
-
-Curve seeded_curve() {
-  torch::manual_seed(4);
-  return Curve();
-}
-
-/// Parameters after plain steps, each over the samples of one window in one big batch.
-std::vector<torch::Tensor> big_batches(const Points& data, int64_t window, int epochs) {
-  auto net = seeded_curve();
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  const auto count = static_cast<int64_t>(data.size());
-  for (int epoch = 0; epoch < epochs; ++epoch)
-    for (int64_t begin = 0; begin < count; begin += window) {
-      std::vector<torch::Tensor> x, y;
-      for (int64_t i = begin; i < std::min(count, begin + window); ++i) {
-        x.push_back(std::get<0>(data[i]));
-        y.push_back(std::get<1>(data[i]));
-      }
-      sgd.zero_grad();
-      torch::mse_loss(net(torch::stack(x)), torch::stack(y)).backward();
-      sgd.step();
-    }
-  return net->parameters();
-}
-
-struct Setting {
-  AcceleratorOptions accelerator;
-  int64_t batch_size = 4;
-  int epochs = 2;
-};
-
-/// Parameters after the loop of the README, with micro-batches.
-std::vector<torch::Tensor> micro_batches(const Points& data, const Setting& setting) {
-  Accelerator accelerator(setting.accelerator);
-  auto net = seeded_curve();
-  auto [model, optimizer, batches] =
-      accelerator.prepare(net, torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-                          DataLoader(data, {.batch_size = setting.batch_size}));
-  for (int epoch = 0; epoch < setting.epochs; ++epoch)
-    for (auto& [x, y] : batches) {
-      auto window = accelerator.accumulate(model);
-      accelerator.backward(torch::mse_loss(model(x), y));
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-  std::vector<torch::Tensor> result;
-  for (auto& [name, value] : model.prepared()->managed->full_state(false)) result.push_back(value.detach().clone());
-  return result;
-}
-
-void expect_equal(const std::vector<torch::Tensor>& actual, const std::vector<torch::Tensor>& expected) {
-  for (size_t i = 0; i < expected.size(); ++i)
-    EXPECT_EQ(testing::difference(actual[i], expected[i].detach(), 0, 1e-12), "") << i;
-}
+using namespace curve;
 
 void expect_big_batches(int world, Strategy strategy) {
   const Accelerator keeps_the_meeting_place;  // while others come and go
@@ -142,56 +69,6 @@ TEST(Accumulation, EveryBatchMayCommunicate) {
     expect_equal(micro_batches(data, {options}), big_batches(data, 16, 2));
     options.strategy = "fsdp";
     expect_equal(micro_batches(data, {options}), big_batches(data, 16, 2));
-  });
-}
-
-/// In the last step rank 0 has four samples, rank 1 has one, and rank 2 has none.
-TEST(Accumulation, AShortLastWindowMayEndEarlierOnSomeRanks) {
-  testing::as_ranks(3, [] {
-    const Accelerator keeps_the_meeting_place;
-    const auto data = points(4 * 3 * 5 + 5);
-    for (const auto* strategy : {"ddp", "zero2"})
-      for (const int k : {2, 4, 7}) {
-        SCOPED_TRACE(::testing::Message() << strategy << ", micro-batches " << k);
-        const AcceleratorOptions options{.even_batches = false, .gradient_accumulation_steps = k, .strategy = strategy};
-        expect_equal(micro_batches(data, {options}), big_batches(data, 4 * 3 * k, 2));
-      }
-  });
-}
-
-TEST(Accumulation, AWindowOfSomeRanksOnlyIsAnError) {  // MU345
-  testing::as_ranks(2, [] {
-    const Accelerator keeps_the_meeting_place;
-    const auto data = points(4 * 2 * 5 + 3);  // a sixth batch on rank 0
-    const auto expect_error = [&](const GradientAccumulationOptions& accumulation) {
-      AcceleratorOptions options{.even_batches = false, .gradient_accumulation = accumulation};
-      const auto id = testing::thrown_id([&] { micro_batches(data, {options, 4, 1}); });
-      EXPECT_EQ(id, keeps_the_meeting_place.is_main_process() ? "MU345" : "no error") << accumulation.num_steps;
-    };
-    expect_error({});
-    expect_error({.num_steps = 5});
-    expect_error({.num_steps = 4, .sync_each_batch = true});
-    expect_error({.num_steps = 4, .sync_with_dataloader = false});
-  });
-}
-
-TEST(Accumulation, SchedulesCountTheBatchThatOnlyOthersHave) {
-  testing::as_ranks(2, [] {
-    Accelerator accelerator(
-        {.even_batches = false, .gradient_accumulation = {.adjust_scheduler = true, .num_steps = 4}});
-    auto net = seeded_curve();
-    torch::optim::SGD sgd(net->parameters(), 1.0);
-    const auto data = points(4 * 2 * 5 + 3);
-    auto [model, optimizer, scheduler, batches] =
-        accelerator.prepare(net, sgd, torch::optim::StepLR(sgd, 1, 0.5), DataLoader(data, {.batch_size = 4}));
-    for (auto& [x, y] : batches) {
-      auto window = accelerator.accumulate(model);
-      accelerator.backward(torch::mse_loss(model(x), y));
-      optimizer.step();
-      optimizer.zero_grad();
-      scheduler.step();
-    }
-    EXPECT_DOUBLE_EQ(sgd.param_groups()[0].options().get_lr(), std::pow(0.5, 5));  // LibTorch ignores the first of six
   });
 }
 
