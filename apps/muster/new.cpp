@@ -16,6 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+void refuse_name(const std::string& name) {
+  if (name.empty()) throw UsageError("MU309", "the name of the folder is empty; give a name: muster new train");
+  if (name.starts_with("-"))
+    throw UsageError("MU309", "cmake would take the folder '" + name + "' for a flag; give another name, or ./" + name);
+}
+
 void refuse_what_is_there(const fs::path& folder) {
   std::error_code error;
   const auto status = fs::status(folder, error);
@@ -73,6 +79,7 @@ int new_project(const Arguments& arguments) {
   std::string name;
   app.add_option("FOLDER", name, "folder to write, new or empty")->required();
   if (parse(app, arguments)) return 0;
+  refuse_name(name);
   while (name.size() > 1 && name.back() == '/') name.pop_back();
   const fs::path folder = name;
   refuse_what_is_there(folder);

@@ -68,6 +68,14 @@ class NewProject(unittest.TestCase):
         (self.folder / "file").write_text("")
         self.refuses(self.folder / "file/below", "MU337", "file/below/CMakeLists.txt")
 
+    def test_refuses_names_that_are_none(self):
+        for name in ("", "-dash", "--"):
+            done = new("--", name, cwd=self.folder)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), name)
+            self.assertIn("MU309", done.stderr)
+        self.assertEqual(list(self.folder.iterdir()), [])
+        self.assertEqual(new("./-dash", cwd=self.folder).returncode, 0)
+
     def test_wants_one_folder(self):
         self.assertEqual(new().returncode, 2)
         self.assertEqual(new("a", "b", cwd=self.folder).returncode, 2)
