@@ -9,6 +9,10 @@
 namespace muster::cli {
 
 int print_options(const Arguments& arguments) {
+  if (!arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h"))
+    return std::puts("muster options [run|options]: prints the options of the launcher, or those of a program") < 0;
+  if (arguments.size() > 1)
+    throw UsageError("MU006", "muster options prints one table; after it stands '" + arguments[1] + "'");
   const std::string page = arguments.empty() ? "run" : arguments.front();
   if (page != "run" && page != "options")
     throw UsageError("MU006", "muster options prints no table '" + page +
