@@ -2,65 +2,11 @@
 
 #include <algorithm>
 
+#include "muster/base/error.h"
+#include "muster/launcher/detail/other_names.h"
+
 namespace muster::cli {
 namespace {
-
-struct Spelling {
-  const char* theirs;  ///< with underscores, without dashes before it
-  const char* ours;
-};
-
-constexpr Spelling kSpellings[] = {
-    // torchrun
-    {"nproc_per_node", "--devices"},
-    {"nnodes", "--nodes"},
-    {"master_addr", "--main-address"},
-    {"master_port", "--main-port"},
-    {"rdzv_endpoint", "--main-address and --main-port"},
-    {"rdzv_backend", "nothing: ranks meet at --main-address"},
-    {"rdzv_id", "nothing: a job is known by its address and secret"},
-    {"rdzv_conf", "--timeout"},
-    {"standalone", "nothing: one node is the default"},
-    {"max_restarts", "nothing: a job that fails is started again from its last checkpoint by hand"},
-    {"monitor_interval", "nothing: an end is noticed at once"},
-    {"no_python", "nothing: the program is executed as it is"},
-    {"log_line_prefix_template", "--prefix or --no-prefix"},
-    {"redirects", "--log-dir"},
-    {"tee", "--log-dir"},
-    {"local_ranks_filter", "--log-dir"},
-    // accelerate launch
-    {"num_processes", "--devices"},
-    {"num_machines", "--nodes"},
-    {"machine_rank", "--node-rank"},
-    {"main_process_ip", "--main-address"},
-    {"main_process_port", "--main-port"},
-    {"main_training_function", "nothing: main() is executed"},
-    {"gpu_ids", "--devices, such as 0,2"},
-    {"multi_gpu", "--devices and --strategy ddp"},
-    {"cpu", "--accelerator cpu"},
-    {"use_cpu", "--accelerator cpu"},
-    {"num_cpu_threads_per_process", "--threads"},
-    {"config_file", "--config"},
-    {"use_fsdp", "--strategy fsdp"},
-    {"use_deepspeed", "--strategy zero2"},
-    {"zero_stage", "--strategy zero1, zero2 or zero3"},
-    {"fsdp_sharding_strategy", "--fsdp sharding_strategy=..."},
-    {"fsdp_auto_wrap_policy", "--fsdp auto_wrap_policy=..."},
-    {"fsdp_transformer_layer_cls_to_wrap", "--fsdp-unit-classes"},
-    {"fsdp_min_num_params", "--fsdp-unit-min-elements"},
-    // fabric run
-    {"main_process_address", "--main-address"},
-    // mpirun, srun
-    {"n", "--devices"},
-    {"np", "--devices"},
-    {"ntasks", "--devices"},
-    {"ntasks_per_node", "--devices"},
-    {"N", "--nodes"},
-    {"host", "--nodes, --node-rank and --main-address on each node"},
-    {"H", "--nodes, --node-rank and --main-address on each node"},
-    {"hostfile", "--nodes, --node-rank and --main-address on each node"},
-    {"x", "nothing: the environment is passed on"},
-};
 
 /// "--log-dir=x" as "log_dir".
 std::string name_in(const std::string& flag) {
@@ -89,6 +35,8 @@ const options::Description* option_of(const std::string& word, const std::vector
   return nullptr;
 }
 
+bool needs_value(const options::Description* option) { return option && !option->is_switch; }
+
 bool places_ranks(const options::Description& option) {
   static const char* const names[] = {"devices", "main_address", "main_port", "node_rank", "nodes"};
   return std::find(std::begin(names), std::end(names), option.name) != std::end(names);
@@ -96,29 +44,53 @@ bool places_ranks(const options::Description& option) {
 
 }  // namespace
 
-std::string spelling_of(const std::string& flag) {
-  for (const auto& [theirs, ours] : kSpellings)
-    if (name_in(flag) == theirs) return ours;
-  return "";
-}
+std::string spelling_of(const std::string& flag) { return launcher::spelling_here(name_in(flag)); }
 
 Split split_command(const Arguments& command, bool bare, const std::vector<options::Description>& known) {
   Split split;
   split.program = command;
   if (command.empty()) return split;
-  bool all = bare && command.size() > 1, one_places = false;
+  bool all = bare && command.size() > 1, one_places = false, only_config = true;
   for (auto word = command.begin() + 1; word != command.end(); ++word) {
     const auto* option = option_of(*word, known);
     const bool complete = option && (option->is_switch || word->find('=') != std::string::npos);
     all = all && complete;
     one_places = one_places || (option && places_ranks(*option));
     if (option) split.look_ours.push_back(*word);
+    only_config = only_config && (!option || option->name == "config");
   }
+  // Many programs have a --config of their own.
+  if (only_config) split.look_ours.clear();
   if (!all || !one_places) return split;
   split.ours = {command.begin() + 1, command.end()};
   split.program.resize(1);
   split.look_ours.clear();
   return split;
+}
+
+Arguments with_values(const Arguments& arguments, const std::vector<options::Description>& known) {
+  Arguments result;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto& word = arguments[i];
+    if (word == "--" || !word.starts_with("-")) {
+      result.insert(result.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
+    const auto* option = option_of(word, known);
+    const auto sign = word.find('=');
+    const bool ends_in_sign = sign != std::string::npos && sign + 1 == word.size();
+    if (option && option->is_switch && ends_in_sign)
+      throw UsageError("MU307", "flag '" + word + "' has no value; write " + option->flag() + ", or no such flag");
+    result.push_back(needs_value(option) && ends_in_sign ? word.substr(0, sign) : word);
+    if (needs_value(option) && ends_in_sign) result.emplace_back();
+    if (!needs_value(option) || sign != std::string::npos) continue;
+    if (++i == arguments.size() || arguments[i] == "--" || option_of(arguments[i], known))
+      throw UsageError("MU307", "flag '" + word + "' has no value" +
+                                    (i < arguments.size() ? ": after it stands '" + arguments[i] + "'" : "") +
+                                    "; write " + word + "=VALUE (see muster run --help)");
+    result.push_back(arguments[i]);
+  }
+  return result;
 }
 
 }  // namespace muster::cli

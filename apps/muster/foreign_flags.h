@@ -19,6 +19,10 @@ struct Split {
   Arguments look_ours;  ///< words that go to the program and are spelled like flags of muster run
 };
 
+/// The flags before the program, with an empty value ("--log-dir=") as a word of its own.
+/// Throws: UsageError (MU307) for a flag of `known` that needs a value and has none.
+Arguments with_values(const Arguments& arguments, const std::vector<options::Description>& known);
+
 /// Splits the program and the words after it. These are ours if no flag stands before the program (`bare`), each of
 /// them is a flag of `known` in one word (--name=value, or a switch), and one of them places ranks (devices, nodes,
 /// ...). Otherwise all go to the program.

@@ -11,6 +11,8 @@
 namespace muster::cli {
 
 bool parse(CLI::App& app, const Arguments& arguments) {
+  for (auto* option : app.get_options([](const CLI::Option* one) { return !one->get_positional(); }))
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   try {
     app.parse(Arguments(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {

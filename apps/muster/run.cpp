@@ -9,6 +9,7 @@
 #include <CLI/Formatter.hpp>
 
 #include "commands.h"
+#include "config_file.h"
 #include "foreign_flags.h"
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/options_line.h"
@@ -26,6 +27,7 @@ constexpr const char* kConfigVariable = "MUSTER_CONFIG";
 /// What CLI11 writes into while it parses.
 struct Flags {
   std::string config;
+  CLI::Option* config_given = nullptr;
   std::deque<std::string> texts;
   std::map<std::string, const CLI::Option*> given;
 };
@@ -48,6 +50,13 @@ std::vector<Description> options_of_program() {
 std::vector<Description> all_options() {
   auto all = run_option_table().descriptions();
   for (auto& option : options_of_program()) all.push_back(std::move(option));
+  return all;
+}
+
+/// Every flag that takes a word after the program, too.
+std::vector<Description> all_flags() {
+  auto all = all_options();
+  all.push_back({.name = "config"});
   return all;
 }
 
@@ -94,15 +103,16 @@ void add_flags(CLI::App& app, const std::string& group, const std::vector<Descri
     auto& text = flags.texts.emplace_back();
     auto* added = option.is_switch ? app.add_flag(spellings(option) + negations(option), text, help_of(option))
                                    : app.add_option(spellings(option), text, help_of(option));
-    added->group(group);
+    added->group(group)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     flags.given[option.name] = added;
   }
 }
 
 void add_all_flags(CLI::App& app, Flags& flags) {
   add_flags(app, "Options of the launcher", run_option_table().descriptions(), flags);
-  app.add_option("--config", flags.config, "YAML file with a section `run` of these options {MUSTER_CONFIG}")
-      ->group("Options of the launcher");
+  flags.config_given =
+      app.add_option("--config", flags.config, "YAML file with a section `run` of these options {MUSTER_CONFIG}");
+  flags.config_given->group("Options of the launcher")->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_flags(app, "Options of the program", options_of_program(), flags);
 }
 
@@ -133,10 +143,10 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
   if (rest.empty()) return rest;
   if (rest.front() == "--") return {rest.begin() + 1, rest.end()};
   if (rest.front().starts_with("-")) refuse_flag(rest.front());
-  const auto split = split_command(rest, rest.size() == arguments.size(), all_options());
+  const auto split = split_command(rest, rest.size() == arguments.size(), all_flags());
   if (!split.ours.empty()) {
     app.clear();
-    parse_flags(app, split.ours);
+    parse_flags(app, with_values(split.ours, all_flags()));
   }
   if (!split.look_ours.empty()) {
     std::string words;
@@ -149,20 +159,40 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
 
 /// In the file, a key of its own overrides the same option in the one-line key `options`.
 void expand_line(options::Texts& texts) {
+  const auto known = all_options();
+  texts = options::without_aliases(known, texts);
   if (const auto line = texts.find("options"); line != texts.end())
-    texts.merge(options::read_line(line->second.text, line->second.place));
+    texts.merge(options::without_aliases(known, options::read_line(line->second.text, line->second.place)));
+}
+
+void add_later(options::Texts& texts, const options::Texts& later) {
+  for (const auto& [name, found] : later) texts[name] = found;
+}
+
+/// Of a flag that is given several times the last counts; those that hold several options add up.
+std::string text_of(const std::string& name, const CLI::Option& option) {
+  if (name != "ddp" && name != "fsdp") return option.results().back();
+  options::Texts pairs;
+  for (const auto& text : option.results())
+    if (!text.empty()) add_later(pairs, options::split_pairs(text, "flag --" + name, "", "MU196"));
+  std::string result;
+  for (const auto& [key, found] : pairs) result += (result.empty() ? "" : ",") + key + "=" + found.text;
+  return result;
 }
 
 options::Sources read_sources(const Flags& flags) {
+  const auto known = all_options();
   options::Sources sources;
   sources.variables = Environment::of_process();
-  const auto config = flags.config.empty() ? sources.variables.find(kConfigVariable).value_or("") : flags.config;
-  if (!config.empty()) sources.file = options::File::load(config);
+  const auto config =
+      flags.config_given->count() > 0 ? flags.config : sources.variables.find(kConfigVariable).value_or("");
+  if (flags.config_given->count() > 0 || !config.empty())
+    sources.file = read_config(config, run_option_table().section, known);
   for (const auto& [name, option] : flags.given)
-    if (option->count() > 0) sources.flags[name] = option->results().back();
-  if (const auto given = sources.flags.find("options"); given != sources.flags.end())
-    sources.line = options::read_line(given->second, "flag --options");
-  sources.line.merge(options::read_line(sources.variables.find(options::kLineVariable).value_or("")));
+    if (option->count() > 0) sources.flags[name] = text_of(name, *option);
+  for (const auto& line : flags.given.at("options")->results())
+    add_later(sources.flag_line, options::without_aliases(known, options::read_line(line, "flag --options")));
+  sources.line = options::read_line(sources.variables.find(options::kLineVariable).value_or(""));
   sources.file = sources.file.changed(run_option_table().section, expand_line);
   return sources;
 }
@@ -188,15 +218,17 @@ int run(const Arguments& arguments) {
   CLI::App app(
       "Starts a program on several ranks of this node, watches them and passes their output on.\n"
       "The words in [] are defaults, those in {} environment variables. A flag counts more than MUSTER_OPTIONS, that "
-      "more than a single variable, and a variable more than the file.",
+      "more than a single variable, and a variable more than the file. Of a flag that is given twice the last counts; "
+      "--options, --ddp and --fsdp add up. In a list, an item with a comma stands in double quotes: '\"a{1,2}\",b'.",
       "muster run");
   app.prefix_command();
   Flags flags;
   add_all_flags(app, flags);
   Arguments program;
   try {
-    parse_flags(app, arguments);
-    program = program_of(app, arguments);
+    const auto words = with_values(arguments, all_flags());
+    parse_flags(app, words);
+    program = program_of(app, words);
   } catch (const CLI::CallForHelp&) {
     std::string text = app.help(), options = "[OPTIONS]";
     std::puts(text.replace(text.find(options), options.size(), options + " PROGRAM [ARGUMENTS]").c_str());

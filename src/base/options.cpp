@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <sstream>
+
+#include "muster/base/detail/options_list.h"
 
 namespace muster::options {
 namespace {
@@ -76,13 +77,18 @@ std::string Value<std::chrono::milliseconds>::write(const std::chrono::milliseco
 
 std::string Value<std::vector<std::string>>::read(const std::string& text, std::vector<std::string>& value) {
   value.clear();
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) value.push_back(word);
+  auto items = split_items(text);
+  if (items.back().empty()) items.pop_back();  // a comma at the end, or nothing
+  for (const auto& item : items) {
+    const auto word = item.empty() ? std::nullopt : unquoted(item);
+    if (!word) return "a list such as a,b, where an item with a comma stands in double quotes,";
+    value.push_back(*word);
+  }
   return "";
 }
 std::string Value<std::vector<std::string>>::write(const std::vector<std::string>& value) {
   std::string result;
-  for (const auto& word : value) result += (result.empty() ? "" : ",") + word;
+  for (const auto& word : value) result += (result.empty() ? "" : ",") + list_item(word);
   return result;
 }
 

@@ -30,10 +30,8 @@ void require_known(const std::vector<Description>& table, const std::string& sec
 }
 
 std::optional<Found> find_in(const Texts& texts, const Description& option) {
-  if (const auto found = texts.find(option.name); found != texts.end()) return found->second;
-  for (const auto& alias : option.aliases)
-    if (const auto found = texts.find(alias); found != texts.end()) return found->second;
-  return {};
+  const auto found = texts.find(option.name);
+  return found == texts.end() ? std::nullopt : std::optional(found->second);
 }
 
 std::optional<Found> find_variable(const Environment& variables, const std::string& name) {
@@ -45,7 +43,8 @@ std::optional<Found> find_variable(const Environment& variables, const std::stri
 std::optional<Found> find_one(const Description& option, const Texts& in_file, const Sources& sources) {
   if (const auto flag = sources.flags.find(option.name); flag != sources.flags.end())
     return Found{flag->second, "flag " + option.flag()};
-  if (auto found = find_in(sources.line, option)) return found;
+  for (const auto* line : {&sources.flag_line, &sources.line})
+    if (auto found = find_in(*line, option)) return found;
   if (auto found = find_variable(sources.variables, option.variable)) return found;
   if (auto found = find_in(in_file, option)) return found;
   for (const auto& name : option.other_tools)
@@ -62,13 +61,32 @@ std::string Description::flag() const {
   return result;
 }
 
+Texts without_aliases(const std::vector<Description>& table, const Texts& texts) {
+  auto result = texts;
+  for (const auto& option : table)
+    for (const auto& alias : option.aliases) {
+      auto key = option.code_only ? Texts::node_type() : result.extract(alias);
+      if (key.empty()) continue;
+      key.key() = option.name;
+      if (const auto added = result.insert(std::move(key)); !added.inserted)
+        throw ConfigError("MU305", added.node.mapped().place + " ('" + alias + "') and " +
+                                       added.position->second.place + " both set option '" + option.name +
+                                       "'; keep one of them");
+    }
+  return result;
+}
+
 Texts find(const std::vector<Description>& table, const std::string& section, const Sources& sources) {
-  const auto& in_file = sources.file.section(section);
-  require_known(table, section, in_file);
-  require_known(table, "", sources.line);
+  require_known(table, section, sources.file.section(section));
+  const auto in_file = without_aliases(table, sources.file.section(section));
+  auto plain = sources;
+  for (auto* line : {&plain.flag_line, &plain.line}) {
+    require_known(table, "", *line);
+    *line = without_aliases(table, *line);
+  }
   Texts result;
   for (const auto& option : table)
-    if (auto found = option.code_only ? std::nullopt : find_one(option, in_file, sources))
+    if (auto found = option.code_only ? std::nullopt : find_one(option, in_file, plain))
       result[option.name] = std::move(*found);
   return result;
 }

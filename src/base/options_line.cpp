@@ -1,14 +1,20 @@
 #include "muster/base/detail/options_line.h"
 
-#include <algorithm>
 #include <cctype>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
+#include "muster/base/detail/options_list.h"
 #include "muster/base/detail/trimmed.h"
 #include "muster/base/error.h"
 
 namespace muster::options {
+namespace {
+
+constexpr const char* kPlaces = "set_by";  // the key of a line for the places of its values
+
+}  // namespace
 
 std::string variable_of(const std::string& name) {
   std::string result = "MUSTER_";
@@ -19,15 +25,18 @@ std::string variable_of(const std::string& name) {
 Texts split_pairs(const std::string& text, const std::string& place, const std::string& prefix, const char* error) {
   Texts texts;
   std::string name;
-  for (size_t begin = 0; begin <= text.size();) {
-    const auto end = std::min(text.find(',', begin), text.size());
-    const std::string word(trimmed(std::string_view(text).substr(begin, end - begin)));
-    const auto sign = word.find('=');
-    begin = end + 1;
-    if (word.empty() && begin > text.size() && !name.empty()) break;  // a comma at the end
+  auto words = split_items(text, true);
+  if (words.size() > 1 && words.back().empty()) words.pop_back();  // a comma at the end
+  for (const auto& word : words) {
+    const auto sign = word.starts_with('"') ? std::string::npos : word.find('=');
+    const auto value = trimmed(std::string_view(word).substr(sign == std::string::npos ? 0 : sign + 1));
+    if (value.starts_with('"') && !unquoted(value))
+      throw ConfigError(error, std::string(value) + " in the " + place + " does not end with its closing quote");
     if (sign != std::string::npos && sign > 0) {
-      name = prefix + word.substr(0, sign);
-      texts[name] = {word.substr(sign + 1), word.substr(0, sign) + " of the " + place};
+      const auto own = std::string(trimmed(std::string_view(word).substr(0, sign)));
+      name = prefix + own;
+      if (!texts.emplace(name, Found{std::string(value), own + " of the " + place}).second)
+        throw ConfigError("MU305", "the " + place + " sets '" + own + "' twice; keep one of them");
     } else if (!name.empty() && sign == std::string::npos) {
       texts[name].text += "," + word;
     } else {
@@ -45,23 +54,36 @@ Texts read_line(const std::string& line, const std::string& place) {
   const auto file = File::parse(line, place);
   for (const auto& section : file.sections())
     for (const auto& [key, found] : file.section(section))
-      texts[section.empty() ? key : section + "." + key] = {found.text, key + " of the " + place};
+      if (section != kPlaces)
+        texts[section.empty() ? key : section + "." + key] = {found.text, key + " of the " + place};
+  for (const auto& [key, found] : file.section(kPlaces))
+    if (const auto text = texts.find(key); text != texts.end()) text->second.place = found.text;
   return texts;
 }
 
 std::string write_line(const Texts& texts) {
   if (texts.empty()) return "";
-  nlohmann::json line;
-  for (const auto& [name, found] : texts) line[name] = found.text;
+  nlohmann::json line, places;
+  for (const auto& [name, found] : texts) {
+    line[name] = found.text;
+    if (!found.place.empty()) places[name] = found.place;
+    try {
+      static_cast<void>(line[name].dump());
+    } catch (const nlohmann::json::type_error&) {
+      throw ConfigError("MU308", found.place + ": the text of option '" + name +
+                                     "' is no UTF-8, so it cannot be passed on to the ranks; write it in UTF-8");
+    }
+  }
+  if (!places.empty()) line[kPlaces] = places;
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void expand(Texts& texts, const std::string& name, const char* error) {
+void expand(Texts& texts, const std::string& name, const std::vector<Description>& table, const char* error) {
   const auto found = texts.find(name);
   if (found == texts.end()) return;
   const auto text = found->second;
   texts.erase(found);
-  if (!text.text.empty()) texts.merge(split_pairs(text.text, text.place, name + ".", error));
+  if (!text.text.empty()) texts.merge(without_aliases(table, split_pairs(text.text, text.place, name + ".", error)));
 }
 
 }  // namespace muster::options

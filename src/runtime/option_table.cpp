@@ -6,6 +6,8 @@
 #include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
 #include "muster/cluster/detail/variables.h"
+#include "muster/launcher/detail/option_tables.h"
+#include "muster/launcher/detail/other_names.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/strategy/detail/launch_check.h"
 #include "muster/strategy/detail/resolve.h"
@@ -89,6 +91,31 @@ Texts of_other_tools(const Environment& variables, const std::vector<Description
   return texts;
 }
 
+/// Names of a launcher, which are no options of a program. `known` are the options that may stand there.
+void refuse_names_of_launchers(const Texts& texts, const std::vector<Description>& known) {
+  const auto ours = run_option_table().descriptions();
+  const auto is_among = [](const auto& options, const std::string& key) {
+    return std::any_of(options.begin(), options.end(), [&](const auto& option) { return has_name(option, key); });
+  };
+  for (const auto& [key, found] : texts) {
+    if (is_among(known, key)) continue;
+    if (is_among(ours, key) && key != "options")
+      throw ConfigError("MU306", found.place + ": option '" + key +
+                                     "' is one of `muster run`, which has not started this program; start it by "
+                                     "`muster run`, or take the option out there");
+    if (const auto here = launcher::spelling_here(key); !here.empty())
+      throw ConfigError("MU306", found.place + ": '" + key +
+                                     "' is a name of another launcher; for `muster run` it is " + here +
+                                     "; replace it there");
+  }
+}
+
+/// A line within a line would be read by nobody.
+std::vector<Description> without_line(std::vector<Description> known) {
+  std::erase_if(known, [](const auto& option) { return option.name == "options"; });
+  return known;
+}
+
 constexpr int64_t kMostSeconds = 1'000'000'000;
 
 /// Time-outs are given in whole seconds, as in other launchers.
@@ -136,18 +163,26 @@ const std::vector<Description>& program_options() {
 
 Texts find_requests(const options::Sources& sources, const std::string& section,
                     const std::vector<Description>& others) {
-  const auto known = own_options(others);
+  const auto known = own_options(others), in_line = without_line(known);
   auto given = sources;
-  fold_into_fsdp(given.line);
+  for (auto* line : {&given.flag_line, &given.line}) {
+    fold_into_fsdp(*line);
+    refuse_names_of_launchers(*line, in_line);
+  }
   given.file = sources.file.changed(section, fold_into_fsdp);
+  refuse_names_of_launchers(given.file.section(section), known);
   // One source after the other, so that a text of several options counts no more than its source.
   Texts all;
-  for (const auto& one : {options::Sources{.flags = given.flags}, options::Sources{.line = given.line},
-                          options::Sources{.variables = given.variables}, options::Sources{.file = given.file}}) {
-    auto found = options::find(known, section, one);
-    for (const auto* name : {"ddp", "fsdp"}) options::expand(found, name, "MU196");
+  const auto take = [&](const std::vector<Description>& options, const options::Sources& one) {
+    auto found = options::find(options, section, one);
+    for (const auto* name : {"ddp", "fsdp"}) options::expand(found, name, options, "MU196");
     all.merge(found);
-  }
+  };
+  take(known, {.flags = given.flags});
+  take(in_line, {.flag_line = given.flag_line});
+  take(in_line, {.line = given.line});
+  take(known, {.variables = given.variables});
+  take(known, {.file = given.file});
   all.merge(of_other_tools(sources.variables, others));
   return all;
 }

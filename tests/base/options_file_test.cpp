@@ -33,6 +33,29 @@ TEST(OptionsFile, WhatIsNoFileOfOptionsIsMU004) {
   }
 }
 
+TEST(OptionsFile, ReadsOneSectionAndNamesTheRest) {
+  const auto file = File::parse("run:\n  a: 1\nmodel:\n  - {x: [[1]]}\ntop: 2\n", "f", "run");
+  EXPECT_EQ(file.section("run").at("a").text, "1");
+  EXPECT_EQ(file.sections(), std::vector<std::string>{"run"});
+  ASSERT_EQ(file.outside().size(), 2u);
+  EXPECT_EQ(file.outside().at("model").place, "f line 3");
+  EXPECT_EQ(file.outside().at("top").place, "f line 5");
+  EXPECT_EQ(File::parse("run:\n", "f", "run").sections(), std::vector<std::string>{"run"});
+  EXPECT_TRUE(File::parse("top: 1\n", "f", "run").sections().empty());
+}
+
+TEST(OptionsFile, WhatWouldBeReadByNobodyIsMU004) {
+  for (auto wrong :
+       {"run: 5", "run: [a]", "run:\n  a: 1\nrun:\n  b: 1", "run:\n  a: 1\n---\nrun:\n  a: 2", "run: &x\n  deep: *x"}) {
+    try {
+      File::parse(wrong, "f", "run");
+      ADD_FAILURE() << "was taken: " << wrong;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU004") << wrong;
+    }
+  }
+}
+
 TEST(OptionsFile, IsLoadedByPath) {
   std::string path = ::testing::TempDir() + "/muster-options.yaml";
   std::ofstream(path) << "a: 1\n";

@@ -37,6 +37,31 @@ TEST(OptionsLine, ComesBackWhateverTheTexts) {
   EXPECT_EQ(write_line({}), "");
 }
 
+TEST(OptionsLine, CarriesThePlaces) {
+  const Texts texts{
+      {"fsdp.stage", {"full", "run.yaml line 3"}}, {"precision", {"bf16", "flag --precision"}}, {"x", {}}};
+  const auto back = read_line(write_line(texts));
+  EXPECT_EQ(words_of(back), words_of(texts));
+  EXPECT_EQ(back.at("precision").place, "flag --precision");
+  EXPECT_EQ(back.at("fsdp.stage").place, "run.yaml line 3");
+  EXPECT_EQ(back.at("x").place, "x of the variable MUSTER_OPTIONS");
+  EXPECT_EQ(thrown_id([] { write_line({{"name", {"\xff", "flag --name"}}}); }), "MU308");
+}
+
+TEST(OptionsLine, TakesCommasInQuotes) {
+  const auto texts = read_line(R"(a="x,b=1",y , b = 2,c="d""e,f")");
+  EXPECT_EQ(words_of(texts), (Words{{"a", R"("x,b=1",y)"}, {"b", "2"}, {"c", R"("d""e,f")"}}));
+  EXPECT_EQ(words_of(read_line(R"({a: ["x{1,2}", y], b: [one]})")), (Words{{"a", R"("x{1,2}",y)"}, {"b", "one,"}}));
+  EXPECT_EQ(words_of(read_line(R"({fsdp: [stage=full, "unit_classes=A,B"]})")),
+            (Words{{"fsdp", "stage=full,unit_classes=A,B"}}));
+  EXPECT_EQ(thrown_id([] { read_line(R"(a="x,b=1)"); }), "MU300");
+}
+
+TEST(OptionsLine, RefusesANameThatStandsThereTwice) {
+  EXPECT_EQ(thrown_id([] { read_line("a=1,b=2,a=3"); }), "MU305");
+  EXPECT_EQ(thrown_id([] { read_line("{a: 1, a: 2}"); }), "MU004");
+}
+
 TEST(OptionsLine, RefusesWhatIsNoPair) {
   for (const char* line : {"full", "=1", "a=1,=2"}) EXPECT_EQ(thrown_id([&] { read_line(line); }), "MU300") << line;
   EXPECT_EQ(thrown_id([] { read_line("{a: [}"); }), "MU004");

@@ -151,6 +151,44 @@ TEST(Options, TheLineStandsBetweenFlagsAndVariables) {
   EXPECT_EQ(values.kind, "oat");
 }
 
+TEST(Options, TheFlagsLineCountsMoreThanTheVariableUnderAnyName) {
+  const Table<Bread> table{"", {option("slices", &Bread::slices, {.help = "how many", .aliases = {"cuts"}})}};
+  for (const auto* flag : {"slices", "cuts"})
+    for (const auto* variable : {"slices", "cuts"}) {
+      Sources sources;
+      sources.flag_line = {{flag, {"3", "flag"}}};
+      sources.line = {{variable, {"4", "line"}}};
+      const auto [places, values] = read(table, sources);
+      EXPECT_EQ(values.slices, 3) << flag << " " << variable;
+      EXPECT_EQ(places.at("slices"), "flag");
+    }
+}
+
+TEST(Options, OneSourceMustNotSetAnOptionUnderTwoNames) {
+  const Table<Bread> table{"", {option("slices", &Bread::slices, {.help = "how many", .aliases = {"cuts"}})}};
+  Sources sources;
+  sources.line = {{"cuts", {"3", "here"}}, {"slices", {"4", "there"}}};
+  try {
+    read(table, sources);
+    ADD_FAILURE();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "MU305: here ('cuts') and there both set option 'slices'; keep one of them");
+  }
+}
+
+TEST(Options, ItemsOfAListMayHoldCommas) {
+  using List = Value<std::vector<std::string>>;
+  std::vector<std::string> items;
+  EXPECT_EQ(List::read(R"("a{1,2}", b ,"say ""x""",)", items), "");
+  EXPECT_EQ(items, (std::vector<std::string>{"a{1,2}", "b", "say \"x\""}));
+  for (const std::vector<std::string>& list :
+       {std::vector<std::string>{}, {""}, {"a"}, {"a,b", ""}, {"\"", "\",\"", " x "}, {"a\"b", "c=d,e"}}) {
+    EXPECT_EQ(List::read(List::write(list), items), "") << List::write(list);
+    EXPECT_EQ(items, list) << List::write(list);
+  }
+  for (const auto* wrong : {"a,,b", "\"a", "\"a\"b", ",a"}) EXPECT_NE(List::read(wrong, items), "") << wrong;
+}
+
 TEST(Options, ARequestReplacesADefaultAndContradictsNothingElse) {
   const auto slices = bread().options[3];
   Bread program;

@@ -212,6 +212,30 @@ TEST(OptionWays, TheTableHasEveryFieldOfTheRuntime) {
   EXPECT_EQ(fields.size(), 19u);
 }
 
+TEST(OptionWays, TheApisShareDefaultsWithTheRuntime) {
+  const auto of_accelerator = runtime::written_options(runtime::accelerate({}));
+  const auto of_fabric = runtime::written_options(runtime::fabric({}));
+  const auto of_runtime = runtime::written_options({});
+  EXPECT_EQ(of_accelerator, of_runtime);
+  EXPECT_EQ(of_fabric, of_runtime);
+}
+
+TEST(OptionWays, TheTableHasEveryFieldThatTheApisShareWithTheRuntime) {
+  // A field that is added to one of the structs breaks its line: give it a line in option_fields.h, too.
+  [[maybe_unused]] const auto& [a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18, a19,
+                                a20] = AcceleratorOptions();
+  [[maybe_unused]] const auto& [f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16] =
+      FabricOptions();
+  std::set<std::string> accelerator, fabric;
+  runtime::visit_options([&](const char* name, auto get, const options::Description&) {
+    const std::string path(name), field = path.substr(0, path.find('.'));
+    if constexpr (requires(AcceleratorOptions& options) { get(options); }) accelerator.insert(field);
+    if constexpr (requires(FabricOptions& options) { get(options); }) fabric.insert(field);
+  });
+  EXPECT_EQ(accelerator.size(), 17u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
+  EXPECT_EQ(fabric.size(), 16u);
+}
+
 TEST(OptionWays, EveryOptionNamesAnExistingTestOfItsEffect) {
   std::string tests;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(MUSTER_SOURCE_DIR "/tests"))

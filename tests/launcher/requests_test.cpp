@@ -59,6 +59,31 @@ TEST(Requests, UnknownNamesGetTheNearestAndAllKnownOnes) {
   EXPECT_EQ(thrown_id([] { resolved({}, {{"MUSTER_OPTIONS", "even_batches=perhaps"}}); }), "MU002");
 }
 
+TEST(Requests, NamesOfALauncherAreSaidToBeItsOwn) {
+  const auto alone = thrown([] { resolved({}, {{"MUSTER_OPTIONS", "precision=bf16,nodes=2"}}); });
+  EXPECT_EQ(alone.substr(0, 5), "MU306");
+  EXPECT_NE(alone.find("option 'nodes' is one of `muster run`"), std::string::npos) << alone;
+  const auto other = thrown([] { resolved({}, {{"MUSTER_OPTIONS", "num_processes=2"}}); });
+  EXPECT_EQ(other.substr(0, 5), "MU306");
+  EXPECT_NE(other.find("for `muster run` it is --devices"), std::string::npos) << other;
+  EXPECT_EQ(thrown_id([] { resolved({}, {{"MUSTER_OPTIONS", "{options: precision=bf16}"}}); }), "MU001");
+}
+
+TEST(Requests, AContradictionNamesWhatTheUserWrote) {
+  const Environment forwarded{
+      {"MUSTER_OPTIONS", R"({"precision":"64-true","set_by":{"precision":"flag --precision"}})"}};
+  const auto message = thrown([&] { resolved({.precision = "bf16-mixed"}, forwarded); });
+  EXPECT_NE(message.find("by the flag --precision, for '64-true'"), std::string::npos) << message;
+  EXPECT_EQ(message.find("MUSTER_OPTIONS"), std::string::npos) << message;
+}
+
+TEST(Requests, AliasesInOneTextCountAsTheirSourceDoes) {
+  const auto options =
+      resolved({}, {{"MUSTER_OPTIONS", "ddp.power_sgd.rank=3"}, {"MUSTER_DDP", "matrix_approximation_rank=2"}});
+  EXPECT_EQ(std::get<DDP>(options.strategy.options()).power_sgd.rank, 3);
+  EXPECT_EQ(thrown_id([] { resolved({}, {{"MUSTER_OPTIONS", "precision=bf16,mixed_precision=bf16"}}); }), "MU305");
+}
+
 TEST(Requests, VariablesOfOtherToolsCountLeast) {
   const Environment accelerate{{"ACCELERATE_MIXED_PRECISION", "bf16"},
                                {"ACCELERATE_USE_CPU", "true"},

@@ -27,6 +27,8 @@ TEST(Run, EveryRankLearnsWhoItIs) {
                       std::string("LOCAL_WORLD_SIZE=3"), std::string("GROUP_RANK=0"), std::string("GROUP_WORLD_SIZE=1"),
                       std::string("MASTER_ADDR=127.0.0.1"), std::string("OMP_NUM_THREADS=2"),
                       std::string("MUSTER_OPTIONS={\"accelerator\":\"cpu\",\"precision\":\"bf16-mixed\","
+                                  "\"set_by\":{\"accelerator\":\"flag --accelerator\",\"precision\":\"flag "
+                                  "--precision\",\"strategy\":\"flag --strategy\",\"timeout\":\"flag --timeout\"},"
                                   "\"strategy\":\"ddp\",\"timeout\":\"60\"}")})
       EXPECT_NE(out.find(prefix + line + "\n"), std::string::npos) << prefix << line << " is missing in\n" << out;
   }

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "muster/base/detail/environment.h"
+#include "muster/base/detail/options_file.h"
 
 /// Reads option structs. Each field is described once, in a table beside its struct; flags, `--help`, environment
 /// variables, the YAML file and the reference page all come from that table.
-/// A flag overrides a variable, a variable overrides the file, and the file overrides the default.
+/// A flag overrides the flag --options, that MUSTER_OPTIONS, that a single variable, that the file, that the default.
 namespace muster::options {
 
 /// Converts text to a value and back, for one type of field. `read` returns "", or for invalid `text` what is expected.
@@ -38,7 +39,7 @@ MUSTER_OPTION_VALUE(uint64_t, "whole number");
 MUSTER_OPTION_VALUE(double, "number");
 MUSTER_OPTION_VALUE(std::string, "text");
 MUSTER_OPTION_VALUE(std::chrono::milliseconds, "duration");  ///< "250ms", "30s", "5min", "2h"
-MUSTER_OPTION_VALUE(std::vector<std::string>, "list");       ///< "a,b,c", or a list in the file
+MUSTER_OPTION_VALUE(std::vector<std::string>, "list");       ///< "a,b,c", see options_list.h; or a list in the file
 #undef MUSTER_OPTION_VALUE
 // NOLINTEND(bugprone-macro-parentheses)
 
@@ -110,46 +111,22 @@ struct Table {
   }
 };
 
-/// A value as text, and where it was found: "flag --log-dir", "variable MUSTER_LOG_DIR", "run.yaml line 3".
-struct Found {
-  std::string text;
-  std::string place;
-};
-
-/// Values by the name of their option.
-using Texts = std::map<std::string, Found>;
-
-/// A YAML file of options: keys with plain values, lists of them, or sections of such keys. Within a section,
-/// `outer: {inner: 1}` is the key "outer.inner".
-class File {
- public:
-  File() = default;
-  /// Throws: ConfigError (MU004) if the file cannot be read or is not of that form, naming file and line.
-  static File load(const std::string& path);
-  /// The same from text; `name` replaces the file's name in messages.
-  static File parse(const std::string& text, const std::string& name);
-
-  /// The values of one section ("" for the top), by key.
-  const std::map<std::string, Found>& section(const std::string& name) const;
-  std::vector<std::string> sections() const;
-  /// A copy with one section changed by `change`.
-  File changed(const std::string& section, void (*change)(Texts&)) const;
-
- private:
-  std::map<std::string, std::map<std::string, Found>> sections_;
-};
-
 /// The sources of options, the one that counts most first.
 struct Sources {
   std::map<std::string, std::string> flags = {};  ///< by name of the option, not of the flag
-  Texts line = {};                                ///< MUSTER_OPTIONS, see read_line()
+  Texts flag_line = {};                           ///< the flag --options, see read_line()
+  Texts line = {};                                ///< MUSTER_OPTIONS
   Environment variables = {};
   File file = {};
 };
 
+/// `texts` with the names of the described options in place of their aliases; what is not described stays.
+/// Throws: ConfigError (MU305) if two keys name one option.
+Texts without_aliases(const std::vector<Description>& table, const Texts& texts);
+
 /// The values set for the described options, by name, each from the source of highest precedence.
-/// Throws: ConfigError (MU001), listing the known names and the nearest, for a key of the section or of the line that
-/// is not described.
+/// Throws: ConfigError (MU001), listing the known names and the nearest, for a key of the section or of a line that is
+/// not described; (MU305) as without_aliases().
 Texts find(const std::vector<Description>& table, const std::string& section, const Sources& sources);
 
 /// Throws: ConfigError (MU002) that names option, value, place and what is expected.

@@ -14,7 +14,8 @@ const std::vector<options::Description>& program_options();
 /// The requests to a program, by name of the option, of all `sources`. "fsdp" and "ddp" are split into their options;
 /// those of Accelerate, Lightning and fairscale ("fsdp.sharding_strategy") stay as they are. `section` is the file's.
 /// `others` are the options of somebody else that the file's section and the flags may have, too; they are returned,
-/// too. Throws: ConfigError as options::find(), and (MU196) for text that is no name=value.
+/// too. Throws: ConfigError as options::find(), (MU196) for text that is no name=value, and (MU306) for a name of a
+/// launcher that is none of the known options.
 options::Texts find_requests(const options::Sources& sources, const std::string& section = "",
                              const std::vector<options::Description>& others = {});
 
