@@ -4,9 +4,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <muster/accelerator.h>
 #include <muster/cluster/cluster.h>
+#include <muster/precision/plugin.h>
 #include <muster/strategy/strategy.h>
 #include <torch/torch.h>
 
@@ -86,8 +88,48 @@ static void own_strategy(const std::shared_ptr<muster::TrainingStrategy>& strate
   if (gradient != (accelerator.num_processes() == 1 ? 1.0 : 1.5)) std::abort();
 }
 
+/// Parameters and most products in bfloat16; products in float32 that are left may be rounded.
+class Rounded : public muster::PrecisionPlugin {
+ public:
+  std::string_view name() const override { return "rounded"; }
+  at::ScalarType parameter_dtype() const override { return torch::kBFloat16; }
+  std::optional<at::ScalarType> reduce_dtype() const override { return torch::kFloat; }
+  void convert_output(torch::Tensor&) override {}  // bfloat16 outputs stay bfloat16
+  void enter_forward() override {
+    const bool exact = at::globalContext().float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST;
+    before_.push_back(exact ? "highest" : "high");
+    at::globalContext().setFloat32MatmulPrecision("high");
+  }
+  void leave_forward() noexcept override {
+    at::globalContext().setFloat32MatmulPrecision(before_.back());
+    before_.pop_back();
+  }
+
+ private:
+  std::vector<const char*> before_;  // a stack: a model may call another one
+};
+
+struct NormedImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return body(norm(x.to(torch::kFloat)).to(torch::kBFloat16)); }
+  torch::nn::LayerNorm norm{register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})))};
+  torch::nn::Linear body{register_module("body", torch::nn::Linear(4, 1))};
+};
+TORCH_MODULE(Normed);
+
+static void own_precision(const std::shared_ptr<muster::PrecisionPlugin>& policy) {
+  muster::Accelerator accelerator({.fp32_modules = {"norm"}, .mixed_precision = policy, .strategy = "fsdp"});
+  Normed net;
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  const auto out = model(torch::ones({2, 4}));
+  accelerator.backward(out.to(torch::kFloat).mean());
+  optimizer.step();
+  if (out.scalar_type() != torch::kBFloat16 || net->norm->weight.scalar_type() != torch::kFloat) std::abort();
+  if (accelerator.plan().find("precision: rounded (given by the program") == std::string::npos) std::abort();
+}
+
 int main() {
   own_launcher();
+  own_precision(std::make_shared<Rounded>());
   own_strategy(std::make_shared<Averaging>());
   own_strategy(std::make_shared<BySize>());
   std::puts("1 passed, 0 failed, 0 skipped");

@@ -3,7 +3,6 @@
 #include <cstdlib>
 
 #include <muster/accelerator.h>
-#include <muster/precision/options.h>
 #include <muster/runtime/extras.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-#include "muster/precision/options.h"
+#include "muster/precision/detail/options.h"
 
 #include <string>
 

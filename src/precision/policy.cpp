@@ -7,33 +7,60 @@
 
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
+#include "muster/precision/plugin.h"
 
 namespace muster::precision {
 
-std::optional<at::ScalarType> autocast_dtype(Precision precision) noexcept {
-  if (precision.kind() == PrecisionKind::bf16_mixed) return at::kBFloat16;
-  if (precision.kind() == PrecisionKind::f16_mixed) return at::kHalf;
-  return std::nullopt;
+std::optional<at::ScalarType> autocast_dtype(const Precision& precision) {
+  switch (precision.kind()) {
+    case PrecisionKind::bf16_mixed: return at::kBFloat16;
+    case PrecisionKind::f16_mixed: return at::kHalf;
+    case PrecisionKind::custom: return precision.own().get()->autocast_dtype();
+    default: return std::nullopt;
+  }
 }
 
-at::ScalarType compute_dtype(Precision precision) noexcept {
+at::ScalarType compute_dtype(const Precision& precision) {
+  if (const auto* own = precision.own().get()) return own->compute_dtype();
   return autocast_dtype(precision).value_or(PrecisionPolicy(precision).parameter_dtype());
 }
 
-AutocastScope::AutocastScope(Precision precision, c10::DeviceType device, AutocastOptions options) : device_(device) {
-  const auto dtype = autocast_dtype(precision);
+bool scales_losses(const Precision& precision) {
+  const auto* own = precision.own().get();
+  return own ? own->scales_losses() : precision.kind() == PrecisionKind::f16_mixed;
+}
+
+AutocastScope::AutocastScope(const Precision& precision, c10::DeviceType device, AutocastOptions options)
+    : device_(device) {
+  begin(autocast_dtype(precision), options);
+  if (precision.kind() != PrecisionKind::custom || !options.enabled) return;
+  try {
+    precision.own().get()->enter_forward();
+  } catch (...) {  // the destructor of this object does not run then
+    end();
+    throw;
+  }
+  own_ = precision.own();
+}
+
+AutocastScope::~AutocastScope() {
+  if (auto* own = own_.get()) own->leave_forward();
+  end();
+}
+
+void AutocastScope::begin(std::optional<at::ScalarType> dtype, const AutocastOptions& options) {
   if (options.enabled && !dtype) return;
-  before_ = Before{at::autocast::is_autocast_cache_enabled(), at::autocast::is_autocast_enabled(device),
-                   at::autocast::get_autocast_dtype(device)};
+  before_ = Before{at::autocast::is_autocast_cache_enabled(), at::autocast::is_autocast_enabled(device_),
+                   at::autocast::get_autocast_dtype(device_)};
   // LibTorch keeps cast copies by tensor, whatever they were cast to.
   if (options.enabled && before_->dtype != *dtype) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(device, options.enabled);
-  if (options.enabled) at::autocast::set_autocast_dtype(device, *dtype);
+  at::autocast::set_autocast_enabled(device_, options.enabled);
+  if (options.enabled) at::autocast::set_autocast_dtype(device_, *dtype);
   at::autocast::set_autocast_cache_enabled(options.cache_enabled);
   at::autocast::increment_nesting();
 }
 
-AutocastScope::~AutocastScope() {
+void AutocastScope::end() noexcept {
   if (!before_) return;
   if (at::autocast::decrement_nesting() == 0 || at::autocast::get_autocast_dtype(device_) != before_->dtype)
     at::autocast::clear_cache();
@@ -42,11 +69,12 @@ AutocastScope::~AutocastScope() {
   at::autocast::set_autocast_enabled(device_, before_->enabled);
 }
 
-at::ScalarType PrecisionPolicy::parameter_dtype() const noexcept {
+at::ScalarType PrecisionPolicy::parameter_dtype() const {
   switch (precision_.kind()) {
     case PrecisionKind::f64_true: return at::kDouble;
     case PrecisionKind::bf16_true: return at::kBFloat16;
     case PrecisionKind::f16_true: return at::kHalf;
+    case PrecisionKind::custom: return precision_.own().get()->parameter_dtype();
     default: return at::kFloat;
   }
 }
@@ -58,7 +86,7 @@ bool lies_below(const std::string& name, const std::string& above) {
 }
 
 /// Parameters and buffers of this module itself, not of those below it.
-void convert_own(torch::nn::Module& module, at::ScalarType dtype) {
+void cast_own(torch::nn::Module& module, at::ScalarType dtype) {
   const auto convert = [dtype](at::Tensor& tensor) {
     if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype)
       // Not another tensor: the module's members and the optimizer's groups hold this one.
@@ -77,10 +105,23 @@ void require_names(const torch::nn::Module& module, const std::vector<std::strin
                                      listed(children, [](const auto& child) { return child.key(); }));
 }
 
+/// The module as a policy of the program's own makes it.
+void convert_by(PrecisionPlugin& own, torch::nn::Module& module, const std::vector<std::string>& fp32) {
+  require_names(module, fp32);
+  const auto before = module.named_parameters();
+  own.convert_module(module, fp32);
+  const auto after = module.parameters();
+  for (const auto& known : before)
+    if (std::none_of(after.begin(), after.end(), [&](const at::Tensor& one) { return one.is_same(known.value()); }))
+      throw UsageError("MU310", "convert_module() of the precision policy '" + std::string(own.name()) +
+                                    "' has replaced parameter " + known.key() + " of " + module.name() +
+                                    ", which optimizers and the program may hold; cast its values in place, by "
+                                    "Module::to or parameter.set_data()");
+}
+
 }  // namespace
 
-void PrecisionPolicy::convert_module(torch::nn::Module& module, const std::vector<std::string>& fp32) const {
-  const auto dtype = parameter_dtype();
+void cast_module(torch::nn::Module& module, at::ScalarType dtype, const std::vector<std::string>& fp32) {
   if (fp32.empty()) {
     // 32-true leaves a module of another dtype as its author made it.
     if (dtype != at::kFloat) module.to(dtype);
@@ -88,20 +129,27 @@ void PrecisionPolicy::convert_module(torch::nn::Module& module, const std::vecto
   }
   require_names(module, fp32);
   if (dtype == at::kFloat) return;
-  convert_own(module, dtype);
+  cast_own(module, dtype);
   for (const auto& child : module.named_modules("", /*include_self=*/false)) {
     const auto stays = [&](const std::string& name) { return lies_below(child.key(), name); };
-    if (std::none_of(fp32.begin(), fp32.end(), stays)) convert_own(*child.value(), dtype);
+    if (std::none_of(fp32.begin(), fp32.end(), stays)) cast_own(*child.value(), dtype);
   }
 }
 
+void PrecisionPolicy::convert_module(torch::nn::Module& module, const std::vector<std::string>& fp32) const {
+  if (auto* own = precision_.own().get()) convert_by(*own, module, fp32);
+  else cast_module(module, parameter_dtype(), fp32);
+}
+
 void PrecisionPolicy::convert_input(at::Tensor& tensor) const {
+  if (auto* own = precision_.own().get(); own && tensor.defined()) own->convert_input(tensor);
   if (!tensor.defined() || !tensor.is_floating_point()) return;
-  if (!casts_.inputs && precision_.kind() == PrecisionKind::f32_true) return;
+  if (!casts_.inputs && leaves_dtypes()) return;
   tensor = tensor.to(casts_.inputs.value_or(parameter_dtype()));
 }
 
 void PrecisionPolicy::convert_output(at::Tensor& tensor) const {
+  if (auto* own = precision_.own().get(); own && tensor.defined()) own->convert_output(tensor);
   if (!tensor.defined()) return;
   if (casts_.outputs) {
     if (tensor.is_floating_point()) tensor = tensor.to(*casts_.outputs);
@@ -109,7 +157,7 @@ void PrecisionPolicy::convert_output(at::Tensor& tensor) const {
   }
   const auto dtype = tensor.scalar_type();
   const bool half = dtype == at::kBFloat16 || dtype == at::kHalf;
-  if (half && precision_.kind() != PrecisionKind::f32_true) tensor = tensor.to(at::kFloat);
+  if (half && !leaves_dtypes()) tensor = tensor.to(at::kFloat);
 }
 
 }  // namespace muster::precision

@@ -33,14 +33,14 @@ std::vector<std::string> supported_precisions(at::Device device) {
   return names;
 }
 
-void require_supported(Precision precision, at::Device device) {
+void require_supported(const Precision& precision, at::Device device) {
   if (computes(compute_dtype(precision), device)) return;
   throw ConfigError("MU145", "the device " + device.str() + " does not compute in precision '" +
                                  std::string(precision.name()) + "'; it does in " +
                                  listed(supported_precisions(device)));
 }
 
-std::optional<std::string> emulation_on_cpu(Precision precision, bool multiplies_bfloat16) {
+std::optional<std::string> emulation_on_cpu(const Precision& precision, bool multiplies_bfloat16) {
   const auto dtype = compute_dtype(precision);
   const bool mixed = is_mixed(precision);
   const std::string native = !multiplies_bfloat16 ? "32-true" : mixed ? "bf16-mixed" : "bf16-true";

@@ -26,13 +26,12 @@ void share_cores(const Cluster& cluster) {
 }
 
 void MachineUse::resolve_precision(const RuntimeOptions& options, const Cluster& cluster, c10::Device device) {
-  const auto precision = options.precision;
+  const auto& precision = options.precision;
   precision::require_supported(precision, device);
-  if (precision.kind() == PrecisionKind::f16_mixed && options.grad_scaler.enabled)
+  if (precision::scales_losses(precision) && options.grad_scaler.enabled)
     precision::GradScaler check(options.grad_scaler);
   if (!device.is_cpu()) return;
-  if (precision.kind() == PrecisionKind::f16_mixed || precision.kind() == PrecisionKind::bf16_mixed)
-    hook::run_half_lstm_in_float();
+  if (precision::is_mixed(precision)) hook::run_half_lstm_in_float();
   const auto emulation = precision::emulation_on_cpu(precision, device::multiplies_bfloat16());
   if (!emulation) return;
   notes_.push_back("precision: " + *emulation);

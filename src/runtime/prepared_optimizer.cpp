@@ -199,7 +199,7 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   if (closure && scaler_)
     throw UsageError(
         "MU146",
-        "an optimizer that calls back for gradients cannot work with the loss scaling of '16-mixed', which may skip "
+        "an optimizer that calls back for gradients cannot work with loss scaling, as of '16-mixed', which may skip "
         "a step: choose 'bf16-mixed', or an optimizer without a closure");
   skipped_ = scaler_ && !gradients_are_finite();
   skipped_ = std::exchange(skip_next_, false) || skipped_;
@@ -269,7 +269,7 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
   const auto* saved = state.find("scaler");
   if ((saved != nullptr) != scaler_.has_value())
     throw CheckpointError("MU240", std::string("the checkpoint was saved ") + (saved ? "with" : "without") +
-                                       " the loss scaling of '16-mixed' and this program runs " +
+                                       " loss scaling, as of '16-mixed', and this program runs " +
                                        (saved ? "without" : "with") + " it: choose the precision it was saved with");
   if (!saved)
     return [this, load_inner] {
@@ -311,8 +311,10 @@ std::optional<GradScalerState> Optimizer::scaler_state() const {
 void Optimizer::load_scaler_state(const GradScalerState& state) {
   auto* scaler = prepared_->scaler();
   if (!scaler)
-    throw ConfigError("MU147",
-                      "the state of a loss scale was given to an optimizer without one: only '16-mixed' scales losses");
+    throw ConfigError(
+        "MU147",
+        "the state of a loss scale was given to an optimizer without one: only '16-mixed', and a precision policy of "
+        "the program's own that wants it, scale losses");
   scaler->load_state(state);
 }
 

@@ -24,6 +24,7 @@
 #include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/values.h"
+#include "own_precision.h"
 #include "resolved_options.h"
 
 namespace muster::runtime {
@@ -61,7 +62,9 @@ void Session::connect() {
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
   observe_collectives();
-  strategy_ = make_strategy(options_.strategy, cluster_.world_size, cluster_.local_world_size);
+  require_same_precision(group_, options_.precision);
+  strategy_ = make_strategy(with_reduce_dtype(options_.strategy, options_.precision, cluster_.world_size),
+                            cluster_.world_size, cluster_.local_world_size);
   accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
   stepping_.emplace(accumulation_, registry_, optimizers_, trace_, scales_losses());
   machine_.resolve_precision(options_, cluster_, device_);
@@ -216,7 +219,7 @@ data::ShardSpec Session::prepare_loader(const data::LoaderState& loader) {
 }
 
 bool Session::scales_losses() const {
-  return options_.precision.kind() == PrecisionKind::f16_mixed && options_.grad_scaler.enabled;
+  return precision::scales_losses(options_.precision) && options_.grad_scaler.enabled;
 }
 
 void Session::set_seed(uint64_t seed, bool per_rank) {
@@ -239,7 +242,7 @@ std::string Session::plan() const {
   std::string text = formatted("ranks: {} on {} node(s), this is rank {}; launcher: {}\n", cluster_.world_size,
                                cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
   text += formatted("device: {}; backend: {}\n", device_.str(), group_.backend());
-  text += formatted("precision: {}\n", options_.precision.name());
+  text += formatted("precision: {}\n", describe(options_.precision));
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
   text += formatted("threads: {} a rank\n", at::get_num_threads());
   for (const auto& note : machine_.notes()) text += note + "\n";

@@ -73,7 +73,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const Cluster& cluster() const noexcept { return cluster_; }
   const comm::Communicator& group() const;
   c10::Device device() const noexcept { return device_; }
-  Precision precision() const noexcept { return options_.precision; }
+  const Precision& precision() const noexcept { return options_.precision; }
   const std::shared_ptr<Accumulation>& accumulation() const;
   /// Throws: UsageError (MU172) before launch().
   Stepping& stepping();

@@ -22,6 +22,17 @@ struct options::Value<parallel::ShardStage> {
   static std::string write(const parallel::ShardStage& value) { return kWords.at(static_cast<size_t>(value)); }
 };
 
+/// Which names there are is checked where a model is sharded.
+template <>
+struct options::Value<DtypeName> {
+  static constexpr const char* kType = "dtype";
+  static std::string read(const std::string& text, DtypeName& value) {
+    value = text;
+    return "";
+  }
+  static std::string write(const DtypeName& value) { return value.text(); }
+};
+
 template <>
 struct options::Value<parallel::ReshardAfterForward> {
   static constexpr const char* kType = "true, false or a number of ranks";

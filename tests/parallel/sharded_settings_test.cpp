@@ -1,6 +1,7 @@
 #include "parallel/sharded/sharded_settings.h"
 
 #include <gtest/gtest.h>
+#include <torch/types.h>
 
 #include "muster/base/error.h"
 
@@ -22,6 +23,19 @@ TEST(ShardedSettings, ReadsOptions) {
   EXPECT_FALSE(settings.reduce_dtype);
   EXPECT_TRUE(settings.resident());
   EXPECT_FALSE(read_settings({}, 1).resident());
+}
+
+TEST(ShardedSettings, TakesDtypesOfLibTorch) {
+  const auto settings = read_settings({.buffer_dtype = torch::kBFloat16,
+                                       .output_dtype = at::kDouble,
+                                       .param_dtype = at::kHalf,
+                                       .reduce_dtype = torch::kFloat32},
+                                      2);
+  EXPECT_EQ(settings.buffer_dtype, at::kBFloat16);
+  EXPECT_EQ(settings.output_dtype, at::kDouble);
+  EXPECT_EQ(settings.param_dtype, at::kHalf);
+  EXPECT_EQ(settings.reduce_dtype, at::kFloat);
+  EXPECT_EQ(DtypeName(torch::kBFloat16), "bf16");
 }
 
 TEST(ShardedSettings, ANumberSaysOverHowManyValuesStayCut) {
@@ -48,6 +62,7 @@ TEST(ShardedSettings, RefusesWhatCannotBeKept) {  // MU168
   EXPECT_NE(message({.limit_gathered_mb = -1}).find("limit_gathered_mb"), std::string::npos);
   EXPECT_NE(message({.predivide_factor = -2}).find("predivide_factor"), std::string::npos);
   EXPECT_NE(message({.buffer_dtype = "int8"}).find("buffer_dtype 'int8'"), std::string::npos);
+  EXPECT_NE(message({.param_dtype = at::kLong}).find("param_dtype 'ScalarType 4'"), std::string::npos);
   EXPECT_NE(message({.output_dtype = "f8"}).find("output_dtype 'f8'"), std::string::npos);
   for (const int ranks : {-2, 0, 3, 8})
     EXPECT_NE(message({.reshard_after_forward = ranks}).find("reshard_after_forward"), std::string::npos) << ranks;

@@ -43,6 +43,18 @@ TEST(Precision, TakesLightningsNumbers) {
                   "; the known numbers are 16 (16-mixed), 32 (32-true) and 64 (64-true)");
 }
 
+TEST(Precision, TakesADtypeAsItsShortName) {
+  EXPECT_EQ(Precision(torch::kBFloat16), Precision("bf16"));
+  EXPECT_EQ(Precision(at::kHalf), Precision("fp16"));
+  EXPECT_EQ(Precision(torch::kFloat32), Precision("32"));
+  EXPECT_EQ(Precision(torch::kDouble), Precision("64"));
+  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble})
+    EXPECT_EQ(compute_dtype(Precision::parse(dtype)), dtype);
+  const auto text = testing::thrown([] { Precision::parse(at::kLong); });
+  EXPECT_TRUE(text.starts_with("MU130: unknown precision 'another dtype'; the known ones are 32-true")) << text;
+  EXPECT_FALSE(TorchDtype<PrecisionKind> || TorchDtype<int>);
+}
+
 TEST(AutocastScope, NestsAndRestores) {
   ASSERT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
   torch::nn::Linear layer(2, 2);

@@ -5,6 +5,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
+#include "muster/runtime/extras.h"
 #include "muster/testing/thrown.h"
 
 namespace muster {

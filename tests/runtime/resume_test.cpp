@@ -14,6 +14,7 @@
 #include "muster/data/loader.h"
 #include "muster/optim/averaging.h"
 #include "muster/optim/optimizer_state.h"
+#include "muster/runtime/extras.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
 #include "muster/tree/state.h"

@@ -6,6 +6,7 @@
 #include <typeindex>
 #include <vector>
 
+#include "muster/parallel/detail/dtype_name.h"
 #include "muster/parallel/detail/full_params_options.h"
 
 namespace torch::nn {
@@ -46,7 +47,7 @@ struct ShardedOptions {
   bool auto_wrap = true;
   /// Floating-point buffers are used in this dtype, and saved in the dtype the module was built in; the statistics of
   /// norms keep theirs. Empty: the dtype the module was built in.
-  std::string buffer_dtype = "";
+  DtypeName buffer_dtype = "";
   /// With param_dtype: floating-point inputs of the prepared model's forwards are converted to it.
   bool cast_forward_inputs = true;
   /// Submodules that stay whole on every rank, with all their submodules: names, or regular expressions that match
@@ -58,17 +59,17 @@ struct ShardedOptions {
   double limit_gathered_mb = 0;
   /// Floating-point outputs of the prepared model's forwards are converted to this dtype. Empty: as the precision sets
   /// it.
-  std::string output_dtype = "";
-  /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64"), while each rank updates its shard in
-  /// the dtype the module was built in. Norms with running statistics (BatchNorm, InstanceNorm) are used in the latter.
-  /// Empty: all parameters are.
-  std::string param_dtype = "";
+  DtypeName output_dtype = "";
+  /// Parameters are gathered and used in this dtype ("bf16", "f16", "f32", "f64", or torch::kBFloat16 and so on), while
+  /// each rank updates its shard in the dtype the module was built in. Norms with running statistics (BatchNorm,
+  /// InstanceNorm) are used in the latter. Empty: all parameters are.
+  DtypeName param_dtype = "";
   /// Gradients are divided by this before they are summed over ranks, and by the number of ranks over this factor
   /// afterwards. 0: by the number of ranks before the sum, except in "f16": by about its square root, so that neither
   /// end of the range is lost.
   double predivide_factor = 0;
   /// Gradients are summed over ranks in this dtype. Empty: the dtype the module was built in.
-  std::string reduce_dtype = "";
+  DtypeName reduce_dtype = "";
   /// The required number of groups of shard_group_size ranks: another number is refused (MU198). 0: as many as the
   /// ranks make.
   int replicas = 0;

@@ -23,11 +23,11 @@ constexpr std::array<std::pair<std::string_view, at::ScalarType>, 10> kShardDtyp
                                                                                     {"f64", at::kDouble},
                                                                                     {"float64", at::kDouble}}};
 
-std::optional<at::ScalarType> read_dtype(const char* option, const std::string& name) {
+std::optional<at::ScalarType> read_dtype(const char* option, const DtypeName& name) {
   if (name.empty()) return {};
   for (const auto& [word, dtype] : kShardDtypes)
-    if (word == name) return dtype;
-  throw ConfigError("MU168", std::string(option) + " '" + name + "' is no dtype of sharded training" +
+    if (word == name.text()) return dtype;
+  throw ConfigError("MU168", std::string(option) + " '" + name.text() + "' is no dtype of sharded training" +
                                  known_ones(kShardDtypes, [](const auto& entry) { return entry.first; }) +
                                  "; or leave it empty for the dtype the module was built in");
 }

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/precision/options.h"
+#include "muster/precision/detail/options.h"
 
 namespace muster {
 
@@ -20,8 +20,10 @@ namespace precision {
 /// are dropped when the outermost one closes. Thread safety: belongs to the thread that made it.
 class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
  public:
-  /// Does nothing for a precision that is not mixed, unless it switches autocast off.
-  AutocastScope(Precision precision, c10::DeviceType device, AutocastOptions options = {});
+  /// Does nothing for a precision that is not mixed, unless it switches autocast off. A policy of the program's own
+  /// enters its forward scope, too, unless autocast is switched off.
+  /// Throws: what enter_forward() of such a policy throws; autocast is as before then.
+  AutocastScope(const Precision& precision, c10::DeviceType device, AutocastOptions options = {});
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
   ~AutocastScope();
@@ -32,8 +34,12 @@ class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
     bool enabled;
     at::ScalarType dtype;
   };
+  void begin(std::optional<at::ScalarType> dtype, const AutocastOptions& options);
+  void end() noexcept;
+
   c10::DeviceType device_;
   std::optional<Before> before_;
+  PluginPointer own_;  // entered
 };
 
 }  // namespace precision

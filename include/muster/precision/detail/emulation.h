@@ -3,12 +3,12 @@
 #include <optional>
 #include <string>
 
-#include "muster/precision/options.h"
+#include "muster/precision/detail/options.h"
 
 namespace muster::precision {
 
 /// Returns one line on what a CPU only emulates of this precision and what to choose instead; nullopt if it computes
 /// all natively.
-std::optional<std::string> emulation_on_cpu(Precision precision, bool multiplies_bfloat16);
+std::optional<std::string> emulation_on_cpu(const Precision& precision, bool multiplies_bfloat16);
 
 }  // namespace muster::precision

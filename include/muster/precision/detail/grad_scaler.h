@@ -5,9 +5,18 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/precision/options.h"
+#include "muster/precision/detail/options.h"
 
-namespace muster::precision {
+namespace muster {
+
+/// The state of a loss scale, to be saved and loaded.
+struct GradScalerState {
+  int64_t growth_tracker = 0;  ///< steps in a row with finite gradients
+  double scale = 1.0;
+  friend bool operator==(const GradScalerState&, const GradScalerState&) = default;
+};
+
+namespace precision {
 
 /// The loss scale of one optimizer, by the rule and with the operators of PyTorch's GradScaler.
 ///
@@ -39,4 +48,6 @@ class GradScaler {
   std::vector<at::Tensor> found_;  // one flag per device
 };
 
-}  // namespace muster::precision
+}  // namespace precision
+
+}  // namespace muster

@@ -8,11 +8,11 @@
 #include <torch/optim/optimizer.h>
 
 #include "muster/base/detail/handle.h"
-#include "muster/precision/options.h"
 
 namespace muster {
 
 class LRScheduler;
+struct GradScalerState;
 namespace runtime {
 class PreparedOptimizer;
 struct PreparedScheduler;
@@ -53,7 +53,7 @@ class Optimizer {
   /// True if the last step() updated nothing because gradients were infinite or NaN.
   bool step_was_skipped() const;
 
-  /// Returns the state of the loss scale; nullopt unless losses are scaled ("16-mixed").
+  /// The state of the loss scale; nullopt unless losses are scaled. Requires: muster/runtime/extras.h is included.
   std::optional<GradScalerState> scaler_state() const;
   /// Throws: ConfigError (MU147) if losses are not scaled, or for a scale that is not positive and finite or a negative
   /// count.

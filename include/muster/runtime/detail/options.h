@@ -12,7 +12,7 @@
 #include "muster/data/options.h"
 #include "muster/device/detail/options.h"
 #include "muster/format/detail/options.h"
-#include "muster/precision/options.h"
+#include "muster/precision/detail/options.h"
 #include "muster/strategy/detail/options.h"
 
 namespace muster {

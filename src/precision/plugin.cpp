@@ -1,0 +1,47 @@
+#include "muster/precision/plugin.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "muster/base/error.h"
+#include "muster/precision/detail/policy.h"
+
+namespace muster {
+namespace {
+
+std::shared_ptr<PrecisionPlugin> usable(std::shared_ptr<PrecisionPlugin> own) {
+  if (!own)
+    throw UsageError("MU310",
+                     "the precision policy given is an empty pointer; make it first, for example by "
+                     "std::make_shared<Mine>(), or give a name such as \"bf16-mixed\"");
+  const auto name = own->name();
+  const auto& known = precision::kPrecisionNames;
+  if (name.empty() ||
+      std::any_of(std::begin(known), std::end(known), [&](const auto& one) { return one.name == name; }))
+    throw UsageError("MU310", "a precision policy of the program's own is named '" + std::string(name) +
+                                  "'; let name() return one that no built-in precision has, so that plans and messages "
+                                  "can be understood");
+  return own;
+}
+
+}  // namespace
+
+// Here, since the other constructors are in the library that knows no tensor.
+Precision::Precision(std::shared_ptr<PrecisionPlugin> own)
+    : kind_(PrecisionKind::custom), own_(usable(std::move(own))), own_name_(own_.get()->name()) {}
+
+void PrecisionPlugin::convert_module(torch::nn::Module& module, const std::vector<std::string>& fp32) {
+  precision::cast_module(module, parameter_dtype(), fp32);
+}
+
+void PrecisionPlugin::convert_input(at::Tensor& tensor) {
+  if (tensor.is_floating_point()) tensor = tensor.to(parameter_dtype());
+}
+
+void PrecisionPlugin::convert_output(at::Tensor& tensor) {
+  const auto dtype = tensor.scalar_type();
+  if (dtype == at::kBFloat16 || dtype == at::kHalf) tensor = tensor.to(at::kFloat);
+}
+
+}  // namespace muster
