@@ -130,6 +130,7 @@ Communicator::Communicator(std::shared_ptr<Group> group, Tag tag) : group_(std::
 int Communicator::rank() const noexcept { return group_->rank(); }
 int Communicator::size() const noexcept { return group_->size(); }
 std::string_view Communicator::backend() const noexcept { return group_->identity().backend; }
+std::string_view Communicator::backend_reason() const noexcept { return group_->identity().backend_reason; }
 const std::string& Communicator::name() const noexcept { return group_->identity().name; }
 std::chrono::milliseconds Communicator::timeout() const noexcept { return group_->identity().timeout; }
 

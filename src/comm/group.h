@@ -21,6 +21,7 @@ namespace muster::comm {
 /// The properties of a group that do not depend on its transport.
 struct GroupIdentity {
   std::string backend = "none";
+  std::string backend_reason{};                   ///< why it was chosen; empty: it was asked for
   c10::DeviceType device = c10::DeviceType::CPU;  ///< the device type of its tensors
   std::shared_ptr<void> keeps{};                  ///< kept alive by the group and its subgroups
   std::string name = "world";

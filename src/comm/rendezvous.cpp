@@ -12,6 +12,8 @@
 #include "comm/group.h"
 #include "comm/patience.h"
 #include "comm/plugged.h"
+#include "comm/shared_memory/process_areas.h"
+#include "comm/shared_memory/shared_collectives.h"
 #include "comm/signed_store.h"
 #include "comm/store_file.h"
 #include "comm/store_server.h"
@@ -178,9 +180,23 @@ Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Clu
   return Communicator(std::make_shared<Group>(identity, make_plugged(std::move(backend), entry.device, make)));
 }
 
+/// Null if the ranks cannot share memory and the backend is free; all ranks get the same.
+std::unique_ptr<SharedAreas> try_shared_memory(const Cluster& cluster, const StorePtr& store,
+                                               const GroupOptions& options, GroupIdentity& identity) {
+  auto attempt = share_memory(cluster, store, options.rendezvous_timeout);
+  if (!attempt.areas && options.backend == "shm")
+    throw CommError("MU400",
+                    formatted("the ranks cannot share memory, which the backend shm wants: {}. Take the backend auto, "
+                              "or gloo",
+                              attempt.reason));
+  identity.backend = attempt.areas ? "shm" : "gloo";
+  identity.backend_reason = attempt.areas ? "all ranks are on one host" : attempt.reason;
+  return std::move(attempt.areas);
+}
+
 void check_backend(const std::string& name, const Backends& more) {
-  if (name == "gloo" || name == "fake" || more.contains(name)) return;
-  std::vector<std::string> known{"gloo", "fake"};
+  std::vector<std::string> known{"auto", "gloo", "shm", "fake"};
+  if (std::find(known.begin(), known.end(), name) != known.end() || more.contains(name)) return;
   for (const auto& [other, entry] : more) known.push_back(other);
   throw ConfigError("MU059", formatted("there is no backend '{}'{}", name, known_ones(known)));
 }
@@ -211,6 +227,9 @@ Communicator connect(const Cluster& cluster, const GroupOptions& options, const 
   GroupIdentity identity = identity_of("gloo", options);
   identity.keeps = std::move(cleanup);
   identity.report = report;
+  if (options.backend != "gloo")
+    if (auto areas = try_shared_memory(cluster, store, options, identity))
+      return Communicator(std::make_shared<Group>(identity, std::make_unique<SharedCollectives>(std::move(areas))));
   GlooSetup setup{options.interface, cluster.nodes == 1, timeout, store, secret};
   auto transport = make_gloo_transport(setup, identity.name, cluster.rank, cluster.world_size);
   return Communicator(std::make_shared<Group>(identity, make_pairwise(std::move(transport))));

@@ -6,20 +6,39 @@
 
 #include "comm/group.h"
 #include "comm/schedule.h"
+#include "comm/shared_memory/shared_collectives.h"
+#include "comm/shared_memory/thread_areas.h"
 #include "comm/thread_transport.h"
 
 namespace muster::comm {
 namespace {
 
-std::exception_ptr run_rank(const std::shared_ptr<ThreadHub>& hub, const GroupIdentity& identity, int rank,
+using Join = std::function<std::unique_ptr<Collectives>(int rank)>;
+
+std::exception_ptr run_rank(const Join& join, const GroupIdentity& identity, int rank,
                             const std::function<void(Communicator)>& body) {
   try {
-    auto collectives = identity.starts_inline ? make_solo() : make_pairwise(hub->join(hub, rank));
+    auto collectives = identity.starts_inline ? make_solo() : join(rank);
     body(Communicator(std::make_shared<Group>(identity, std::move(collectives))));
   } catch (...) {
     return std::current_exception();
   }
   return nullptr;
+}
+
+template <class Hub>
+std::shared_ptr<Hub> new_hub(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
+  auto hub = std::make_shared<Hub>(size, identity.waiting);
+  if (options.kill_rank >= 0) hub->kill(options.kill_rank, options.kill_step);
+  return hub;
+}
+
+Join join_of(int size, const GroupIdentity& identity, const ThreadWorldOptions& options) {
+  if (options.shared_memory)
+    return [hub = new_hub<ThreadAreasHub>(size, identity, options)](int rank) {
+      return std::make_unique<SharedCollectives>(ThreadAreasHub::join(hub, rank));
+    };
+  return [hub = new_hub<ThreadHub>(size, identity, options)](int rank) { return make_pairwise(hub->join(hub, rank)); };
 }
 
 }  // namespace
@@ -32,14 +51,13 @@ std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOpti
   identity.timeout = options.timeout;
   identity.starts_inline = size == 1;
   if (schedule) identity.waiting = schedule;
-  auto hub = std::make_shared<ThreadHub>(size, identity.waiting);
-  if (options.kill_rank >= 0) hub->kill(options.kill_rank, options.kill_step);
+  const Join join = join_of(size, identity, options);
 
   std::vector<std::exception_ptr> errors(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.push_back(
-        identity.waiting->start_thread([&, rank] { errors[rank] = run_rank(hub, identity, rank, body); }));
+        identity.waiting->start_thread([&, rank] { errors[rank] = run_rank(join, identity, rank, body); }));
   if (schedule) schedule->begin();
   for (auto& thread : threads) identity.waiting->join(thread);
   return errors;

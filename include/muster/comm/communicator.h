@@ -64,8 +64,10 @@ class Communicator {
 
   int rank() const noexcept;
   int size() const noexcept;
-  /// "gloo", "threads", "fake", or "none" for a world of one.
+  /// "gloo", "shm", "threads", "fake", or "none" for a world of one.
   std::string_view backend() const noexcept;
+  /// Why this backend was chosen; empty if the options name it.
+  std::string_view backend_reason() const noexcept;
   const std::string& name() const noexcept;
   std::chrono::milliseconds timeout() const noexcept;
 

@@ -7,9 +7,11 @@ namespace muster {
 
 /// How the ranks of a job form a group.
 struct GroupOptions {
-  std::string backend = "gloo";  ///< "gloo", or the name of a factory given to connect()
-  std::string interface = "";    ///< network interface; empty: GLOO_SOCKET_IFNAME, or chosen by the
-                                 ///< addresses
+  /// "gloo"; "shm", shared memory, for ranks of one host; "auto", shared memory where possible and else gloo; or the
+  /// name of a factory given to connect().
+  std::string backend = "gloo";
+  std::string interface = "";  ///< network interface; empty: GLOO_SOCKET_IFNAME, or chosen by the
+                               ///< addresses
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);  ///< wait for the other ranks to appear
   std::chrono::milliseconds timeout = std::chrono::minutes(10);            ///< of one operation
 };

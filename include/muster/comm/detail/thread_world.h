@@ -12,10 +12,11 @@ namespace muster::comm {
 
 /// Options of ranks that run as threads of one process.
 struct ThreadWorldOptions {
-  int kill_rank = -1;     ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
-                          ///< fails
-  int64_t kill_step = 0;  ///< counted in messages of the first group that the rank sends or receives
-  uint64_t seed = 0;      ///< 0: threads run freely; otherwise one at a time, in an order drawn from the seed
+  int kill_rank = -1;          ///< this rank fails at its step `kill_step`, as if its process had died; -1: no rank
+                               ///< fails
+  int64_t kill_step = 0;       ///< counted in messages of the first group that the rank sends or receives
+  uint64_t seed = 0;           ///< 0: threads run freely; otherwise one at a time, in an order drawn from the seed
+  bool shared_memory = false;  ///< operations as between processes that share memory, instead of by messages
   /// Per operation; with a seed it expires at once when no rank can proceed.
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
 };

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+
+namespace muster::comm {
+
+/// What a rank says to all others. It alone writes it; memory begins as zeros.
+struct Control {
+  static constexpr std::size_t kCauseBytes = 2048;
+
+  alignas(64) std::atomic<uint64_t> filled;   ///< chunks that its staging has held so far
+  alignas(64) std::atomic<uint64_t> reduced;  ///< up to this chunk, its piece of the result is in its staging
+  alignas(64) std::atomic<uint64_t> parked;   ///< nonzero while it sleeps: the number of this sleep
+  alignas(64) std::atomic<uint32_t> ended;    ///< 1: it has ended the group, and the cause can be read
+  uint32_t cause_bytes;
+  char cause[kCauseBytes];
+};
+
+/// What a rank says to one other.
+struct Channel {
+  alignas(64) std::atomic<uint64_t> frames;  ///< sent so far; frame i is in slot i % 2
+  alignas(64) std::atomic<uint64_t> filled;  ///< pieces of blocks sent so far
+  alignas(64) std::atomic<uint64_t> taken;   ///< pieces of the other's blocks received so far
+  Frame slots[2];
+};
+
+/// Where things are in the area of a rank.
+struct AreaLayout {
+  static constexpr std::size_t kStagingBytes = 256 * 1024;  // one of two: small enough for a core's second-level cache
+  static constexpr std::size_t kControlBytes = 4096;
+  static_assert(sizeof(Control) <= kControlBytes);
+
+  explicit AreaLayout(int size)
+      : ranks(static_cast<std::size_t>(size)),
+        block_bytes(std::clamp<std::size_t>((std::size_t{1} << 19) / ranks / 4096 * 4096, 4096, 64 * 1024)) {}
+
+  std::size_t channel(int peer) const { return kControlBytes + sizeof(Channel) * static_cast<std::size_t>(peer); }
+  std::size_t blocks(int peer, uint64_t index) const {
+    return channels_end() + block_bytes * (2 * static_cast<std::size_t>(peer) + index % 2);
+  }
+  std::size_t staging(uint64_t chunk) const {
+    return channels_end() + block_bytes * 2 * ranks + kStagingBytes * (chunk % 2);
+  }
+  std::size_t bytes() const { return staging(1) + kStagingBytes; }
+
+  std::size_t ranks;
+  std::size_t block_bytes;  ///< of one piece of a block; two wait for each peer
+
+ private:
+  std::size_t channels_end() const { return (channel(static_cast<int>(ranks)) + 4095) / 4096 * 4096; }
+};
+
+/// The memory that the ranks of one group share, and how they wait for each other. A rank writes its own area and reads
+/// those of the others.
+/// Thread safety: one thread at a time, except abort().
+class SharedAreas {
+ public:
+  virtual ~SharedAreas() = default;
+  SharedAreas(const SharedAreas&) = delete;
+  SharedAreas& operator=(const SharedAreas&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return static_cast<int>(layout_.ranks); }
+  const AreaLayout& layout() const noexcept { return layout_; }
+  Control& control(int rank) const { return *reinterpret_cast<Control*>(areas_[rank]); }
+  Channel& channel(int from, int to) const { return *reinterpret_cast<Channel*>(areas_[from] + layout_.channel(to)); }
+  std::byte* blocks(int from, int to, uint64_t index) const { return areas_[from] + layout_.blocks(to, index); }
+  std::byte* staging(int rank, uint64_t chunk) const { return areas_[rank] + layout_.staging(chunk); }
+
+  /// After this rank has written to its area: peers that wait look again. Throws: TransportFailure.
+  virtual void publish() = 0;
+  /// Waits until ready() returns true, which reads the areas; `peer` is who has to write. Throws: TransportFailure.
+  void wait(int peer, const std::function<bool()>& ready, TimePoint deadline) {
+    if (!is_scheduled() && ready()) return;
+    wait_for(peer, ready, deadline);
+  }
+
+  /// As the functions of Transport.
+  virtual void abort(const std::string& cause) noexcept = 0;
+  virtual void close() noexcept = 0;
+  virtual std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) = 0;
+
+ protected:
+  SharedAreas(int rank, int size) : layout_(size), rank_(rank), areas_(static_cast<std::size_t>(size)) {}
+  void set_area(int rank, std::byte* data) { areas_[rank] = data; }
+
+  /// Whether every wait is a point at which another rank may run first.
+  virtual bool is_scheduled() const noexcept { return false; }
+  virtual void wait_for(int peer, const std::function<bool()>& ready, TimePoint deadline) = 0;
+
+  /// For abort(): writes the cause where peers read it.
+  void write_cause(const std::string& cause) noexcept;
+  /// A rank that has ended the group: `first` if it has, else any; -1 if none.
+  int aborting_rank(int first) const noexcept;
+  TransportFailure cause_of(int peer) const;
+
+ private:
+  const AreaLayout layout_;
+  const int rank_;
+  std::vector<std::byte*> areas_;
+};
+
+}  // namespace muster::comm

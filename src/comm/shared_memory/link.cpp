@@ -1,0 +1,183 @@
+#include "comm/shared_memory/link.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <stdexcept>
+#include <system_error>
+
+#include "muster/base/detail/random_word.h"
+#include "muster/base/format.h"
+#include "muster/base/temporary_folder.h"
+
+namespace muster::comm {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostDescriptors = 2, kMostText = 512;
+constexpr char kWake = 'w';
+constexpr const char* kSocketName = "link-";
+
+[[noreturn]] void fail_link(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
+
+Descriptor new_socket() {
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket) fail_link("socket");
+  return socket;
+}
+
+/// Calls `use` with the address of a path that may be longer than an address can be.
+template <class Use>
+int with_address(const fs::path& path, Use use) {
+  const Descriptor folder(::open(path.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!folder) return -1;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = formatted("/proc/self/fd/{}/{}", folder.get(), path.filename().string());
+  name.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return use(reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(sizeof(address)));
+}
+
+int connect_to(const Descriptor& socket, const fs::path& path) {
+  return with_address(path,
+                      [&](const sockaddr* address, socklen_t size) { return ::connect(socket.get(), address, size); });
+}
+
+/// False at the deadline.
+bool wait_readable(int descriptor, TimePoint deadline) {
+  pollfd polled{descriptor, POLLIN, 0};
+  while (TimePoint::clock::now() < deadline) {
+    const auto left = std::min<int64_t>(left_until(deadline).count(), 1'000'000);
+    if (::poll(&polled, 1, static_cast<int>(left)) > 0) return true;
+  }
+  return false;
+}
+
+/// A rank that was killed between listening and being connected leaves its socket. Nobody listens there any more.
+void remove_stale_sockets(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (!entry.path().filename().string().starts_with(kSocketName)) continue;
+    const Descriptor probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (probe && connect_to(probe, entry.path()) != 0 && errno == ECONNREFUSED) ::unlink(entry.path().c_str());
+  }
+}
+
+}  // namespace
+
+std::pair<Link, Descriptor> Link::make_pair() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_link("socketpair");
+  return {Link(Descriptor(ends[0])), Descriptor(ends[1])};
+}
+
+Link Link::connect(const std::string& path) {
+  Descriptor socket = new_socket();
+  if (connect_to(socket, path) != 0) fail_link("connect");
+  return Link(std::move(socket));
+}
+
+void Link::wake() const noexcept { ::send(socket_.get(), &kWake, 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
+
+void Link::send(const std::string& text, const std::vector<int>& descriptors) const {
+  const std::string bytes = 'm' + text;
+  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostDescriptors)> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * descriptors.size());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
+    std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(int) * descriptors.size());
+  }
+  while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0)
+    if (errno != EINTR) fail_link("sendmsg");
+}
+
+Link::Arrival Link::take(LinkMessage& message) const noexcept {
+  std::array<char, kMostText> bytes{};
+  iovec data{bytes.data(), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostDescriptors)> control{};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? Arrival::nothing : Arrival::end;
+  if (got == 0) return Arrival::end;
+  if (bytes[0] == kWake) return Arrival::wake;
+  message.text.assign(bytes.data() + 1, static_cast<std::size_t>(got) - 1);
+  message.descriptors.clear();
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= part->cmsg_len; at += sizeof(int)) {
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(part) + at, sizeof(int));
+      message.descriptors.emplace_back(number);
+    }
+  }
+  return Arrival::message;
+}
+
+LinkMessage Link::receive(TimePoint deadline) const {
+  for (LinkMessage message;;) {
+    const Arrival arrival = take(message);
+    if (arrival == Arrival::message) return message;
+    if (arrival == Arrival::end) throw std::runtime_error("a rank of this host has closed its connection");
+    if (arrival == Arrival::nothing && !wait_readable(descriptor(), deadline))
+      throw std::runtime_error("a rank of this host sent nothing in time");
+  }
+}
+
+bool Link::is_own_user() const noexcept {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+Descriptor Link::watch_process() const noexcept {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) return {};
+  return Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+}
+
+LinkListener::LinkListener(int size) : socket_(new_socket()) {
+  const fs::path folder = private_folder();
+  remove_stale_sockets(folder);
+  path_ = (folder / formatted("{}{}-{}", kSocketName, ::getpid(), random_hex(8))).string();
+  const int bound = with_address(
+      path_, [&](const sockaddr* address, socklen_t bytes) { return ::bind(socket_.get(), address, bytes); });
+  if (bound != 0) fail_link("bind");
+  if (::listen(socket_.get(), size) != 0) fail_link("listen");
+}
+
+LinkListener::~LinkListener() { ::unlink(path_.c_str()); }
+
+Link LinkListener::accept(TimePoint deadline) const {
+  for (;;) {
+    if (!wait_readable(socket_.get(), deadline)) return {};
+    Descriptor taken(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (taken) return Link(std::move(taken));
+    if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) fail_link("accept");
+  }
+}
+
+}  // namespace muster::comm

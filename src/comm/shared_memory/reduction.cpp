@@ -1,0 +1,122 @@
+#include "comm/shared_memory/reduction.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+namespace muster::comm {
+namespace {
+
+// Partial results of a block stay in the first-level cache.
+constexpr std::size_t kBlock = 1024;
+
+/// In which type values of T are combined.
+template <class T>
+using Wide = std::conditional_t<std::is_integral_v<T>, T, std::conditional_t<std::is_same_v<T, double>, double, float>>;
+
+template <ReduceOp op, class T>
+[[gnu::always_inline]] inline T combined(T a, T b) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return op == ReduceOp::sum || op == ReduceOp::max ? a || b : a && b;
+  } else if constexpr (op == ReduceOp::min || op == ReduceOp::max) {
+    if constexpr (std::is_floating_point_v<T>) {
+      // As in LibTorch, what is not a number stays so.
+      if (a != a) return a;
+      if (b != b) return b;
+    }
+    return (op == ReduceOp::min ? b < a : a < b) ? b : a;
+  } else if constexpr (std::is_integral_v<T>) {
+    using U = std::conditional_t<(sizeof(T) < 4), uint32_t, std::make_unsigned_t<T>>;
+    return static_cast<T>(op == ReduceOp::product ? static_cast<U>(a) * static_cast<U>(b)
+                                                  : static_cast<U>(a) + static_cast<U>(b));
+  } else {
+    return op == ReduceOp::product ? a * b : a + b;
+  }
+}
+
+template <class T, ReduceOp op>
+[[gnu::always_inline]] inline void reduce_blocks(T* out, T* copy, const void* const* terms, std::size_t count,
+                                                 std::size_t elements) {
+  using W = Wide<T>;
+  W block[kBlock];
+  const auto divisor = static_cast<W>(count);
+  for (std::size_t begin = 0; begin < elements; begin += kBlock) {
+    const std::size_t size = std::min(kBlock, elements - begin);
+    const T* first = static_cast<const T*>(terms[0]) + begin;
+    const T* second = static_cast<const T*>(terms[1]) + begin;
+    for (std::size_t i = 0; i < size; ++i)
+      block[i] = combined<op, W>(static_cast<W>(first[i]), static_cast<W>(second[i]));
+    for (std::size_t term = 2; term < count; ++term) {
+      const T* next = static_cast<const T*>(terms[term]) + begin;
+      for (std::size_t i = 0; i < size; ++i) block[i] = combined<op, W>(block[i], static_cast<W>(next[i]));
+    }
+    if constexpr (op == ReduceOp::mean)
+      for (std::size_t i = 0; i < size; ++i) block[i] = block[i] / divisor;
+    for (std::size_t i = 0; i < size; ++i) out[begin + i] = static_cast<T>(block[i]);
+    if (copy) std::memcpy(copy + begin, out + begin, size * sizeof(T));
+  }
+}
+
+struct Call {
+  void* out;
+  void* copy;
+  const void* const* terms;
+  std::size_t count;
+  std::size_t elements;
+};
+
+#if defined(__x86_64__)
+template <class T, ReduceOp op>
+[[gnu::target("avx2,f16c")]] void reduce_wide(const Call& call) {
+  reduce_blocks<T, op>(static_cast<T*>(call.out), static_cast<T*>(call.copy), call.terms, call.count, call.elements);
+}
+
+bool has_wide_vectors() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+#endif
+
+template <class T, ReduceOp op>
+void reduce_as(const Call& call) {
+#if defined(__x86_64__)
+  if constexpr (!std::is_same_v<T, bool>)
+    if (has_wide_vectors()) return reduce_wide<T, op>(call);
+#endif
+  reduce_blocks<T, op>(static_cast<T*>(call.out), static_cast<T*>(call.copy), call.terms, call.count, call.elements);
+}
+
+template <class T>
+void reduce_as(const Call& call, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return reduce_as<T, ReduceOp::sum>(call);
+    case ReduceOp::min: return reduce_as<T, ReduceOp::min>(call);
+    case ReduceOp::max: return reduce_as<T, ReduceOp::max>(call);
+    case ReduceOp::product: return reduce_as<T, ReduceOp::product>(call);
+    case ReduceOp::mean:
+      if constexpr (!std::is_integral_v<T>) return reduce_as<T, ReduceOp::mean>(call);
+  }
+}
+
+}  // namespace
+
+void reduce_memory(void* out, void* copy, const std::vector<const void*>& terms, std::size_t elements,
+                   at::ScalarType dtype, ReduceOp op) {
+  const Call call{out, copy, terms.data(), terms.size(), elements};
+  switch (dtype) {
+    case at::ScalarType::Double: return reduce_as<double>(call, op);
+    case at::ScalarType::Float: return reduce_as<float>(call, op);
+    case at::ScalarType::Half: return reduce_as<c10::Half>(call, op);
+    case at::ScalarType::BFloat16: return reduce_as<c10::BFloat16>(call, op);
+    case at::ScalarType::Long: return reduce_as<int64_t>(call, op);
+    case at::ScalarType::Int: return reduce_as<int32_t>(call, op);
+    case at::ScalarType::Short: return reduce_as<int16_t>(call, op);
+    case at::ScalarType::Char: return reduce_as<int8_t>(call, op);
+    case at::ScalarType::Byte: return reduce_as<uint8_t>(call, op);
+    case at::ScalarType::Bool: return reduce_as<bool>(call, op);
+    default: return;
+  }
+}
+
+}  // namespace muster::comm

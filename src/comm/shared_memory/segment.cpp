@@ -1,0 +1,71 @@
+#include "comm/shared_memory/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+namespace muster::comm {
+namespace {
+
+[[noreturn]] void throw_system_error(const char* call, int error) {
+  throw std::system_error(error, std::generic_category(), call);
+}
+
+}  // namespace
+
+void Descriptor::reset() noexcept {
+  if (number_ >= 0) ::close(std::exchange(number_, -1));
+}
+
+Segment Segment::make(std::size_t bytes) {
+  Segment segment;
+  segment.descriptor_ = Descriptor(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!segment.descriptor_) throw_system_error("memfd_create", errno);
+  const int file = segment.descriptor_.get();
+  // Allocated now: without memory left, this fails, and a first write would end the process.
+  if (const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes))) throw_system_error("fallocate", error);
+  if (::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw_system_error("seal", errno);
+  segment.map_here(file, bytes, PROT_READ | PROT_WRITE);
+  return segment;
+}
+
+Segment Segment::map(const Descriptor& descriptor, std::size_t bytes) {
+  struct stat status {};
+  if (::fstat(descriptor.get(), &status) != 0) throw_system_error("fstat", errno);
+  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
+  if (seals < 0 || !(seals & F_SEAL_SHRINK) || status.st_size < static_cast<off_t>(bytes))
+    throw std::runtime_error("a peer's segment is no sealed memory of the agreed size");
+  Segment segment;
+  segment.map_here(descriptor.get(), bytes, PROT_READ);
+  return segment;
+}
+
+void Segment::map_here(int descriptor, std::size_t bytes, int protection) {
+  void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0);
+  if (address == MAP_FAILED) throw_system_error("mmap", errno);
+  data_ = static_cast<std::byte*>(address);
+  bytes_ = bytes;
+  ::madvise(address, bytes, MADV_DONTFORK);
+  ::madvise(address, bytes, MADV_DONTDUMP);
+}
+
+Segment::~Segment() {
+  if (data_) ::munmap(data_, bytes_);
+}
+
+Segment::Segment(Segment&& other) noexcept
+    : descriptor_(std::move(other.descriptor_)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+}  // namespace muster::comm

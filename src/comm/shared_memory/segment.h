@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace muster::comm {
+
+/// Owns a file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() { reset(); }
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  int get() const noexcept { return number_; }
+  explicit operator bool() const noexcept { return number_ >= 0; }
+  void reset() noexcept;
+
+ private:
+  int number_ = -1;
+};
+
+/// Memory that several processes map. It has no name, so nothing of it is left when the last of them has ended.
+/// A forked child does not inherit the mapping, and core dumps leave it out.
+class Segment {
+ public:
+  Segment() = default;
+  /// A new one of this size, zeroed, its memory allocated; it can neither shrink nor grow.
+  /// Throws: std::system_error if the system refuses.
+  static Segment make(std::size_t bytes);
+  /// Another process's, for reading only. Throws: std::system_error; std::runtime_error if it is smaller or could
+  /// shrink.
+  static Segment map(const Descriptor& descriptor, std::size_t bytes);
+  ~Segment();
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+
+  std::byte* data() const noexcept { return data_; }
+  /// To hand over; only a segment of make() has it.
+  const Descriptor& descriptor() const noexcept { return descriptor_; }
+  void close_descriptor() noexcept { descriptor_.reset(); }
+
+ private:
+  void map_here(int descriptor, std::size_t bytes, int protection);
+
+  Descriptor descriptor_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace muster::comm

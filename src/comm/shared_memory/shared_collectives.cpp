@@ -1,0 +1,250 @@
+#include "comm/shared_memory/shared_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/pieces.h"
+#include "comm/shared_memory/reduction.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);
+constexpr int64_t kAlign = 64;  // elements
+
+/// Which elements of a chunk are a rank's piece.
+Range piece_of(int rank, int size, int64_t elements) {
+  const int64_t even = (elements + size - 1) / size;
+  const int64_t piece = std::max<int64_t>((even + kAlign - 1) / kAlign * kAlign, 1);
+  return {std::min(rank * piece, elements), std::min((rank + 1) * piece, elements)};
+}
+
+}  // namespace
+
+SharedCollectives::SharedCollectives(std::shared_ptr<SharedAreas> areas)
+    : areas_(std::move(areas)), rank_(areas_->rank()), size_(areas_->size()), frames_(static_cast<std::size_t>(size_)),
+      terms_(static_cast<std::size_t>(size_)) {
+  auto transport = std::make_unique<SharedTransport>(areas_);
+  transport_ = transport.get();
+  rest_ = make_pairwise(std::move(transport));
+}
+
+void SharedCollectives::run(Operation& operation, const std::string& group, TimePoint deadline) {
+  const Call call{operation, group, deadline};
+  operation.words.assign(operation.word ? size_ : 0, 0);
+  switch (operation.kind) {
+    case OperationKind::all_reduce: return all_reduce(call);
+    case OperationKind::all_gather: return all_gather(call);
+    case OperationKind::reduce_scatter: return reduce_scatter(call);
+    case OperationKind::broadcast: return broadcast(call);
+    case OperationKind::reduce: return reduce(call);
+    case OperationKind::barrier: return exchange_headers(call);
+    default: return rest_->run(operation, group, deadline);
+  }
+}
+
+void SharedCollectives::exchange_headers(const Call& call) {
+  exchange_frames(
+      call, 0, [](int) { return nullptr; }, [](int) { return std::size_t{0}; });
+}
+
+void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, const Payload& data,
+                                        const std::function<std::size_t(int peer)>& expected) {
+  const Header header = make_header(call.operation, nullptr, sent);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    Frame& frame = transport_->frame_to(peer);
+    write_header(frame, header);
+    if (sent > 0) std::memcpy(payload(frame), data(peer), sent);
+    transport_->send(peer);
+  }
+  areas_->publish();
+  for (int step = 1; step < size_; ++step) {
+    const int peer = (rank_ + step) % size_;
+    frames_[peer] = &transport_->frame_from(peer, call.deadline);
+    check_headers(header, rank_, *frames_[peer], peer, call.group);
+    const Header theirs = read_header(*frames_[peer]);
+    if (theirs.bytes != expected(peer))
+      throw CommError("MU050",
+                      formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", peer,
+                                theirs.bytes, expected(peer), rank_, describe(call.operation), call.group));
+    if (call.operation.word) call.operation.words[peer] = theirs.word;
+  }
+}
+
+void SharedCollectives::wait_filled(const Call& call, int peer, uint64_t chunks) {
+  const auto& filled = areas_->control(peer).filled;
+  areas_->wait(
+      peer, [&] { return filled.load(std::memory_order_acquire) >= chunks; }, call.deadline);
+}
+
+void SharedCollectives::wait_reduced(const Call& call, int peer, uint64_t chunks) {
+  const auto& reduced = areas_->control(peer).reduced;
+  areas_->wait(
+      peer, [&] { return reduced.load(std::memory_order_acquire) >= chunks; }, call.deadline);
+}
+
+void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64_t at_once,
+                                       const std::function<void(const Chunk&)>& fill,
+                                       const std::function<void(const Chunk&)>& use) {
+  for (int64_t begin = 0; begin < elements; begin += at_once) {
+    const Chunk chunk{begin, std::min(at_once, elements - begin), chunks_};
+    // A rank that has filled chunk k has read all before it, and this staging held chunk k - 1.
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) wait_filled(call, peer, chunks_);
+    fill(chunk);
+    areas_->control(rank_).filled.store(++chunks_, std::memory_order_release);
+    if (begin == 0) exchange_headers(call);
+    else areas_->publish();
+    use(chunk);
+  }
+}
+
+void SharedCollectives::all_reduce(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
+  reduce_pieces(call, out, true);
+}
+
+void SharedCollectives::reduce(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
+  reduce_pieces(call, out, false);
+}
+
+void SharedCollectives::all_reduce_inline(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  void* data = out.numel() ? out.mutable_data_ptr() : nullptr;
+  const std::size_t bytes = out.nbytes();
+  exchange_frames(
+      call, bytes, [&](int) { return data; }, [&](int) { return bytes; });
+  const bool wanted = call.operation.kind == OperationKind::all_reduce || rank_ == call.operation.root;
+  if (bytes == 0 || !wanted) return;
+  for (int peer = 0; peer < size_; ++peer) terms_[peer] = peer == rank_ ? data : received(peer);
+  reduce_memory(data, nullptr, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
+}
+
+void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody) {
+  const auto width = static_cast<int64_t>(tensor.element_size());
+  auto* data =
+      static_cast<std::byte*>(everybody || rank_ == call.operation.root ? tensor.mutable_data_ptr()
+                                                                        : const_cast<void*>(tensor.const_data_ptr()));
+  const auto fill = [&](const Chunk& chunk) {
+    const Range own = piece_of(rank_, size_, chunk.size);
+    const std::byte* from = data + chunk.begin * width;
+    std::byte* to = staging(rank_, chunk);
+    std::memcpy(to, from, own.begin * width);
+    std::memcpy(to + own.end * width, from + own.end * width, (chunk.size - own.end) * width);
+  };
+  const auto use = [&](const Chunk& chunk) {
+    const Range own = piece_of(rank_, size_, chunk.size);
+    std::byte* here = data + chunk.begin * width;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
+      terms_[peer] = (peer == rank_ ? here : staging(peer, chunk)) + own.begin * width;
+    }
+    std::byte* shown = staging(rank_, chunk) + own.begin * width;
+    const bool takes = everybody || rank_ == call.operation.root;
+    reduce_memory(takes ? here + own.begin * width : shown, takes ? shown : nullptr, terms_,
+                  static_cast<std::size_t>(own.size()), tensor.scalar_type(), call.operation.reduce);
+    areas_->control(rank_).reduced.store(chunk.number + 1, std::memory_order_release);
+    areas_->publish();
+    for (int step = 1; takes && step < size_; ++step) {
+      const int peer = (rank_ + step) % size_;
+      const Range piece = piece_of(peer, size_, chunk.size);
+      wait_reduced(call, peer, chunk.number + 1);
+      std::memcpy(here + piece.begin * width, staging(peer, chunk) + piece.begin * width, piece.size() * width);
+    }
+  };
+  for_each_chunk(call, tensor.numel(), kStaging / width, fill, use);
+}
+
+void SharedCollectives::all_gather(const Call& call) {
+  const at::Tensor& in = call.operation.in;
+  const std::size_t bytes = in.nbytes();
+  if (bytes == 0) return exchange_headers(call);
+  const auto* own = static_cast<const std::byte*>(in.const_data_ptr());
+  auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
+  if (pieces + bytes * rank_ != own) std::memmove(pieces + bytes * rank_, own, bytes);
+  own = pieces + bytes * rank_;
+  if (bytes <= kInlineBytes) {
+    exchange_frames(
+        call, bytes, [&](int) { return own; }, [&](int) { return bytes; });
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) std::memcpy(pieces + bytes * peer, received(peer), bytes);
+    return;
+  }
+  const auto fill = [&](const Chunk& chunk) { std::memcpy(staging(rank_, chunk), own + chunk.begin, chunk.size); };
+  const auto use = [&](const Chunk& chunk) {
+    for (int step = 1; step < size_; ++step) {
+      const int peer = (rank_ + step) % size_;
+      wait_filled(call, peer, chunk.number + 1);
+      std::memcpy(pieces + bytes * peer + chunk.begin, staging(peer, chunk), chunk.size);
+    }
+  };
+  for_each_chunk(call, static_cast<int64_t>(bytes), kStaging, fill, use);
+}
+
+void SharedCollectives::reduce_scatter_inline(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  const std::size_t bytes = out.nbytes();
+  if (bytes == 0) return exchange_headers(call);
+  const auto* in = static_cast<const std::byte*>(call.operation.in.const_data_ptr());
+  exchange_frames(
+      call, bytes, [&](int peer) { return in + bytes * peer; }, [&](int) { return bytes; });
+  for (int peer = 0; peer < size_; ++peer) terms_[peer] = peer == rank_ ? in + bytes * peer : received(peer);
+  reduce_memory(out.mutable_data_ptr(), nullptr, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(),
+                call.operation.reduce);
+}
+
+void SharedCollectives::reduce_scatter(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  if (out.nbytes() <= kInlineBytes) return reduce_scatter_inline(call);
+  const auto width = static_cast<int64_t>(out.element_size());
+  const int64_t at_once = std::max<int64_t>(kStaging / size_ / width / kAlign * kAlign, 1), stride = at_once * width;
+  const auto bytes = static_cast<int64_t>(out.nbytes());
+  const auto* in = static_cast<const std::byte*>(call.operation.in.const_data_ptr());
+  auto* result = static_cast<std::byte*>(out.mutable_data_ptr());
+  const auto fill = [&](const Chunk& chunk) {
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_)
+        std::memcpy(staging(rank_, chunk) + stride * peer, in + bytes * peer + chunk.begin * width, chunk.size * width);
+  };
+  const auto use = [&](const Chunk& chunk) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
+      terms_[peer] = peer == rank_ ? in + bytes * rank_ + chunk.begin * width : staging(peer, chunk) + stride * rank_;
+    }
+    reduce_memory(result + chunk.begin * width, nullptr, terms_, static_cast<std::size_t>(chunk.size),
+                  out.scalar_type(), call.operation.reduce);
+  };
+  for_each_chunk(call, out.numel(), at_once, fill, use);
+}
+
+void SharedCollectives::broadcast(const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  const int root = call.operation.root;
+  const std::size_t bytes = out.nbytes();
+  if (bytes == 0) return exchange_headers(call);
+  auto* data = static_cast<std::byte*>(out.mutable_data_ptr());
+  if (bytes <= kInlineBytes) {
+    exchange_frames(
+        call, rank_ == root ? bytes : 0, [&](int) { return data; }, [&](int peer) { return peer == root ? bytes : 0; });
+    if (rank_ != root) std::memcpy(data, received(root), bytes);
+    return;
+  }
+  const auto fill = [&](const Chunk& chunk) {
+    if (rank_ == root) std::memcpy(staging(rank_, chunk), data + chunk.begin, chunk.size);
+  };
+  const auto use = [&](const Chunk& chunk) {
+    if (rank_ == root) return;
+    wait_filled(call, root, chunk.number + 1);
+    std::memcpy(data + chunk.begin, staging(root, chunk), chunk.size);
+  };
+  for_each_chunk(call, static_cast<int64_t>(bytes), kStaging, fill, use);
+}
+
+}  // namespace muster::comm

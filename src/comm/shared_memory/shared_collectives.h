@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/header.h"
+#include "comm/shared_memory/shared_transport.h"
+
+namespace muster::comm {
+
+/// Collectives of ranks that share memory: each reduces its piece from all ranks' memory, in rank order.
+/// As over any transport, every rank sends every other a frame with its header first. Small values are in the frames;
+/// larger ones pass through two staging buffers per rank in chunks. What is sent to single ranks, and what has
+/// different shapes, is exchanged as by Pairwise.
+class SharedCollectives final : public Collectives {
+ public:
+  explicit SharedCollectives(std::shared_ptr<SharedAreas> areas);
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  void run(Operation& operation, const std::string& group, TimePoint deadline) override;
+  void abort(const std::string& cause) noexcept override { areas_->abort(cause); }
+  void close() noexcept override { areas_->close(); }
+  std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
+    return std::make_unique<SharedCollectives>(areas_->split(ranks, name));
+  }
+
+ private:
+  struct Call {
+    Operation& operation;
+    const std::string& group;
+    TimePoint deadline;
+  };
+  using Payload = std::function<const void*(int peer)>;
+
+  void all_reduce(const Call& call);
+  void all_gather(const Call& call);
+  void reduce_scatter(const Call& call);
+  void broadcast(const Call& call);
+  void reduce(const Call& call);
+  void all_reduce_inline(const Call& call);
+  void reduce_scatter_inline(const Call& call);
+
+  /// Sends a frame with a header and `sent` bytes to each rank; then each rank's frame is in frames_, checked, with
+  /// expected(rank) bytes in it.
+  void exchange_frames(const Call& call, std::size_t sent, const Payload& data,
+                       const std::function<std::size_t(int peer)>& expected);
+  void exchange_headers(const Call& call);
+  const void* received(int peer) const { return payload(*frames_[peer]); }
+
+  /// A part of an operation that passes through staging at once.
+  struct Chunk {
+    int64_t begin, size;  ///< elements
+    uint64_t number;      ///< counts all chunks of the group
+  };
+  /// For each chunk: `fill` writes to this rank's staging; then peers may read it, and `use` waits for theirs.
+  void for_each_chunk(const Call& call, int64_t elements, int64_t at_once,
+                      const std::function<void(const Chunk&)>& fill, const std::function<void(const Chunk&)>& use);
+  void wait_filled(const Call& call, int peer, uint64_t chunks);
+  void wait_reduced(const Call& call, int peer, uint64_t chunks);
+  std::byte* staging(int rank, const Chunk& chunk) const { return areas_->staging(rank, chunk.number); }
+
+  /// The reduction of `tensor` in pieces; `everybody` gets it, or the root alone.
+  void reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody);
+
+  const std::shared_ptr<SharedAreas> areas_;
+  SharedTransport* transport_;  // of rest_
+  std::unique_ptr<Collectives> rest_;
+  const int rank_;
+  const int size_;
+  uint64_t chunks_ = 0;
+  std::vector<const Frame*> frames_;
+  std::vector<const void*> terms_;
+};
+
+}  // namespace muster::comm

@@ -1,0 +1,104 @@
+#include "comm/shared_memory/thread_areas.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr std::align_val_t kPage{4096};
+
+}  // namespace
+
+class ThreadAreas final : public SharedAreas {
+ public:
+  ThreadAreas(std::shared_ptr<ThreadAreasHub> hub, int rank) : SharedAreas(rank, hub->size_), hub_(std::move(hub)) {
+    for (int peer = 0; peer < size(); ++peer) set_area(peer, hub_->areas_[peer]);
+  }
+  ~ThreadAreas() override { close(); }
+
+  void publish() override {
+    Waiting::Lock lock = begin_step();
+    hub_->waiting_->changed(lock);
+  }
+
+  void abort(const std::string& cause) noexcept override {
+    Waiting::Lock lock(hub_->waiting_->mutex());
+    if (ended_) return;
+    ended_ = cause;
+    write_cause(cause);
+    hub_->waiting_->changed(lock);
+  }
+
+  void close() noexcept override {
+    Waiting::Lock lock(hub_->waiting_->mutex());
+    if (!ended_) ended_ = "the group is closed";
+    hub_->closed_[rank()] = true;
+    hub_->waiting_->changed(lock);
+  }
+
+  std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override {
+    const auto place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    Waiting::Lock lock(hub_->waiting_->mutex());
+    auto& part = hub_->parts_[name];
+    auto hub = part.lock();
+    if (!hub) part = hub = std::make_shared<ThreadAreasHub>(static_cast<int>(ranks.size()), hub_->waiting_);
+    return ThreadAreasHub::join(hub, place);
+  }
+
+ protected:
+  bool is_scheduled() const noexcept override { return true; }
+
+  void wait_for(int peer, const std::function<bool()>& ready, TimePoint deadline) override {
+    Waiting::Lock lock = begin_step();
+    const auto lost = [&] { return peer >= 0 && hub_->closed_[peer]; };
+    const auto over = [&] { return ready() || ended_ || aborting_rank(peer) >= 0 || lost(); };
+    const bool in_time = hub_->waiting_->wait(lock, over, deadline);
+    if (ready()) return;
+    if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
+    if (const int who = aborting_rank(peer); who >= 0) throw cause_of(who);
+    if (in_time) throw TransportFailure{TransportFailure::Kind::closed, peer, "its thread left the group"};
+    throw TransportFailure{TransportFailure::Kind::timeout, peer, ""};
+  }
+
+ private:
+  /// Another thread may run first, and the rank may die.
+  Waiting::Lock begin_step() {
+    hub_->waiting_->pause();
+    Waiting::Lock lock(hub_->waiting_->mutex());
+    if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
+    if (hub_->kill_rank_ != rank() || ++step_ < hub_->kill_step_) return lock;
+    ended_ = formatted("{}: rank {} was killed at step {}", "MU063", rank(), step_);
+    hub_->closed_[rank()] = true;
+    hub_->waiting_->changed(lock);
+    throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
+  }
+
+  const std::shared_ptr<ThreadAreasHub> hub_;
+  // Guarded by the mutex of the hub's waiting.
+  int64_t step_ = 0;
+  std::optional<std::string> ended_;
+};
+
+ThreadAreasHub::ThreadAreasHub(int size, std::shared_ptr<Waiting> waiting)
+    : size_(size), waiting_(std::move(waiting)), closed_(static_cast<std::size_t>(size)) {
+  const std::size_t bytes = AreaLayout(size).bytes();
+  for (int rank = 0; rank < size; ++rank) {
+    areas_.push_back(static_cast<std::byte*>(::operator new(bytes, kPage)));
+    std::memset(areas_.back(), 0, bytes);
+  }
+}
+
+ThreadAreasHub::~ThreadAreasHub() {
+  for (auto* area : areas_) ::operator delete(area, kPage);
+}
+
+std::unique_ptr<SharedAreas> ThreadAreasHub::join(const std::shared_ptr<ThreadAreasHub>& hub, int rank) {
+  return std::make_unique<ThreadAreas>(hub, rank);
+}
+
+}  // namespace muster::comm

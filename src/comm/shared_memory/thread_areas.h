@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/shared_memory/areas.h"
+#include "comm/waiting.h"
+
+namespace muster::comm {
+
+/// The areas of a group whose ranks are threads of this process.
+class ThreadAreasHub {
+ public:
+  ThreadAreasHub(int size, std::shared_ptr<Waiting> waiting);
+  ~ThreadAreasHub();
+  ThreadAreasHub(const ThreadAreasHub&) = delete;
+  ThreadAreasHub& operator=(const ThreadAreasHub&) = delete;
+
+  /// Makes `rank` fail at its step `step`.
+  void kill(int rank, int64_t step) { kill_rank_ = rank, kill_step_ = step; }
+  static std::unique_ptr<SharedAreas> join(const std::shared_ptr<ThreadAreasHub>& hub, int rank);
+
+ private:
+  friend class ThreadAreas;
+
+  const int size_;
+  const std::shared_ptr<Waiting> waiting_;
+  int kill_rank_ = -1;
+  int64_t kill_step_ = 0;
+  std::vector<std::byte*> areas_;
+  // Guarded by the mutex of waiting_.
+  std::vector<bool> closed_;
+  std::map<std::string, std::weak_ptr<ThreadAreasHub>> parts_;
+};
+
+}  // namespace muster::comm
