@@ -14,6 +14,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "comm/pieces.h"
 #include "comm/shared_memory/link.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
@@ -197,7 +198,7 @@ class ProcessAreas final : public SharedAreas {
   }
 
   Neighbour offer(int peer, const Segment& own, const std::string& name);
-  void refuse_offers(const std::vector<int>& ranks, int place, int answered) noexcept;
+  void refuse_offers(const std::vector<int>& ranks, Range unanswered, int offered) noexcept;
   static Neighbour accept_offer(LinkMessage message, const Segment& own, const std::string& name, std::size_t bytes);
 
   const std::chrono::milliseconds timeout_;  // to form a group
@@ -237,12 +238,15 @@ std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, 
   const auto place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   const std::size_t bytes = AreaLayout(count).bytes();
   const auto deadline = Clock::now() + timeout_;
-  int answered = 0;
+  int answered = 0, offered = place + 1;
   try {
     Segment own = Segment::make(bytes);
     std::vector<Neighbour> peers(ranks.size());
-    for (int other = place + 1; other < count; ++other) peers[other] = offer(ranks[other], own, name);
-    for (; answered < place; ++answered) peers[answered] = accept_offer(ranks[answered], own, name, bytes, deadline);
+    for (; offered < count; ++offered) peers[offered] = offer(ranks[offered], own, name);
+    while (answered < place) {
+      LinkMessage message = next_message(ranks[answered], deadline);
+      peers[answered++] = accept_offer(std::move(message), own, name, bytes);
+    }
     for (int other = place + 1; other < count; ++other) {
       LinkMessage reply = peers[other].link.receive(deadline);
       if (reply.text != name || reply.descriptors.size() != 1) throw std::runtime_error("the ranks form other groups");
@@ -250,21 +254,21 @@ std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, 
     }
     return std::make_unique<ProcessAreas>(place, std::move(own), std::move(peers), timeout_);
   } catch (const std::exception& failure) {
-    refuse_offers(ranks, place, answered);
+    refuse_offers(ranks, {answered, place}, offered);
     throw CommError("MU401",
                     formatted("rank {} could not share memory with the other ranks of group {}: {}. Is there memory "
-                              "left, also in /dev/shm's limit of a container? --backend gloo does without.",
+                              "left, also in /dev/shm's limit of a container? The backend gloo does without.",
                               place, name, plain_words(failure.what())));
   }
 }
 
 /// So that no member waits for this rank: those below it see that their offers' other ends are closed.
-void ProcessAreas::refuse_offers(const std::vector<int>& ranks, int place, int answered) noexcept {
+void ProcessAreas::refuse_offers(const std::vector<int>& ranks, Range unanswered, int offered) noexcept {
   const auto deadline = Clock::now() + std::min(timeout_, std::chrono::milliseconds(5000));
-  for (int other = answered; other < static_cast<int>(ranks.size()); ++other) {
+  for (int64_t other = unanswered.begin; other < static_cast<int64_t>(ranks.size()); ++other) {
     try {
-      if (other > place) peers_[ranks[other]].link.send("failed", {});
-      else if (other < place) next_message(ranks[other], deadline);
+      if (other >= offered) peers_[ranks[other]].link.send("failed", {});
+      else if (other < unanswered.end) next_message(ranks[other], deadline);
     } catch (const std::exception&) {
       // That rank is gone, and so waits for nobody.
     }
