@@ -66,8 +66,7 @@ class Communicator {
   int size() const noexcept;
   /// "gloo", "shm", "threads", "fake", or "none" for a world of one.
   std::string_view backend() const noexcept;
-  /// Why this backend was chosen; empty if the options name it.
-  std::string_view backend_reason() const noexcept;
+  std::string_view backend_reason() const noexcept;  ///< why this backend was chosen; empty if the options name it
   const std::string& name() const noexcept;
   std::chrono::milliseconds timeout() const noexcept;
 
