@@ -16,6 +16,9 @@ void visit_placement_options(Visit&& visit) {
         {.help = "kind of device for the ranks: cpu, cuda, gpu or auto",
          .effect = "OptionEffects.TheAcceleratorIsChosen",
          .other_tools = {"LT_ACCELERATOR"}});
+  visit("backend", MUSTER_FIELD(backend),
+        {.help = "how ranks exchange values: gloo, shm (shared memory of one host), or auto (shm where possible)",
+         .effect = "Launcher.TheBackendIsChosen"});
   visit("callbacks", MUSTER_FIELD(callbacks),
         {.help = "objects called by the runtime", .effect = "Callbacks.AreCalledWhereTheyHaveTheFunction"});
   visit("cluster_reader", MUSTER_FIELD(cluster_reader),

@@ -58,6 +58,7 @@ void Session::connect() {
   share_cores(cluster_);
   device::initialize_vector_math();
   GroupOptions limits;
+  limits.backend = options_.backend;
   limits.rendezvous_timeout = limits.timeout = options_.timeout;
   report_ = cluster::Report::open(cluster_.report_fd);
   group_ = comm::connect(cluster_, limits);
@@ -241,7 +242,9 @@ void Session::watch_generators() {
 std::string Session::plan() const {
   std::string text = formatted("ranks: {} on {} node(s), this is rank {}; launcher: {}\n", cluster_.world_size,
                                cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
-  text += formatted("device: {}; backend: {}\n", device_.str(), group_.backend());
+  const std::string reason(group_.backend_reason());
+  text += formatted("device: {}; backend: {}{}\n", device_.str(), group_.backend(),
+                    reason.empty() ? "" : " (" + reason + ")");
   text += formatted("precision: {}\n", describe(options_.precision));
   if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
   text += formatted("threads: {} a rank\n", at::get_num_threads());

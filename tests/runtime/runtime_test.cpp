@@ -198,6 +198,21 @@ TEST(Launcher, ARequestFillsADefaultAndMustNotContradict) {
   unsetenv("MUSTER_PRECISION");
 }
 
+TEST(Launcher, TheBackendIsChosen) {
+  as_ranks(2, [] {
+    Accelerator by_default;
+    EXPECT_EQ(by_default.group().backend(), "gloo");
+    EXPECT_NE(by_default.plan().find("backend: gloo\n"), std::string::npos) << by_default.plan();
+    Fabric shared({.backend = "auto"});
+    EXPECT_EQ(shared.group().backend(), "shm");
+    EXPECT_NE(shared.plan().find("backend: shm (all ranks are on one host)\n"), std::string::npos) << shared.plan();
+    setenv("MUSTER_BACKEND", "shm", 1);
+    EXPECT_EQ(Accelerator().group().backend(), "shm");
+    setenv("MUSTER_BACKEND", "pigeon", 1);
+    EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator; }), "MU059");
+  });
+}
+
 TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
   using namespace std::chrono_literals;
   as_ranks(2, [] {
