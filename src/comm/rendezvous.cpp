@@ -190,7 +190,8 @@ std::unique_ptr<SharedAreas> try_shared_memory(const Cluster& cluster, const Sto
                               "or gloo",
                               attempt.reason));
   identity.backend = attempt.areas ? "shm" : "gloo";
-  identity.backend_reason = attempt.areas ? "all ranks are on one host" : attempt.reason;
+  if (options.backend == "auto")
+    identity.backend_reason = attempt.areas ? "all ranks are on one host" : "no shared memory: " + attempt.reason;
   return std::move(attempt.areas);
 }
 

@@ -68,7 +68,7 @@ class ProcessAreas final : public SharedAreas {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank) continue;
       set_area(peer, peers_[peer].memory.data());
-      peers_[peer].process = peers_[peer].link.watch_process();
+      if (!peers_[peer].process) peers_[peer].process = peers_[peer].link.watch_process();
     }
   }
   ~ProcessAreas() override { close(); }
@@ -252,6 +252,8 @@ std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, 
       if (reply.text != name || reply.descriptors.size() != 1) throw std::runtime_error("the ranks form other groups");
       peers[other].memory = Segment::map(reply.descriptors[0], bytes);
     }
+    // A pair of sockets names the process that made it at both ends, so that it cannot say whom to watch.
+    for (int other = 0; other < count; ++other) peers[other].process = peers_[ranks[other]].process.duplicate();
     return std::make_unique<ProcessAreas>(place, std::move(own), std::move(peers), timeout_);
   } catch (const std::exception& failure) {
     refuse_offers(ranks, {answered, place}, offered);
