@@ -81,8 +81,7 @@ struct LoadStateOptions {
 /// Options of muster::Accelerator, with Accelerate's names and defaults.
 struct AcceleratorOptions {
   std::string backend = "gloo";  ///< or "shm", shared memory of one host, or "auto": shm where all ranks can
-  /// Called by the runtime and by call().
-  std::vector<std::shared_ptr<Callback>> callbacks = {};
+  std::vector<std::shared_ptr<Callback>> callbacks = {};  ///< called by the runtime and by call()
   /// Asked before Muster's own readers who this process is among the ranks; for a launcher that Muster does not know.
   ClusterReader cluster_reader = {};
   /// Use the CPU even if there is an accelerator.
