@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -257,6 +258,7 @@ TEST_P(SharedProcesses, GiveTheBitsOfGlooAndLeaveNoSocket) {
     EXPECT_EQ(own_sockets(), 0u);
     for (int64_t elements : {0, 1, 13, 70'001, 300'000})
       for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kBool}) {
+        if (elements > 100'000 && dtype != at::kFloat) continue;
         const auto ours = results_of(shared, elements, dtype), sent = results_of(gloo, elements, dtype);
         ASSERT_EQ(ours.size(), sent.size());
         for (std::size_t i = 0; i < sent.size(); ++i)
