@@ -13,6 +13,7 @@
 #include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
+#include "muster/data/detail/shard_spec.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/vector_math.h"
 #include "muster/hook/detail/random_scope.h"
@@ -149,8 +150,9 @@ std::shared_ptr<IndexOrder> LoaderState::Impl::indices(const ShardPlan& sharded,
 }
 
 LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler,
-                         const DataLoaderOptions& options, const ShardSpec& shard)
+                         const DataLoaderOptions& options, const ShardSpec* given)
     : impl_(std::make_unique<Impl>()) {
+  const ShardSpec shard = given ? *given : ShardSpec();
   impl_->maker = std::move(maker);
   impl_->options = options;
   impl_->sampler = std::move(sampler);
@@ -169,7 +171,7 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
 LoaderState::~LoaderState() = default;
 
 std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) const {
-  auto state = std::make_shared<LoaderState>(impl_->maker, impl_->sampler, impl_->options, shard);
+  auto state = std::make_shared<LoaderState>(impl_->maker, impl_->sampler, impl_->options, &shard);
   if (shard.group && shard.world_size > 1) {
     const std::string ranks_must_share = state->describe_order() + ", " + std::to_string(epoch());
     state->impl_->seed = shared_seed(*shard.group, ranks_must_share, state->impl_->seed);
@@ -235,6 +237,7 @@ const ShardSpec& LoaderState::shard() const { return impl_->shard; }
 bool LoaderState::streams() const { return impl_->streams(); }
 int64_t LoaderState::total_batch_size() const { return impl_->by_batch() ? 0 : impl_->plan().step_size(); }
 
+int LoaderState::rank() const { return impl_->shard.rank; }
 int64_t LoaderState::remainder() const {
   if (impl_->options.drop_last || impl_->by_batch() || !impl_->sized()) return -1;
   return impl_->samples() % total_batch_size();

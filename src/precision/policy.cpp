@@ -30,44 +30,66 @@ bool scales_losses(const Precision& precision) {
   return own ? own->scales_losses() : precision.kind() == PrecisionKind::f16_mixed;
 }
 
-AutocastScope::AutocastScope(const Precision& precision, c10::DeviceType device, AutocastOptions options)
-    : device_(device) {
-  begin(autocast_dtype(precision), options);
-  if (precision.kind() != PrecisionKind::custom || !options.enabled) return;
-  try {
-    precision.own().get()->enter_forward();
-  } catch (...) {  // the destructor of this object does not run then
-    end();
-    throw;
+namespace {
+
+/// Autocast of a device type until the object is destroyed.
+class AutocastState {
+ public:
+  AutocastState(c10::DeviceType device, std::optional<at::ScalarType> dtype, const AutocastOptions& options)
+      : device_(device), dtype_before_(at::autocast::get_autocast_dtype(device)),
+        cache_before_(at::autocast::is_autocast_cache_enabled()),
+        enabled_before_(at::autocast::is_autocast_enabled(device)) {
+    // LibTorch keeps cast copies by tensor, whatever they were cast to.
+    if (options.enabled && dtype_before_ != *dtype) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(device_, options.enabled);
+    if (options.enabled) at::autocast::set_autocast_dtype(device_, *dtype);
+    at::autocast::set_autocast_cache_enabled(options.cache_enabled);
+    at::autocast::increment_nesting();
   }
-  own_ = precision.own();
+  AutocastState(const AutocastState&) = delete;
+  AutocastState& operator=(const AutocastState&) = delete;
+  ~AutocastState() {
+    if (at::autocast::decrement_nesting() == 0 || at::autocast::get_autocast_dtype(device_) != dtype_before_)
+      at::autocast::clear_cache();
+    at::autocast::set_autocast_cache_enabled(cache_before_);
+    at::autocast::set_autocast_dtype(device_, dtype_before_);
+    at::autocast::set_autocast_enabled(device_, enabled_before_);
+  }
+
+ private:
+  c10::DeviceType device_;
+  at::ScalarType dtype_before_;
+  bool cache_before_, enabled_before_;
+};
+
+}  // namespace
+
+class AutocastScope::Entered {
+ public:
+  Entered(const Precision& precision, c10::DeviceType device, const AutocastOptions& options) {
+    const auto dtype = autocast_dtype(precision);
+    if (!options.enabled || dtype) autocast_.emplace(device, dtype, options);
+    if (precision.kind() != PrecisionKind::custom || !options.enabled) return;
+    precision.own().get()->enter_forward();
+    own_ = precision.own();
+  }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+  ~Entered() {
+    if (auto* own = own_.get()) own->leave_forward();
+  }
+
+ private:
+  std::optional<AutocastState> autocast_;
+  PluginPointer own_;
+};
+
+AutocastScope::AutocastScope(const Precision& precision, c10::DeviceType device, const AutocastOptions& options) {
+  if (!options.enabled || precision.kind() == PrecisionKind::custom || is_mixed(precision))
+    entered_ = std::make_unique<Entered>(precision, device, options);
 }
 
-AutocastScope::~AutocastScope() {
-  if (auto* own = own_.get()) own->leave_forward();
-  end();
-}
-
-void AutocastScope::begin(std::optional<at::ScalarType> dtype, const AutocastOptions& options) {
-  if (options.enabled && !dtype) return;
-  before_ = Before{at::autocast::is_autocast_cache_enabled(), at::autocast::is_autocast_enabled(device_),
-                   at::autocast::get_autocast_dtype(device_)};
-  // LibTorch keeps cast copies by tensor, whatever they were cast to.
-  if (options.enabled && before_->dtype != *dtype) at::autocast::clear_cache();
-  at::autocast::set_autocast_enabled(device_, options.enabled);
-  if (options.enabled) at::autocast::set_autocast_dtype(device_, *dtype);
-  at::autocast::set_autocast_cache_enabled(options.cache_enabled);
-  at::autocast::increment_nesting();
-}
-
-void AutocastScope::end() noexcept {
-  if (!before_) return;
-  if (at::autocast::decrement_nesting() == 0 || at::autocast::get_autocast_dtype(device_) != before_->dtype)
-    at::autocast::clear_cache();
-  at::autocast::set_autocast_cache_enabled(before_->cache);
-  at::autocast::set_autocast_dtype(device_, before_->dtype);
-  at::autocast::set_autocast_enabled(device_, before_->enabled);
-}
+AutocastScope::~AutocastScope() = default;
 
 at::ScalarType PrecisionPolicy::parameter_dtype() const {
   switch (precision_.kind()) {

@@ -5,6 +5,15 @@
 #include "muster/base/detail/log.h"
 
 namespace muster {
+namespace {
+
+// train() sets all descendants too: parents go first, and a child that they made wrong follows.
+void restore(const std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>>& modes) {
+  for (const auto& [module, training] : modes)
+    if (module->is_training() != training) module->train(training);
+}
+
+}  // namespace
 
 EvaluationScope::EvaluationScope(std::vector<std::shared_ptr<torch::nn::Module>> modules) {
   for (auto& module : modules) {
@@ -15,23 +24,17 @@ EvaluationScope::EvaluationScope(std::vector<std::shared_ptr<torch::nn::Module>>
   try {
     for (const auto& module : modules) module->eval();
   } catch (...) {
-    restore();
+    restore(before_);
     throw;
   }
 }
 
 EvaluationScope::~EvaluationScope() {
   try {
-    restore();
+    restore(before_);
   } catch (const std::exception& error) {
     log::warning("the end of an evaluation could not restore the mode of a module: ", error.what());
   }
-}
-
-// train() sets all descendants too: parents go first, and a child that they made wrong follows.
-void EvaluationScope::restore() const {
-  for (const auto& [module, training] : before_)
-    if (module->is_training() != training) module->train(training);
 }
 
 }  // namespace muster

@@ -15,6 +15,7 @@
 #include "muster/base/format.h"
 #include "muster/cluster/detail/variables.h"
 #include "muster/comm/rendezvous.h"
+#include "muster/data/detail/shard_spec.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/host_memory.h"
 #include "muster/device/detail/vector_math.h"

@@ -5,7 +5,6 @@
 #include "muster/base/error.h"
 #include "muster/optim/clip.h"
 #include "muster/parallel/detail/sync_batch_norm.h"
-#include "muster/precision/detail/autocast.h"
 #include "muster/runtime/detail/profile.h"
 #include "session.h"
 
@@ -20,7 +19,6 @@ bool Training::sync_gradients() const { return session_->accumulation()->sync();
 int Training::gradient_accumulation_steps() const { return session_->accumulation()->num_steps(); }
 void Training::set_gradient_accumulation_steps(int steps) { session_->accumulation()->set_num_steps(steps); }
 
-precision::AutocastScope Training::autocast() const { return autocast(AutocastOptions()); }
 precision::AutocastScope Training::autocast(const AutocastOptions& options) const {
   return precision::AutocastScope(session_->precision(), session_->device().type(), options);
 }

@@ -5,5 +5,6 @@
 #include "muster/data/detail/batches.h"
 #include "muster/data/detail/data_loader.h"
 #include "muster/data/detail/dataset_error.h"
+#include "muster/data/detail/shard_spec.h"
 #include "muster/data/sampler.h"
 #include "muster/data/stream.h"

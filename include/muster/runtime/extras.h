@@ -2,7 +2,6 @@
 
 #include "muster/parallel/detail/full_params_options.h"
 #include "muster/parallel/detail/local_sgd.h"
-#include "muster/precision/detail/autocast.h"
 #include "muster/precision/detail/grad_scaler.h"
 #include "muster/precision/detail/in_fp32.h"
 #include "muster/runtime/detail/batch_size_search.h"
@@ -14,9 +13,9 @@
 #include "muster/runtime/detail/training.h"
 #include "muster/runtime/detail/training_options.h"
 
-/// What accelerator.h and fabric.h only declare, because few programs use it: autocast() and scaler_state(), named
-/// items for save() and load(), find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(),
-/// pad_across_processes(), profile(), split_between_processes() and summon_full_params().
+/// What accelerator.h and fabric.h only declare, because few programs use it: named items for save() and load(),
+/// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
+/// profile(), scaler_state(), split_between_processes() and summon_full_params().
 namespace muster::runtime {
 
 template <class... M>

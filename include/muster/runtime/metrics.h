@@ -45,11 +45,11 @@ class MetricsCollector {
     if (all.empty()) {
       std::tuple<T...> nothing;
       tree::visit(nothing, runtime::NothingGathered());
-      return runtime::unmarked(std::move(nothing));
+      return runtime::unmarked_values(std::move(nothing));
     }
     runtime::Joiner<std::tuple<T...>> joiner(all);
     tree::visit(all.front(), joiner);
-    return runtime::unmarked(std::move(all.front()));
+    return runtime::unmarked_values(std::move(all.front()));
   }
 
  private:

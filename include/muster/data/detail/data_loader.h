@@ -16,7 +16,6 @@
 namespace muster {
 
 using data::LoaderPosition;
-using data::ShardSpec;
 
 /// This rank's batches of a map-style dataset or a stream, as a range: `for (auto& [image, label] : loader)`.
 ///
@@ -93,7 +92,7 @@ class DataLoader {
   /// A new loader over this rank's shard of the same data, at the same epoch and position.
   /// Collective: if shard.group is set; all ranks then use rank 0's seed.
   /// Throws: ConfigError (MU107) if split_batches cannot divide the batch size, (MU115) if the ranks' loaders differ.
-  DataLoader distributed(const ShardSpec& shard) const { return DataLoader(state_->distributed(shard)); }
+  DataLoader distributed(const data::ShardSpec& shard) const { return DataLoader(state_->distributed(shard)); }
 
   /// The exact number of batches in a pass on this rank. Throws: UsageError (MU113) for a stream of unknown length.
   int64_t size() const { return state_->size(); }
@@ -135,7 +134,7 @@ class DataLoader {
   int64_t real_samples() const { return state_->samples().real; }
 
   const DataLoaderOptions& options() const { return state_->options(); }
-  const ShardSpec& shard() const { return state_->shard(); }
+  const data::ShardSpec& shard() const { return state_->shard(); }
   /// One line: order, sizes, world size, workers, device.
   std::string describe() const { return state_->describe(); }
   /// The state that the copies of this loader share.

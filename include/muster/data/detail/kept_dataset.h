@@ -13,19 +13,11 @@
 /// the view is kept; its elements belong to their owner.)
 namespace muster::data {
 
-namespace detail {
-template <class P>
-struct SharedTo {};
-template <class T>
-struct SharedTo<std::shared_ptr<T>> {
-  using type = T;
-};
-}  // namespace detail
-
-/// Has a ptr() that returns a shared_ptr, as classes made by TORCH_MODULE do.
+/// What ptr() points to, in classes made by TORCH_MODULE and others that hold a shared_ptr.
 template <class H>
-concept dataset_holder =
-    requires(const H& holder) { typename detail::SharedTo<std::remove_cvref_t<decltype(holder.ptr())>>::type; };
+using held_t = typename std::remove_cvref_t<decltype(std::declval<const H&>().ptr())>::element_type;
+template <class H>
+concept dataset_holder = requires(const H& holder) { std::shared_ptr<held_t<H>>(holder.ptr()); };
 
 template <class D>
 struct DatasetIn {
@@ -33,7 +25,7 @@ struct DatasetIn {
 };
 template <class H>
   requires dataset_holder<H>
-struct DatasetIn<H> : detail::SharedTo<std::remove_cvref_t<decltype(std::declval<const H&>().ptr())>> {};
+struct DatasetIn<H> : std::type_identity<held_t<H>> {};
 template <class D>
 struct DatasetIn<std::reference_wrapper<D>> {
   using type = D;

@@ -6,36 +6,13 @@
 #include <optional>
 #include <string>
 
-#include <c10/core/Device.h>
-
 #include "muster/data/detail/any_sampler.h"
 #include "muster/data/detail/batch_maker.h"
 #include "muster/data/options.h"
 
-namespace muster::comm {
-class Communicator;
-}
-namespace muster {
-class Trace;
-}
-
 namespace muster::data {
 
-/// How a loader is sharded for one rank of a job.
-struct ShardSpec {
-  at::Device device = at::kCPU;               ///< batches are moved there ahead of use
-  std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
-  std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
-  /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
-  std::shared_ptr<const comm::Communicator> group = {};
-  bool non_blocking = true;  ///< copies from pinned memory overlap with computing
-  int rank = 0;
-  std::optional<uint64_t> seed = {};       ///< used if the options set none; the same on all ranks
-  std::optional<bool> split_batches = {};  ///< unset: as in the loader's options
-  SyncedGenerators synced_generators = {};
-  std::shared_ptr<Trace> trace = {};  ///< records waits for batches
-  int world_size = 1;
-};
+struct ShardSpec;
 
 /// Sample counts of the current batch and its step. A sample is real unless it is padding: a repeated sample that fills
 /// up the step.
@@ -72,7 +49,7 @@ class LoaderState {
  public:
   /// Throws: ConfigError (MU107) for options that are invalid or contradict each other.
   LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySampler> sampler, const DataLoaderOptions& options,
-              const ShardSpec& shard = {});
+              const ShardSpec* shard = nullptr);
   ~LoaderState();
 
   /// Collective: if shard.group is set.
@@ -91,6 +68,7 @@ class LoaderState {
   int64_t epoch() const;
   const DataLoaderOptions& options() const;
   int64_t position() const;
+  int rank() const;
   int64_t remainder() const;
   /// Whether a pass has begun and is neither complete nor stopped early.
   bool running() const;

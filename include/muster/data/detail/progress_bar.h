@@ -31,8 +31,8 @@ void skip(muster::Progress& progress, int64_t count);
 /// Of the first loader, whose shard knows this rank.
 template <class L>
 int rank_of(const L& loader) {
-  if constexpr (requires { loader.shard(); }) return loader.shard().rank;
-  else return std::get<0>(loader.loaders()).shard().rank;
+  if constexpr (requires { loader.state(); }) return loader.state()->rank();
+  else return std::get<0>(loader.loaders()).state()->rank();
 }
 
 /// The number of batches in a pass; -1 if a stream does not tell.

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <optional>
+#include <memory>
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
 
 #include "muster/precision/detail/options.h"
 
@@ -15,7 +15,6 @@ struct AutocastOptions {
 };
 
 namespace precision {
-
 /// Turns autocast on or off for one device type, until the scope is destroyed. Scopes nest; the cast copies of weights
 /// are dropped when the outermost one closes. Thread safety: belongs to the thread that made it.
 class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
@@ -23,25 +22,13 @@ class [[nodiscard("name the scope: auto cast = ...")]] AutocastScope {
   /// Does nothing for a precision that is not mixed, unless it switches autocast off. A policy of the program's own
   /// enters its forward scope, too, unless autocast is switched off.
   /// Throws: what enter_forward() of such a policy throws; autocast is as before then.
-  AutocastScope(const Precision& precision, c10::DeviceType device, AutocastOptions options = {});
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
+  AutocastScope(const Precision& precision, c10::DeviceType device, const AutocastOptions& options = {});
   ~AutocastScope();
 
  private:
-  struct Before {
-    bool cache;
-    bool enabled;
-    at::ScalarType dtype;
-  };
-  void begin(std::optional<at::ScalarType> dtype, const AutocastOptions& options);
-  void end() noexcept;
-
-  c10::DeviceType device_;
-  std::optional<Before> before_;
-  PluginPointer own_;  // entered
+  class Entered;
+  std::unique_ptr<Entered> entered_;
 };
-
 }  // namespace precision
 
 }  // namespace muster

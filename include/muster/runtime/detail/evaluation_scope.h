@@ -23,8 +23,6 @@ class [[nodiscard("name the scope: auto scope = evaluation(model)")]] Evaluation
   ~EvaluationScope();
 
  private:
-  void restore() const;
-
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;  // parents before their children
   c10::NoGradGuard no_grad_;
 };

@@ -50,23 +50,21 @@ struct MetricsGatherer {
 
 /// Removes the mark of once().
 template <class T>
-struct Unmarked {
-  using type = T;
-  static T&& of(T& value) { return std::move(value); }
-};
+T unmarked(T& value) {
+  return std::move(value);
+}
 template <class T>
-struct Unmarked<Once<T>> {
-  using type = T;
-  static T&& of(Once<T>& value) { return std::move(value.value); }
-};
+T unmarked(Once<T>& value) {
+  return std::move(value.value);
+}
 
 /// Returns a single value bare, several as a tuple.
 template <class... T>
-auto unmarked(std::tuple<T...> values) {
-  if constexpr (sizeof...(T) == 1) return typename Unmarked<T...>::type(Unmarked<T...>::of(std::get<0>(values)));
+auto unmarked_values(std::tuple<T...> values) {
+  if constexpr (sizeof...(T) == 1) return unmarked(std::get<0>(values));
   else
-    return std::apply(
-        [](auto&... value) { return std::tuple<typename Unmarked<T>::type...>(Unmarked<T>::of(value)...); }, values);
+    return std::apply([](auto&... value) { return std::tuple<decltype(unmarked(value))...>(unmarked(value)...); },
+                      values);
 }
 
 template <class... T>
@@ -76,7 +74,7 @@ auto gather_for_metrics(const comm::Communicator& group, const std::optional<Ste
   LeafOperations operations(group, "gather_for_metrics", tree::leaves_of</*with_lists=*/true>(all),
                             (tree::varies<T> || ...));
   tree::visit(all, MetricsGatherer{operations, step});
-  return unmarked(std::move(all));
+  return unmarked_values(std::move(all));
 }
 
 }  // namespace muster::runtime

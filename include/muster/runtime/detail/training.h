@@ -9,6 +9,7 @@
 
 #include "muster/data/detail/data_loader.h"
 #include "muster/optim/detail/per_group.h"
+#include "muster/precision/detail/autocast.h"
 #include "muster/runtime/detail/accumulation.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/optimizer.h"
@@ -17,15 +18,11 @@
 #include "muster/runtime/detail/session_access.h"
 
 namespace muster {
-struct AutocastOptions;
 struct ClipGradientsOptions;
 class LocalSGD;
 struct LocalSgdOptions;
 struct ProfileOptions;
 struct UnevenInputsOptions;
-namespace precision {
-class AutocastScope;
-}
 }  // namespace muster
 
 namespace muster::runtime {
@@ -71,9 +68,8 @@ class Training {
   [[nodiscard]] runtime::NoSyncScope no_backward_sync(const Model<M>& model, bool enabled = true) {
     return runtime::NoSyncScope({managed_by(*model.prepared())}, enabled);
   }
-  /// Autocast as in a forward, outside of one; or off, inside one. Requires: muster/runtime/extras.h is included.
-  [[nodiscard]] precision::AutocastScope autocast() const;
-  [[nodiscard]] precision::AutocastScope autocast(const AutocastOptions& options) const;
+  /// Autocast as in a forward, for code outside of one, such as the loss; or autocast off, inside one.
+  [[nodiscard]] precision::AutocastScope autocast(const AutocastOptions& options = {}) const;
   /// Under "16-mixed", divides gradients by the scale of their loss; once, however often it is called. Clipping does it
   /// itself.
   /// Collective: as clipping, if there is one optimizer. If there are several, a rank whose loss did not use a model

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include <c10/core/Device.h>
+
+#include "muster/data/options.h"
+
+namespace muster::comm {
+class Communicator;
+}
+namespace muster {
+class Trace;
+}
+
+namespace muster::data {
+
+/// How a loader is sharded for one rank of a job.
+struct ShardSpec {
+  at::Device device = at::kCPU;               ///< batches are moved there ahead of use
+  std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
+  std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
+  /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
+  std::shared_ptr<const comm::Communicator> group = {};
+  bool non_blocking = true;  ///< copies from pinned memory overlap with computing
+  int rank = 0;
+  std::optional<uint64_t> seed = {};       ///< used if the options set none; the same on all ranks
+  std::optional<bool> split_batches = {};  ///< unset: as in the loader's options
+  SyncedGenerators synced_generators = {};
+  std::shared_ptr<Trace> trace = {};  ///< records waits for batches
+  int world_size = 1;
+};
+
+}  // namespace muster::data
+
+namespace muster {
+using data::ShardSpec;
+}
