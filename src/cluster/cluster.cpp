@@ -44,9 +44,9 @@ void refuse_half_set(const Environment& variables) {
   using namespace cluster;
   auto found = present(variables, {kRank, kWorldSize, kLocalRank, kLocalWorldSize});
   if (found.empty()) return;
-  throw ConfigError(
-      "MU020", log::str("of RANK and WORLD_SIZE not both are set, but ", joined(found),
-                        found.size() == 1 ? " is" : " are", "; set RANK and WORLD_SIZE, or none of them to run alone"));
+  throw ConfigError("MU020",
+                    log::str(joined(found), found.size() == 1 ? " is" : " are",
+                             " set, but not both RANK and WORLD_SIZE; set both, or none of them to run alone"));
 }
 
 bool pmi_is_slurms(const Environment& variables) {

@@ -72,9 +72,8 @@ const char* ways_out_of_gradients(const Header& a, const Header& b) {
     return one.source == Source::library && shown_label(one).find("gradients of") != std::string::npos;
   };
   if (!averages(a) || !averages(b)) return "";
-  return " A rank's loss missed a model that the others' went through, or ranks reach models in different orders: let "
-         "no rank miss a loss, multiply it by "
-         "zero there.";
+  return " The loss of one rank did not use a model that the losses of other ranks used, or ranks use models in "
+         "different orders. Let the loss of every rank use the model; multiply by zero what should not count.";
 }
 
 /// Where one rank runs a forward of a model whose parameters are sharded over ranks, this is what its user reads first.
@@ -154,7 +153,7 @@ void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer
   Header theirs = read_header(frame);
   if (theirs.magic != kMagic)
     throw CommError("MU050",
-                    formatted("rank {} sent rank {} something that is no message of group {}: do all ranks run the "
+                    formatted("rank {} sent rank {} bytes that are not a message of group {}: do all ranks run the "
                               "same build?",
                               peer, my_rank, group));
   if (theirs.is_abort) {

@@ -92,13 +92,13 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::fail(std::string_view what, int error) const {
   throw CheckpointError("MU202", path_.string() + " was not written: " + std::string(what) + " (" +
                                      std::generic_category().message(error) + ", after " + std::to_string(written_) +
-                                     " bytes); what stood there before is untouched");
+                                     " bytes); what was there before is unchanged");
 }
 
 void AtomicFile::reserve(std::uint64_t bytes) {
   while (bytes > 0 && ::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)) != 0) {
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL) return;
-    if (errno != EINTR) fail("there is no room for its " + std::to_string(bytes) + " bytes", errno);
+    if (errno != EINTR) fail("there is no space for its " + std::to_string(bytes) + " bytes", errno);
   }
 }
 
@@ -111,7 +111,7 @@ void AtomicFile::write(std::span<const std::string_view> pieces) {
     const auto count = static_cast<int>(std::min<std::size_t>(rest.size() - next, IOV_MAX));
     const ssize_t result = ::writev(descriptor_, &rest[next], count);
     if (result < 0 && errno == EINTR) continue;
-    if (result <= 0) fail("the disk does not take it", result == 0 ? ENOSPC : errno);
+    if (result <= 0) fail("the disk refused the write", result == 0 ? ENOSPC : errno);
     auto done = static_cast<std::size_t>(result);
     written_ += done;
     for (; next < rest.size() && done >= rest[next].iov_len; ++next) done -= rest[next].iov_len;
@@ -121,13 +121,13 @@ void AtomicFile::write(std::span<const std::string_view> pieces) {
 
 void AtomicFile::finish() {
   if (!finished_ && durability_ != Durability::none && ::fsync(descriptor_) != 0)
-    fail("its bytes did not reach the medium", errno);
+    fail("its bytes did not reach the disk", errno);
   finished_ = true;
 }
 
 void AtomicFile::publish() {
   finish();
-  if (::rename(part_.c_str(), path_.c_str()) != 0) fail("it cannot take its name", errno);
+  if (::rename(part_.c_str(), path_.c_str()) != 0) fail("it could not be renamed into place", errno);
   ::close(std::exchange(descriptor_, -1));
   if (durability_ == Durability::full) sync_folder(folder_of(path_));
 }

@@ -25,8 +25,7 @@ constexpr std::size_t kWordLetters = 8;
 
 [[noreturn]] void refuse_folder(const fs::path& path, const std::string& what, int error) {
   throw CheckpointError("MU202", path.string() + " was not written: " + what + " (" +
-                                     std::generic_category().message(error) +
-                                     "); what stood there before is untouched");
+                                     std::generic_category().message(error) + "); what was there before is unchanged");
 }
 
 fs::path beside(const fs::path& path, std::string_view end) {
@@ -97,7 +96,7 @@ bool exchange(const fs::path& one, const fs::path& other) {
 #endif
   if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
-  refuse_folder(other, "it cannot take its name", errno);
+  refuse_folder(other, "it could not be renamed into place", errno);
 }
 
 /// Where folders cannot be exchanged. Returns the former.
@@ -107,7 +106,7 @@ fs::path replace_in_two_steps(const fs::path& part, const fs::path& path) {
   if (::rename(part.c_str(), path.c_str()) == 0) return former;
   const int error = errno;
   ::rename(former.c_str(), path.c_str());
-  refuse_folder(path, "it cannot take its name", error);
+  refuse_folder(path, "it could not be renamed into place", error);
 }
 
 }  // namespace
@@ -134,7 +133,7 @@ void AtomicFolder::publish() {
   struct stat status {};
   fs::path former;
   if (::lstat(path_.c_str(), &status) != 0) {
-    if (::rename(part_.c_str(), path_.c_str()) != 0) refuse_folder(path_, "it cannot take its name", errno);
+    if (::rename(part_.c_str(), path_.c_str()) != 0) refuse_folder(path_, "it could not be renamed into place", errno);
   } else {
     former = exchange(part_, path_) ? part_ : replace_in_two_steps(part_, path_);
   }

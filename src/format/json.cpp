@@ -51,7 +51,7 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
     return put(Json(std::move(list)));
   }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
-    return fail("it is no JSON at byte " + std::to_string(position));
+    return fail("it is not JSON at byte " + std::to_string(position));
   }
 
  private:

@@ -102,8 +102,7 @@ std::string headline(const FirstCause& cause, const Layout& layout) {
     case Kind::failed: break;
     case Kind::elsewhere:
       return str("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other,
-                 ": the first cause stands in the output of the "
-                 "launcher there; all ranks of this node are ended.");
+                 "; the output of the launcher on that node names the first cause. All ranks of this node are ended.");
     case Kind::left:
       return str("MU038", ": ", who, " left main normally",
                  cause.steps < 0 ? "" : str(" after ", cause.steps, " steps"), " while ", other,
@@ -115,11 +114,11 @@ std::string headline(const FirstCause& cause, const Layout& layout) {
                  cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ", other,
                  " ", ended, "; all other ranks are ended.");
     case Kind::silent:
-      return str("MU039", ": ", who, " gave no answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ",
-                 other, " waited for it in vain; the job ", ended, ", and all ranks are ended.");
+      return str("MU039", ": ", who, " did not answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ",
+                 other, " timed out waiting for it; the job ", ended, ", and all ranks are ended.");
   }
   return str("MU035", ": ", who, " ", ended, in_step(cause.steps),
-             cause.end.signal == SIGKILL ? " (somebody's kill -9, or the system was out of memory)" : "",
+             cause.end.signal == SIGKILL ? " (kill -9, or the system ran out of memory)" : "",
              "; all other ranks are ended.");
 }
 

@@ -260,8 +260,8 @@ std::shared_ptr<PreparedModel> prepare_model(Session& session, std::shared_ptr<t
 Optimizer prepare_optimizer(Session& session, std::shared_ptr<torch::optim::Optimizer> optimizer) {
   return session.prepare_optimizer(std::move(optimizer));
 }
-data::ShardSpec prepare_loader(Session& session, const data::LoaderState& loader) {
-  return session.prepare_loader(loader);
+std::shared_ptr<const data::ShardSpec> prepare_loader(Session& session, const data::LoaderState& loader) {
+  return std::make_shared<data::ShardSpec>(session.prepare_loader(loader));
 }
 void keep_loader(Session& session, const std::shared_ptr<data::LoaderState>& loader) { session.keep_loader(loader); }
 

@@ -90,11 +90,11 @@ TEST(Ends, RanksThatMakeDifferentNumbersOfStepsAreToldSo) {
 TEST(Ends, AStoppedRankEndsTheJobInTheTimeOutThatTheLauncherWasGiven) {
   // The ranks must also have met within it.
   expect_words(end_of("stop", 1, false, {"--timeout", "6"}).words,
-               {"MU051: rank 0 waited 6.", "muster: MU039: rank 1 gave no answer, in step 3 and still runs: rank 0"});
+               {"MU051: rank 0 waited 6.", "muster: MU039: rank 1 did not answer, in step 3 and still runs: rank 0"});
   Process::Setup setup;
   setup.environment = {"MUSTER_TIMEOUT=6"};
   expect_words(end_of("stop", 1, true, {}, setup).words,
-               {"MU051: rank 0 waited 6.", "muster: MU039: rank 1 gave no answer"});
+               {"MU051: rank 0 waited 6.", "muster: MU039: rank 1 did not answer"});
 }
 
 TEST(Ends, AnExceptionsWordsStandInTheLastLinesWithoutItsFrames) {

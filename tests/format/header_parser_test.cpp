@@ -141,7 +141,7 @@ TEST(HeaderParser, RefusesOverflowingShapes) {
 TEST(HeaderParser, RefusesOverflowingOffsets) {
   refuses("beyond 63 bits",
           file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551615,0]}})", kFour));
-  refuses("a number that is no integer of 64 bits",
+  refuses("a number that is not a 64-bit integer",
           file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,36893488147419103232]}})", kFour));
 }
 
@@ -212,18 +212,18 @@ TEST(HeaderParser, RefusesAnotherRoot) {
 }
 
 TEST(HeaderParser, RefusesBadJson) {
-  refuses("no JSON at byte", file_of("{"));
-  refuses("no JSON at byte", file_of("{\"a\""));
-  refuses("no JSON at byte", file_of("{}x"));
+  refuses("not JSON at byte", file_of("{"));
+  refuses("not JSON at byte", file_of("{\"a\""));
+  refuses("not JSON at byte", file_of("{}x"));
   refuses("has a zero byte", file_of(std::string("{}\0", 3)));
   refuses("has a zero byte", file_of(std::string("{}\0hidden", 9)));
-  refuses("no JSON at byte", file_of("{} // comment"));
-  refuses("no JSON at byte", file_of("{" + entry("a", "U8", "4", 0, 4) + ",}", kFour));
+  refuses("not JSON at byte", file_of("{} // comment"));
+  refuses("not JSON at byte", file_of("{" + entry("a", "U8", "4", 0, 4) + ",}", kFour));
 }
 
 TEST(HeaderParser, RefusesInvalidUtf8) {
-  refuses("no JSON at byte", file_of("{" + entry("a\xff", "U8", "4", 0, 4) + "}", kFour));
-  refuses("no JSON at byte", file_of("{" + entry("\\ud800", "U8", "4", 0, 4) + "}", kFour));
+  refuses("not JSON at byte", file_of("{" + entry("a\xff", "U8", "4", 0, 4) + "}", kFour));
+  refuses("not JSON at byte", file_of("{" + entry("\\ud800", "U8", "4", 0, 4) + "}", kFour));
 }
 
 TEST(HeaderParser, RefusesDeepNesting) {

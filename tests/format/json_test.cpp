@@ -46,18 +46,18 @@ TEST(Json, RefusesWhatIsNoneOrAmbiguous) {
   const auto refused = [](std::string_view text, std::string_view why) {
     expect_error<CheckpointError>("MU210", why, [&] { parsed(text); });
   };
-  refused("", "no JSON at byte");
-  refused("{\"a\":1", "no JSON at byte");
-  refused("1 2", "no JSON at byte");
-  refused("[1,]", "no JSON at byte");
-  refused("nan", "no JSON at byte");
-  refused("\"\xff\"", "no JSON at byte");
+  refused("", "not JSON at byte");
+  refused("{\"a\":1", "not JSON at byte");
+  refused("1 2", "not JSON at byte");
+  refused("[1,]", "not JSON at byte");
+  refused("nan", "not JSON at byte");
+  refused("\"\xff\"", "not JSON at byte");
   refused(std::string_view("1\0", 2), "a zero byte");
   refused(R"({"a":1,"b":2,"\u0061":3})", "a name comes twice");
   refused("9223372036854775808", "beyond 64 bits");
   refused("-9223372036854775809", "beyond 64 bits");
   refused("123456789012345678901234567890", "beyond 64 bits");
-  refused("1e999", "no JSON at byte");
+  refused("1e999", "not JSON at byte");
   refused(std::string(201, '['), "nested too deeply");
   refused(std::string(1'000'000, '['), "nested too deeply");
   EXPECT_NO_THROW(parsed(std::string(200, '[') + std::string(200, ']')));

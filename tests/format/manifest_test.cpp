@@ -55,7 +55,7 @@ TEST(Manifest, RefusesWhatItCannotHaveWritten) {
   const auto refused = [](const std::string& text, std::string_view why, std::string_view id = "MU210") {
     expect_error<CheckpointError>(id, why, [&] { parse_manifest(text, "f"); });
   };
-  refused("", "no JSON");
+  refused("", "not JSON");
   refused("[]", "is no table");
   refused(changed_manifest("muster checkpoint", "another thing"), "says that its format is 'another thing'");
   refused(changed_manifest("\"version\": 1", "\"version\": 2"), "has version 2 of the checkpoint format", "MU216");

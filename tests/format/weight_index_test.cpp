@@ -69,8 +69,8 @@ TEST(WeightIndex, RefusesHostileText) {
   const auto refuses = [](std::string_view words, const std::string& text) {
     expect_error<CheckpointError>("MU205", words, [&] { parse_index(text, "index"); });
   };
-  refuses("no JSON", "");
-  refuses("no JSON", "{\"weight_map\":{\"a\":\"\xff\"}}");
+  refuses("not JSON", "");
+  refuses("not JSON", "{\"weight_map\":{\"a\":\"\xff\"}}");
   refuses("has a zero byte", std::string("{\"weight_map\":{}}\0hidden", 24));
   refuses("no table named weight_map", "[]");
   refuses("no table named weight_map", R"({"weight_map":[]})");

@@ -80,14 +80,14 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
 
   bool number_integer(number_integer_t) override { return unexpected("a negative number"); }
   bool number_float(number_float_t, const string_t&) override {
-    return unexpected("a number that is no integer of 64 bits");
+    return unexpected("a number that is not a 64-bit integer");
   }
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("true or false"); }
   bool binary(binary_t&) override { return unexpected("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
     // The parser's own sentence repeats the bad token, which may be megabytes long.
-    return fail("its header is no JSON at byte " + std::to_string(position) + " (" +
+    return fail("its header is not JSON at byte " + std::to_string(position) + " (" +
                 in_quotes(std::string_view(error.what()).substr(0, 60)) + ")");
   }
 

@@ -54,7 +54,7 @@ json parse_watched(std::string_view text, std::string_view file) {
   try {
     return json::parse(text, Watch(file));
   } catch (const json::exception& error) {
-    refuse_index(file, "it is no JSON (" + shown(error.what()) + ")");
+    refuse_index(file, "it is not JSON (" + shown(error.what()) + ")");
   }
 }
 

@@ -27,7 +27,7 @@ Optimizer prepare_optimizer(Session& session, std::shared_ptr<torch::optim::Opti
 Scheduler prepare_scheduler(Session& session, std::shared_ptr<muster::LRScheduler> scheduler);
 Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::LRScheduler> scheduler);
 Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
-data::ShardSpec prepare_loader(Session& session, const data::LoaderState& loader);
+std::shared_ptr<const data::ShardSpec> prepare_loader(Session& session, const data::LoaderState& loader);
 void keep_loader(Session& session, const std::shared_ptr<data::LoaderState>& loader);
 
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
@@ -55,7 +55,7 @@ auto prepare_one(Session& session, std::tuple<Done...>& done, T&& object) {
   } else if constexpr (PlateauScheduler<T>) {
     return prepare_scheduler(session, hold(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
-    auto loader = object.distributed(prepare_loader(session, *object.state()));
+    auto loader = object.distributed(*prepare_loader(session, *object.state()));
     keep_loader(session, loader.state());
     return loader;
   } else if constexpr (SchedulerFunction<T>) {
