@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/data/combined.h"
+#include "muster/data/detail/shard_spec.h"
 #include "muster/data/sequenced.h"
 #include "streams.h"
 

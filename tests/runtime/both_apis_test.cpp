@@ -10,6 +10,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/base/error.h"
+#include "muster/data/detail/shard_spec.h"
 #include "muster/fabric.h"
 #include "muster/runtime/callback.h"
 #include "muster/runtime/extras.h"
