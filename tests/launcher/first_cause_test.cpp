@@ -82,8 +82,8 @@ TEST(FirstCause, ARankOfAnotherNodeIsLeftToThatNodesLauncher) {
   const auto cause = judge({lost(ended(2, 1), 0)}, WaitedFor::nothing);
   EXPECT_EQ(
       describe(*cause, {2, 2}, nullptr)[0],
-      "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0: the first "
-      "cause stands in the output of the launcher there; all ranks of this node are ended.");
+      "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0; the output "
+      "of the launcher on that node names the first cause. All ranks of this node are ended.");
 }
 
 TEST(FirstCause, AnErrorThatNobodyCaughtIsToldOnce) {

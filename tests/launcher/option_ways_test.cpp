@@ -233,8 +233,8 @@ TEST(OptionWays, TheTableHasEveryFieldThatTheApisShareWithTheRuntime) {
     if constexpr (requires(AcceleratorOptions& options) { get(options); }) accelerator.insert(field);
     if constexpr (requires(FabricOptions& options) { get(options); }) fabric.insert(field);
   });
-  EXPECT_EQ(accelerator.size(), 17u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
-  EXPECT_EQ(fabric.size(), 16u);
+  EXPECT_EQ(accelerator.size(), 18u) << "apart from cpu, gradient_accumulation_steps and mixed_precision";
+  EXPECT_EQ(fabric.size(), 17u);
 }
 
 TEST(OptionWays, EveryOptionNamesAnExistingTestOfItsEffect) {
