@@ -14,7 +14,7 @@ constexpr int kMicroBatches = 4;
 
 template <class Net>
 int run(const std::string& name, int windows, int warm_up) {
-  // The doors hide the group, which tells what is sent.
+  // The APIs hide the group, which tells what is sent.
   muster::Runtime runtime(muster::runtime::accelerate({.gradient_accumulation_steps = kMicroBatches}));
   torch::manual_seed(0);
   Net net;

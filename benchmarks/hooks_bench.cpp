@@ -1,39 +1,40 @@
-// Steps of the reducer under a communication hook, one process per rank. Arguments: gpt-9m or wide-mlp, the hook's
-// name, and the columns that PowerSGD keeps. Cases: "MODEL bytes" (what one rank hands over per step) and "MODEL time".
+// Steps of a replicated model under a communication hook, one process per rank. Arguments: gpt-9m or wide-mlp, the
+// hook's name, and the columns that PowerSGD keeps. Cases: "MODEL bytes" (what one rank hands over per step) and "MODEL
+// time".
 #include <atomic>
 
 #include "models.h"
 #include "muster/cluster/cluster.h"
 #include "muster/comm/rendezvous.h"
 #include "muster/optim/detail/fused.h"
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "protocol.h"
 
 namespace {
 
 template <class Net>
 int run(const std::string& name, const std::string& hook, int64_t columns, int steps, int warm_up) {
-  const auto group = muster::comm::connect(muster::read_cluster());
+  const auto group = muster::comm::connect(muster::read_cluster_environment());
   torch::manual_seed(0);
   Net net;
   muster::parallel::DdpOptions options;
   options.comm_hook = hook;
   options.power_sgd.rank = columns;
   options.power_sgd.start_iteration = warm_up;
-  muster::parallel::Reducer reducer(*net, group, options);
+  muster::parallel::ReplicatedModel replicated(*net, group, options);
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-5));
-  muster::optim::FusedOptimizer optimizer(adamw, {&reducer});
+  muster::optim::FusedOptimizer optimizer(adamw, {&replicated});
   std::atomic<int64_t> bytes = 0;
   group.observe([&bytes](const muster::comm::OperationEvent& event) { bytes += event.bytes; });
   const auto batch = bench::make_input(name, group.rank());
   const auto step = [&] {
     optimizer.zero_grad();
-    reducer.enter_forward();
+    replicated.enter_forward();
     auto loss = net(batch);
-    reducer.leave_forward();
-    reducer.before_backward();
+    replicated.leave_forward();
+    replicated.before_backward();
     loss.backward();
-    reducer.after_backward();
+    replicated.after_backward();
     optimizer.step();
     return loss;
   };

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Instructions per step that each door adds to the raw C++ loop with the same optimizer call, counted by callgrind.
+# Instructions per step that each API adds to the raw C++ loop with the same optimizer call, counted by callgrind.
 # instructions.sh [BUILD]: two runs a case of different length; the difference is free of start-up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,8 +18,8 @@ echo "case,instructions_per_step,added_to_fused_loop"
 for optimizer in adamw sgd; do
   base=$(per_step "$optimizer fused")
   echo "$optimizer fused loop,$base,0"
-  for door in accelerator fabric; do
-    figure=$(per_step "$optimizer $door")
-    echo "$optimizer $door,$figure,$((figure - base))"
+  for api in accelerator fabric; do
+    figure=$(per_step "$optimizer $api")
+    echo "$optimizer $api,$figure,$((figure - base))"
   done
 done

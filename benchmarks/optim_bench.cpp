@@ -1,4 +1,4 @@
-// AdamW's step alone, one thread. Cases: "muster SIZE" through the Accelerator door, "torch SIZE" by
+// AdamW's step alone, one thread. Cases: "muster SIZE" through the Accelerator API, "torch SIZE" by
 // torch::optim::AdamW itself.
 #include <functional>
 #include <map>

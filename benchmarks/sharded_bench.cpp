@@ -1,5 +1,5 @@
 // Steps where optimizer state, gradients or parameters are sharded over ranks, one process per rank, through the
-// Accelerator door. Arguments: a strategy; gpt-9m, wide-mlp or deep-mlp. Cases: "memory..." gives the peak of a rank's
+// Accelerator API. Arguments: a strategy; gpt-9m, wide-mlp or deep-mlp. Cases: "memory..." gives the peak of a rank's
 // memory in MiB, "formula..." what it should be; any other the milliseconds of a step.
 #include "memory.h"
 #include "models.h"

@@ -1,4 +1,4 @@
-// Steps of a small MLP: LibTorch alone with its own optimizer or the fused call, and both doors. Cases: "OPTIMIZER
+// Steps of a small MLP: LibTorch alone with its own optimizer or the fused call, and both APIs. Cases: "OPTIMIZER
 // WAY".
 #include <memory>
 #include <stdexcept>
@@ -55,12 +55,12 @@ torch::Tensor plain_loop(M& model, O& optimizer, const Batches& batches, int ste
 }
 
 template <class D, class M, class O>
-torch::Tensor door_loop(D& door, M& model, O& optimizer, const Batches& batches, int steps) {
+torch::Tensor api_loop(D& api, M& model, O& optimizer, const Batches& batches, int steps) {
   torch::Tensor loss;
   for (int i = 0; i < steps; ++i) {
     optimizer.zero_grad();
     loss = F::cross_entropy(model(batches[i].first), batches[i].second);
-    door.backward(loss);
+    api.backward(loss);
     optimizer.step();
   }
   return loss;
@@ -105,11 +105,11 @@ bench::Measured timed(int steps, int warm_up, Loop&& loop) {
 }
 
 template <class D, class Setup>
-bench::Measured through_door(D& door, Setup&& setup, bool adamw, const Batches& batches, int steps, int warm_up) {
+bench::Measured through_api(D& api, Setup&& setup, bool adamw, const Batches& batches, int steps, int warm_up) {
   auto net = make_net();
   const auto run = [&](auto&& optimizer) {
-    auto [model, fast] = setup(door, net, std::move(optimizer));
-    return timed(steps, warm_up, [&](int count) { return door_loop(door, model, fast, batches, count); });
+    auto [model, fast] = setup(api, net, std::move(optimizer));
+    return timed(steps, warm_up, [&](int count) { return api_loop(api, model, fast, batches, count); });
   };
   if (adamw) return run(torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-3)));
   return run(torch::optim::SGD(net->parameters(), 0.01));
@@ -121,14 +121,14 @@ bench::Measured measure(const std::string& name, const Batches& batches, int ste
   const std::string way = name.substr(space + 1);
   if (way == "accelerator") {
     muster::Accelerator accelerator;
-    const auto setup = [](auto& door, auto& net, auto&& optimizer) { return door.prepare(net, std::move(optimizer)); };
-    return through_door(accelerator, setup, adamw, batches, steps, warm_up);
+    const auto setup = [](auto& api, auto& net, auto&& optimizer) { return api.prepare(net, std::move(optimizer)); };
+    return through_api(accelerator, setup, adamw, batches, steps, warm_up);
   }
   if (way == "fabric") {
     muster::Fabric fabric;
     fabric.launch();
-    const auto setup = [](auto& door, auto& net, auto&& optimizer) { return door.setup(net, std::move(optimizer)); };
-    return through_door(fabric, setup, adamw, batches, steps, warm_up);
+    const auto setup = [](auto& api, auto& net, auto&& optimizer) { return api.setup(net, std::move(optimizer)); };
+    return through_api(fabric, setup, adamw, batches, steps, warm_up);
   }
   auto net = make_net();
   if (way == "fused") {

@@ -45,9 +45,9 @@ def peer(script, *arguments):
 def step_cases(programs):
     ours = [str(programs / "step_bench")]
     for optimizer in ("adamw", "sgd"):
-        for door in ("accelerator", "fabric"):
-            rival = {"accelerator": "accelerate", "fabric": "fabric"}[door]
-            yield Case("step", f"{optimizer} {door}", "us/step",
+        for api in ("accelerator", "fabric"):
+            rival = {"accelerator": "accelerate", "fabric": "fabric"}[api]
+            yield Case("step", f"{optimizer} {api}", "us/step",
                        {"muster": Contender(ours),
                         rival: Contender(peer("step_peer"), f"{optimizer} {rival}", package={"fabric": "lightning"}.get(rival, rival)),
                         "pytorch": Contender(peer("step_peer"), f"{optimizer} raw")},

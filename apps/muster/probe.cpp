@@ -36,7 +36,7 @@ std::optional<std::string> find_probe() {
 void line(const char* name, const std::string& value) { std::printf("%-14s %s\n", name, value.c_str()); }
 
 /// Who gets into the job that this process belongs to, or into those that are started from here.
-std::string who_may_join(const Cluster& cluster) {
+std::string who_may_join(const ClusterEnvironment& cluster) {
   try {
     if (cluster::read_secret(Environment::of_process()).is_given())
       return "ranks with the secret that is given here, and nobody else";
@@ -76,7 +76,7 @@ int print_env(const Arguments& arguments) {
   line("system",
        log::str(system.sysname, " ", system.release, " ", system.machine, ", ", std::thread::hardware_concurrency(),
                 " cores, ", sysconf(_SC_PHYS_PAGES) / 1024 * sysconf(_SC_PAGESIZE) / 1024 / 1024, " GiB"));
-  const auto cluster = read_cluster();
+  const auto cluster = read_cluster_environment();
   line("started by", cluster.launcher == LauncherKind::none
                          ? "nobody: a program run here has one rank"
                          : log::str(to_string(cluster.launcher), ": rank ", cluster.rank, " of ", cluster.world_size));

@@ -15,8 +15,8 @@
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/host_memory.h"
 #include "muster/hook/detail/half_lstm.h"
-#include "muster/hook/detail/key_fallback.h"
 #include "muster/hook/detail/random_scope.h"
+#include "muster/hook/detail/watched_storage.h"
 #include "probe.h"
 
 namespace muster::probe {

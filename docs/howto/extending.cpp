@@ -12,10 +12,10 @@
 #include <muster/strategy/strategy.h>
 #include <torch/torch.h>
 
-static std::optional<muster::Cluster> read_grid(const muster::Environment& variables) {
+static std::optional<muster::ClusterEnvironment> read_grid(const muster::Environment& variables) {
   if (!variables.has("GRID_RANK")) return std::nullopt;  // not ours: Muster's own readers go on
   const auto number = [&](const char* name) { return std::stoi(variables.find(name).value()); };
-  muster::Cluster cluster;
+  muster::ClusterEnvironment cluster;
   cluster.rank = number("GRID_RANK");
   cluster.world_size = number("GRID_SIZE");
   cluster.local_world_size = number("GRID_PER_NODE");
@@ -34,7 +34,7 @@ static void own_launcher() {
 
   const muster::Environment variables{
       {"GRID_HEAD", "grid0"}, {"GRID_PER_NODE", "2"}, {"GRID_RANK", "3"}, {"GRID_SIZE", "4"}};
-  const auto cluster = muster::read_cluster(variables, read_grid);
+  const auto cluster = muster::read_cluster_environment(variables, read_grid);
   if (cluster.node_rank != 1 || cluster.local_rank != 1 || cluster.nodes != 2) std::abort();
 }
 

@@ -9,7 +9,8 @@
 #include <torch/torch.h>
 
 int main() {
-  const muster::Cluster cluster = muster::launch({.processes = 2});  // first in main: from here on two ranks run
+  const muster::ClusterEnvironment cluster =
+      muster::launch({.processes = 2});  // first in main: from here on two ranks run
   const auto group = muster::comm::connect(cluster);
   const auto sum = torch::full({3}, cluster.rank + 1.0);
   group.all_reduce(sum);

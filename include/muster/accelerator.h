@@ -1,6 +1,6 @@
 #pragma once
 
-#include "muster/runtime/detail/loop_verbs.h"
+#include "muster/runtime/detail/loop_functions.h"
 
 namespace muster {
 
@@ -8,13 +8,13 @@ namespace muster {
 /// it. A program that `muster run`, torchrun, mpirun or srun starts has as many ranks as the launcher gives it; a
 /// program started directly is an ordinary program on one device.
 /// Thread safety: one thread at a time. Collective: the constructor, and each call that Runtime marks as collective.
-class Accelerator final : private runtime::LoopVerbs {
+class Accelerator final : private runtime::LoopFunctions {
  public:
-  explicit Accelerator(const AcceleratorOptions& options = {}) : LoopVerbs(options) {}
+  explicit Accelerator(const AcceleratorOptions& options = {}) : LoopFunctions(options) {}
 
-  using LoopVerbs::evaluation;
-  using LoopVerbs::progress;
-  using LoopVerbs::synchronize_rng_states;
+  using LoopFunctions::evaluation;
+  using LoopFunctions::progress;
+  using LoopFunctions::synchronize_rng_states;
   using Runtime::accumulate;
   using Runtime::all_gather;
   using Runtime::autocast;

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "muster/runtime/detail/loop_verbs.h"
+#include "muster/runtime/detail/loop_functions.h"
 #include "muster/runtime/detail/presets.h"
 #include "muster/runtime/detail/saved_item.h"
 #include "muster/runtime/options.h"
@@ -16,13 +16,13 @@ namespace muster {
 /// call backward() on it.
 /// Thread safety: one thread at a time. Collective: the constructor if it joins the group already (under a launcher),
 /// launch(), and each call that Runtime marks as collective.
-class Fabric final : private runtime::LoopVerbs {
+class Fabric final : private runtime::LoopFunctions {
  public:
-  explicit Fabric(const FabricOptions& options = {}) : LoopVerbs(runtime::fabric(options)) {}
+  explicit Fabric(const FabricOptions& options = {}) : LoopFunctions(runtime::fabric(options)) {}
 
-  using LoopVerbs::evaluation;
-  using LoopVerbs::progress;
-  using LoopVerbs::synchronize_rng_states;
+  using LoopFunctions::evaluation;
+  using LoopFunctions::progress;
+  using LoopFunctions::synchronize_rng_states;
   using Runtime::accumulate;
   using Runtime::all_gather;
   using Runtime::autocast;

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 class CheckpointWriter::Worker {
  public:
   Worker(const comm::Communicator& group, const WriteCheckpointOptions& options)
-      : rank_(group.rank()), group_(group.as_library("a checkpoint writer").duplicate()), options_(options) {}
+      : rank_(group.rank()), group_(group.internal("a checkpoint writer").duplicate()), options_(options) {}
 
   ~Worker() {
     if (!thread_.joinable()) return;

@@ -143,7 +143,7 @@ fs::path publish_together(const fs::path& folder, const comm::Communicator& grou
       as_checkpoint_error("", [&] { said = action(); });
       return said;
     };
-    return comm::run_on_rank_0(group, label, run, raise);
+    return comm::broadcast_result(group, label, run, raise);
   };
   const Json start = parse_message(lead("where rank 0 saves a checkpoint", [&] {
     draft.open(folder);
@@ -159,9 +159,9 @@ fs::path publish_together(const fs::path& folder, const comm::Communicator& grou
     });
     return std::string();
   };
-  comm::run_together(group, "writing the files of a checkpoint", write, raise);
+  comm::all_gather_result(group, "writing the files of a checkpoint", write, raise);
   const auto texts =
-      group.as_library("reports of a checkpoint's files").gather_bytes(format::to_text(report_of(mark, shards)));
+      group.internal("reports of a checkpoint's files").gather_bytes(format::to_text(report_of(mark, shards)));
   lead("whether rank 0 published a checkpoint", [&] {
     draft.publish(texts);
     return std::string();

@@ -3,7 +3,7 @@
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/last_words.h"
+#include "muster/cluster/detail/error_message.h"
 #include "muster/cluster/detail/variables.h"
 #include "reading.h"
 
@@ -55,8 +55,8 @@ bool pmi_is_slurms(const Environment& variables) {
          variables.find("PMI_SIZE") == variables.find("SLURM_NTASKS");
 }
 
-Cluster alone(const Environment& variables) {
-  Cluster result;
+ClusterEnvironment alone(const Environment& variables) {
+  ClusterEnvironment result;
   auto tasks = cluster::read_number(variables, "SLURM_NTASKS", 1);
   if (cluster::find_slurm(variables) == cluster::SlurmPresence::shell && tasks.value_or(1) > 1)
     result.note = log::str("SLURM_NTASKS is ", *tasks,
@@ -83,7 +83,7 @@ std::string_view to_string(LauncherKind kind) {
   return "none";
 }
 
-Cluster read_cluster(const Environment& variables) {
+ClusterEnvironment read_cluster_environment(const Environment& variables) {
   using namespace cluster;
   // Our launcher takes torchrun's variables away from its ranks, so where both are present torchrun is the inner one.
   if (variables.has("TORCHELASTIC_RUN_ID")) return read_torchrun(variables);
@@ -98,14 +98,14 @@ Cluster read_cluster(const Environment& variables) {
   return alone(variables);
 }
 
-Cluster read_cluster(const Environment& variables, const ClusterReader& reader) {
+ClusterEnvironment read_cluster_environment(const Environment& variables, const ClusterReader& reader) {
   auto found = reader ? reader(variables) : std::nullopt;
-  if (!found) return read_cluster(variables);
-  cluster::check_own(*found);
+  if (!found) return read_cluster_environment(variables);
+  cluster::check_custom(*found);
   if (found->launcher == LauncherKind::none) found->launcher = LauncherKind::custom;
   return *std::move(found);
 }
 
-Cluster read_cluster() { return read_cluster(Environment::of_process()); }
+ClusterEnvironment read_cluster_environment() { return read_cluster_environment(Environment::of_process()); }
 
 }  // namespace muster

@@ -17,7 +17,7 @@ struct Family {
   std::string_view launcher;
 };
 
-void find_node(Cluster& cluster) {
+void find_node(ClusterEnvironment& cluster) {
   int local = cluster.local_world_size;
   cluster.nodes = (cluster.world_size + local - 1) / local;
   // Ranks are dealt out node by node, or round robin; MPI does not say which.
@@ -25,9 +25,9 @@ void find_node(Cluster& cluster) {
   cluster.node_rank = round_robin ? cluster.rank % cluster.nodes : cluster.rank / local;
 }
 
-Cluster read_family(const Environment& variables, const Family& family, const std::string& job) {
+ClusterEnvironment read_family(const Environment& variables, const Family& family, const std::string& job) {
   const auto& names = family.names;
-  Cluster cluster;
+  ClusterEnvironment cluster;
   cluster.launcher = family.kind;
   cluster.job = job;
   cluster.rank = need_number(variables, names.rank, names.world_size);
@@ -56,7 +56,7 @@ Cluster read_family(const Environment& variables, const Family& family, const st
 
 }  // namespace
 
-Cluster read_open_mpi(const Environment& variables) {
+ClusterEnvironment read_open_mpi(const Environment& variables) {
   static constexpr Family family{
       LauncherKind::open_mpi,
       {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -67,7 +67,7 @@ Cluster read_open_mpi(const Environment& variables) {
   return read_family(variables, family, job);
 }
 
-Cluster read_mvapich(const Environment& variables) {
+ClusterEnvironment read_mvapich(const Environment& variables) {
   static constexpr Family family{
       LauncherKind::mvapich,
       {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
@@ -75,7 +75,7 @@ Cluster read_mvapich(const Environment& variables) {
   return read_family(variables, family, variables.find("MPISPAWN_ID").value_or(""));
 }
 
-Cluster read_pmi(const Environment& variables) {
+ClusterEnvironment read_pmi(const Environment& variables) {
   static constexpr Family family{
       LauncherKind::pmi, {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, "a PMI launcher"};
   return read_family(variables, family, variables.find("PMI_KVSNAME").value_or(variables.find("PMI_ID").value_or("")));

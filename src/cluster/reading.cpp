@@ -51,7 +51,7 @@ void check_pair(std::string_view source, std::string_view small_name, int small,
 
 }  // namespace
 
-void check_ranks(const Cluster& cluster, const RankNames& names) {
+void check_ranks(const ClusterEnvironment& cluster, const RankNames& names) {
   check_pair(names.source, names.rank, cluster.rank, names.world_size, cluster.world_size, false);
   check_pair(names.source, names.local_rank, cluster.local_rank, names.local_world_size, cluster.local_world_size,
              false);
@@ -69,7 +69,7 @@ void check_least(std::string_view name, int value, int least) {
   throw ConfigError("MU022", str(kReader, " returned ", name, " ", value, ", but at least ", least, " is wanted"));
 }
 
-void check_rendezvous(const Cluster& cluster) {
+void check_rendezvous(const ClusterEnvironment& cluster) {
   const bool place = cluster.rendezvous == RendezvousKind::tcp
                          ? !cluster.main_address.empty() && cluster.main_port >= 1 && cluster.main_port <= 65535
                          : cluster.rendezvous == RendezvousKind::file && !cluster.store_path.empty();
@@ -86,7 +86,7 @@ void check_rendezvous(const Cluster& cluster) {
 
 }  // namespace
 
-void check_own(const Cluster& cluster) {
+void check_custom(const ClusterEnvironment& cluster) {
   check_least("world_size", cluster.world_size, 1);
   check_least("rank", cluster.rank, 0);
   check_least("local_world_size", cluster.local_world_size, 1);
@@ -99,7 +99,7 @@ void check_own(const Cluster& cluster) {
   if (cluster.world_size > 1) check_rendezvous(cluster);
 }
 
-bool read_main_address(const Environment& variables, int default_port, Cluster& cluster) {
+bool read_main_address(const Environment& variables, int default_port, ClusterEnvironment& cluster) {
   auto address = variables.find(kMainAddress);
   if (!address) return false;
   cluster.rendezvous = RendezvousKind::tcp;
@@ -108,7 +108,7 @@ bool read_main_address(const Environment& variables, int default_port, Cluster& 
   return true;
 }
 
-void use_file_rendezvous(Cluster& cluster) {
+void use_file_rendezvous(ClusterEnvironment& cluster) {
   std::string name;
   for (char c : cluster.job) {
     bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.';

@@ -31,24 +31,24 @@ struct RankNames {
 };
 
 /// Throws: ConfigError (MU022), naming the variables, if ranks, sizes and nodes contradict each other.
-void check_ranks(const Cluster& cluster, const RankNames& names);
+void check_ranks(const ClusterEnvironment& cluster, const RankNames& names);
 
 /// The same for what a reader of the program returned; its numbers may be negative, and (MU340) its rendezvous absent.
-void check_own(const Cluster& cluster);
+void check_custom(const ClusterEnvironment& cluster);
 
 /// Sets rendezvous, main_address and main_port from MASTER_ADDR and MASTER_PORT if the first is set; returns whether.
-bool read_main_address(const Environment& variables, int default_port, Cluster& cluster);
+bool read_main_address(const Environment& variables, int default_port, ClusterEnvironment& cluster);
 
 /// Sets a rendezvous by file, for one node: a file named after the job, in the user's private folder.
-void use_file_rendezvous(Cluster& cluster);
+void use_file_rendezvous(ClusterEnvironment& cluster);
 
-Cluster read_torchrun(const Environment& variables);
-Cluster read_muster(const Environment& variables);
-Cluster read_plain(const Environment& variables);
-Cluster read_open_mpi(const Environment& variables);
-Cluster read_mvapich(const Environment& variables);
-Cluster read_pmi(const Environment& variables);
-Cluster read_slurm(const Environment& variables);
+ClusterEnvironment read_torchrun(const Environment& variables);
+ClusterEnvironment read_muster(const Environment& variables);
+ClusterEnvironment read_plain(const Environment& variables);
+ClusterEnvironment read_open_mpi(const Environment& variables);
+ClusterEnvironment read_mvapich(const Environment& variables);
+ClusterEnvironment read_pmi(const Environment& variables);
+ClusterEnvironment read_slurm(const Environment& variables);
 
 /// The role of this process according to SLURM's variables.
 enum class SlurmPresence {

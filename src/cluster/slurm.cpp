@@ -19,7 +19,7 @@ std::string_view either(const Environment& variables, std::string_view step, std
   return variables.has(step) ? step : job;
 }
 
-int read_local_world_size(const Environment& variables, const Cluster& cluster) {
+int read_local_world_size(const Environment& variables, const ClusterEnvironment& cluster) {
   auto name = either(variables, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   if (auto text = variables.find(name)) return tasks_on_node(*text, cluster.node_rank, name);
   if (auto tasks = read_number(variables, kSlurmNames.local_world_size, 1)) return *tasks;
@@ -37,7 +37,7 @@ int port_of_job(const Environment& variables) {
   return kFirstPort + (*job % kPorts + step % kPorts) % kPorts;
 }
 
-void set_rendezvous(const Environment& variables, Cluster& cluster) {
+void set_rendezvous(const Environment& variables, ClusterEnvironment& cluster) {
   if (cluster.world_size == 1 || read_main_address(variables, port_of_job(variables), cluster)) return;
   if (cluster.nodes == 1 && !cluster.job.empty()) return use_file_rendezvous(cluster);
   for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
@@ -67,8 +67,8 @@ SlurmPresence find_slurm(const Environment& variables) {
   return step ? SlurmPresence::task : SlurmPresence::shell;
 }
 
-Cluster read_slurm(const Environment& variables) {
-  Cluster cluster;
+ClusterEnvironment read_slurm(const Environment& variables) {
+  ClusterEnvironment cluster;
   cluster.launcher = LauncherKind::slurm;
   auto size = either(variables, "SLURM_STEP_NUM_TASKS", kSlurmNames.world_size);
   auto nodes = either(variables, "SLURM_STEP_NUM_NODES", either(variables, "SLURM_NNODES", "SLURM_JOB_NUM_NODES"));

@@ -11,7 +11,7 @@ using log::str;
 constexpr RankNames kTorchNames{kRank, kWorldSize, kLocalRank, kLocalWorldSize};
 
 /// The ranks as torchrun names them; what is missing is derived.
-void read_ranks(const Environment& variables, std::string_view because, Cluster& cluster) {
+void read_ranks(const Environment& variables, std::string_view because, ClusterEnvironment& cluster) {
   cluster.rank = need_number(variables, kRank, because);
   cluster.world_size = need_number(variables, kWorldSize, because, 1);
   cluster.local_rank = need_number(variables, kLocalRank, because);
@@ -26,7 +26,7 @@ void read_ranks(const Environment& variables, std::string_view because, Cluster&
                                    cluster.nodes));
 }
 
-void need_main_address(const Environment& variables, std::string_view because, Cluster& cluster) {
+void need_main_address(const Environment& variables, std::string_view because, ClusterEnvironment& cluster) {
   if (!read_main_address(variables, 0, cluster))
     throw ConfigError("MU020",
                       str("variable ", because, " is set, but MASTER_ADDR is not; set it to the host of rank 0"));
@@ -39,8 +39,8 @@ bool is_true(const std::optional<std::string>& text) {
 
 }  // namespace
 
-Cluster read_torchrun(const Environment& variables) {
-  Cluster cluster;
+ClusterEnvironment read_torchrun(const Environment& variables) {
+  ClusterEnvironment cluster;
   cluster.launcher = LauncherKind::torchrun;
   cluster.job = *variables.find("TORCHELASTIC_RUN_ID");
   read_ranks(variables, "TORCHELASTIC_RUN_ID", cluster);
@@ -52,8 +52,8 @@ Cluster read_torchrun(const Environment& variables) {
   return cluster;
 }
 
-Cluster read_muster(const Environment& variables) {
-  Cluster cluster;
+ClusterEnvironment read_muster(const Environment& variables) {
+  ClusterEnvironment cluster;
   cluster.launcher = LauncherKind::muster;
   cluster.job = *variables.find(kJob);
   read_ranks(variables, kJob, cluster);
@@ -66,8 +66,8 @@ Cluster read_muster(const Environment& variables) {
   return cluster;
 }
 
-Cluster read_plain(const Environment& variables) {
-  Cluster cluster;
+ClusterEnvironment read_plain(const Environment& variables) {
+  ClusterEnvironment cluster;
   cluster.launcher = LauncherKind::environment;
   cluster.rank = need_number(variables, kRank, kWorldSize);
   cluster.world_size = need_number(variables, kWorldSize, kRank, 1);

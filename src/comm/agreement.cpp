@@ -69,19 +69,18 @@ void raise_failure(const Failure& failure) {
   throw UsageError("MU176", "rank " + rank + " failed in what all ranks do together: " + failure.text());
 }
 
-std::vector<std::string> run_together(const Communicator& group, const std::string& label,
-                                      const std::function<std::string()>& f, const Raise& raise) {
+std::vector<std::string> all_gather_result(const Communicator& group, const std::string& label,
+                                           const std::function<std::string()>& f, const Raise& raise) {
   const auto own = outcome_of(f);
-  auto all = exchanged(own, [&] { return group.as_library(label).all_gather_bytes(own.message); });
+  auto all = exchanged(own, [&] { return group.internal(label).all_gather_bytes(own.message); });
   for (std::size_t rank = 0; rank < all.size(); ++rank) all[rank] = result_in(all[rank], rank, group, raise);
   return all;
 }
 
-std::string run_on_rank_0(const Communicator& group, const std::string& label, const std::function<std::string()>& f,
-                          const Raise& raise) {
+std::string broadcast_result(const Communicator& group, const std::string& label, const std::function<std::string()>& f,
+                             const Raise& raise) {
   const auto own = group.rank() == 0 ? outcome_of(f) : Outcome{};
-  return result_in(exchanged(own, [&] { return group.as_library(label).broadcast_bytes(own.message); }), 0, group,
-                   raise);
+  return result_in(exchanged(own, [&] { return group.internal(label).broadcast_bytes(own.message); }), 0, group, raise);
 }
 
 std::optional<Difference> first_difference(const std::vector<std::string>& texts) {
@@ -91,14 +90,14 @@ std::optional<Difference> first_difference(const std::vector<std::string>& texts
   return Difference{texts.front(), *other, static_cast<std::size_t>(other - texts.begin())};
 }
 
-std::size_t Agreement::ask(double mine, ReduceOp op) {
+std::size_t CoalescedAllReduce::add(double mine, ReduceOp op) {
   mine_.push_back(mine);
   ops_.push_back(op);
   return mine_.size() - 1;
 }
 
-void Agreement::run() {
-  answers_ = mine_;
+void CoalescedAllReduce::run() {
+  results_ = mine_;
   if (group_.size() == 1) return;
   const auto all = group_.all_gather(at::tensor(mine_, at::kDouble));
   const auto count = mine_.size();
@@ -111,15 +110,15 @@ void Agreement::run() {
       else if (ops_[i] == ReduceOp::min) result = std::min(result, other);
       else result += other;
     }
-    answers_[i] = result;
+    results_[i] = result;
   }
 }
 
 bool any_rank(const Communicator& group, std::string label, bool mine) {
-  Agreement agreement(group, std::move(label));
-  agreement.ask(mine, ReduceOp::max);
-  agreement.run();
-  return agreement.answer(0) > 0;
+  CoalescedAllReduce scalars(group, std::move(label));
+  scalars.add(mine, ReduceOp::max);
+  scalars.run();
+  return scalars.result(0) > 0;
 }
 
 }  // namespace muster::comm

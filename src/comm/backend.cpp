@@ -20,8 +20,8 @@ class BackendWork final : public c10d::Work {
   BackendWork(int rank, c10d::OpType type, comm::Work work, Tensors results)
       : Work(rank, type), work_(std::move(work)), results_(std::move(results)) {}
 
-  bool isCompleted() override { return work_.done(); }
-  bool isSuccess() const override { return work_.done(); }
+  bool isCompleted() override { return work_.is_completed(); }
+  bool isSuccess() const override { return work_.is_completed(); }
   std::vector<at::Tensor> result() override { return results_; }
 
   bool wait(std::chrono::milliseconds) override {
@@ -93,7 +93,7 @@ class CommunicatorBackend final : public c10d::Backend {
   WorkPtr allgather(std::vector<Tensors>& outs, Tensors& ins, const c10d::AllgatherOptions&) override {
     if (outs.size() != 1 || static_cast<int>(outs[0].size()) != getSize())
       throw ConfigError("MU060", "allgather takes one list of one tensor per rank");
-    copy(communicator_.all_gather_uneven(only(ins)), outs[0]);
+    copy(communicator_.all_gatherv(only(ins)), outs[0]);
     return started(c10d::OpType::ALLGATHER, {}, outs[0]);
   }
 
@@ -128,7 +128,7 @@ class CommunicatorBackend final : public c10d::Backend {
   }
 
   WorkPtr recv(Tensors& tensors, int from, int) override {
-    communicator_.receive(only(tensors), from);
+    communicator_.recv(only(tensors), from);
     return started(c10d::OpType::RECV, {}, tensors);
   }
 

@@ -17,10 +17,10 @@ class Pairwise::PieceBroadcast {
     group_.send_frames(call_, pairs);
     if (rank_ == root_) send_pieces();
     for (const auto& pair : pairs)
-      group_.check_arrival(call_, pair, read_header(group_.receive_frame(call_, pair.peer, nullptr)));
+      group_.check_arrival(call_, pair, read_header(group_.recv_frame(call_, pair.peer, nullptr)));
     if (rank_ != root_) pass_on();
-    for (auto& ticket : gathers_) ticket->wait(call_.deadline);
-    for (auto& ticket : sends_) ticket->wait(call_.deadline);
+    for (auto& request : gathers_) request->wait(call_.deadline);
+    for (auto& request : sends_) request->wait(call_.deadline);
   }
 
  private:
@@ -28,23 +28,23 @@ class Pairwise::PieceBroadcast {
   int place(int rank) const { return (rank - root_ - 1 + group_.size()) % group_.size(); }
   int64_t chunks(int rank) const { return pieces_.chunks(place(rank)); }
 
-  Transport::Ticket send(int to, int owner, int64_t chunk) {
+  Transport::Request send(int to, int owner, int64_t chunk) {
     const Range range = pieces_.of_chunk(place(owner), chunk);
     return transport_.send(to, at_element(tensor_, range.begin), bytes(range), 0);
   }
 
-  Transport::Ticket receive(int from, int owner, int64_t chunk) {
+  Transport::Request recv(int from, int owner, int64_t chunk) {
     const Range range = pieces_.of_chunk(place(owner), chunk);
-    return transport_.receive(from, at_element(tensor_, range.begin), bytes(range), 0);
+    return transport_.recv(from, at_element(tensor_, range.begin), bytes(range), 0);
   }
 
   std::size_t bytes(Range range) const { return static_cast<std::size_t>(range.size()) * tensor_.element_size(); }
 
   void post_arrivals() {
-    for (int64_t chunk = 0; chunk < chunks(rank_); ++chunk) own_.push_back(receive(root_, rank_, chunk));
+    for (int64_t chunk = 0; chunk < chunks(rank_); ++chunk) own_.push_back(recv(root_, rank_, chunk));
     for (int peer : others_)
       for (int64_t chunk = 0; peer != root_ && chunk < chunks(peer); ++chunk)
-        gathers_.push_back(receive(peer, peer, chunk));
+        gathers_.push_back(recv(peer, peer, chunk));
   }
 
   void send_pieces() {
@@ -70,7 +70,7 @@ class Pairwise::PieceBroadcast {
   const int root_;
   const std::vector<int> others_;
   const Pieces pieces_;
-  Tickets own_, gathers_, sends_;
+  Requests own_, gathers_, sends_;
 };
 
 void Pairwise::broadcast_pieces(const Call& call) { PieceBroadcast(*this, call).run(); }

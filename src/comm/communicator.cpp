@@ -136,7 +136,7 @@ std::chrono::milliseconds Communicator::timeout() const noexcept { return group_
 
 Communicator Communicator::tagged(Tag tag) const { return Communicator(group_, std::move(tag)); }
 
-Communicator Communicator::as_library(std::string label, int64_t gradient_step) const {
+Communicator Communicator::internal(std::string label, int64_t gradient_step) const {
   return tagged({.gradient_step = gradient_step, .label = std::move(label), .source = Source::library});
 }
 
@@ -164,10 +164,10 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   return out;
 }
 
-std::vector<at::Tensor> Communicator::all_gather_uneven(const at::Tensor& tensor) const {
-  check_tensor(*group_, tensor, "all_gather_uneven");
+std::vector<at::Tensor> Communicator::all_gatherv(const at::Tensor& tensor) const {
+  check_tensor(*group_, tensor, "all_gatherv");
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::all_gather_uneven, .tag = tag_, .in = readable(tensor).detach()};
+  Operation operation{.kind = OperationKind::all_gatherv, .tag = tag_, .in = readable(tensor).detach()};
   group_->run(operation);
   return std::move(operation.results);
 }
@@ -312,11 +312,11 @@ void Communicator::send(const at::Tensor& tensor, int to) const {
   group_->run(operation);
 }
 
-void Communicator::receive(const at::Tensor& tensor, int from) const {
-  check_tensor(*group_, tensor, "receive");
-  check_rank(*group_, from, "receive");
-  if (from == rank()) throw ConfigError("MU060", formatted("receive: rank {} cannot receive from itself", from));
-  run_in_place(*group_, {.kind = OperationKind::receive, .tag = tag_, .root = from}, tensor);
+void Communicator::recv(const at::Tensor& tensor, int from) const {
+  check_tensor(*group_, tensor, "recv");
+  check_rank(*group_, from, "recv");
+  if (from == rank()) throw ConfigError("MU060", formatted("recv: rank {} cannot receive from itself", from));
+  run_in_place(*group_, {.kind = OperationKind::recv, .tag = tag_, .root = from}, tensor);
 }
 
 void Communicator::abort(const std::string& cause) const { group_->abort(cause); }

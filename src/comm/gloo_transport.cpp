@@ -30,7 +30,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 // which have one size, have a tag of their own.
 constexpr int kFrameTag = 0;
 
-int block_tag(std::size_t bytes, int lane) { return static_cast<int>(2 * bytes) + lane; }
+int block_tag(std::size_t bytes, int channel) { return static_cast<int>(2 * bytes) + channel; }
 
 std::vector<at::Tensor> view(void* data, std::size_t bytes) {
   return {at::from_blob(data, {static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte))};
@@ -178,7 +178,7 @@ class GlooTransport final : public Transport {
     sent = post(peer, [&] { return gloo_->send(peer.out_view[peer.turn], to, kFrameTag); });
   }
 
-  void receive_frame(int from, Frame& frame, TimePoint deadline) override {
+  void recv_frame(int from, Frame& frame, TimePoint deadline) override {
     Peer& peer = *peers_[from];
     if (peer.taken >= 0) post_frame(from, std::exchange(peer.taken, -1));
     wait(peer.received[peer.next], from, deadline);
@@ -186,20 +186,20 @@ class GlooTransport final : public Transport {
     peer.taken = std::exchange(peer.next, (peer.next + 1) % kReady);
   }
 
-  Ticket send(int to, const void* data, std::size_t bytes, int lane) override {
+  Request send(int to, const void* data, std::size_t bytes, int channel) override {
     check_alive();
     PipeGuard guard;
     auto block = view(const_cast<void*>(data), bytes);
-    return std::make_unique<Block>(*this, to,
-                                   post(*peers_[to], [&] { return gloo_->send(block, to, block_tag(bytes, lane)); }));
+    return std::make_unique<Block>(
+        *this, to, post(*peers_[to], [&] { return gloo_->send(block, to, block_tag(bytes, channel)); }));
   }
 
-  Ticket receive(int from, void* data, std::size_t bytes, int lane) override {
+  Request recv(int from, void* data, std::size_t bytes, int channel) override {
     check_alive();
     PipeGuard guard;
     auto block = view(data, bytes);
     return std::make_unique<Block>(
-        *this, from, post(*peers_[from], [&] { return gloo_->recv(block, from, block_tag(bytes, lane)); }));
+        *this, from, post(*peers_[from], [&] { return gloo_->recv(block, from, block_tag(bytes, channel)); }));
   }
 
   void abort(const std::string& cause) noexcept override;
@@ -210,12 +210,12 @@ class GlooTransport final : public Transport {
   struct Peer {
     Frame in[kReady];
     Frame out[2];
-    Frame farewell;
+    Frame abort_frame;
     std::vector<at::Tensor> in_view[kReady] = {view_of(in[0]), view_of(in[1]), view_of(in[2])};
     std::vector<at::Tensor> out_view[2] = {view_of(out[0]), view_of(out[1])};
     WorkPtr received[kReady];
     WorkPtr sent[2];
-    WorkPtr farewell_sent;
+    WorkPtr abort_frame_sent;
     std::string lost;  ///< why nothing could be posted any more
     int next = 0;      ///< the slot of the frame to come
     int taken = -1;    ///< the slot to be posted again
@@ -265,7 +265,7 @@ class GlooTransport final : public Transport {
       if (peer != rank_) send_frame(peer, make(peer), deadline);
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      receive_frame(peer, frame, deadline);
+      recv_frame(peer, frame, deadline);
       take(peer, frame);
     }
   }
@@ -313,9 +313,9 @@ void GlooTransport::abort(const std::string& cause) noexcept {
     for (int to = 0; to < size_; ++to) {
       if (to == rank_) continue;
       Peer& peer = *peers_[to];
-      peer.farewell = abort_frame(rank_, cause);
-      auto bytes = view_of(peer.farewell);
-      peer.farewell_sent = post(peer, [&] { return gloo_->send(bytes, to, kFrameTag); });
+      peer.abort_frame = abort_frame(rank_, cause);
+      auto bytes = view_of(peer.abort_frame);
+      peer.abort_frame_sent = post(peer, [&] { return gloo_->send(bytes, to, kFrameTag); });
     }
     if (waited_for_) waited_for_->abort();
   } catch (const std::exception&) {
@@ -323,8 +323,8 @@ void GlooTransport::abort(const std::string& cause) noexcept {
   }
 }
 
-/// Reads what the peers still send until each has said farewell or left, for a second at most: a connection that is
-/// closed at once may take with it what a peer has not read yet.
+/// Reads what the peers still send until each has sent an abort frame or left, for a second at most: a connection that
+/// is closed at once may take with it what a peer has not read yet.
 void GlooTransport::linger() noexcept {
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   for (auto& peer : peers_) {

@@ -23,7 +23,7 @@ void Work::wait() {
   if (state_->error) std::rethrow_exception(state_->error);
 }
 
-bool Work::done() const {
+bool Work::is_completed() const {
   if (!state_) return true;
   state_->waiting->pause();
   Waiting::Lock lock(state_->waiting->mutex());
@@ -32,7 +32,7 @@ bool Work::done() const {
 
 Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives)
     : identity_(std::move(identity)), collectives_(std::move(collectives)), rank_(collectives_->rank()),
-      size_(collectives_->size()), pair_sequences_(collectives_->size()), heard_(collectives_->size()) {}
+      size_(collectives_->size()), pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {}
 
 Group::~Group() {
   Waiting::Lock lock(identity_.waiting->mutex());
@@ -51,26 +51,27 @@ Group::~Group() {
 
 void Group::number(Operation& operation) {
   operation.sequence = is_pairwise(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
-  // Now, not when it runs: on every rank an operation carries the word attached at the same place of the program.
-  std::lock_guard lock(words_mutex_);
-  operation.word = word_;
+  // Now, not when it runs: on every rank an operation carries the value attached at the same point of the program.
+  std::lock_guard lock(piggyback_mutex_);
+  operation.piggyback = piggyback_;
 }
 
-void Group::attach_word(uint64_t word) {
-  std::lock_guard lock(words_mutex_);
-  word_ = word;
+void Group::attach_piggyback(uint64_t value) {
+  std::lock_guard lock(piggyback_mutex_);
+  piggyback_ = value;
 }
 
-std::vector<uint64_t> Group::attached_words() {
-  std::lock_guard lock(words_mutex_);
-  return heard_;
+std::vector<uint64_t> Group::attached_piggybacks() {
+  std::lock_guard lock(piggyback_mutex_);
+  return heard_piggybacks_;
 }
 
 void Group::listen(const Operation& operation) {
-  if (operation.words.empty()) return;
-  std::lock_guard lock(words_mutex_);
+  if (operation.piggybacks.empty()) return;
+  std::lock_guard lock(piggyback_mutex_);
   for (int peer = 0; peer < size_; ++peer)
-    if (peer == rank_ || operation.words[peer]) heard_[peer] = peer == rank_ ? operation.word : operation.words[peer];
+    if (peer == rank_ || operation.piggybacks[peer])
+      heard_piggybacks_[peer] = peer == rank_ ? operation.piggyback : operation.piggybacks[peer];
 }
 
 void Group::run(Operation& operation) {
@@ -212,7 +213,7 @@ Group::Failure Group::explain(const Operation& operation, const TransportFailure
               failure.peer};
     case TransportFailure::Kind::aborted: break;
   }
-  // The id of the first cause stays the id on all ranks.
+  // The id of the root cause stays the id on all ranks.
   std::string id = "MU053", cause = failure.detail;
   if (cause.starts_with("MU") && cause.size() > 7 && cause.compare(5, 2, ": ") == 0) {
     id = cause.substr(0, 5);
@@ -279,7 +280,7 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag&
 }
 
 void blame(const Communicator& group, int rank, std::string_view reason) { group.group()->blame(rank, reason); }
-void attach_word(const Communicator& group, uint64_t word) { group.group()->attach_word(word); }
-std::vector<uint64_t> attached_words(const Communicator& group) { return group.group()->attached_words(); }
+void attach_piggyback(const Communicator& group, uint64_t value) { group.group()->attach_piggyback(value); }
+std::vector<uint64_t> attached_piggybacks(const Communicator& group) { return group.group()->attached_piggybacks(); }
 
 }  // namespace muster::comm

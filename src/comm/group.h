@@ -53,8 +53,8 @@ class Group {
   void blame(int rank, std::string_view reason);
   void observe(Communicator::Observer observer);
   /// As the functions of piggyback.h.
-  void attach_word(uint64_t word);
-  std::vector<uint64_t> attached_words();
+  void attach_piggyback(uint64_t value);
+  std::vector<uint64_t> attached_piggybacks();
   /// The group of these ranks, or null if this rank is not one of them.
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const Tag& tag);
 
@@ -92,9 +92,9 @@ class Group {
 
   std::mutex failure_mutex_;
   std::optional<Failure> failure_;
-  std::mutex words_mutex_;
-  uint64_t word_ = 0;
-  std::vector<uint64_t> heard_;
+  std::mutex piggyback_mutex_;
+  uint64_t piggyback_ = 0;
+  std::vector<uint64_t> heard_piggybacks_;
   std::mutex observers_mutex_;
   std::shared_ptr<const std::vector<Communicator::Observer>> observers_;
 };

@@ -32,9 +32,9 @@ std::string_view text_of(const Frame& frame, std::size_t from, std::size_t size)
 
 Handshake::Handshake(cluster::Secret secret, std::string group, int rank, int size)
     : secret_(std::move(secret)), group_(std::move(group)), rank_(rank),
-      own_(secret_.is_given() ? random_hex(kNumber / 2) : ""), theirs_(size) {}
+      challenge_(secret_.is_given() ? random_hex(kNumber / 2) : ""), theirs_(size) {}
 
-Frame Handshake::question() const { return asks() ? frame_of(kQuestion, own_) : Frame{}; }
+Frame Handshake::question() const { return asks() ? frame_of(kQuestion, challenge_) : Frame{}; }
 
 void Handshake::take_question(int peer, const Frame& frame) {
   const bool asked = text_of(frame, 0, kQuestion.size()) == kQuestion;
@@ -50,8 +50,8 @@ void Handshake::take_question(int peer, const Frame& frame) {
 
 std::string Handshake::signed_from(int from, int to) const {
   const int peer = from == rank_ ? to : from;
-  const auto& asked = from == rank_ ? theirs_.at(peer) : own_;
-  const auto& asking = from == rank_ ? own_ : theirs_.at(peer);
+  const auto& asked = from == rank_ ? theirs_.at(peer) : challenge_;
+  const auto& asking = from == rank_ ? challenge_ : theirs_.at(peer);
   const auto signature =
       sign(secret_, {"muster rank", group_, std::to_string(from), std::to_string(to), asked, asking});
   return {signature.begin(), signature.end()};

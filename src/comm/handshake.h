@@ -33,7 +33,7 @@ class Handshake {
   cluster::Secret secret_;
   std::string group_;
   int rank_;
-  std::string own_;                  ///< this rank's challenge
+  std::string challenge_;            ///< this rank's challenge
   std::vector<std::string> theirs_;  ///< the peers' challenges
 };
 

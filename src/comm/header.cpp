@@ -36,16 +36,18 @@ std::string describe(const Header& header) {
       describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes()),
       {.gradient_step = header.gradient_step,
        .label = shown_label(header),
-       .leaf = header.leaf,
-       .leaves = header.leaves,
+       .tensor_index = header.tensor_index,
+       .tensor_count = header.tensor_count,
        .source = header.source});
 }
 
 /// False if the parts of a header contradict each other, so that nothing in it can be believed.
 bool is_sound(const Header& header) {
-  if (header.kind > OperationKind::receive || header.source > Source::library || header.dims < 0) return false;
+  if (header.kind > OperationKind::recv || header.source > Source::library || header.dims < 0) return false;
   if (header.dtype < 0 || header.dtype >= static_cast<int>(at::ScalarType::NumOptions)) return false;
-  if (header.leaves < 0 || header.leaf < 0 || (header.leaf > 0 && header.leaf >= header.leaves)) return false;
+  if (header.tensor_count < 0 || header.tensor_index < 0 ||
+      (header.tensor_index > 0 && header.tensor_index >= header.tensor_count))
+    return false;
   const bool is_list = header.kind == OperationKind::subgroup;
   if (!is_list && header.dims > kMaxDims) return false;
   if (!header.gives) return true;
@@ -57,14 +59,14 @@ bool is_sound(const Header& header) {
 }
 
 bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
-  if (a.kind == OperationKind::send) return b.kind == OperationKind::receive && a.root == b_rank && b.root == a_rank;
-  if (a.kind == OperationKind::receive) return b.kind == OperationKind::send && a.root == b_rank && b.root == a_rank;
+  if (a.kind == OperationKind::send) return b.kind == OperationKind::recv && a.root == b_rank && b.root == a_rank;
+  if (a.kind == OperationKind::recv) return b.kind == OperationKind::send && a.root == b_rank && b.root == a_rank;
   return a.kind == b.kind && (!has_root(a.kind) || a.root == b.root);
 }
 
 bool same_tag(const Header& a, const Header& b) {
-  return a.source == b.source && a.label_hash == b.label_hash && a.leaf == b.leaf && a.leaves == b.leaves &&
-         a.gradient_step == b.gradient_step;
+  return a.source == b.source && a.label_hash == b.label_hash && a.tensor_index == b.tensor_index &&
+         a.tensor_count == b.tensor_count && a.gradient_step == b.gradient_step;
 }
 
 const char* ways_out_of_gradients(const Header& a, const Header& b) {
@@ -108,13 +110,13 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.root = operation.root;
   header.sequence = operation.sequence;
   header.source = operation.tag.source;
-  header.leaf = operation.tag.leaf;
-  header.leaves = operation.tag.leaves;
+  header.tensor_index = operation.tag.tensor_index;
+  header.tensor_count = operation.tag.tensor_count;
   header.gradient_step = operation.tag.gradient_step;
   header.label_hash = operation.tag.label.empty() ? 0 : hash(operation.tag.label);
   operation.tag.label.copy(header.label, kMaxLabel);
   header.bytes = bytes;
-  header.word = operation.word;
+  header.piggyback = operation.piggyback;
   const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
   header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
   auto shape = operation.kind == OperationKind::subgroup ? at::IntArrayRef(operation.ranks)

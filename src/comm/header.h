@@ -27,14 +27,14 @@ struct Header {
   Source source = Source::user;
   int32_t root = -1;
   int32_t dims = 0;  ///< how many entries of `shape` count
-  int32_t leaf = 0;
-  int32_t leaves = 1;
+  int32_t tensor_index = 0;
+  int32_t tensor_count = 1;
   int64_t gradient_step = -1;
   int64_t sequence = 0;
   int64_t shape_hash = 0;          ///< of all dims, including those that do not fit
   int64_t label_hash = 0;          ///< 0 if there is no label
   char label[kMaxLabel + 1] = {};  ///< its beginning, zero-terminated
-  uint64_t word = 0;               ///< the sender's word; see piggyback.h
+  uint64_t piggyback = 0;          ///< the sender's piggyback value; see piggyback.h
   uint64_t bytes = 0;              ///< payload from the sender to this receiver; inside the frame if it fits
   int64_t shape[kMaxDims] = {};
 

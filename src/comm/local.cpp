@@ -51,7 +51,7 @@ void Local::run(Operation& operation, const std::string&, TimePoint) {
     case OperationKind::reduce_scatter:
       operation.out.view(-1).copy_(operation.in.view({size_, operation.out.numel()})[rank_]);
       return reduce(operation.out, operation.reduce);
-    case OperationKind::all_gather_uneven:
+    case OperationKind::all_gatherv:
     case OperationKind::all_gather_bytes:
     case OperationKind::gather:
     case OperationKind::gather_bytes:
@@ -77,7 +77,7 @@ void Local::run(Operation& operation, const std::string&, TimePoint) {
     case OperationKind::barrier:
     case OperationKind::subgroup:
     case OperationKind::send:
-    case OperationKind::receive: return;
+    case OperationKind::recv: return;
   }
 }
 

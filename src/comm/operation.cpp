@@ -14,9 +14,8 @@ namespace muster::comm {
 namespace {
 
 constexpr std::array<std::string_view, 16> kNames{
-    "all_reduce", "all_gather", "all_gather_uneven", "reduce_scatter",  "broadcast",        "reduce",       "gather",
-    "scatter",    "all_to_all", "barrier",           "broadcast_bytes", "all_gather_bytes", "gather_bytes", "subgroup",
-    "send",       "receive"};
+    "all_reduce", "all_gather", "all_gatherv",     "reduce_scatter",   "broadcast",    "reduce",   "gather", "scatter",
+    "all_to_all", "barrier",    "broadcast_bytes", "all_gather_bytes", "gather_bytes", "subgroup", "send",   "recv"};
 constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "min", "max", "product"};
 
 bool has_tensor(OperationKind kind) { return kind != OperationKind::barrier && kind != OperationKind::subgroup; }
@@ -76,7 +75,7 @@ bool has_root(OperationKind kind) {
   }
 }
 
-bool is_pairwise(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::receive; }
+bool is_pairwise(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::recv; }
 
 bool has_one_shape(OperationKind kind) {
   switch (kind) {
@@ -87,7 +86,7 @@ bool has_one_shape(OperationKind kind) {
     case OperationKind::reduce:
     case OperationKind::subgroup:
     case OperationKind::send:
-    case OperationKind::receive: return true;
+    case OperationKind::recv: return true;
     default: return false;
   }
 }
@@ -113,7 +112,7 @@ std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarTy
   if (reduces(kind)) text += formatted("({})", name_of(reduce));
   if (has_root(kind)) text += formatted("(root {})", root);
   if (kind == OperationKind::send) text += formatted(" to rank {}", root);
-  if (kind == OperationKind::receive) text += formatted(" from rank {}", root);
+  if (kind == OperationKind::recv) text += formatted(" from rank {}", root);
   if (kind == OperationKind::subgroup) text += " of ranks " + shape_text(shape);
   if (!has_tensor(kind) || dtype == at::ScalarType::Undefined) return text;
   text += " of " + name_of(dtype);
@@ -124,7 +123,8 @@ std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarTy
 std::string describe(const std::string& what, const Tag& tag) {
   std::string text = tag.source == Source::library ? "the library's " + what : what;
   if (!tag.label.empty()) text += " for " + tag.label;
-  if (tag.leaves != 1) text += formatted(", tensor {} of {} of a value", tag.leaf + int64_t{1}, tag.leaves);
+  if (tag.tensor_count != 1)
+    text += formatted(", tensor {} of {} of a value", tag.tensor_index + int64_t{1}, tag.tensor_count);
   if (tag.gradient_step >= 0) text += formatted(" in gradient step {}", tag.gradient_step);
   return text;
 }

@@ -14,7 +14,7 @@ namespace muster::comm {
 enum class OperationKind : uint8_t {
   all_reduce,
   all_gather,
-  all_gather_uneven,
+  all_gatherv,
   reduce_scatter,
   broadcast,
   reduce,
@@ -27,7 +27,7 @@ enum class OperationKind : uint8_t {
   gather_bytes,
   subgroup,
   send,
-  receive,
+  recv,
 };
 
 /// One operation as a rank asked for it. Tensors are contiguous and in host memory (or on the backend's device).
@@ -35,15 +35,15 @@ struct Operation {
   OperationKind kind = OperationKind::barrier;
   Tag tag{};
   ReduceOp reduce = ReduceOp::sum;
-  int root = -1;                      ///< the root, or the peer of send and receive; -1 if neither
-  at::Tensor in{};                    ///< what this rank gives; not for all_reduce, broadcast, reduce, receive
-  at::Tensor out{};                   ///< what is filled; not for send and the uneven operations
-  std::vector<at::Tensor> parts{};    ///< scatter, all_to_all: the tensor for each rank
-  std::vector<int64_t> ranks{};       ///< subgroup
-  std::vector<at::Tensor> results{};  ///< the uneven operations: the tensor from each rank
-  int64_t sequence = 0;               ///< set by the group
-  uint64_t word = 0;                  ///< set by the group: this rank's word; see piggyback.h
-  std::vector<uint64_t> words{};      ///< words received from the ranks, if this rank sent one
+  int root = -1;                       ///< the root, or the peer of send and recv; -1 if neither
+  at::Tensor in{};                     ///< what this rank gives; not for all_reduce, broadcast, reduce, recv
+  at::Tensor out{};                    ///< what is filled; not for send and the uneven operations
+  std::vector<at::Tensor> parts{};     ///< scatter, all_to_all: the tensor for each rank
+  std::vector<int64_t> ranks{};        ///< subgroup
+  std::vector<at::Tensor> results{};   ///< the uneven operations: the tensor from each rank
+  int64_t sequence = 0;                ///< set by the group
+  uint64_t piggyback = 0;              ///< set by the group: this rank's value; see piggyback.h
+  std::vector<uint64_t> piggybacks{};  ///< values received from the ranks, if this rank sent one
 };
 
 /// The properties that ranks must agree on.

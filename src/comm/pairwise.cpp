@@ -19,7 +19,7 @@ constexpr std::size_t kWholeBytes = 64 * 1024;
 /// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.
 bool must_give(const Operation& operation, int from, int to) {
   switch (operation.kind) {
-    case OperationKind::all_gather_uneven:
+    case OperationKind::all_gatherv:
     case OperationKind::all_gather_bytes:
     case OperationKind::all_to_all: return true;
     case OperationKind::gather:
@@ -42,7 +42,7 @@ std::unique_ptr<Collectives> make_pairwise(std::unique_ptr<Transport> transport)
 
 void Pairwise::run(Operation& operation, const std::string& group, TimePoint deadline) {
   Call call{operation, group, deadline};
-  operation.words.assign(operation.word ? size() : 0, 0);
+  operation.piggybacks.assign(operation.piggyback ? size() : 0, 0);
   try {
     dispatch(call);
   } catch (const TransportFailure& failure) {
@@ -54,7 +54,7 @@ void Pairwise::run(Operation& operation, const std::string& group, TimePoint dea
 void Pairwise::ask_why(const Call& call, int peer) {
   Frame frame;
   try {
-    transport_->receive_frame(peer, frame, call.deadline);
+    transport_->recv_frame(peer, frame, call.deadline);
   } catch (const TransportFailure&) {
     return;
   }
@@ -70,7 +70,7 @@ void Pairwise::dispatch(const Call& call) {
     case OperationKind::reduce: return reduce(call);
     case OperationKind::scatter: return scatter(call);
     case OperationKind::send:
-    case OperationKind::receive: return point_to_point(call);
+    case OperationKind::recv: return point_to_point(call);
     default: return exchange_uneven(call);
   }
 }
@@ -85,12 +85,12 @@ Pairwise::SendRecv Pairwise::whole(int peer, const at::Tensor& tensor) const {
   return {.peer = peer, .data = tensor.const_data_ptr(), .bytes = tensor.nbytes()};
 }
 
-void Pairwise::post_blocks(Tickets& tickets, int peer, void* data, std::size_t bytes, bool sending) {
+void Pairwise::post_blocks(Requests& requests, int peer, void* data, std::size_t bytes, bool sending) {
   auto* at = static_cast<std::byte*>(data);
   for (std::size_t done = 0; done < bytes; done += kMaxBlockBytes) {
     std::size_t block = std::min(kMaxBlockBytes, bytes - done);
-    tickets.push_back(sending ? transport_->send(peer, at + done, block, 0)
-                              : transport_->receive(peer, at + done, block, 0));
+    requests.push_back(sending ? transport_->send(peer, at + done, block, 0)
+                               : transport_->recv(peer, at + done, block, 0));
   }
 }
 
@@ -103,11 +103,11 @@ void Pairwise::send_frames(const Call& call, const std::vector<SendRecv>& pairs)
   }
 }
 
-Frame Pairwise::receive_frame(const Call& call, int peer, const at::Tensor* sent) {
+Frame Pairwise::recv_frame(const Call& call, int peer, const at::Tensor* sent) {
   Frame frame;
-  transport_->receive_frame(peer, frame, call.deadline);
+  transport_->recv_frame(peer, frame, call.deadline);
   check_headers(make_header(call.operation, sent, 0), rank(), frame, peer, call.group);
-  if (call.operation.word) call.operation.words[peer] = read_header(frame).word;
+  if (call.operation.piggyback) call.operation.piggybacks[peer] = read_header(frame).piggyback;
   return frame;
 }
 
@@ -126,22 +126,22 @@ void Pairwise::check_arrival(const Call& call, const SendRecv& pair, const Heade
 }
 
 void Pairwise::exchange(const Call& call, const std::vector<SendRecv>& pairs, const Allocate& allocate) {
-  Tickets tickets;
+  Requests requests;
   for (const auto& pair : pairs)
-    if (pair.expected.value_or(0) > kInlineBytes) post_blocks(tickets, pair.peer, pair.into, *pair.expected, false);
+    if (pair.expected.value_or(0) > kInlineBytes) post_blocks(requests, pair.peer, pair.into, *pair.expected, false);
   send_frames(call, pairs);
   for (const auto& pair : pairs)
-    if (pair.bytes > kInlineBytes) post_blocks(tickets, pair.peer, const_cast<void*>(pair.data), pair.bytes, true);
+    if (pair.bytes > kInlineBytes) post_blocks(requests, pair.peer, const_cast<void*>(pair.data), pair.bytes, true);
   for (const auto& pair : pairs) {
-    Frame frame = receive_frame(call, pair.peer, pair.sent);
+    Frame frame = recv_frame(call, pair.peer, pair.sent);
     Header header = read_header(frame);
     check_arrival(call, pair, header);
     void* into = pair.expected ? pair.into : header.gives ? allocate(pair.peer, header) : nullptr;
     if (header.bytes == 0) continue;
     if (header.bytes <= kInlineBytes) std::memcpy(into, payload(frame), header.bytes);
-    else if (!pair.expected) post_blocks(tickets, pair.peer, into, header.bytes, false);
+    else if (!pair.expected) post_blocks(requests, pair.peer, into, header.bytes, false);
   }
-  for (auto& ticket : tickets) ticket->wait(call.deadline);
+  for (auto& request : requests) request->wait(call.deadline);
 }
 
 void Pairwise::exchange_uneven(const Call& call) {

@@ -46,7 +46,7 @@ class Pairwise final : public Collectives {
     const std::string& group;
     TimePoint deadline;
   };
-  using Tickets = std::vector<Transport::Ticket>;
+  using Requests = std::vector<Transport::Request>;
 
   void dispatch(const Call& call);
   /// Throws: the cause that the peer sent before its connection closed, if it sent one; otherwise nothing.
@@ -57,8 +57,8 @@ class Pairwise final : public Collectives {
 
   void exchange(const Call& call, const std::vector<SendRecv>& pairs, const Allocate& allocate = nullptr);
   void send_frames(const Call& call, const std::vector<SendRecv>& pairs);
-  void post_blocks(Tickets& tickets, int peer, void* data, std::size_t bytes, bool sending);
-  Frame receive_frame(const Call& call, int peer, const at::Tensor* sent);
+  void post_blocks(Requests& requests, int peer, void* data, std::size_t bytes, bool sending);
+  Frame recv_frame(const Call& call, int peer, const at::Tensor* sent);
   /// Throws: CommError (MU050) if what the header announces is not what is expected from that peer.
   void check_arrival(const Call& call, const SendRecv& pair, const Header& header) const;
 

@@ -157,7 +157,7 @@ void Plugged::run_uneven(Operation& operation) {
   };
   auto& results = operation.results;
   switch (operation.kind) {
-    case OperationKind::all_gather_uneven:
+    case OperationKind::all_gatherv:
     case OperationKind::gather: results = uneven(operation, operation.in); break;
     case OperationKind::all_gather_bytes:
     case OperationKind::gather_bytes:
@@ -216,7 +216,7 @@ void Plugged::run(Operation& operation, const std::string& group, TimePoint dead
       return wait(backend_->broadcast(tensors, how));
     }
     case OperationKind::send: return wait(backend_->send(tensors, operation.root, 0), operation.root);
-    case OperationKind::receive: return wait(backend_->recv(tensors, operation.root, 0), operation.root);
+    case OperationKind::recv: return wait(backend_->recv(tensors, operation.root, 0), operation.root);
     case OperationKind::barrier:
     case OperationKind::subgroup: return wait(backend_->barrier());
     default: return run_uneven(operation);

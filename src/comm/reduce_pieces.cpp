@@ -33,14 +33,14 @@ class Pairwise::PieceReduction {
     group_.send_frames(call_, pairs);
     for (int peer : others_) send_piece(peer);
     for (const auto& pair : pairs)
-      group_.check_arrival(call_, pair, read_header(group_.receive_frame(call_, pair.peer, nullptr)));
+      group_.check_arrival(call_, pair, read_header(group_.recv_frame(call_, pair.peer, nullptr)));
     for (int64_t chunk = 0; chunk < own_chunks; ++chunk) {
       reduce_chunk(chunk);
       if (chunk + window_ < own_chunks) post_arrivals(chunk + window_);
     }
-    for (auto& ticket : gathers_) ticket->wait(call_.deadline);
-    for (auto& ticket : results_) ticket->wait(call_.deadline);
-    for (auto& ticket : sends_) ticket->wait(call_.deadline);
+    for (auto& request : gathers_) request->wait(call_.deadline);
+    for (auto& request : results_) request->wait(call_.deadline);
+    for (auto& request : sends_) request->wait(call_.deadline);
   }
 
  private:
@@ -62,7 +62,7 @@ class Pairwise::PieceReduction {
 
   void post_arrivals(int64_t chunk) {
     for (int peer : others_)
-      arrivals_[peer].push_back(transport_.receive(peer, slot(peer, chunk), bytes(pieces_.of_chunk(rank_, chunk)), 0));
+      arrivals_[peer].push_back(transport_.recv(peer, slot(peer, chunk), bytes(pieces_.of_chunk(rank_, chunk)), 0));
   }
 
   void send_piece(int peer) {
@@ -70,8 +70,7 @@ class Pairwise::PieceReduction {
       Range range = pieces_.of_chunk(peer, chunk);
       sends_.push_back(transport_.send(peer, at_element(source_, range.begin), bytes(range), 0));
       // The result comes back into memory that is sent from, but not before the peer has all of it.
-      if (gathers(rank_))
-        gathers_.push_back(transport_.receive(peer, at_element(target_, range.begin), bytes(range), 1));
+      if (gathers(rank_)) gathers_.push_back(transport_.recv(peer, at_element(target_, range.begin), bytes(range), 1));
     }
   }
 
@@ -116,9 +115,9 @@ class Pairwise::PieceReduction {
   const int64_t window_;
   const std::size_t peer_bytes_;  // of scratch memory
   std::byte* const memory_;
-  Tickets gathers_;
-  std::deque<Transport::Ticket> sends_, results_;
-  std::vector<std::deque<Transport::Ticket>> arrivals_;
+  Requests gathers_;
+  std::deque<Transport::Request> sends_, results_;
+  std::vector<std::deque<Transport::Request>> arrivals_;
   std::vector<at::Tensor> terms_;
 };
 

@@ -10,13 +10,13 @@
 
 #include "comm/gloo_transport.h"
 #include "comm/group.h"
-#include "comm/patience.h"
 #include "comm/plugged.h"
 #include "comm/shared_memory/process_areas.h"
 #include "comm/shared_memory/shared_collectives.h"
 #include "comm/signed_store.h"
 #include "comm/store_file.h"
 #include "comm/store_server.h"
+#include "comm/warning_timeout.h"
 #include "comm/words.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/listing.h"
@@ -55,13 +55,15 @@ StorePtr with_secret(StorePtr store, const cluster::Secret& secret) {
   return c10::make_intrusive<SignedStore>(std::move(store), secret);
 }
 
-OpenStore open_file(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+OpenStore open_file(const ClusterEnvironment& cluster, const cluster::Secret& secret,
+                    std::chrono::milliseconds timeout) {
   auto file = std::make_shared<StoreFile>(cluster, timeout.count() / 1000.0);
   return {file,
           c10::make_intrusive<c10d::PrefixStore>(std::to_string(file->turn()), with_secret(file->store(), secret))};
 }
 
-OpenStore open_server(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+OpenStore open_server(const ClusterEnvironment& cluster, const cluster::Secret& secret,
+                      std::chrono::milliseconds timeout) {
   auto whole = with_secret(open_tcp_store(cluster, timeout), secret);
   StorePtr store = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster", std::move(whole));
   // A process may connect more than once; the n-th time of each rank belong together.
@@ -70,7 +72,8 @@ OpenStore open_server(const Cluster& cluster, const cluster::Secret& secret, std
   return {nullptr, c10::make_intrusive<c10d::PrefixStore>(std::to_string(turn), store)};
 }
 
-OpenStore open_store(const Cluster& cluster, const cluster::Secret& secret, std::chrono::milliseconds timeout) {
+OpenStore open_store(const ClusterEnvironment& cluster, const cluster::Secret& secret,
+                     std::chrono::milliseconds timeout) {
   bool is_file = cluster.rendezvous == RendezvousKind::file;
   std::string place = is_file ? cluster.store_path : cluster.main_address + ":" + std::to_string(cluster.main_port);
   try {
@@ -91,7 +94,7 @@ OpenStore open_store(const Cluster& cluster, const cluster::Secret& secret, std:
 std::string key_of(int rank) { return formatted("rank/{}", rank); }
 
 /// The ranks that have left no mark yet. Throws: if the store is gone.
-std::vector<int> missing_ranks(const Cluster& cluster, c10d::Store& store) {
+std::vector<int> missing_ranks(const ClusterEnvironment& cluster, c10d::Store& store) {
   std::vector<int> missing;
   for (int rank = 0; rank < cluster.world_size; ++rank)
     if (!store.check({key_of(rank)})) missing.push_back(rank);
@@ -99,25 +102,26 @@ std::vector<int> missing_ranks(const Cluster& cluster, c10d::Store& store) {
 }
 
 /// One rank speaks for all that are there.
-void log_missing(const Cluster& cluster, const std::vector<int>& missing, const Patience& patience) {
+void log_missing(const ClusterEnvironment& cluster, const std::vector<int>& missing,
+                 const WarningTimeout& warning_timeout) {
   int first_here = 0;
   while (std::binary_search(missing.begin(), missing.end(), first_here)) ++first_here;
   if (cluster.rank == first_here)
-    log::warning(formatted("has waited {:.0f} s for {} ranks to meet; missing: {}", patience.waited_seconds(),
+    log::warning(formatted("has waited {:.0f} s for {} ranks to meet; missing: {}", warning_timeout.waited_seconds(),
                            cluster.world_size, joined(missing)));
 }
 
 /// Waits until every rank has left its mark; while they do not come, a line says who is missing.
-void wait_for_ranks(const Cluster& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
+void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
                     const cluster::Report& report) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
-  Patience patience(timeout);
+  WarningTimeout warning_timeout(timeout);
   for (bool marked = false;;) {
     std::string reason;
     try {
       if (!std::exchange(marked, true)) store.set(key_of(cluster.rank), std::vector<uint8_t>{1});
-      return store.wait(keys, patience.next());
+      return store.wait(keys, warning_timeout.next());
     } catch (const std::exception& failure) {
       reason = failure.what();
     }
@@ -130,8 +134,8 @@ void wait_for_ranks(const Cluster& cluster, c10d::Store& store, std::chrono::mil
                                          plain_words(reason)));
     }
     if (missing.empty()) return;
-    if (!patience.over()) {
-      log_missing(cluster, missing, patience);
+    if (!warning_timeout.over()) {
+      log_missing(cluster, missing, warning_timeout);
       continue;
     }
     report.lost(missing.front(), "MU057");
@@ -144,7 +148,7 @@ void wait_for_ranks(const Cluster& cluster, c10d::Store& store, std::chrono::mil
 }
 
 /// Whoever left the marks must have the job's secret, if there is one, and none if there is none.
-void check_marks(const Cluster& cluster, c10d::Store& store, const cluster::Secret& secret) {
+void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cluster::Secret& secret) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));
   std::vector<std::vector<uint8_t>> marks;
@@ -167,7 +171,7 @@ GroupIdentity identity_of(const std::string& backend, const GroupOptions& option
   return identity;
 }
 
-Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Cluster& cluster,
+Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const ClusterEnvironment& cluster,
                      const GroupOptions& options, std::shared_ptr<void> keeps, const cluster::Report& report) {
   GroupIdentity identity = identity_of(options.backend, options);
   identity.keeps = std::move(keeps);
@@ -181,7 +185,7 @@ Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Clu
 }
 
 /// Null if the ranks cannot share memory and the backend is free; all ranks get the same.
-std::unique_ptr<SharedAreas> try_shared_memory(const Cluster& cluster, const StorePtr& store,
+std::unique_ptr<SharedAreas> try_shared_memory(const ClusterEnvironment& cluster, const StorePtr& store,
                                                const GroupOptions& options, GroupIdentity& identity) {
   auto attempt = share_memory(cluster, store, options.rendezvous_timeout);
   if (!attempt.areas && options.backend == "shm")
@@ -211,7 +215,7 @@ Communicator make_fake(int rank, int size) {
   return Communicator(std::make_shared<Group>(identity, make_fake_collectives(rank, size)));
 }
 
-Communicator connect(const Cluster& cluster, const GroupOptions& options, const Backends& more) {
+Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options, const Backends& more) {
   check_backend(options.backend, more);
   check_timeouts(options);
   if (cluster.world_size == 1) return Communicator();

@@ -81,7 +81,7 @@ FileLock::~FileLock() {
 
 void FileLock::remove() noexcept { ::unlink(path_.c_str()); }
 
-StoreFile::StoreFile(const Cluster& cluster, double timeout_seconds) : path_(placed(cluster.store_path)) {
+StoreFile::StoreFile(const ClusterEnvironment& cluster, double timeout_seconds) : path_(placed(cluster.store_path)) {
   // Coming and leaving exclude each other: nobody comes to a file that is about to go. Making a FileStore writes to the
   // file already.
   const FileLock lock(lock_path(), timeout_seconds);

@@ -34,7 +34,7 @@ class StoreFile {
  public:
   /// Joins at cluster.store_path; a path without a folder is in private_folder().
   /// Throws: as FileLock and private_folder(); CommError (MU069) if the file is not this user's; what the store throws.
-  StoreFile(const Cluster& cluster, double timeout_seconds);
+  StoreFile(const ClusterEnvironment& cluster, double timeout_seconds);
   /// Leaves; waits at most some seconds for others that join or leave, and then does not remove the file.
   /// Requires: nobody else uses store() any more.
   ~StoreFile();

@@ -10,7 +10,7 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "comm/patience.h"
+#include "comm/warning_timeout.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -38,7 +38,7 @@ Servers& servers() {
   return all;
 }
 
-int listen_at(const Cluster& cluster) {
+int listen_at(const ClusterEnvironment& cluster) {
   try {
     return cluster::ListeningSocket(cluster.main_port, cluster::where_to_listen(cluster.main_address)).release();
   } catch (const LaunchError& failure) {
@@ -46,7 +46,7 @@ int listen_at(const Cluster& cluster) {
   }
 }
 
-StorePtr run_server(const Cluster& cluster, c10d::TCPStoreOptions options) {
+StorePtr run_server(const ClusterEnvironment& cluster, c10d::TCPStoreOptions options) {
   auto& all = servers();
   std::lock_guard lock(all.mutex);
   if (all.running.contains(cluster.main_port))
@@ -61,7 +61,7 @@ StorePtr run_server(const Cluster& cluster, c10d::TCPStoreOptions options) {
 }
 
 /// What the store of this job listens on; c10d's own listen on all addresses.
-std::string address_of_store(const Cluster& cluster) {
+std::string address_of_store(const ClusterEnvironment& cluster) {
   auto& all = servers();
   std::lock_guard lock(all.mutex);
   auto found = all.running.find(cluster.main_port);
@@ -69,14 +69,14 @@ std::string address_of_store(const Cluster& cluster) {
 }
 
 /// One rank of each node speaks for all that wait there for the server.
-bool speaks_for_node(const Cluster& cluster) {
+bool speaks_for_node(const ClusterEnvironment& cluster) {
   const bool serves_here = cluster.node_rank == 0 && !cluster.store_is_external;
   return cluster.local_rank == (serves_here ? 1 : 0);
 }
 
 }  // namespace
 
-StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeout) {
+StorePtr open_tcp_store(const ClusterEnvironment& cluster, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(cluster.main_port);
   options.isServer = cluster.rank == 0 && !cluster.store_is_external;
@@ -93,7 +93,7 @@ StorePtr open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeou
   return c10::make_intrusive<c10d::TCPStore>(cluster.main_address, options);
 }
 
-void say_who_may_join(const Cluster& cluster, bool has_secret) {
+void say_who_may_join(const ClusterEnvironment& cluster, bool has_secret) {
   if (!cluster.is_main()) return;
   if (cluster.store_is_external && (has_secret || cluster::listens_on_loopback_alone(cluster.main_port))) return;
   const auto address = address_of_store(cluster);

@@ -11,9 +11,9 @@ namespace muster::comm {
 /// The store at the cluster's address. Rank 0 runs it, unless another process does: on the launcher's socket, or on a
 /// socket of its own at the address that where_to_listen() gives. Groups of one process share the server.
 /// Throws: what the store throws; std::runtime_error if rank 0 cannot listen.
-c10::intrusive_ptr<c10d::Store> open_tcp_store(const Cluster& cluster, std::chrono::milliseconds timeout);
+c10::intrusive_ptr<c10d::Store> open_tcp_store(const ClusterEnvironment& cluster, std::chrono::milliseconds timeout);
 
 /// On the main rank: logs one warning if other hosts can reach the store; it says which processes are admitted.
-void say_who_may_join(const Cluster& cluster, bool has_secret);
+void say_who_may_join(const ClusterEnvironment& cluster, bool has_secret);
 
 }  // namespace muster::comm

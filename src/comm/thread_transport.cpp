@@ -12,8 +12,8 @@ namespace muster::comm {
 /// One end of a block; whichever end comes second copies the bytes.
 class ThreadHub::Block final : public Transport::Transfer {
  public:
-  Block(ThreadTransport& transport, int peer, void* data, std::size_t bytes, int lane, bool sends)
-      : transport_(transport), peer_(peer), data_(data), bytes_(bytes), lane_(lane), sends_(sends) {}
+  Block(ThreadTransport& transport, int peer, void* data, std::size_t bytes, int channel, bool sends)
+      : transport_(transport), peer_(peer), data_(data), bytes_(bytes), channel_(channel), sends_(sends) {}
   ~Block() override;
   void wait(TimePoint deadline) override;
   bool try_match(std::deque<Block*>& others);
@@ -24,7 +24,7 @@ class ThreadHub::Block final : public Transport::Transfer {
   int peer_;
   void* data_;
   std::size_t bytes_;
-  int lane_;
+  int channel_;
   bool sends_;
   bool done_ = false;
 };
@@ -37,9 +37,9 @@ class ThreadTransport final : public Transport {
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return hub_->size_; }
   void send_frame(int to, const Frame& frame, TimePoint deadline) override;
-  void receive_frame(int from, Frame& frame, TimePoint deadline) override;
-  Ticket send(int to, const void* data, std::size_t bytes, int lane) override;
-  Ticket receive(int from, void* data, std::size_t bytes, int lane) override;
+  void recv_frame(int from, Frame& frame, TimePoint deadline) override;
+  Request send(int to, const void* data, std::size_t bytes, int channel) override;
+  Request recv(int from, void* data, std::size_t bytes, int channel) override;
   void abort(const std::string& cause) noexcept override;
   void close() noexcept override;
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
@@ -52,7 +52,7 @@ class ThreadTransport final : public Transport {
   Lock begin_step();
   void wait(Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline);
   std::deque<ThreadHub::Block*>& list(const ThreadHub::Block& block, bool other_end);
-  Ticket post(std::unique_ptr<ThreadHub::Block> block, Lock& lock);
+  Request post(std::unique_ptr<ThreadHub::Block> block, Lock& lock);
 
   const std::shared_ptr<ThreadHub> hub_;
   const int rank_;
@@ -71,7 +71,7 @@ std::deque<ThreadHub::Block*>& ThreadTransport::list(const ThreadHub::Block& blo
 }
 
 bool ThreadHub::Block::try_match(std::deque<Block*>& others) {
-  auto fits = [this](const Block* other) { return other->bytes_ == bytes_ && other->lane_ == lane_; };
+  auto fits = [this](const Block* other) { return other->bytes_ == bytes_ && other->channel_ == channel_; };
   auto found = std::find_if(others.begin(), others.end(), fits);
   if (found == others.end()) return false;
   Block* other = *found;
@@ -122,7 +122,7 @@ void ThreadTransport::send_frame(int to, const Frame& frame, TimePoint) {
   hub_->waiting_->changed(lock);
 }
 
-void ThreadTransport::receive_frame(int from, Frame& frame, TimePoint deadline) {
+void ThreadTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
   Lock lock = begin_step();
   auto& frames = hub_->box(from, rank_).frames;
   wait(
@@ -131,20 +131,20 @@ void ThreadTransport::receive_frame(int from, Frame& frame, TimePoint deadline) 
   frames.pop_front();
 }
 
-Transport::Ticket ThreadTransport::post(std::unique_ptr<ThreadHub::Block> block, Lock& lock) {
+Transport::Request ThreadTransport::post(std::unique_ptr<ThreadHub::Block> block, Lock& lock) {
   if (block->try_match(list(*block, true))) hub_->waiting_->changed(lock);
   else list(*block, false).push_back(block.get());
   return block;
 }
 
-Transport::Ticket ThreadTransport::send(int to, const void* data, std::size_t bytes, int lane) {
+Transport::Request ThreadTransport::send(int to, const void* data, std::size_t bytes, int channel) {
   Lock lock = begin_step();
-  return post(std::make_unique<ThreadHub::Block>(*this, to, const_cast<void*>(data), bytes, lane, true), lock);
+  return post(std::make_unique<ThreadHub::Block>(*this, to, const_cast<void*>(data), bytes, channel, true), lock);
 }
 
-Transport::Ticket ThreadTransport::receive(int from, void* data, std::size_t bytes, int lane) {
+Transport::Request ThreadTransport::recv(int from, void* data, std::size_t bytes, int channel) {
   Lock lock = begin_step();
-  return post(std::make_unique<ThreadHub::Block>(*this, from, data, bytes, lane, false), lock);
+  return post(std::make_unique<ThreadHub::Block>(*this, from, data, bytes, channel, false), lock);
 }
 
 void ThreadTransport::abort(const std::string& cause) noexcept {

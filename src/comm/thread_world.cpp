@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/group.h"
-#include "comm/schedule.h"
+#include "comm/seeded_scheduler.h"
 #include "comm/shared_memory/shared_collectives.h"
 #include "comm/shared_memory/thread_areas.h"
 #include "comm/thread_transport.h"
@@ -45,7 +45,7 @@ Join join_of(int size, const GroupIdentity& identity, const ThreadWorldOptions& 
 
 std::vector<std::exception_ptr> run_thread_world(int size, const ThreadWorldOptions& options,
                                                  const std::function<void(Communicator)>& body) {
-  auto schedule = options.seed ? std::make_shared<Schedule>(options.seed) : nullptr;
+  auto schedule = options.seed ? std::make_shared<SeededScheduler>(options.seed) : nullptr;
   GroupIdentity identity;
   identity.backend = "threads";
   identity.timeout = options.timeout;

@@ -36,7 +36,7 @@ class Transport {
     /// Throws: TransportFailure.
     virtual void wait(TimePoint deadline) = 0;
   };
-  using Ticket = std::unique_ptr<Transfer>;
+  using Request = std::unique_ptr<Transfer>;
 
   virtual ~Transport() = default;
   virtual int rank() const noexcept = 0;
@@ -45,13 +45,13 @@ class Transport {
   /// Sends a frame without waiting for the receiver. Frames of a pair arrive in order. Throws: TransportFailure.
   virtual void send_frame(int to, const Frame& frame, TimePoint deadline) = 0;
   /// Throws: TransportFailure.
-  virtual void receive_frame(int from, Frame& frame, TimePoint deadline) = 0;
+  virtual void recv_frame(int from, Frame& frame, TimePoint deadline) = 0;
 
-  /// A block matches only a receive of the same size and lane; those of one size, lane and pair arrive in order.
+  /// A block matches only a receive of the same size and channel; those of one size, channel and pair arrive in order.
   /// A block without a matching receive does no harm, so a receive may be posted before the headers agreed.
-  /// Requires: bytes > 0, at most kMaxBlockBytes; lane 0 or 1.
-  virtual Ticket send(int to, const void* data, std::size_t bytes, int lane) = 0;
-  virtual Ticket receive(int from, void* data, std::size_t bytes, int lane) = 0;
+  /// Requires: bytes > 0, at most kMaxBlockBytes; channel 0 or 1.
+  virtual Request send(int to, const void* data, std::size_t bytes, int channel) = 0;
+  virtual Request recv(int from, void* data, std::size_t bytes, int channel) = 0;
 
   /// Ends all current and later waits here, and sends the cause to the peers. Does not block. Thread safety: any
   /// thread.

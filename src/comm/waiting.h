@@ -19,7 +19,7 @@ inline std::chrono::milliseconds left_until(TimePoint deadline) {
                   std::chrono::milliseconds(1));
 }
 
-/// How the threads of a process wait for each other: in real time here, under a seeded schedule in Schedule.
+/// How the threads of a process wait for each other: in real time here, in the order of a SeededScheduler.
 /// One mutex guards everything that the conditions read.
 class Waiting {
  public:

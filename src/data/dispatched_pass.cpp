@@ -39,8 +39,8 @@ Message failure_of(const std::exception& error) {
 }  // namespace
 
 DispatchedPass::DispatchedPass(PassPlan plan, std::shared_ptr<Progress> progress)
-    : OpenPass(progress), group_(plan.shard.group->as_library("batches that rank 0 reads")),
-      maker_(plan.makers.front()), mover_(plan.shard.device, plan.shard.non_blocking) {
+    : OpenPass(progress), group_(plan.shard.group->internal("batches that rank 0 reads")), maker_(plan.makers.front()),
+      mover_(plan.shard.device, plan.shard.non_blocking) {
   if (group_.rank() != 0) return;
   read_ = std::make_shared<Progress>();
   read_->epoch = progress->epoch;

@@ -7,7 +7,7 @@ namespace muster::data {
 void broadcast_state(const comm::Communicator& group, at::Generator generator) {
   const std::scoped_lock lock(generator.mutex());
   const auto state = generator.get_state().clone();
-  group.as_library("the state of a generator").broadcast(state, 0);
+  group.internal("the state of a generator").broadcast(state, 0);
   generator.set_state(state);
 }
 

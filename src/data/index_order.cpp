@@ -103,7 +103,7 @@ StepSamples BatchSampledOrder::fill(int64_t batch, std::vector<int64_t>& indices
   for (const int64_t index : indices) checked(index, dataset_size_);
   if (batch + 1 == plan_.batches() && !sharding.drop_last)
     for (int64_t global = (batch + 1) * sharding.world_size; global < sharding.size; ++global)
-      samples.rest += static_cast<int64_t>(sampler_->next().size());
+      samples.left += static_cast<int64_t>(sampler_->next().size());
   return samples;
 }
 

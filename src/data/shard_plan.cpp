@@ -68,7 +68,7 @@ StepSamples ShardPlan::samples(int64_t batch) const {
           .local = count,
           .local_real = std::clamp<int64_t>(sharding_.size - start, 0, count),
           .real = real,
-          .rest = rest,
+          .left = rest,
           .total = sharding_.even ? piece_size(batch) * sharding_.world_size : real};
 }
 

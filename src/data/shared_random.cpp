@@ -9,7 +9,7 @@
 namespace muster::data {
 
 uint64_t shared_seed(const comm::Communicator& group, const std::string& order, uint64_t seed) {
-  auto all = group.as_library("comparing loaders").all_gather_bytes(std::to_string(seed) + ":" + order);
+  auto all = group.internal("comparing loaders").all_gather_bytes(std::to_string(seed) + ":" + order);
   const auto seed_of_rank_0 = std::stoull(all.front());
   for (auto& text : all) text.erase(0, text.find(':') + 1);
   if (const auto found = comm::first_difference(all))

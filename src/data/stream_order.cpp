@@ -127,7 +127,7 @@ bool StreamOrder::prepare(int64_t batch, BatchContent& content) {
   content.samples = has_part(rank, *now_) ? plan(rank, *now_).samples(now_->number)
                                           : StepSamples{.real = all.real, .total = all.total};
   content.last = !failed_ && !(next_ && has_part(rank, *next_));
-  if (content.last && next_) content.samples.rest = next_->real;
+  if (content.last && next_) content.samples.left = next_->real;
   content.state = now_->state;
   return true;
 }

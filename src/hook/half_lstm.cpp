@@ -50,7 +50,7 @@ void run_in_float(Call& call) {
 }
 
 constexpr Interceptor kHalfLstm{.name = "half LSTM",
-                                .position = Position::half_lstm,
+                                .priority = Priority::half_lstm,
                                 .takes = is_lstm,
                                 .run = run_in_float,
                                 .process_switch = kHalfLstmSwitch};

@@ -19,7 +19,7 @@
 namespace muster::hook {
 namespace {
 
-// The sections of Position, a byte of the set each.
+// The sections of Priority, a byte of the set each.
 constexpr uint32_t kNamedOnThread = 0x000000ff, kEveryOnThread = 0x0000ff00, kEveryOnTensor = 0x00ff0000,
                    kUnderAutocast = 0xff000000;
 constexpr uint32_t kEvery = kEveryOnThread | kEveryOnTensor;
@@ -27,8 +27,8 @@ constexpr size_t kPositions = 32;
 
 /// What the kernels read. LibTorch's dispatcher is one per process, and so is this.
 struct Installed {
-  std::array<void (*)(Call&), kPositions> run{};  // written before the bit in `positions`, never again
-  std::atomic<uint32_t> positions{0};
+  std::array<void (*)(Call&), kPositions> run{};  // written before the bit in `priorities`, never again
+  std::atomic<uint32_t> priorities{0};
 };
 constinit Installed installed;
 
@@ -50,7 +50,7 @@ struct NamedKernel final : c10::OperatorKernel {
 
 /// The kernel of all operators on kEveryOperatorKey.
 void intercept_every(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto waiting = installed.positions.load(std::memory_order_acquire) & kEvery & switched_on;
+  const auto waiting = installed.priorities.load(std::memory_order_acquire) & kEvery & switched_on;
   Call(op, keys & below(kEveryOperatorKey), *stack, waiting).proceed();
 }
 
@@ -72,7 +72,7 @@ class NamedKernels {
     for (const auto& name : dispatcher.getAllOpNames()) {
       const auto op = dispatcher.findSchema(name);
       if (op && name.name.rfind("aten::", 0) == 0 && interceptor.takes(op->schema()))
-        kernel_of(name).takers.fetch_or(Positions(interceptor.position).bits, std::memory_order_release);
+        kernel_of(name).takers.fetch_or(Priorities(interceptor.priority).bits, std::memory_order_release);
     }
   }
 
@@ -105,30 +105,30 @@ class Registry {
 
   void install(const Interceptor& interceptor) {
     const std::scoped_lock lock(mutex_);
-    const auto bit = Positions(interceptor.position).bits;
+    const auto bit = Priorities(interceptor.priority).bits;
     check(interceptor, bit);
-    if (installed.positions.load(std::memory_order_relaxed) & bit) return;
-    const auto place = static_cast<size_t>(interceptor.position);
-    installed.run[place] = interceptor.run;
+    if (installed.priorities.load(std::memory_order_relaxed) & bit) return;
+    const auto index = static_cast<size_t>(interceptor.priority);
+    installed.run[index] = interceptor.run;
     if (bit & kEvery) add_to_every();
     else named(bit & kUnderAutocast ? autocast_ : on_thread_, bit).add(interceptor);
-    names_[place] = interceptor.name;
-    installed.positions.fetch_or(bit, std::memory_order_release);
+    names_[index] = interceptor.name;
+    installed.priorities.fetch_or(bit, std::memory_order_release);
   }
 
  private:
   void check(const Interceptor& interceptor, uint32_t bit) const {
-    const auto place = static_cast<size_t>(interceptor.position);
+    const auto index = static_cast<size_t>(interceptor.priority);
     const auto refuse = [&](const std::string& why) {
-      throw UsageError("MU315", "the interceptor '" + std::string(interceptor.name) + "' cannot be at position " +
-                                    std::to_string(place) + ": " + why);
+      throw UsageError("MU315", "the interceptor '" + std::string(interceptor.name) + "' cannot have priority " +
+                                    std::to_string(index) + ": " + why);
     };
-    if (!names_[place].empty() && names_[place] != interceptor.name)
-      refuse("'" + names_[place] + "' is there; add a position of its own to enum Position");
+    if (!names_[index].empty() && names_[index] != interceptor.name)
+      refuse("'" + names_[index] + "' has it; add a priority of its own to enum Priority");
     if (bit & kEvery && interceptor.takes)
-      refuse("positions 8 to 23 take every operator; leave `takes` empty, or choose a position of named operators");
+      refuse("priorities 8 to 23 take every operator; leave `takes` empty, or choose a priority of named operators");
     if (!(bit & kEvery) && !interceptor.takes)
-      refuse("positions 0 to 7 and 24 to 31 take named operators; say in `takes` which");
+      refuse("priorities 0 to 7 and 24 to 31 take named operators; say in `takes` which");
   }
 
   void add_to_every() {
@@ -155,11 +155,11 @@ class Registry {
 // What the switches of a thread mean for its dispatch keys.
 enum Key : uint32_t { named_included = 1, every_included = 2, every_excluded = 4 };
 
-uint32_t keys_of(uint32_t positions) {
+uint32_t keys_of(uint32_t priorities) {
   uint32_t keys = 0;
-  if (positions & kNamedOnThread) keys |= named_included;
-  if (positions & kEveryOnThread) keys |= every_included;
-  if (!(positions & kEvery)) keys |= every_excluded;
+  if (priorities & kNamedOnThread) keys |= named_included;
+  if (priorities & kEveryOnThread) keys |= every_included;
+  if (!(priorities & kEvery)) keys |= every_excluded;
   return keys;
 }
 
@@ -205,8 +205,8 @@ std::string install(const Interceptor& interceptor) {
 }
 
 // Keys are changed one by one, not by LibTorch's guards: the two keys would need three of them in every scope.
-ThreadSwitch::ThreadSwitch(Positions which, bool on) noexcept : before_(switched_on) {
-  const auto there = installed.positions.load(std::memory_order_acquire);
+ThreadSwitch::ThreadSwitch(Priorities which, bool on) noexcept : before_(switched_on) {
+  const auto there = installed.priorities.load(std::memory_order_acquire);
   const auto chosen = which.bits & there;
   switched_on = on ? before_ | chosen : before_ & ~chosen;
   const auto keys = keys_of(switched_on & there);

@@ -10,7 +10,7 @@
 
 #include "hook/operator_use.h"
 #include "hook/takeover.h"
-#include "muster/hook/detail/key_fallback.h"
+#include "muster/hook/detail/watched_storage.h"
 
 namespace muster::hook {
 namespace {
@@ -78,7 +78,7 @@ void take_over(Call& call) {
     const auto takeover = value.isTensor() ? takeover_of(value.toTensor()) : nullptr;
     if (!takeover) continue;
     // Only this one: operators of the takeover that read a sharded parameter must find its values.
-    const ThreadSwitch once(Position::operator_takeover, false);
+    const ThreadSwitch once(Priority::operator_takeover, false);
     if (takeover->run(call.schema().name(), arguments.size(), call.stack())) return;
   }
   call.proceed();

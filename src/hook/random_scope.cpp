@@ -41,7 +41,7 @@ void give_generator(Call& call) {
 }
 
 constexpr Interceptor kRandomGenerator{.name = "random generator",
-                                       .position = Position::random_generator,
+                                       .priority = Priority::random_generator,
                                        .takes = takes_generator,
                                        .run = give_generator,
                                        .process_switch = kRandomKeySwitch};
@@ -53,7 +53,7 @@ bool install_random_key() {
   return installed_here;
 }
 
-RandomScope::RandomScope() : outer_(current_scope), on_(Position::random_generator, install_random_key()) {
+RandomScope::RandomScope() : outer_(current_scope), on_(Priority::random_generator, install_random_key()) {
   if (install_random_key()) current_scope = this;
 }
 

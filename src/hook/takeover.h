@@ -1,7 +1,7 @@
 #pragma once
 
 #include "muster/hook/detail/interceptor.h"
-#include "muster/hook/detail/key_fallback.h"
+#include "muster/hook/detail/watched_storage.h"
 
 namespace muster::hook {
 
@@ -9,7 +9,7 @@ namespace muster::hook {
 void take_over(Call& call);
 
 inline constexpr Interceptor kOperatorTakeover{.name = "operator takeover",
-                                               .position = Position::operator_takeover,
+                                               .priority = Priority::operator_takeover,
                                                .takes = nullptr,
                                                .run = take_over,
                                                .process_switch = kKeyFallbackSwitch};

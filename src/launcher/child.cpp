@@ -15,7 +15,7 @@
 
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/last_words.h"
+#include "muster/cluster/detail/error_message.h"
 #include "muster/cluster/detail/variables.h"
 
 namespace muster::launcher {
@@ -84,7 +84,7 @@ std::string End::words() const {
 Child::Child(int rank, const Program& program, const Placement& placement)
     : own_group_(placement.own_group), rank_(rank) {
   auto variables = program.environment;
-  cluster::promise_to_say(report_);
+  cluster::promise_to_print(report_);
   if (report_.descriptor() >= 0) variables.set(cluster::kReportFd, std::to_string(report_.descriptor()));
   Image image(program, variables);
   int report[2];

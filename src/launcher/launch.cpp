@@ -10,7 +10,7 @@
 #include "local_ranks.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/cluster/detail/last_words.h"
+#include "muster/cluster/detail/error_message.h"
 #include "muster/cluster/detail/variables.h"
 #include "muster/launcher/detail/devices.h"
 #include "nodes.h"
@@ -35,7 +35,7 @@ void finish_at_exit(int status, void*) {
 
 LocalRanks::Uncaught uncaught_exception() {
   const auto current = std::current_exception();
-  if (const auto words = cluster::words_of_error(current)) return {true, *words};
+  if (const auto words = cluster::error_message_of(current)) return {true, *words};
   if (current) try {
       std::rethrow_exception(current);
     } catch (const std::exception& error) {
@@ -44,7 +44,7 @@ LocalRanks::Uncaught uncaught_exception() {
   return {};
 }
 
-/// An exception nobody caught may be the echo of another rank's end, whose cause and exit code count then.
+/// An exception nobody caught may be secondary to another rank's end, whose cause and exit code count then.
 [[noreturn]] void finish_at_terminate() {
   LocalRanks* ranks = ranks_of_process.load();
   const auto exception = uncaught_exception();
@@ -60,7 +60,7 @@ LocalRanks::Uncaught uncaught_exception() {
 }
 
 /// Something that the program asks for and the launcher did differently. Addresses are up to the launcher.
-void check_agreement(const Cluster& cluster, const LaunchOptions& options) {
+void check_agreement(const ClusterEnvironment& cluster, const LaunchOptions& options) {
   if (options.processes > 0 && options.processes != cluster.local_world_size)
     throw ConfigError("MU032",
                       log::str("the program asks for ", options.processes, " ranks on this node, but its launcher (",
@@ -95,10 +95,10 @@ void become_rank_zero(const Environment& before, const Job& job, const cluster::
 }  // namespace
 }  // namespace launcher
 
-Cluster launch(const LaunchOptions& options) {
+ClusterEnvironment launch(const LaunchOptions& options) {
   using namespace launcher;
   auto before = Environment::of_process();
-  Cluster cluster = read_cluster(before, options.cluster_reader);
+  ClusterEnvironment cluster = read_cluster_environment(before, options.cluster_reader);
   if (options.processes < 0 || options.threads < 0)
     throw ConfigError("MU036", "processes and threads must not be negative");
   if (cluster.launcher != LauncherKind::none) {
@@ -119,10 +119,10 @@ Cluster launch(const LaunchOptions& options) {
   become_rank_zero(before, job, report);
   // From here on the socket belongs to whoever runs the store.
   store.release();
-  return read_cluster();
+  return read_cluster_environment();
 }
 
-Cluster launch(int processes) {
+ClusterEnvironment launch(int processes) {
   LaunchOptions options;
   options.processes = processes;
   return launch(options);

@@ -12,7 +12,7 @@
 #include <iterator>
 
 #include "muster/base/detail/log.h"
-#include "muster/cluster/detail/last_words.h"
+#include "muster/cluster/detail/error_message.h"
 
 namespace muster::launcher {
 namespace {
@@ -35,7 +35,7 @@ Program this_program() {
 
 LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
     : options_(options), own_rank_(job.rank_of(0)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  cluster::promise_to_say(report_);
+  cluster::promise_to_print(report_);
   // Signals are the program's affair, not this thread's; the ranks get the mask of before.
   sigset_t all, before;
   sigfillset(&all);
@@ -96,7 +96,7 @@ int LocalRanks::finish(int status) {
 }
 
 bool LocalRanks::yields_to_another(const Uncaught& exception) {
-  if (exception.is_error && !cluster::leave_last_words(report_, exception.words))
+  if (exception.is_error && !cluster::write_error_message(report_, exception.words))
     std::fprintf(stderr, "muster: %s\n", exception.words.c_str());
   std::unique_lock lock(mutex_);
   if (!own_end_) own_end_ = exception.is_error ? End{cluster::kUncaughtError, 0} : End{0, SIGABRT};
@@ -152,7 +152,7 @@ void LocalRanks::print_cause() {
 }
 
 void LocalRanks::print_other_words() {
-  for (const auto& line : other_words(supervisor_->seen(), cause_)) std::fprintf(stderr, "%s\n", line.c_str());
+  for (const auto& line : other_errors(supervisor_->seen(), cause_)) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 void LocalRanks::await_others() {

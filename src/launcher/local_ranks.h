@@ -34,7 +34,7 @@ class LocalRanks {
     bool is_error = false;  ///< a muster::Error, which ends the process with cluster::kUncaughtError
     std::string words;
   };
-  /// Call it when the exception ends this process: it returns whether another rank is the first cause. If so, that
+  /// Call it when the exception ends this process: it returns whether another rank is the root cause. If so, that
   /// cause is printed, then the exception, and the process ends soon. Bounded by the options' timeouts.
   bool yields_to_another(const Uncaught& exception);
   /// The page for this process's reports.
@@ -54,8 +54,8 @@ class LocalRanks {
   void end_process();
 
   std::condition_variable changed_;
-  std::vector<Child> children_;      // used by the thread only
-  std::optional<FirstCause> cause_;  // written by the thread under the mutex
+  std::vector<Child> children_;     // used by the thread only
+  std::optional<RootCause> cause_;  // written by the thread under the mutex
   std::exception_ptr start_error_;
   bool finishing_ = false;  // under the mutex: finish() was called
   std::mutex mutex_;

@@ -52,7 +52,7 @@ std::vector<options::Option<RunOptions>> process_options() {
       option("grace", &RunOptions::grace,
              {.help = "time between the request to end and the kill after a rank has failed",
               .variable = "MUSTER_GRACE",
-              .effect = "WatchFailure.EndsAllWithTheFirstCause"}),
+              .effect = "WatchFailure.EndsAllWithTheRootCause"}),
       option("log_dir", &RunOptions::log_dir,
              {.help = "folder for a file rank_<r>.log per rank",
               .variable = "MUSTER_LOG_DIR",

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "muster/cluster/detail/last_words.h"
+#include "muster/cluster/detail/error_message.h"
 
 namespace muster::launcher {
 namespace {
@@ -23,7 +23,7 @@ void Supervisor::look() {
 std::vector<SeenRank> Supervisor::seen() const {
   std::vector<SeenRank> ranks;
   const auto add = [&](const std::optional<End>& end, int rank, const cluster::Report& report) {
-    ranks.push_back({end, rank, report.read(), cluster::read_last_words(report)});
+    ranks.push_back({end, rank, report.read(), cluster::read_error_message(report)});
   };
   if (setup_.own) add(own_end_, setup_.own->rank, setup_.own->report);
   for (const auto& child : *setup_.children) add(child.end(), child.rank(), child.report());

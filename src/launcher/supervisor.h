@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "child.h"
-#include "first_cause.h"
 #include "muster/cluster/detail/report.h"
+#include "root_cause.h"
 
 namespace muster::launcher {
 
-/// Detects that ranks of one node have ended, finds the first cause of a failure, and then ends all other ranks.
+/// Detects that ranks of one node have ended, finds the root cause of a failure, and then ends all other ranks.
 /// It neither waits nor prints: its driver polls the entries of add_to() for poll_timeout(), and then calls look().
 /// Thread safety: one thread.
 class Supervisor {
@@ -27,23 +27,23 @@ class Supervisor {
   struct Setup {
     std::vector<Child>* children;  ///< borrowed; complete before the first look()
     std::chrono::milliseconds
-        grace;  ///< between SIGTERM and SIGKILL, and how long an echo waits for a rank that gave no answer
+        grace;  ///< between SIGTERM and SIGKILL, and how long a secondary failure waits for a rank that gave no answer
     Layout layout;
     std::optional<Own> own;
   };
   explicit Supervisor(Setup setup) : setup_(std::move(setup)) {}
 
-  /// Checks which ranks have ended. At the first cause all ranks get SIGTERM, and `grace` later SIGKILL.
+  /// Checks which ranks have ended. At the root cause all ranks get SIGTERM, and `grace` later SIGKILL.
   /// Ends are detected only here, so that none is missed between judging and polling.
   void look();
   /// The driver's own rank is about to end like this.
   void own_ends(End end) { own_end_ = end; }
-  /// Ranks that end from now on do so on request: no first cause is sought any more, and ranks that still run after
+  /// Ranks that end from now on do so on request: no root cause is sought any more, and ranks that still run after
   /// `grace` are killed.
   void stop(std::chrono::milliseconds grace);
 
   bool all_ended() const;
-  const std::optional<FirstCause>& cause() const noexcept { return cause_; }
+  const std::optional<RootCause>& cause() const noexcept { return cause_; }
   /// The current state of all ranks.
   std::vector<SeenRank> seen() const;
   const Layout& layout() const noexcept { return setup_.layout; }
@@ -58,7 +58,7 @@ class Supervisor {
   Clock::time_point waited_until(WaitedFor waited) const;
   void kill_if_due();
 
-  std::optional<FirstCause> cause_;
+  std::optional<RootCause> cause_;
   std::optional<Clock::time_point> failed_at_;  // when the first failure was seen
   std::optional<Clock::time_point> kill_at_;
   std::optional<End> own_end_;

@@ -101,8 +101,9 @@ void Watch::print_cause(int first_rank) {
   const auto& cause = owners_.supervisor->cause();
   const auto ranks = owners_.supervisor->seen();
   for (const auto& rank : ranks)
-    if (!rank.last_words.empty()) owners_.console->say_in_log(rank.rank - first_rank, "muster: " + rank.last_words);
-  for (const auto& line : other_words(ranks, cause)) owners_.console->say(line);
+    if (!rank.error_message.empty())
+      owners_.console->say_in_log(rank.rank - first_rank, "muster: " + rank.error_message);
+  for (const auto& line : other_errors(ranks, cause)) owners_.console->say(line);
   if (!cause) return;
   const auto& last_lines = owners_.console->tail(cause->rank - first_rank).lines();
   for (const auto& line : describe(*cause, owners_.supervisor->layout(), &last_lines)) owners_.console->say(line);

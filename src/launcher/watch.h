@@ -40,7 +40,7 @@ class Watch {
   };
   explicit Watch(Owners owners) : owners_(owners) {}
 
-  /// Returns the exit code of the job: that of the first cause, 0 if none failed, 128 + the signal that stopped it.
+  /// Returns the exit code of the job: that of the root cause, 0 if none failed, 128 + the signal that stopped it.
   int run(const std::vector<Child>& children);
 
  private:

@@ -55,7 +55,7 @@ std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
 
 }  // namespace
 
-AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatSource* source)
+AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatParameters* source)
     : options_(options), source_(source) {
   if (!(options_.decay >= 0.0 && options_.decay <= 1.0))
     throw ConfigError(

@@ -36,12 +36,12 @@ bool has_kernel(const at::Tensor& parameter) {
 
 class FusedOptimizer::Impl {
  public:
-  Impl(lib::Optimizer& inner, std::vector<FlatSource*> sources)
+  Impl(lib::Optimizer& inner, std::vector<FlatParameters*> sources)
       : inner_(&inner), sources_(std::move(sources)), rule_(rule_of(inner)) {
     refresh_slots();
   }
 
-  void add_source(FlatSource& source) {
+  void add_source(FlatParameters& source) {
     sources_.push_back(&source);
     slots_.clear();
     refresh_slots();
@@ -91,7 +91,7 @@ class FusedOptimizer::Impl {
   void follow_states();
 
   lib::Optimizer* inner_;
-  std::vector<FlatSource*> sources_;
+  std::vector<FlatParameters*> sources_;
   Rule rule_;
   std::vector<Slot> slots_;
   int64_t revision_ = 0;              // of the sources, as the slots were filled
@@ -149,7 +149,7 @@ void FusedOptimizer::Impl::keep_states(const std::vector<Slot>& before) {
     const auto found = known.find(slot.impl);
     if (found == known.end() || found->second->local != slot.local) continue;
     slot.states = found->second->states;
-    slot.shown = found->second->shown;
+    slot.state_views = found->second->state_views;
   }
 }
 
@@ -179,13 +179,13 @@ bool FusedOptimizer::Impl::align_gradient(Slot& slot) const {
       gradient.device() != parameter.device())
     return false;
   if (same_layout(gradient, parameter)) return true;
-  slot.relaid = at::empty_like(parameter).copy_(gradient);
+  slot.restrided_grad = at::empty_like(parameter).copy_(gradient);
   return true;
 }
 
 /// Whether a fused kernel can update this parameter; notes whether it has a gradient.
 bool FusedOptimizer::Impl::inspect(Slot& slot) {
-  slot.relaid.reset();
+  slot.restrided_grad.reset();
   const bool active = slot.source ? slot.source->has_gradient(slot.parameter) : slot.impl->grad().defined();
   if (active != slot.active) {
     slot.active = active;
@@ -201,7 +201,8 @@ bool FusedOptimizer::Impl::inspect(Slot& slot) {
       plan_.reset();
     }
   }
-  if (!shows_ours(rule_, find_state(inner_->state(), slot), slot)) plan_.reset();  // loaded, or made by inner.step()
+  if (!views_are_ours(rule_, find_state(inner_->state(), slot), slot))
+    plan_.reset();  // loaded, or made by inner.step()
   return true;
 }
 
@@ -261,7 +262,7 @@ bool FusedOptimizer::Impl::step_fused() {
   at::AutoDispatchBelowADInplaceOrView below;
   if (!inspect()) return false;
   if (!plan_) {
-    if (!hold_states(rule_, *inner_, slots_)) return false;
+    if (!attach_states(rule_, *inner_, slots_)) return false;
     plan_.emplace(rule_, *inner_, slots_);
   }
   begin_update();
@@ -290,7 +291,7 @@ void FusedOptimizer::Impl::count_step() {
     if (!slot.active) continue;
     // Kernels wrote the flat memory and not the parameter, and a graph that saved it must notice.
     slot.impl->bump_version();
-    slot.relaid.reset();
+    slot.restrided_grad.reset();
     if (rule_ != Rule::sgd) {
       *state_step(rule_, *slot.state) = ++slot.step;
     } else if (state_sets_[slot.group].any()) {
@@ -341,7 +342,7 @@ void FusedOptimizer::Impl::refuse_own_step() {
     stepped = watch_.moved(slots_);
     if (rule_ != Rule::own && rule_ != Rule::sgd)
       for (const auto& slot : slots_)
-        if (slot.state && shows_ours(rule_, find_state(inner_->state(), slot), slot) &&
+        if (slot.state && views_are_ours(rule_, find_state(inner_->state(), slot), slot) &&
             *state_step(rule_, *slot.state) != slot.step)
           stepped = true;
   }
@@ -353,13 +354,13 @@ void FusedOptimizer::Impl::refuse_own_step() {
                                 "parameters only after that step");
 }
 
-FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatSource*> sources)
+FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatParameters*> sources)
     : impl_(std::make_unique<Impl>(inner, std::move(sources))) {}
 FusedOptimizer::~FusedOptimizer() = default;
 FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
 FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&&) noexcept = default;
 
-void FusedOptimizer::add_source(FlatSource& source) { impl_->add_source(source); }
+void FusedOptimizer::add_source(FlatParameters& source) { impl_->add_source(source); }
 at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { return impl_->step(closure); }
 void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
 void FusedOptimizer::note_backward() { impl_->note_backward(); }

@@ -11,7 +11,7 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 #include "optim/exact_sum.h"
 
 namespace muster::optim {

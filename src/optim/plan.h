@@ -13,7 +13,7 @@ namespace muster::optim {
 /// the last elements that do not fill a vector go through a small padded copy.
 class UpdatePlan {
  public:
-  /// Requires: hold_states() was called for these slots.
+  /// Requires: attach_states() was called for these slots.
   UpdatePlan(Rule rule, torch::optim::Optimizer& inner, const std::vector<Slot>& slots);
 
   /// Updates parameters and states. Requires: the slots' gradients are there.

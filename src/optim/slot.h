@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 #include "optim/rule.h"
 
 namespace muster::optim {
@@ -20,7 +20,7 @@ struct Slot {
   /// asks autograd about leaves first.
   c10::TensorImpl* impl = nullptr;
   size_t group = 0;
-  FlatSource* source = nullptr;  ///< nullptr: updated where it lies
+  FlatParameters* source = nullptr;  ///< nullptr: updated where it lies
   const LocalParameter* local = nullptr;
   bool whole = true;           ///< the memory that is updated is the parameter's own
   bool active = false;         ///< has a gradient in the planned step
@@ -29,12 +29,12 @@ struct Slot {
   torch::optim::OptimizerParamState* state = nullptr;
   std::array<at::Tensor, kMaxStates> states;  ///< 1-D, padded
   std::array<at::Tensor, kMaxStates>
-      shown;          ///< the views of them that `state` holds; kept, so that no other can lie there
-  at::Tensor relaid;  ///< this step's gradient in the parameter's layout, where it came in another
+      state_views;            ///< the views of them that `state` holds; kept, so that no other can lie there
+  at::Tensor restrided_grad;  ///< this step's gradient in the parameter's layout, where it came in another
 
   /// Of what is updated; the parameter itself may be used in another one.
   at::ScalarType dtype() const { return local ? local->value.scalar_type() : parameter.scalar_type(); }
-  const at::Tensor& gradient() const { return relaid.defined() ? relaid : impl->grad(); }
+  const at::Tensor& gradient() const { return restrided_grad.defined() ? restrided_grad : impl->grad(); }
   /// Where the parameter lies, also where its memory is gone.
   const void* address() const { return address_of(impl); }
   static const void* address_of(c10::TensorImpl* impl) {
@@ -55,13 +55,13 @@ inline torch::optim::OptimizerParamState* find_state(const StateMap& states, con
 
 /// LibTorch's state object for this slot is the one we know, and shows our memory. (A new object may lie where an old
 /// one did, so its address alone says nothing.)
-inline bool shows_ours(Rule rule, torch::optim::OptimizerParamState* found, const Slot& slot) {
+inline bool views_are_ours(Rule rule, torch::optim::OptimizerParamState* found, const Slot& slot) {
   if (found != slot.state) return false;
-  return !found || !slot.shown[0].defined() || state_tensor(rule, *found, 0).is_same(slot.shown[0]);
+  return !found || !slot.state_views[0].defined() || state_tensor(rule, *found, 0).is_same(slot.state_views[0]);
 }
 
 /// Gives every active slot its state in flat memory: new, or taken over from LibTorch's state object.
 /// Returns false where that state has another dtype than the parameter, so that no fused kernel takes it.
-bool hold_states(Rule rule, torch::optim::Optimizer& inner, std::vector<Slot>& slots);
+bool attach_states(Rule rule, torch::optim::Optimizer& inner, std::vector<Slot>& slots);
 
 }  // namespace muster::optim

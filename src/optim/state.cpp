@@ -51,7 +51,7 @@ void allocate(std::vector<Slot*> slots, size_t k) {
 /// Lets LibTorch's state object show our memory, with what it held before.
 void take_over(Rule rule, const lib::OptimizerOptions& options, Slot& slot, size_t k) {
   auto& shown = state_tensor(rule, *slot.state, k);
-  if (shown.defined() && shown.is_same(slot.shown[k])) return;
+  if (shown.defined() && shown.is_same(slot.state_views[k])) return;
   const auto& flat = slot.states[k];
   const auto view = slot.whole ? shaped_alias(flat, 0, slot.parameter) : flat_alias(flat, 0, flat.numel());
   if (!shown.defined() || (!slot.whole && slot.step == 0)) {
@@ -64,7 +64,7 @@ void take_over(Rule rule, const lib::OptimizerOptions& options, Slot& slot, size
                                   "part: prepare the optimizer before its first step");
   }
   shown = view;
-  slot.shown[k] = view;
+  slot.state_views[k] = view;
 }
 
 lib::OptimizerParamState* find_or_make(Rule rule, lib::Optimizer& inner, Slot& slot) {
@@ -88,7 +88,7 @@ bool same_dtype(Rule rule, const Slot& slot, StateSet states) {
 
 }  // namespace
 
-bool hold_states(Rule rule, lib::Optimizer& inner, std::vector<Slot>& slots) {
+bool attach_states(Rule rule, lib::Optimizer& inner, std::vector<Slot>& slots) {
   const auto& groups = inner.param_groups();
   for (auto& slot : slots) {
     const auto states = states_of(rule, inner, groups[slot.group].options());

@@ -41,18 +41,18 @@ CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors) {
 }
 
 void CoalescedBroadcast::run(const comm::Communicator& ranks, int root) const {
-  const auto group = ranks.as_library("buffers");
+  const auto group = ranks.internal("buffers");
   at::NoGradGuard no_grad;
   // Nothing to record; below autograd each operator is dispatched once less.
   at::AutoDispatchBelowADInplaceOrView below;
   comm::Tag tag{.label = "buffers and frozen parameters",
-                .leaves = static_cast<int32_t>(messages_.size()),
+                .tensor_count = static_cast<int32_t>(messages_.size()),
                 .source = comm::Source::library};
   for (const auto& message : messages_) {
     if (group.rank() == root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.places[i].copy_(message.tensors[i]);
     group.tagged(tag).broadcast(message.bytes, root);
-    ++tag.leaf;
+    ++tag.tensor_index;
     if (group.rank() != root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.tensors[i].copy_(message.places[i]);
   }

@@ -41,7 +41,7 @@ void require_same_model(const comm::Communicator& group, const std::vector<std::
   std::string joined;
   for (const auto& line : lines) joined += line + '\n';
   const auto found =
-      comm::first_difference(group.as_library("comparing what the ranks have built").all_gather_bytes(joined));
+      comm::first_difference(group.internal("comparing what the ranks have built").all_gather_bytes(joined));
   if (!found) return;
   const auto first = split(found->first), second = split(found->other);
   size_t at = 0;

@@ -13,8 +13,8 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include "muster/base/error.h"
-#include "muster/hook/detail/key_fallback.h"
 #include "muster/hook/detail/operator_takeover.h"
+#include "muster/hook/detail/watched_storage.h"
 #include "parallel/synchronized_norm.h"
 
 namespace muster {
@@ -52,7 +52,7 @@ Statistics all_ranks(const comm::Communicator& group, const at::Tensor& input) {
     own.narrow(0, channels, channels).copy_(input.var(dims, /*unbiased=*/false));
     own[2 * channels].fill_(static_cast<double>(count));
   }
-  const auto all = group.as_library("statistics of a batch normalization").all_gather(own);
+  const auto all = group.internal("statistics of a batch normalization").all_gather(own);
   const auto counts = all.select(1, 2 * channels).unsqueeze(1), means = all.narrow(1, 0, channels);
   Statistics merged;
   merged.count = counts.sum().item<double>();
@@ -107,7 +107,7 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
     const auto normal = (x - along_channels(mean, x)) * along_channels(scale, x);
     const auto sum_dy = dy.sum(dims), sum_dy_normal = (dy * normal).sum(dims);
     const auto all = at::cat({sum_dy, sum_dy_normal});
-    holder->group.as_library("gradients of a batch normalization").all_reduce(all);
+    holder->group.internal("gradients of a batch normalization").all_reduce(all);
     const auto channels = mean.numel();
     auto dx = dy - along_channels(all.narrow(0, 0, channels) / count, x) -
               normal * along_channels(all.narrow(0, channels, channels) / count, x);
@@ -186,7 +186,7 @@ int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicat
   if (group.size() == 1) return 0;
   hook::install_key_fallback();
   // A group of its own: gradients of other layers may be on their way while these are summed.
-  const auto takeover = std::make_shared<NormTakeover>(group.as_library("converting batch normalizations").duplicate());
+  const auto takeover = std::make_shared<NormTakeover>(group.internal("converting batch normalizations").duplicate());
   return convert_norms(module, "", takeover);
 }
 

@@ -12,10 +12,10 @@ namespace muster::runtime {
 namespace {
 
 double summed(const comm::Communicator& group, double mine) {
-  comm::Agreement agreement(group, "gradient accumulation");
-  agreement.ask(mine, comm::ReduceOp::sum);
-  agreement.run();
-  return agreement.answer(0);
+  comm::CoalescedAllReduce scalars(group, "gradient accumulation");
+  scalars.add(mine, comm::ReduceOp::sum);
+  scalars.run();
+  return scalars.result(0);
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   used_ = true;
   add_up();
   if (state_ == WindowState::closed) {
-    own_ = known_ = full_ = 0;
+    local_ = known_ = full_ = 0;
     micro_batches_ = 0;
     known_by_all_ = true;
     weighted_ = false;
@@ -45,10 +45,12 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   rescale_ = std::move(rescale);
   const bool full = ++counter_ % options_.num_steps == 0;
   const bool last = options_.sync_with_dataloader && batch.last;
-  const bool others_go_on = joined_ && last && !full && batch.rest > 0;
+  const bool others_go_on = joined_ && last && !full && batch.samples_left > 0;
   if (last) counter_ = 0;
-  if (full || !last) batch_.rest = 0;  // of other windows than this one
-  advance(others_go_on ? WindowEvent::begin_rest : full || last ? WindowEvent::begin_last : WindowEvent::begin_middle);
+  if (full || !last) batch_.samples_left = 0;  // of other windows than this one
+  advance(others_go_on   ? WindowEvent::begin_joining
+          : full || last ? WindowEvent::begin_last
+                         : WindowEvent::begin_middle);
   ++micro_batches_;
   count_ = static_cast<double>(batch.local);
   if (batch.total == 0) known_by_all_ = false;
@@ -96,8 +98,8 @@ double Accumulation::full_window() {
 /// The micro-batch in hand belongs to the window, whether it had a loss or not.
 void Accumulation::add_up() {
   if (all_counted(state_)) return;
-  own_ += count_;
-  known_ += static_cast<double>(batch_.total + batch_.rest);
+  local_ += count_;
+  known_ += static_cast<double>(batch_.total + batch_.samples_left);
   if (full_ == 0 && known_by_all_)
     full_ = known_full_window();  // ranks whose loss is the window's first take it from this batch, too
   advance(WindowEvent::count);
@@ -119,7 +121,7 @@ void Accumulation::count() {
   add_up();
   if (full_ == 0) full_ = full_window();
   if (!sync() && !ends_here_only(state_)) return;
-  const double actual = known_by_all_ ? known_ : summed(group_, own_);
+  const double actual = known_by_all_ ? known_ : summed(group_, local_);
   if (!known_by_all_ && actual > 0) agreed_ = actual;
   correction_ = actual > 0 ? full_ / actual : 1;
   if (correction_ != 1 && weighted_) rescale_(correction_);
@@ -166,7 +168,7 @@ State Accumulation::sums() const {
                     {"counter", counter_},
                     {"micro_batches", micro_batches_},
                     {"open", !sync()},
-                    {"own", own_},
+                    {"own", local_},
                     {"known", known_},
                     {"full", full_},
                     {"agreed", agreed_},
@@ -188,7 +190,7 @@ void Accumulation::load_state(const State& state) {
   counter_ = counter;
   micro_batches_ = micro_batches;
   advance(open ? WindowEvent::resume : WindowEvent::reset);
-  own_ = own;
+  local_ = own;
   known_ = known;
   full_ = full;
   agreed_ = agreed;

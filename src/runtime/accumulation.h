@@ -12,12 +12,12 @@ namespace muster::runtime {
 
 /// What the loader in use knows of the current step. Without a loader, the micro-batch of every rank counts 1.
 struct MicroBatch {
-  bool every_rank = true;  ///< every rank has a micro-batch in this step
-  int64_t full = 0;        ///< samples of all ranks in a full step; 0 if batch sizes vary
-  bool last = false;       ///< it is the last of its loader
-  int64_t local = 1;       ///< samples of this rank, repeated ones included
-  int64_t rest = 0;        ///< samples of other ranks in later steps, in which this rank has none
-  int64_t total = 0;       ///< as `local`, over all ranks; 0 if unknown
+  bool every_rank = true;    ///< every rank has a micro-batch in this step
+  int64_t full = 0;          ///< samples of all ranks in a full step; 0 if batch sizes vary
+  bool last = false;         ///< it is the last of its loader
+  int64_t local = 1;         ///< samples of this rank, repeated ones included
+  int64_t samples_left = 0;  ///< samples of other ranks in later steps, in which this rank has none
+  int64_t total = 0;         ///< as `local`, over all ranks; 0 if unknown
 };
 
 /// Decides which micro-batches end a window, and the weight of each in it. Thread safety: one thread at a time.
@@ -63,7 +63,7 @@ class Accumulation {
   void set_num_steps(int steps);
   /// Steps that a scheduler takes at the end of this window.
   int scheduler_steps() const noexcept {
-    const bool others_have_one_more = sync() && batch_.rest > 0;
+    const bool others_have_one_more = sync() && batch_.samples_left > 0;
     return options_.adjust_scheduler ? micro_batches_ + (others_have_one_more ? 1 : 0) : 1;
   }
   void use_group(const comm::Communicator& group) { group_ = group; }
@@ -98,7 +98,7 @@ class Accumulation {
   MicroBatch batch_;
   std::function<void(double)> rescale_;
   double count_ = 1;       // weight of this micro-batch
-  double own_ = 0;         // sum of the weights in the window on this rank
+  double local_ = 0;       // sum of the weights in the window on this rank
   double known_ = 0;       // the same over all ranks, as far as loaders know
   double full_ = 0;        // the sum of weights that this window's losses are weighted for
   double correction_ = 1;  // factor on this micro-batch's losses

@@ -3,7 +3,7 @@
 
 namespace muster::runtime {
 
-optim::FlatSource* flat_source_of(const PreparedModel& model) { return model.managed.get(); }
+optim::FlatParameters* flat_parameters_of(const PreparedModel& model) { return model.managed.get(); }
 
 ForwardScope::ForwardScope(PreparedModel& model)
     : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {

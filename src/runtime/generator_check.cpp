@@ -28,12 +28,12 @@ bool GeneratorCheck::note_step() {
   if (group_.size() == 1 || steps_ == kSteps) return false;
   ++steps_;
   const uint64_t now = digest_of_state();
-  const auto heard = comm::attached_words(group_);
+  const auto heard = comm::attached_piggybacks(group_);
   const bool found = last_digest_ != 0 && now != last_digest_ &&
-                     std::all_of(heard.begin(), heard.end(), [&](uint64_t word) { return word == last_digest_; });
+                     std::all_of(heard.begin(), heard.end(), [&](uint64_t value) { return value == last_digest_; });
   if (found) steps_ = kSteps;
   last_digest_ = steps_ == kSteps ? 0 : now;
-  comm::attach_word(group_, last_digest_);
+  comm::attach_piggyback(group_, last_digest_);
   return found;
 }
 

@@ -7,10 +7,10 @@
 
 namespace muster::runtime {
 
-class Session;
+class RuntimeState;
 
 /// What Model::grad_norm() calls. Requires: the module exists at every call.
-/// Throws, when called: UsageError (MU324) if the session no longer exists.
-std::function<double()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<Session> session);
+/// Throws, when called: UsageError (MU324) if the runtime no longer exists.
+std::function<double()> grad_norm_of(const torch::nn::Module& module, std::weak_ptr<RuntimeState> state);
 
 }  // namespace muster::runtime

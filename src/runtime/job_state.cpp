@@ -22,13 +22,13 @@ namespace {
 // --- saving
 
 /// Gradients that wait are then sharded for other ranks already.
-bool sharded(const JobContents& contents) {
+bool sharded(const StatefulObjects& contents) {
   return std::any_of(contents.models.begin(), contents.models.end(),
                      [](const auto& model) { return model->managed->sharded(); });
 }
 
 /// The gradients that wait for the end of the window, by optimizer and number of the parameter.
-State waiting_gradients(const JobContents& contents) {
+State waiting_gradients(const StatefulObjects& contents) {
   State::List all;
   for (const auto& optimizer : contents.optimizers) {
     State::Map waiting;
@@ -41,7 +41,7 @@ State waiting_gradients(const JobContents& contents) {
 }
 
 /// Where the open window began in the loader that was used last, for those who cannot take up its gradients.
-State window_begin(const JobContents& contents) {
+State window_begin(const StatefulObjects& contents) {
   const auto open = contents.accumulation->open_micro_batches();
   State begin = State::Map{{"micro_batches", open}};
   if (open == 0) return begin;
@@ -68,7 +68,7 @@ void divide(const comm::Communicator& group, State::List states, const std::stri
     const auto value = digest(states[i]);
     std::memcpy(mine.data() + i * sizeof value, &value, sizeof value);
   }
-  const auto all = group.as_library("comparing the states of " + name).all_gather_bytes(mine);
+  const auto all = group.internal("comparing the states of " + name).all_gather_bytes(mine);
   State::List shared, own;
   for (size_t i = 0; i < states.size(); ++i) {
     const auto part = [&](const std::string& digests) {
@@ -88,7 +88,7 @@ void divide(const comm::Communicator& group, State::List states, const std::stri
 
 class JobLoader {
  public:
-  JobLoader(const JobContents& contents, const JobLoad& how, AtomicLoad& load)
+  JobLoader(const StatefulObjects& contents, const JobLoad& how, AtomicLoad& load)
       : contents_(contents), shared_(how.shared), how_(how), load_(load), rank_(contents.group.rank()),
         saved_ranks_(how.checkpoint.world_size()), same_world_(saved_ranks_ == contents.group.size()),
         again_(!same_world_ || shared_.at("window").find("again")) {
@@ -191,7 +191,7 @@ class JobLoader {
     load_.at_end([contents = contents_] { put_gradients(contents, State()); });
   }
 
-  static void put_gradients(const JobContents& contents, const State& gradients) {
+  static void put_gradients(const StatefulObjects& contents, const State& gradients) {
     const at::NoGradGuard no_grad;
     for (size_t o = 0; o < contents.optimizers.size(); ++o) {
       const auto parameters = contents.optimizers[o]->parameters();
@@ -240,7 +240,7 @@ class JobLoader {
                     saved_ranks_, contents_.group.size()));
   }
 
-  const JobContents& contents_;
+  const StatefulObjects& contents_;
   const State& shared_;
   const JobLoad& how_;
   AtomicLoad& load_;
@@ -254,7 +254,7 @@ class JobLoader {
 
 }  // namespace
 
-CheckpointContents save_job(const JobContents& contents) {
+CheckpointContents save_job(const StatefulObjects& contents) {
   CheckpointContents job;
   State::List models, optimizers, schedulers, loaders, objects;
   for (const auto& model : contents.models)
@@ -285,7 +285,7 @@ CheckpointContents save_job(const JobContents& contents) {
   return job;
 }
 
-std::vector<std::string> load_job(const JobContents& contents, const JobLoad& how, AtomicLoad& load) {
+std::vector<std::string> load_job(const StatefulObjects& contents, const JobLoad& how, AtomicLoad& load) {
   return JobLoader(contents, how, load).run();
 }
 

@@ -20,8 +20,9 @@
 
 namespace muster::runtime {
 
-/// All that the training of a job depends on, in the order in which it was prepared or registered.
-struct JobContents {
+/// The objects whose states make up a job's, as DCP's Stateful objects, in the order in which they were prepared or
+/// registered.
+struct StatefulObjects {
   std::shared_ptr<Accumulation> accumulation;
   c10::Device device;
   comm::Communicator group;
@@ -33,7 +34,7 @@ struct JobContents {
 };
 
 /// Collective. Throws: CheckpointError (MU241).
-CheckpointContents save_job(const JobContents& contents);
+CheckpointContents save_job(const StatefulObjects& contents);
 
 /// How the state of a job is loaded.
 struct JobLoad {
@@ -45,6 +46,6 @@ struct JobLoad {
 /// Checks that the states fit, and loads what can only be loaded whole; models and optimizers follow in load.commit().
 /// Returns lines on what cannot be kept.
 /// Throws: CheckpointError (MU240, MU242), and what the contents throw for their states.
-std::vector<std::string> load_job(const JobContents& contents, const JobLoad& how, AtomicLoad& load);
+std::vector<std::string> load_job(const StatefulObjects& contents, const JobLoad& how, AtomicLoad& load);
 
 }  // namespace muster::runtime

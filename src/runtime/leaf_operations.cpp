@@ -41,22 +41,22 @@ std::string in_words(const std::string& text) {
   return formatted("{}{}", counted(count, "tensor"), count == 0 ? "" : " (" + places + ")");
 }
 
-void require_equal_places(const comm::Communicator& group, std::string_view verb,
+void require_equal_places(const comm::Communicator& group, std::string_view operation,
                           const std::vector<tree::Leaf>& leaves) {
   auto tag = group.tag();
-  tag.label = "comparing the values of " + std::string(verb);
+  tag.label = "comparing the values of " + std::string(operation);
   if (const auto found = comm::first_difference(group.tagged(tag).all_gather_bytes(text_of(leaves))))
     throw UsageError(
         "MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
                            "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
-                           verb, in_words(found->first), found->rank, in_words(found->other)));
+                           operation, in_words(found->first), found->rank, in_words(found->other)));
 }
 
 /// Where nothing compares the values first, the other ranks have begun with the first tensor: meeting them in another
 /// operation ends theirs with an error that quotes the label. Where all ranks refuse, all come out of it well.
-[[noreturn]] void refuse_undefined(const comm::Communicator& group, std::string_view verb, const tree::Leaf& leaf,
+[[noreturn]] void refuse_undefined(const comm::Communicator& group, std::string_view operation, const tree::Leaf& leaf,
                                    bool compared) {
-  const auto what = formatted("{} of an undefined tensor{}", verb, leaf.path.empty() ? "" : " at " + leaf.path);
+  const auto what = formatted("{} of an undefined tensor{}", operation, leaf.path.empty() ? "" : " at " + leaf.path);
   auto tag = group.tag();
   tag.label = "refusing the " + what;
   if (!compared && group.size() > 1) try {
@@ -76,20 +76,20 @@ struct LeafOperations::State {
   comm::Communicator current = group;
 };
 
-LeafOperations::LeafOperations(const comm::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves,
-                               bool varies, int source)
+LeafOperations::LeafOperations(const comm::Communicator& group, std::string_view operation,
+                               std::vector<tree::Leaf> leaves, bool varies, int source)
     : state_(std::make_shared<State>(State{group})) {
   if (source >= 0 && source != group.rank())
     for (auto& leaf : leaves) leaf.defined = true;
-  if (varies && group.size() > 1) require_equal_places(group, verb, leaves);
+  if (varies && group.size() > 1) require_equal_places(group, operation, leaves);
   const auto missing = std::find_if(leaves.begin(), leaves.end(), [](const auto& leaf) { return !leaf.defined; });
-  if (missing != leaves.end()) refuse_undefined(group, verb, *missing, varies);
-  state_->tag.leaf = -1;
-  state_->tag.leaves = static_cast<int32_t>(leaves.size());
+  if (missing != leaves.end()) refuse_undefined(group, operation, *missing, varies);
+  state_->tag.tensor_index = -1;
+  state_->tag.tensor_count = static_cast<int32_t>(leaves.size());
 }
 
 const comm::Communicator& LeafOperations::next() {
-  ++state_->tag.leaf;
+  ++state_->tag.tensor_index;
   return state_->current = state_->group.tagged(state_->tag);
 }
 

@@ -17,7 +17,7 @@
 #include "muster/format/detail/input_file.h"
 #include "muster/format/detail/python_file.h"
 #include "muster/runtime/detail/saving.h"
-#include "session.h"
+#include "runtime_state.h"
 
 namespace muster::runtime {
 namespace {
@@ -107,18 +107,18 @@ void require_equal(const std::vector<std::string>& signatures, const fs::path& p
 LoadReport Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module, const fs::path& path,
                                 const LoadStateDictOptions& options) const {
   if (!module) throw UsageError("MU173", "load_model was given an empty module holder; make the module first");
-  const auto prepared = session_->prepared(*module);
+  const auto prepared = state_->prepared(*module);
   std::string note;
   StateDictFit fit;
   std::function<void()> write;
-  const auto signatures = comm::run_together(session_->group(), "reading weights for load_model", [&] {
+  const auto signatures = comm::all_gather_result(state_->group(), "reading weights for load_model", [&] {
     fit = fit_state_dict(*module, weights_in(path, *module, options.prefix, note), options, path.string());
     write = prepared ? prepare_values(*prepared, fit.pairs) : [&] { copy_values(fit.pairs); };
     return signature(fit);
   });
   require_equal(signatures, path);
   write();
-  if (!note.empty() && session_->cluster().is_main()) log::warning(note);
+  if (!note.empty() && state_->cluster().is_main()) log::warning(note);
   return std::move(fit.report);
 }
 

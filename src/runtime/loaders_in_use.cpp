@@ -52,7 +52,7 @@ MicroBatch LoadersInUse::micro_batch(int world_size) const {
           .full = loader->total_batch_size(),
           .last = loader->end_of_dataloader(),
           .local = std::max<int64_t>(1, samples.local),
-          .rest = samples.rest,
+          .samples_left = samples.left,
           .total = samples.total};
 }
 

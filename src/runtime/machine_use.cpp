@@ -16,7 +16,7 @@
 
 namespace muster::runtime {
 
-void share_cores(const Cluster& cluster) {
+void share_cores(const ClusterEnvironment& cluster) {
   if (cluster.local_world_size == 1) return;
   // LibTorch read the variable when it was loaded, which launch() may have set since.
   const auto threads = Environment::of_process().find("OMP_NUM_THREADS");
@@ -25,7 +25,8 @@ void share_cores(const Cluster& cluster) {
                               : std::max(1, at::get_num_threads() / cluster.local_world_size));
 }
 
-void MachineUse::resolve_precision(const RuntimeOptions& options, const Cluster& cluster, c10::Device device) {
+void MachineUse::resolve_precision(const RuntimeOptions& options, const ClusterEnvironment& cluster,
+                                   c10::Device device) {
   const auto& precision = options.precision;
   precision::require_supported(precision, device);
   if (precision::scales_losses(precision) && options.grad_scaler.enabled)
@@ -38,7 +39,7 @@ void MachineUse::resolve_precision(const RuntimeOptions& options, const Cluster&
   if (cluster.is_main()) log::warning(notes_.back());
 }
 
-void MachineUse::choose_memory(const RuntimeOptions& options, const Cluster& cluster, c10::Device device) {
+void MachineUse::choose_memory(const RuntimeOptions& options, const ClusterEnvironment& cluster, c10::Device device) {
   const bool launched = cluster.launcher != LauncherKind::none;
   kept_memory_ = device.is_cpu() ? device::choose_kept_memory(options.keep_memory, launched) : device::KeptMemory{};
   if (!device.is_cpu()) return;

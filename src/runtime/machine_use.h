@@ -12,15 +12,15 @@
 namespace muster::runtime {
 
 /// Divides the cores of a node among its ranks, unless OMP_NUM_THREADS says how many threads each gets.
-void share_cores(const Cluster& cluster);
+void share_cores(const ClusterEnvironment& cluster);
 
 /// How a rank uses its machine: what is done with freed memory, and how the precision is computed where the processor
 /// lacks it. Thread safety: one thread at a time.
 class MachineUse {
  public:
   /// Throws: ConfigError for a precision that the device does not support, or options that contradict it.
-  void resolve_precision(const RuntimeOptions& options, const Cluster& cluster, c10::Device device);
-  void choose_memory(const RuntimeOptions& options, const Cluster& cluster, c10::Device device);
+  void resolve_precision(const RuntimeOptions& options, const ClusterEnvironment& cluster, c10::Device device);
+  void choose_memory(const RuntimeOptions& options, const ClusterEnvironment& cluster, c10::Device device);
   /// Whether memory that tensors free is kept for the next step.
   bool keeps_memory() const noexcept { return kept_memory_.kept; }
   /// Lines of plan() about both.

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "muster/runtime/detail/processes.h"
-#include "session.h"
+#include "runtime_state.h"
 
 namespace muster::runtime {
 
@@ -37,11 +37,11 @@ int MainOutput::Buffer::sync() {
   return 0;
 }
 
-std::ostream& Session::out(void (*print)(const std::string&)) {
+std::ostream& RuntimeState::out(void (*print)(const std::string&)) {
   if (!output_) output_ = std::make_unique<MainOutput>([this] { return cluster_.is_main(); }, print);
   return *output_;
 }
 
-std::ostream& Processes::out() const { return session_->out(&Processes::print_line); }
+std::ostream& Processes::out() const { return state_->out(&Processes::print_line); }
 
 }  // namespace muster::runtime

@@ -18,8 +18,8 @@ at::Tensor with_rows(const at::Tensor& tensor) { return tensor.dim() == 0 ? tens
 
 at::Tensor gather_rows(const comm::Communicator& group, const at::Tensor& tensor, const std::optional<StepRows>& step) {
   const bool cut = per_sample(tensor, step);
-  const auto all = !step || step->equal ? gather_tensor(group, tensor)
-                                        : at::cat(group.all_gather_uneven(with_rows(tensor.detach())));
+  const auto all =
+      !step || step->equal ? gather_tensor(group, tensor) : at::cat(group.all_gatherv(with_rows(tensor.detach())));
   return cut && all.size(0) > step->real ? all.narrow(0, 0, step->real) : all;
 }
 

@@ -10,14 +10,15 @@ namespace muster::runtime {
 void ModelRegistry::add(const std::shared_ptr<PreparedModel>& model) {
   models_.push_back(model);
   ++generation_;
-  if (auto* rounds = model->managed->gradient_rounds()) rounds->join_job(rounds_, static_cast<int64_t>(models_.size()));
+  if (auto* reductions = model->managed->gradient_reductions())
+    reductions->register_with(reductions_, static_cast<int64_t>(models_.size()));
 }
 
-std::shared_ptr<PreparedModel> ModelRegistry::at(int64_t place) const {
-  return models_.at(static_cast<size_t>(place - 1)).lock();
+std::shared_ptr<PreparedModel> ModelRegistry::at(int64_t index) const {
+  return models_.at(static_cast<size_t>(index - 1)).lock();
 }
 
-int64_t ModelRegistry::place_of(const PreparedModel& model) const {
+int64_t ModelRegistry::index_of(const PreparedModel& model) const {
   const auto found =
       std::find_if(models_.begin(), models_.end(), [&](const auto& entry) { return entry.lock().get() == &model; });
   return found - models_.begin() + 1;

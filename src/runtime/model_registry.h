@@ -6,12 +6,12 @@
 
 #include <torch/nn/module.h>
 
-#include "muster/parallel/detail/job_rounds.h"
+#include "muster/parallel/detail/reduction_record.h"
 #include "muster/runtime/detail/prepared_model.h"
 
 namespace muster::runtime {
 
-using parallel::JobRounds;
+using parallel::ReductionRecord;
 
 /// The models of one runtime, with which optimizers look up who holds which parameter. Grows only.
 class ModelRegistry {
@@ -23,19 +23,19 @@ class ModelRegistry {
   /// Changes whenever a model is added.
   int64_t generation() const noexcept { return generation_; }
   /// Called at the end of an optimizer step, whether it changed anything or not.
-  void note_step() { start_steps(rounds_->step() + 1); }
+  void note_step() { start_steps(reductions_->step() + 1); }
   /// Sets the number of the current step. Requires: every rank does so at the same point of the program.
-  void start_steps(int64_t at) { rounds_->set_step(at); }
-  /// The gradient reductions of all models; place_of() gives a model's place in them.
-  JobRounds& rounds() const noexcept { return *rounds_; }
-  int64_t place_of(const PreparedModel& model) const;
+  void start_steps(int64_t at) { reductions_->set_step(at); }
+  /// The gradient reductions of all models; index_of() gives a model's index in them.
+  ReductionRecord& reductions() const noexcept { return *reductions_; }
+  int64_t index_of(const PreparedModel& model) const;
   /// nullptr if the model no longer exists.
-  std::shared_ptr<PreparedModel> at(int64_t place) const;
+  std::shared_ptr<PreparedModel> at(int64_t index) const;
 
  private:
   std::vector<std::weak_ptr<PreparedModel>> models_;
   int64_t generation_ = 0;
-  std::shared_ptr<JobRounds> rounds_ = std::make_shared<JobRounds>();
+  std::shared_ptr<ReductionRecord> reductions_ = std::make_shared<ReductionRecord>();
 };
 
 }  // namespace muster::runtime

@@ -11,7 +11,7 @@
 #include "muster/base/format.h"
 #include "muster/checkpoint/state_dict.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 

@@ -23,20 +23,20 @@ bool is_alone(const comm::Communicator& group) { return group.size() == 1; }
 bool is_rank(const comm::Communicator& group, int rank) { return group.rank() == rank; }
 
 std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at::Tensor& packed) {
-  return for_objects(group).all_gather_uneven(packed);
+  return for_objects(group).all_gatherv(packed);
 }
 
 at::Tensor broadcast_packed(const comm::Communicator& group, const at::Tensor& packed, int source) {
   const bool here = group.rank() == source;
   auto tag = for_objects(group).tag();
-  tag.leaves = 2;  // the size, then the bytes
+  tag.tensor_count = 2;  // the size, then the bytes
   const auto size = at::scalar_tensor(here ? packed.numel() : 0, at::kLong);
   group.tagged(tag).broadcast(size, source);
   if (size.item<int64_t>() < 0)
     throw CommError("MU050", formatted("rank {} announced an object of {} bytes: do all ranks run the same build?",
                                        source, size.item<int64_t>()));
   const auto bytes = here ? packed : at::empty({size.item<int64_t>()}, at::kByte);
-  tag.leaf = 1;
+  tag.tensor_index = 1;
   group.tagged(tag).broadcast(bytes, source);
   return bytes;
 }

@@ -49,10 +49,10 @@ template <class Visit>
 void visit_data_options(Visit&& visit) {
   visit("dispatch_batches", MUSTER_FIELD(dispatch_batches),
         {.help = "rank 0 alone reads the data and sends each rank its batches; auto: as each loader's options say",
-         .effect = "Doors.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
+         .effect = "BothApis.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
   visit("even_batches", MUSTER_FIELD(even_batches),
         {.help = "every rank gets the same number of batches of the same size",
-         .effect = "Doors.CountEachSampleOnceInAWholeEvaluation"});
+         .effect = "BothApis.CountEachSampleOnceInAWholeEvaluation"});
   visit("project.automatic_checkpoint_naming", MUSTER_FIELD(project.automatic_checkpoint_naming),
         {.help = "save_state() and load_state() use numbered folders unless they are given one",
          .effect = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});
@@ -71,7 +71,7 @@ void visit_data_options(Visit&& visit) {
          .effect = "Evaluation.CountsEachSampleOnceAndInOrderInEveryConfiguration"});
   visit("synced_generators.cpu", MUSTER_FIELD(synced_generators.cpu),
         {.help = "the CPU generator gets rank 0's state when a pass begins",
-         .effect = "Doors.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
+         .effect = "BothApis.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
   visit("synced_generators.device", MUSTER_FIELD(synced_generators.device),
         {.help = "the device's generator gets rank 0's state when a pass begins",
          .effect = "SharedRandom.GeneratorsOnRequest"});

@@ -48,7 +48,7 @@ Strategy with_reduce_dtype(const Strategy& strategy, const Precision& precision,
   const auto* own = precision.own().get();
   const auto dtype = own ? own->reduce_dtype() : std::nullopt;
   if (!dtype || world_size == 1) return strategy;
-  if (strategy.own()) refuse_dtype(*own, *dtype, strategy, "is the program's own and sums gradients as it does");
+  if (strategy.custom()) refuse_dtype(*own, *dtype, strategy, "is the program's own and sums gradients as it does");
   const auto* sharding = strategy.sharding();
   if (!sharding || sharding->stage == ShardStage::none) return replicated_with(strategy, *own, *dtype);
   auto options = *sharding;
@@ -59,7 +59,7 @@ Strategy with_reduce_dtype(const Strategy& strategy, const Precision& precision,
 void require_same_precision(const comm::Communicator& group, const Precision& precision) {
   if (!precision.own().get() || group.size() == 1) return;
   const auto texts =
-      group.as_library("comparing the precision policies of the program").all_gather_bytes(describe(precision));
+      group.internal("comparing the precision policies of the program").all_gather_bytes(describe(precision));
   if (const auto found = comm::first_difference(texts))
     throw ConfigError("MU312",
                       formatted("ranks have different precisions: rank 0 has {}, rank {} has {}; give the same "

@@ -96,7 +96,7 @@ void require_addable(torch::optim::Optimizer& optimizer, const torch::optim::Opt
 
 void require_equal_groups(const comm::Communicator& group, const std::string& all, const std::string& shown) {
   if (group.size() == 1) return;
-  const auto texts = group.as_library("the parameter groups that ranks add").all_gather_bytes(shown + '\0' + all);
+  const auto texts = group.internal("the parameter groups that ranks add").all_gather_bytes(shown + '\0' + all);
   const auto found = comm::first_difference(texts);
   if (!found) return;
   const auto first = found->first.substr(0, found->first.find('\0')),

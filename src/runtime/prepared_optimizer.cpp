@@ -24,10 +24,10 @@
 namespace muster::runtime {
 namespace {
 
-/// The rounds that have ended; 0 for a model that has none.
-int64_t rounds_of(const PreparedModel& model) {
-  const auto* rounds = model.managed->gradient_rounds();
-  return rounds ? rounds->rounds() : 0;
+/// The reductions that have ended; 0 for a model that has none.
+int64_t reduction_count_of(const PreparedModel& model) {
+  const auto* reductions = model.managed->gradient_reductions();
+  return reductions ? reductions->reduction_count() : 0;
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
   const auto models = setting_.registry->models();
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
-    models_.push_back({*holder, rounds_of(**holder), setting_.registry->place_of(**holder), nullptr});
+    models_.push_back({*holder, reduction_count_of(**holder), setting_.registry->index_of(**holder), nullptr});
     cut_state(**holder);
     fused_.add_source(*(*holder)->managed);
     return true;
@@ -88,7 +88,7 @@ void PreparedOptimizer::before_backward() {
   fused_.refuse_own_step();
 }
 
-void PreparedOptimizer::follow_scale(double scale) {
+void PreparedOptimizer::rescale_gradients(double scale) {
   if (!scaler_) return;
   if (gradient_scale_ != scale) scale_gradients(*setting_.registry, parameters(), scale / gradient_scale_);
   loss_scale_ = gradient_scale_ = scale;
@@ -97,17 +97,18 @@ void PreparedOptimizer::follow_scale(double scale) {
 
 bool PreparedOptimizer::due(const Held& held) const {
   auto& managed = *held.model->managed;
-  const auto* rounds = managed.gradient_rounds();
-  return rounds && managed.gradient_sync() && (rounds->rounds() == held.rounds || !rounds->has_gradients());
+  const auto* reductions = managed.gradient_reductions();
+  return reductions && managed.gradient_sync() &&
+         (reductions->reduction_count() == held.reductions || !reductions->has_gradients());
 }
 
 /// Of this optimizer's models and of others that the same loss goes through.
-bool PreparedOptimizer::due_in_order(int64_t place) const {
+bool PreparedOptimizer::due_in_order(int64_t index) const {
   for (const auto& held : models_)
-    if (held.place == place) return due(held);
-  const auto model = setting_.registry->at(place);
-  return model && model->managed->gradient_rounds() && model->managed->gradient_sync() &&
-         !setting_.registry->rounds().seen(place);
+    if (held.index == index) return due(held);
+  const auto model = setting_.registry->at(index);
+  return model && model->managed->gradient_reductions() && model->managed->gradient_sync() &&
+         !setting_.registry->reductions().seen(index);
 }
 
 void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
@@ -119,33 +120,34 @@ void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
     if (!due(held)) continue;
     const auto holds = [&](const at::Tensor& parameter) { return held.model->managed->find(parameter) != nullptr; };
     if (of && std::none_of(of->begin(), of->end(), holds)) continue;
-    if (setting_.before_round) setting_.before_round();
+    if (setting_.before_reduction) setting_.before_reduction();
     const auto order = held.order;
     const auto record =
         c10::make_scope_exit([&] {  // also where parameters turn out to be due: other ranks have it recorded
-          if (order) setting_.registry->rounds().repeat(order);
+          if (order) setting_.registry->reductions().repeat(order);
         });
-    repeat_rounds(order ? *order : parallel::JobRounds::Order{{held.place}, {held.place}});
+    repeat_reductions(order ? *order : parallel::ReductionRecord::Order{{held.index}, {held.index}});
   }
 }
 
-void PreparedOptimizer::repeat_rounds(const parallel::JobRounds::Order& order) {
+void PreparedOptimizer::repeat_reductions(const parallel::ReductionRecord::Order& order) {
   std::map<int64_t, std::shared_ptr<PreparedModel>> started;
-  for (const auto place : order.began)
-    if (due_in_order(place)) (started[place] = setting_.registry->at(place))->managed->gradient_rounds()->start_round();
+  for (const auto index : order.began)
+    if (due_in_order(index))
+      (started[index] = setting_.registry->at(index))->managed->gradient_reductions()->start_reduction();
   std::exception_ptr first;
-  for (const auto place : order.ended) try {
-      if (const auto model = started.find(place); model != started.end())
-        model->second->managed->gradient_rounds()->finish_round();
+  for (const auto index : order.ended) try {
+      if (const auto model = started.find(index); model != started.end())
+        model->second->managed->gradient_reductions()->finish_reduction();
     } catch (const UsageError&) {  // other ranks' backward has made the messages of all
       if (!first) first = std::current_exception();
     }
   if (first) std::rethrow_exception(first);
 }
 
-void PreparedOptimizer::note_rounds() {
-  for (auto& held : models_) held.rounds = rounds_of(*held.model);
-  if (setting_.group.size() > 1) setting_.registry->rounds().use_up();
+void PreparedOptimizer::note_reductions() {
+  for (auto& held : models_) held.reductions = reduction_count_of(*held.model);
+  if (setting_.group.size() > 1) setting_.registry->reductions().use_up();
 }
 
 void PreparedOptimizer::unscale() {
@@ -179,11 +181,11 @@ at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closur
   for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
   if (!closure || setting_.group.size() == 1) return fused_.step(std::move(closure));
   return fused_.step([&] {
-    note_rounds();
+    note_reductions();
     auto loss = closure();
     join_other_ranks();
     auto mean = loss.detach().clone();
-    setting_.group.as_library("the mean loss of a closure").all_reduce(mean, comm::ReduceOp::mean);
+    setting_.group.internal("the mean loss of a closure").all_reduce(mean, comm::ReduceOp::mean);
     return mean;
   });
 }
@@ -195,7 +197,7 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   bind(/*complete=*/true);
   if (!closure) join_other_ranks();
   if (setting_.group.size() > 1)
-    for (auto& held : models_) held.order = setting_.registry->rounds().latest(held.place);
+    for (auto& held : models_) held.order = setting_.registry->reductions().latest(held.index);
   if (closure && scaler_)
     throw UsageError(
         "MU146",
@@ -205,7 +207,7 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   skipped_ = std::exchange(skip_next_, false) || skipped_;
   if (skipped_) fused_.note_load();  // from here on, as after any step, parameters may be edited
   auto loss = skipped_ ? at::Tensor() : update(std::move(closure));
-  note_rounds();
+  note_reductions();
   setting_.registry->note_step();
   if (!skipped_ && setting_.after_step) {
     Optimizer handle(shared_from_this());
@@ -224,7 +226,7 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
   if (!setting_.accumulation->sync()) return;
   bind(/*complete=*/true);
   fused_.zero_grad(set_to_none);
-  note_rounds();
+  note_reductions();
   gradient_scale_ = 1;
   unscaled_ = false;
 }
@@ -261,7 +263,7 @@ State PreparedOptimizer::save_state(const std::string& path, std::vector<TensorS
 }
 
 std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
-  follow_models();
+  bind_models();
   require_saved_groups(state.at("inner"), *inner_, *setting_.registry);
   const auto parts = shards_of(setting_.registry->models());
   const auto load_inner =

@@ -28,7 +28,7 @@ using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 struct OptimizerSetting {
   std::shared_ptr<Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
-  std::function<void()> before_round;  ///< before a reduction of gradients for which this rank has no loss
+  std::function<void()> before_reduction;  ///< before a reduction of gradients for which this rank has no loss
   comm::Communicator group;
   std::shared_ptr<const PreparedOptimizers> optimizers;  ///< all of them
   std::shared_ptr<ModelRegistry> registry;
@@ -48,7 +48,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards existing state
   /// as they are.
   /// Throws: UsageError (MU134) if the optimizer needs full parameters and some are sharded.
-  void follow_models() { bind(/*complete=*/false); }
+  void bind_models() { bind(/*complete=*/false); }
   /// Called before and after a backward.
   void before_backward();
   void after_backward() { fused_.note_backward(); }
@@ -66,7 +66,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// The scaler; nullptr if losses are not scaled.
   precision::GradScaler* scaler() noexcept { return scaler_ ? &*scaler_ : nullptr; }
   /// Called before a loss is scaled by `scale`: rescales existing gradients of losses that were scaled otherwise.
-  void follow_scale(double scale);
+  void rescale_gradients(double scale);
   /// Divides gradients by the scale they were made with, once.
   void unscale();
 
@@ -83,9 +83,9 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
  private:
   struct Held {
     std::shared_ptr<PreparedModel> model;
-    int64_t rounds = 0;  ///< reductions that had ended when gradients were last used or cleared
-    int64_t place = 0;   ///< in the registry
-    std::shared_ptr<const parallel::JobRounds::Order>
+    int64_t reductions = 0;  ///< reductions that had ended when gradients were last used or cleared
+    int64_t index = 0;       ///< in the registry
+    std::shared_ptr<const parallel::ReductionRecord::Order>
         order;  ///< of the backward that the latest step used; nullptr: unknown
   };
 
@@ -95,10 +95,10 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   bool gradients_are_finite();
   bool due(const Held& held) const;
   /// Repeats the reductions of these models in the order of the backward that this rank missed.
-  void repeat_rounds(const parallel::JobRounds::Order& order);
-  bool due_in_order(int64_t place) const;
+  void repeat_reductions(const parallel::ReductionRecord::Order& order);
+  bool due_in_order(int64_t index) const;
   /// Reductions up to now do not count for the next step.
-  void note_rounds();
+  void note_reductions();
   at::Tensor update(torch::optim::Optimizer::LossClosure closure);
   void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;
 

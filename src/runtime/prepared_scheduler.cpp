@@ -5,7 +5,7 @@
 
 #include "muster/base/error.h"
 #include "muster/schedule/detail/composed_schedulers.h"
-#include "session.h"
+#include "runtime_state.h"
 
 namespace muster::runtime {
 
@@ -55,7 +55,7 @@ template <class Plateau>
 std::function<void(double)> step_by_mean(std::shared_ptr<Plateau> scheduler, const comm::Communicator& group) {
   return [scheduler = std::move(scheduler), group](double metric) {
     const auto mean = at::scalar_tensor(metric, at::kDouble);
-    group.as_library("the metric of a scheduler").all_reduce(mean, comm::ReduceOp::mean);
+    group.internal("the metric of a scheduler").all_reduce(mean, comm::ReduceOp::mean);
     scheduler->step(mean.item<double>());
   };
 }
@@ -67,7 +67,7 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 
 }  // namespace
 
-std::function<int()> Session::scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
+std::function<int()> RuntimeState::scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
   if (!options_.step_scheduler_with_optimizer) return [] { return 1; };
   return [optimizers = std::move(optimizers), accumulation = accumulation_] {
     if (!accumulation->sync() || std::any_of(optimizers.begin(), optimizers.end(), skipped)) return 0;
@@ -75,7 +75,7 @@ std::function<int()> Session::scheduler_turns(std::vector<std::weak_ptr<Prepared
   };
 }
 
-Scheduler Session::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
+Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler) {
   require_launched();
   auto linked = stepped_optimizers(*optimizers_,
                                    [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
@@ -86,12 +86,12 @@ Scheduler Session::prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> 
       nullptr, saves_.add(std::make_shared<SavedScheduler>(scheduler)));
 }
 
-Scheduler Session::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
+Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
   require_launched();
   return Scheduler(nullptr, step_by_mean(std::move(scheduler), group_), saves_.add(std::make_shared<SavedScheduler>()));
 }
 
-Scheduler Session::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
+Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
   require_launched();
   auto linked = stepped_optimizers(
       *optimizers_, [&](torch::optim::Optimizer& optimizer) { return &optimizer == &scheduler->optimizer(); });
@@ -106,14 +106,14 @@ Scheduler Session::prepare_scheduler(std::shared_ptr<muster::LRScheduler> schedu
       nullptr, saved, scheduler);
 }
 
-Scheduler prepare_scheduler(Session& session, std::shared_ptr<muster::LRScheduler> scheduler) {
-  return session.prepare_scheduler(std::move(scheduler));
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler) {
+  return state.prepare_scheduler(std::move(scheduler));
 }
-Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
-  return session.prepare_scheduler(std::move(scheduler));
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler) {
+  return state.prepare_scheduler(std::move(scheduler));
 }
-Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
-  return session.prepare_scheduler(std::move(scheduler));
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
+  return state.prepare_scheduler(std::move(scheduler));
 }
 
 }  // namespace muster::runtime

@@ -40,7 +40,7 @@ void Logger::write(Level level, bool shown, const std::string& text) const {
   if (where_ != Where::in_order) return one();
   for (int rank = 0; rank < group_->size(); ++rank) {
     if (rank == group_->rank()) one();
-    group_->as_library("a log line in rank order").barrier();
+    group_->internal("a log line in rank order").barrier();
   }
 }
 
@@ -51,11 +51,12 @@ void run_turn(const comm::Communicator& group, const std::function<void()>& turn
     if (turn) turn();
     return std::string();
   };
-  comm::run_together(group, "the outcome of a block that ranks run in turn", run, [](const comm::Failure& failure) {
-    throw UsageError(
-        "MU176", "rank " + std::to_string(failure.rank) +
-                     " failed in a block that it runs before other ranks, or together with them: " + failure.text());
-  });
+  comm::all_gather_result(
+      group, "the outcome of a block that ranks run in turn", run, [](const comm::Failure& failure) {
+        throw UsageError("MU176", "rank " + std::to_string(failure.rank) +
+                                      " failed in a block that it runs before other ranks, or together with them: " +
+                                      failure.text());
+      });
 }
 
 bool is_out_of_memory(const std::exception_ptr& error) {
@@ -89,19 +90,19 @@ Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& 
       memory = is_out_of_memory(error);
     }
   }
-  comm::Agreement agreement(group, "the outcome of a try of a batch size");
-  const auto full = agreement.ask(memory, comm::ReduceOp::max),
-             failed = agreement.ask(error && !memory && !lost, comm::ReduceOp::max),
-             left = agreement.ask(lost, comm::ReduceOp::max);
-  agreement.run();
-  if (agreement.answer(failed) > 0) {
+  comm::CoalescedAllReduce scalars(group, "the outcome of a try of a batch size");
+  const auto full = scalars.add(memory, comm::ReduceOp::max),
+             failed = scalars.add(error && !memory && !lost, comm::ReduceOp::max),
+             left = scalars.add(lost, comm::ReduceOp::max);
+  scalars.run();
+  if (scalars.result(failed) > 0) {
     if (error) std::rethrow_exception(error);
     throw UsageError(
         "MU176",
         "another rank failed while a batch size was tried, for another reason than memory; look at its output");
   }
-  if (agreement.answer(full) > 0) return Trial::too_large;
-  if (agreement.answer(left) > 0) {
+  if (scalars.result(full) > 0) return Trial::too_large;
+  if (scalars.result(left) > 0) {
     if (error) std::rethrow_exception(error);
     throw UsageError("MU176", "another rank lost this one while a batch size was tried; look at its output");
   }

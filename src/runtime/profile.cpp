@@ -49,7 +49,7 @@ std::string host_name() {
 /// The main rank's machine and the moment, on its clock, at which it began.
 std::pair<std::string, int64_t> main_beginning(const comm::Communicator& group, Trace::Clock::time_point begin) {
   const auto timed =
-      group.as_library("the begin of a profile")
+      group.internal("the begin of a profile")
           .broadcast_bytes(std::to_string(Nanoseconds(begin.time_since_epoch()).count()) + " " + host_name());
   const auto space = timed.find(' ');
   return {timed.substr(space + 1), std::stoll(timed.substr(0, space))};
@@ -59,7 +59,7 @@ std::pair<std::string, int64_t> main_beginning(const comm::Communicator& group, 
 
 Profile::Profile(std::shared_ptr<Trace> trace, const comm::Communicator& group, const ProfileOptions& options)
     : trace_(std::move(trace)), group_(group), options_(options) {
-  group_.as_library("the begin of a profile").barrier();
+  group_.internal("the begin of a profile").barrier();
   begin_ = Trace::Clock::now();
   trace_->start();
   Trace* nobody = nullptr;
@@ -84,7 +84,7 @@ void Profile::write() {
   const auto [host, main_begin] = main_beginning(group_, begin_);
   const auto origin = host == host_name() ? Trace::Clock::time_point(Nanoseconds(main_begin)) : begin_;
   const auto parts =
-      group_.as_library("the spans of a profile").gather_bytes(chrome_events(trace_->spans(), group_.rank(), origin));
+      group_.internal("the spans of a profile").gather_bytes(chrome_events(trace_->spans(), group_.rank(), origin));
   const bool main = group_.rank() == 0;
   first_here(group_, main, [&] {
     if (!main) return;

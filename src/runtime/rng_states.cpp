@@ -23,7 +23,7 @@ std::string described(const std::vector<at::Generator>& generators) {
 
 /// Before any state is sent, so that no rank waits for a state that another does not send.
 void compare(const comm::Communicator& group, const std::vector<at::Generator>& generators) {
-  const auto all = group.as_library("comparing generators").all_gather_bytes(described(generators));
+  const auto all = group.internal("comparing generators").all_gather_bytes(described(generators));
   for (size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].find(kUndefined) != std::string::npos)
       throw UsageError("MU329", formatted("synchronize_rng_states got an undefined generator on rank {} ({}); make it "

@@ -2,15 +2,15 @@
 
 #include <utility>
 
-#include "session.h"
+#include "runtime_state.h"
 
 namespace muster {
 
-Runtime::Runtime(const RuntimeOptions& options) : Runtime(std::make_shared<runtime::Session>(options)) {}
-Runtime::Runtime(std::shared_ptr<runtime::Session> session)
-    : Processes(session), Gathering(session), Training(session), Saving(session), session_(std::move(session)) {}
+Runtime::Runtime(const RuntimeOptions& options) : Runtime(std::make_shared<runtime::RuntimeState>(options)) {}
+Runtime::Runtime(std::shared_ptr<runtime::RuntimeState> state)
+    : Processes(state), Gathering(state), Training(state), Saving(state), state_(std::move(state)) {}
 Runtime::~Runtime() {
-  if (session_) session_->leave_group();
+  if (state_) state_->leave_group();
 }
 Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;

@@ -16,7 +16,7 @@
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/process_control.h"
-#include "session.h"
+#include "runtime_state.h"
 #include "weight_stream.h"
 
 namespace muster::runtime {
@@ -50,7 +50,7 @@ fs::path numbered_folder(const ProjectOptions& project) {
 template <class F>
 void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
   try {
-    comm::run_together(group, "loading a checkpoint", [&] { return f(), std::string(); });
+    comm::all_gather_result(group, "loading a checkpoint", [&] { return f(), std::string(); });
   } catch (...) {
     load.undo();
     throw;
@@ -62,7 +62,7 @@ void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
 /// Collective.
 fs::path latest_of_all(const comm::Communicator& group, const ProjectOptions& project) {
   const auto folder = numbered_folder(project);
-  const auto name = comm::run_on_rank_0(group, "which checkpoint is the newest", [&] {
+  const auto name = comm::broadcast_result(group, "which checkpoint is the newest", [&] {
     const auto latest = latest_checkpoint(folder, project.storage);
     return latest ? latest->filename().string() : std::string();
   });
@@ -73,14 +73,15 @@ fs::path latest_of_all(const comm::Communicator& group, const ProjectOptions& pr
 
 /// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes:
 /// what is wrong with one share is an error on all ranks before anything is handed out. Collective.
-Checkpoint open_on_all_ranks(const Session& session, const fs::path& folder) {
+Checkpoint open_on_all_ranks(const RuntimeState& state, const fs::path& folder) {
   std::optional<Checkpoint> checkpoint;
   const ReadCheckpointOptions how{.check = CheckpointCheck::share,
-                                  .part = session.cluster().local_rank,
-                                  .parts = session.cluster().local_world_size,
-                                  .storage = session.project().storage};
-  const auto ids = comm::run_together(session.group(), "checking and comparing the checkpoints that ranks have opened",
-                                      [&] { return checkpoint.emplace(folder, how).id(); });
+                                  .part = state.cluster().local_rank,
+                                  .parts = state.cluster().local_world_size,
+                                  .storage = state.project().storage};
+  const auto ids =
+      comm::all_gather_result(state.group(), "checking and comparing the checkpoints that ranks have opened",
+                              [&] { return checkpoint.emplace(folder, how).id(); });
   if (const auto found = comm::first_difference(ids))
     throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
                                              "must see the same folder, and no job may "
@@ -100,52 +101,53 @@ State filtered(State state, const std::function<bool(const std::string&, const S
 }  // namespace
 
 fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& options) {
-  auto& saves = session_->saves();
+  auto& saves = state_->saves();
   wait_for_save();
-  const auto& project = session_->project();
+  const auto& project = state_->project();
   const WriteCheckpointOptions how{.durability = options.durability,
                                    .numbered = folder.empty(),
                                    .storage = project.storage,
                                    .total_limit = project.total_limit};
   const auto where = folder.empty() ? numbered_folder(project) : folder;
-  auto job = save_job(session_->job());
+  auto job = save_job(state_->stateful_objects());
   call_hooks(*saves.before_save, job.shared, where);
-  if (!options.asynchronous) return write_checkpoint(job, where, session_->group(), how);
+  if (!options.asynchronous) return write_checkpoint(job, where, state_->group(), how);
   if (!saves.writer || saves.writer_options != how) {
-    saves.writer = std::make_unique<CheckpointWriter>(session_->group(), how);
+    saves.writer = std::make_unique<CheckpointWriter>(state_->group(), how);
     saves.writer_options = how;
   }
   saves.writer->start(job, where);
   return where;
 }
 
-fs::path Saving::wait_for_save() { return session_->saves().writer ? session_->saves().writer->wait() : fs::path(); }
+fs::path Saving::wait_for_save() { return state_->saves().writer ? state_->saves().writer->wait() : fs::path(); }
 
 void Saving::load_state(const fs::path& folder, const LoadStateOptions& options) {
-  auto& saves = session_->saves();
+  auto& saves = state_->saves();
   wait_for_save();
   AtomicLoad load;
   std::vector<std::string> notes;
-  const auto where = folder.empty() ? latest_of_all(session_->group(), session_->project()) : folder;
-  const auto checkpoint = open_on_all_ranks(*session_, where);
-  together(session_->group(), load, [&] {
+  const auto where = folder.empty() ? latest_of_all(state_->group(), state_->project()) : folder;
+  const auto checkpoint = open_on_all_ranks(*state_, where);
+  together(state_->group(), load, [&] {
     auto shared = checkpoint.shared();
     call_hooks(*saves.before_load, shared, where);
-    notes = load_job(session_->job(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict}, load);
+    notes = load_job(state_->stateful_objects(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict},
+                     load);
   });
-  const auto loaders = session_->job().loaders;
+  const auto loaders = state_->stateful_objects().loaders;
   saves.epochs_done = loaders.empty() ? 0 : loaders.front()->epoch();
   for (const auto& note : notes) log::warning("load_state: " + note);
 }
 
 HookHandle Saving::register_save_state_pre_hook(Saves::Hook hook) {
-  return add_hook(session_->saves().before_save, std::move(hook));
+  return add_hook(state_->saves().before_save, std::move(hook));
 }
 HookHandle Saving::register_load_state_pre_hook(Saves::Hook hook) {
-  return add_hook(session_->saves().before_load, std::move(hook));
+  return add_hook(state_->saves().before_load, std::move(hook));
 }
 void Saving::keep_object(std::function<State()> save, std::function<void(const State&)> load) {
-  session_->saves().objects.emplace_back(std::string(), std::move(save), std::move(load));
+  state_->saves().objects.emplace_back(std::string(), std::move(save), std::move(load));
 }
 
 void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, const SaveFilter& filter) {
@@ -160,7 +162,7 @@ void Saving::save(const fs::path& folder, const std::vector<SavedItem>& items, c
       state = filtered(std::move(state), found->second);
     contents.shared.set(item.name(), std::move(state));
   }
-  write_checkpoint(contents, folder, session_->group(), {.storage = session_->project().storage});
+  write_checkpoint(contents, folder, state_->group(), {.storage = state_->project().storage});
 }
 
 State Saving::load(const fs::path& folder) { return load(folder, {}); }
@@ -168,8 +170,8 @@ State Saving::load(const fs::path& folder, const std::vector<SavedItem>& items, 
   wait_for_save();
   AtomicLoad load;
   State rest = State::Map{};
-  const auto checkpoint = open_on_all_ranks(*session_, folder);
-  together(session_->group(), load, [&] {
+  const auto checkpoint = open_on_all_ranks(*state_, folder);
+  together(state_->group(), load, [&] {
     const auto shared = checkpoint.shared();
     const auto asked = [&](const std::string& name) {
       return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.name() == name; });
@@ -193,9 +195,9 @@ void Saving::with_full_params(const PreparedModel& model, const std::function<vo
 
 void Saving::write_model(const PreparedModel& model, const std::filesystem::path& folder,
                          const SaveWeightsOptions& options) const {
-  WeightStream stream(model, session_->group());
+  WeightStream stream(model, state_->group());
   // Only the main rank writes, and all learn how it went.
-  first_here(session_->group(), /*first=*/true, [&] {
+  first_here(state_->group(), /*first=*/true, [&] {
     stream.run([&](const NamedTensors& tensors, const ValueOf& value_of) {
       save_weights(tensors, folder, options, value_of);
     });

@@ -6,34 +6,34 @@
 #include "muster/optim/clip.h"
 #include "muster/parallel/detail/sync_batch_norm.h"
 #include "muster/runtime/detail/profile.h"
-#include "session.h"
+#include "runtime_state.h"
 
 namespace muster::runtime {
 
 void Training::backward(const at::Tensor& loss, BackwardOptions options) {
-  session_->stepping().backward(loss, options.retain_graph);
+  state_->gradient_processing().backward(loss, options.retain_graph);
 }
 
-std::shared_ptr<Accumulation> Training::next_micro_batch() { return session_->next_micro_batch(); }
-bool Training::sync_gradients() const { return session_->accumulation()->sync(); }
-int Training::gradient_accumulation_steps() const { return session_->accumulation()->num_steps(); }
-void Training::set_gradient_accumulation_steps(int steps) { session_->accumulation()->set_num_steps(steps); }
+std::shared_ptr<Accumulation> Training::next_micro_batch() { return state_->next_micro_batch(); }
+bool Training::sync_gradients() const { return state_->accumulation()->sync(); }
+int Training::gradient_accumulation_steps() const { return state_->accumulation()->num_steps(); }
+void Training::set_gradient_accumulation_steps(int steps) { state_->accumulation()->set_num_steps(steps); }
 
 precision::AutocastScope Training::autocast(const AutocastOptions& options) const {
-  return precision::AutocastScope(session_->precision(), session_->device().type(), options);
+  return precision::AutocastScope(state_->precision(), state_->device().type(), options);
 }
 
-void Training::unscale_gradients() { session_->stepping().unscale_gradients(nullptr); }
+void Training::unscale_gradients() { state_->gradient_processing().unscale_gradients(nullptr); }
 void Training::unscale_gradients(const Optimizer& optimizer) {
   optimizer.prepared()->join_other_ranks();
   optimizer.prepared()->unscale();
 }
 bool Training::optimizer_step_was_skipped() const {
-  return session_->launched() && session_->stepping().optimizer_step_was_skipped();
+  return state_->launched() && state_->gradient_processing().optimizer_step_was_skipped();
 }
 
 double Training::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, ClipOptions options) {
-  return session_->stepping().clip_grad_norm(parameters, max_norm, options);
+  return state_->gradient_processing().clip_grad_norm(parameters, max_norm, options);
 }
 
 std::vector<double> Training::clip_grad_norm_(const Optimizer& optimizer, const PerGroup<double>& max_norm,
@@ -46,7 +46,7 @@ std::vector<double> Training::clip_grad_norm_(const Optimizer& optimizer, const 
 }
 
 void Training::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  session_->stepping().clip_grad_value(parameters, clip_value);
+  state_->gradient_processing().clip_grad_value(parameters, clip_value);
 }
 
 double Training::clip_gradients_of(const Optimizer& optimizer, const ClipGradientsOptions& options) {
@@ -62,26 +62,26 @@ double Training::clip_gradients_of(const Optimizer& optimizer, const ClipGradien
   return 0;
 }
 
-void Training::set_seed(uint64_t seed, bool per_rank) { session_->set_seed(seed, per_rank); }
+void Training::set_seed(uint64_t seed, bool per_rank) { state_->set_seed(seed, per_rank); }
 void Training::record_profile(const std::function<void()>& f, const ProfileOptions& options) const {
-  Profile recording(session_->trace(), group_of(*session_), options);
+  Profile recording(state_->trace(), group_of(*state_), options);
   f();
   recording.write();
 }
 int64_t Training::convert_batch_norms(torch::nn::Module& module) const {
-  return muster::convert_sync_batchnorm(module, group_of(*session_));
+  return muster::convert_sync_batchnorm(module, group_of(*state_));
 }
 
 void Training::run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                           const UnevenInputsOptions& options) {
-  session_->join_uneven_inputs(std::move(models), f, options);
+  state_->join_uneven_inputs(std::move(models), f, options);
 }
 
-void Training::forget_freed() { session_->forget_freed(); }
-const std::vector<std::shared_ptr<Callback>>& Training::callbacks() const { return session_->callbacks(); }
+void Training::forget_freed() { state_->forget_freed(); }
+const std::vector<std::shared_ptr<Callback>>& Training::callbacks() const { return state_->callbacks(); }
 
 int64_t Training::first_epoch(int64_t count) {
-  auto& left = session_->saves().epochs_done;
+  auto& left = state_->saves().epochs_done;
   const auto first = std::min(left, std::max<int64_t>(count, 0));
   left -= first;
   return first;

@@ -6,19 +6,19 @@
 #include "muster/base/error.h"
 #include "muster/parallel/detail/join.h"
 #include "muster/runtime/detail/objects.h"
-#include "session.h"
+#include "runtime_state.h"
 #include "sharded_tensors.h"
 
 namespace muster::runtime {
 
-void Session::broadcast_training_states(int rank) {
+void RuntimeState::broadcast_training_states(int rank) {
   const bool own = group_.rank() == rank;
   const auto follow = [&](const State& mine, const auto& load) {
     const auto state =
-        broadcast_object(group_.as_library("training states after uneven inputs"), own ? mine : State(), rank);
+        broadcast_object(group_.internal("training states after uneven inputs"), own ? mine : State(), rank);
     if (!own) load(state);
   };
-  stepping_->for_each_optimizer([&](PreparedOptimizer& optimizer) {
+  gradient_processing_->for_each_optimizer([&](PreparedOptimizer& optimizer) {
     std::vector<TensorShard> cut;
     const auto mine = optimizer.save_state("", cut);
     // One of a model that is sharded over ranks was not stepped here.
@@ -29,8 +29,8 @@ void Session::broadcast_training_states(int rank) {
       follow(scheduler->save_state(), [&](const State& state) { scheduler->load_state(state); });
 }
 
-void Session::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,
-                                 const std::function<void()>& f, const UnevenInputsOptions& options) {
+void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,
+                                      const std::function<void()>& f, const UnevenInputsOptions& options) {
   require_launched();
   if (models.empty())
     for (const auto& model : registry_->models()) models.push_back(model->managed);

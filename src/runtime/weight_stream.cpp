@@ -44,13 +44,13 @@ WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group)
 /// What the main rank says.
 int64_t WeightStream::agree(int64_t next) const {
   const auto number = at::tensor(next, at::kLong);
-  group_.as_library("which weights come next").broadcast(number);
+  group_.internal("which weights come next").broadcast(number);
   return number.item<int64_t>();
 }
 
 std::vector<at::Tensor> WeightStream::pieces(size_t i) const {
   const auto& shard = shards_.at(i);
-  return group_.as_library("weights number " + std::to_string(i))
+  return group_.internal("weights number " + std::to_string(i))
       .gather(shard.replica == 0 ? shard.local : shard.local.narrow(0, 0, 0));
 }
 

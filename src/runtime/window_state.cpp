@@ -7,19 +7,19 @@ namespace muster::runtime {
 namespace {
 
 using Next = std::optional<WindowState>;
-using Row = std::array<Next, 6>;  // by event: begin_middle, begin_last, begin_rest, count, reset, resume
+using Row = std::array<Next, 6>;  // by event: begin_middle, begin_last, begin_joining, count, reset, resume
 
 constexpr Next kNever = std::nullopt, kClosed = WindowState::closed, kOpen = WindowState::open,
-               kMiddle = WindowState::middle, kLast = WindowState::last, kRest = WindowState::rest,
-               kRestOpen = WindowState::rest_open;
+               kMiddle = WindowState::middle, kLast = WindowState::last, kJoining = WindowState::joining,
+               kJoined = WindowState::joined;
 
 constexpr std::array<Row, 6> kTable{{
-    {kMiddle, kLast, kRest, kClosed, kClosed, kOpen},     // closed
-    {kMiddle, kLast, kRest, kOpen, kClosed, kOpen},       // open
+    {kMiddle, kLast, kJoining, kClosed, kClosed, kOpen},  // closed
+    {kMiddle, kLast, kJoining, kOpen, kClosed, kOpen},    // open
     {kNever, kNever, kNever, kOpen, kClosed, kOpen},      // middle
     {kNever, kNever, kNever, kClosed, kClosed, kOpen},    // last
-    {kNever, kNever, kNever, kRestOpen, kClosed, kOpen},  // rest
-    {kMiddle, kLast, kRest, kRestOpen, kClosed, kOpen},   // rest_open
+    {kNever, kNever, kNever, kJoined, kClosed, kOpen},    // joining
+    {kMiddle, kLast, kJoining, kJoined, kClosed, kOpen},  // joined
 }};
 
 }  // namespace

@@ -8,21 +8,21 @@ namespace muster::runtime {
 /// Where a rank is in a window of gradient accumulation. A micro-batch is counted once its weight is in the window's
 /// sums: by its first loss, or, if it has none, when the gradients are used or the next micro-batch begins.
 enum class WindowState : uint8_t {
-  closed,    ///< no window is open, and all is counted: the optimizer steps, and the next micro-batch begins a window
-  open,      ///< the window goes on, and all is counted
-  middle,    ///< as open; the micro-batch in hand is not counted yet
-  last,      ///< the micro-batch in hand ends the window, and is not counted yet
-  rest,      ///< the micro-batch in hand is this rank's last and not counted yet; other ranks go on with the window
-  rest_open  ///< as rest, and all is counted
+  closed,   ///< no window is open, and all is counted: the optimizer steps, and the next micro-batch begins a window
+  open,     ///< the window goes on, and all is counted
+  middle,   ///< as open; the micro-batch in hand is not counted yet
+  last,     ///< the micro-batch in hand ends the window, and is not counted yet
+  joining,  ///< the micro-batch in hand is this rank's last and not counted yet; other ranks go on with the window
+  joined    ///< as joining, and all is counted
 };
 
 enum class WindowEvent : uint8_t {
-  begin_middle,  ///< a micro-batch begins that does not end the window
-  begin_last,    ///< one begins that ends it
-  begin_rest,    ///< one begins that ends it here only
-  count,         ///< the weight of the micro-batch in hand is added
-  reset,         ///< the window is given up, or one is loaded that is closed
-  resume         ///< a window is loaded that is open
+  begin_middle,   ///< a micro-batch begins that does not end the window
+  begin_last,     ///< one begins that ends it
+  begin_joining,  ///< one begins that ends it here only
+  count,          ///< the weight of the micro-batch in hand is added
+  reset,          ///< the window is given up, or one is loaded that is closed
+  resume          ///< a window is loaded that is open
 };
 
 /// The state after an event; nullopt if the event cannot occur: a micro-batch begins only when the one before is
@@ -33,11 +33,11 @@ std::optional<WindowState> transition(WindowState state, WindowEvent event) noex
 constexpr bool ends_window(WindowState state) { return state == WindowState::closed || state == WindowState::last; }
 /// Only other ranks go on with the window.
 constexpr bool ends_here_only(WindowState state) {
-  return state == WindowState::rest || state == WindowState::rest_open;
+  return state == WindowState::joining || state == WindowState::joined;
 }
 /// No micro-batch waits to be counted.
 constexpr bool all_counted(WindowState state) {
-  return state == WindowState::closed || state == WindowState::open || state == WindowState::rest_open;
+  return state == WindowState::closed || state == WindowState::open || state == WindowState::joined;
 }
 
 }  // namespace muster::runtime

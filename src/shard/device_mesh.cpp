@@ -72,7 +72,7 @@ void DeviceMesh::make_groups() {
       if (first / strides_[a] % dims_[a].size != 0) continue;
       std::vector<int> ranks;
       for (int i = 0; i < dims_[a].size; ++i) ranks.push_back(first + i * strides_[a]);
-      auto made = whole_.as_library("a device mesh").subgroup(ranks);
+      auto made = whole_.internal("a device mesh").subgroup(ranks);
       if (std::find(ranks.begin(), ranks.end(), whole_.rank()) != ranks.end()) groups_.back() = std::move(made);
     }
   }

@@ -27,11 +27,11 @@ const std::vector<ReplicatedField>& replicated_fields() {
   static const std::vector<ReplicatedField> fields{
       field("broadcast_buffers", [](auto& o) -> auto& { return o.broadcast_buffers; },
             {.help = "buffers get the values of the main process at the end of each step",
-             .effect = "Reducer.BuffersComeFromRankZeroInOneMessage"}),
+             .effect = "ReplicatedModel.BuffersComeFromRankZeroInOneMessage"}),
       size_field("bucket_cap_mb", [](auto& o) -> auto& { return o.bucket_cap_mb; },
                  {.help = "gradients are communicated in buckets of about this size",
                   .unit = "MiB",
-                  .effect = "Reducer.CommunicationOverlapsBackward"}),
+                  .effect = "ReplicatedModel.CommunicationOverlapsBackward"}),
       field("comm_hook", [](auto& o) -> auto& { return o.comm_hook; },
             {.help = "how gradients are communicated: none, fp16, bf16 or powersgd",
              .aliases = {"ddp_comm_hook"},
@@ -39,10 +39,12 @@ const std::vector<ReplicatedField>& replicated_fields() {
       field("custom_hook", [](auto& o) -> auto& { return o.custom_hook; },
             {.help = "a communication hook of your own", .effect = "CommHook.TakesTheUsersOwn"}),
       field("find_unused_parameters", [](auto& o) -> auto& { return o.find_unused_parameters; },
-            {.help = "parameters may get no gradient in a step", .effect = "Reducer.UnusedParametersMayBeAllowed"}),
-      size_field(
-          "first_bucket_mb", [](auto& o) -> auto& { return o.first_bucket_mb; },
-          {.help = "size of the first bucket", .unit = "MiB", .effect = "Reducer.CommunicationOverlapsBackward"}),
+            {.help = "parameters may get no gradient in a step",
+             .effect = "ReplicatedModel.UnusedParametersMayBeAllowed"}),
+      size_field("first_bucket_mb", [](auto& o) -> auto& { return o.first_bucket_mb; },
+                 {.help = "size of the first bucket",
+                  .unit = "MiB",
+                  .effect = "ReplicatedModel.CommunicationOverlapsBackward"}),
       field("power_sgd.min_compression_rate", [](auto& o) -> auto& { return o.power_sgd.min_compression_rate; },
             {.help = "a gradient is compressed if that makes it smaller by more than this factor",
              .aliases = {"min_compression_rate"},
@@ -69,7 +71,7 @@ const std::vector<ReplicatedField>& replicated_fields() {
              .effect = "CommHook.PowerSgdIsThatOfThePaper"}),
       field("static_graph", [](auto& o) -> auto& { return o.static_graph; },
             {.help = "the same parameters get gradients in every step",
-             .effect = "Reducer.StaticGraphLearnsTheSetAndHoldsToIt"}),
+             .effect = "ReplicatedModel.StaticGraphLearnsTheSetAndHoldsToIt"}),
   };
   return fields;
 }

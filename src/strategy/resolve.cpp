@@ -135,7 +135,7 @@ Strategy with_replication(const Strategy& strategy, const FieldTexts& texts) {
 }
 
 /// A strategy of the program's own has no name that a launcher could know, and no options.
-void refuse_own(const Strategy& own, const StrategyRequest& request) {
+void refuse_custom(const Strategy& own, const StrategyRequest& request) {
   if (request.name && Strategy::parse(*request.name).name() != "auto")
     throw ConfigError("MU171", "the program has a strategy of its own, '" + std::string(own.name()) +
                                    "', and the launcher asks, by the " + request.place + ", for '" + *request.name +
@@ -148,8 +148,8 @@ void refuse_own(const Strategy& own, const StrategyRequest& request) {
 }  // namespace
 
 Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& request, const Environment& variables) {
-  if (in_code.own()) {
-    refuse_own(in_code, request);
+  if (in_code.custom()) {
+    refuse_custom(in_code, request);
     return in_code;
   }
   auto strategy = by_name(in_code, request);

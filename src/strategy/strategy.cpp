@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "muster/base/error.h"
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "muster/parallel/detail/single.h"
 #include "muster/shard/detail/device_mesh.h"
@@ -30,7 +30,7 @@ class DdpStrategy final : public TrainingStrategy {
   std::string_view name() const override { return "ddp"; }
   std::string reason() const override { return reason_; }
   std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const override {
-    return std::make_shared<parallel::Reducer>(module, group, options_);
+    return std::make_shared<parallel::ReplicatedModel>(module, group, options_);
   }
 
  private:
@@ -98,10 +98,10 @@ const std::shared_ptr<const TrainingStrategy>& present(const std::shared_ptr<con
 // Here, since the other constructors are in the library that knows no tensor.
 Strategy::Strategy(std::shared_ptr<const TrainingStrategy> own)
     : name_(present(own)->name()), options_(std::make_shared<const std::variant<std::monostate, DDP, FSDP>>()),
-      own_(std::move(own)) {}
+      custom_(std::move(own)) {}
 
 std::shared_ptr<const TrainingStrategy> make_strategy(const Strategy& strategy, int world_size, int ranks_per_node) {
-  if (strategy.own()) return strategy.own();
+  if (strategy.custom()) return strategy.custom();
   const bool shards = strategy.sharding() && strategy.sharding()->stage != ShardStage::none;
   if (world_size == 1 && !(shards && changes_dtypes(*strategy.sharding())))
     return std::make_shared<SingleStrategy>(

@@ -33,8 +33,8 @@ constexpr const char* kWorld = "MUSTER_TEST_WORLD";  ///< size and label of the 
 constexpr const char* kStore = "MUSTER_TEST_STORE";
 
 [[noreturn]] void run_as_rank(int rank, int size, const std::string& store,
-                              const std::function<int(const Cluster&)>& body) {
-  Cluster cluster;
+                              const std::function<int(const ClusterEnvironment&)>& body) {
+  ClusterEnvironment cluster;
   cluster.rank = cluster.local_rank = rank;
   cluster.world_size = cluster.local_world_size = size;
   cluster.job = "test";
@@ -148,7 +148,7 @@ struct Folder {
 
 }  // namespace
 
-std::vector<RankResult> run_processes(int size, const std::function<int(const Cluster&)>& body,
+std::vector<RankResult> run_processes(int size, const std::function<int(const ClusterEnvironment&)>& body,
                                       const ProcessWorldOptions& options) {
   const std::string world = formatted("{} {}", size, options.label);
   auto environment = Environment::of_process();

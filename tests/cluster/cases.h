@@ -13,7 +13,7 @@ namespace muster::cluster::testing {
 
 /// All of a cluster in one line, so that a table of cases stays readable:
 /// "torchrun 1/4 local 1/2 node 0/2 tcp host:29500 restarts 0".
-inline std::string words(const Cluster& cluster) {
+inline std::string words(const ClusterEnvironment& cluster) {
   std::ostringstream text;
   text << to_string(cluster.launcher) << " " << cluster.rank << "/" << cluster.world_size << " local "
        << cluster.local_rank << "/" << cluster.local_world_size << " node " << cluster.node_rank << "/"
@@ -36,7 +36,7 @@ inline void check_readings(const std::vector<Reading>& readings) {
   for (const auto& reading : readings) {
     std::string got;
     try {
-      got = words(read_cluster(reading.variables));
+      got = words(read_cluster_environment(reading.variables));
     } catch (const Error& error) {
       got = error.what();
     }
@@ -54,7 +54,7 @@ struct Refusal {
 inline void check_refusals(const std::vector<Refusal>& refusals) {
   for (const auto& refusal : refusals) {
     try {
-      ADD_FAILURE() << "read as " << words(read_cluster(refusal.variables));
+      ADD_FAILURE() << "read as " << words(read_cluster_environment(refusal.variables));
     } catch (const ConfigError& error) {
       EXPECT_EQ(error.id(), refusal.id) << error.what();
       for (const auto& word : refusal.words)

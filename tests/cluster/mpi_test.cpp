@@ -49,7 +49,8 @@ TEST(Mpi, AnAddressCountsMoreThanTheFile) {
 
 TEST(Mpi, NodesAreFoundForBothWaysToDealOutRanks) {
   auto node_of = [](const char* rank, const char* local) {
-    return read_cluster(with(kPmi, {{"PMI_RANK", rank}, {"MPI_LOCALRANKID", local}, {"MASTER_ADDR", "a"}})).node_rank;
+    return read_cluster_environment(with(kPmi, {{"PMI_RANK", rank}, {"MPI_LOCALRANKID", local}, {"MASTER_ADDR", "a"}}))
+        .node_rank;
   };
   EXPECT_EQ(node_of("2", "0"), 1) << "node by node: 0 1 | 2 3";
   EXPECT_EQ(node_of("2", "1"), 0) << "round robin: 0 2 | 1 3";

@@ -18,7 +18,7 @@ TEST(Reading, NumbersAreWholeAndInRange) {
 }
 
 TEST(Reading, FilesAreNamedByTheJobWithoutSurprises) {
-  Cluster cluster;
+  ClusterEnvironment cluster;
   cluster.job = "../a b@1";
   use_file_rendezvous(cluster);
   EXPECT_EQ(cluster.store_path, ".._a_b_1.store");

@@ -62,8 +62,8 @@ TEST(Slurm, ShellsAndBatchScriptsAreNoRanks) {
       // salloc names its job "interactive"; srun in it starts ranks all the same.
       {with(kOneNode, {{"SLURM_JOB_NAME", "interactive"}}), "slurm 1/3 local 1/3 node 0/1 file 123456-0-0.store"},
   });
-  EXPECT_NE(read_cluster(batch).note.find("SLURM_NTASKS is 8"), std::string::npos);
-  EXPECT_EQ(read_cluster(shell).note, "");
+  EXPECT_NE(read_cluster_environment(batch).note.find("SLURM_NTASKS is 8"), std::string::npos);
+  EXPECT_EQ(read_cluster_environment(shell).note, "");
 }
 
 TEST(Slurm, HalfSetOrContradictingVariablesAreNamed) {

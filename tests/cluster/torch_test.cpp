@@ -34,7 +34,8 @@ TEST(Torch, TorchrunIsReadWithItsStore) {
 }
 
 TEST(Torch, RestartsAreKeptApartInTheStore) {
-  auto first = read_cluster(kTorchrun), second = read_cluster(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}}));
+  auto first = read_cluster_environment(kTorchrun),
+       second = read_cluster_environment(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}}));
   EXPECT_NE(first.store_prefix, second.store_prefix);
 }
 

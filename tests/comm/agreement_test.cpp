@@ -12,20 +12,20 @@
 namespace muster::comm {
 namespace {
 
-TEST(Agreement, SettlesSumMaximumAndMinimum) {
+TEST(CoalescedAllReduce, SettlesSumMaximumAndMinimum) {
   testing::run_threads(3, 0, [](const Communicator& group) {
-    Agreement agreement(group, "figures");
-    const auto sum = agreement.ask(group.rank(), ReduceOp::sum), most = agreement.ask(group.rank(), ReduceOp::max),
-               least = agreement.ask(group.rank() + 1, ReduceOp::min);
-    agreement.run();
-    EXPECT_EQ(agreement.answer(sum), 3);
-    EXPECT_EQ(agreement.answer(most), 2);
-    EXPECT_EQ(agreement.answer(least), 1);
+    CoalescedAllReduce scalars(group, "figures");
+    const auto sum = scalars.add(group.rank(), ReduceOp::sum), most = scalars.add(group.rank(), ReduceOp::max),
+               least = scalars.add(group.rank() + 1, ReduceOp::min);
+    scalars.run();
+    EXPECT_EQ(scalars.result(sum), 3);
+    EXPECT_EQ(scalars.result(most), 2);
+    EXPECT_EQ(scalars.result(least), 1);
     EXPECT_TRUE(any_rank(group, "whether one has it", group.rank() == 1));
   });
 }
 
-TEST(Agreement, IsNotTakenForAnotherOneOrForACallOfTheProgram) {
+TEST(CoalescedAllReduce, IsNotTakenForAnotherOneOrForACallOfTheProgram) {
   testing::run_threads(2, 0, [](const Communicator& group) {
     const auto text =
         testing::thrown([&] { any_rank(group, group.rank() == 0 ? "check_trigger" : "signal_received", true); });
@@ -60,18 +60,18 @@ std::string message_of(Call&& call) {
 
 TEST(RunTogether, ReturnsWhatEachRankReturned) {
   testing::run_threads(3, 0, [](const Communicator& group) {
-    const auto all = run_together(group, "names", [&] { return "!" + std::to_string(group.rank()); });
+    const auto all = all_gather_result(group, "names", [&] { return "!" + std::to_string(group.rank()); });
     EXPECT_EQ(all, (std::vector<std::string>{"!0", "!1", "!2"}));
-    EXPECT_EQ(run_together(group, "nothing", [] { return std::string(); }), std::vector<std::string>(3));
+    EXPECT_EQ(all_gather_result(group, "nothing", [] { return std::string(); }), std::vector<std::string>(3));
   });
-  EXPECT_EQ(run_together({}, "alone", [] { return std::string("x"); }), std::vector<std::string>{"x"});
+  EXPECT_EQ(all_gather_result({}, "alone", [] { return std::string("x"); }), std::vector<std::string>{"x"});
 }
 
 TEST(RunTogether, TheFirstFailureReachesRanksThatHaveNone) {
   testing::run_threads(3, 0, [](const Communicator& group) {
     const auto fail = [&](const auto& error) {
       return message_of([&] {
-        run_together(group, "trying", [&]() -> std::string {
+        all_gather_result(group, "trying", [&]() -> std::string {
           if (group.rank() == 0) return "";
           throw error;
         });
@@ -97,7 +97,7 @@ TEST(RunTogether, TheFirstFailureReachesRanksThatHaveNone) {
 TEST(RunTogether, TheCallerChoosesTheErrorOfOtherRanks) {
   testing::run_threads(2, 0, [](const Communicator& group) {
     const auto said = message_of([&] {
-      run_together(
+      all_gather_result(
           group, "trying",
           [&]() -> std::string {
             if (group.rank() == 0) return "";
@@ -115,7 +115,7 @@ TEST(RunTogether, AnOwnFailureCountsMoreThanALostGroup) {
   testing::run_threads(2, 0, [](const Communicator& group) {
     const auto said = message_of([&] {
       if (group.rank() == 1) return group.abort("rank 1 gave up");
-      run_together(group, "trying", []() -> std::string { throw std::runtime_error("the cause"); });
+      all_gather_result(group, "trying", []() -> std::string { throw std::runtime_error("the cause"); });
     });
     EXPECT_EQ(said, group.rank() == 0 ? "the cause" : "no error");
   });
@@ -124,10 +124,10 @@ TEST(RunTogether, AnOwnFailureCountsMoreThanALostGroup) {
 TEST(RunOnRank0, ItsResultOrItsFailureReachesAll) {
   testing::run_threads(3, 0, [](const Communicator& group) {
     int calls = 0;
-    EXPECT_EQ(run_on_rank_0(group, "the newest", [&] { return "call " + std::to_string(++calls); }), "call 1");
+    EXPECT_EQ(broadcast_result(group, "the newest", [&] { return "call " + std::to_string(++calls); }), "call 1");
     EXPECT_EQ(calls, group.rank() == 0 ? 1 : 0);
     const auto said = message_of([&] {
-      run_on_rank_0(group, "the newest", []() -> std::string { throw CheckpointError("MU210", "no manifest"); });
+      broadcast_result(group, "the newest", []() -> std::string { throw CheckpointError("MU210", "no manifest"); });
     });
     EXPECT_EQ(said, group.rank() == 0 ? "MU210: no manifest" : "MU210: no manifest (found by rank 0)");
   });

@@ -105,7 +105,7 @@ TEST_P(Product, UnevenShapes) {
       at::Tensor tensor = sample(rank, (rank + 1) * elements(), dtype).view({rank + 1, elements()});
       return rank % 2 ? tensor.unsqueeze(1) : tensor;
     };
-    auto gathered = comm.all_gather_uneven(uneven(comm.rank()));
+    auto gathered = comm.all_gatherv(uneven(comm.rank()));
     ASSERT_EQ(gathered.size(), static_cast<std::size_t>(world()));
     for (int rank = 0; rank < world(); ++rank) EXPECT_EQ(difference_in_bits(gathered[rank], uneven(rank)), "");
     std::vector<at::Tensor> parts;
@@ -123,7 +123,7 @@ TEST_P(Product, SendAndReceive) {
     // Down the line and back.
     at::Tensor tensor = at::zeros({elements()}, dtype);
     if (comm.rank() == 0) tensor = sample(99, elements(), dtype);
-    if (comm.rank() > 0) comm.receive(tensor, comm.rank() - 1);
+    if (comm.rank() > 0) comm.recv(tensor, comm.rank() - 1);
     if (comm.rank() + 1 < world()) comm.send(tensor, comm.rank() + 1);
     EXPECT_EQ(difference_in_bits(tensor, sample(99, elements(), dtype)), "");
   });
@@ -233,7 +233,7 @@ std::vector<std::pair<std::string, std::function<void(const Communicator&)>>> co
   static const at::Tensor four = at::ones({4}), two = at::ones({2});
   return {{"all_reduce", [](const Communicator& c) { c.all_reduce(four.clone()); }},
           {"all_gather", [](const Communicator& c) { c.all_gather(four); }},
-          {"all_gather_uneven", [](const Communicator& c) { c.all_gather_uneven(four); }},
+          {"all_gatherv", [](const Communicator& c) { c.all_gatherv(four); }},
           {"reduce_scatter", [](const Communicator& c) { c.reduce_scatter(two.clone(), four); }},
           {"broadcast", [](const Communicator& c) { c.broadcast(four.clone()); }},
           {"reduce", [](const Communicator& c) { c.reduce(four.clone()); }},

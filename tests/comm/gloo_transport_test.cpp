@@ -43,7 +43,7 @@ void check_moves(const Communicator& comm, int64_t elements, at::ScalarType dtyp
   at::Tensor own = sample(rank, elements, dtype);
   at::Tensor all = comm.all_gather(own);
   for (int r = 0; r < world; ++r) EXPECT_EQ(difference_in_bits(all[r], sample(r, elements, dtype)), "");
-  auto uneven = comm.all_gather_uneven(sample(rank, elements + rank, dtype));
+  auto uneven = comm.all_gatherv(sample(rank, elements + rank, dtype));
   for (int r = 0; r < world; ++r) EXPECT_EQ(difference_in_bits(uneven[r], sample(r, elements + r, dtype)), "");
   std::vector<at::Tensor> parts;
   for (int to = 0; to < world; ++to) parts.push_back(sample(rank, elements + to, dtype));
@@ -55,7 +55,7 @@ void check_moves(const Communicator& comm, int64_t elements, at::ScalarType dtyp
   EXPECT_EQ(difference_in_bits(own, all[world - 1]), "");
   if (world > 1 && rank == 0) comm.send(all[0], world - 1);
   if (world > 1 && rank == world - 1) {
-    comm.receive(own, 0);
+    comm.recv(own, 0);
     EXPECT_EQ(difference_in_bits(own, all[0]), "");
   }
 }

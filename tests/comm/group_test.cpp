@@ -33,7 +33,8 @@ TEST(Group, StartedOperationsRunInOrderAndSynchronousOnesBehindThem) {
       at::Tensor last = at::ones({3});
       comm.all_reduce(last);
       EXPECT_EQ(last[0].item<float>(), 3.f);
-      for (auto& work : works) EXPECT_TRUE(work.done()) << "what was started before a finished operation is finished";
+      for (auto& work : works)
+        EXPECT_TRUE(work.is_completed()) << "what was started before a finished operation is finished";
       for (int64_t i = 0; i < 20; ++i) {
         works[i].wait();
         EXPECT_EQ(tensors[i][99].item<float>(), static_cast<float>(3 + 3 * i));
@@ -104,7 +105,7 @@ TEST(Group, ATimeOutNamesOperationAndPeerAndEndsTheGroupForAll) {
     Communicator rest = comm.subgroup({0, 1});
     if (comm.rank() == 2) {
       // Waits in another group, which nobody joins, so that nobody can go on.
-      messages[2] = thrown([&] { comm.receive(at::ones({1}), 0); });
+      messages[2] = thrown([&] { comm.recv(at::ones({1}), 0); });
       return;
     }
     messages[comm.rank()] = thrown([&] { comm.all_reduce(at::ones({4})); });
@@ -151,7 +152,7 @@ TEST(Group, DestructionWithOperationsUnderWayNeitherThrowsNorHangs) {
         EXPECT_NE(thrown([&] { forgotten.wait(); }), "no error");
       } else {
         Communicator part = comm.subgroup({0, 1});
-        comm.receive(at::ones({1}), 0);
+        comm.recv(at::ones({1}), 0);
         at_peer = thrown([&] { part.all_reduce(at::ones({100'000})); });
         return;
       }
@@ -175,19 +176,20 @@ TEST(Group, WordsTravelWithOperationsAndAreNotCompared) {
   testing::run_threads(3, 9, [](const Communicator& comm) {
     const auto rank = static_cast<uint64_t>(comm.rank());
     comm.barrier();
-    EXPECT_EQ(attached_words(comm), (std::vector<uint64_t>{0, 0, 0}));
-    if (rank != 1) attach_word(comm, 10 + rank);
+    EXPECT_EQ(attached_piggybacks(comm), (std::vector<uint64_t>{0, 0, 0}));
+    if (rank != 1) attach_piggyback(comm, 10 + rank);
     at::Tensor large = at::ones({50'000});
     auto work = comm.start_all_reduce(large);
     // Too late for what was started before.
-    attach_word(comm, 20 + rank);
+    attach_piggyback(comm, 20 + rank);
     work.wait();
-    EXPECT_EQ(attached_words(comm), rank == 1 ? (std::vector<uint64_t>{0, 0, 0}) : (std::vector<uint64_t>{10, 0, 12}));
-    comm.as_library("anything").barrier();
-    EXPECT_EQ(attached_words(comm), (std::vector<uint64_t>{20, 21, 22}));
-    attach_word(comm, 0);
+    EXPECT_EQ(attached_piggybacks(comm),
+              rank == 1 ? (std::vector<uint64_t>{0, 0, 0}) : (std::vector<uint64_t>{10, 0, 12}));
+    comm.internal("anything").barrier();
+    EXPECT_EQ(attached_piggybacks(comm), (std::vector<uint64_t>{20, 21, 22}));
+    attach_piggyback(comm, 0);
     comm.barrier();
-    EXPECT_EQ(attached_words(comm), (std::vector<uint64_t>{20, 21, 22}));
+    EXPECT_EQ(attached_piggybacks(comm), (std::vector<uint64_t>{20, 21, 22}));
   });
 }
 

@@ -59,7 +59,7 @@ TEST(Header, TellsApartWhoseCallItIsWhichTensorAndWhichStep) {
   const Operation mine{.kind = OperationKind::all_gather, .in = at::ones({2})};
   Operation library = mine, leaf = mine, step = mine;
   library.tag = {.label = "joining", .source = Source::library};
-  leaf.tag = {.leaf = 1, .leaves = 3};
+  leaf.tag = {.tensor_index = 1, .tensor_count = 3};
   step.tag = {.gradient_step = 7};
   const std::string crossed = seen_by(0, mine, 1, library);
   EXPECT_NE(
@@ -76,7 +76,7 @@ TEST(Header, TellsApartWhoseCallItIsWhichTensorAndWhichStep) {
 }
 
 TEST(Header, RefusesAMessageWhosePartsContradictEachOther) {
-  const Operation operation{.kind = OperationKind::all_gather_uneven, .in = at::ones({2, 3})};
+  const Operation operation{.kind = OperationKind::all_gatherv, .in = at::ones({2, 3})};
   const Header mine = make_header(operation, &operation.in, 24);
   const std::vector<std::pair<const char*, std::function<void(Header&)>>> lies{
       {"more bytes than the shape has", [](Header& h) { h.bytes = 3000; }},
@@ -87,7 +87,7 @@ TEST(Header, RefusesAMessageWhosePartsContradictEachOther) {
       {"negative dimensions", [](Header& h) { h.dims = -1; }},
       {"an unknown dtype", [](Header& h) { h.dtype = 120; }},
       {"an unknown operation", [](Header& h) { h.kind = static_cast<OperationKind>(99); }},
-      {"a leaf behind the last one", [](Header& h) { h.leaf = 4, h.leaves = 2; }},
+      {"a leaf behind the last one", [](Header& h) { h.tensor_index = 4, h.tensor_count = 2; }},
       {"an unknown source", [](Header& h) { h.source = static_cast<Source>(9); }}};
   for (const auto& [name, lie] : lies) {
     Frame frame{};
@@ -119,17 +119,17 @@ TEST(Header, ALabelOfAPeerMovesNoCursor) {
 }
 
 TEST(Header, AgreesWhereShapesMayDiffer) {
-  Operation mine{.kind = OperationKind::all_gather_uneven, .in = at::ones({2})};
-  Operation theirs{.kind = OperationKind::all_gather_uneven, .in = at::ones({3, 3})};
+  Operation mine{.kind = OperationKind::all_gatherv, .in = at::ones({2})};
+  Operation theirs{.kind = OperationKind::all_gatherv, .in = at::ones({3, 3})};
   EXPECT_EQ(seen_by(0, mine, 1, theirs), "");
 }
 
 TEST(Header, SendMeetsOnlyTheReceiveThatNamesIt) {
   Operation send{.kind = OperationKind::send, .root = 1, .in = at::ones({2})};
-  Operation receive{.kind = OperationKind::receive, .root = 0, .out = at::ones({2})};
-  Operation from_another{.kind = OperationKind::receive, .root = 2, .out = at::ones({2})};
-  Operation of_another_size{.kind = OperationKind::receive, .root = 0, .out = at::ones({3})};
-  EXPECT_EQ(seen_by(0, send, 1, receive), "");
+  Operation recv{.kind = OperationKind::recv, .root = 0, .out = at::ones({2})};
+  Operation from_another{.kind = OperationKind::recv, .root = 2, .out = at::ones({2})};
+  Operation of_another_size{.kind = OperationKind::recv, .root = 0, .out = at::ones({3})};
+  EXPECT_EQ(seen_by(0, send, 1, recv), "");
   EXPECT_NE(seen_by(0, send, 1, from_another), "");
   EXPECT_NE(seen_by(0, send, 1, of_another_size), "");
 }

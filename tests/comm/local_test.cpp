@@ -25,7 +25,7 @@ TEST(Fake, ActsAsOneRankOfManyWithEqualValues) {
   comm.all_reduce(power, ReduceOp::product);
   EXPECT_EQ(power.item<int64_t>(), 32);
   EXPECT_EQ(comm.all_gather(at::ones({4})).sizes(), at::IntArrayRef({5, 4}));
-  EXPECT_EQ(comm.all_gather_uneven(at::ones({4})).size(), 5u);
+  EXPECT_EQ(comm.all_gatherv(at::ones({4})).size(), 5u);
   at::Tensor piece = at::empty({2});
   comm.reduce_scatter(piece, at::arange(10, at::kFloat));
   EXPECT_EQ(difference_in_bits(piece, at::tensor({20.f, 25.f})), "");

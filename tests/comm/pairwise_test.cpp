@@ -79,23 +79,22 @@ std::vector<Disagreement> of_other_kinds() {
        [](const Communicator& c) { c.all_reduce(zeros({2}, at::kDouble)); }, "float32 [4]", "float64 [2]"},
       {"mis-typed, same bytes", [](const Communicator& c) { c.all_reduce(zeros({4}, at::kFloat)); },
        [](const Communicator& c) { c.all_reduce(zeros({4}, at::kInt)); }, "float32 [4]", "int32 [4]"},
-      {"mis-typed gather", [](const Communicator& c) { c.all_gather_uneven(zeros({4}, at::kHalf)); },
-       [](const Communicator& c) { c.all_gather_uneven(zeros({5}, at::kBFloat16)); }, "float16", "bfloat16"},
+      {"mis-typed gather", [](const Communicator& c) { c.all_gatherv(zeros({4}, at::kHalf)); },
+       [](const Communicator& c) { c.all_gatherv(zeros({5}, at::kBFloat16)); }, "float16", "bfloat16"},
       {"other root", [](const Communicator& c) { c.broadcast(zeros({4}), 0); },
        [](const Communicator& c) { c.broadcast(zeros({4}), 1); }, "broadcast(root 0)", "broadcast(root 1)"},
       {"other reduction", [](const Communicator& c) { c.all_reduce(zeros({4})); },
        [](const Communicator& c) { c.all_reduce(zeros({4}), ReduceOp::max); }, "all_reduce(sum)", "all_reduce(max)"},
-      {"other source", [](const Communicator& c) { c.as_library("joining").all_gather(zeros({2})); },
+      {"other source", [](const Communicator& c) { c.internal("joining").all_gather(zeros({2})); },
        [](const Communicator& c) { c.all_gather(zeros({2})); }, "the library's all_gather of float32 [2] for joining",
        "called all_gather of float32 [2]"},
-      {"other purpose", [](const Communicator& c) { c.as_library("joining").barrier(); },
-       [](const Communicator& c) { c.as_library("saving").barrier(); }, "barrier for joining", "barrier for saving"},
-      {"other tensor", [](const Communicator& c) { c.tagged({.leaves = 2}).all_gather(zeros({2})); },
-       [](const Communicator& c) { c.tagged({.leaf = 1, .leaves = 2}).all_gather(zeros({2})); }, "tensor 1 of 2",
-       "tensor 2 of 2"},
-      {"other step",
-       [](const Communicator& c) { c.as_library("gradients", 4).start_all_reduce(zeros({30'000})).wait(); },
-       [](const Communicator& c) { c.as_library("gradients", 5).start_all_reduce(zeros({30'000})).wait(); },
+      {"other purpose", [](const Communicator& c) { c.internal("joining").barrier(); },
+       [](const Communicator& c) { c.internal("saving").barrier(); }, "barrier for joining", "barrier for saving"},
+      {"other tensor", [](const Communicator& c) { c.tagged({.tensor_count = 2}).all_gather(zeros({2})); },
+       [](const Communicator& c) { c.tagged({.tensor_index = 1, .tensor_count = 2}).all_gather(zeros({2})); },
+       "tensor 1 of 2", "tensor 2 of 2"},
+      {"other step", [](const Communicator& c) { c.internal("gradients", 4).start_all_reduce(zeros({30'000})).wait(); },
+       [](const Communicator& c) { c.internal("gradients", 5).start_all_reduce(zeros({30'000})).wait(); },
        "in gradient step 4", "in gradient step 5"},
       {"other sub-group", [](const Communicator& c) { c.subgroup({0}); },
        [](const Communicator& c) { c.subgroup({1}); }, "subgroup of ranks [0]", "subgroup of ranks [1]"},
@@ -175,9 +174,9 @@ class LyingTransport final : public Transport {
   int rank() const noexcept override { return 0; }
   int size() const noexcept override { return 2; }
   void send_frame(int, const Frame&, TimePoint) override {}
-  void receive_frame(int, Frame& frame, TimePoint) override { frame = frame_; }
-  Ticket send(int, const void*, std::size_t, int) override { return std::make_unique<Done>(); }
-  Ticket receive(int, void* data, std::size_t bytes, int) override {
+  void recv_frame(int, Frame& frame, TimePoint) override { frame = frame_; }
+  Request send(int, const void*, std::size_t, int) override { return std::make_unique<Done>(); }
+  Request recv(int, void* data, std::size_t bytes, int) override {
     std::memset(data, 0x5a, bytes);
     return std::make_unique<Done>();
   }
@@ -211,7 +210,7 @@ std::string answer_to(Operation operation, const Operation& theirs, uint64_t byt
 
 TEST(Pairwise, WhatAHeaderAnnouncesBoundsWhatIsWritten) {
   const at::Tensor one = at::ones({1}), many = at::ones({50'000});
-  const Operation gather{.kind = OperationKind::all_gather_uneven, .in = one};
+  const Operation gather{.kind = OperationKind::all_gatherv, .in = one};
   const Operation barrier{.kind = OperationKind::barrier};
   const Operation reduce{.kind = OperationKind::all_reduce, .out = many};
   const Operation bytes{.kind = OperationKind::all_gather_bytes, .in = at::ones({1}, at::kByte)};

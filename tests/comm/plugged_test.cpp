@@ -38,7 +38,7 @@ void each_kind(const Communicator& comm) {
   comm.reduce(in, 1);
   EXPECT_EQ(difference_in_bits(in, rank == 1 ? sum : sample(rank, 10 * world, at::kFloat)), "");
   EXPECT_EQ(difference_in_bits(comm.all_gather(sample(rank, 4, at::kLong))[1], sample(1, 4, at::kLong)), "");
-  auto uneven = comm.all_gather_uneven(sample(rank, 3 + rank, at::kLong));
+  auto uneven = comm.all_gatherv(sample(rank, 3 + rank, at::kLong));
   EXPECT_EQ(difference_in_bits(uneven[1], sample(1, 4, at::kLong)), "");
   EXPECT_EQ(comm.gather(sample(rank, 2, at::kFloat), 1).size(), rank == 1 ? static_cast<std::size_t>(world) : 0u);
   std::vector<at::Tensor> parts;
@@ -52,7 +52,7 @@ void each_kind(const Communicator& comm) {
   EXPECT_EQ(difference_in_bits(cast, sample(1, 9, at::kFloat)), "");
   if (rank == 0) comm.send(cast, 1);
   if (rank == 1) {
-    comm.receive(cast.zero_(), 0);
+    comm.recv(cast.zero_(), 0);
     EXPECT_EQ(difference_in_bits(cast, sample(1, 9, at::kFloat)), "");
   }
   EXPECT_EQ(comm.broadcast_bytes(std::string(5, static_cast<char>('a' + rank)), 1), "bbbbb");
@@ -63,14 +63,14 @@ void each_kind(const Communicator& comm) {
 TEST(Plugged, OneCollectiveOfEachKindThroughAPlainBackend) {
   auto results = testing::run_processes(
       2,
-      [](const Cluster& cluster) {
+      [](const ClusterEnvironment& cluster) {
         Communicator comm = connect(cluster, {.backend = "raw-gloo"}, {{"raw-gloo", raw_gloo()}});
         EXPECT_EQ(comm.backend(), "raw-gloo");
         each_kind(comm);
         Communicator again = comm.subgroup({0, 1});
         each_kind(again);
         try {
-          again.as_library(cluster.rank == 0 ? "loading" : "saving").all_gather_bytes("x");
+          again.internal(cluster.rank == 0 ? "loading" : "saving").all_gather_bytes("x");
           ADD_FAILURE() << "crossed messages were taken for each other";
         } catch (const CommError& error) {
           EXPECT_EQ(error.id(), "MU050");
@@ -87,7 +87,7 @@ TEST(Plugged, OneCollectiveOfEachKindThroughAPlainBackend) {
 
 TEST(Plugged, UnknownNamesListTheKnownOnes) {
   try {
-    connect(Cluster{}, {.backend = "nccl"}, {{"raw-gloo", raw_gloo()}});
+    connect(ClusterEnvironment{}, {.backend = "nccl"}, {{"raw-gloo", raw_gloo()}});
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_EQ(error.id(), "MU059");

@@ -51,8 +51,8 @@ std::filesystem::path temporary_file(const std::string& name) {
   return std::filesystem::temp_directory_path() / (name + std::to_string(::getpid()));
 }
 
-Cluster file_cluster(int rank, int world, const std::filesystem::path& path) {
-  Cluster cluster;
+ClusterEnvironment file_cluster(int rank, int world, const std::filesystem::path& path) {
+  ClusterEnvironment cluster;
   cluster.rank = cluster.local_rank = rank;
   cluster.world_size = cluster.local_world_size = world;
   cluster.rendezvous = RendezvousKind::file;
@@ -60,8 +60,8 @@ Cluster file_cluster(int rank, int world, const std::filesystem::path& path) {
   return cluster;
 }
 
-Cluster tcp_cluster(int rank, int world, int port, int fd = -1) {
-  Cluster cluster;
+ClusterEnvironment tcp_cluster(int rank, int world, int port, int fd = -1) {
+  ClusterEnvironment cluster;
   cluster.rank = cluster.local_rank = rank;
   cluster.world_size = cluster.local_world_size = world;
   cluster.rendezvous = RendezvousKind::tcp;
@@ -77,7 +77,7 @@ void in_a_process_of_its_own(const std::function<void()>& body) {
 }
 
 TEST(Rendezvous, AWorldOfOneMeetsNobody) {
-  Cluster alone;
+  ClusterEnvironment alone;
   alone.store_path = "/nowhere/at/all";
   EXPECT_EQ(connect(alone).size(), 1);
 }
@@ -86,15 +86,17 @@ TEST(Rendezvous, ATimeOutMustBePositive) {
   using namespace std::chrono_literals;
   for (const GroupOptions& wrong : {GroupOptions{.timeout = 0s}, GroupOptions{.rendezvous_timeout = -1min},
                                     GroupOptions{.timeout = std::chrono::hours(200'001)}})
-    EXPECT_EQ(testing::thrown_id([&] { connect(Cluster(), wrong); }), "MU327");
-  EXPECT_EQ(testing::thrown_id([] { connect(Cluster(), {.rendezvous_timeout = 1h, .timeout = 1ms}); }), "no error");
+    EXPECT_EQ(testing::thrown_id([&] { connect(ClusterEnvironment(), wrong); }), "MU327");
+  EXPECT_EQ(testing::thrown_id([] { connect(ClusterEnvironment(), {.rendezvous_timeout = 1h, .timeout = 1ms}); }),
+            "no error");
 }
 
 TEST(Rendezvous, NamesTheRanksThatAreMissing) {
   in_a_process_of_its_own([] {
     auto path = temporary_file("muster-missing-");
     Listener listener;
-    for (const Cluster& cluster : {file_cluster(1, 4, path), tcp_cluster(0, 4, listener.port, listener.fd)}) {
+    for (const ClusterEnvironment& cluster :
+         {file_cluster(1, 4, path), tcp_cluster(0, 4, listener.port, listener.fd)}) {
       std::string message =
           testing::thrown([&] { connect(cluster, {.rendezvous_timeout = std::chrono::milliseconds(300)}); });
       EXPECT_TRUE(message.starts_with("MU057")) << message;
@@ -111,7 +113,7 @@ TEST(Rendezvous, AfterFiveSecondsOneRankSaysWhoIsMissing) {
   ::close(listener.fd);
   ::testing::internal::CaptureStderr();
   // A file's store looks at the clock in whole seconds.
-  const auto wait_as = [](Cluster cluster) {
+  const auto wait_as = [](ClusterEnvironment cluster) {
     return std::thread([cluster] {
       testing::thrown([&] { connect(cluster, {.rendezvous_timeout = std::chrono::milliseconds(6500)}); });
     });
@@ -133,7 +135,7 @@ TEST(Rendezvous, ALostPeerIsToldByItsNumberInTheJob) {
   auto path = temporary_file("muster-lost-");
   const cluster::Report reports[] = {cluster::Report::make(), cluster::Report::make(), cluster::Report::make()};
   const auto rank = [&](int number) {
-    Cluster cluster = file_cluster(number, 3, path);
+    ClusterEnvironment cluster = file_cluster(number, 3, path);
     cluster.report_fd = reports[number].descriptor();
     auto world =
         connect(cluster, {.rendezvous_timeout = std::chrono::seconds(30), .timeout = std::chrono::seconds(30)});
@@ -166,7 +168,8 @@ TEST(Rendezvous, AStoreThatIsNotThereIsNamed) {
 }
 
 /// Two ranks in threads of this process, each by its own connection.
-void two_ranks(const Cluster& first, const Cluster& second, const std::function<void(const Communicator&)>& body) {
+void two_ranks(const ClusterEnvironment& first, const ClusterEnvironment& second,
+               const std::function<void(const Communicator&)>& body) {
   std::string failure;
   std::thread peer([&] {
     failure = testing::thrown([&] { body(connect(second, {.rendezvous_timeout = std::chrono::seconds(30)})); });
@@ -217,8 +220,9 @@ TEST(Rendezvous, JoinsAStoreThatSomebodyElseRuns) {
     options.masterListenFd = listener.fd;
     auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
     for (std::string restart : {"restart-0/", "restart-1/"}) {
-      Cluster first = tcp_cluster(0, 2, listener.port), second = tcp_cluster(1, 2, listener.port);
-      for (Cluster* cluster : {&first, &second}) cluster->store_is_external = true, cluster->store_prefix = restart;
+      ClusterEnvironment first = tcp_cluster(0, 2, listener.port), second = tcp_cluster(1, 2, listener.port);
+      for (ClusterEnvironment* cluster : {&first, &second})
+        cluster->store_is_external = true, cluster->store_prefix = restart;
       two_ranks(first, second, sum_is_two);
     }
   });
@@ -285,7 +289,7 @@ class SharedFolder {
   pid_t planter_ = -1;
 };
 
-Cluster slurm_cluster(int rank) {
+ClusterEnvironment slurm_cluster(int rank) {
   Environment variables{{"SLURM_PROCID", std::to_string(rank)},
                         {"SLURM_LOCALID", std::to_string(rank)},
                         {"SLURM_NTASKS", "2"},
@@ -294,7 +298,7 @@ Cluster slurm_cluster(int rank) {
                         {"SLURM_STEP_ID", "0"},
                         {"SLURM_JOB_ID", "77"},
                         {"TMPDIR", ::getenv("TMPDIR")}};
-  return read_cluster(variables);
+  return read_cluster_environment(variables);
 }
 
 TEST(Rendezvous, AJobOnOneNodeIsNotStalledByWhatAnotherUserPlanted) {

@@ -67,7 +67,7 @@ std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elements, a
   comm.broadcast(moved, root);
   all.push_back(moved);
   const auto append = [&](const std::vector<at::Tensor>& more) { all.insert(all.end(), more.begin(), more.end()); };
-  append(comm.all_gather_uneven(values(rank, elements + rank, dtype)));
+  append(comm.all_gatherv(values(rank, elements + rank, dtype)));
   std::vector<at::Tensor> parts;
   for (int to = 0; to < world; ++to) parts.push_back(values(rank, elements + to, dtype));
   append(comm.all_to_all(parts));
@@ -75,7 +75,7 @@ std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elements, a
   all.push_back(comm.scatter(parts, root));
   comm.barrier();
   at::Tensor passed = own.clone();
-  if (rank > 0) comm.receive(passed, rank - 1);
+  if (rank > 0) comm.recv(passed, rank - 1);
   if (rank + 1 < world) comm.send(passed, rank + 1);
   all.push_back(passed);
   return all;
@@ -182,7 +182,7 @@ TEST(SharedMemory, AKilledRankEndsTheOthersAtAnyStep) {
               at::Tensor tensor = at::ones({turn % 2 ? 5 : 200'000});
               comm.all_reduce(tensor);
               EXPECT_EQ(tensor[4].item<float>(), 3.f);
-              comm.all_gather_uneven(tensor);
+              comm.all_gatherv(tensor);
             }
           });
         });
@@ -209,7 +209,7 @@ TEST(SharedMemory, AbortEndsWaitsOnAllRanksWithTheCause) {
 }
 
 /// Runs `body` as the ranks of a job, each a process.
-std::vector<testing::RankResult> run_ranks(int size, const std::function<void(const Cluster&)>& body,
+std::vector<testing::RankResult> run_ranks(int size, const std::function<void(const ClusterEnvironment&)>& body,
                                            const std::string& label = {}) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   testing::ProcessWorldOptions options;
@@ -217,7 +217,7 @@ std::vector<testing::RankResult> run_ranks(int size, const std::function<void(co
   options.label = label;
   return testing::run_processes(
       size,
-      [&](const Cluster& cluster) {
+      [&](const ClusterEnvironment& cluster) {
         at::set_num_threads(1);
         body(cluster);
         return ::testing::Test::HasFailure() ? 1 : 0;
@@ -252,7 +252,7 @@ class SharedProcesses : public ::testing::TestWithParam<int> {};
 
 TEST_P(SharedProcesses, GiveTheBitsOfGlooAndLeaveNoSocket) {
   const int world = GetParam();
-  expect_ok(run_ranks(world, [&](const Cluster& cluster) {
+  expect_ok(run_ranks(world, [&](const ClusterEnvironment& cluster) {
     Communicator shared = connect(cluster, kShm), gloo = connect(cluster);
     EXPECT_EQ(shared.backend(), "shm");
     EXPECT_EQ(own_sockets(), 0u);
@@ -329,7 +329,7 @@ TEST(SharedMemory, AnAbortReachesAProcessThatSleeps) {
 }
 
 TEST(SharedMemory, RanksThatCannotShareAgreeOnGlooAndWhy) {
-  expect_ok(run_ranks(2, [](const Cluster& cluster) {
+  expect_ok(run_ranks(2, [](const ClusterEnvironment& cluster) {
     ::setenv("MUSTER_HOST", cluster.rank ? "left" : "right", 1);
     Communicator comm = connect(cluster, {.backend = "auto"});
     EXPECT_EQ(comm.backend(), "gloo");

@@ -9,8 +9,8 @@
 namespace muster::comm {
 namespace {
 
-Cluster cluster_at(int port, const std::string& address = "127.0.0.1") {
-  Cluster cluster;
+ClusterEnvironment cluster_at(int port, const std::string& address = "127.0.0.1") {
+  ClusterEnvironment cluster;
   cluster.main_address = address;
   cluster.main_port = port;
   cluster.rendezvous = RendezvousKind::tcp;
@@ -45,7 +45,7 @@ TEST(StoreServer, APortThatIsTakenIsNamed) {
 }
 
 /// What one call says on stderr.
-std::string said(const Cluster& cluster, bool has_secret) {
+std::string said(const ClusterEnvironment& cluster, bool has_secret) {
   ::testing::internal::CaptureStderr();
   say_who_may_join(cluster, has_secret);
   return ::testing::internal::GetCapturedStderr();

@@ -38,17 +38,17 @@ class CountingTransport final : public Transport {
     traffic_.sent += inside(frame);
     under_->send_frame(to, frame, deadline);
   }
-  void receive_frame(int from, Frame& frame, TimePoint deadline) override {
-    under_->receive_frame(from, frame, deadline);
+  void recv_frame(int from, Frame& frame, TimePoint deadline) override {
+    under_->recv_frame(from, frame, deadline);
     traffic_.received += inside(frame);
   }
-  Ticket send(int to, const void* data, std::size_t bytes, int lane) override {
+  Request send(int to, const void* data, std::size_t bytes, int channel) override {
     traffic_.sent += static_cast<int64_t>(bytes);
-    return under_->send(to, data, bytes, lane);
+    return under_->send(to, data, bytes, channel);
   }
-  Ticket receive(int from, void* data, std::size_t bytes, int lane) override {
+  Request recv(int from, void* data, std::size_t bytes, int channel) override {
     traffic_.received += static_cast<int64_t>(bytes);
-    return under_->receive(from, data, bytes, lane);
+    return under_->recv(from, data, bytes, channel);
   }
   void abort(const std::string& cause) noexcept override { under_->abort(cause); }
   void close() noexcept override { under_->close(); }

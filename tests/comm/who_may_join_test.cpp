@@ -19,8 +19,8 @@ namespace {
 
 const std::string kJobSecret(40, 's'), kOtherSecret(40, 'o');
 
-Cluster cluster_by_tcp(int rank, int port) {
-  Cluster cluster;
+ClusterEnvironment cluster_by_tcp(int rank, int port) {
+  ClusterEnvironment cluster;
   cluster.rank = cluster.local_rank = rank;
   cluster.world_size = cluster.local_world_size = 2;
   cluster.rendezvous = RendezvousKind::tcp;
@@ -37,7 +37,7 @@ void expect_of_both(const std::vector<std::string>& secrets, const std::string& 
   options.label = secrets[0] + " " + secrets[1];
   const auto results = testing::run_processes(
       2,
-      [&](const Cluster& cluster) {
+      [&](const ClusterEnvironment& cluster) {
         if (!secrets[cluster.rank].empty()) ::setenv("MUSTER_SECRET", secrets[cluster.rank].c_str(), 1);
         const auto message =
             testing::thrown([&] { connect(cluster, {.rendezvous_timeout = std::chrono::seconds(20)}).barrier(); });

@@ -36,7 +36,7 @@ std::string last_words(const std::string& place, const std::string& folder, int 
   return job.error();
 }
 
-TEST(ShardedRanks, AllEndWithTheFirstCauseWhereverOneIsKilled) {
+TEST(ShardedRanks, AllEndWithTheRootCauseWhereverOneIsKilled) {
   for (const char* place : {"forward", "backward", "gather", "reduction"}) {
     const Folder folder;
     const auto words = last_words(place, folder.path() + "/state", 137);

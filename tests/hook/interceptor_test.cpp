@@ -11,16 +11,16 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/hook/detail/key_fallback.h"
 #include "muster/hook/detail/operator_takeover.h"
 #include "muster/hook/detail/random_scope.h"
+#include "muster/hook/detail/watched_storage.h"
 
 namespace muster::hook {
 namespace {
 
-// Free positions: two of named operators, two of every operator on a thread, one on tensors.
-constexpr auto kFirst = static_cast<Position>(5), kSecond = static_cast<Position>(6), kAll = static_cast<Position>(12),
-               kAllLater = static_cast<Position>(13), kOnTensor = static_cast<Position>(20);
+// Free priorities: two of named operators, two of every operator on a thread, one on tensors.
+constexpr auto kFirst = static_cast<Priority>(5), kSecond = static_cast<Priority>(6), kAll = static_cast<Priority>(12),
+               kAllLater = static_cast<Priority>(13), kOnTensor = static_cast<Priority>(20);
 constexpr ProcessSwitch kSwitch{"MUSTER_TEST_NO_INTERCEPTOR"};
 
 thread_local std::string seen;
@@ -44,7 +44,7 @@ bool is_add_or_mul(const c10::FunctionSchema& schema) { return is_add(schema) ||
 class Interceptors : public testing::Test {
  protected:
   void SetUp() override {
-    // Not in their order: positions decide.
+    // Not in their order: priorities decide.
     ASSERT_EQ(install({"all, later", kAllLater, nullptr, note<'d'>, kSwitch}), "");
     ASSERT_EQ(install({"second", kSecond, is_add_or_mul, note<'b'>, kSwitch}), "");
     ASSERT_EQ(install({"on tensor", kOnTensor, nullptr, note_carried, kSwitch}), "");
@@ -166,7 +166,7 @@ TEST_F(Interceptors, ShareThePositionOfRandomScopes) {
   const ThreadSwitch on({kFirst, kAll}, true);
   scope.seed(3);
   EXPECT_EQ(noted([&] { EXPECT_TRUE(torch::rand({4}).equal(drawn)); }).front(), 'c');
-  const ThreadSwitch off(Position::random_generator, false);
+  const ThreadSwitch off(Priority::random_generator, false);
   scope.seed(3);
   EXPECT_FALSE(torch::rand({4}).equal(drawn));
 }
@@ -220,22 +220,22 @@ std::string refusal_of(const Interceptor& interceptor) {
 
 TEST_F(Interceptors, RefuseAPositionThatDoesNotSuit) {  // MU315
   EXPECT_NE(refusal_of({"other", kFirst, is_add, note<'x'>, kSwitch}).find("'first' is there"), std::string::npos);
-  EXPECT_NE(refusal_of({"other", static_cast<Position>(7), nullptr, note<'x'>, kSwitch}).find("say in `takes`"),
+  EXPECT_NE(refusal_of({"other", static_cast<Priority>(7), nullptr, note<'x'>, kSwitch}).find("say in `takes`"),
             std::string::npos);
-  EXPECT_NE(refusal_of({"other", static_cast<Position>(14), is_add, note<'x'>, kSwitch}).find("every operator"),
+  EXPECT_NE(refusal_of({"other", static_cast<Priority>(14), is_add, note<'x'>, kSwitch}).find("every operator"),
             std::string::npos);
   EXPECT_EQ(refusal_of({"first", kFirst, is_add, note<'a'>, kSwitch}), "");  // again: nothing happens
 }
 
 TEST_F(Interceptors, AreKeptOutByTheirVariable) {
   setenv(kSwitch.variable, "1", 1);
-  EXPECT_NE(refusal_of({"other", static_cast<Position>(7), is_add, note<'x'>, kSwitch}).find(kSwitch.variable),
+  EXPECT_NE(refusal_of({"other", static_cast<Priority>(7), is_add, note<'x'>, kSwitch}).find(kSwitch.variable),
             std::string::npos);
   setenv(kSwitch.variable, "0", 1);
   EXPECT_TRUE(kSwitch.allows());
   unsetenv(kSwitch.variable);
   EXPECT_TRUE(kSwitch.allows());
-  const ThreadSwitch absent(static_cast<Position>(7), true);  // not installed: without effect
+  const ThreadSwitch absent(static_cast<Priority>(7), true);  // not installed: without effect
   EXPECT_EQ(noted(), "");
 }
 

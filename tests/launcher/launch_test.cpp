@@ -66,7 +66,7 @@ TEST(Launch, NonsenseIsMU036) {
   }
 }
 
-TEST(Launch, AnUncaughtExceptionThatIsAnEchoGivesWayToTheFirstCause) {
+TEST(Launch, AnUncaughtExceptionThatIsSecondaryGivesWayToTheRootCause) {
   Process process(launched("2", {"echo", "5"}));
   EXPECT_EQ(process.wait(), 5) << process.error();
   EXPECT_NE(process.error().find("rank 1 exited with code 5"), std::string::npos) << process.error();

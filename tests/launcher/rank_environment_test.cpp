@@ -20,7 +20,7 @@ Job job_of_two_nodes() {
 }
 
 TEST(RankEnvironment, IsReadBackAsTheRankThatWasMeant) {
-  auto cluster = read_cluster(rank_environment({{"HOME", "/h"}}, job_of_two_nodes(), 2));
+  auto cluster = read_cluster_environment(rank_environment({{"HOME", "/h"}}, job_of_two_nodes(), 2));
   EXPECT_EQ(cluster.launcher, LauncherKind::muster);
   EXPECT_EQ(cluster.rank, 5);
   EXPECT_EQ(cluster.world_size, 6);

@@ -19,7 +19,7 @@ namespace {
 
 using Words = char**;
 
-muster::Cluster cluster;
+muster::ClusterEnvironment cluster;
 
 void say_pid() {
   std::printf("rank %d pid %d\n", cluster.rank, static_cast<int>(getpid()));
@@ -209,7 +209,7 @@ int main(int, char** words) {
       words += 3;
       cluster = muster::launch(options);
     } else {
-      cluster = muster::read_cluster();
+      cluster = muster::read_cluster_environment();
     }
   } catch (const muster::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -17,7 +17,7 @@ struct Failure {
 
 class WatchFailure : public ::testing::TestWithParam<Failure> {};
 
-TEST_P(WatchFailure, EndsAllWithTheFirstCause) {
+TEST_P(WatchFailure, EndsAllWithTheRootCause) {
   const auto& failure = GetParam();
   std::vector<std::string> arguments{"--devices", "3", rank_program(), "fail", "1"};
   arguments.insert(arguments.end(), failure.deed.begin(), failure.deed.end());

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 #include "muster/optim/detail/fused.h"
 #include "muster/testing/thrown.h"
 #include "optim/models.h"
@@ -29,7 +29,7 @@ using testing::odd_parameters;
 using testing::set_gradients;
 
 /// A model's parameters in one flat memory, as a strategy lays them.
-class FlatMemory : public FlatSource {
+class FlatMemory : public FlatParameters {
  public:
   explicit FlatMemory(const std::vector<at::Tensor>& parameters) {
     int64_t total = 0;
@@ -126,7 +126,7 @@ TEST(Fused, ASourceMayComeAfterTheFirstStep) {
 }
 
 /// Holds a parameter of which this rank has the second half.
-class HalfMemory : public FlatSource {
+class HalfMemory : public FlatParameters {
  public:
   explicit HalfMemory(at::Tensor parameter) : parameter_(std::move(parameter)) {
     piece_ = {parameter_.detach().flatten().narrow(0, 64, 64).clone(), torch::ones({64})};

@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "muster/parallel/detail/single.h"
 #include "muster/testing/world.h"
-#include "parallel/reducer_models.h"
+#include "parallel/replicated_models.h"
 
 namespace muster::parallel {
 namespace {
@@ -16,7 +16,7 @@ using namespace muster::parallel::testing;
 TEST(Capabilities, AModelInAWorldOfOneHasNone) {
   Mlp net;
   Single single(net);
-  EXPECT_EQ(single.gradient_rounds(), nullptr);
+  EXPECT_EQ(single.gradient_reductions(), nullptr);
   EXPECT_EQ(single.sharded_parameters(), nullptr);
   EXPECT_EQ(single.communication_state(), nullptr);
   EXPECT_EQ(single.joinable(), nullptr);
@@ -27,10 +27,10 @@ TEST(Capabilities, AModelInAWorldOfOneHasNone) {
 TEST(Capabilities, AReplicaAveragesGradientsAndHoldsWholeParameters) {
   muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3);
-    Reducer reducer(*net, group);
-    ManagedModel& model = reducer;
-    EXPECT_EQ(model.gradient_rounds(), &reducer);
-    EXPECT_EQ(model.communication_state(), &reducer);
+    ReplicatedModel replicated(*net, group);
+    ManagedModel& model = replicated;
+    EXPECT_EQ(model.gradient_reductions(), &replicated);
+    EXPECT_EQ(model.communication_state(), &replicated);
     EXPECT_NE(model.joinable(), nullptr);
     EXPECT_FALSE(model.sharded());
     EXPECT_TRUE(shards_of(model).empty());
@@ -42,7 +42,7 @@ TEST(Capabilities, AShardedModelShowsItsShards) {
     const auto net = make_net(Kind::mlp, at::kFloat, 3);
     ShardedModel sharded(*net, group, {.param_dtype = "bf16"});
     ManagedModel& model = sharded;
-    EXPECT_EQ(model.gradient_rounds(), &sharded);
+    EXPECT_EQ(model.gradient_reductions(), &sharded);
     EXPECT_EQ(model.sharded_parameters(), &sharded);
     EXPECT_EQ(model.communication_state(), nullptr);
     EXPECT_EQ(model.joinable(), nullptr);

@@ -6,12 +6,12 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
-#include "parallel/reducer_models.h"
 #include "parallel/replicated/power_sgd.h"
+#include "parallel/replicated_models.h"
 
 namespace muster::parallel {
 namespace {
@@ -53,18 +53,18 @@ std::vector<at::Tensor> gradients_alone(const std::shared_ptr<Wide>& net, int st
   return gradients(*net);
 }
 
-void step_of(Reducer& reducer, Wide& net, int step, int rank, at::ScalarType dtype) {
+void step_of(ReplicatedModel& replicated, Wide& net, int step, int rank, at::ScalarType dtype) {
   net.zero_grad();
-  backward(reducer, loss_of(run(reducer, net, draw_part(net, 4, step, rank, dtype))));
+  backward(replicated, loss_of(run(replicated, net, draw_part(net, 4, step, rank, dtype))));
 }
 
 TEST(CommHook, CastsHalveTheBytesAndKeepTheGradient) {
   for (const std::string name : {"none", "fp16", "bf16"})
     muster::testing::run_threads(2, 0, [&](Communicator group) {
       const auto net = make_wide(at::kFloat), alone = make_wide(at::kFloat);
-      Reducer reducer(*net, group, {.bucket_cap_mb = 0.01, .comm_hook = name});
+      ReplicatedModel replicated(*net, group, {.bucket_cap_mb = 0.01, .comm_hook = name});
       WireBytes wire(group);
-      step_of(reducer, *net, 0, group.rank(), at::kFloat);
+      step_of(replicated, *net, 0, group.rank(), at::kFloat);
       const auto first = gradients_alone(alone, 0, 0, at::kFloat), second = gradients_alone(alone, 0, 1, at::kFloat);
       double worst = 0;
       for (size_t i = 0; i < first.size(); ++i)
@@ -78,7 +78,8 @@ TEST(CommHook, CastsHalveTheBytesAndKeepTheGradient) {
         EXPECT_GT(worst, 0.0) << name;
         EXPECT_LT(worst, name == "fp16" ? 1e-4 : 1e-3) << name;
       }
-      EXPECT_EQ(reducer.describe().find("hook " + name) != std::string::npos, name != "none") << reducer.describe();
+      EXPECT_EQ(replicated.describe().find("hook " + name) != std::string::npos, name != "none")
+          << replicated.describe();
     });
 }
 
@@ -118,10 +119,10 @@ TEST(CommHook, PowerSgdIsThatOfThePaper) {
         const PowerSgdOptions options{
             .rank = 2, .seed = 5, .start_iteration = 2, .use_error_feedback = feedback, .warm_start = warm};
         const auto net = make_wide(at::kDouble), alone = make_wide(at::kDouble);
-        Reducer reducer(*net, group, {.comm_hook = "powersgd", .first_bucket_mb = 25, .power_sgd = options});
+        ReplicatedModel replicated(*net, group, {.comm_hook = "powersgd", .first_bucket_mb = 25, .power_sgd = options});
         PlainPowerSgd plain[2];
         for (int step = 0; step < 7; ++step) {
-          step_of(reducer, *net, step, group.rank(), at::kDouble);
+          step_of(replicated, *net, step, group.rank(), at::kDouble);
           std::vector<std::vector<at::Tensor>> each;
           for (int rank = 0; rank < 3; ++rank) each.push_back(gradients_alone(alone, step, rank, at::kDouble));
           for (size_t i = 0; i < 4; ++i) {
@@ -143,11 +144,12 @@ TEST(CommHook, PowerSgdIsThatOfThePaper) {
 TEST(CommHook, PowerSgdGoesOnAfterALoad) {
   const auto last_gradients = [](const Communicator& group, int from, const State& loaded, State& saved) {
     const auto net = make_wide(at::kFloat);
-    Reducer reducer(*net, group, {.bucket_cap_mb = 0.01, .comm_hook = "powersgd", .power_sgd = {.start_iteration = 1}});
-    if (!loaded.empty()) reducer.load_communication(loaded);
+    ReplicatedModel replicated(*net, group,
+                               {.bucket_cap_mb = 0.01, .comm_hook = "powersgd", .power_sgd = {.start_iteration = 1}});
+    if (!loaded.empty()) replicated.load_communication(loaded);
     for (int step = from; step < 6; ++step) {
-      if (step == 3) saved = clone(reducer.save_communication());
-      step_of(reducer, *net, step, group.rank(), at::kFloat);
+      if (step == 3) saved = clone(replicated.save_communication());
+      step_of(replicated, *net, step, group.rank(), at::kFloat);
     }
     return gradients(*net);
   };
@@ -161,9 +163,9 @@ TEST(CommHook, PowerSgdGoesOnAfterALoad) {
 TEST(CommHook, PowerSgdSendsFewBytes) {
   muster::testing::run_threads(2, 0, [&](Communicator group) {
     const auto net = make_wide(at::kFloat);
-    Reducer reducer(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 0}});
+    ReplicatedModel replicated(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 0}});
     WireBytes wire(group);
-    step_of(reducer, *net, 0, group.rank(), at::kFloat);
+    step_of(replicated, *net, 0, group.rank(), at::kFloat);
     EXPECT_EQ(wire.bytes,
               4 * (64 + 96 + 96 + 40 + 96 + 40 + 16));  // both factors of both weights, the biases, the flags
   });
@@ -172,10 +174,10 @@ TEST(CommHook, PowerSgdSendsFewBytes) {
 TEST(CommHook, PowerSgdCompressesOnlyWhatPays) {
   muster::testing::run_threads(2, 0, [&](Communicator group) {
     const auto net = make_wide(at::kFloat);
-    Reducer reducer(*net, group,
-                    {.comm_hook = "powersgd", .power_sgd = {.min_compression_rate = 1e6, .start_iteration = 0}});
+    ReplicatedModel replicated(
+        *net, group, {.comm_hook = "powersgd", .power_sgd = {.min_compression_rate = 1e6, .start_iteration = 0}});
     WireBytes wire(group);
-    step_of(reducer, *net, 0, group.rank(), at::kFloat);
+    step_of(replicated, *net, 0, group.rank(), at::kFloat);
     EXPECT_GE(wire.bytes, 4 * (64 * 96 + 96 * 40));  // both weights whole
   });
 }
@@ -183,14 +185,14 @@ TEST(CommHook, PowerSgdCompressesOnlyWhatPays) {
 TEST(CommHook, PowerSgdTrains) {
   muster::testing::run_threads(2, 0, [&](Communicator group) {
     const auto net = make_wide(at::kFloat);
-    Reducer reducer(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 5}});
+    ReplicatedModel replicated(*net, group, {.comm_hook = "powersgd", .power_sgd = {.start_iteration = 5}});
     torch::optim::SGD sgd(net->parameters(), 0.1);
-    optim::FusedOptimizer optimizer(sgd, {&reducer});
+    optim::FusedOptimizer optimizer(sgd, {&replicated});
     const auto input = draw_part(*net, 16, 0, group.rank(), at::kFloat), target = torch::sin(input.narrow(1, 0, 40));
     double first = 0, last = 0;
     for (int step = 0; step < 120; ++step) {
-      const auto loss = torch::mse_loss(run(reducer, *net, input), target);
-      backward(reducer, loss);
+      const auto loss = torch::mse_loss(run(replicated, *net, input), target);
+      backward(replicated, loss);
       optimizer.step();
       optimizer.zero_grad();
       (step == 0 ? first : last) = loss.item<double>();
@@ -212,8 +214,8 @@ TEST(CommHook, TakesTheUsersOwn) {
         flat.mul_(2);
       };
     });
-    Reducer reducer(*net, group, {.bucket_cap_mb = 0.01, .custom_hook = hook, .first_bucket_mb = 0.01});
-    step_of(reducer, *net, 0, group.rank(), at::kDouble);
+    ReplicatedModel replicated(*net, group, {.bucket_cap_mb = 0.01, .custom_hook = hook, .first_bucket_mb = 0.01});
+    step_of(replicated, *net, 0, group.rank(), at::kDouble);
     const auto first = gradients_alone(alone, 0, 0, at::kDouble), second = gradients_alone(alone, 0, 1, at::kDouble);
     for (size_t i = 0; i < 4; ++i)
       EXPECT_EQ(muster::testing::difference(net->parameters()[i].grad(), first[i] + second[i], 1e-12, 1e-14), "");
@@ -231,28 +233,28 @@ TEST(CommHook, AFailedHookLeavesTheReducerUsable) {
         if (std::exchange(fail, false)) throw UsageError("MU151", "a failure of the test's own");
       };
     });
-    Reducer reducer(*net, group, {.custom_hook = hook});
-    EXPECT_EQ(muster::testing::thrown_id([&] { step_of(reducer, *net, 0, group.rank(), at::kDouble); }), "MU151");
-    step_of(reducer, *net, 1, group.rank(), at::kDouble);
+    ReplicatedModel replicated(*net, group, {.custom_hook = hook});
+    EXPECT_EQ(muster::testing::thrown_id([&] { step_of(replicated, *net, 0, group.rank(), at::kDouble); }), "MU151");
+    step_of(replicated, *net, 1, group.rank(), at::kDouble);
     const auto all = group.all_gather(net->first->weight.grad());
     EXPECT_TRUE(torch::equal(all[0], all[1]));
   });
 }
 
-/// The gradients of six rounds, with one that is not finite before the fifth.
+/// The gradients of six reductions, with one that is not finite before the fifth.
 std::vector<std::vector<at::Tensor>> gradients_of_rounds(const Communicator& group, const DdpOptions& options,
                                                          bool overflows) {
   const auto net = make_wide(at::kFloat);
-  Reducer reducer(*net, group, options);
+  ReplicatedModel replicated(*net, group, options);
   std::vector<std::vector<at::Tensor>> all;
   for (int step = 0; step < 6; ++step) {
     if (overflows && step == 4) {
       net->zero_grad();
       const double huge = group.rank() == 1 ? std::numeric_limits<double>::infinity() : 1;
-      backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, 9, group.rank(), at::kFloat))) * huge);
+      backward(replicated, loss_of(run(replicated, *net, draw_part(*net, 4, 9, group.rank(), at::kFloat))) * huge);
       EXPECT_FALSE(at::isfinite(net->second->weight.grad()).all().item<bool>());
     }
-    step_of(reducer, *net, step, group.rank(), at::kFloat);
+    step_of(replicated, *net, step, group.rank(), at::kFloat);
     all.push_back(gradients(*net));
   }
   return all;

@@ -13,8 +13,8 @@
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
-#include "parallel/reducer_models.h"
 #include "parallel/replicated/join_session.h"
+#include "parallel/replicated_models.h"
 
 namespace muster::parallel {
 namespace {
@@ -31,19 +31,20 @@ std::vector<at::Tensor> train_joined(const Communicator& group, models::Kind kin
                                      JoinOptions options, int* last = nullptr) {
   at::set_num_threads(1);
   const auto net = models::make_net(kind, at::kDouble, 40);
-  const auto reducer =
-      std::make_shared<Reducer>(*net, group, DdpOptions{.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
+  const auto replicated =
+      std::make_shared<ReplicatedModel>(*net, group, DdpOptions{.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
   lib::SGD inner(net->parameters(), sgd());
-  optim::FusedOptimizer optimizer(inner, {reducer.get()});
+  optim::FusedOptimizer optimizer(inner, {replicated.get()});
   auto loop = [&] {
     for (int step = 0; step < lengths[group.rank()]; ++step) {
-      models::backward(*reducer, models::loss_of(models::run(
-                                     *reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+      models::backward(
+          *replicated,
+          models::loss_of(models::run(*replicated, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
       optimizer.step();
       optimizer.zero_grad();
     }
   };
-  join_uneven_inputs(group, {reducer}, loop, options, [&](int rank) {
+  join_uneven_inputs(group, {replicated}, loop, options, [&](int rank) {
     if (last) *last = rank;
   });
   return models::values(*net);
@@ -128,12 +129,13 @@ std::vector<std::string> gathers_inside(const at::Tensor& mine) {
   std::vector<std::string> texts(2);
   muster::testing::run_threads(2, 0, [&](Communicator group) {
     const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    const auto reducer = std::make_shared<Reducer>(*net, group);
+    const auto replicated = std::make_shared<ReplicatedModel>(*net, group);
     texts[group.rank()] = muster::testing::thrown([&] {
-      join_uneven_inputs(group, {reducer}, [&] {
+      join_uneven_inputs(group, {replicated}, [&] {
         for (int step = 0; step < (group.rank() == 0 ? 3 : 1); ++step) {
-          models::backward(*reducer, models::loss_of(models::run(
-                                         *reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+          models::backward(*replicated,
+                           models::loss_of(models::run(*replicated, *net,
+                                                       models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
           net->zero_grad();
           EXPECT_TRUE(torch::equal(group.all_gather(mine), torch::stack({mine, mine})));
         }
@@ -159,13 +161,13 @@ TEST(JoinUnevenInputs, ACollectiveOfTheProgramIsNotTakenForOneOfTheLibrary) {
 TEST(JoinUnevenInputs, WhatNoRankSaysIsNoIndex) {
   muster::testing::run_threads(2, 0, [](Communicator group) {
     const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    const auto reducer = std::make_shared<Reducer>(*net, group);
+    const auto replicated = std::make_shared<ReplicatedModel>(*net, group);
     if (group.rank() == 0) {
-      group.as_library("join_uneven_inputs")
+      group.internal("join_uneven_inputs")
           .all_gather(torch::tensor({static_cast<int64_t>(JoinEvent::gradients), int64_t{1} << 40, int64_t{1}}));
       return;
     }
-    EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {reducer}, [] {}); }), "MU050");
+    EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {replicated}, [] {}); }), "MU050");
   });
 }
 
@@ -173,8 +175,8 @@ TEST(JoinUnevenInputs, RanksThatNameOtherModelsAreAnErrorOnBoth) {
   muster::testing::run_threads(2, 0, [](Communicator group) {
     const auto one = models::make_net(models::Kind::mlp, at::kDouble, 40),
                two = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    std::vector<std::shared_ptr<ManagedModel>> named{std::make_shared<Reducer>(*one, group),
-                                                     std::make_shared<Reducer>(*two, group)};
+    std::vector<std::shared_ptr<ManagedModel>> named{std::make_shared<ReplicatedModel>(*one, group),
+                                                     std::make_shared<ReplicatedModel>(*two, group)};
     auto second = named[1];
     if (group.rank() == 1) named.pop_back();
     EXPECT_EQ(muster::testing::thrown_id([&] {
@@ -197,15 +199,15 @@ TEST(JoinUnevenInputs, WorksBetweenProcesses) {
 TEST(JoinUnevenInputs, TheReducerIsAsBeforeAfterwards) {
   muster::testing::run_threads(2, 0, [](Communicator group) {
     const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    const auto reducer = std::make_shared<Reducer>(*net, group);
+    const auto replicated = std::make_shared<ReplicatedModel>(*net, group);
     auto step = [&] {
-      models::backward(*reducer, models::loss_of(models::run(
-                                     *reducer, *net, models::draw_part(*net, 4, 0, group.rank(), at::kDouble))));
+      models::backward(*replicated, models::loss_of(models::run(
+                                        *replicated, *net, models::draw_part(*net, 4, 0, group.rank(), at::kDouble))));
     };
     step();
     const auto expected = models::gradients(*net);
     net->zero_grad();
-    join_uneven_inputs(group, {reducer},
+    join_uneven_inputs(group, {replicated},
                        [&] {
                          for (int i = 0; i <= group.rank(); ++i) step();
                        },
@@ -222,14 +224,14 @@ TEST(JoinUnevenInputs, TheReducerIsAsBeforeAfterwards) {
 TEST(JoinUnevenInputs, AFailureReachesTheRanksThatGoOn) {
   muster::testing::run_threads(2, 0, [](Communicator group) {
     const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    const auto reducer = std::make_shared<Reducer>(*net, group);
+    const auto replicated = std::make_shared<ReplicatedModel>(*net, group);
     auto loop = [&] {
       if (group.rank() == 1) throw std::runtime_error("no more batches, but not well");
-      models::backward(*reducer,
-                       models::loss_of(models::run(*reducer, *net, models::draw_part(*net, 4, 0, 0, at::kDouble))));
+      models::backward(*replicated,
+                       models::loss_of(models::run(*replicated, *net, models::draw_part(*net, 4, 0, 0, at::kDouble))));
     };
-    if (group.rank() == 1) EXPECT_THROW(join_uneven_inputs(group, {reducer}, loop), std::runtime_error);
-    else EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {reducer}, loop); }), "MU119");
+    if (group.rank() == 1) EXPECT_THROW(join_uneven_inputs(group, {replicated}, loop), std::runtime_error);
+    else EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {replicated}, loop); }), "MU119");
   });
 }
 
@@ -237,8 +239,8 @@ TEST(JoinUnevenInputs, RanksThatTrainDifferentModelsAreAnError) {
   muster::testing::run_threads(2, 0, [](Communicator group) {
     const auto one = models::make_net(models::Kind::mlp, at::kDouble, 40),
                two = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    const std::vector<std::shared_ptr<ManagedModel>> both{std::make_shared<Reducer>(*one, group),
-                                                          std::make_shared<Reducer>(*two, group)};
+    const std::vector<std::shared_ptr<ManagedModel>> both{std::make_shared<ReplicatedModel>(*one, group),
+                                                          std::make_shared<ReplicatedModel>(*two, group)};
     auto& net = group.rank() == 0 ? *one : *two;
     auto& model = *both[group.rank()];
     EXPECT_EQ(muster::testing::thrown_id([&] {
@@ -260,13 +262,14 @@ TEST(JoinUnevenInputs, ModelsThatCannotWaitAreRefused) {
   std::vector<std::string> texts(2);
   comm::run_thread_world(2, {.timeout = std::chrono::seconds(5)}, [&](Communicator group) {
     const auto net = models::make_net(models::Kind::cnn, at::kDouble, 40);
-    const auto reducer = std::make_shared<Reducer>(*net, group);
+    const auto replicated = std::make_shared<ReplicatedModel>(*net, group);
     convert_sync_batchnorm(*net, group);
     texts[group.rank()] = muster::testing::thrown([&] {
-      join_uneven_inputs(group, {reducer}, [&] {
+      join_uneven_inputs(group, {replicated}, [&] {
         for (int step = 0; step <= group.rank(); ++step)
-          models::backward(*reducer, models::loss_of(models::run(
-                                         *reducer, *net, models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
+          models::backward(*replicated,
+                           models::loss_of(models::run(*replicated, *net,
+                                                       models::draw_part(*net, 4, step, group.rank(), at::kDouble))));
       });
     });
   });

@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
-#include "parallel/reducer_models.h"
+#include "parallel/replicated_models.h"
 
 namespace muster::parallel {
 namespace {
@@ -18,12 +18,12 @@ TEST(LocalSgd, AveragesParametersEveryFewSteps) {
   muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3);
     std::shared_ptr<Net> alone[2] = {make_net(Kind::mlp, at::kDouble, 3), make_net(Kind::mlp, at::kDouble, 3)};
-    Reducer reducer(*net, group);
+    ReplicatedModel replicated(*net, group);
     torch::optim::SGD sgd(net->parameters(), 0.1);
-    optim::FusedOptimizer optimizer(sgd, {&reducer});
-    LocalSGD local(*net, reducer, group, {.local_sgd_steps = 3});
+    optim::FusedOptimizer optimizer(sgd, {&replicated});
+    LocalSGD local(*net, replicated, group, {.local_sgd_steps = 3});
     for (int step = 0; step < 7; ++step) {
-      backward(reducer, loss_of(run(reducer, *net, draw_part(*net, 4, step, group.rank(), at::kDouble))));
+      backward(replicated, loss_of(run(replicated, *net, draw_part(*net, 4, step, group.rank(), at::kDouble))));
       optimizer.step();
       optimizer.zero_grad();
       local.step();
@@ -54,14 +54,14 @@ TEST(LocalSgd, AveragesParametersEveryFewSteps) {
 TEST(LocalSgd, GradientsAreCommunicatedAgainAfterwards) {
   muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3);
-    Reducer reducer(*net, group);
+    ReplicatedModel replicated(*net, group);
     {
-      LocalSGD local(*net, reducer, group);
-      EXPECT_FALSE(reducer.gradient_sync());
+      LocalSGD local(*net, replicated, group);
+      EXPECT_FALSE(replicated.gradient_sync());
     }
-    EXPECT_TRUE(reducer.gradient_sync());
-    LocalSGD off(*net, reducer, group, {.enabled = false});
-    EXPECT_TRUE(reducer.gradient_sync());
+    EXPECT_TRUE(replicated.gradient_sync());
+    LocalSGD off(*net, replicated, group, {.enabled = false});
+    EXPECT_TRUE(replicated.gradient_sync());
     off.step();
     EXPECT_EQ(off.pending(), 0);
   });
@@ -70,8 +70,8 @@ TEST(LocalSgd, GradientsAreCommunicatedAgainAfterwards) {
 TEST(LocalSgd, RefusesWhatCannotWork) {
   muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const auto net = make_net(Kind::mlp, at::kDouble, 3), sharded = make_net(Kind::mlp, at::kDouble, 3);
-    Reducer reducer(*net, group);
-    EXPECT_EQ(muster::testing::thrown_id([&] { LocalSGD(*net, reducer, group, {.local_sgd_steps = 0}); }), "MU159");
+    ReplicatedModel replicated(*net, group);
+    EXPECT_EQ(muster::testing::thrown_id([&] { LocalSGD(*net, replicated, group, {.local_sgd_steps = 0}); }), "MU159");
     ShardedModel model(*sharded, group);
     EXPECT_EQ(muster::testing::thrown_id([&] { LocalSGD(*sharded, model, group); }), "MU159");
   });

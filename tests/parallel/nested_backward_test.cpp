@@ -5,10 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "muster/testing/compare.h"
-#include "parallel/reducer_models.h"
+#include "parallel/replicated_models.h"
 
 namespace muster::parallel::nested {
 namespace {
@@ -82,13 +82,13 @@ void expect_gradients(Where where, int world, const DdpOptions& options, bool an
   const auto wanted = expected(where, world, micro);
   on_ranks(world, [&](const Communicator& group) {
     Layers net(where);
-    Reducer reducer(net, group, options);
+    ReplicatedModel replicated(net, group, options);
     for (int i = 0; i < 3; ++i) {
       net.zero_grad();
       for (int m = 0; m < micro; ++m) {
-        reducer.set_gradient_sync(m + 1 == micro);
-        const auto loss = loss_of(run(reducer, net, input_of(group.rank())));
-        announced ? backward(reducer, loss) : loss.backward();
+        replicated.set_gradient_sync(m + 1 == micro);
+        const auto loss = loss_of(run(replicated, net, input_of(group.rank())));
+        announced ? backward(replicated, loss) : loss.backward();
       }
       const auto found = gradients(net);
       for (size_t p = 0; p < found.size(); ++p)

@@ -4,7 +4,7 @@
 
 #include <ATen/autocast_mode.h>
 
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {
@@ -31,7 +31,7 @@ TEST(ShardedModel, SameBitsAsTheReducer) {
     torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()),
         replicated_adam(replicated_net->parameters(), adamw());
     ShardedModel sharded(*sharded_net, group);
-    Reducer replicated(*replicated_net, group);
+    ReplicatedModel replicated(*replicated_net, group);
     optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
         replicated_optimizer(replicated_adam, {&replicated});
     for (int s = 0; s < 10; ++s) {

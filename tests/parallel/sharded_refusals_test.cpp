@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/hook/detail/key_fallback.h"
+#include "muster/hook/detail/watched_storage.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "parallel/sharded_models.h"
 

@@ -21,8 +21,8 @@ TEST(ShardedSettings, ReadsOptions) {
   EXPECT_EQ(settings.limit_bytes, 3 << 19);
   EXPECT_EQ(settings.param_dtype, at::kBFloat16);
   EXPECT_FALSE(settings.reduce_dtype);
-  EXPECT_TRUE(settings.resident());
-  EXPECT_FALSE(read_settings({}, 1).resident());
+  EXPECT_TRUE(settings.keeps_params_unsharded());
+  EXPECT_FALSE(read_settings({}, 1).keeps_params_unsharded());
 }
 
 TEST(ShardedSettings, TakesDtypesOfLibTorch) {
@@ -39,12 +39,12 @@ TEST(ShardedSettings, TakesDtypesOfLibTorch) {
 }
 
 TEST(ShardedSettings, ANumberSaysOverHowManyValuesStayCut) {
-  EXPECT_EQ(read_settings({.reshard_after_forward = 2}, 4).kept_over, 2);
+  EXPECT_EQ(read_settings({.reshard_after_forward = 2}, 4).post_forward_size, 2);
   EXPECT_FALSE(read_settings({.reshard_after_forward = 2}, 4).keeps_after_forward);
-  EXPECT_EQ(read_settings({.reshard_after_forward = 4}, 4).kept_over, 0);  // as true
+  EXPECT_EQ(read_settings({.reshard_after_forward = 4}, 4).post_forward_size, 0);  // as true
   EXPECT_FALSE(read_settings({.reshard_after_forward = 4}, 4).keeps_after_forward);
   EXPECT_TRUE(read_settings({.reshard_after_forward = 1}, 4).keeps_after_forward);  // as false
-  EXPECT_EQ(read_settings({.reshard_after_forward = 2, .stage = ShardStage::gradients}, 4).kept_over, 0);
+  EXPECT_EQ(read_settings({.reshard_after_forward = 2, .stage = ShardStage::gradients}, 4).post_forward_size, 0);
 }
 
 TEST(ShardedSettings, RefusesWhatCannotBeKept) {  // MU168

@@ -1,5 +1,5 @@
 #include "muster/base/error.h"
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "parallel/sharded_models.h"
 
 namespace muster::parallel::sharded {
@@ -32,7 +32,7 @@ TEST(ShardedStages, SameBitsAsTheReducerOfThreeRanksWithMicroBatches) {
       torch::optim::AdamW sharded_adam(sharded_net->parameters(), adamw()),
           replicated_adam(replicated_net->parameters(), adamw());
       ShardedModel sharded(*sharded_net, group, options);
-      Reducer replicated(*replicated_net, group);
+      ReplicatedModel replicated(*replicated_net, group);
       optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
           replicated_optimizer(replicated_adam, {&replicated});
       for (int s = 0; s < 2; ++s) {
@@ -110,7 +110,7 @@ TEST(ShardedStages, TiedFrozenNestedAndReusedModulesLikeTheReducer) {
         if (parameter.requires_grad()) theirs.push_back(parameter);
       torch::optim::AdamW sharded_adam(mine, adamw()), replicated_adam(theirs, adamw());
       ShardedModel sharded(*sharded_net, group, options);
-      Reducer replicated(*replicated_net, group, {.find_unused_parameters = true});
+      ReplicatedModel replicated(*replicated_net, group, {.find_unused_parameters = true});
       optim::FusedOptimizer sharded_optimizer(sharded_adam, {&sharded}),
           replicated_optimizer(replicated_adam, {&replicated});
       for (int s = 0; s < 4; ++s) {

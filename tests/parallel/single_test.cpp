@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "muster/base/error.h"
-#include "parallel/reducer_models.h"
+#include "parallel/replicated_models.h"
 
 namespace muster::parallel {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
 #include "muster/testing/world.h"
-#include "parallel/reducer_models.h"
+#include "parallel/replicated_models.h"
 
 namespace muster::parallel {
 namespace {
@@ -53,12 +53,12 @@ void trains_as_one_process(const comm::Communicator& group) {
   const auto net = make_normal(), alone = make_normal();
   const auto weight = net->first->weight, mean = net->first->running_mean;
   EXPECT_EQ(convert_sync_batchnorm(*net, group), 2);
-  Reducer reducer(*net, group, {.broadcast_buffers = false});
+  ReplicatedModel replicated(*net, group, {.broadcast_buffers = false});
   auto parts = uneven_parts(*net, group.size());
   const auto whole = torch::cat(parts).requires_grad_();
   auto input = parts[static_cast<size_t>(group.rank())].requires_grad_();
-  const auto out = run(reducer, *net, input), expected = alone->forward(whole);
-  backward(reducer, out.sin().sum() * group.size());
+  const auto out = run(replicated, *net, input), expected = alone->forward(whole);
+  backward(replicated, out.sin().sum() * group.size());
   expected.sin().sum().backward();
   int64_t begin = 0;
   for (int rank = 0; rank < group.rank(); ++rank) begin += parts[static_cast<size_t>(rank)].size(0);

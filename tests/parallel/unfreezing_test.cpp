@@ -4,7 +4,7 @@
 #include "muster/optim/detail/norm.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "muster/testing/compare.h"
-#include "parallel/reducer_models.h"
+#include "parallel/replicated_models.h"
 
 namespace muster::parallel::unfreezing {
 namespace {
@@ -44,7 +44,7 @@ Way hybrid() {
 
 Way replicated(std::string hook = "none") {
   return {"ddp", [hook](torch::nn::Module& net, const Communicator& group) {
-            return std::make_unique<Reducer>(
+            return std::make_unique<ReplicatedModel>(
                 net, group, DdpOptions{.bucket_cap_mb = 0.0001, .comm_hook = hook, .first_bucket_mb = 0.0001});
           }};
 }

@@ -16,7 +16,7 @@ const comm::Tag kTag{.label = "test", .source = comm::Source::library};
 struct GradientFixture {
   ShardGroups groups;
   ShardLayout layout;
-  FlatBuffers buffers;
+  BufferPool buffers;
   UnitGradients gradients;
 
   GradientFixture(comm::Communicator group, bool keeps_full, at::ScalarType reduce = at::kFloat, double divisor = 0,
@@ -31,7 +31,7 @@ struct GradientFixture {
   }
   /// All ranks' parts of parameter i, one after another.
   Tensor whole(size_t i) {
-    auto parts = groups.shards.all_gather_uneven(gradients.part(i));
+    auto parts = groups.shards.all_gatherv(gradients.part(i));
     return torch::cat(parts).narrow(0, 0, i == 0 ? 100 : 70);
   }
 };
@@ -49,15 +49,15 @@ TEST(UnitGradients, SumsAddAndCount) {
       auto& gradients = unit.gradients;
       const auto mean = ramp(100, 0) / 2 + ramp(100, 1) / 2;
       gradients.take(0, ramp(100, group.rank()));
-      EXPECT_TRUE(gradients.waits(0));
+      EXPECT_TRUE(gradients.has_unsharded_grad(0));
       unit.reduce();
-      EXPECT_TRUE(gradients.counted(0) && !gradients.counted(1) && !gradients.waiting());
+      EXPECT_TRUE(gradients.has_sharded_grad(0) && !gradients.has_sharded_grad(1) && !gradients.has_unsharded_grads());
       EXPECT_TRUE(torch::equal(unit.whole(0), mean));
       gradients.take(0, ramp(100, group.rank()));  // adds to what is there, twice
       gradients.take(0, ramp(100, group.rank()));
       if (group.rank() == 1) gradients.take(1, torch::ones({70}));
       unit.reduce();
-      EXPECT_TRUE(gradients.counted(1)) << "one rank's gradient counts on all";
+      EXPECT_TRUE(gradients.has_sharded_grad(1)) << "one rank's gradient counts on all";
       EXPECT_TRUE(torch::equal(unit.whole(0), mean + (mean + mean)));
       EXPECT_TRUE(torch::equal(unit.whole(1), torch::full({70}, 0.5f)));
       gradients.take(1, torch::ones({70}));
@@ -69,7 +69,7 @@ TEST(UnitGradients, SumsAddAndCount) {
       gradients.take(0, ramp(100, group.rank()));
       unit.reduce();
       EXPECT_TRUE(torch::equal(unit.whole(0), mean));
-      EXPECT_TRUE(gradients.counted(1));
+      EXPECT_TRUE(gradients.has_sharded_grad(1));
       EXPECT_EQ(unit.whole(1).abs().max().item<float>(), 0);
       unit.buffers.trim();
       EXPECT_EQ(unit.buffers.bytes(), 0);
@@ -94,13 +94,13 @@ TEST(UnitGradients, PaddingStaysZero) {
   for (const bool keeps_full : {false, true})
     on_ranks(2, [&](comm::Communicator group) {
       GradientFixture unit(group, keeps_full);
-      auto junk = unit.buffers.take(unit.layout.world() * (unit.layout.chunk() + 2), at::kFloat);
+      auto junk = unit.buffers.allocate(unit.layout.world() * (unit.layout.chunk() + 2), at::kFloat);
       junk.fill_(NAN);
-      unit.buffers.give(std::move(junk));
+      unit.buffers.release(std::move(junk));
       unit.gradients.take(1, torch::ones({70}));
       unit.reduce();
       EXPECT_EQ(unit.gradients.part(0).abs().sum().item<float>(), 0);
-      auto all = torch::cat(group.all_gather_uneven(unit.gradients.part(1)));
+      auto all = torch::cat(group.all_gatherv(unit.gradients.part(1)));
       EXPECT_EQ(all.sum().item<float>(), 70);
     });
 }
@@ -128,10 +128,10 @@ TEST(UnitGradients, CancelForgetsWhatWaitsAndWhatIsUnderWay) {
       unit.gradients.start_reduction(kTag);
       EXPECT_TRUE(unit.gradients.under_way());
       unit.gradients.cancel();
-      EXPECT_FALSE(unit.gradients.counted(1));
+      EXPECT_FALSE(unit.gradients.has_sharded_grad(1));
       unit.gradients.take(1, torch::ones({70}));
       unit.gradients.cancel();
-      EXPECT_FALSE(unit.gradients.waiting());
+      EXPECT_FALSE(unit.gradients.has_unsharded_grads());
       EXPECT_TRUE(torch::equal(unit.whole(0), torch::ones({100})));
       unit.gradients.zero(0, true);
       unit.gradients.take(1, torch::ones({70}));
@@ -185,7 +185,7 @@ TEST(UnitGradients, ReplicasAddTheirParts) {
     unit.gradients.take(0, torch::full({100}, float(group.rank())));
     unit.reduce();
     EXPECT_TRUE(torch::equal(unit.whole(0), torch::full({100}, 1.5f)));
-    EXPECT_TRUE(unit.gradients.counted(1));
+    EXPECT_TRUE(unit.gradients.has_sharded_grad(1));
     EXPECT_TRUE(torch::equal(unit.whole(1), torch::full({70}, 2.f)));
   });
 }

@@ -12,29 +12,29 @@ constexpr std::array kEvents{UnitEvent::prefetch, UnitEvent::access, UnitEvent::
 
 /// What really happens to a unit's memory when its moves are made.
 struct LivedUnit {
-  bool resident;
-  UnitState state = resident ? UnitState::unsharded : UnitState::sharded;
-  bool memory = resident, under_way = false, current = true;  // whether the memory shows the parts' values
+  bool stays_unsharded;
+  UnitState state = stays_unsharded ? UnitState::unsharded : UnitState::sharded;
+  bool memory = stays_unsharded, under_way = false, current = true;  // whether the memory shows the parts' values
   std::vector<int>* gathers = nullptr;
   int name = 0;
 
   void handle(UnitEvent event) {
     if (event == UnitEvent::update) current = false;
-    const auto move = transition(resident, state, event);
+    const auto move = transition(stays_unsharded, state, event);
     if (move.wait_first) arrive();
     if (move.detach) {
       ASSERT_TRUE(under_way);
-      ASSERT_FALSE(resident) << "its memory would be written later";
+      ASSERT_FALSE(stays_unsharded) << "its memory would be written later";
       under_way = memory = false;
     }
     if (move.free) {
       ASSERT_FALSE(under_way);
-      ASSERT_FALSE(resident);
+      ASSERT_FALSE(stays_unsharded);
       memory = false;
     }
     if (move.start) {
       ASSERT_FALSE(under_way) << "two gathers into one memory";
-      ASSERT_TRUE(resident || !memory);
+      ASSERT_TRUE(stays_unsharded || !memory);
       under_way = memory = true;
       gathers->push_back(name);
     }
@@ -49,7 +49,7 @@ struct LivedUnit {
   }
   void check(UnitEvent event) const {
     EXPECT_EQ(state == UnitState::unsharding, under_way);
-    EXPECT_EQ(memory, resident || state != UnitState::sharded);
+    EXPECT_EQ(memory, stays_unsharded || state != UnitState::sharded);
     if (event == UnitEvent::access) {
       EXPECT_EQ(state, UnitState::unsharded);
       EXPECT_TRUE(current) << "an operator sees old values";
@@ -62,15 +62,16 @@ TEST(UnitLife, EveryInterleavingOfTwoUnitsShowsPresentValues) {
   constexpr int kLength = 6, kChoices = 2 * static_cast<int>(kEvents.size());
   int walks = 1;
   for (int i = 0; i < kLength; ++i) walks *= kChoices;
-  for (const bool resident : {false, true})
+  for (const bool stays_unsharded : {false, true})
     for (int walk = 0; walk < walks; ++walk) {
       std::vector<int> gathers;
-      std::array<LivedUnit, 2> units{LivedUnit{resident}, LivedUnit{resident}};
+      std::array<LivedUnit, 2> units{LivedUnit{stays_unsharded}, LivedUnit{stays_unsharded}};
       for (int u = 0; u < 2; ++u) units[u].gathers = &gathers, units[u].name = u;
       for (int i = 0, rest = walk; i < kLength; ++i, rest /= kChoices) {
         const int choice = rest % kChoices;
         units[choice % 2].handle(kEvents[choice / 2]);
-        if (::testing::Test::HasFailure()) FAIL() << "walk " << walk << ", resident " << resident << ", event " << i;
+        if (::testing::Test::HasFailure())
+          FAIL() << "walk " << walk << ", stays unsharded " << stays_unsharded << ", event " << i;
       }
     }
 }

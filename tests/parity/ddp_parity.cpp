@@ -7,11 +7,11 @@
 
 #include "muster/comm/rendezvous.h"
 #include "muster/optim/detail/fused.h"
-#include "muster/parallel/detail/reducer.h"
+#include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/world.h"
 
-/// Trains what ddp_parity.py has trained, by the reducer, and compares. Called by that script: FOLDER CASE...
+/// Trains what ddp_parity.py has trained, by ReplicatedModel, and compares. Called by that script: FOLDER CASE...
 namespace {
 
 namespace parallel = muster::parallel;
@@ -133,19 +133,19 @@ class Case {
     const auto net = make_net(model_);
     net->to(dtype_ == "float64" ? at::kDouble : at::kFloat);
     if (group.rank() == 0) load(*net);
-    parallel::Reducer reducer(*net, group);
+    parallel::ReplicatedModel replicated(*net, group);
     const auto inner = make_optimizer(optimizer_, net->parameters());
-    muster::optim::FusedOptimizer optimizer(*inner, {&reducer});
+    muster::optim::FusedOptimizer optimizer(*inner, {&replicated});
     const auto example = torch::empty(net->shape, net->parameters()[0].scalar_type());
     const auto batches =
         read(folder_ + "/batches" + std::to_string(group.rank()), std::vector<at::Tensor>(kSteps, example));
     for (int step = 0; step < kSteps; ++step) {
-      reducer.enter_forward();
+      replicated.enter_forward();
       const auto output = net->forward(batches[static_cast<size_t>(step)]);
-      reducer.leave_forward();
-      reducer.before_backward();
+      replicated.leave_forward();
+      replicated.before_backward();
       loss_of(output).backward();
-      reducer.after_backward();
+      replicated.after_backward();
       if (step == 0) compare("gradients", gradients_of(*net), true);
       optimizer.step();
       optimizer.zero_grad();
@@ -177,7 +177,7 @@ class Case {
   std::string folder_, model_, dtype_, optimizer_, differences_;
 };
 
-int run_rank(const muster::Cluster& cluster, int argc, char** argv) {
+int run_rank(const muster::ClusterEnvironment& cluster, int argc, char** argv) {
   at::set_num_threads(1);
   const auto group = muster::comm::connect(cluster);
   int failed = 0;
@@ -197,9 +197,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto ranks =
-      muster::testing::run_processes(2, [&](const muster::Cluster& cluster) { return run_rank(cluster, argc, argv); },
-                                     {.arguments = arguments, .label = "", .timeout = std::chrono::seconds(300)});
+  const auto ranks = muster::testing::run_processes(
+      2, [&](const muster::ClusterEnvironment& cluster) { return run_rank(cluster, argc, argv); },
+      {.arguments = arguments, .label = "", .timeout = std::chrono::seconds(300)});
   bool ok = true;
   for (const auto& rank : ranks) {
     std::cout << rank.output;

@@ -1,4 +1,4 @@
-"""Trains by PyTorch's DistributedDataParallel on two ranks, then lets a C++ program train the same by the reducer and compare.
+"""Trains by PyTorch's DistributedDataParallel on two ranks, then lets a C++ program train the same by ReplicatedModel and compare.
 
 Both start from the same weights and batches, which are written here as raw numbers in the order of the parameters. Gradients of the
 first step have the same bits; so have weights after 20 steps where every parameter's size is a multiple of 64. Where it is not,

@@ -14,7 +14,7 @@ FOLDERS = ("include", "src", "apps")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 FORBIDDEN_WORDS = {"utils", "util", "helper", "helpers", "manager", "common", "misc"}
 FOREIGN_NAME = re.compile(r"\b(?:std|torch|at|c10|c10d|nlohmann|YAML|CLI|spdlog|nn|F)::[\w:]+")
-HEADER_LINES, DOOR_LINES, SOURCE_LINES, SOURCE_USUAL, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 600, 400, 60, 20, 100
+HEADER_LINES, API_LINES, SOURCE_LINES, SOURCE_USUAL, FUNCTION_LINES, ROOM_LIST_LINES, EXAMPLE_LINES = 200, 150, 600, 400, 60, 20, 100
 PUBLIC_HEADERS = 45
 ACCELERATOR_LINES = 4500
 HOUSE_WORDS = pathlib.Path(__file__).with_name("house_words.txt").read_text()
@@ -39,12 +39,12 @@ class Tree:
                       for path in sorted((self.root / folder).rglob("*")) if path.suffix in (".h", ".cpp")}
 
     def room_of(self, path):
-        """The room of a file; doors lie directly in include/muster; the command line is 'apps', a program with LibTorch 'programs'."""
+        """The room of a file; the API's headers lie directly in include/muster; the command line is 'apps', a program with LibTorch 'programs'."""
         parts = path.parts
         if parts[0] == "apps":
             return "apps" if parts[1] == "muster" else "programs"
         inside = parts[2:] if parts[0] == "include" else parts[1:]
-        return inside[0] if len(inside) > 1 else "doors"
+        return inside[0] if len(inside) > 1 else "api"
 
     def includes(self, path):
         """(line number, name, room of ours or None) of each include of a file."""
@@ -56,7 +56,7 @@ class Tree:
     def included_room(self, path, bracket, name):
         parts = name.split("/")
         if parts[0] == "muster":
-            return parts[1] if len(parts) > 2 else "doors"
+            return parts[1] if len(parts) > 2 else "api"
         if bracket == '"':
             if path.parts[0] == "apps" and len(parts) == 1:
                 return self.room_of(path)
@@ -120,7 +120,7 @@ def includes_follow_the_table(tree):
 def private_headers_stay_inside(tree):
     for path in tree.files:
         for line, name, other in tree.includes(path):
-            if other not in (None, "doors", tree.room_of(path)) and not name.startswith("muster/"):
+            if other not in (None, "api", tree.room_of(path)) and not name.startswith("muster/"):
                 yield f"{path}:{line}: {name} is private to room {other}"
 
 
@@ -195,7 +195,7 @@ def formatting_stays_out_of_torch(tree):
 def files_stay_short(tree):
     for path, text in tree.files.items():
         lines = len(text.splitlines())
-        limit = SOURCE_LINES if path.suffix == ".cpp" else DOOR_LINES if tree.room_of(path) == "doors" else HEADER_LINES
+        limit = SOURCE_LINES if path.suffix == ".cpp" else API_LINES if tree.room_of(path) == "api" else HEADER_LINES
         if lines > limit:
             yield f"{path}: {lines} lines; the limit is {limit}"
         elif path.suffix == ".cpp" and lines > SOURCE_USUAL:
@@ -215,19 +215,19 @@ def functions_stay_short(tree):
             yield f"{path}:{line}: {name} has {length} lines; the limit is {FUNCTION_LINES}"
 
 
-def doors_add_no_logic(tree):
-    """A door is headers alone, and each of its functions hands on in one statement, with no decision in it."""
+def apis_add_no_logic(tree):
+    """An API is headers alone, and each of its functions hands on in one statement, with no decision in it."""
     for path in tree.files:
         if path.parts[0] == "src" and len(path.parts) == 2:
-            yield f"{path}: a door has no source"
-        if tree.room_of(path) != "doors" or path.parts[0] != "include":
+            yield f"{path}: an API has no source"
+        if tree.room_of(path) != "api" or path.parts[0] != "include":
             continue
         text = without_comments(tree.files[path])
         for line, body in bodies(text):
             if body.count(";") > 1 or re.search(r"\b(?:if|for|while|do|switch|try|throw|goto)\b|\?|&&|\|\||\[[^\]]*\]\s*[({]", body):
                 yield f"{path}:{line}: more than one statement handed on; logic belongs to the runtime"
         for match in re.finditer(r"^ {2}(?!using|friend|static_assert|return)[\w:<>, *&]+\s\w+_\s*(?:=[^;()]*|\{[^}]*\})?;", text, re.MULTILINE):
-            yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: a door keeps no state of its own"
+            yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: an API keeps no state of its own"
 
 
 def bodies(code):
@@ -303,10 +303,10 @@ def functions(text):
 RULES = [found_something, every_room_has_a_row, permissions_are_used, rows_point_one_way, includes_follow_the_table, private_headers_stay_inside,
          options_include_only_base, torch_free_rooms_stay_free, public_headers_are_shown,
          accelerator_stays_small, public_headers_stay_light, formatting_stays_out_of_torch, files_stay_short, functions_stay_short,
-         doors_add_no_logic, names_say_something, names_are_the_fields]
+         apis_add_no_logic, names_say_something, names_are_the_fields]
 
 GOOD = {
-    "ROOMS.md": "| room | one sentence | may include |\n|---|---|---|\n| base | B. | – (no Torch) |\n| tree | T. | base |\n| doors | D. | tree |\n",
+    "ROOMS.md": "| room | one sentence | may include |\n|---|---|---|\n| base | B. | – (no Torch) |\n| tree | T. | base |\n| api | D. | tree |\n",
     "include/muster/base/error.h": "#pragma once\nnamespace muster { class Error {}; }\n",
     "include/muster/tree/options.h": '#pragma once\n#include "muster/base/error.h"\n',
     "include/muster/tree/detail/visit.h": '#pragma once\n#include <ATen/core/Tensor.h>\n#include "muster/base/error.h"\nint visit(int x);\n',
@@ -317,7 +317,7 @@ GOOD = {
     "apps/muster/main.cpp": '#include "muster/base/error.h"\n#include "muster/tree/options.h"\nint main() { return 0; }\n',
 }
 
-DOOR = '''#pragma once
+API = '''#pragma once
 #include "muster/tree/detail/visit.h"
 class Face : private Inner {
  public:
@@ -327,7 +327,7 @@ class Face : private Inner {
   auto start(T&& x) { return go(); }
 };
 '''
-GOOD["include/muster/face.h"] = DOOR
+GOOD["include/muster/face.h"] = API
 
 BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a file away
     found_something: [{"ROOMS.md": "nothing\n"}, {name: None for name in GOOD if name != "ROOMS.md"},
@@ -335,7 +335,7 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
     every_room_has_a_row: [{"src/attic/a.cpp": "int x;\n"}, {"include/muster/attic/a.h": "#pragma once\n"},
                            {"ROOMS.md": GOOD["ROOMS.md"].replace("| base |\n", "| base, attic |\n")}],
     permissions_are_used: [{"ROOMS.md": GOOD["ROOMS.md"].replace("| tree |\n", "| tree, base |\n")}],
-    rows_point_one_way: [{"ROOMS.md": GOOD["ROOMS.md"].replace("– (no Torch)", "doors (no Torch)")}],
+    rows_point_one_way: [{"ROOMS.md": GOOD["ROOMS.md"].replace("– (no Torch)", "api (no Torch)")}],
     includes_follow_the_table: [{"src/base/a.cpp": '#include "muster/tree/detail/visit.h"\n'}, {"src/base/a.cpp": '#include "tree/inner.h"\n'},
                                 {"src/tree/a.cpp": '#include "muster/face.h"\n'}, {"src/tree/a.cpp": "#  include <muster/face.h>\n"},
                                 {"include/muster/face.h": '#pragma once\n#include "muster/base/error.h"\n'},
@@ -362,10 +362,10 @@ BROKEN = {  # rule: changes to the good tree that it must refuse; None takes a f
     functions_stay_short: [{"src/tree/a.cpp": "namespace x {\nint f(int a) {\n" + "  a += 1;\n" * 60 + "  return a;\n}\n}\n"},
                            {"src/tree/a.cpp": "struct S {\n  S() : x_{1} {\n" + "  if (x_) { f(); }\n" * 60 + "  }\n  int x_;\n};\n"},
                            {"tests/tree/a_test.cpp": "TEST(A, Grows) {\n" + "  a += 1;\n" * 60 + "}\n"}],
-    doors_add_no_logic: [{"include/muster/face.h": DOOR.replace("return go();", "go(); return go();")},
-                         {"include/muster/face.h": DOOR.replace("return go();", "return ready() ? go() : 0;")},
-                         {"include/muster/face.h": DOOR.replace("return go();", "if (ready()) go();")},
-                         {"include/muster/face.h": DOOR.replace("};", "  int count_ = 0;\n};")},
+    apis_add_no_logic: [{"include/muster/face.h": API.replace("return go();", "go(); return go();")},
+                         {"include/muster/face.h": API.replace("return go();", "return ready() ? go() : 0;")},
+                         {"include/muster/face.h": API.replace("return go();", "if (ready()) go();")},
+                         {"include/muster/face.h": API.replace("};", "  int count_ = 0;\n};")},
                          {"src/face.cpp": "int x;\n"}],
     names_say_something: [{"src/tree/utils.cpp": "int x;\n"}, {"src/tree/a.cpp": "class RankManager {};\n"},
                           {"src/tree/a.cpp": "int common_part(int);\n"}],

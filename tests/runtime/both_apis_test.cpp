@@ -1,4 +1,4 @@
-// What only one of Accelerator and Fabric had before: each verb and option here works in the other one too.
+// What only one of Accelerator and Fabric had before: each function and option here works in the other one too.
 #include <functional>
 #include <memory>
 #include <string>

@@ -16,9 +16,9 @@ namespace {
 using muster::testing::as_ranks;
 
 /// Reads GRID_RANK and GRID_SIZE, for ranks on one node.
-std::optional<Cluster> read_grid(const Environment& variables) {
+std::optional<ClusterEnvironment> read_grid(const Environment& variables) {
   if (!variables.has("GRID_RANK")) return std::nullopt;
-  Cluster cluster;
+  ClusterEnvironment cluster;
   cluster.rank = cluster.local_rank = std::stoi(*variables.find("GRID_RANK"));
   cluster.world_size = cluster.local_world_size = std::stoi(*variables.find("GRID_SIZE"));
   cluster.rendezvous = RendezvousKind::file;

@@ -61,7 +61,8 @@ TEST(GeneratorCheck, AreSpokenOfOnceWhereStepsDraw) {
           ::testing::internal::CaptureStderr();
           const auto plan = train(program);
           const auto said = ::testing::internal::GetCapturedStderr();
-          EXPECT_EQ(mentions(said), read_cluster().rank == 0 ? program.lines : 0) << program.name << ": " << said;
+          EXPECT_EQ(mentions(said), read_cluster_environment().rank == 0 ? program.lines : 0)
+              << program.name << ": " << said;
           EXPECT_EQ(mentions(plan), program.lines) << program.name << ": " << plan;
         },
         program.name);

@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(Loaders, EachSampleOnce,
                                                               From::dispatched_indices),
                                             ::testing::Values(1, 2, 3, 4)));
 
-TEST(Doors, CountEachSampleOnceInAWholeEvaluation) {
+TEST(BothApis, CountEachSampleOnceInAWholeEvaluation) {
   testing::as_ranks(3, [] {
     Accelerator accelerator;
     const auto numbers = [](int64_t i) { return i; };
@@ -234,7 +234,7 @@ struct Read {
   std::optional<int64_t> next() { return ++*reads, at < 20 ? std::optional(at++) : std::nullopt; }
 };
 
-TEST(Doors, StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked) {
+TEST(BothApis, StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked) {
   testing::as_ranks(2, [] {
     for (const bool wanted : {false, true}) {
       Accelerator accelerator({.dispatch_batches = wanted, .synced_generators = {.cpu = wanted}});
@@ -257,7 +257,7 @@ TEST(Doors, StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked) {
   });
 }
 
-TEST(Doors, SkipsTheFirstBatchesOfOnePass) {
+TEST(BothApis, SkipsTheFirstBatchesOfOnePass) {
   testing::as_ranks(2, [] {
     Accelerator accelerator;
     auto loader = accelerator.prepare(DataLoader([](int64_t i) { return i; }, 16, {.batch_size = 2}));

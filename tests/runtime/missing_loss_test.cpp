@@ -220,8 +220,8 @@ TEST(MissingLoss, CostsNothingWhereRanksHaveTheirLosses) {
           auto [g, j, first, second] = accelerator.prepare(maker, judge, torch::optim::SGD(maker->parameters(), 0.1),
                                                            torch::optim::SGD(judge->parameters(), 0.1));
           const auto rounds = [&, g = g, j = j] {
-            return std::pair(g.prepared()->managed->gradient_rounds()->rounds(),
-                             j.prepared()->managed->gradient_rounds()->rounds());
+            return std::pair(g.prepared()->managed->gradient_reductions()->reduction_count(),
+                             j.prepared()->managed->gradient_reductions()->reduction_count());
           };
           for (int64_t step = 1; step <= 4; ++step) {
             const auto x = inputs(static_cast<int>(step), accelerator.process_index());

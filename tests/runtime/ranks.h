@@ -15,7 +15,7 @@
 namespace muster::testing {
 
 /// Makes this process a rank as mpirun would, so that a runtime finds the others by itself.
-inline void act_as_started_by_mpirun(const Cluster& cluster) {
+inline void act_as_started_by_mpirun(const ClusterEnvironment& cluster) {
   const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
   set("OMPI_COMM_WORLD_RANK", std::to_string(cluster.rank));
   set("OMPI_COMM_WORLD_SIZE", std::to_string(cluster.world_size));
@@ -33,7 +33,7 @@ inline void as_ranks(int size, const std::function<void()>& body, const std::str
   options.label = label;
   const auto results = run_processes(
       size,
-      [&](const Cluster& cluster) {
+      [&](const ClusterEnvironment& cluster) {
         act_as_started_by_mpirun(cluster);
         body();
         return ::testing::Test::HasFailure() ? 1 : 0;

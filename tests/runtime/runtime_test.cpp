@@ -55,7 +55,7 @@ Pairs pairs(int64_t count) {
   return result;
 }
 
-/// Parameters after training with the door, with a batch of 12 over all ranks.
+/// Parameters after training with the API, with a batch of 12 over all ranks.
 std::vector<torch::Tensor> trained(Strategy strategy, Precision precision, int epochs) {
   Accelerator accelerator({.mixed_precision = precision, .split_batches = true, .strategy = strategy});
   accelerator.set_seed(3);
@@ -90,7 +90,7 @@ TEST(Ranks, EqualOneProcessWithTheWholeBatch) {
         world,
         [&] {
           const auto actual = trained("ddp", "no", 3);
-          EXPECT_EQ(read_cluster().world_size, world);
+          EXPECT_EQ(read_cluster_environment().world_size, world);
           const auto expected = load_file(alone);
           for (size_t i = 0; i < actual.size(); ++i)
             EXPECT_EQ(testing::difference(actual[i], expected.at(std::to_string(i)), 0, 1e-10), "");
@@ -236,7 +236,7 @@ TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
   as_ranks(
       1,
       [] {
-        Cluster first_of_two;
+        ClusterEnvironment first_of_two;
         first_of_two.world_size = 2;
         testing::act_as_started_by_mpirun(first_of_two);
         EXPECT_EQ(testing::thrown([] { Accelerator accelerator({.timeout = std::chrono::seconds(1)}); }).substr(0, 44),

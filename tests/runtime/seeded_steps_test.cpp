@@ -186,7 +186,7 @@ GradScalerOptions scaling() { return {.growth_interval = 3, .init_scale = 1024};
 torch::optim::SGDOptions rates() { return torch::optim::SGDOptions(0.05).momentum(0.9); }
 constexpr double kMaxNorm = 0.5;
 
-/// A rank's program, as the doors run it.
+/// A rank's program, as the APIs run it.
 class Rank {
  public:
   Rank(const Job& job, const comm::Communicator& group)
@@ -200,7 +200,7 @@ class Rank {
     registry_->add(model_);
     OptimizerSetting setting{.accumulation = accumulation_,
                              .after_step = {},
-                             .before_round = [this] { follow_scale(); },
+                             .before_reduction = [this] { rescale_gradients(); },
                              .group = group_,
                              .optimizers = optimizers_,
                              .registry = registry_,
@@ -209,7 +209,7 @@ class Rank {
     if (job.scaled) setting.scaling = scaling();
     optimizer_ =
         std::make_shared<PreparedOptimizer>(std::make_shared<torch::optim::SGD>(net_->parameters(), rates()), setting);
-    optimizer_->follow_models();
+    optimizer_->bind_models();
     optimizers_->push_back(optimizer_);
     if (job.way.local)
       local_ = std::make_unique<LocalSGD>(*net_, managed(), group_, LocalSgdOptions{.local_sgd_steps = 2});
@@ -238,10 +238,10 @@ class Rank {
 
  private:
   parallel::ManagedModel& managed() { return *model_->managed; }
-  double follow_scale() {
+  double rescale_gradients() {
     if (!optimizer_->scaler()) return 1;
     const double scale = optimizer_->scaler()->scale();
-    optimizer_->follow_scale(scale);
+    optimizer_->rescale_gradients(scale);
     return scale;
   }
   void compute(int number) {
@@ -256,7 +256,7 @@ class Rank {
       loss = loss_of(*net_, job_, number, group_.rank());
     }
     optimizer_->before_backward();
-    const double factor = accumulation_->loss_factor() * follow_scale();
+    const double factor = accumulation_->loss_factor() * rescale_gradients();
     managed().before_backward();
     (loss * factor).backward();
     managed().after_backward();

@@ -231,28 +231,28 @@ TEST(MixedDtypes, LeaveInputsAloneWhereTheyAreToldTo) {
   });
 }
 
-/// Through one of the doors.
-template <class Door>
-void expect_full_parameters(Door& door, const Model<SmallNetImpl>& model, SmallNet& net, int rank) {
+/// Through one of the APIs.
+template <class Api>
+void expect_full_parameters(Api& api, const Model<SmallNetImpl>& model, SmallNet& net, int rank) {
   const auto before = model.prepared()->managed->full_state(false);
   double sum = 0;
-  door.summon_full_params(model, [&] { sum = net->in->weight.sum().template item<double>(); }, {.writeback = false});
+  api.summon_full_params(model, [&] { sum = net->in->weight.sum().template item<double>(); }, {.writeback = false});
   EXPECT_NEAR(sum, before[0].second.sum().item<double>(), 1e-5);
   EXPECT_EQ(testing::thrown_id([&] {
-              door.summon_full_params(model, [&] { torch::nn::init::zeros_(net->out->weight); }, {.writeback = false});
+              api.summon_full_params(model, [&] { torch::nn::init::zeros_(net->out->weight); }, {.writeback = false});
             }),
             "MU190");
-  door.summon_full_params(model,
-                          [&] {
-                            if (rank == 0) torch::nn::init::constant_(net->out->weight, 2);
-                          },
-                          {.rank0_only = true});
+  api.summon_full_params(model,
+                         [&] {
+                           if (rank == 0) torch::nn::init::constant_(net->out->weight, 2);
+                         },
+                         {.rank0_only = true});
   const auto after = model.prepared()->managed->full_state(false);
   EXPECT_EQ(testing::difference_in_bits(after[0].second, before[0].second), "");
   EXPECT_EQ(after[2].second.sum().item<double>(), 2 * 57);
 }
 
-TEST(FullParameters, AreSummonedThroughEachDoor) {
+TEST(FullParameters, AreSummonedThroughEachApi) {
   testing::as_ranks(2, [] {
     for (const char* strategy : {"fsdp", "zero2", "ddp"}) {
       SCOPED_TRACE(strategy);
@@ -364,7 +364,7 @@ TEST(Values, OfAParameterWaitForTheGatherUnderWay) {
       SmallNet net;
       auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
       const auto weight = net->in->weight.detach().view({1, -1});
-      std::vector<std::function<at::Tensor()>> verbs{
+      std::vector<std::function<at::Tensor()>> functions{
           [&] { return accelerator.gather(weight)[1]; },
           [&] { return accelerator.gather(net->in->weight).narrow(0, 19, 19).reshape(-1); },
           [&] { return accelerator.gather_for_metrics(weight)[1]; },
@@ -373,7 +373,7 @@ TEST(Values, OfAParameterWaitForTheGatherUnderWay) {
           [&] { return accelerator.pad_across_processes(weight)[0].clone(); },
           [&] { return accelerator.gather_object(weight)[1][0]; },
           [&] { return accelerator.broadcast_object(weight, 1)[0]; },
-          [&] { return accelerator.group().all_gather_uneven(weight)[1][0]; },
+          [&] { return accelerator.group().all_gatherv(weight)[1][0]; },
           [&] {
             return accelerator.group().scatter(
                 accelerator.is_main_process() ? std::vector<at::Tensor>{weight, weight} : std::vector<at::Tensor>(),
@@ -383,12 +383,12 @@ TEST(Values, OfAParameterWaitForTheGatherUnderWay) {
             return accelerator.group().all_to_all({weight, weight})[1][0];
           },
       };
-      for (size_t i = 0; i < verbs.size(); ++i) {
+      for (size_t i = 0; i < functions.size(); ++i) {
         accelerator.backward(small_loss(model(small_inputs(static_cast<int>(i), accelerator.process_index()))));
         optimizer.step();
         optimizer.zero_grad();
         EXPECT_EQ(testing::thrown_id([&] { accelerator.group().broadcast(weight, 0); }), "MU066");
-        const auto brought = verbs[i]();
+        const auto brought = functions[i]();
         EXPECT_EQ(testing::difference_in_bits(brought, net->in->weight.detach().reshape(-1).clone()), "") << i;
       }
     }

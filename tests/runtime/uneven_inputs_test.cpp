@@ -240,7 +240,7 @@ struct NormedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Normed);
 
-TEST(Doors, TakeStatisticsFromAllRanks) {
+TEST(BothApis, TakeStatisticsFromAllRanks) {
   testing::as_ranks(2, [] {
     Accelerator accelerator;
     Normed whole;
@@ -258,7 +258,7 @@ struct ScalarImpl : torch::nn::Module {
 };
 TORCH_MODULE(Scalar);
 
-TEST(Doors, AverageParametersEveryFewSteps) {
+TEST(BothApis, AverageParametersEveryFewSteps) {
   testing::as_ranks(2, [] {
     Accelerator accelerator;
     Scalar net;

@@ -149,7 +149,7 @@ TEST(Values, MapsOfOtherKeysAreAnErrorEverywhere) {
   });
 }
 
-TEST(Values, AnUndefinedTensorIsRefusedByEveryVerb) {
+TEST(Values, AnUndefinedTensorIsRefusedByEveryFunction) {
   testing::run_threads(2, 0, [](comm::Communicator group) {
     const std::tuple<torch::Tensor, torch::Tensor> mine{filled({1}, 1), torch::Tensor()};
     const auto refused = [](const auto& f) {
@@ -173,7 +173,7 @@ TEST(Values, AnUndefinedTensorIsRefusedByEveryVerb) {
 
 /// Of a type that has the same tensors everywhere, so that nothing compares them first.
 TEST(Values, AnUndefinedTensorOfOneRankIsAnErrorOfAllWithinTheCall) {
-  const std::vector<std::function<void(const comm::Communicator&, const torch::Tensor&)>> verbs{
+  const std::vector<std::function<void(const comm::Communicator&, const torch::Tensor&)>> functions{
       [](const auto& group, const auto& tensor) { gather(group, tensor); },
       [](const auto& group, const auto& tensor) { all_gather(group, tensor); },
       [](const auto& group, const auto& tensor) { reduce(group, tensor, "sum"); },
@@ -181,10 +181,10 @@ TEST(Values, AnUndefinedTensorOfOneRankIsAnErrorOfAllWithinTheCall) {
       [](const auto& group, const auto& tensor) { gather_for_metrics(group, std::nullopt, tensor); },
       [](const auto& group, const auto& tensor) { broadcast(group, tensor, 1); }};
   for (const int64_t elements : {3, 300'000})
-    for (size_t i = 0; i < verbs.size(); ++i)
+    for (size_t i = 0; i < functions.size(); ++i)
       testing::run_threads(3, 0, [&](comm::Communicator group) {
         const auto [id, text] =
-            thrown_by([&] { verbs[i](group, group.rank() == 1 ? torch::Tensor() : filled({elements}, 1)); });
+            thrown_by([&] { functions[i](group, group.rank() == 1 ? torch::Tensor() : filled({elements}, 1)); });
         EXPECT_EQ(id, group.rank() == 1 ? "MU177" : "MU050") << i << ": " << text;
         EXPECT_NE(text.find("undefined tensor"), std::string::npos) << text;
         EXPECT_NE(text.find("rank 1"), std::string::npos) << text;

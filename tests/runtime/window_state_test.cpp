@@ -8,15 +8,15 @@
 namespace muster::runtime {
 namespace {
 
-constexpr WindowState kWindowStates[] = {WindowState::closed, WindowState::open, WindowState::middle,
-                                         WindowState::last,   WindowState::rest, WindowState::rest_open};
+constexpr WindowState kWindowStates[] = {WindowState::closed, WindowState::open,    WindowState::middle,
+                                         WindowState::last,   WindowState::joining, WindowState::joined};
 
 TEST(WindowState, AMicroBatchBeginsOnlyWhenTheOneBeforeIsCounted) {
   using enum WindowState;
   using enum WindowEvent;
   for (const auto state : kWindowStates)
     for (const auto& [event, next] :
-         {std::pair(begin_middle, middle), std::pair(begin_last, last), std::pair(begin_rest, rest)})
+         {std::pair(begin_middle, middle), std::pair(begin_last, last), std::pair(begin_joining, joining)})
       EXPECT_EQ(transition(state, event), all_counted(state) ? std::optional(next) : std::nullopt);
 }
 

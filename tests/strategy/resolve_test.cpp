@@ -102,7 +102,7 @@ struct Own : TrainingStrategy {
 TEST(Resolve, AStrategyOfTheProgramsOwnStays) {
   const auto own = std::make_shared<Own>();
   for (const auto& request : {StrategyRequest{}, StrategyRequest{.name = "auto"}})
-    EXPECT_EQ(resolve_strategy(own, request, {{"ACCELERATE_USE_FSDP", "true"}}).own(), own);
+    EXPECT_EQ(resolve_strategy(own, request, {{"ACCELERATE_USE_FSDP", "true"}}).custom(), own);
   for (const auto& request :
        {StrategyRequest{.name = "ddp"}, StrategyRequest{.fields = {{"ddp.bucket_cap_mb", {"1", "flag"}}}},
         StrategyRequest{.sharding = "stage=full"}}) {

@@ -36,7 +36,7 @@ TEST(Strategies, OfTheProgramsOwnAreUsedInEveryWorld) {
   const auto own = std::make_shared<OwnStrategy>();
   for (const int world : {1, 4}) EXPECT_EQ(make_strategy(own, world, 2), own);
   EXPECT_EQ(Strategy(own).name(), "mine");
-  EXPECT_EQ(Strategy(own).own()->reason(), "given by the program");
+  EXPECT_EQ(Strategy(own).custom()->reason(), "given by the program");
   EXPECT_EQ(muster::testing::thrown_id([] { static_cast<void>(Strategy(std::shared_ptr<OwnStrategy>())); }), "MU341");
 }
 

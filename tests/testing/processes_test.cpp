@@ -34,7 +34,7 @@ TEST(Processes, RanksMeetAndReportHowTheyEnd) {
 
 TEST(Processes, FailedAssertionsFailTheRank) {
   auto results = run_processes(1,
-                               [](const Cluster&) {
+                               [](const ClusterEnvironment&) {
                                  EXPECT_EQ(1, 2);
                                  return ::testing::Test::HasFailure() ? 1 : 0;
                                },
@@ -46,7 +46,7 @@ TEST(Processes, FailedAssertionsFailTheRank) {
 TEST(Processes, LateRanksAreKilled) {
   auto results = run_processes(
       2,
-      [](const Cluster&) {
+      [](const ClusterEnvironment&) {
         for (;;) ::pause();
         return 0;
       },
@@ -70,7 +70,7 @@ TEST(Processes, CallsOfOneTestAreToldApart) {
 TEST(Processes, WithoutAFolderNothingStarts) {
   ::setenv("TMPDIR", "/nowhere/at/all", 1);
   try {
-    run_processes(2, [](const Cluster&) { return 0; });
+    run_processes(2, [](const ClusterEnvironment&) { return 0; });
     ADD_FAILURE() << "no error";
   } catch (const LaunchError& error) {
     EXPECT_EQ(error.id(), "MU064");

@@ -32,7 +32,7 @@ enum class RendezvousKind {
 };
 
 /// The place of this process among the ranks of its job. A plain value.
-struct Cluster {
+struct ClusterEnvironment {
   int device_index = -1;  ///< the accelerator that the launcher chose for this rank; -1: none chosen, take local_rank
   std::string job;        ///< the launcher's name for the job; the same on every rank, empty when alone
   LauncherKind launcher = LauncherKind::none;
@@ -66,15 +66,15 @@ struct Cluster {
 /// Throws: ConfigError for variables that are incomplete (MU020), not a number (MU021) or contradict each other
 /// (MU022), for a launcher that it does not support (MU023), for several nodes without an address (MU024), and for a
 /// node list that it cannot read (MU025). Every message names the variables.
-Cluster read_cluster(const Environment& variables);
+ClusterEnvironment read_cluster_environment(const Environment& variables);
 
 /// The same, after asking `reader`. What it returns counts, as LauncherKind::custom unless it names another kind; if it
 /// is empty or returns nullopt, the above is done.
 /// Throws: as above; ConfigError (MU022) if ranks and sizes that `reader` returns contradict each other, (MU340) if
 /// they are several and it does not say where they rendezvous; and what `reader` throws.
-Cluster read_cluster(const Environment& variables, const ClusterReader& reader);
+ClusterEnvironment read_cluster_environment(const Environment& variables, const ClusterReader& reader);
 
 /// The same for this process's variables, without a reader.
-Cluster read_cluster();
+ClusterEnvironment read_cluster_environment();
 
 }  // namespace muster

@@ -41,7 +41,7 @@ class Work {
   explicit Work(std::shared_ptr<State> state);
   /// Blocks until the operation is done. Throws: CommError on failure, mismatch or time-out.
   void wait();
-  bool done() const;
+  bool is_completed() const;
 
  private:
   std::shared_ptr<State> state_;
@@ -76,7 +76,7 @@ class Communicator {
   Communicator tagged(Tag tag) const;
   /// The same group for the library's own messages; `label` says what they are for. They never match the program's
   /// own collectives.
-  Communicator as_library(std::string label, int64_t gradient_step = -1) const;
+  Communicator internal(std::string label, int64_t gradient_step = -1) const;
 
   // Collective: all of the below, by every rank of the group, in the same order.
 
@@ -87,7 +87,7 @@ class Communicator {
   /// Shapes are equal. The result has one more dimension in front, of the size of the group.
   at::Tensor all_gather(const at::Tensor& tensor) const;
   /// Shapes may differ in every dimension; one tensor per rank, in rank order.
-  std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor) const;
+  std::vector<at::Tensor> all_gatherv(const at::Tensor& tensor) const;
   /// `out` has size() times the elements of `in`; rank r's part is the r-th piece of it. `in` may be that piece itself.
   [[nodiscard]] Work start_all_gather_into(const at::Tensor& out, const at::Tensor& in) const;
 
@@ -125,7 +125,7 @@ class Communicator {
 
   /// The receiver's tensor must have the same shape and dtype.
   void send(const at::Tensor& tensor, int to) const;
-  void receive(const at::Tensor& tensor, int from) const;
+  void recv(const at::Tensor& tensor, int from) const;
 
   /// Ends every running and later operation of the group, on all ranks, with this cause. Never blocks.
   void abort(const std::string& cause) const;

@@ -37,10 +37,10 @@ using Backends = std::map<std::string, BackendEntry>;
 /// the rendezvous time-out, (MU400) if the backend is "shm" and ranks cannot share memory, (MU058) if the store or the
 /// ranks cannot be reached, (MU067) for a peer that does not have the job's secret, (MU069) for a rendezvous file of
 /// another user; ConfigError (MU068) for an invalid secret; LaunchError (MU069) if no folder can be had.
-Communicator connect(const Cluster& cluster, const GroupOptions& options = {}, const Backends& more = {});
+Communicator connect(const ClusterEnvironment& cluster, const GroupOptions& options = {}, const Backends& more = {});
 
 /// Rank `rank` of a group of `size` without other processes: results are as if all ranks had the same values. An
-/// operation that needs what only another rank could know (the shapes it scatters) throws CommError; receive leaves its
+/// operation that needs what only another rank could know (the shapes it scatters) throws CommError; recv leaves its
 /// tensor unchanged.
 Communicator make_fake(int rank, int size);
 

@@ -11,7 +11,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 #include "muster/optim/detail/options.h"
 #include "muster/tree/state.h"
 
@@ -27,12 +27,13 @@ class AveragedModel {
   /// Requires: the module outlives this object and stays on its device; the source, if given, outlives this object.
   /// `source`: where parameters are stored that are not, or not whole, in the module; a prepared model is its own.
   /// Throws: ConfigError (MU140) for a decay outside of [0, 1].
-  explicit AveragedModel(torch::nn::Module& module, AveragingOptions options = {}, optim::FlatSource* source = nullptr);
+  explicit AveragedModel(torch::nn::Module& module, AveragingOptions options = {},
+                         optim::FlatParameters* source = nullptr);
   /// For a prepared model, under any strategy: AveragedModel average(model, {.decay = 0.99}).
   template <class Model>
-    requires requires(const Model& model) { flat_source_of(*model.prepared()); }
+    requires requires(const Model& model) { flat_parameters_of(*model.prepared()); }
   explicit AveragedModel(const Model& model, AveragingOptions options = {})
-      : AveragedModel(*model, options, flat_source_of(*model.prepared())) {}
+      : AveragedModel(*model, options, flat_parameters_of(*model.prepared())) {}
 
   /// Call it after an optimizer step. Throws: UsageError (MU141) inside use().
   void update();
@@ -86,7 +87,7 @@ class AveragedModel {
   void require_some() const;
 
   AveragingOptions options_;
-  optim::FlatSource* source_;
+  optim::FlatParameters* source_;
   std::vector<Entry> entries_;
   std::vector<at::Tensor> parameters_;
   int64_t n_averaged_ = 0;

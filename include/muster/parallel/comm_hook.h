@@ -25,7 +25,7 @@ struct GradientBucket {
   std::vector<at::Tensor> rest;      ///< the views of all other gradients, 1-D
 };
 
-/// Communicates the gradients of a reducer in place of its all_reduce. One object serves one model.
+/// Communicates the gradients of a replicated model in place of its all_reduce. One object serves one model.
 /// Both calls run below autograd, in the same order on every rank. The reducer calls start() for each bucket as it
 /// fills, while backward goes on. When backward has ended, it calls what start() returned for each bucket, in the order
 /// in which they started.
@@ -56,7 +56,7 @@ std::shared_ptr<CommHook> make_cast_hook(at::ScalarType dtype);
 
 /// PowerSGD (Vogels, Karimireddy and Jaggi 2019): for each gradient M of n x m elements, P = M Q and Q = M^T P are
 /// communicated, each with `rank` columns; P is made orthonormal in between. Vectors are communicated whole, and so are
-/// matrices that it would not make smaller. A round whose gradients are not all finite changes nothing in the state
+/// matrices that it would not make smaller. A reduction whose gradients are not all finite changes nothing in the state
 /// that the hook keeps.
 /// Throws: ConfigError (MU158) for impossible options.
 std::shared_ptr<CommHook> make_power_sgd_hook(const PowerSgdOptions& options);

@@ -26,7 +26,7 @@ void Training::join_uneven_inputs(const std::function<void()>& f,
 
 template <class M>
 LocalSGD Training::local_sgd(const Model<M>& model, const extra_t<M, LocalSgdOptions>& options) const {
-  return LocalSGD(group_of(*session_), model, options);
+  return LocalSGD(group_of(*state_), model, options);
 }
 
 template <class F>

@@ -72,7 +72,7 @@ class WrappedModel : public ManagedModel {
     return model_->full_state(main_only);
   }
   std::string describe() const override { return model_->describe(); }
-  parallel::GradientRounds* gradient_rounds() noexcept override { return model_->gradient_rounds(); }
+  parallel::GradientReductions* gradient_reductions() noexcept override { return model_->gradient_reductions(); }
   parallel::ShardedParameters* sharded_parameters() noexcept override { return model_->sharded_parameters(); }
   parallel::CommunicationState* communication_state() noexcept override { return model_->communication_state(); }
   parallel::Joinable* joinable() noexcept override { return model_->joinable(); }

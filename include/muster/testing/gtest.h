@@ -22,7 +22,7 @@ inline std::vector<RankResult> run_test_processes(int size, const std::function<
   options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
   options.label = label;
   options.timeout = timeout;
-  auto as_rank = [&](const Cluster& cluster) {
+  auto as_rank = [&](const ClusterEnvironment& cluster) {
     body(comm::connect(cluster, group));
     return ::testing::Test::HasFailure() ? 1 : 0;
   };

@@ -36,7 +36,7 @@ struct ProcessWorldOptions {
 /// returned (70 if it threw). The call in the first process waits for all ranks and returns how they ended, in rank
 /// order. In a rank, calls with another label or size return at once with `size` successful results.
 /// Requires: no two calls of a program at once. Throws: LaunchError (MU064) if processes cannot be started.
-std::vector<RankResult> run_processes(int size, const std::function<int(const Cluster&)>& body,
+std::vector<RankResult> run_processes(int size, const std::function<int(const ClusterEnvironment&)>& body,
                                       const ProcessWorldOptions& options = {});
 
 }  // namespace muster::testing

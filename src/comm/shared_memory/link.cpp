@@ -136,7 +136,7 @@ Link::Arrival Link::take(LinkMessage& message) const noexcept {
   return Arrival::message;
 }
 
-LinkMessage Link::receive(TimePoint deadline) const {
+LinkMessage Link::recv(TimePoint deadline) const {
   for (LinkMessage message;;) {
     const Arrival arrival = take(message);
     if (arrival == Arrival::message) return message;

@@ -35,7 +35,7 @@ class Link {
   /// What has come, without waiting.
   Arrival take(LinkMessage& message) const noexcept;
   /// The next message; wakes are skipped. Throws: std::runtime_error if none comes until then.
-  LinkMessage receive(TimePoint deadline) const;
+  LinkMessage recv(TimePoint deadline) const;
   /// Whether the process at the other end belongs to this user.
   bool is_own_user() const noexcept;
   /// A descriptor that can be read from when the process at the other end has ended; none where the system has no such.

@@ -191,7 +191,7 @@ class ProcessAreas final : public SharedAreas {
 
   LinkMessage next_message(int peer, TimePoint deadline) {
     auto& messages = peers_[peer].messages;
-    if (messages.empty()) return peers_[peer].link.receive(deadline);
+    if (messages.empty()) return peers_[peer].link.recv(deadline);
     LinkMessage message = std::move(messages.front());
     messages.pop_front();
     return message;
@@ -248,7 +248,7 @@ std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, 
       peers[answered++] = accept_offer(std::move(message), own, name, bytes);
     }
     for (int other = place + 1; other < count; ++other) {
-      LinkMessage reply = peers[other].link.receive(deadline);
+      LinkMessage reply = peers[other].link.recv(deadline);
       if (reply.text != name || reply.descriptors.size() != 1) throw std::runtime_error("the ranks form other groups");
       peers[other].memory = Segment::map(reply.descriptors[0], bytes);
     }
@@ -278,7 +278,7 @@ void ProcessAreas::refuse_offers(const std::vector<int>& ranks, Range unanswered
 }
 
 /// What ranks of one host have in common.
-std::string host_of(const Cluster& cluster) {
+std::string host_of(const ClusterEnvironment& cluster) {
   if (const auto named = Environment::of_process().find("MUSTER_HOST")) return "name " + *named;
   if (cluster.launcher != LauncherKind::none && cluster.launcher != LauncherKind::environment)
     return formatted("node {}", cluster.node_rank);
@@ -290,7 +290,8 @@ std::string host_of(const Cluster& cluster) {
 
 class Handover {
  public:
-  Handover(const Cluster& cluster, const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout)
+  Handover(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
+           std::chrono::milliseconds timeout)
       : store_(store), rank_(cluster.rank), size_(cluster.world_size), timeout_(timeout), host_(host_of(cluster)) {}
 
   SharedAttempt run() {
@@ -392,7 +393,7 @@ class Handover {
   static std::pair<int, Descriptor> hear(const Link& link, TimePoint deadline) {
     LinkMessage message;
     try {
-      message = link.receive(deadline);
+      message = link.recv(deadline);
     } catch (const std::runtime_error&) {
       return {-1, Descriptor()};
     }
@@ -411,7 +412,7 @@ class Handover {
 
 }  // namespace
 
-SharedAttempt share_memory(const Cluster& cluster, const c10::intrusive_ptr<c10d::Store>& store,
+SharedAttempt share_memory(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
                            std::chrono::milliseconds timeout) {
   return Handover(cluster, store, timeout).run();
 }

@@ -19,7 +19,7 @@ struct SharedAttempt {
 
 /// Tries to share memory between all ranks of the job; they agree on the result through the store.
 /// Collective. Throws: what the store throws.
-SharedAttempt share_memory(const Cluster& cluster, const c10::intrusive_ptr<c10d::Store>& store,
+SharedAttempt share_memory(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
                            std::chrono::milliseconds timeout);
 
 }  // namespace muster::comm

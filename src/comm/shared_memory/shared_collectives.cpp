@@ -34,7 +34,7 @@ SharedCollectives::SharedCollectives(std::shared_ptr<SharedAreas> areas)
 
 void SharedCollectives::run(Operation& operation, const std::string& group, TimePoint deadline) {
   const Call call{operation, group, deadline};
-  operation.words.assign(operation.word ? size_ : 0, 0);
+  operation.piggybacks.assign(operation.piggyback ? size_ : 0, 0);
   switch (operation.kind) {
     case OperationKind::all_reduce: return all_reduce(call);
     case OperationKind::all_gather: return all_gather(call);
@@ -71,7 +71,7 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
       throw CommError("MU050",
                       formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", peer,
                                 theirs.bytes, expected(peer), rank_, describe(call.operation), call.group));
-    if (call.operation.word) call.operation.words[peer] = theirs.word;
+    if (call.operation.piggyback) call.operation.piggybacks[peer] = theirs.piggyback;
   }
 }
 

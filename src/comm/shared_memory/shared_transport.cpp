@@ -50,11 +50,11 @@ void SharedTransport::send_frame(int to, const Frame& frame, TimePoint) {
   areas_->publish();
 }
 
-Transport::Ticket SharedTransport::send(int to, const void* data, std::size_t bytes, int) {
+Transport::Request SharedTransport::send(int to, const void* data, std::size_t bytes, int) {
   return std::make_unique<Block>(*this, to, const_cast<void*>(data), bytes, true);
 }
 
-Transport::Ticket SharedTransport::receive(int from, void* data, std::size_t bytes, int) {
+Transport::Request SharedTransport::recv(int from, void* data, std::size_t bytes, int) {
   return std::make_unique<Block>(*this, from, data, bytes, false);
 }
 

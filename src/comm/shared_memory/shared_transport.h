@@ -31,9 +31,9 @@ class SharedTransport final : public Transport {
   int rank() const noexcept override { return areas_->rank(); }
   int size() const noexcept override { return areas_->size(); }
   void send_frame(int to, const Frame& frame, TimePoint deadline) override;
-  void receive_frame(int from, Frame& frame, TimePoint deadline) override { frame = frame_from(from, deadline); }
-  Ticket send(int to, const void* data, std::size_t bytes, int lane) override;
-  Ticket receive(int from, void* data, std::size_t bytes, int lane) override;
+  void recv_frame(int from, Frame& frame, TimePoint deadline) override { frame = frame_from(from, deadline); }
+  Request send(int to, const void* data, std::size_t bytes, int channel) override;
+  Request recv(int from, void* data, std::size_t bytes, int channel) override;
   void abort(const std::string& cause) noexcept override { areas_->abort(cause); }
   void close() noexcept override { areas_->close(); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {

@@ -33,7 +33,7 @@ class JoinSession {
  public:
   /// `models` is the number of models; every rank must pass the same.
   JoinSession(const comm::Communicator& group, int64_t models, const JoinOptions& options)
-      : group_(group.as_library("join_uneven_inputs")), models_(models), options_(options) {}
+      : group_(group.internal("join_uneven_inputs")), models_(models), options_(options) {}
 
   /// What the ranks that are still active do next; `active` is 0 if none is.
   struct Next {

@@ -10,7 +10,7 @@
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/comm/communicator.h"
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "parallel/local.h"
 
@@ -74,7 +74,7 @@ void LocalSGD::average_values() {
       return value.scalar_type() == first.scalar_type() && value.device() == first.device();
     });
     const auto together = at::cat(std::vector<at::Tensor>(rest.begin(), others));
-    group_->as_library("averaging weights").all_reduce(together, comm::ReduceOp::mean);
+    group_->internal("averaging weights").all_reduce(together, comm::ReduceOp::mean);
     int64_t at = 0;
     for (auto it = rest.begin(); it != others; ++it) {
       it->copy_(together.narrow(0, at, it->numel()));

@@ -61,8 +61,8 @@ class PowerSgdHook final : public CommHook {
     std::vector<Pair> pairs;
     std::vector<at::Tensor> whole;  // what travels as it is
     at::Tensor flat_p, flat_q, flat_uncompressed, error, before;
-    at::Tensor kept_q;      // flat_q as the round found it
-    at::Tensor next_error;  // what the round leaves
+    at::Tensor kept_q;      // flat_q as the reduction found it
+    at::Tensor next_error;  // what the reduction leaves
     bool started = false, was_started = false;
     bool allocated = false;
   };
@@ -70,14 +70,14 @@ class PowerSgdHook final : public CommHook {
   void allocate(BucketState& state, const GradientBucket& bucket) const;
   Finish start_uncompressed(const GradientBucket& bucket, const comm::Communicator& group);
   void finish(BucketState& state, const GradientBucket& bucket, const comm::Communicator& group);
-  /// All buckets have come: what the round leaves counts from now on, unless its gradients were not finite.
-  void end_round();
+  /// All buckets have come: what the reduction leaves counts from now on, unless its gradients were not finite.
+  void end_reduction();
   static void restore(BucketState& state);
   /// A first factor for matrix i, the same on every rank.
   at::Tensor drawn(const BucketState& state, size_t bucket, size_t i) const;
 
   PowerSgdOptions options_;
-  bool finite_ = true;  // all of this round so far; the same on every rank
+  bool finite_ = true;  // all of this reduction so far; the same on every rank
   int64_t iteration_ = 0;
   std::vector<std::unique_ptr<BucketState>> states_;
 };
@@ -171,7 +171,7 @@ CommHook::Finish PowerSgdHook::start(const GradientBucket& bucket, const comm::C
     state.before = bucket.flat.clone();
   }
   if (bucket.index == 0) finite_ = true;
-  if (state.kept_q.defined()) restore(state);  // the round before did not come to its end
+  if (state.kept_q.defined()) restore(state);  // the reduction before did not come to its end
   state.was_started = state.started;
   state.kept_q = state.flat_q.clone();
   int64_t at = 0;
@@ -219,10 +219,10 @@ void PowerSgdHook::finish(BucketState& state, const GradientBucket& bucket, cons
     for (const auto& tensor : state.whole) clear_part(state.next_error, bucket.flat, tensor);
   }
   finite_ = finite_ && bucket.flat.mul(0).sum().item<double>() == 0;
-  if (bucket.last) end_round();
+  if (bucket.last) end_reduction();
 }
 
-void PowerSgdHook::end_round() {
+void PowerSgdHook::end_reduction() {
   ++iteration_;
   for (auto& state : states_) {
     if (!state || !state->kept_q.defined()) continue;

@@ -1,208 +1,398 @@
-#include "muster/parallel/detail/reducer.h"
+#include "parallel/replicated/reducer.h"
 
 #include <algorithm>
-#include <sstream>
+#include <utility>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/nn/module.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
-#include "muster/hook/detail/gradient_hooks.h"
-#include "muster/parallel/comm_hook.h"
-#include "parallel/coalesced.h"
-#include "parallel/frozen_parameters.h"
-#include "parallel/replicated/join_session.h"
-#include "parallel/replicated/reduction_round.h"
-#include "parallel/replicated/replica.h"
-#include "parallel/same_model.h"
-#include "parallel/synchronized_norm.h"
+#include "parallel/local.h"
 
 namespace muster::parallel {
 namespace {
 
-constexpr double kMiB = 1024.0 * 1024.0;
-
-std::vector<NamedTensor> trainable(const std::vector<NamedTensor>& all) {
-  std::vector<NamedTensor> some;
-  for (const auto& named : all)
-    if (named.tensor.requires_grad()) some.push_back(named);
-  return some;
-}
-
-std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
-  return tensors;
+/// A number that does not take part in type promotion, as a Python number would be.
+at::Tensor number(double value) {
+  auto scalar = at::scalar_tensor(value, at::kDouble);
+  scalar.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return scalar;
 }
 
 }  // namespace
 
-class Reducer::Impl final : public Joinable {
- public:
-  Impl(torch::nn::Module& module, comm::Communicator group, DdpOptions options)
-      : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)), frozen_(all_),
-        buffers_(tensors_of(agreed_buffers())),
-        replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
-                 RoundFlags::count(all_.size() - frozen_.size())),
-        round_(module.name(), replica_, frozen_, group_, options_) {
-    share_values();
-    if (options_.broadcast_buffers) round_.at_end([this](int root) { buffers_.run(group_, root); });
+Reducer::Reducer(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
+                 const DdpOptions& options)
+    : name_(std::move(name)), replica_(replica), frozen_(frozen), group_(group), options_(options),
+      scale_(number(1.0 / group.size())), graphs_({}), states_(replica.parameters().size()), label_(name_),
+      comm_hook_(chosen_comm_hook(options)) {
+  update_buckets();
+  const auto& parameters = replica.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i)
+    attach({parameters[i].name, parameters[i].tensor}, static_cast<int64_t>(i));
+}
+
+Reducer::~Reducer() {
+  for (const auto& [tensor, position] : early_hooks_) tensor.remove_hook(position);
+}
+
+void Reducer::set_session(JoinSession* session, int64_t model) noexcept {
+  session_ = session;
+  number_ = model;
+  if (session) return;
+  divide_by(group_.size());
+  root_ = 0;
+}
+
+void Reducer::divide_by(double ranks) { scale_ = number(1.0 / ranks); }
+
+void Reducer::shadow(int root, double divisor) {
+  const std::lock_guard lock(mutex_);
+  if (active_) discard();
+  divide_by(divisor);
+  root_ = root;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& parameter = replica_.parameters()[i];
+    states_[i].fired = false;
+    auto& gradient = parameter.tensor.mutable_grad();
+    // What was communicated before must not count again.
+    if (gradient.defined() && gradient.is_alias_of(parameter.gradient)) gradient.reset();
+    fill(i);
   }
+  active_ = shadow_ = true;
+  broken_ = seen_gradient_ = seen_scoped_ = false;
+  const auto restore = c10::make_scope_exit([this] {
+    shadow_ = false;
+    root_ = 0;
+    divide_by(group_.size());
+  });
+  finish(/*reports=*/true);
+}
 
-  /// Before anything is moved or sent, ranks must have built the same model.
-  std::vector<NamedTensor> agreed_buffers() const {
-    auto buffers = distinct_buffers(module_);
-    require_same_model(group_, describe_tensors(all_, buffers));
-    return buffers;
+void Reducer::start() {
+  const std::lock_guard lock(mutex_);
+  if (states_.empty()) return;
+  if (active_) discard();
+  outside_backward_ = true;
+  prepare_for_backward();
+  fill_the_rest();
+  start_full_buckets(/*ends=*/true);
+}
+
+void Reducer::finish_started() {
+  const std::lock_guard lock(mutex_);
+  const auto restore = c10::make_scope_exit([this] { outside_backward_ = false; });
+  if (active_) finish(/*reports=*/true);
+}
+
+void Reducer::note_forward() noexcept {
+  graphs_.note();
+  if (hook::current_backward() < 0) announced_ = false;  // one that threw was never said to have ended
+}
+
+void Reducer::before_backward() {
+  if (hook::current_backward() >= 0) return;  // within another one
+  const std::lock_guard lock(mutex_);
+  if (active_) discard();
+  seen_gradient_ = seen_scoped_ = false;
+  announced_ = true;
+}
+
+void Reducer::after_backward() {
+  if (hook::current_backward() >= 0) return;
+  const std::lock_guard lock(mutex_);
+  announced_ = false;
+  if (active_) finish(/*reports=*/true);  // all gradients came from backwards within this one
+  check_for_bypass();
+}
+
+void Reducer::check_for_bypass() {
+  if (!seen_gradient_ || seen_scoped_) return;
+  seen_gradient_ = false;
+  refuse_bypass();
+}
+
+void Reducer::on_gradient(const VariableLocator& locator, const at::Tensor& leaf) {
+  const std::lock_guard lock(mutex_);
+  if (hook::backward_is_recorded())
+    throw UsageError(
+        "MU153", "backward with create_graph reached parameter '" + locator.name +
+                     "' of a prepared model: its "
+                     "gradient is averaged in place and cannot be differentiated again; compute the part that needs "
+                     "it by autograd::grad with respect to activations");
+  if (leaf.unsafeGetTensorImpl()->grad().layout() != at::kStrided)  // Tensor::grad() asks autograd about leaves
+    throw UsageError("MU154", "parameter '" + locator.name +
+                                  "' got a sparse gradient, which replicated training does not "
+                                  "average: make it dense (EmbeddingOptions::sparse(false))");
+  enter_backward();
+  seen_gradient_ = true;
+  seen_scoped_ = seen_scoped_ || graphs_.noted(locator.leaf);
+  if (!sync_ || locator.index < 0) return;
+  const auto i = static_cast<size_t>(locator.index);
+  const auto& parameter = replica_.parameters()[i];
+  auto& state = states_[i];
+  if (state.fired) return add_late_gradient(i);
+  if (!state.expected) broken_ = true;
+  if (finishes_.size() > parameter.bucket) return;
+  state.fired = true;
+  store(i);
+  if (state.awaited && --pending_[parameter.bucket] == 0) start_full_buckets();
+}
+
+/// An earlier gradient is being sent, or is scaled already, so autograd must not add the next one to it.
+void Reducer::before_gradient(const VariableLocator& locator) {
+  const auto i = static_cast<size_t>(locator.index);
+  if (!active_ || locator.index < 0 || !states_[i].fired) return;  // most gradients, which need no lock
+  const std::lock_guard lock(mutex_);
+  if (!announced_ && running_.expired()) discard();
+  if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
+}
+
+/// The first gradient of a backward, or the first after the end of one within it.
+void Reducer::enter_backward() {
+  const auto current = hook::current_backward();
+  if (active_ && !announced_ && running_.expired()) discard();
+  if (sync_ && !active_) prepare_for_backward();
+  if (std::exchange(backward_, current) == current && !running_.expired()) return;
+  auto running = running_.lock();
+  if (!running) {
+    backwards_.clear();
+    running_ = running = std::make_shared<char>();
   }
+  if (std::find(backwards_.begin(), backwards_.end(), current) != backwards_.end()) return;
+  several_ = several_ || !backwards_.empty();
+  backwards_.push_back(current);
+  hook::at_end_of_backward([this, current, running] { backward_ended(current); });
+}
 
-  void share_values(int root = 0) const {
-    for (const auto& values : replica_.values()) group_.as_library("values of parameters").broadcast(values, root);
-    CoalescedBroadcast(tensors_of(frozen_.all())).run(group_, root);
-    buffers_.run(group_, root);
+/// A reduction ends with the outermost backward. Where that one brought no gradient of its own, after_backward() ends
+/// the reduction, and without it the inner one's end does, which cannot tell what is unused.
+void Reducer::backward_ended(int64_t id) {
+  const std::lock_guard lock(mutex_);
+  std::erase(backwards_, id);
+  const bool inner = hook::backward_is_nested();
+  seen_scoped_ = seen_scoped_ || inner;  // its forward ran within backward, in no scope
+  several_ = several_ || inner;
+  if (!active_ || (inner && (announced_ || !backwards_.empty()))) return;
+  finish(/*reports=*/!inner);
+}
+
+void Reducer::prepare_for_backward() {
+  if (session_) {
+    const auto next = session_->report(JoinEvent::gradients, number_);
+    divide_by(session_->divisor(next.active));
+    root_ = next.root;
   }
-
-  void set_session(JoinSession* session, int64_t model) override { round_.set_session(session, model); }
-
-  std::string obstacle() const override {
-    const auto norm = first_synchronized_norm(module_);
-    return norm.empty() ? norm
-                        : "the batch normalization '" + norm +
-                              "' takes its statistics from all ranks' batches in every forward; keep even_batches "
-                              "on, or train without convert_sync_batchnorm";
+  active_ = true;
+  broken_ = several_ = seen_gradient_ = seen_scoped_ = false;
+  std::fill(pending_.begin(), pending_.end(), 0);
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& state = states_[i];
+    const auto& parameter = replica_.parameters()[i];
+    state.fired = false;
+    state.awaited = state.expected && parameter.tensor.requires_grad();
+    if (state.awaited) ++pending_[parameter.bucket];
+    else fill(i);
   }
+}
 
-  void shadow(JoinEvent, int root, double divisor) override {
-    shadowed_ = true;
-    round_.shadow(root, divisor);
-  }
-
-  void share_values_of(int root) override {
-    share_values(root);
-    // Of steps that the others made, and no part of this rank's next one.
-    if (std::exchange(shadowed_, false))
-      for (const auto& parameter : replica_.parameters()) zero_local_gradient(parameter.tensor, /*set_to_none=*/true);
-  }
-
-  void require_unmoved() const {
-    for (const auto& parameter : replica_.parameters())
-      if (parameter.tensor.const_data_ptr() != parameter.data)
-        throw UsageError(
-            "MU156",
-            "parameter '" + parameter.name +
-                "' was moved to other memory after prepare(), as by "
-                "module->to(...) or torch::load(module, ...): move and convert the module before prepare(), and load "
-                "weights after it with load_model(model, path)");
-  }
-
-  void enter_forward() {
-    if (depth_ == 0) {
-      require_unmoved();
-      round_.watch_unfrozen();
+/// After a backward that threw: what was started is waited for, within the group's time-out, and forgotten.
+void Reducer::discard() noexcept {
+  for (auto& finish : std::exchange(finishes_, {})) try {
+      if (finish) finish();
+    } catch (...) {  // the group is unusable then, and its next operation says so
     }
-    ++depth_;
+  late_.clear();
+  active_ = outside_backward_ = false;
+  record_.end();
+}
+
+/// Puts the parameter's gradient, times the scale, into its bucket, and lets grad() be the bucket's view.
+void Reducer::store(size_t i) {
+  // Inside of backward, once per parameter: below autograd the product is dispatched once less, and nothing is
+  // recorded.
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;
+  const auto& parameter = replica_.parameters()[i];
+  auto& gradient = parameter.tensor.mutable_grad();
+  at::Tensor bucket_view = parameter.gradient;
+  at::mul_out(bucket_view, gradient, scale_);
+  if (!gradient.is_same(bucket_view)) gradient = bucket_view;
+}
+
+/// A further gradient of a parameter in this reduction.
+void Reducer::add_late_gradient(size_t i) {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;  // as in store()
+  const auto& parameter = replica_.parameters()[i];
+  // Autograd has put a tensor of its own there, since before_gradient() had emptied the place.
+  const at::Tensor more = std::exchange(parameter.tensor.mutable_grad(), parameter.gradient);
+  if (finishes_.size() <= parameter.bucket) {
+    at::Tensor(parameter.gradient).add_(at::mul(more, scale_));
+  } else if (auto& late = late_[i]; late.defined()) {
+    late.add_(more);
+  } else {
+    late = more;
   }
+}
 
-  void leave_forward() noexcept {
-    if (depth_ > 0 && --depth_ == 0) round_.note_forward();
+/// In nested backwards full buckets may get further gradients. The flags in the last bucket report that, so it starts
+/// only at the end.
+void Reducer::start_full_buckets(bool ends) {
+  const auto& buckets = replica_.buckets();
+  const auto startable = buckets.size() - (several_ && !ends && !buckets.empty() ? 1 : 0);
+  while (finishes_.size() < startable && pending_[finishes_.size()] == 0) {
+    if (finishes_.size() + 1 == buckets.size()) write_flags();
+    start_bucket(finishes_.size());
   }
+}
 
-  std::string describe() const {
-    std::ostringstream text;
-    text << "ddp: " << group_.size() << " ranks, " << replica_.parameters().size() << " trainable parameters";
-    if (!frozen_.empty()) text << " and " << frozen_.size() << " frozen";
-    text << " in " << replica_.buckets().size() << " buckets of at most " << options_.bucket_cap_mb << " MiB";
-    if (options_.broadcast_buffers && !buffers_.empty()) text << ", buffers from rank 0";
-    if (options_.find_unused_parameters) text << ", parameters may be unused";
-    if (options_.custom_hook || options_.comm_hook != "none")
-      text << ", communicated by the hook "
-           << (options_.custom_hook ? options_.custom_hook->name() : options_.comm_hook);
-    if (options_.static_graph) text << ", the same parameters in every step";
-    return text.str();
+void Reducer::name_operations(const std::string& model) {
+  label_ = model;
+  const auto tag = [&](const std::string& what) {
+    return comm::Tag{.label = "gradients of " + model + ", " + what, .source = comm::Source::library};
+  };
+  flag_tag_ = tag("flags");
+  late_tag_ = tag("late gradients");
+  for (size_t b = 0; b < bucket_tags_.size(); ++b) bucket_tags_[b] = tag("bucket " + std::to_string(b));
+}
+
+void Reducer::register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
+  record_.join(job, index);
+  name_operations("model " + std::to_string(index) + " (" + name_ + ")");
+}
+
+/// Joined ranks are in steps of different numbers.
+comm::Communicator Reducer::in_this_step(const comm::Tag& tag) const {
+  auto now = tag;
+  now.gradient_step = session_ || shadow_ ? -1 : record_.step();
+  return group_.tagged(std::move(now));
+}
+
+void Reducer::start_bucket(size_t bucket) {
+  if (!shadow_ && !outside_backward_) record_.begin();
+  const auto group = in_this_step(bucket_tags_[bucket]);
+  if (!comm_hook_) {
+    finishes_.push_back(
+        [work = group.start_all_reduce(replica_.buckets()[bucket], comm::ReduceOp::sum)]() mutable { work.wait(); });
+    return;
   }
-
-  torch::nn::Module& module_;
-  comm::Communicator group_;
-  DdpOptions options_;
-  std::vector<NamedTensor> all_;
-  FrozenParameters frozen_;
-  CoalescedBroadcast buffers_;
-  Replica replica_;
-  ReductionRound round_;
-  int depth_ = 0;
-  bool shadowed_ = false;  // others' gradients since the session began
-};
-
-Reducer::Reducer(torch::nn::Module& module, comm::Communicator group, DdpOptions options)
-    : impl_(std::make_unique<Impl>(module, std::move(group), options)) {}
-Reducer::~Reducer() = default;
-
-const optim::LocalParameter* Reducer::find(const at::Tensor& parameter) const {
-  const auto* found = impl_->replica_.find(parameter);
-  return found ? &found->local : nullptr;
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;  // a hook sees plain memory: nothing of it is recorded or counted
+  finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
+  if (hook_buckets_[bucket].last)
+    flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), comm::ReduceOp::sum);
 }
 
-bool Reducer::has_gradient(const at::Tensor& parameter) const {
-  const auto* found = impl_->replica_.find(parameter);
-  if (!found) return false;
-  // Through the impl, as everywhere per step: Tensor::grad() asks autograd about leaves first.
-  const auto& gradient = parameter.unsafeGetTensorImpl()->grad();
-  if (!gradient.defined()) return false;
-  // Local gradients, or one that the user put there, are not in the bucket yet.
-  if (!gradient.is_alias_of(found->gradient)) {
-    at::NoGradGuard no_grad;
-    at::Tensor(found->gradient).copy_(gradient);
-    parameter.mutable_grad() = found->gradient;
+void Reducer::end_buckets() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;  // as in start_bucket()
+  for (auto& finish : finishes_) std::exchange(finish, nullptr)();
+  flag_work_.wait();
+  finishes_.clear();
+  if (at_end_) at_end_(root_);
+}
+
+void Reducer::write_flags() {
+  const bool backward = !shadow_ && !outside_backward_;
+  for (size_t i = 0; learned_ && backward && i < states_.size(); ++i)
+    if (states_[i].fired != (states_[i].expected && replica_.parameters()[i].tensor.requires_grad())) broken_ = true;
+  ReductionFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty(),
+                        frozen_.any_unfrozen());
+}
+
+void Reducer::finish(bool reports) {
+  try {
+    if (!outside_backward_) fill_the_rest();  // start() has done so, and what is under way must stay
+    start_full_buckets(/*ends=*/true);
+    end_buckets();
+    active_ = false;
+    record_.end();
+    finalize_backward(reports);
+  } catch (...) {
+    if (active_) discard();
+    throw;
   }
-  return true;
 }
 
-bool Reducer::expects(const at::Tensor& parameter) const {
-  const auto& frozen = impl_->frozen_.all();
-  return find(parameter) || std::any_of(frozen.begin(), frozen.end(),
-                                        [&](const NamedTensor& named) { return named.tensor.is_same(parameter); });
-}
-int64_t Reducer::revision() const { return static_cast<int64_t>(impl_->replica_.parameters().size()); }
-void Reducer::zero_grad(const at::Tensor& parameter, bool set_to_none) { zero_local_gradient(parameter, set_to_none); }
-
-void Reducer::enter_forward() { impl_->enter_forward(); }
-void Reducer::leave_forward() noexcept { impl_->leave_forward(); }
-void Reducer::before_backward() { impl_->round_.before_backward(); }
-void Reducer::after_backward() { impl_->round_.after_backward(); }
-void Reducer::broadcast_buffers() {
-  if (impl_->options_.broadcast_buffers) impl_->buffers_.run(impl_->group_);
-}
-void Reducer::set_gradient_sync(bool on) { impl_->round_.set_sync(on); }
-bool Reducer::gradient_sync() const { return impl_->round_.sync(); }
-void Reducer::start_round() { impl_->round_.start(); }
-void Reducer::finish_round() { impl_->round_.finish_started(); }
-int64_t Reducer::rounds() const { return impl_->round_.ended(); }
-void Reducer::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) { impl_->round_.join_job(job, place); }
-
-bool Reducer::has_gradients() const {
-  const auto& parameters = impl_->replica_.parameters();
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const auto& one) { return one.tensor.unsafeGetTensorImpl()->grad().defined(); });
+/// Without a gradient in this backward: what was accumulated before, or zeros.
+void Reducer::fill(size_t i) {
+  const auto& parameter = replica_.parameters()[i];
+  if (parameter.tensor.unsafeGetTensorImpl()->grad().defined()) return store(i);
+  at::NoGradGuard no_grad;
+  parameter.local.gradient.zero_();
 }
 
-double Reducer::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
-  return local_power_sum(parameters, p);
+void Reducer::fill_the_rest() {
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (!shadow_ && !states_[i].fired && states_[i].awaited) fill(i);
+  std::fill(pending_.begin(), pending_.end(), 0);
 }
-void Reducer::for_each_gradient(const std::vector<at::Tensor>& parameters,
-                                const std::function<void(const at::Tensor&)>& f) {
-  each_local_gradient(parameters, f);
+
+void Reducer::finalize_backward(bool reports) {
+  auto flags = ReductionFlags::read(replica_);
+  if (flags.unfrozen || (states_.empty() && frozen_.any_unfrozen())) {
+    admit_unfrozen();
+    flags = ReductionFlags::read(replica_);
+  }
+  for (size_t i = 0; i < states_.size(); ++i) {
+    auto& parameter = replica_.parameters()[i];
+    if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() &&
+        parameter.tensor.requires_grad())
+      parameter.tensor.mutable_grad() = parameter.gradient;
+  }
+  if (flags.late || !late_.empty()) average_late();
+  if (!shadow_) ++ended_;
+  refuse_different_freezing(flags);
+  if (reports) report(flags);
+  if (options_.static_graph && !learned_ && !shadow_ && !outside_backward_) {
+    for (size_t i = 0; i < states_.size(); ++i)
+      states_[i].expected = states_[i].fired || !replica_.parameters()[i].tensor.requires_grad();
+    learned_ = true;
+  }
 }
-std::vector<std::pair<std::string, at::Tensor>> Reducer::full_state(bool main_only) {
-  if (main_only && impl_->group_.rank() != 0) return {};
-  return local_state(impl_->module_);
+
+void Reducer::average_late() {
+  at::NoGradGuard no_grad;
+  at::AutoDispatchBelowADInplaceOrView below;  // as in store()
+  const auto late = std::exchange(late_, {});
+  const auto& layout = replica_.layout();
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    const auto& span = layout.buckets[b];
+    const auto sum = at::zeros({span.length}, replica_.buckets()[b].options());
+    for (const auto i : span.items) {
+      const auto found = late.find(i);
+      if (found == late.end()) continue;
+      const auto& like = replica_.parameters()[i].gradient;
+      sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin)
+          .copy_(at::mul(found->second, scale_));
+    }
+    in_this_step(late_tag_).all_reduce(sum, comm::ReduceOp::sum);
+    replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
+  }
 }
-State Reducer::save_communication() const {
-  return impl_->round_.comm_hook() ? impl_->round_.comm_hook()->save_state() : State();
+
+void Reducer::report(const ReductionFlags& flags) {
+  check_for_bypass();
+  if (!flags.any()) return;
+  if (options_.static_graph && (flags.broken || broken_))
+    throw UsageError("MU155",
+                     "static_graph is on, but in this backward other parameters got gradients than in the first one: "
+                     "turn it off, and find_unused_parameters on if parameters may be unused");
+  if (options_.find_unused_parameters || options_.static_graph) return;
+  auto text = flags.missing(replica_);
+  if (text.empty()) return;
+  if (record_.step() >= 0 && !session_) text += " in gradient step " + std::to_string(record_.step());
+  throw UsageError("MU152", text +
+                                ": use these parameters in the loss, freeze them before prepare(), or set "
+                                "find_unused_parameters. Where the layers are used, a parameter was likely assigned "
+                                "over (layer->weight = ...), so that the "
+                                "model computes with another tensor: write into it by copy_() instead");
 }
-void Reducer::load_communication(const State& state) {
-  if (impl_->round_.comm_hook() && !state.empty()) impl_->round_.comm_hook()->load_state(state);
-}
-Joinable* Reducer::joinable() noexcept { return impl_.get(); }
-std::string Reducer::describe() const { return impl_->describe(); }
 
 }  // namespace muster::parallel

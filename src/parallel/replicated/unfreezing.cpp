@@ -2,50 +2,51 @@
 #include <ATen/core/grad_mode.h>
 
 #include "muster/base/error.h"
-#include "parallel/replicated/reduction_round.h"
+#include "parallel/replicated/reducer.h"
 
 namespace muster::parallel {
 
-void ReductionRound::attach(const NamedTensor& named, int64_t index) {
+void Reducer::attach(const NamedTensor& named, int64_t index) {
   const auto& [name, tensor] = named;
-  auto place = std::make_shared<Place>(Place{index, leaves_++, name});
+  auto locator = std::make_shared<VariableLocator>(VariableLocator{index, leaves_++, name});
   graphs_.add(tensor);
-  hooks_.emplace_back(tensor, [this, place](const at::Tensor& leaf) { on_gradient(*place, leaf); });
-  captures_.emplace_back(tensor, [place] {
-    throw UsageError("MU153", "autograd::grad with respect to parameter '" + place->name +
+  hooks_.emplace_back(tensor, [this, locator](const at::Tensor& leaf) { on_gradient(*locator, leaf); });
+  captures_.emplace_back(tensor, [locator] {
+    throw UsageError("MU153", "autograd::grad with respect to parameter '" + locator->name +
                                   "' of a prepared model "
                                   "would give this rank's gradient only, unaveraged: take it from a module that is not "
                                   "prepared, or call backward and read the parameter's grad()");
   });
   // A hook on the tensor runs before accumulation, one on the accumulator after it.
   early_hooks_.emplace_back(tensor,
-                            tensor.register_hook([this, place](const at::Tensor&) { before_gradient(*place); }));
-  if (index < 0) watched_[tensor.unsafeGetTensorImpl()] = std::move(place);
+                            tensor.register_hook([this, locator](const at::Tensor&) { before_gradient(*locator); }));
+  if (index < 0) watched_[tensor.unsafeGetTensorImpl()] = std::move(locator);
 }
 
-void ReductionRound::watch_unfrozen() {
+void Reducer::watch_unfrozen() {
   for (const auto& named : frozen_.all())
     if (named.tensor.requires_grad() && !watched_.contains(named.tensor.unsafeGetTensorImpl()))
       attach(named, /*index=*/-1);
 }
 
-/// Gradients of this round have accumulated where autograd put them. Other ranks are here too: each has read the flags.
-void ReductionRound::admit_unfrozen() {
+/// Gradients of this reduction have accumulated where autograd put them. Other ranks are here too: each has read the
+/// flags.
+void Reducer::admit_unfrozen() {
   at::NoGradGuard no_grad;
   frozen_.require_agreement(group_);
   watch_unfrozen();
   const auto first = states_.size(), first_bucket = replica_.buckets().size();
   auto parameters = frozen_.take_unfrozen();
-  replica_.append(parameters, options_.bucket_cap_mb * kMiB, RoundFlags::count(first + parameters.size()));
+  replica_.append(parameters, options_.bucket_cap_mb * kMiB, ReductionFlags::count(first + parameters.size()));
   for (size_t i = first; i < replica_.parameters().size(); ++i) {
     auto* impl = replica_.parameters()[i].tensor.unsafeGetTensorImpl();
     watched_.extract(impl).mapped()->index = static_cast<int64_t>(i);
     auto& state = states_.emplace_back();
     state.fired = impl->grad().defined();
-    state.expected = !learned_ || shadow_ || own_ || state.fired;
+    state.expected = !learned_ || shadow_ || outside_backward_ || state.fired;
     fill(i);
   }
-  follow_buckets();
+  update_buckets();
   at::AutoDispatchBelowADInplaceOrView below;  // flat memory: nothing to record
   for (size_t b = first_bucket; b < replica_.buckets().size(); ++b) {
     if (b + 1 == replica_.buckets().size()) write_flags();
@@ -54,13 +55,13 @@ void ReductionRound::admit_unfrozen() {
 }
 
 /// Every rank has the same sums, so all throw.
-void ReductionRound::refuse_different_freezing(const RoundFlags& flags) const {
+void Reducer::refuse_different_freezing(const ReductionFlags& flags) const {
   if (const auto names = flags.frozen_on_some(replica_); !names.empty())
     throw ConfigError("MU150", "ranks have frozen different parameters: only some of them have frozen " + names +
                                    "; call requires_grad_ alike on every rank, between the same steps");
 }
 
-void ReductionRound::follow_buckets() {
+void Reducer::update_buckets() {
   const auto count = replica_.buckets().size();
   pending_.resize(count);
   bucket_tags_.resize(count);

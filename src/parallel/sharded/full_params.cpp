@@ -20,7 +20,7 @@ std::exception_ptr shared_error(const comm::Communicator& group, const std::exce
                      std::to_string(failure.rank) + " of group " + group.name() + ": " + failure.text());
   };
   try {
-    comm::run_together(group, "the end of summon_full_params", run, raise);
+    comm::all_gather_result(group, "the end of summon_full_params", run, raise);
   } catch (...) {
     return std::current_exception();
   }
@@ -36,10 +36,10 @@ void ShardedModel::State::begin_full_params(const FullParamsOptions& how) {
                      "summon_full_params runs inside a forward, a backward or another summon_full_params of the model: "
                      "call it between steps");
   abandon_backward();
-  residency_->reshard_all(/*keep_roots=*/false);
+  unshard_scheduler_->reshard_all(/*keep_roots=*/false);
   name_gathers("summon_full_params");
   for (auto& unit : units) unit->begin_full_params(how.rank0_only);
-  residency_->recount();
+  unshard_scheduler_->recount();
   scope_ = how.writeback ? FullScope::writes : FullScope::reads;
 }
 
@@ -47,7 +47,7 @@ void ShardedModel::State::end_full_params(const FullParamsOptions& how, bool wri
   std::scoped_lock lock(mutex);
   scope_ = FullScope::none;
   for (auto& unit : units) unit->end_full_params(how.rank0_only, write_back);
-  residency_->recount();
+  unshard_scheduler_->recount();
   buffers.trim();
 }
 

@@ -7,7 +7,7 @@
 namespace muster::parallel {
 
 Reductions::Reductions(const Units& units, const ShardSettings& settings)
-    : units_(units), in_order_(settings.resident()), complete_(units.size()), reduced_(units.size()),
+    : units_(units), in_order_(settings.keeps_params_unsharded()), complete_(units.size()), reduced_(units.size()),
       quiet_(units.size()), tags_(units.size()) {
   set_order();
   label("");
@@ -39,9 +39,9 @@ void Reductions::label(const std::string& model) {
                 .source = comm::Source::library};
 }
 
-void Reductions::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) {
-  record_.join(job, place);
-  label("model " + std::to_string(place) + ", ");
+void Reductions::register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
+  record_.join(job, index);
+  label("model " + std::to_string(index) + ", ");
 }
 
 void Reductions::begin(const std::vector<size_t>& awaited, bool freezing_change) {

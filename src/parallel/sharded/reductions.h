@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "muster/comm/detail/tag.h"
-#include "parallel/replicated/round_record.h"
-#include "parallel/sharded/residency.h"
+#include "parallel/replicated/reduction_recorder.h"
+#include "parallel/sharded/unshard_scheduler.h"
 
 namespace muster::parallel {
 
@@ -39,7 +39,7 @@ class Reductions {
   void reopen(size_t unit);
   /// Starts all reductions that have not been started. Collective.
   void start_rest();
-  /// The same outside of a backward: JobRounds does not record it.
+  /// The same outside of a backward: ReductionRecord does not record it.
   void start_unrecorded();
   /// All messages of this backward have been sent.
   void record_end() { record_.end(); }
@@ -50,7 +50,7 @@ class Reductions {
   /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
-  void join_job(const std::shared_ptr<JobRounds>& job, int64_t place);
+  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index);
 
  private:
   void start(size_t unit);
@@ -66,7 +66,7 @@ class Reductions {
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
   std::vector<comm::Tag> tags_;  // by unit, without the step
-  RoundRecord record_;
+  ReductionRecorder record_;
   bool unrecorded_ = false;  // not within a backward
   bool freezing_change_ = false;
   std::string model_;

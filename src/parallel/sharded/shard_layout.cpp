@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 
 namespace muster::parallel {
 

@@ -6,7 +6,7 @@
 
 #include "muster/base/detail/log.h"
 #include "muster/device/detail/host_memory.h"
-#include "muster/hook/detail/key_fallback.h"
+#include "muster/hook/detail/watched_storage.h"
 #include "muster/optim/detail/distinct.h"
 #include "muster/optim/detail/norm.h"
 #include "muster/shard/detail/device_mesh.h"
@@ -49,8 +49,8 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
   require_same_model(shards, lines);
   require_same_model(replicas, lines);
   const auto neighbours =
-      settings.kept_over > 0
-          ? DeviceMesh(shards, {{"outer", 0}, {"post_forward", settings.kept_over}}).group("post_forward")
+      settings.post_forward_size > 0
+          ? DeviceMesh(shards, {{"outer", 0}, {"post_forward", settings.post_forward_size}}).group("post_forward")
           : comm::Communicator();
   state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
   state_->build(std::move(plans));
@@ -95,23 +95,25 @@ void ShardedModel::broadcast_buffers() {
 void ShardedModel::set_gradient_sync(bool on) { state_->sync = on; }
 bool ShardedModel::gradient_sync() const { return state_->sync; }
 
-void ShardedModel::start_round() {
+void ShardedModel::start_reduction() {
   std::scoped_lock lock(state_->mutex);
-  if (state_->settings.resident()) state_->start_round();
+  if (state_->settings.keeps_params_unsharded()) state_->start_reduction();
 }
 
-void ShardedModel::finish_round() {
+void ShardedModel::finish_reduction() {
   std::scoped_lock lock(state_->mutex);
-  if (state_->settings.resident()) state_->finish_round();
+  if (state_->settings.keeps_params_unsharded()) state_->finish_reduction();
 }
 
-int64_t ShardedModel::rounds() const { return state_->rounds; }
-void ShardedModel::join_job(const std::shared_ptr<JobRounds>& job, int64_t place) { state_->join_job(job, place); }
+int64_t ShardedModel::reduction_count() const { return state_->reduction_count; }
+void ShardedModel::register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
+  state_->register_with(job, index);
+}
 
 bool ShardedModel::has_gradients() const {
   for (const auto& unit : state_->units)
     for (size_t i = 0; i < unit->size(); ++i)
-      if (unit->gradients() && unit->gradients()->counted(i)) return true;
+      if (unit->gradients() && unit->gradients()->has_sharded_grad(i)) return true;
   return false;
 }
 
@@ -121,7 +123,7 @@ double ShardedModel::gradient_power_sum(const std::vector<at::Tensor>& parameter
   auto sum = optim::unrounded_power_sum(gradients, p);
   if (state_->groups.shards.size() > 1) {
     if (!state_->units.empty()) sum = sum.to(state_->units.front()->local(0).value.device());
-    state_->groups.shards.as_library("the norm of sharded gradients")
+    state_->groups.shards.internal("the norm of sharded gradients")
         .all_reduce(sum, std::isinf(p) ? comm::ReduceOp::max : comm::ReduceOp::sum);
   }
   return optim::rounded_power_sum(sum.cpu(), p);
@@ -210,7 +212,7 @@ bool ShardedModel::has_gradient(const at::Tensor& parameter) const {
   const auto* place = state_->place(parameter);
   if (!place) return false;
   const auto* gradients = state_->units[place->first]->gradients();
-  return gradients && gradients->counted(place->second);
+  return gradients && gradients->has_sharded_grad(place->second);
 }
 
 void ShardedModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {

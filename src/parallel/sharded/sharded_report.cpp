@@ -38,13 +38,13 @@ ShardedModel::State::Needs ShardedModel::State::needs() const {
                     unit->is_root());
   }
   const auto live = settings.keeps_after_forward ? all : std::max(std::min(settings.limit_bytes, all), whole.sum());
-  const auto kept = settings.kept_over > 0 ? all / settings.kept_over : 0;
-  return {rest, rest + (settings.resident() ? 0 : live + kept) + gradients.sum()};
+  const auto kept = settings.post_forward_size > 0 ? all / settings.post_forward_size : 0;
+  return {rest, rest + (settings.keeps_params_unsharded() ? 0 : live + kept) + gradients.sum()};
 }
 
 std::string ShardedModel::State::describe() const {
   std::scoped_lock lock(mutex);
-  const bool twice = !settings.resident() && !settings.keeps_after_forward;  // in forward and in backward
+  const bool twice = !settings.keeps_params_unsharded() && !settings.keeps_after_forward;  // in forward and in backward
   int64_t elements = 0;
   for (const auto& unit : units) elements += unit->elements();
   const auto reduced =
@@ -61,7 +61,7 @@ std::string ShardedModel::State::describe() const {
        << " parameters; each rank holds " << size_text(rest) << " of values and gradients at rest and "
        << size_text(peak) << " at peak; a step takes " << units.size() * (twice ? 2 : 1) << " gathers";
   if (twice && rooted) text << " (the root's one less)";
-  if (settings.kept_over > 0) text << ", in backward over " << settings.kept_over << " neighbours,";
+  if (settings.post_forward_size > 0) text << ", in backward over " << settings.post_forward_size << " neighbours,";
   text << " and " << reduced << " reductions";
   return text.str();
 }
@@ -69,9 +69,9 @@ std::string ShardedModel::State::describe() const {
 ShardedModel::Figures ShardedModel::State::figures() const {
   std::scoped_lock lock(mutex);
   Figures figures;
-  figures.gathered_bytes = residency_->live_bytes();
-  figures.peak_gathered_bytes = residency_->peak_bytes();
-  figures.gathers = residency_->gathers();
+  figures.gathered_bytes = unshard_scheduler_->live_bytes();
+  figures.peak_gathered_bytes = unshard_scheduler_->peak_bytes();
+  figures.gathers = unshard_scheduler_->gathers();
   figures.reductions = reductions_->started();
   for (const auto& unit : units) figures.held_bytes += unit->held_bytes();
   figures.lent_bytes = buffers.bytes();

@@ -56,14 +56,15 @@ ShardSettings read_settings(const ShardedOptions& options, int shards) {
                       "strategy for whole models on every rank is \"ddp\"");
   require_no_less("limit_gathered_mb", options.limit_gathered_mb, 0);
   require_no_less("predivide_factor", options.predivide_factor, 0);
-  const int kept_over = options.reshard_after_forward.ranks();
-  if (kept_over != 0 && (kept_over < 1 || shards % kept_over != 0))
-    throw ConfigError("MU168", "reshard_after_forward is " + std::to_string(std::max(kept_over, 0)) +
+  const int post_forward_size = options.reshard_after_forward.ranks();
+  if (post_forward_size != 0 && (post_forward_size < 1 || shards % post_forward_size != 0))
+    throw ConfigError("MU168", "reshard_after_forward is " + std::to_string(std::max(post_forward_size, 0)) +
                                    ", but parameters are sharded over " + std::to_string(shards) +
                                    " ranks: choose a number that divides these, or true or false");
   ShardSettings settings;
   settings.keeps_after_forward = !options.reshard_after_forward;
-  settings.kept_over = kept_over > 1 && kept_over < shards && options.stage == ShardStage::full ? kept_over : 0;
+  settings.post_forward_size =
+      post_forward_size > 1 && post_forward_size < shards && options.stage == ShardStage::full ? post_forward_size : 0;
   settings.limit_bytes = static_cast<int64_t>(options.limit_gathered_mb * 1024 * 1024);
   settings.buffer_dtype = read_dtype("buffer_dtype", options.buffer_dtype);
   settings.cast_forward_inputs = options.cast_forward_inputs;

@@ -25,13 +25,13 @@ struct ShardSettings {
   int64_t limit_bytes = 0;  ///< 0: the unit in use and the next
   std::optional<at::ScalarType> buffer_dtype, output_dtype, param_dtype, reduce_dtype;
   bool cast_forward_inputs = true;
-  int kept_over = 0;  ///< number of neighbours over which full parameters stay sharded between forward and backward;
-                      ///< 0: none
+  int post_forward_size = 0;  ///< number of neighbours over which full parameters stay sharded between forward and
+                              ///< backward; 0: none
   double predivide = 0;
   ShardStage stage = ShardStage::full;
 
   /// Whether full parameters stay in the memory of each rank.
-  bool resident() const noexcept { return stage != ShardStage::full; }
+  bool keeps_params_unsharded() const noexcept { return stage != ShardStage::full; }
   /// The divisor of gradients of this many ranks before they are summed in this dtype.
   double divisor_before(at::ScalarType dtype, int ranks) const;
 };

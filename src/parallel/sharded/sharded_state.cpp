@@ -24,7 +24,7 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   for (auto& plan : plans)
     units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, weak_from_this(),
                                                   static_cast<int64_t>(units.size())));
-  residency_.emplace(units, settings);
+  unshard_scheduler_.emplace(units, settings);
   reductions_.emplace(units, settings);
   arrived_.resize(units.size());
   awaited_.resize(units.size());
@@ -39,7 +39,7 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
       if (units[u]->trainable(i)) hook_up(u, i);
     }
   }
-  if (settings.resident()) graphs_.emplace(std::move(leaves));
+  if (settings.keeps_params_unsharded()) graphs_.emplace(std::move(leaves));
   frozen_ = FrozenParameters(parameters_);
 }
 
@@ -116,20 +116,21 @@ bool ShardedModel::State::accessed_in_scope(const hook::StorageAccess& access) c
 
 void ShardedModel::State::before_access(const hook::StorageAccess& access) {
   std::scoped_lock lock(mutex);
-  if (accessed_in_scope(access)) return residency_->hold(access.tag);
+  if (accessed_in_scope(access)) return unshard_scheduler_->hold(access.tag);
   const bool backward = within_backward();
   const bool running = forward_depth_ > 0 || backward;
-  if (access.tag < 0 || access.writes || scope_ != FullScope::none || !(running || settings.resident())) refuse(access);
+  if (access.tag < 0 || access.writes || scope_ != FullScope::none || !(running || settings.keeps_params_unsharded()))
+    refuse(access);
   if (backward) note_backward();
   if (backward && sync) reductions_->pass(static_cast<size_t>(access.tag));
   units[access.tag]->keep_post_forward_shard(!backward && at::GradMode::is_enabled());
-  residency_->use(access.tag, backward ? Pass::backward : Pass::forward,
-                  settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
+  unshard_scheduler_->use(access.tag, backward ? Pass::backward : Pass::forward,
+                          settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
 }
 
 void ShardedModel::State::after_access(int64_t tag) noexcept {
   std::scoped_lock lock(mutex);
-  residency_->leave(tag);
+  unshard_scheduler_->leave(tag);
 }
 
 void ShardedModel::State::check_parameters() const {
@@ -151,10 +152,10 @@ void ShardedModel::State::enter_forward() {
     check_parameters();
     watch_unfrozen();
     abandon_backward();
-    if (!settings.keeps_after_forward) residency_->reshard_all(/*keep_roots=*/false);
+    if (!settings.keeps_after_forward) unshard_scheduler_->reshard_all(/*keep_roots=*/false);
     free_post_forward_shards();
     name_gathers(module.is_training() && at::GradMode::is_enabled() ? "training" : "evaluation");
-    residency_->begin(Pass::forward);
+    unshard_scheduler_->begin(Pass::forward);
     exceptions_ = std::uncaught_exceptions();
   }
   ++forward_depth_;
@@ -166,8 +167,8 @@ void ShardedModel::State::leave_forward() noexcept {
   if (within_backward()) return;
   const bool threw = std::uncaught_exceptions() > exceptions_, trains = at::GradMode::is_enabled() && !threw;
   try {
-    if (!threw) residency_->end(Pass::forward);
-    if (!trains || !settings.keeps_after_forward) residency_->reshard_all(/*keep_roots=*/trains);
+    if (!threw) unshard_scheduler_->end(Pass::forward);
+    if (!trains || !settings.keeps_after_forward) unshard_scheduler_->reshard_all(/*keep_roots=*/trains);
   } catch (const std::exception&) {
     // Releasing waits for nothing, so nothing can fail here but memory.
   }
@@ -215,18 +216,18 @@ void ShardedModel::State::begin_backward(bool announced) {
   unfrozen_arrived_ = false;
   reductions_->begin(awaited_, freezing_changed());
   name_gathers("backward");
-  residency_->begin(Pass::backward);
+  unshard_scheduler_->begin(Pass::backward);
 }
 
 void ShardedModel::State::finish_backward() {
   if (!in_backward_) return;
   in_backward_ = false;
-  residency_->end(Pass::backward);
-  residency_->reshard_all(/*keep_roots=*/false);
+  unshard_scheduler_->end(Pass::backward);
+  unshard_scheduler_->reshard_all(/*keep_roots=*/false);
   free_post_forward_shards();
   bool any = unfrozen_arrived_;
   for (size_t u = 0; u < units.size(); ++u)
-    any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->waiting());
+    any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->has_unsharded_grads());
   if (any && sync) reduce();
   reductions_->wait();
   buffers.trim();
@@ -238,18 +239,18 @@ void ShardedModel::State::reduce() {
   reductions_->start_rest();
   reductions_->wait();
   if (reductions_->heard_freezing_change() || (!reductions_->any() && freezing_changed())) agree_on_freezing();
-  ++rounds;
+  ++reduction_count;
   broadcast_buffers();
   reductions_->record_end();
 }
 
-void ShardedModel::State::start_round() {
+void ShardedModel::State::start_reduction() {
   abandon_backward();
   begin_backward(/*announced=*/true);
   reductions_->start_unrecorded();
 }
 
-void ShardedModel::State::finish_round() {
+void ShardedModel::State::finish_reduction() {
   reduce();
   finish_backward();
 }
@@ -293,7 +294,7 @@ void ShardedModel::State::gradient_arrived(size_t u, size_t i, const at::Tensor&
   unit.take_gradient(i, gradient, /*last=*/sync);
   if (++arrived_[u] != awaited_[u]) return;
   if (sync) reductions_->complete(u);
-  residency_->reshard(u);
+  unshard_scheduler_->reshard(u);
 }
 
 void ShardedModel::State::name_gathers(const char* purpose) {
@@ -313,12 +314,12 @@ void ShardedModel::State::abandon_backward() {
 void ShardedModel::State::update(const std::vector<bool>& of_units) {
   name_gathers("new values");
   for (size_t u = 0; u < units.size(); ++u)
-    if (of_units[u]) residency_->update(u);
+    if (of_units[u]) unshard_scheduler_->update(u);
 }
 
 void ShardedModel::State::wait_for_values() {
-  if (!settings.resident()) return;
-  for (size_t u = 0; u < units.size(); ++u) residency_->wait(u);
+  if (!settings.keeps_params_unsharded()) return;
+  for (size_t u = 0; u < units.size(); ++u) unshard_scheduler_->wait(u);
 }
 
 }  // namespace muster::parallel

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "muster/hook/detail/gradient_hooks.h"
-#include "muster/hook/detail/key_fallback.h"
+#include "muster/hook/detail/watched_storage.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"
-#include "parallel/sharded/flat_buffers.h"
+#include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/reductions.h"
-#include "parallel/sharded/residency.h"
 #include "parallel/sharded/sharded_settings.h"
+#include "parallel/sharded/unshard_scheduler.h"
 
 namespace muster::parallel {
 
@@ -41,18 +41,20 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void leave_forward() noexcept;
   void begin_backward(bool announced);
   void finish_backward();
-  /// A round without a backward.
-  void start_round();
-  void finish_round();
-  void join_job(const std::shared_ptr<JobRounds>& job, int64_t place) { reductions_->join_job(job, place); }
+  /// A reduction without a backward.
+  void start_reduction();
+  void finish_reduction();
+  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
+    reductions_->register_with(job, index);
+  }
   /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
   void check_for_bypass();
   /// Discards a backward that did not complete.
   void abandon_backward();
 
-  /// The values of these units' shards have changed. Collective, if the units are resident.
+  /// The values of these units' shards have changed. Collective, if the units stay unsharded.
   void update(const std::vector<bool>& of_units);
-  /// Waits for gathers of resident units, so that shards may be written.
+  /// Waits for gathers of units that stay unsharded, so that shards may be written.
   void wait_for_values();
   /// Runs f with all full parameters in memory.
   void with_full_params(const std::function<void()>& f, const FullParamsOptions& how);
@@ -68,11 +70,11 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   torch::nn::Module& module;
   const ShardGroups groups;
   const ShardSettings settings;
-  FlatBuffers buffers;
+  BufferPool buffers;
   Units units;
   std::unordered_map<const c10::TensorImpl*, std::pair<size_t, size_t>> places;  // by impl, a tensor's identity
   std::unordered_map<const c10::TensorImpl*, at::ScalarType> built_dtypes;       // original dtypes of converted buffers
-  int64_t rounds = 0;                                                            // of reductions that have ended
+  int64_t reduction_count = 0;                                                   // of reductions that have ended
   bool sync = true;
 
  private:
@@ -111,7 +113,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   }
 
   std::optional<CoalescedBroadcast> module_buffers_;
-  std::optional<Residency> residency_;
+  std::optional<UnshardScheduler> unshard_scheduler_;
   std::optional<Reductions> reductions_;
   std::vector<hook::GradientHook> gradient_hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;

@@ -42,7 +42,7 @@ at::DataPtr pointer_to(const at::Tensor& memory) {
 
 }  // namespace
 
-ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
+ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, BufferPool& buffers,
                          const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag)
     : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers),
       layout_(numels(plan_), groups.shards.size()), used_dtype_(dtype_of_use(plan_, settings)),
@@ -86,15 +86,15 @@ void ShardedUnit::allocate_values() {
     if (!tensor.is_non_overlapping_and_dense()) tensor.set_data(tensor.contiguous());
     whole.narrow(0, layout_.whole(i).begin, tensor.numel()).copy_(in_memory_order(tensor.detach(), tensor));
   }
-  if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("values")).broadcast(whole);
-  if (groups_.shards.size() > 1) groups_.shards.as_library(label("values")).broadcast(whole);
-  if (resident()) {
+  if (groups_.replicas.size() > 1) groups_.replicas.internal(label("values")).broadcast(whole);
+  if (groups_.shards.size() > 1) groups_.shards.internal(label("values")).broadcast(whole);
+  if (keeps_params_unsharded()) {
     unsharded_ = whole.to(used_dtype_);
-    values_ = used_dtype_ == whole.scalar_type() ? own_shard(unsharded_) : own_shard(whole).clone();
+    values_ = used_dtype_ == whole.scalar_type() ? local_shard(unsharded_) : local_shard(whole).clone();
     memory_.fill(pointer_to(unsharded_));
     state_ = UnitState::unsharded;
   } else {
-    values_ = own_shard(whole).clone();
+    values_ = local_shard(whole).clone();
   }
 }
 
@@ -112,7 +112,7 @@ void ShardedUnit::use_parameter_views() {
   }
 }
 
-at::Tensor ShardedUnit::own_shard(const at::Tensor& whole) const {
+at::Tensor ShardedUnit::local_shard(const at::Tensor& whole) const {
   return whole.narrow(0, layout_.chunk() * groups_.shards.rank(), layout_.chunk());
 }
 
@@ -121,7 +121,7 @@ at::Tensor ShardedUnit::post_forward_shard(const at::Tensor& whole) const {
   return whole.narrow(0, length * groups_.neighbours.rank(), length);
 }
 
-void ShardedUnit::free_post_forward_shard() { buffers_.give(std::exchange(post_forward_shard_, at::Tensor())); }
+void ShardedUnit::free_post_forward_shard() { buffers_.release(std::exchange(post_forward_shard_, at::Tensor())); }
 
 bool ShardedUnit::covers(const ShardedUnit& other) const {
   return plan_.root || name() == other.name() || other.name().starts_with(name() + ".");
@@ -157,18 +157,18 @@ size_t ShardedUnit::awaited_count() const {
 }
 
 int64_t ShardedUnit::held_bytes() const {
-  const bool apart = !resident() || used_dtype_ != values_.scalar_type();
-  return (resident() ? full_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) +
+  const bool apart = !keeps_params_unsharded() || used_dtype_ != values_.scalar_type();
+  return (keeps_params_unsharded() ? full_bytes() : 0) + (apart ? static_cast<int64_t>(values_.nbytes()) : 0) +
          (gradients_ ? gradients_->held_bytes() : 0);
 }
 
 bool ShardedUnit::handle(UnitEvent event) {
-  const auto move = transition(resident(), state_, event);
+  const auto move = transition(keeps_params_unsharded(), state_, event);
   if (move.wait_first) wait_for_unshard();
   if (move.detach) {
     work_ = {};
-    buffers_.lose(std::exchange(unsharded_, at::Tensor()));
-    if (post_forward_shard_.defined()) buffers_.lose(std::exchange(post_forward_shard_, at::Tensor()));
+    buffers_.forget(std::exchange(unsharded_, at::Tensor()));
+    if (post_forward_shard_.defined()) buffers_.forget(std::exchange(post_forward_shard_, at::Tensor()));
   }
   if (move.free) reshard();
   if (event == UnitEvent::update) free_post_forward_shard();
@@ -180,17 +180,17 @@ bool ShardedUnit::handle(UnitEvent event) {
 
 void ShardedUnit::start_unshard() {
   at::NoGradGuard no_grad;
-  if (resident()) memory_.free();  // code that bypasses the dispatcher must not read half-gathered values
-  else unsharded_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  if (keeps_params_unsharded()) memory_.free();  // code that bypasses the dispatcher must not read half-gathered values
+  else unsharded_ = buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_));
   if (post_forward_shard_.defined()) {
-    work_ = groups_.neighbours.as_library(label(purpose_)).start_all_gather_into(unsharded_, post_forward_shard_);
+    work_ = groups_.neighbours.internal(label(purpose_)).start_all_gather_into(unsharded_, post_forward_shard_);
     return;
   }
-  auto own = own_shard(unsharded_);
+  auto own = local_shard(unsharded_);
   const bool converts = used_dtype_ != values_.scalar_type();
   if (converts) own.copy_(values_);
-  work_ = groups_.shards.as_library(label(purpose_))
-              .start_all_gather_into(unsharded_, converts || resident() ? own : values_);
+  work_ = groups_.shards.internal(label(purpose_))
+              .start_all_gather_into(unsharded_, converts || keeps_params_unsharded() ? own : values_);
 }
 
 void ShardedUnit::wait_for_unshard() {
@@ -198,7 +198,7 @@ void ShardedUnit::wait_for_unshard() {
     std::exchange(work_, comm::Work()).wait();
   } catch (...) {
     state_ = UnitState::sharded;  // the next access gathers again, and hears of the failure again
-    if (!resident()) buffers_.lose(std::exchange(unsharded_, at::Tensor()));
+    if (!keeps_params_unsharded()) buffers_.forget(std::exchange(unsharded_, at::Tensor()));
     throw;
   }
   free_post_forward_shard();
@@ -209,22 +209,22 @@ void ShardedUnit::reshard() {
   if (keeps_post_forward_shard_) {
     const at::NoGradGuard no_grad;
     const auto own = post_forward_shard(unsharded_);
-    post_forward_shard_ = buffers_.take(own.numel(), own.options());
+    post_forward_shard_ = buffers_.allocate(own.numel(), own.options());
     post_forward_shard_.copy_(own);
   }
   memory_.free();
-  buffers_.give(std::exchange(unsharded_, at::Tensor()));
+  buffers_.release(std::exchange(unsharded_, at::Tensor()));
 }
 
 std::vector<at::Tensor> ShardedUnit::full_params(bool main_only) const {
   at::NoGradGuard no_grad;
   at::Tensor whole;
   if (main_only) {
-    auto parts = groups_.shards.as_library(label("values")).gather(values_);
+    auto parts = groups_.shards.internal(label("values")).gather(values_);
     if (groups_.shards.rank() == 0) whole = at::cat(parts);
   } else {
     whole = at::empty({layout_.total()}, values_.options());
-    groups_.shards.as_library(label("full values")).start_all_gather_into(whole, values_).wait();
+    groups_.shards.internal(label("full values")).start_all_gather_into(whole, values_).wait();
   }
   std::vector<at::Tensor> tensors(size());
   for (size_t i = 0; i < size() && whole.defined(); ++i) {
@@ -239,15 +239,15 @@ void ShardedUnit::begin_full_params(bool main_only) {
   open_ = true;
   keeps_post_forward_shard_ = false;
   free_post_forward_shard();
-  if (!main_only || resident()) {
+  if (!main_only || keeps_params_unsharded()) {
     handle(UnitEvent::access);
     return;
   }
   handle(UnitEvent::reshard);
-  const auto parts = groups_.shards.as_library(label("values")).gather(values_);
+  const auto parts = groups_.shards.internal(label("values")).gather(values_);
   open_ = groups_.shards.rank() == 0;
   if (!open_) return;
-  unsharded_ = buffers_.take(layout_.total(), values_.options().dtype(used_dtype_));
+  unsharded_ = buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_));
   for (size_t r = 0; r < parts.size(); ++r)
     unsharded_.narrow(0, static_cast<int64_t>(r) * layout_.chunk(), layout_.chunk()).copy_(parts[r]);
   memory_.fill(pointer_to(unsharded_));
@@ -258,15 +258,15 @@ void ShardedUnit::end_full_params(bool main_only, bool write_back) {
   at::NoGradGuard no_grad;
   if (write_back) {
     auto written = main_only && !unsharded_.defined()
-                       ? buffers_.take(layout_.total(), values_.options().dtype(used_dtype_))
+                       ? buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_))
                        : unsharded_;
-    if (main_only && groups_.shards.size() > 1) groups_.shards.as_library(label("written values")).broadcast(written);
-    if (groups_.replicas.size() > 1) groups_.replicas.as_library(label("written values")).broadcast(written);
-    keep_written(own_shard(written));
-    if (!unsharded_.is_same(written)) buffers_.give(written);
+    if (main_only && groups_.shards.size() > 1) groups_.shards.internal(label("written values")).broadcast(written);
+    if (groups_.replicas.size() > 1) groups_.replicas.internal(label("written values")).broadcast(written);
+    keep_written(local_shard(written));
+    if (!unsharded_.is_same(written)) buffers_.release(written);
   }
   open_ = false;
-  handle(resident() && write_back ? UnitEvent::update : UnitEvent::reshard);
+  handle(keeps_params_unsharded() && write_back ? UnitEvent::update : UnitEvent::reshard);
 }
 
 /// Where the written values are of lower precision, only what was changed counts.
@@ -290,13 +290,15 @@ void ShardedUnit::zero_gradient(size_t i, bool set_to_none) {
 void ShardedUnit::show_placeholders() {
   for (size_t i = 0; gradients_ && i < size(); ++i)
     // Without memory, so it costs none: it only says that there is a gradient.
-    if (gradients_->waits(i) || gradients_->counted(i)) parameter(i).tensor.mutable_grad() = placeholders_[i];
+    if (gradients_->has_unsharded_grad(i) || gradients_->has_sharded_grad(i))
+      parameter(i).tensor.mutable_grad() = placeholders_[i];
 }
 
 void ShardedUnit::hide_placeholders() {
   for (size_t i = 0; gradients_ && i < size(); ++i) {
     auto& shown = parameter(i).tensor.mutable_grad();
-    if ((gradients_->waits(i) || gradients_->counted(i)) && !shown.defined()) zero_gradient(i, /*set_to_none=*/true);
+    if ((gradients_->has_unsharded_grad(i) || gradients_->has_sharded_grad(i)) && !shown.defined())
+      zero_gradient(i, /*set_to_none=*/true);
     shown.reset();
   }
 }

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "muster/hook/detail/key_fallback.h"
-#include "muster/optim/detail/flat_source.h"
+#include "muster/hook/detail/watched_storage.h"
+#include "muster/optim/detail/flat_parameters.h"
 #include "muster/parallel/detail/capabilities.h"
-#include "parallel/sharded/flat_buffers.h"
+#include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/shard_layout.h"
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/unit_gradients.h"
@@ -22,7 +22,7 @@ class ShardedUnit {
  public:
   /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with `tag`.
   /// Requires: groups, settings and buffers outlive this object. Collective.
-  ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, FlatBuffers& buffers,
+  ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, BufferPool& buffers,
               const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag);
 
   const std::string& name() const noexcept { return plan_.name; }
@@ -50,14 +50,14 @@ class ShardedUnit {
   /// The parameter is trainable from now on. Requires: allocate_gradients().
   void admit(size_t i);
 
-  bool resident() const noexcept { return settings_.resident(); }
+  bool keeps_params_unsharded() const noexcept { return settings_.keeps_params_unsharded(); }
   UnitState state() const noexcept { return state_; }
   /// Sets the purpose of gathers from now on, shown in their labels. Requires: text that stays valid.
   void label_gathers(const char* purpose) noexcept { purpose_ = purpose; }
   /// Handles the event. Returns whether it starts a gather; it is collective then.
   bool handle(UnitEvent event);
   /// Bytes of full parameters that are in use now.
-  int64_t live_bytes() const { return state_ == UnitState::sharded && !resident() ? 0 : full_bytes(); }
+  int64_t live_bytes() const { return state_ == UnitState::sharded && !keeps_params_unsharded() ? 0 : full_bytes(); }
   int64_t full_bytes() const { return layout_.total() * static_cast<int64_t>(c10::elementSize(used_dtype_)); }
   /// Bytes that are allocated permanently.
   int64_t held_bytes() const;
@@ -100,14 +100,14 @@ class ShardedUnit {
   void wait_for_unshard();
   void reshard();
   at::Tensor post_forward_shard(const at::Tensor& whole) const;
-  at::Tensor own_shard(const at::Tensor& whole) const;
+  at::Tensor local_shard(const at::Tensor& whole) const;
   void keep_written(const at::Tensor& written);
   std::string label(const char* purpose) const { return std::string(purpose) + ", unit '" + plan_.name + "'"; }
 
   UnitPlan plan_;
   const ShardGroups& groups_;
   const ShardSettings& settings_;
-  FlatBuffers& buffers_;
+  BufferPool& buffers_;
   ShardLayout layout_;
   at::ScalarType used_dtype_;  // of the full parameters
   hook::WatchedStorage memory_, placeholder_memory_;

@@ -31,9 +31,9 @@ void set_zero(const at::Tensor& run) {
 }  // namespace
 
 UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups,
-                             const Kind& kind, FlatBuffers& buffers)
-    : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), runs_(numels.size()), waits_(numels.size()),
-      scaled_(numels.size()), counted_(numels.size()) {
+                             const Kind& kind, BufferPool& buffers)
+    : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), runs_(numels.size()),
+      has_unsharded_grad_(numels.size()), scaled_(numels.size()), has_sharded_grad_(numels.size()) {
   BelowAutograd guard;
   const auto chunk = layout.chunk();
   int64_t end = 0;
@@ -72,14 +72,14 @@ at::Tensor UnitGradients::part(size_t i) const {
   return result_.narrow(0, mine.begin, mine.length);
 }
 
-bool UnitGradients::waiting() const {
-  return std::any_of(waits_.begin(), waits_.end(), [](char waits) { return waits != 0; });
+bool UnitGradients::has_unsharded_grads() const {
+  return std::any_of(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), [](char waits) { return waits != 0; });
 }
 
 void UnitGradients::begin_collecting() {
   collecting_ = true;
-  if (!kind_.keeps_full) rows_ = buffers_.take(layout_.world() * row_length(), kind_.value.dtype(kind_.reduce));
-  else if (std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; }))
+  if (!kind_.keeps_full) rows_ = buffers_.allocate(layout_.world() * row_length(), kind_.value.dtype(kind_.reduce));
+  else if (std::any_of(has_sharded_grad_.begin(), has_sharded_grad_.end(), [](char counted) { return counted != 0; }))
     before_ = result_.clone();
 }
 
@@ -88,15 +88,15 @@ void UnitGradients::begin_collecting() {
 void UnitGradients::take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const {
   at::Tensor sum = target;
   const bool divides = kind_.divisor_before != 1;
-  if (waits_[i] && scaled_[i] && divides) {
+  if (has_unsharded_grad_[i] && scaled_[i] && divides) {
     sum.add_(source.to(sum.scalar_type()).mul(scale_));
     return;
   }
-  if (!waits_[i] && last && divides && source.scalar_type() == sum.scalar_type()) {
+  if (!has_unsharded_grad_[i] && last && divides && source.scalar_type() == sum.scalar_type()) {
     at::mul_out(sum, source, scale_);
     return;
   }
-  waits_[i] ? sum.add_(source) : sum.copy_(source);
+  has_unsharded_grad_[i] ? sum.add_(source) : sum.copy_(source);
   if (last && divides) sum.mul_(scale_);
 }
 
@@ -106,21 +106,21 @@ void UnitGradients::take(size_t i, const at::Tensor& flat, bool last) {
   if (!collecting_) begin_collecting();
   for (const auto& at : runs_[i]) {
     take_run(run(rows_, at, at.length), flat.as_strided({at.length}, {1}, flat.storage_offset() + at.start), i, last);
-    if (!waits_[i] && at.padded > at.length)
+    if (!has_unsharded_grad_[i] && at.padded > at.length)
       set_zero(run(rows_, {at.row, at.begin + at.length, 0, 0, 0}, at.padded - at.length));
   }
-  scaled_[i] = last || (waits_[i] && scaled_[i]);
-  waits_[i] = true;
+  scaled_[i] = last || (has_unsharded_grad_[i] && scaled_[i]);
+  has_unsharded_grad_[i] = true;
 }
 
 void UnitGradients::fill_gaps(bool freezing_change) {
   for (size_t i = 0; i < runs_.size(); ++i)
     for (const auto& at : runs_[i])
-      if (!waits_[i]) set_zero(run(rows_, at, at.padded));
+      if (!has_unsharded_grad_[i]) set_zero(run(rows_, at, at.padded));
       else if (!scaled_[i] && kind_.divisor_before != 1) run(rows_, at, at.length).mul_(scale_);
   for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
-  auto flags = at::empty({static_cast<int64_t>(waits_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
-  *std::copy(waits_.begin(), waits_.end(), flags.mutable_data_ptr<float>()) = freezing_change;
+  auto flags = at::empty({static_cast<int64_t>(has_unsharded_grad_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
+  *std::copy(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), flags.mutable_data_ptr<float>()) = freezing_change;
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.chunk()).copy_(flags);
 }
 
@@ -130,18 +130,18 @@ void UnitGradients::start_reduction(const comm::Tag& tag, bool freezing_change) 
   if (!collecting_) begin_collecting();
   fill_gaps(freezing_change);
   Flight flight;
-  const bool adds =
-      !kind_.keeps_full && std::any_of(counted_.begin(), counted_.end(), [](char counted) { return counted != 0; });
+  const bool adds = !kind_.keeps_full && std::any_of(has_sharded_grad_.begin(), has_sharded_grad_.end(),
+                                                     [](char counted) { return counted != 0; });
   flight.direct = kind_.reduce == result_.scalar_type() && !adds;
-  flight.got = flight.direct ? result_ : buffers_.take(row_length(), kind_.value.dtype(kind_.reduce));
+  flight.got = flight.direct ? result_ : buffers_.allocate(row_length(), kind_.value.dtype(kind_.reduce));
   if (kind_.keeps_full && kind_.reduce != rows_.scalar_type()) {
-    flight.sent = buffers_.take(rows_.numel(), kind_.value.dtype(kind_.reduce));
+    flight.sent = buffers_.allocate(rows_.numel(), kind_.value.dtype(kind_.reduce));
     flight.sent.copy_(rows_.view({-1}));
   } else {
     flight.rows = kind_.keeps_full ? at::Tensor() : std::exchange(rows_, at::Tensor());
   }
   const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_full ? rows_ : flight.rows;
-  std::fill(waits_.begin(), waits_.end(), 0);
+  std::fill(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), 0);
   collecting_ = false;
   flight.tag = &tag;
   flight_ = std::move(flight);
@@ -152,8 +152,8 @@ void UnitGradients::finish_scatter() {
   if (!flight_ || flight_->scattered) return;
   flight_->work.wait();
   flight_->scattered = true;
-  buffers_.give(std::exchange(flight_->rows, at::Tensor()));
-  buffers_.give(std::exchange(flight_->sent, at::Tensor()));
+  buffers_.release(std::exchange(flight_->rows, at::Tensor()));
+  buffers_.release(std::exchange(flight_->sent, at::Tensor()));
   flight_->work = groups_.replicas.size() > 1 ? groups_.replicas.tagged(*flight_->tag).start_all_reduce(flight_->got)
                                               : comm::Work();
 }
@@ -165,13 +165,13 @@ void UnitGradients::wait() {
   flight_->work.wait();
   const auto flight = *std::exchange(flight_, std::nullopt);
   add_sums(flight.got, flight.direct, read_flags(flight.got));
-  if (!flight.direct) buffers_.give(flight.got);
+  if (!flight.direct) buffers_.release(flight.got);
 }
 
 std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
   const auto flags = got.narrow(0, layout_.chunk(), got.numel() - layout_.chunk()).to(at::kCPU, at::kFloat);
   const auto* first = flags.const_data_ptr<float>();
-  std::vector<char> used(waits_.size());
+  std::vector<char> used(has_unsharded_grad_.size());
   std::transform(first, first + used.size(), used.begin(), [](float sum) { return sum > 0; });
   freezing_change_ = freezing_change_ || first[used.size()] > 0;
   return used;
@@ -180,13 +180,13 @@ std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
 void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vector<char>& used) {
   const double after = kind_.divisor_before / groups_.size();
   for (size_t i = 0; i < used.size(); ++i) {
-    if (!used[i] && !counted_[i]) continue;
+    if (!used[i] && !has_sharded_grad_[i]) continue;
     const auto mine = layout_.part(i, groups_.shards.rank());
     auto sum = got.narrow(0, mine.begin, mine.length);
     if (after != 1 && used[i]) sum = direct ? sum.mul_(after) : sum.to(result_.scalar_type()).mul_(after);
     if (kind_.keeps_full) add_kept_sum(i, sum, direct, used[i]);
-    else if (used[i] && !direct) counted_[i] ? part(i).add_(sum) : part(i).copy_(sum);
-    counted_[i] |= used[i];
+    else if (used[i] && !direct) has_sharded_grad_[i] ? part(i).add_(sum) : part(i).copy_(sum);
+    has_sharded_grad_[i] |= used[i];
   }
   before_.reset();
 }
@@ -197,7 +197,7 @@ void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool direct, b
   auto value = part(i);
   if (!used) value.copy_(before_.narrow(0, mine.begin, mine.length));
   else if (!direct) value.copy_(sum);
-  if (used && counted_[i]) value.add_(before_.narrow(0, mine.begin, mine.length));
+  if (used && has_sharded_grad_[i]) value.add_(before_.narrow(0, mine.begin, mine.length));
 }
 
 void UnitGradients::cancel() noexcept {
@@ -209,32 +209,32 @@ void UnitGradients::cancel() noexcept {
     // The group has failed; the next operation on it says so.
   }
   if (flight_) {
-    buffers_.give(flight_->rows);
-    buffers_.give(flight_->sent);
-    if (!flight_->direct) buffers_.give(flight_->got);
+    buffers_.release(flight_->rows);
+    buffers_.release(flight_->sent);
+    if (!flight_->direct) buffers_.release(flight_->got);
     flight_.reset();
   }
   before_.reset();
-  if (!kind_.keeps_full) buffers_.give(std::exchange(rows_, at::Tensor()));
+  if (!kind_.keeps_full) buffers_.release(std::exchange(rows_, at::Tensor()));
   collecting_ = false;
-  std::fill(waits_.begin(), waits_.end(), 0);
+  std::fill(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), 0);
 }
 
 void UnitGradients::zero(size_t i, bool set_to_none) {
   BelowAutograd guard;
   const auto mine = layout_.part(i, groups_.shards.rank());
-  if (waits_[i])
+  if (has_unsharded_grad_[i])
     for (const auto& at : runs_[i]) set_zero(run(rows_, at, at.padded));
-  if (set_to_none) waits_[i] = counted_[i] = false;
+  if (set_to_none) has_unsharded_grad_[i] = has_sharded_grad_[i] = false;
   else set_zero(before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i));
 }
 
 void UnitGradients::scale(size_t i, double factor) {
   BelowAutograd guard;
   const auto mine = layout_.part(i, groups_.shards.rank());
-  if (waits_[i])
+  if (has_unsharded_grad_[i])
     for (const auto& at : runs_[i]) run(rows_, at, at.length).mul_(factor);
-  if (!counted_[i]) return;
+  if (!has_sharded_grad_[i]) return;
   (before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i)).mul_(factor);
 }
 

@@ -8,7 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/comm/communicator.h"
-#include "parallel/sharded/flat_buffers.h"
+#include "parallel/sharded/buffer_pool.h"
 #include "parallel/sharded/shard_layout.h"
 #include "parallel/sharded/sharded_settings.h"
 
@@ -18,7 +18,7 @@ namespace muster::parallel {
 ///
 /// Full gradients are stored in one row per rank: its chunk, then a flag per parameter for whether it got a gradient,
 /// then one for whether the rank has frozen or unfrozen parameters of the model, so that one reduction of rows carries
-/// all. Where full gradients stay resident (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory,
+/// all. Where full gradients stay in memory (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory,
 /// in the dtype of the reduction. Thread safety: the caller's.
 class UnitGradients {
  public:
@@ -31,15 +31,15 @@ class UnitGradients {
 
   /// Requires: the layout, the groups and the buffers outlive this object. `numels`: elements of each parameter.
   UnitGradients(const ShardLayout& layout, std::vector<int64_t> numels, const ShardGroups& groups, const Kind& kind,
-                FlatBuffers& buffers);
+                BufferPool& buffers);
 
   /// This rank's shard of the gradient of parameter i, including the padding.
   at::Tensor part(size_t i) const;
   /// Whether a step uses its gradient.
-  bool counted(size_t i) const { return counted_[i]; }
+  bool has_sharded_grad(size_t i) const { return has_sharded_grad_[i]; }
   /// Whether it has a full gradient that is not reduced yet.
-  bool waits(size_t i) const { return waits_[i]; }
-  bool waiting() const;
+  bool has_unsharded_grad(size_t i) const { return has_unsharded_grad_[i]; }
+  bool has_unsharded_grads() const;
 
   /// Adds a full gradient, 1-D in the order of the parameter's memory, to those that wait. `last`: the sum is scaled
   /// while it is in the cache, since no more gradients follow before the reduction; otherwise start_reduction() scales
@@ -88,7 +88,7 @@ class UnitGradients {
   const ShardLayout& layout_;
   const ShardGroups& groups_;
   Kind kind_;
-  FlatBuffers& buffers_;
+  BufferPool& buffers_;
   std::vector<std::vector<RowRun>> runs_;
   std::vector<RowRun> gaps_;  // ranges that belong to no parameter
   at::Tensor scale_;          // 1 / divisor_before, as a number
@@ -97,7 +97,7 @@ class UnitGradients {
   at::Tensor before_;  // what result_ held when its memory was taken for collecting
   bool collecting_ = false;
   bool freezing_change_ = false;
-  std::vector<char> waits_, scaled_, counted_;  // scaled_: what waits was divided already
+  std::vector<char> has_unsharded_grad_, scaled_, has_sharded_grad_;  // scaled_: what waits was divided already
   std::optional<Flight> flight_;
 };
 

@@ -24,7 +24,7 @@ constexpr Table kComing{{
 }};
 
 // Its memory is there, so it may only be gathered into when the last gather has ended.
-constexpr Table kResident{{
+constexpr Table kStaysUnsharded{{
     {{{.start = true, .next = kUnsharding},
       {.start = true, .wait = true, .next = kUnsharded},
       {.next = kSharded},
@@ -38,8 +38,8 @@ constexpr Table kResident{{
 
 }  // namespace
 
-UnitTransition transition(bool resident, UnitState state, UnitEvent event) {
-  return (resident ? kResident : kComing)[static_cast<size_t>(state)][static_cast<size_t>(event)];
+UnitTransition transition(bool stays_unsharded, UnitState state, UnitEvent event) {
+  return (stays_unsharded ? kStaysUnsharded : kComing)[static_cast<size_t>(state)][static_cast<size_t>(event)];
 }
 
 }  // namespace muster::parallel

@@ -29,8 +29,8 @@ struct UnitTransition {
   friend bool operator==(const UnitTransition&, const UnitTransition&) = default;
 };
 
-/// The state machine of a unit. A resident unit always has the memory of its full parameters, and is gathered when
-/// shards have changed.
-UnitTransition transition(bool resident, UnitState state, UnitEvent event);
+/// The state machine of a unit. A unit that stays unsharded always has the memory of its full parameters, and is
+/// gathered when shards have changed.
+UnitTransition transition(bool stays_unsharded, UnitState state, UnitEvent event);
 
 }  // namespace muster::parallel

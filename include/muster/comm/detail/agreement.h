@@ -31,13 +31,13 @@ using Raise = std::function<void(const Failure&)>;
 /// Runs f on all ranks and returns what it returned on each, in rank order. `label` says what the ranks do, and names
 /// it to ranks that wait. Throws: what f threw on this rank, even if the group is lost meanwhile; else, if f threw on
 /// other ranks, what `raise` throws for the first of them, which is reported to the launcher. Collective.
-std::vector<std::string> run_together(const Communicator& group, const std::string& label,
-                                      const std::function<std::string()>& f, const Raise& raise = raise_failure);
+std::vector<std::string> all_gather_result(const Communicator& group, const std::string& label,
+                                           const std::function<std::string()>& f, const Raise& raise = raise_failure);
 
 /// Runs f on rank 0 and returns what it returned on all ranks; `label` and `raise` as above. Throws: what f threw, on
 /// rank 0; what `raise` throws, on the others. Collective.
-std::string run_on_rank_0(const Communicator& group, const std::string& label, const std::function<std::string()>& f,
-                          const Raise& raise = raise_failure);
+std::string broadcast_result(const Communicator& group, const std::string& label, const std::function<std::string()>& f,
+                             const Raise& raise = raise_failure);
 
 /// Texts of two ranks that differ: rank 0's, and that of the first rank whose text is another one.
 struct Difference {
@@ -47,24 +47,24 @@ struct Difference {
 /// Compares one text per rank; nothing if all are equal. Every rank that was given the same texts finds the same.
 std::optional<Difference> first_difference(const std::vector<std::string>& texts);
 
-/// Answers several questions over all ranks in one message: ask() each question, run(), then read each answer().
-/// In a world of one nothing is sent. Thread safety: one thread at a time.
-class Agreement {
+/// Reduces several numbers over all ranks in one message, as c10d's all_reduce_coalesced: add() each number, run(),
+/// then read each result(). In a world of one nothing is sent. Thread safety: one thread at a time.
+class CoalescedAllReduce {
  public:
   /// `label` names what is agreed on; ranks that agree on something else at the same time get a CommError (MU050).
-  Agreement(const Communicator& group, std::string label) : group_(group.as_library(std::move(label))) {}
+  CoalescedAllReduce(const Communicator& group, std::string label) : group_(group.internal(std::move(label))) {}
 
-  /// Adds a question with this rank's value; returns its number. The answer is the sum, the maximum or the minimum over
-  /// ranks, bit-identical on every rank. Requires: every rank asks the same questions in the same order.
-  std::size_t ask(double mine, ReduceOp op);
+  /// Adds this rank's number; returns its index. The result is the sum, the maximum or the minimum over
+  /// ranks, bit-identical on every rank. Requires: every rank adds the same numbers in the same order.
+  std::size_t add(double mine, ReduceOp op);
   /// Exchanges the values of all ranks. Collective.
   void run();
-  /// Requires: run() was called after ask().
-  double answer(std::size_t question) const { return answers_[question]; }
+  /// Requires: run() was called after add().
+  double result(std::size_t i) const { return results_[i]; }
 
  private:
   Communicator group_;
-  std::vector<double> mine_, answers_;
+  std::vector<double> mine_, results_;
   std::vector<ReduceOp> ops_;
 };
 

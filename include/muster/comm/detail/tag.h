@@ -14,8 +14,8 @@ struct Tag {
   int64_t gradient_step = -1;  ///< number of optimizer steps of the model so far, for what is computed from its
                                ///< gradients; else -1
   std::string label{};         ///< what the values are; compared in full, shown in part
-  int32_t leaf = 0;            ///< index of this tensor within a value
-  int32_t leaves = 1;          ///< how many tensors the value has
+  int32_t tensor_index = 0;    ///< index of this tensor within a value
+  int32_t tensor_count = 1;    ///< how many tensors the value has
   Source source = Source::user;
 
   bool operator==(const Tag&) const = default;

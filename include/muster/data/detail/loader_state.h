@@ -21,7 +21,7 @@ struct StepSamples {
   int64_t local = 0;       ///< in this rank's batch
   int64_t local_real = 0;  ///< real ones in this rank's batch; they come first in it
   int64_t real = 0;        ///< real ones in the batches of all ranks; they come first in rank order
-  int64_t rest = 0;        ///< in later steps, in which this rank has no batch
+  int64_t left = 0;        ///< in later steps, in which this rank has no batch
   int64_t total = 0;       ///< in the batches of all ranks
 };
 

@@ -25,25 +25,25 @@ inline constexpr c10::DispatchKey kNamedOperatorsKey = c10::DispatchKey::TESTING
 /// before autograd and autocast, so an operator is seen once, before anything is saved or cast.
 inline constexpr c10::DispatchKey kEveryOperatorKey = c10::DispatchKey::DeferredInit;
 
-/// The one order in which interceptors see an operator, first to last. It has four sections of eight positions; the
+/// The one order in which interceptors see an operator, first to last. It has four sections of eight priorities; the
 /// section says when an interceptor is asked, and which operators it may take:
 /// - 0 to 7: named operators, on threads that switched it on (kNamedOperatorsKey);
 /// - 8 to 15: every operator, on threads that switched it on (kEveryOperatorKey);
 /// - 16 to 23: every operator on a tensor that carries kEveryOperatorKey, unless the thread switched it off (and any
 ///   other while an interceptor of 8 to 15 is on: they look at the tensors);
 /// - 24 to 31: named operators under autocast on a CPU (AutocastCPU), unless the thread switched it off.
-/// A new interceptor takes a free position here and needs no key.
-enum class Position : uint8_t {
+/// Add a new interceptor here with a free priority; it needs no key.
+enum class Priority : uint8_t {
   random_generator = 0,    ///< random_scope.h
   operator_takeover = 16,  ///< operator_takeover.h: before storage_access, since what it replaces reads nothing
-  storage_access = 17,     ///< key_fallback.h
+  storage_access = 17,     ///< watched_storage.h
   half_lstm = 24,          ///< half_lstm.h
 };
 
-/// A set of positions.
-struct Positions {
-  constexpr Positions(Position one) : bits(uint32_t{1} << static_cast<uint8_t>(one)) {}
-  constexpr Positions(Position one, Position other) : bits(Positions(one).bits | Positions(other).bits) {}
+/// A set of priorities.
+struct Priorities {
+  constexpr Priorities(Priority one) : bits(uint32_t{1} << static_cast<uint8_t>(one)) {}
+  constexpr Priorities(Priority one, Priority other) : bits(Priorities(one).bits | Priorities(other).bits) {}
   uint32_t bits;
 };
 
@@ -80,8 +80,8 @@ struct ProcessSwitch {
 /// What is called for operators before LibTorch's own kernels.
 struct Interceptor {
   const char* name;  ///< in messages: "random generator"
-  Position position;
-  /// The operators of LibTorch (aten::) that it takes; nullptr where the position takes every operator.
+  Priority priority;
+  /// The operators of LibTorch (aten::) that it takes; nullptr where the priority takes every operator.
   bool (*takes)(const c10::FunctionSchema& schema);
   /// Called for each of them. What it throws propagates out of the operator.
   void (*run)(Call& call);
@@ -91,7 +91,7 @@ struct Interceptor {
 /// Registers an interceptor with LibTorch's dispatcher, once per process and never taken back: another thread may be
 /// inside. Returns "", or why the process does not have it: forbidden by its variable, or the key belongs to another
 /// library. Installing it again does nothing.
-/// Throws: UsageError (MU315) if another interceptor has the position, or if `takes` does not suit the position.
+/// Throws: UsageError (MU315) if another interceptor has the priority, or if `takes` does not suit the priority.
 /// Thread-safe.
 std::string install(const Interceptor& interceptor);
 
@@ -100,7 +100,7 @@ std::string install(const Interceptor& interceptor);
 /// Other threads are not concerned; autograd's threads begin with the state that a new thread has.
 class ThreadSwitch {
  public:
-  ThreadSwitch(Positions which, bool on) noexcept;
+  ThreadSwitch(Priorities which, bool on) noexcept;
   ~ThreadSwitch();
   ThreadSwitch(const ThreadSwitch&) = delete;
   ThreadSwitch& operator=(const ThreadSwitch&) = delete;

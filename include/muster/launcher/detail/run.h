@@ -8,7 +8,7 @@
 namespace muster {
 
 /// Implements `muster run`: starts one process per rank, watches them, and forwards their output and the signals.
-/// Returns the exit code of the first rank that failed (128 + number for a signal), else 0. Prints the first cause of a
+/// Returns the exit code of the first rank that failed (128 + number for a signal), else 0. Prints the root cause of a
 /// failure and then ends all ranks within `grace`. If the rank that failed has only lost another rank, it first waits
 /// for the cause: up to `grace`, or up to 10 s if the lost rank closed its connections and is about to end. The ranks
 /// die with this process, even if it is killed.

@@ -6,7 +6,7 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 
 namespace muster::optim {
 
@@ -30,13 +30,13 @@ class FusedOptimizer {
  public:
   /// Borrows both. `sources` are searched in order; a parameter that none of them holds is updated in place.
   /// Requires: the optimizer and the sources outlive this object.
-  explicit FusedOptimizer(torch::optim::Optimizer& inner, std::vector<FlatSource*> sources = {});
+  explicit FusedOptimizer(torch::optim::Optimizer& inner, std::vector<FlatParameters*> sources = {});
   ~FusedOptimizer();
   FusedOptimizer(FusedOptimizer&&) noexcept;
   FusedOptimizer& operator=(FusedOptimizer&&) noexcept;
 
   /// Adds the source of a model that is prepared after its optimizer.
-  void add_source(FlatSource& source);
+  void add_source(FlatParameters& source);
 
   /// One update. Returns the loss of the closure, or an undefined tensor.
   /// Throws: UsageError (MU133) as refuse_own_step(); UsageError (MU134) where the optimizer's own step() is needed for

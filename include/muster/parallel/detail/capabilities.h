@@ -16,7 +16,7 @@
 /// cannot; Joinable is in src/parallel/replicated/join_session.h. Thread safety: as ManagedModel.
 namespace muster::parallel {
 
-class JobRounds;
+class ReductionRecord;
 class ManagedModel;
 
 /// What this rank holds of a parameter. Tied parameters are listed under each of their names. `local` is 1-D, and
@@ -26,28 +26,27 @@ struct ParameterShard : TensorShard {
   int64_t padded = 0;  ///< number of elements in the optimizer's state for this shard
 };
 
-/// A model whose gradients are averaged over ranks at the end of a backward: the reductions of one backward are a
-/// round.
-class GradientRounds {
+/// A model whose gradients are averaged over ranks at the end of a backward.
+class GradientReductions {
  public:
   /// Averages this rank's gradients over the ranks, as the end of a backward does: for a rank whose loss did not depend
   /// on the model while other ranks wait for it in backward. Changes nothing where no rank has a gradient, nor where
   /// every use of parameters communicates. The reductions of several models all start before any finishes, in the order
   /// of the backward that they replace.
   /// Throws: as backward. Collective, as backward: every rank calls these or runs backward.
-  virtual void start_round() = 0;
-  virtual void finish_round() = 0;
+  virtual void start_reduction() = 0;
+  virtual void finish_reduction() = 0;
   /// How many such reductions have ended here, including those of backward.
-  virtual int64_t rounds() const = 0;
+  virtual int64_t reduction_count() const = 0;
   /// Some parameter has a gradient.
   virtual bool has_gradients() const = 0;
   /// Registers the model with this index, the same on every rank, among the models of `job`. Its reductions carry index
   /// and step, so that those of models of the same layout, or of ranks in different steps, do not match each other; and
   /// they record their order.
-  virtual void join_job(const std::shared_ptr<JobRounds>& job, int64_t place) = 0;
+  virtual void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) = 0;
 
  protected:
-  ~GradientRounds() = default;
+  ~GradientReductions() = default;
 };
 
 /// A model of whose parameters or gradients ranks hold different shards.

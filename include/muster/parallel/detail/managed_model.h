@@ -9,20 +9,20 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/optim/detail/flat_source.h"
+#include "muster/optim/detail/flat_parameters.h"
 
 namespace muster::parallel {
 
 class CommunicationState;
-class GradientRounds;
+class GradientReductions;
 class Joinable;
 class ShardedParameters;
 
-/// A module managed by a strategy. The reducer (replicated) and the sharded model are the two implementations; a module
+/// A module managed by a strategy. ReplicatedModel and ShardedModel are the two implementations; a module
 /// in a world of one has a third, trivial one. The virtual functions are what every model has; what only some have is
 /// asked for by the functions at the end, see capabilities.h.
 /// Thread safety: calls come from one thread; autograd hooks may run on another thread while backward runs.
-class ManagedModel : public optim::FlatSource {
+class ManagedModel : public optim::FlatParameters {
  public:
   /// A forward scope of this module begins or ends. Collective where parameters are gathered (ShardStage::full);
   /// otherwise a rank may run a forward alone.
@@ -63,7 +63,7 @@ class ManagedModel : public optim::FlatSource {
   virtual std::string describe() const = 0;
 
   /// nullptr where a backward communicates no gradients.
-  virtual GradientRounds* gradient_rounds() noexcept { return nullptr; }
+  virtual GradientReductions* gradient_reductions() noexcept { return nullptr; }
   /// nullptr where every rank holds full parameters and the same gradients, bit for bit.
   virtual ShardedParameters* sharded_parameters() noexcept { return nullptr; }
   bool sharded() noexcept { return sharded_parameters() != nullptr; }

@@ -40,9 +40,9 @@ namespace muster::parallel {
 /// reshard_after_forward. For k micro-batches with gradient_sync() off in k-1 of them, full gathers k times as much and
 /// reduces once.
 ///
-/// Shards are whole blocks of optim::kFlatPadding elements. The local shard of a parameter (FlatSource) is therefore
-/// any range of such blocks of its memory, or empty: then value and gradient have no elements. An optimizer that steps
-/// such shards has state of their shape.
+/// Shards are whole blocks of optim::kFlatPadding elements. The local shard of a parameter (FlatParameters) is
+/// therefore any range of such blocks of its memory, or empty: then value and gradient have no elements. An optimizer
+/// that steps such shards has state of their shape.
 ///
 /// A parameter that got a gradient on any rank counts on all; one that got none on any rank has no gradient.
 /// When gradients have been reduced, buffers (running statistics) get the values of rank 0.
@@ -57,7 +57,7 @@ namespace muster::parallel {
 /// that is not surrounded by before_backward() and after_backward() works as well. Gradients with a graph
 /// (create_graph) and autograd::grad with respect to parameters are refused (MU153), and sparse gradients (MU154).
 /// After a backward that threw, clear the gradients.
-class ShardedModel final : public ManagedModel, public GradientRounds, public ShardedParameters {
+class ShardedModel final : public ManagedModel, public GradientReductions, public ShardedParameters {
  public:
   /// Takes the values of rank 0 and shards them; buffers take rank 0's values too.
   /// Requires: the module is on its device and outlives this object.
@@ -90,18 +90,18 @@ class ShardedModel final : public ManagedModel, public GradientRounds, public Sh
 
   void set_gradient_sync(bool on) override;
   bool gradient_sync() const override;
-  void start_round() override;
-  void finish_round() override;
-  int64_t rounds() const override;
+  void start_reduction() override;
+  void finish_reduction() override;
+  int64_t reduction_count() const override;
   bool has_gradients() const override;
-  void join_job(const std::shared_ptr<JobRounds>& job, int64_t place) override;
+  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) override;
 
   /// Collective.
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override;
   void scale_gradients(const std::vector<at::Tensor>& parameters, double factor) override;
-  GradientRounds* gradient_rounds() noexcept override { return this; }
+  GradientReductions* gradient_reductions() noexcept override { return this; }
   ShardedParameters* sharded_parameters() noexcept override { return this; }
 
   /// Collective. Gathers unit by unit, so that no more than one unit is gathered beside the result.

@@ -11,7 +11,7 @@ class Module;
 namespace muster::parallel {
 
 /// A module in a world of one: nothing is moved, hooked or communicated.
-/// Parameters are updated in place, with the same bits as under the reducer.
+/// Parameters are updated in place, with the same bits as in ReplicatedModel.
 class Single final : public ManagedModel {
  public:
   /// Requires: the module outlives this object.

@@ -22,8 +22,8 @@ class LeafOperations {
   /// only.
   /// Throws: UsageError (MU065), on every rank, if tensors are not in the same places; (MU177) if one is undefined.
   /// Collective: with `varies`.
-  LeafOperations(const comm::Communicator& group, std::string_view verb, std::vector<tree::Leaf> leaves, bool varies,
-                 int source = -1);
+  LeafOperations(const comm::Communicator& group, std::string_view operation, std::vector<tree::Leaf> leaves,
+                 bool varies, int source = -1);
 
   /// Returns the group for the collective of the next leaf; valid until the next call.
   const comm::Communicator& next();
@@ -35,8 +35,8 @@ class LeafOperations {
 
 /// Returns the value with every tensor t replaced by f(group, t). Collective.
 template <class T, class F>
-T each_leaf(const comm::Communicator& group, std::string_view verb, const T& value, F&& f, int source = -1) {
-  LeafOperations operations(group, verb, tree::leaves_of(value), tree::varies<T>, source);
+T each_leaf(const comm::Communicator& group, std::string_view operation, const T& value, F&& f, int source = -1) {
+  LeafOperations operations(group, operation, tree::leaves_of(value), tree::varies<T>, source);
   return tree::transform(value, [&](const at::Tensor& tensor) { return f(operations.next(), tensor); });
 }
 

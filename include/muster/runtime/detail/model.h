@@ -18,7 +18,7 @@ namespace torch::nn {
 class AnyModule;
 }
 namespace muster::optim {
-class FlatSource;
+class FlatParameters;
 }
 namespace muster::parallel {
 class ManagedModel;
@@ -32,7 +32,7 @@ template <class M>
 concept ModuleType = std::derived_from<M, torch::nn::Module>;
 
 /// Where an optimizer or an average finds the parameters of the model; borrowed from it.
-optim::FlatSource* flat_source_of(const PreparedModel& model);
+optim::FlatParameters* flat_parameters_of(const PreparedModel& model);
 
 /// Calls `forward` in the scope of one forward of the model: autocast is on, parameters are in place.
 void in_forward_scope(PreparedModel& model, c10::function_ref<void()> forward);

@@ -28,7 +28,7 @@ T pad_across_processes(const comm::Communicator& group, const T& value, const Pa
 
 template <class T>
 T Gathering::pad_across_processes(const T& value, const extra_t<T, PadOptions>& options) const {
-  return runtime::pad_across_processes(group_of(*session_), value, options);
+  return runtime::pad_across_processes(group_of(*state_), value, options);
 }
 
 }  // namespace muster::runtime

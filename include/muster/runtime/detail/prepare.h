@@ -19,21 +19,21 @@
 
 namespace muster::runtime {
 
-class Session;
+class RuntimeState;
 
 // What prepare() calls for each argument, type-erased.
-std::shared_ptr<PreparedModel> prepare_model(Session& session, std::shared_ptr<torch::nn::Module> module);
-Optimizer prepare_optimizer(Session& session, std::shared_ptr<torch::optim::Optimizer> optimizer);
-Scheduler prepare_scheduler(Session& session, std::shared_ptr<muster::LRScheduler> scheduler);
-Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::LRScheduler> scheduler);
-Scheduler prepare_scheduler(Session& session, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
-std::shared_ptr<const data::ShardSpec> prepare_loader(Session& session, const data::LoaderState& loader);
-void keep_loader(Session& session, const std::shared_ptr<data::LoaderState>& loader);
+std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, std::shared_ptr<torch::nn::Module> module);
+Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer);
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler);
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::LRScheduler> scheduler);
+Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
+std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader);
+void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader);
 
 /// First pass: prepares modules, optimizers and loaders. Schedulers wait for the optimizers of the same call, except
 /// ReduceLROnPlateauScheduler of LibTorch. Functions are called; `done` holds the results of the arguments before.
 template <class T, class... Done>
-auto prepare_one(Session& session, std::tuple<Done...>& done, T&& object) {
+auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
   using V = std::remove_cvref_t<T>;
   if constexpr (ScriptModule<T>) {
     static_assert(
@@ -43,29 +43,29 @@ auto prepare_one(Session& session, std::tuple<Done...>& done, T&& object) {
         "load_model(model, path)");
   } else if constexpr (AnyModule<T>) {
     auto pointer = module_pointer(std::forward<T>(object));
-    auto prepared = prepare_model(session, pointer);
+    auto prepared = prepare_model(state, pointer);
     if constexpr (ErasedModule<T>) return Model<V>(object, std::move(prepared));
     else return Model<typename decltype(pointer)::element_type>(std::move(pointer), std::move(prepared));
   } else if constexpr (AnyOptimizer<T>) {
-    return prepare_optimizer(session, hold(std::forward<T>(object)));
+    return prepare_optimizer(state, hold(std::forward<T>(object)));
   } else if constexpr (OwnScheduler<T>) {
     return std::shared_ptr<muster::LRScheduler>(hold(std::forward<T>(object)));
   } else if constexpr (AnyScheduler<T>) {
     return std::shared_ptr<torch::optim::LRScheduler>(hold(std::forward<T>(object)));
   } else if constexpr (PlateauScheduler<T>) {
-    return prepare_scheduler(session, hold(std::forward<T>(object)));
+    return prepare_scheduler(state, hold(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
-    auto loader = object.distributed(*prepare_loader(session, *object.state()));
-    keep_loader(session, loader.state());
+    auto loader = object.distributed(*prepare_loader(state, *object.state()));
+    keep_loader(state, loader.state());
     return loader;
   } else if constexpr (SchedulerFunction<T>) {
     auto scheduler = scheduler_by(std::forward<T>(object), done);
     if constexpr (PlateauScheduler<typename decltype(scheduler)::element_type>)
-      return prepare_scheduler(session, std::move(scheduler));
+      return prepare_scheduler(state, std::move(scheduler));
     else return scheduler;
   } else if constexpr (AnyFunction<T>) {
     using Made = std::conditional_t<ModuleFunction<T>, Optimizer, MadeOptimizer>;
-    return Made{prepare_optimizer(session, optimizer_by(std::forward<T>(object), done))};
+    return Made{prepare_optimizer(state, optimizer_by(std::forward<T>(object), done))};
   } else {
     static_assert(
         Loader<T>,
@@ -76,35 +76,35 @@ auto prepare_one(Session& session, std::tuple<Done...>& done, T&& object) {
 
 /// Second pass: prepares the schedulers that waited.
 template <class T>
-auto finish_one(Session& session, T&& prepared) {
+auto finish_one(RuntimeState& state, T&& prepared) {
   using V = std::remove_cvref_t<T>;
   if constexpr (std::same_as<V, std::shared_ptr<muster::LRScheduler>> ||
                 std::same_as<V, std::shared_ptr<torch::optim::LRScheduler>>)
-    return prepare_scheduler(session, std::forward<T>(prepared));
+    return prepare_scheduler(state, std::forward<T>(prepared));
   else if constexpr (std::same_as<V, MadeOptimizer>) return Optimizer(std::forward<T>(prepared));
   else return std::forward<T>(prepared);
 }
 
 /// Appends the results of the first pass to those that are done, from left to right.
 template <class... Done>
-auto prepare_each(Session&, std::tuple<Done...> done) {
+auto prepare_each(RuntimeState&, std::tuple<Done...> done) {
   return done;
 }
 template <class... Done, class T, class... Rest>
-auto prepare_each(Session& session, std::tuple<Done...> done, T&& object, Rest&&... rest) {
-  using R = decltype(prepare_one(session, done, std::forward<T>(object)));
-  std::tuple<R> one(prepare_one(session, done, std::forward<T>(object)));
-  return prepare_each(session, std::tuple_cat(std::move(done), std::move(one)), std::forward<Rest>(rest)...);
+auto prepare_each(RuntimeState& state, std::tuple<Done...> done, T&& object, Rest&&... rest) {
+  using R = decltype(prepare_one(state, done, std::forward<T>(object)));
+  std::tuple<R> one(prepare_one(state, done, std::forward<T>(object)));
+  return prepare_each(state, std::tuple_cat(std::move(done), std::move(one)), std::forward<Rest>(rest)...);
 }
 
 template <class... T>
-auto prepare(Session& session, T&&... objects) {
+auto prepare(RuntimeState& state, T&&... objects) {
   auto all = std::apply(
       [&](auto&&... one) {
-        return std::tuple<std::remove_cvref_t<decltype(finish_one(session, std::move(one)))>...>{
-            finish_one(session, std::move(one))...};
+        return std::tuple<std::remove_cvref_t<decltype(finish_one(state, std::move(one)))>...>{
+            finish_one(state, std::move(one))...};
       },
-      prepare_each(session, std::tuple<>(), std::forward<T>(objects)...));
+      prepare_each(state, std::tuple<>(), std::forward<T>(objects)...));
   if constexpr (sizeof...(T) == 1) return std::get<0>(std::move(all));
   else return all;
 }

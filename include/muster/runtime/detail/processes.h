@@ -11,7 +11,7 @@
 #include "muster/base/detail/format_text.h"
 #include "muster/base/format.h"
 #include "muster/runtime/detail/process_control.h"
-#include "muster/runtime/detail/session_access.h"
+#include "muster/runtime/detail/state_access.h"
 
 namespace muster {
 struct BatchSizeOptions;
@@ -23,7 +23,7 @@ namespace muster::runtime {
 struct TrialGroup;
 
 /// Selects the rank, or one rank per node, that runs a function.
-struct Turn {
+struct RankSelector {
   enum class Kind { main, local_main, last, rank, local_rank } kind = Kind::main;
   int index = 0;
 };
@@ -51,24 +51,24 @@ class Processes {
   /// optional. A world of one rank always runs it; the same holds for the functions below.
   template <class F>
   auto on_main_process(F f) const {
-    return turn({Turn::Kind::main}, std::move(f));
+    return on_selected({RankSelector::Kind::main}, std::move(f));
   }
   /// As above, for the first rank of each node.
   template <class F>
   auto on_local_main_process(F f) const {
-    return turn({Turn::Kind::local_main}, std::move(f));
+    return on_selected({RankSelector::Kind::local_main}, std::move(f));
   }
   template <class F>
   auto on_last_process(F f) const {
-    return turn({Turn::Kind::last}, std::move(f));
+    return on_selected({RankSelector::Kind::last}, std::move(f));
   }
   template <class F>
   auto on_process(int index, F f) const {
-    return turn({Turn::Kind::rank, index}, std::move(f));
+    return on_selected({RankSelector::Kind::rank, index}, std::move(f));
   }
   template <class F>
   auto on_local_process(int index, F f) const {
-    return turn({Turn::Kind::local_rank, index}, std::move(f));
+    return on_selected({RankSelector::Kind::local_rank, index}, std::move(f));
   }
 
   /// Runs `f` on the main rank first, then on the others; if it throws on the main rank, all ranks throw. Collective.
@@ -116,19 +116,19 @@ class Processes {
   auto find_executable_batch_size(F&& f, const extra_t<F, BatchSizeOptions>& options = {});
 
  protected:
-  explicit Processes(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  explicit Processes(std::shared_ptr<RuntimeState> state) : state_(std::move(state)) {}
 
  private:
-  static bool is_turn(const Session& session, const Turn& turn);
+  static bool is_selected(const RuntimeState& state, const RankSelector& selector);
   static void print_line(const std::string& line);
   TrialGroup trial_group();
   template <class F>
-  auto turn(const Turn& turn, F f) const {
-    const auto here = [session = session_, turn] { return is_turn(*session, turn); };
+  auto on_selected(const RankSelector& selector, F f) const {
+    const auto here = [state = state_, selector] { return is_selected(*state, selector); };
     return OnSomeRanks<std::remove_const_t<decltype(here)>, F>(here, std::move(f));
   }
 
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<RuntimeState> state_;
 };
 
 }  // namespace muster::runtime

@@ -13,7 +13,7 @@ namespace muster {
 struct RuntimeOptions;
 
 /// The runtime of one rank: its group, device, strategy, precision, and everything it prepared. It has four independent
-/// sets of functions over one session: ranks (Processes), values (Gathering), training (Training), state (Saving).
+/// sets of functions over one RuntimeState: ranks (Processes), values (Gathering), training (Training), state (Saving).
 /// Accelerator and Fabric show all of it, each under the names that its users know, and add no logic.
 /// Thread safety: one thread at a time.
 class Runtime : public runtime::Processes, public runtime::Gathering, public runtime::Training, public runtime::Saving {
@@ -25,9 +25,9 @@ class Runtime : public runtime::Processes, public runtime::Gathering, public run
   Runtime& operator=(Runtime&&) noexcept;
 
  private:
-  explicit Runtime(std::shared_ptr<runtime::Session> session);
+  explicit Runtime(std::shared_ptr<runtime::RuntimeState> state);
 
-  std::shared_ptr<runtime::Session> session_;
+  std::shared_ptr<runtime::RuntimeState> state_;
 };
 
 }  // namespace muster

@@ -14,7 +14,7 @@
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/options.h"
 #include "muster/runtime/detail/prepare.h"
-#include "muster/runtime/detail/session_access.h"
+#include "muster/runtime/detail/state_access.h"
 
 namespace muster::parallel {
 struct FullParamsOptions;
@@ -140,7 +140,7 @@ class Saving {
   }
 
  protected:
-  explicit Saving(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  explicit Saving(std::shared_ptr<RuntimeState> state) : state_(std::move(state)) {}
 
  private:
   void keep_object(std::function<State()> save, std::function<void(const State&)> load);
@@ -151,7 +151,7 @@ class Saving {
   void write_model(const PreparedModel& model, const std::filesystem::path& folder,
                    const SaveWeightsOptions& options) const;
 
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<RuntimeState> state_;
 };
 
 }  // namespace runtime

@@ -81,7 +81,7 @@ T split_between_processes(int rank, int world, T value, const SplitOptions& opti
 
 template <class T>
 T Gathering::split_between_processes(const T& value, const extra_t<T, SplitOptions>& options) const {
-  return runtime::split_between_processes(rank_of(*session_), world_size_of(*session_), value, options);
+  return runtime::split_between_processes(rank_of(*state_), world_size_of(*state_), value, options);
 }
 
 }  // namespace runtime

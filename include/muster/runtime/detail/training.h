@@ -15,7 +15,7 @@
 #include "muster/runtime/detail/optimizer.h"
 #include "muster/runtime/detail/options.h"
 #include "muster/runtime/detail/prepare.h"
-#include "muster/runtime/detail/session_access.h"
+#include "muster/runtime/detail/state_access.h"
 
 namespace muster {
 struct ClipGradientsOptions;
@@ -40,7 +40,7 @@ class Training {
   template <class... T>
   auto prepare(T&&... objects) {
     static_assert(sizeof...(T) > 0, "prepare takes at least one object");
-    return runtime::prepare(*session_, std::forward<T>(objects)...);
+    return runtime::prepare(*state_, std::forward<T>(objects)...);
   }
 
   /// Runs backward of the loss, scaled for the precision and weighted for accumulation. The strategy communicates the
@@ -146,7 +146,7 @@ class Training {
   void profile(F&& f, const extra_t<F, ProfileOptions>& options = {}) const;
 
  protected:
-  explicit Training(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  explicit Training(std::shared_ptr<RuntimeState> state) : state_(std::move(state)) {}
 
  private:
   /// Returns how many epochs a loaded checkpoint has completed, at most `count`; they are not counted again.
@@ -159,7 +159,7 @@ class Training {
   void record_profile(const std::function<void()>& f, const ProfileOptions& options) const;
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
 
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<RuntimeState> state_;
 };
 
 }  // namespace muster::runtime

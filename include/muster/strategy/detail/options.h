@@ -51,7 +51,7 @@ class Strategy {
   /// The options if parameters, gradients or state are sharded, else nullptr.
   const FSDP* sharding() const noexcept;
   /// The strategy of the program's own, or empty.
-  const std::shared_ptr<const TrainingStrategy>& own() const noexcept { return own_; }
+  const std::shared_ptr<const TrainingStrategy>& custom() const noexcept { return custom_; }
   static constexpr std::string_view kNames[] = {
       "auto", "ddp", "ddp_find_unused_parameters_true", "fsdp", "hsdp", "zero1", "zero2", "zero3"};
 
@@ -60,7 +60,7 @@ class Strategy {
 
   std::string_view name_;
   std::shared_ptr<const std::variant<std::monostate, DDP, FSDP>> options_;
-  std::shared_ptr<const TrainingStrategy> own_;
+  std::shared_ptr<const TrainingStrategy> custom_;
 };
 
 }  // namespace muster

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace muster::optim {
+
+/// Each local parameter in flat memory is padded to a multiple of this many elements, so that a fused kernel updates
+/// all of them in its vectorised loop. The scalar tail of such a kernel rounds differently, and results would otherwise
+/// depend on how elements are divided into calls.
+inline constexpr int64_t kFlatPadding = 64;
+
+/// The part of one parameter that this rank updates, as DTensor.to_local(): 1-D, padded with zeros to a multiple of
+/// kFlatPadding. Those that are adjacent in memory are updated in one call.
+struct LocalParameter {
+  at::Tensor value;
+  at::Tensor gradient;
+  bool sharded = false;  ///< other ranks update other shards of the parameter
+};
+
+/// The flat memory of a model's parameters, as an optimizer sees it. One implementation per parameter layout.
+/// Thread safety: one thread at a time.
+class FlatParameters {
+ public:
+  virtual ~FlatParameters() = default;
+  /// What this rank holds of the parameter, fixed for the life of the source; nullptr if it is not held here, or not
+  /// yet.
+  virtual const LocalParameter* find(const at::Tensor& parameter) const = 0;
+  /// Whether the parameter belongs to this source, now or once it is trained; also one that is updated in place, which
+  /// find() never knows.
+  virtual bool expects(const at::Tensor& parameter) const { return find(parameter) != nullptr; }
+  /// Changes whenever find() knows more parameters than before.
+  virtual int64_t revision() const { return 0; }
+  /// Whether the next step uses its gradient.
+  virtual bool has_gradient(const at::Tensor& parameter) const = 0;
+  /// Clears the gradients of this parameter (undefined, or zero in place).
+  virtual void zero_grad(const at::Tensor& parameter, bool set_to_none) = 0;
+  /// Called before and after a step writes the local values of these parameters. begin_update() waits for operations
+  /// that still read them; end_update() is collective where other ranks need the values.
+  virtual void begin_update() {}
+  virtual void end_update(const std::vector<at::Tensor>& parameters) { static_cast<void>(parameters); }
+};
+
+/// Everything other than an optimizer step that writes parameter values must do so through this function. It waits for
+/// operations that still read the values, calls `write`, and publishes the new values, also if `write` throws. `write`
+/// writes to the local parameters of `source`, or to the parameters themselves if `source` is nullptr. Collective where
+/// other ranks need the values.
+void write_parameters(FlatParameters* source, const std::vector<at::Tensor>& parameters,
+                      const std::function<void()>& write);
+
+}  // namespace muster::optim

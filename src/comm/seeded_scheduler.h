@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "comm/waiting.h"
+
+namespace muster::comm {
+
+/// Threads that run one at a time, in an order drawn from a seed: at every wait and pause the next thread is chosen
+/// among those that can proceed. The same seed gives the same order, however the system schedules threads.
+/// No thread sleeps: if none can proceed, the deadline of the one with the earliest deadline expires at once.
+/// A thread that blocks in any other way keeps its turn, so it must not wait for another thread of the schedule.
+class SeededScheduler final : public Waiting {
+ public:
+  explicit SeededScheduler(uint64_t seed) : random_(seed) {}
+
+  bool wait(Lock& lock, const std::function<bool()>& ready, TimePoint deadline) override;
+  void changed(Lock& lock) override;
+  void pause() override;
+  std::thread start_thread(std::function<void()> body) override;
+  void join(std::thread& thread) override;
+
+  /// Lets the threads started so far begin. None of them runs before it.
+  void begin();
+
+ private:
+  struct Actor {
+    const std::function<bool()>* ready = nullptr;  ///< null: can go on at any time
+    TimePoint deadline = TimePoint::max();
+    bool waits = true;
+    bool ended = false;
+    bool late = false;
+    uint32_t weight = 1;  ///< slow threads are chosen less often
+    std::condition_variable turn;
+  };
+
+  Actor* current();
+  void give_turn();
+  void await_turn(Lock& lock, Actor& actor);
+
+  // All guarded by mutex().
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<Actor>> actors_;
+  std::map<std::thread::id, Actor*> threads_;
+  Actor* running_ = nullptr;
+  bool begun_ = false;
+  std::condition_variable outside_;
+};
+
+}  // namespace muster::comm

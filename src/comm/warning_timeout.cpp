@@ -1,0 +1,38 @@
+#include "comm/warning_timeout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "muster/base/detail/log.h"
+
+namespace muster::comm {
+
+WarningTimeout::WarningTimeout(std::chrono::milliseconds timeout) : end_(begin_ + timeout) {}
+
+std::chrono::milliseconds WarningTimeout::next() {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now());
+  return std::clamp(std::exchange(part_, kLaterWords), std::chrono::milliseconds(1),
+                    std::max(left, std::chrono::milliseconds(1)));
+}
+
+Reminder::Reminder(std::function<std::string(double)> words)
+    : words_(std::move(words)), thread_([this] { remind(); }) {}
+
+Reminder::~Reminder() {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  ended_.notify_all();
+  thread_.join();
+}
+
+void Reminder::remind() {
+  const WarningTimeout waiting(std::chrono::milliseconds(0));
+  auto part = kFirstWord;
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, std::exchange(part, kLaterWords), [this] { return end_; }))
+    log::warning(words_(waiting.waited_seconds()));
+}
+
+}  // namespace muster::comm

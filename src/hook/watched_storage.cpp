@@ -1,0 +1,190 @@
+#include "muster/hook/detail/watched_storage.h"
+
+#include <utility>
+
+#include <ATen/core/function_schema.h>
+#include <c10/util/SmallVector.h>
+
+#include "hook/operator_use.h"
+#include "hook/takeover.h"
+#include "muster/base/error.h"
+#include "muster/hook/detail/require_values.h"
+
+namespace muster::hook {
+
+/// Stands as the storage's allocator, where every view finds it; owned by the storage's memory, so it lives as long.
+class StorageRelay final : public c10::Allocator {
+ public:
+  StorageRelay(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what)
+      : watcher_(std::move(watcher)), tag_(tag), what_(std::move(what)) {}
+
+  std::shared_ptr<StorageWatcher> watcher() const {
+    if (auto watcher = watcher_.lock()) return watcher;
+    throw UsageError("MU166", "the values of " + what_ +
+                                  " are gone: the sharded model that held them has been destroyed; "
+                                  "keep the prepared model alive as long as its module is used, or save it before");
+  }
+  int64_t tag() const noexcept { return tag_; }
+
+  at::DataPtr allocate(size_t) override {
+    throw UsageError("MU166", "the memory of " + what_ + " cannot be resized: it is sharded");
+  }
+  void copy_data(void*, const void*, std::size_t) const override {}
+
+ private:
+  std::weak_ptr<StorageWatcher> watcher_;
+  int64_t tag_;
+  std::string what_;
+};
+
+namespace {
+
+const StorageRelay* relay_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  // Past storage(), whose checks would be made for every argument of every operator.
+  return dynamic_cast<const StorageRelay*>(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
+}
+
+/// The accesses of one operator. A watcher whose before_access() returned gets after_access(), also after an exception.
+class Accesses {
+ public:
+  Accesses() = default;
+  Accesses(const Accesses&) = delete;
+  Accesses& operator=(const Accesses&) = delete;
+  ~Accesses() {
+    for (auto& [watcher, tag] : begun_) watcher->after_access(tag);
+  }
+
+  void begin(const at::Tensor& tensor, const std::string& op, bool writes) {
+    const auto* relay = relay_of(tensor);
+    if (!relay) return;
+    auto watcher = relay->watcher();
+    begun_.reserve(begun_.size() + 1);
+    watcher->before_access({op, tensor, relay->tag(), writes});
+    begun_.emplace_back(std::move(watcher), relay->tag());
+  }
+
+  void begin(const c10::IValue& value, const std::string& op, bool writes) {
+    if (value.isTensor()) {
+      begin(value.toTensor(), op, writes);
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) begin(tensor, op, writes);
+    } else if (value.isOptionalTensorList()) {
+      for (const auto& tensor : value.toOptionalTensorVector())
+        if (tensor) begin(*tensor, op, writes);
+    }
+  }
+
+ private:
+  c10::SmallVector<std::pair<std::shared_ptr<StorageWatcher>, int64_t>, 4> begun_;
+};
+
+void report_access(Call& call) {
+  const auto& schema = call.schema();
+  const auto& use = use_of(schema);
+  // By its schema `contiguous` is as much a view as `t` is. The operators it is made of, seen here in turn, tell
+  // whether it copies.
+  if (use.view) return call.proceed();
+  Accesses accesses;
+  if (use.needs_data) {
+    const auto arguments = call.arguments();
+    for (size_t i = 0; i < arguments.size(); ++i)
+      accesses.begin(arguments[i], schema.name(), i < 64 && (use.written >> i & 1));
+  }
+  // The bytes are there until the operator ends, so what it is made of need not be seen.
+  const ThreadSwitch unseen({Priority::operator_takeover, Priority::storage_access}, false);
+  call.proceed();
+}
+
+constexpr Interceptor kStorageAccess{.name = "storage access",
+                                     .priority = Priority::storage_access,
+                                     .takes = nullptr,
+                                     .run = report_access,
+                                     .process_switch = kKeyFallbackSwitch};
+
+// No function of LibTorch adds a key to a tensor that exists; key_set_ is protected, and a derived class reaches it.
+struct ImplAccess : c10::TensorImpl {
+  static c10::DispatchKeySet& keys(c10::TensorImpl& impl) { return impl.*(&ImplAccess::key_set_); }
+};
+
+// These two exist from LibTorch 2.13 on. Without both, the pointer is null and says only "not allocated yet".
+template <class Storage>
+void forbid_pointers([[maybe_unused]] Storage& storage, [[maybe_unused]] const std::string& message) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
+    storage.release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+}
+template <class Storage>
+void allow_pointers([[maybe_unused]] Storage& storage) {
+  if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); }) storage.clear_data_ptr_access_error_msg_();
+}
+
+}  // namespace
+
+void install_key_fallback() {
+  auto refusal = install(kOperatorTakeover);
+  if (refusal.empty()) refusal = install(kStorageAccess);
+  if (refusal.empty()) return;
+  throw UsageError("MU160", "sharded training needs the key fallback, but " + refusal + "; or train with strategy ddp");
+}
+
+WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes,
+                               at::Device device)
+    : relay_(std::make_shared<StorageRelay>(std::move(watcher), tag, what)), what_(std::move(what)) {
+  // The relay as allocator: every tensor on the storage leads to the watcher, and only the relay could resize it.
+  storage_ = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                   at::DataPtr(nullptr, device), relay_.get(), /*resizable=*/false);
+  free();
+}
+
+// Unchecked pointers, here and below: data_ptr() throws while the memory is freed.
+bool WatchedStorage::filled() const noexcept { return storage_->_mutable_data_ptr_no_checks().get() != nullptr; }
+
+void WatchedStorage::fill(at::DataPtr memory) {
+  struct Kept {
+    at::DataPtr memory;
+    std::shared_ptr<StorageRelay> relay;
+  };
+  void* address = memory.get();
+  const auto device = memory.device();
+  auto* kept = new Kept{std::move(memory), relay_};
+  allow_pointers(*storage_);
+  // Not resize_() or set_(): tensors on the storage keep it, their sizes and versions while only memory comes and goes.
+  storage_->set_data_ptr_noswap(at::DataPtr(
+      address, kept, [](void* p) { delete static_cast<Kept*>(p); }, device));
+  if (!address)
+    forbid_pointers(
+        *storage_,
+        "MU161: the values of " + what_ +
+            " are sharded and not in memory now, so torch::save and raw pointers cannot reach them: write weights by "
+            "save_model, and read or change them in summon_full_params");
+}
+
+void WatchedStorage::free() { fill(at::DataPtr(nullptr, storage_->_mutable_data_ptr_no_checks().device())); }
+
+at::Tensor WatchedStorage::view(int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides,
+                                at::ScalarType dtype) const {
+  const auto backend = c10::computeDispatchKey(dtype, at::kStrided, storage_->_mutable_data_ptr_no_checks().device());
+  // By hand, since an operator would make the tensor without our key.
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage_), c10::DispatchKeySet({backend, kEveryOperatorKey}), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+bool WatchedStorage::holds(const at::Tensor& tensor) const noexcept {
+  return tensor.has_storage() &&
+         tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage_.get();
+}
+
+void require_values(const at::Tensor& tensor, const std::string& op) { Accesses().begin(tensor, op, /*writes=*/false); }
+
+void set_key(const at::Tensor& tensor, bool on) {
+  auto& keys = ImplAccess::keys(*tensor.unsafeGetTensorImpl());
+  keys = on ? keys.add(kEveryOperatorKey) : keys.remove(kEveryOperatorKey);
+}
+
+bool has_key(const at::Tensor& tensor) noexcept { return tensor.key_set().has(kEveryOperatorKey); }
+
+}  // namespace muster::hook

@@ -1,0 +1,168 @@
+#include "root_cause.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+#include <tuple>
+
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/quantities.h"
+#include "muster/cluster/detail/error_message.h"
+
+namespace muster::launcher {
+namespace {
+
+using log::str;
+using Ranks = std::vector<SeenRank>;
+using Kind = RootCause::Kind;
+
+bool has_failed(const SeenRank& rank) { return rank.end && rank.end->failed(); }
+
+bool is_secondary(const SeenRank& rank) { return rank.reported.lost_rank >= 0 && rank.reported.lost_rank != rank.rank; }
+
+const SeenRank* find(const Ranks& ranks, int rank) {
+  auto found = std::find_if(ranks.begin(), ranks.end(), [&](const SeenRank& one) { return one.rank == rank; });
+  return found == ranks.end() ? nullptr : &*found;
+}
+
+const SeenRank& likeliest(const std::vector<const SeenRank*>& failed) {
+  auto order = [](const SeenRank* one) {
+    const bool uncaught = one->end->signal == SIGABRT || one->end->exit_code() == cluster::kUncaughtError;
+    return std::tuple(uncaught ? 2 : one->end->signal ? 0 : 1, one->rank);
+  };
+  return **std::min_element(failed.begin(), failed.end(), [&](auto* a, auto* b) { return order(a) < order(b); });
+}
+
+RootCause of(const SeenRank& rank) {
+  return {.end = rank.end.value_or(End{}),
+          .error_message = rank.error_message,
+          .rank = rank.rank,
+          .runs = !rank.end,
+          .steps = rank.reported.steps,
+          .words = {}};
+}
+
+/// The end of a chain of ranks, each of which reported that it had lost the next one.
+struct LossChain {
+  const SeenRank* witness;  ///< the last one who accuses another
+  const SeenRank* accused;  ///< nullptr: a rank of another node
+  bool is_circle = false;   ///< both accuse; the witness did so first
+};
+
+LossChain follow(const Ranks& ranks, const SeenRank& start) {
+  std::vector<const SeenRank*> passed{&start};
+  for (;;) {
+    const SeenRank* accused = find(ranks, passed.back()->reported.lost_rank);
+    if (!accused || !is_secondary(*accused)) return {passed.back(), accused};
+    auto again = std::find(passed.begin(), passed.end(), accused);
+    if (again == passed.end()) {
+      passed.push_back(accused);
+      continue;
+    }
+    auto first = *std::min_element(again, passed.end(),
+                                   [](auto* a, auto* b) { return a->reported.lost_at < b->reported.lost_at; });
+    return {first, find(ranks, first->reported.lost_rank), true};
+  }
+}
+
+/// The cause behind a rank that failed only because it lost another; std::nullopt if ranks lost each other.
+std::optional<RootCause> trace(const Ranks& ranks, const SeenRank& secondary) {
+  const LossChain chain = follow(ranks, secondary);
+  auto cause = of(chain.accused ? *chain.accused : secondary);
+  cause.end = *secondary.end;
+  cause.other = chain.accused ? chain.witness->rank : chain.witness->reported.lost_rank;
+  cause.other_steps = chain.witness->reported.steps;
+  cause.words = chain.witness->reported.reason;
+  cause.closes = chain.accused && (chain.accused->reported.left_by_exception || cause.words.starts_with("MU052") ||
+                                   cause.words.starts_with("MU053"));
+  if (!chain.accused) cause.kind = Kind::elsewhere;
+  else if (chain.is_circle && !cause.words.starts_with("MU051")) return std::nullopt;
+  else if (chain.accused->reported.left_by_exception) cause.kind = Kind::abandoned;
+  else cause.kind = chain.accused->end && !chain.is_circle ? Kind::left : Kind::silent;
+  return cause;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream rest(text);
+  for (std::string line; std::getline(rest, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string in_step(std::int64_t steps) { return steps < 0 ? "" : str(", in step ", steps + 1); }
+
+std::string name(int rank, const Layout& layout) {
+  return layout.nodes > 1 ? str("rank ", rank, " on node ", layout.node_of(rank)) : str("rank ", rank);
+}
+
+std::string headline(const RootCause& cause, const Layout& layout) {
+  const std::string who = name(cause.rank, layout), other = cause.other < 0 ? "" : name(cause.other, layout);
+  const std::string ended = str(cause.end.words(), " after ", seconds_text(cause.after));
+  switch (cause.kind) {
+    case Kind::failed: break;
+    case Kind::elsewhere:
+      return str("MU035", ": ", who, " ", ended, in_step(cause.steps), ", since it had lost ", other,
+                 "; the output of the launcher on that node names the root cause. All ranks of this node are ended.");
+    case Kind::left:
+      return str("MU038", ": ", who, " left main normally",
+                 cause.steps < 0 ? "" : str(" after ", cause.steps, " steps"), " while ", other,
+                 cause.other_steps < 0 ? " still communicated" : str(" was in step ", cause.other_steps + 1),
+                 ": ranks made different numbers of steps; use check_trigger(), so that they leave the loop together. ",
+                 other, " ", ended, "; all other ranks are ended.");
+    case Kind::abandoned:
+      return str("MU035", ": ", who, " failed", in_step(cause.steps), ": an exception left its Accelerator or Fabric",
+                 cause.runs ? ", and it still runs" : ", and its program ended with code 0 all the same", "; ", other,
+                 " ", ended, "; all other ranks are ended.");
+    case Kind::silent:
+      return str("MU039", ": ", who, " did not answer", in_step(cause.steps), cause.runs ? " and still runs" : "", ": ",
+                 other, " timed out waiting for it; the job ", ended, ", and all ranks are ended.");
+  }
+  return str("MU035", ": ", who, " ", ended, in_step(cause.steps),
+             cause.end.signal == SIGKILL ? " (kill -9, or the system ran out of memory)" : "",
+             "; all other ranks are ended.");
+}
+
+}  // namespace
+
+std::optional<RootCause> judge(const Ranks& ranks, WaitedFor waited) {
+  std::vector<const SeenRank*> failed, own;
+  for (const auto& rank : ranks) {
+    if (!has_failed(rank)) continue;
+    failed.push_back(&rank);
+    if (!is_secondary(rank)) own.push_back(&rank);
+  }
+  if (failed.empty()) return std::nullopt;
+  if (!own.empty()) return of(likeliest(own));
+  std::optional<RootCause> found;
+  for (const auto* secondary : failed) {
+    auto cause = trace(ranks, *secondary);
+    if (!cause) continue;
+    if (cause->kind == Kind::left) return cause;
+    if (cause->runs && waited < (cause->closes ? WaitedFor::end : WaitedFor::answer)) return std::nullopt;
+    if (!found) found = cause;
+  }
+  return found ? found : of(likeliest(failed));
+}
+
+std::vector<std::string> describe(const RootCause& cause, const Layout& layout,
+                                  const std::deque<std::string>* last_lines) {
+  std::vector<std::string> result{"muster: " + headline(cause, layout)};
+  if (cause.kind == Kind::silent || cause.kind == Kind::left) result.push_back("muster:   " + cause.words);
+  if (last_lines && !(last_lines->empty() && !cause.error_message.empty()))
+    result.back() += last_lines->empty() ? " It had written nothing." : " Its last lines:";
+  for (const auto& line : last_lines ? *last_lines : std::deque<std::string>()) result.push_back("muster:   " + line);
+  for (const auto& line : lines_of(cause.error_message)) result.push_back("muster:   " + line);
+  return result;
+}
+
+std::vector<std::string> other_errors(const Ranks& ranks, const std::optional<RootCause>& cause) {
+  std::vector<std::string> result, said{cause ? cause->error_message : ""};
+  for (const auto& rank : ranks) {
+    if (rank.error_message.empty() || std::find(said.begin(), said.end(), rank.error_message) != said.end()) continue;
+    said.push_back(rank.error_message);
+    result.push_back(str("muster: rank ", rank.rank, " ended by an error: ", rank.error_message));
+  }
+  return result;
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,166 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/communicator.h"
+#include "muster/hook/detail/gradient_hooks.h"
+#include "muster/parallel/comm_hook.h"
+#include "muster/parallel/options.h"
+#include "parallel/frozen_parameters.h"
+#include "parallel/replicated/join_session.h"
+#include "parallel/replicated/reduction_flags.h"
+#include "parallel/replicated/reduction_recorder.h"
+#include "parallel/replicated/replica.h"
+
+namespace muster::parallel {
+
+/// Averages gradients during each backward, as c10d::Reducer does; one such averaging is a reduction here.
+///
+/// A reduction begins with the first gradient of a backward and ends in autograd's final callback. Buckets start in
+/// their fixed order, each as soon as it and those before it are full. Gradients missing at the end (unused parameters)
+/// are filled with zeros, or with what was accumulated before, and their buckets are started then. The last bucket
+/// carries flags, so that all ranks learn which parameters had gradients where, without a separate message. Under a
+/// CommHook the flags have a separate message. A backward within another belongs to the outer one's reduction. What a
+/// parameter gets after its bucket has started is averaged at the end, in a second message, if any rank has such
+/// gradients.
+///
+/// The flags also say that a rank has parameters that were unfrozen since. The reduction then ends with an exchange
+/// about them, gives them buckets after the others, and communicates these; from the next reduction on they are as the
+/// others.
+///
+/// Thread safety: hooks may come from several threads.
+class Reducer {
+ public:
+  /// Requires: all but the name outlive this object.
+  Reducer(std::string name, Replica& replica, FrozenParameters& frozen, const comm::Communicator& group,
+          const DdpOptions& options);
+  Reducer(const Reducer&) = delete;
+  ~Reducer();
+
+  /// Informs other ranks of each reduction before it communicates; nullptr: stops.
+  void set_session(JoinSession* session, int64_t model) noexcept;
+  /// A reduction of this rank without a backward: it sends what this rank has not communicated yet, or zeros.
+  /// `root`: the rank whose buffers are used.
+  void shadow(int root, double divisor);
+
+  /// f is called on every rank at the end of each reduction, with the rank whose buffers are used.
+  void at_end(std::function<void(int root)> f) { at_end_ = std::move(f); }
+  /// A reduction of this rank outside of backward: it sends what this rank has not communicated yet, or zeros. Nothing
+  /// changes if no rank has a gradient.
+  void start();
+  void finish_started();
+  /// Number of completed reductions, without those of shadow().
+  int64_t ended() const noexcept { return ended_; }
+  /// Reductions carry index and step, and record their order.
+  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index);
+
+  void set_sync(bool on) noexcept { sync_ = on; }
+  bool sync() const noexcept { return sync_; }
+  /// nullptr: gradients are summed as they are.
+  CommHook* comm_hook() const noexcept { return comm_hook_.get(); }
+  /// A forward scope begins: what was unfrozen since the last one begins a reduction too, though it has no bucket yet.
+  void watch_unfrozen();
+  /// A forward scope has ended: the graphs that are alive came from it.
+  void note_forward() noexcept;
+  /// Discards what a backward that threw has left behind.
+  void before_backward();
+  /// Throws what a backward without synchronisation has to report.
+  void after_backward();
+
+ private:
+  struct State {
+    std::atomic<bool> fired = false;  ///< in this reduction
+    bool expected = true;             ///< static_graph: it has a gradient in each reduction
+    bool awaited = true;              ///< in this reduction its bucket waits for it
+  };
+  struct VariableLocator {
+    int64_t index = -1;  ///< in the replica; -1: not there yet
+    size_t leaf = 0;     ///< in `graphs_`
+    std::string name;
+  };
+
+  void attach(const NamedTensor& named, int64_t index);
+  void admit_unfrozen();
+  void update_buckets();
+  void before_gradient(const VariableLocator& locator);
+  void on_gradient(const VariableLocator& locator, const at::Tensor& leaf);
+  void enter_backward();
+  void backward_ended(int64_t id);
+  void prepare_for_backward();
+  void discard() noexcept;
+  void divide_by(double ranks);
+  void store(size_t i);
+  void add_late_gradient(size_t i);
+  void average_late();
+  void start_full_buckets(bool ends = false);
+  void name_operations(const std::string& model);
+  comm::Communicator in_this_step(const comm::Tag& tag) const;
+  void start_bucket(size_t bucket);
+  void end_buckets();
+  void write_flags();
+  void finish(bool reports);
+  void fill(size_t i);
+  void fill_the_rest();
+  void finalize_backward(bool reports);
+  void refuse_different_freezing(const ReductionFlags& flags) const;
+  void report(const ReductionFlags& flags);
+  void check_for_bypass();
+
+  static constexpr double kMiB = 1024.0 * 1024.0;
+
+  std::string name_;
+  Replica& replica_;
+  FrozenParameters& frozen_;
+  const comm::Communicator& group_;
+  const DdpOptions& options_;
+  at::Tensor scale_;
+  hook::GraphUse graphs_;
+  size_t leaves_ = 0;  // of these
+  std::unordered_map<c10::TensorImpl*, std::shared_ptr<VariableLocator>> watched_;
+  std::deque<State> states_;
+  std::vector<int64_t> pending_;        // per bucket: expected gradients that have not arrived
+  std::vector<comm::Tag> bucket_tags_;  // the tags of operations, without the step
+  comm::Tag flag_tag_, late_tag_;
+  std::string label_;                            // of the model, in the tags
+  std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
+  std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
+  std::vector<comm::Communicator> hook_groups_;  // of each bucket
+  std::vector<CommHook::Finish> finishes_;       // of the buckets that were started, in this order
+  comm::Work flag_work_;                         // under a hook
+  std::mutex mutex_;
+  JoinSession* session_ = nullptr;
+  int64_t number_ = -1;  // in the session
+  int root_ = 0;         // of this reduction
+  std::function<void(int root)> at_end_;
+  bool shadow_ = false;            // this reduction has no backward here
+  bool outside_backward_ = false;  // this reduction was begun by start()
+  int64_t ended_ = 0;
+  ReductionRecorder record_;
+  int64_t backward_ = -1;              // the one that produced the latest gradient
+  std::vector<int64_t> backwards_;     // that have not ended: this one, and those around it
+  std::weak_ptr<char> running_;        // kept by the callbacks of these
+  bool several_ = false;               // backwards in this reduction, within one another
+  bool announced_ = false;             // between before_backward() and after_backward()
+  std::map<size_t, at::Tensor> late_;  // gradients of parameters whose bucket had started
+  std::atomic<bool> active_ = false;
+  bool sync_ = true;
+  bool learned_ = false;        // static_graph: `expected` is known
+  bool broken_ = false;         // static_graph: another parameter fired
+  bool seen_gradient_ = false;  // since before_backward() or the reduction's begin
+  bool seen_scoped_ = false;
+  std::vector<hook::GradientHook> hooks_;
+  std::vector<hook::CaptureHook> captures_;
+  std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;  // called before a gradient is added to the parameter
+};
+
+}  // namespace muster::parallel

@@ -1,0 +1,111 @@
+#include "parallel/sharded/unshard_scheduler.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace muster::parallel {
+namespace {
+
+constexpr size_t kNoUnit = std::numeric_limits<size_t>::max();
+constexpr size_t kFarthest = 64;  // places of the order that are looked at
+
+}  // namespace
+
+UnshardScheduler::UnshardScheduler(const Units& units, const ShardSettings& settings)
+    : units_(units), settings_(settings), in_use_(units.size()), latest_(kNoUnit) {
+  recount();
+}
+
+void UnshardScheduler::recount() {
+  live_ = 0;
+  for (const auto& unit : units_) live_ += unit->live_bytes();
+  peak_ = std::max(peak_, live_);
+}
+
+void UnshardScheduler::handle(size_t unit, UnitEvent event) {
+  const auto before = units_[unit]->live_bytes();
+  const auto count = [&] {
+    live_ += units_[unit]->live_bytes() - before;
+    peak_ = std::max(peak_, live_);
+  };
+  try {
+    gathers_ += units_[unit]->handle(event);
+  } catch (...) {
+    count();
+    throw;
+  }
+  count();
+}
+
+void UnshardScheduler::begin(Pass pass) {
+  latest_ = kNoUnit;
+  auto& order = orders_[static_cast<size_t>(pass)];
+  order.begin();
+  if (pass != Pass::backward || settings_.keeps_params_unsharded()) return;
+  for (const auto u : coming_units(order, kNoUnit)) handle(u, UnitEvent::prefetch);
+}
+
+void UnshardScheduler::use(size_t unit, Pass pass, bool keeps) {
+  const bool moved = unit != latest_ && !units_[unit]->keeps_params_unsharded();
+  if (moved) {
+    latest_ = unit;
+    auto& order = orders_[static_cast<size_t>(pass)];
+    order.came_to(unit);
+    const auto coming = coming_units(order, unit);
+    make_room(unit, coming, keeps);
+    handle(unit, UnitEvent::prefetch);
+    for (const auto u : coming) handle(u, UnitEvent::prefetch);
+  }
+  if (units_[unit]->state() != UnitState::unsharded) handle(unit, UnitEvent::access);
+  ++in_use_[unit];
+}
+
+/// The units to have beside the current one, as many as the limit allows: without a limit one.
+std::vector<size_t> UnshardScheduler::coming_units(const ExecutionOrder& order, size_t current) const {
+  std::vector<size_t> coming;
+  const auto stays = [&](size_t u) {
+    const auto& unit = *units_[u];
+    return unit.state() == UnitState::unsharded &&
+           (unit.is_root() || (current != kNoUnit && unit.covers(*units_[current])));
+  };
+  int64_t bytes = current == kNoUnit ? 0 : units_[current]->full_bytes();
+  for (size_t u = 0; u < units_.size(); ++u)
+    if (u != current && stays(u)) bytes += units_[u]->full_bytes();
+  for (size_t ahead = 0; ahead < kFarthest; ++ahead) {
+    const auto next = order.coming(ahead);
+    if (!next) break;
+    if (*next == current || stays(*next) || std::find(coming.begin(), coming.end(), *next) != coming.end()) continue;
+    bytes += units_[*next]->full_bytes();
+    if (settings_.limit_bytes > 0 ? bytes > settings_.limit_bytes : !coming.empty()) break;
+    coming.push_back(*next);
+  }
+  return coming;
+}
+
+void UnshardScheduler::make_room(size_t current, const std::vector<size_t>& coming, bool keeps) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const bool whole = units_[u]->state() == UnitState::unsharded;
+    if (u == current || in_use_[u] > 0 || std::find(coming.begin(), coming.end(), u) != coming.end()) continue;
+    if (whole && (keeps || units_[u]->covers(*units_[current]))) continue;
+    handle(u, UnitEvent::reshard);
+  }
+}
+
+void UnshardScheduler::reshard(size_t unit) {
+  if (in_use_[unit] > 0) return;
+  handle(unit, UnitEvent::reshard);
+  if (unit == latest_) latest_ = kNoUnit;
+}
+
+void UnshardScheduler::reshard_all(bool keep_roots) {
+  for (size_t u = 0; u < units_.size(); ++u)
+    if (!(keep_roots && units_[u]->is_root() && units_[u]->state() == UnitState::unsharded)) reshard(u);
+}
+
+void UnshardScheduler::update(size_t unit) { handle(unit, UnitEvent::update); }
+
+void UnshardScheduler::wait(size_t unit) {
+  if (units_[unit]->state() == UnitState::unsharding) handle(unit, UnitEvent::access);
+}
+
+}  // namespace muster::parallel

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "parallel/sharded/execution_order.h"
+#include "parallel/sharded/sharded_settings.h"
+#include "parallel/sharded/sharded_unit.h"
+
+namespace muster::parallel {
+
+using Units = std::vector<std::unique_ptr<ShardedUnit>>;
+
+enum class Pass : uint8_t { forward, backward };
+
+/// Which units are unsharded in this rank's memory: those in use, the one used last, those around it (the root's, and
+/// the units whose modules contain its module), and those that followed in the last pass. The latter are only
+/// prefetched; ranks that run the same program prefetch the same ones.
+/// Thread safety: the caller's.
+class UnshardScheduler {
+ public:
+  /// Requires: units and settings outlive this object; no unit is added later.
+  UnshardScheduler(const Units& units, const ShardSettings& settings);
+
+  void begin(Pass pass);
+  void end(Pass pass) { orders_[static_cast<size_t>(pass)].end(); }
+  /// The unit is unsharded on return, and stays so until leave(). `keeps`: other units stay unsharded, too.
+  /// Collective, if the unit was not unsharded.
+  void use(size_t unit, Pass pass, bool keeps);
+  void leave(size_t unit) noexcept { --in_use_[unit]; }
+  /// Marks the unit as in use until leave(), whatever its state.
+  void hold(size_t unit) { ++in_use_[unit]; }
+  /// Reshards the unit unless it is in use or stays unsharded.
+  void reshard(size_t unit);
+  void reshard_all(bool keep_roots);
+  /// The values of the unit's shards have changed. Collective, if the unit stays unsharded.
+  void update(size_t unit);
+  /// Waits for the gather that is running.
+  void wait(size_t unit);
+
+  int64_t live_bytes() const noexcept { return live_; }
+  int64_t peak_bytes() const noexcept { return peak_; }
+  int64_t gathers() const noexcept { return gathers_; }
+  /// Counts live bytes again. Requires: other code began or ended full parameters of units.
+  void recount();
+
+ private:
+  void handle(size_t unit, UnitEvent event);
+  std::vector<size_t> coming_units(const ExecutionOrder& order, size_t current) const;
+  void make_room(size_t current, const std::vector<size_t>& coming, bool keeps);
+
+  const Units& units_;
+  const ShardSettings& settings_;
+  std::array<ExecutionOrder, 2> orders_;
+  std::vector<int> in_use_;
+  size_t latest_;  // the unit used last in this pass
+  int64_t live_ = 0, peak_ = 0, gathers_ = 0;
+};
+
+}  // namespace muster::parallel

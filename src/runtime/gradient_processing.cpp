@@ -1,0 +1,136 @@
+#include "gradient_processing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <unordered_set>
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "gradients.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/optim/detail/norm.h"
+#include "muster/parallel/detail/managed_model.h"
+
+namespace muster::runtime {
+
+/// The smallest scale of all optimizers, since one loss may reach the parameters of several.
+double GradientProcessing::loss_scale() const {
+  std::optional<double> smallest;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    if (const auto* scaler = optimizer.scaler())
+      smallest = std::min(smallest.value_or(scaler->scale()), scaler->scale());
+  });
+  return smallest.value_or(1);
+}
+
+double GradientProcessing::rescale_to_loss_scale() const {
+  if (!scales_losses_) return 1;
+  const double scale = loss_scale();
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.rescale_gradients(scale); });
+  return scale;
+}
+
+void GradientProcessing::scale_all_gradients(double factor) const {
+  std::unordered_set<c10::TensorImpl*> seen;  // the identity of a tensor
+  std::vector<at::Tensor> parameters;
+  const auto add = [&](const std::vector<at::Tensor>& some) {
+    for (const auto& parameter : some)
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+  };
+  for (const auto& model : registry_->models()) add(model->module->parameters());
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { add(optimizer.parameters()); });
+  scale_gradients(*registry_, parameters, factor);
+}
+
+void GradientProcessing::backward(const at::Tensor& loss, bool retain_graph) {
+  TraceScope span(*trace_, "backward");
+  const auto models = registry_->models();
+  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
+  double factor = accumulation_->loss_factor();
+  factor *= rescale_to_loss_scale();
+  for (const auto& model : models) model->managed->before_backward();
+  (factor == 1 ? loss : loss * factor).backward({}, retain_graph);
+  for (const auto& model : models) model->managed->after_backward();
+  for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
+}
+
+double GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                                          const ClipOptions& options) {
+  if (!accumulation_->sync()) return 0;
+  join_other_ranks(parameters);
+  unscale_gradients(&parameters);
+  const double norm = gradient_norm(*registry_, parameters, options.norm_type);
+  // Under loss scaling such gradients are expected now and then, and the step will be skipped.
+  if (options.error_if_nonfinite && !std::isfinite(norm) && !scales_losses_)
+    throw UsageError(
+        "MU175", formatted("the gradients' norm of order {} is {}; skip this step, lower the learning rate, or clip "
+                           "with error_if_nonfinite off",
+                           options.norm_type, norm));
+  if (options.skip_if_nonfinite && !std::isfinite(norm)) {
+    for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.skip_if_holding(parameters); });
+    return norm;
+  }
+  torch::NoGradGuard no_grad;
+  const double factor = optim::clip_coefficient(norm, max_norm);
+  for_each_gradient(*registry_, parameters, [&](const at::Tensor& gradient) { gradient.mul_(factor); });
+  return norm;
+}
+
+double GradientProcessing::grad_norm(const std::vector<at::Tensor>& parameters) {
+  if (!accumulation_->sync()) return 0;
+  join_other_ranks(parameters);
+  unscale_gradients(&parameters);
+  return gradient_norm(*registry_, parameters, 2);
+}
+
+void GradientProcessing::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (!accumulation_->sync()) return;
+  join_other_ranks(parameters);
+  unscale_gradients(&parameters);
+  torch::NoGradGuard no_grad;
+  for_each_gradient(*registry_, parameters,
+                    [&](const at::Tensor& gradient) { gradient.clamp_(-clip_value, clip_value); });
+}
+
+void GradientProcessing::join_other_ranks(const std::vector<at::Tensor>& parameters) const {
+  accumulation_->count_last();
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.join_other_ranks(&parameters); });
+}
+
+/// With several optimizers, some may not step next, and reductions for those would waste time.
+void GradientProcessing::join_for_the_only_optimizer() const {
+  std::vector<PreparedOptimizer*> all;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { all.push_back(&optimizer); });
+  if (all.size() != 1) return;
+  accumulation_->count_last();
+  all.front()->join_other_ranks();
+}
+
+void GradientProcessing::unscale_gradients(const std::vector<at::Tensor>* of) {
+  if (!scales_losses_) return;
+  if (!of) join_for_the_only_optimizer();
+  std::unordered_set<c10::TensorImpl*> asked;
+  if (of)
+    for (const auto& parameter : *of) asked.insert(parameter.unsafeGetTensorImpl());
+  for_each_optimizer([&](PreparedOptimizer& optimizer) {
+    const auto own = optimizer.parameters();
+    const auto concerned = [&](const at::Tensor& parameter) { return asked.contains(parameter.unsafeGetTensorImpl()); };
+    if (!of || std::any_of(own.begin(), own.end(), concerned)) optimizer.unscale();
+  });
+}
+
+bool GradientProcessing::optimizer_step_was_skipped() const {
+  bool skipped = false;
+  for_each_optimizer([&](PreparedOptimizer& optimizer) { skipped = skipped || optimizer.step_was_skipped(); });
+  return skipped;
+}
+
+void GradientProcessing::for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const {
+  for (const auto& entry : *optimizers_)
+    if (const auto optimizer = entry.lock()) f(*optimizer);
+}
+
+}  // namespace muster::runtime

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accumulation.h"
+#include "model_registry.h"
+#include "muster/runtime/options.h"
+#include "muster/track/detail/trace.h"
+#include "prepared_optimizer.h"
+
+namespace muster::runtime {
+
+/// What a program does with gradients from backward to the step, over all models and optimizers of a runtime: loss
+/// scales, clipping, and reductions of ranks whose loss did not use a model. Thread safety: one thread at a time.
+class GradientProcessing {
+ public:
+  GradientProcessing(std::shared_ptr<Accumulation> accumulation, std::shared_ptr<ModelRegistry> registry,
+                     std::shared_ptr<PreparedOptimizers> optimizers, std::shared_ptr<Trace> trace, bool scales_losses)
+      : accumulation_(std::move(accumulation)), registry_(std::move(registry)), optimizers_(std::move(optimizers)),
+        trace_(std::move(trace)), scales_losses_(scales_losses) {}
+
+  void backward(const at::Tensor& loss, bool retain_graph);
+  double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options);
+  /// What Model::grad_norm() calls for a model with these parameters.
+  double grad_norm(const std::vector<at::Tensor>& parameters);
+  void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);
+  /// Divides gradients by the scale of their loss: those of the optimizers of these parameters, or of all optimizers.
+  void unscale_gradients(const std::vector<at::Tensor>* of);
+  bool optimizer_step_was_skipped() const;
+  /// A rank whose loss did not use these parameters takes part in the reductions of the ranks whose loss did.
+  void join_other_ranks(const std::vector<at::Tensor>& parameters) const;
+  /// Returns the current loss scale, and rescales gradients that were made with another.
+  double rescale_to_loss_scale() const;
+  void scale_all_gradients(double factor) const;
+  void for_each_optimizer(const std::function<void(PreparedOptimizer&)>& f) const;
+
+ private:
+  void join_for_the_only_optimizer() const;
+  double loss_scale() const;
+
+  std::shared_ptr<Accumulation> accumulation_;
+  std::shared_ptr<ModelRegistry> registry_;
+  std::shared_ptr<PreparedOptimizers> optimizers_;
+  std::shared_ptr<Trace> trace_;
+  bool scales_losses_;
+};
+
+}  // namespace muster::runtime

@@ -1,0 +1,268 @@
+#include "runtime_state.h"
+
+#include <algorithm>
+#include <exception>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <torch/utils.h>
+
+#include "grad_norm.h"
+#include "muster/base/detail/environment.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+#include "muster/cluster/detail/variables.h"
+#include "muster/comm/rendezvous.h"
+#include "muster/data/detail/shard_spec.h"
+#include "muster/device/detail/device.h"
+#include "muster/device/detail/host_memory.h"
+#include "muster/device/detail/vector_math.h"
+#include "muster/launcher/launch.h"
+#include "muster/parallel/detail/capabilities.h"
+#include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/batch_size_search.h"
+#include "muster/runtime/detail/launch_check.h"
+#include "muster/runtime/detail/values.h"
+#include "own_precision.h"
+#include "resolved_options.h"
+
+namespace muster::runtime {
+
+RuntimeState::RuntimeState(const RuntimeOptions& options)
+    : options_(resolved(options, Environment::of_process())),
+      cluster_(read_cluster_environment(Environment::of_process(), options_.cluster_reader)), device_(c10::kCPU),
+      registry_(std::make_shared<ModelRegistry>()) {
+  device_ =
+      device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
+  if (options_.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
+  const int wanted = processes_wanted(options_);
+  if (cluster_.launcher != LauncherKind::none || wanted <= 1) launch();
+}
+
+void RuntimeState::launch() {
+  if (launched_) return;
+  LaunchOptions how;
+  how.cluster_reader = options_.cluster_reader;
+  how.nodes = options_.devices ? options_.num_nodes : cluster_.nodes;
+  how.processes = processes_wanted(options_);
+  cluster_ = muster::launch(how);
+  device_ =
+      device::choose(options_.accelerator, cluster_.device_index >= 0 ? cluster_.device_index : cluster_.local_rank);
+  connect();
+  launched_ = true;
+}
+
+void RuntimeState::connect() {
+  if (cluster_.world_size > 1) log::set_rank(cluster_.rank);
+  share_cores(cluster_);
+  device::initialize_vector_math();
+  GroupOptions limits;
+  limits.backend = options_.backend;
+  limits.rendezvous_timeout = limits.timeout = options_.timeout;
+  report_ = cluster::Report::open(cluster_.report_fd);
+  group_ = comm::connect(cluster_, limits);
+  observe_collectives();
+  require_same_precision(group_, options_.precision);
+  strategy_ = make_strategy(with_reduce_dtype(options_.strategy, options_.precision, cluster_.world_size),
+                            cluster_.world_size, cluster_.local_world_size);
+  accumulation_ = std::make_shared<Accumulation>(options_.gradient_accumulation, group_);
+  gradient_processing_.emplace(accumulation_, registry_, optimizers_, trace_, scales_losses());
+  machine_.resolve_precision(options_, cluster_, device_);
+  machine_.choose_memory(options_, cluster_, device_);
+  if (!options_.synced_generators.cpu) generators_.emplace(group_);
+  if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
+  if (const auto unknown = unknown_variables(Environment::of_process()); !unknown.empty() && cluster_.is_main())
+    log::warning(unknown);
+}
+
+void RuntimeState::observe_collectives() {
+  if (cluster_.world_size == 1) return;
+  group_.observe([trace = trace_](const comm::OperationEvent& event) {
+    if (trace->on()) trace->add({std::string(event.operation), "collectives", event.start, event.end, event.bytes});
+  });
+}
+
+std::shared_ptr<Accumulation> RuntimeState::next_micro_batch() {
+  require_launched();
+  accumulation_->begin(loaders_.micro_batch(cluster_.world_size), [weak = weak_from_this()](double correction) {
+    if (const auto parts = weak.lock()) parts->gradient_processing_->scale_all_gradients(correction);
+  });
+  return accumulation_;
+}
+
+void RuntimeState::use_group(const comm::Communicator& group) {
+  group_ = group;
+  accumulation_->use_group(group);
+}
+
+StatefulObjects RuntimeState::stateful_objects() {
+  require_launched();
+  StatefulObjects job{.accumulation = accumulation_,
+                      .device = device_,
+                      .group = group_,
+                      .loaders = loaders_.all(),
+                      .models = registry_->models(),
+                      .objects = saves_.objects,
+                      .optimizers = {},
+                      .schedulers = saves_.schedulers()};
+  for (const auto& entry : *optimizers_)
+    if (auto optimizer = entry.lock()) job.optimizers.push_back(std::move(optimizer));
+  return job;
+}
+
+void RuntimeState::forget_freed() {
+  std::erase_if(*optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
+  if (accumulation_) accumulation_->reset();
+  empty_device_cache();
+}
+
+GradientProcessing& RuntimeState::gradient_processing() {
+  require_launched();
+  return *gradient_processing_;
+}
+
+const std::shared_ptr<Accumulation>& RuntimeState::accumulation() const {
+  require_launched();
+  return accumulation_;
+}
+
+void RuntimeState::leave_group() noexcept {
+  if (std::uncaught_exceptions() <= exceptions_before_ || !launched_ || cluster_.world_size == 1) return;
+  report_.left_by_exception();
+  try {
+    group_.abort("an exception left the scope of its Accelerator or Fabric; look for it in the output of that rank");
+  } catch (const std::exception&) {
+    // Out of memory: the others learn of it by the end of the connections.
+  }
+}
+
+void RuntimeState::require_launched() const {
+  if (!launched_)
+    throw UsageError("MU172", "the program asks for " + options_.devices->text() +
+                                  " devices and has one process so far; call launch() before this");
+}
+
+const comm::Communicator& RuntimeState::group() const {
+  require_launched();
+  return group_;
+}
+
+std::shared_ptr<PreparedModel> RuntimeState::prepare_model(std::shared_ptr<torch::nn::Module> module) {
+  require_launched();
+  if (!module) throw UsageError("MU173", "prepare was given an empty module holder; make the module first");
+  if (auto known = registry_->find(*module)) return known;
+  precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
+  module->to(device_);
+  auto managed = strategy_->manage(*module, group_);
+  if (!managed)
+    throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
+                                  module->name() + "; let manage() return a ManagedModel");
+  // Only now: the memory that a sharded model used while it was built must first return to the system.
+  if (machine_.keeps_memory()) device::keep_freed_memory();
+  const auto* sharded = managed->sharded_parameters();
+  const precision::PrecisionPolicy policy(options_.precision,
+                                          sharded ? sharded->forward_casts() : precision::ForwardCasts{});
+  auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_,
+                                                             grad_norm_of(*module, weak_from_this())});
+  registry_->add(model);
+  gradient_processing_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.bind_models(); });
+  notes_.push_back("model " + module->name() + ": " + model->managed->describe());
+  if (cluster_.is_main() && model->managed->sharded()) log::info(notes_.back());
+  call_each(options_.callbacks, &Callback::on_after_setup, *module);
+  return model;
+}
+
+Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  require_launched();
+  for (const auto& entry : *optimizers_)
+    if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
+  OptimizerSetting setting{.accumulation = accumulation_,
+                           .after_step = {},
+                           .before_reduction = {},
+                           .group = group_,
+                           .optimizers = optimizers_,
+                           .registry = registry_,
+                           .scaling = {},
+                           .trace = trace_};
+  if (scales_losses()) setting.scaling = options_.grad_scaler;
+  setting.before_reduction = [weak = weak_from_this()] {
+    if (const auto parts = weak.lock()) parts->gradient_processing_->rescale_to_loss_scale();
+  };
+  report_.step(0);
+  setting.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0},
+                        weak = weak_from_this()](Optimizer& handle) mutable {
+    report.step(++steps);
+    if (const auto parts = weak.lock()) parts->watch_generators();
+    call_each(callbacks, &Callback::on_after_optimizer_step, handle);
+  };
+  auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
+  prepared->bind_models();
+  optimizers_->push_back(prepared);
+  return Optimizer(std::move(prepared));
+}
+
+data::ShardSpec RuntimeState::prepare_loader(const data::LoaderState& loader) {
+  require_launched();
+  const auto& options = loader.options();
+  uint64_t seed = options.seed.value_or(seed_.value_or(at::detail::getDefaultCPUGenerator().current_seed()));
+  if (!options.seed) seed = broadcast(group_.internal("the seed of a loader"), seed, 0);
+  return {.device = device_,
+          .dispatch_batches = options_.dispatch_batches,
+          .even_batches = options.even_batches && options_.even_batches,
+          .group = cluster_.world_size > 1 ? std::make_shared<const comm::Communicator>(group_) : nullptr,
+          .rank = cluster_.rank,
+          .seed = seed,
+          .split_batches = options.split_batches || options_.split_batches,
+          .synced_generators = options_.synced_generators,
+          .trace = trace_,
+          .world_size = cluster_.world_size};
+}
+
+bool RuntimeState::scales_losses() const {
+  return precision::scales_losses(options_.precision) && options_.grad_scaler.enabled;
+}
+
+void RuntimeState::set_seed(uint64_t seed, bool per_rank) {
+  seed_ = seed;
+  torch::manual_seed(seed + (per_rank ? static_cast<uint64_t>(cluster_.rank) : 0));
+}
+
+void RuntimeState::watch_generators() {
+  if (!generators_ || !generators_->note_step()) return;
+  const std::string note = log::str(
+      "MU070",
+      ": all ranks draw the same random numbers, since their generators were in one state at the first step, so "
+      "noise and dropout repeat from rank to rank; if that is not meant, call set_seed(seed, /*per_rank=*/true), or "
+      "torch::manual_seed(seed + rank), after prepare");
+  notes_.push_back("random numbers: " + note);
+  if (cluster_.is_main()) log::warning(note);
+}
+
+std::string RuntimeState::plan() const {
+  std::string text = formatted("ranks: {} on {} node(s), this is rank {}; launcher: {}\n", cluster_.world_size,
+                               cluster_.nodes, cluster_.rank, to_string(cluster_.launcher));
+  const std::string reason(group_.backend_reason());
+  text += formatted("device: {}; backend: {}{}\n", device_.str(), group_.backend(),
+                    reason.empty() ? "" : " (" + reason + ")");
+  text += formatted("precision: {}\n", describe(options_.precision));
+  if (strategy_) text += formatted("strategy: {} ({})\n", strategy_->name(), strategy_->reason());
+  text += formatted("threads: {} a rank\n", at::get_num_threads());
+  for (const auto& note : machine_.notes()) text += note + "\n";
+  for (const auto& note : notes_) text += note + "\n";
+  return text;
+}
+
+std::shared_ptr<PreparedModel> prepare_model(RuntimeState& state, std::shared_ptr<torch::nn::Module> module) {
+  return state.prepare_model(std::move(module));
+}
+Optimizer prepare_optimizer(RuntimeState& state, std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  return state.prepare_optimizer(std::move(optimizer));
+}
+std::shared_ptr<const data::ShardSpec> prepare_loader(RuntimeState& state, const data::LoaderState& loader) {
+  return std::make_shared<data::ShardSpec>(state.prepare_loader(loader));
+}
+void keep_loader(RuntimeState& state, const std::shared_ptr<data::LoaderState>& loader) { state.keep_loader(loader); }
+
+}  // namespace muster::runtime

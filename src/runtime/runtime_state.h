@@ -1,0 +1,131 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
+
+#include "accumulation.h"
+#include "generator_check.h"
+#include "gradient_processing.h"
+#include "job_state.h"
+#include "loaders_in_use.h"
+#include "machine_use.h"
+#include "main_output.h"
+#include "model_registry.h"
+#include "muster/base/detail/signals.h"
+#include "muster/cluster/cluster.h"
+#include "muster/cluster/detail/report.h"
+#include "muster/comm/communicator.h"
+#include "muster/data/loader.h"
+#include "muster/runtime/callback.h"
+#include "muster/runtime/detail/optimizer.h"
+#include "muster/runtime/detail/prepared_model.h"
+#include "muster/runtime/detail/training_options.h"
+#include "muster/runtime/metrics.h"
+#include "muster/runtime/options.h"
+#include "muster/schedule/detail/scheduler.h"
+#include "muster/strategy/strategy.h"
+#include "muster/track/detail/trace.h"
+#include "prepared_optimizer.h"
+#include "saves.h"
+
+namespace muster::runtime {
+
+/// Flags of a rank that the other ranks can ask for.
+struct Flags {
+  std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on
+  bool trigger = false;
+};
+
+/// What a Runtime owns, as AcceleratorState in Accelerate.
+class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
+ public:
+  explicit RuntimeState(const RuntimeOptions& options);
+  void launch();
+  /// Called when the runtime ends: if an exception ends it, ends the group of all ranks too, so that none of them
+  /// waits.
+  void leave_group() noexcept;
+  /// Throws: UsageError (MU172) before launch() if several ranks were asked for.
+  void require_launched() const;
+  std::shared_ptr<PreparedModel> prepare_model(std::shared_ptr<torch::nn::Module> module);
+  /// The prepared model of a module; nullptr if it was not prepared.
+  std::shared_ptr<PreparedModel> prepared(const torch::nn::Module& module) const { return registry_->find(module); }
+  Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  Scheduler prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler);
+  Scheduler prepare_scheduler(std::shared_ptr<torch::optim::LRScheduler> scheduler);
+  Scheduler prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler);
+  data::ShardSpec prepare_loader(const data::LoaderState& loader);
+  /// Begins the next micro-batch of the loader in use.
+  std::shared_ptr<Accumulation> next_micro_batch();
+  /// For these models; for all prepared ones if the list is empty.
+  void join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
+                          const UnevenInputsOptions& options);
+  std::string plan() const;
+  void set_seed(uint64_t seed, bool per_rank);
+
+  const ClusterEnvironment& cluster() const noexcept { return cluster_; }
+  const comm::Communicator& group() const;
+  c10::Device device() const noexcept { return device_; }
+  const Precision& precision() const noexcept { return options_.precision; }
+  const std::shared_ptr<Accumulation>& accumulation() const;
+  /// Throws: UsageError (MU172) before launch().
+  GradientProcessing& gradient_processing();
+  bool launched() const noexcept { return launched_; }
+  Flags& flags() noexcept { return flags_; }
+  /// The stream of the main rank; `print` prints lines, from the first call on.
+  std::ostream& out(void (*print)(const std::string&));
+  const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
+  /// Everything prepared from now on communicates in this group, which has the same ranks.
+  void use_group(const comm::Communicator& group);
+  /// Called after handles were emptied.
+  void forget_freed();
+  Saves& saves() noexcept { return saves_; }
+  const ProjectOptions& project() const noexcept { return options_.project; }
+  /// Everything that was prepared or registered and still exists.
+  StatefulObjects stateful_objects();
+  void keep_loader(const std::shared_ptr<data::LoaderState>& loader) { loaders_.add(loader); }
+  std::optional<StepRows> step_rows() const { return loaders_.rows(); }
+
+ private:
+  void connect();
+  void observe_collectives();
+  /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
+  void watch_generators();
+  bool scales_losses() const;
+  /// How many steps a scheduler of these optimizers makes per call of step().
+  std::function<int()> scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
+  /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
+  void broadcast_training_states(int rank);
+
+  RuntimeOptions options_;
+  ClusterEnvironment cluster_;
+  c10::Device device_;
+  comm::Communicator group_;
+  std::shared_ptr<ModelRegistry> registry_;
+  std::shared_ptr<Trace> trace_ = std::make_shared<Trace>();
+  std::shared_ptr<Accumulation> accumulation_;  // from connect() on
+  LoadersInUse loaders_;
+  Saves saves_;
+  Flags flags_;
+  std::unique_ptr<MainOutput> output_;  // from out() on
+  std::shared_ptr<const TrainingStrategy> strategy_;
+  std::shared_ptr<PreparedOptimizers> optimizers_ = std::make_shared<PreparedOptimizers>();
+  std::optional<GradientProcessing> gradient_processing_;  // from connect() on
+  std::optional<uint64_t> seed_;
+  std::optional<GeneratorCheck> generators_;  // from connect() on; empty if they are synchronised on purpose
+  MachineUse machine_;
+  std::vector<std::string> notes_;  // lines of plan() beyond the fixed ones
+  const int exceptions_before_ = std::uncaught_exceptions();
+  bool launched_ = false;
+  cluster::Report report_;
+};
+
+}  // namespace muster::runtime
