@@ -146,8 +146,8 @@ TEST(HeaderParser, RefusesOverflowingOffsets) {
 }
 
 TEST(HeaderParser, RefusesFractions) {
-  refuses("a number that is no integer", file_of("{" + entry("a", "F32", "1.0", 0, 4) + "}", kFour));
-  refuses("a number that is no integer", file_of("{" + entry("a", "F32", "1e0", 0, 4) + "}", kFour));
+  refuses("a number that is not a 64-bit integer", file_of("{" + entry("a", "F32", "1.0", 0, 4) + "}", kFour));
+  refuses("a number that is not a 64-bit integer", file_of("{" + entry("a", "F32", "1e0", 0, 4) + "}", kFour));
 }
 
 TEST(HeaderParser, RefusesUnknownTypesAndListsTheKnown) {

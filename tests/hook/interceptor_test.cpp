@@ -218,8 +218,8 @@ std::string refusal_of(const Interceptor& interceptor) {
   }
 }
 
-TEST_F(Interceptors, RefuseAPositionThatDoesNotSuit) {  // MU315
-  EXPECT_NE(refusal_of({"other", kFirst, is_add, note<'x'>, kSwitch}).find("'first' is there"), std::string::npos);
+TEST_F(Interceptors, RefuseAPriorityThatDoesNotSuit) {  // MU315
+  EXPECT_NE(refusal_of({"other", kFirst, is_add, note<'x'>, kSwitch}).find("'first' has it"), std::string::npos);
   EXPECT_NE(refusal_of({"other", static_cast<Priority>(7), nullptr, note<'x'>, kSwitch}).find("say in `takes`"),
             std::string::npos);
   EXPECT_NE(refusal_of({"other", static_cast<Priority>(14), is_add, note<'x'>, kSwitch}).find("every operator"),
