@@ -16,7 +16,7 @@
 struct Tables {};
 static Tables load_tables() { return {}; }
 
-struct Watcher : muster::Callback {
+struct Watcher : muster::FabricCallback {
   void on_after_optimizer_step(muster::Optimizer&) override { ++steps; }
   void on_epoch_end(int epoch) { last_epoch = epoch; }
   int steps = 0, last_epoch = -1;

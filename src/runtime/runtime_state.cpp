@@ -170,7 +170,7 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(std::shared_ptr<torch
   gradient_processing_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.bind_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
   if (cluster_.is_main() && model->managed->sharded()) log::info(notes_.back());
-  call_each(options_.callbacks, &Callback::on_after_setup, *module);
+  call_each(options_.callbacks, &FabricCallback::on_after_setup, *module);
   return model;
 }
 
@@ -195,7 +195,7 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
                         weak = weak_from_this()](Optimizer& handle) mutable {
     report.step(++steps);
     if (const auto parts = weak.lock()) parts->watch_generators();
-    call_each(callbacks, &Callback::on_after_optimizer_step, handle);
+    call_each(callbacks, &FabricCallback::on_after_optimizer_step, handle);
   };
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
   prepared->bind_models();

@@ -82,7 +82,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   /// The stream of the main rank; `print` prints lines, from the first call on.
   std::ostream& out(void (*print)(const std::string&));
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
-  const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
+  const std::vector<std::shared_ptr<FabricCallback>>& callbacks() const noexcept { return options_.callbacks; }
   /// Everything prepared from now on communicates in this group, which has the same ranks.
   void use_group(const comm::Communicator& group);
   /// Called after handles were emptied.
