@@ -5,7 +5,9 @@
 #include "muster/precision/detail/grad_scaler.h"
 #include "muster/precision/detail/in_fp32.h"
 #include "muster/runtime/detail/batch_size_search.h"
+#include "muster/runtime/detail/loader_preparation.h"
 #include "muster/runtime/detail/logger.h"
+#include "muster/runtime/detail/outside_forward.h"
 #include "muster/runtime/detail/padding.h"
 #include "muster/runtime/detail/saved_item.h"
 #include "muster/runtime/detail/saving.h"
@@ -15,7 +17,8 @@
 
 /// What accelerator.h and fabric.h only declare, because few programs use it: named items for save() and load(),
 /// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
-/// profile(), scaler_state(), split_between_processes() and summon_full_params().
+/// profile(), scaler_state(), split_between_processes() and summon_full_params(). It also brings
+/// prepare_loader(), which takes an Accelerator, a Fabric or a Runtime, and outside_forward(), which takes a model.
 namespace muster::runtime {
 
 template <class... M>
