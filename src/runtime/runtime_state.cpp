@@ -112,6 +112,11 @@ StatefulObjects RuntimeState::stateful_objects() {
   return job;
 }
 
+void RuntimeState::note_loaded_epoch() {
+  const auto loaders = loaders_.all();
+  saves_.epochs_done = loaders.empty() ? 0 : loaders.front()->epoch();
+}
+
 void RuntimeState::forget_freed() {
   std::erase_if(*optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
   if (accumulation_) accumulation_->reset();
@@ -166,6 +171,10 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(std::shared_ptr<torch
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_,
                                                              grad_norm_of(*module, weak_from_this())});
+  registry_->reductions().set_votes([weak = weak_from_this()] {
+    const auto state = weak.lock();
+    return state ? state->own_votes() : 0U;
+  });
   registry_->add(model);
   gradient_processing_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.bind_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
