@@ -11,7 +11,7 @@ ForwardScope::~ForwardScope() {
   if (span_) close();
 }
 
-void ForwardScope::open() {
+void ForwardScope::open() const {
   span_.emplace(*model_.trace, "forward");
   try {
     cast_.emplace(model_.policy.precision(), model_.device);
@@ -24,7 +24,7 @@ void ForwardScope::open() {
   model_.scopes.push_back(this);
 }
 
-void ForwardScope::close() noexcept {
+void ForwardScope::close() const noexcept {
   model_.scopes.pop_back();
   model_.managed->leave_forward();
   cast_.reset();
@@ -36,7 +36,7 @@ ForwardPause::ForwardPause(PreparedModel& model) : scopes_(model.scopes) {
 }
 
 void ForwardPause::resume() const {
-  for (auto* scope : scopes_) scope->open();
+  for (const auto* scope : scopes_) scope->open();
 }
 
 void outside_forward_scope(PreparedModel& model, c10::function_ref<void()> f) {

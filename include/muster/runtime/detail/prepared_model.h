@@ -22,8 +22,8 @@ struct PreparedModel {
   precision::PrecisionPolicy policy;
   c10::DeviceType device;
   std::shared_ptr<Trace> trace;
-  std::function<double()> grad_norm = {};  ///< what Model::grad_norm() calls
-  std::vector<ForwardScope*> scopes = {};  ///< that are open, from the outermost on
+  std::function<double()> grad_norm = {};        ///< what Model::grad_norm() calls
+  std::vector<const ForwardScope*> scopes = {};  ///< that are open, from the outermost on
 };
 
 /// Scope of one forward of the model: autocast is on, parameters are in place. Scopes nest.
@@ -36,12 +36,12 @@ class [[nodiscard]] ForwardScope {
 
  private:
   friend class ForwardPause;
-  void open();
-  void close() noexcept;
+  void open() const;
+  void close() const noexcept;
 
   PreparedModel& model_;
-  std::optional<TraceScope> span_;
-  std::optional<precision::AutocastScope> cast_;
+  mutable std::optional<TraceScope> span_;  // empty while it is closed
+  mutable std::optional<precision::AutocastScope> cast_;
 };
 
 /// Closes the open forward scopes of a model until resume(); without it they stay closed, as after an exception.
@@ -52,7 +52,7 @@ class [[nodiscard]] ForwardPause {
   void resume() const;
 
  private:
-  std::vector<ForwardScope*> scopes_;
+  std::vector<const ForwardScope*> scopes_;
 };
 
 }  // namespace muster::runtime
