@@ -31,6 +31,23 @@ static void train(const Points& data) {
   }
 }
 
+/// Stops before the loader's end.
+static void train_some(const Points& data, int limit) {
+  muster::Accelerator accelerator({.gradient_accumulation_steps = 4});
+  torch::nn::Linear net(4, 1);
+  auto [model, optimizer, batches] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), muster::DataLoader(data, {.batch_size = 2}));
+  int step = 0;
+  for (auto& [x, y] : batches) {
+    auto window = accelerator.accumulate(model);
+    if (++step == limit) window.end_window();  // on every rank, at once after accumulate()
+    accelerator.backward(F::mse_loss(model(x), y));
+    optimizer.step();
+    optimizer.zero_grad();
+    if (step == limit) break;
+  }
+}
+
 static void train_by_tokens(const Points& data) {
   muster::Accelerator accelerator({.gradient_accumulation = {.num_steps = 2, .sync_with_dataloader = true}});
   torch::nn::Linear net(4, 1);
@@ -85,6 +102,7 @@ static void train_by_hand(const Points& data) {
 int main() {
   const auto data = points(30);
   train(data);
+  train_some(data, 6);
   train_by_tokens(data);
   train_without_a_loader(data);
   train_by_hand(data);

@@ -127,6 +127,8 @@ void several() {
   expect("combined", sum == 6 + 40);
   for (auto step : muster::in_sequence(a, b)) step.visit([&](auto& batch) { sum -= batch.template item<int64_t>(); });
   expect("in sequence", sum == 46 - 36);
+  for (auto [picture, text] : muster::combine_longest(a, b)) sum += text ? text->item<int64_t>() : 0;
+  expect("until the longest ends", sum == 10 + 30);
 }
 
 int main() {

@@ -16,7 +16,7 @@
 struct Tables {};
 static Tables load_tables() { return {}; }
 
-struct Watcher : muster::Callback {
+struct Watcher : muster::FabricCallback {
   void on_after_optimizer_step(muster::Optimizer&) override { ++steps; }
   void on_epoch_end(int epoch) { last_epoch = epoch; }
   int steps = 0, last_epoch = -1;
@@ -44,6 +44,8 @@ static void train(muster::Accelerator& accelerator) {
     if (accelerator.signal_received() != 0) break;  // all ranks leave here, at the same step
     if (loss.item<double>() < -1) accelerator.set_trigger();
     if (accelerator.check_trigger()) break;  // any rank may have set it
+    const auto votes = muster::agreed_votes(accelerator);
+    if (votes.signal != 0 || votes.trigger) break;
   }
   std::string folder;
   if (accelerator.is_main_process()) folder = muster::new_temporary_folder("muster-howto-");

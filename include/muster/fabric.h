@@ -82,6 +82,7 @@ class Fabric final : private runtime::LoopFunctions {
   using Runtime::signal_received;
   using Runtime::skip_first_batches;
   using Runtime::split_between_processes;
+  using Runtime::state;
   using Runtime::summon_full_params;
   using Runtime::sync_gradients;
   using Runtime::unscale_gradients;

@@ -92,6 +92,17 @@ class Checkpoint::Files {
       throw CheckpointError("MU215", path().string() + " was saved by " + std::to_string(world_size()) +
                                          " ranks, there is no rank " + std::to_string(rank));
     const RankSource& source = *sources_[static_cast<std::size_t>(rank)];
+    return state(source, own ? source.index().own : source.index().shared);
+  }
+
+  std::optional<State> shared_entry(std::string_view name) const {
+    const RankSource& source = *sources_.front();
+    const auto* entries = source.index().shared.find("map");
+    const auto* entry = entries ? entries->find(checkpoint::escaped(name, /*in_path=*/false)) : nullptr;
+    return entry ? std::optional(state(source, *entry)) : std::nullopt;
+  }
+
+  State state(const RankSource& source, const format::Json& json) const {
     const auto file = source.open();
     const auto mapping = source.take_mapping(*file);
     checkpoint::Mappings mappings(file, mapping);
@@ -101,7 +112,7 @@ class Checkpoint::Files {
       if (!tensor.defined()) tensor = load(source, name, file, mapping.get(), mappings);
       return tensor;
     };
-    return checkpoint::state_of(own ? source.index().own : source.index().shared, find, path().string());
+    return checkpoint::state_of(json, find, path().string());
   }
 
   const StoredRuns& find(std::string_view name) const {
@@ -247,6 +258,7 @@ const fs::path& Checkpoint::path() const { return files_->path(); }
 const std::string& Checkpoint::id() const { return files_->id(); }
 int Checkpoint::world_size() const { return files_->world_size(); }
 State Checkpoint::shared() const { return files_->state(0, false); }
+std::optional<State> Checkpoint::shared_entry(std::string_view name) const { return files_->shared_entry(name); }
 State Checkpoint::own(int rank) const { return files_->state(rank, true); }
 const std::vector<ShardedTensorMetadata>& Checkpoint::sharded() const { return files_->sharded(); }
 const ShardedTensorMetadata& Checkpoint::sharded(std::string_view name) const { return *files_->find(name).tensor; }

@@ -31,6 +31,7 @@ BatchSharding sharding_of(const DataLoaderOptions& options, const ShardSpec& sha
           .dispatch = shard.world_size > 1 && shard.dispatch_batches.value_or(options.dispatch_batches),
           .drop_last = options.drop_last,
           .even = shard.even_batches.value_or(options.even_batches),
+          .filler = shard.filler_batches,
           .rank = shard.rank,
           .size = size,
           .split = shard.split_batches.value_or(options.split_batches),
@@ -158,7 +159,7 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   impl_->sampler = std::move(sampler);
   impl_->seed = seed_of(options, shard);
   impl_->shard = shard;
-  impl_->progress->warns_of_repeats = shard.rank == 0 && shard.world_size > 1;
+  impl_->progress->warns_of_repeats = shard.rank == 0 && shard.world_size > 1 && !shard.filler_batches;
   check(options, impl_->sampler && impl_->sampler->sampler(), impl_->batch_sampler());
   if (impl_->ready()) check_ready_batches(options, impl_->sampler.has_value());
   check_source(options, shard, impl_->streams(), impl_->sampler.has_value(), impl_->by_batch());
@@ -310,8 +311,11 @@ std::string LoaderState::describe_order() const {
   const auto sharding = sharding_of(o, p.shard, 0);
   return std::string(p.order_name()) + ", samples " + std::to_string(p.total()) + ", batch_size " +
          std::to_string(o.batch_size) + (sharding.drop_last ? ", drop_last" : "") +
-         (sharding.even ? ", even_batches" : "") + (sharding.split ? ", split_batches" : "") +
-         (sharding.dispatch ? ", dispatch_batches" : "") + (o.seed ? ", seed " + std::to_string(*o.seed) : "");
+         (sharding.filler ? ", filler_batches"
+          : sharding.even ? ", even_batches"
+                          : "") +
+         (sharding.split ? ", split_batches" : "") + (sharding.dispatch ? ", dispatch_batches" : "") +
+         (o.seed ? ", seed " + std::to_string(*o.seed) : "");
 }
 
 std::string LoaderState::describe() const {
@@ -324,7 +328,10 @@ std::string LoaderState::describe() const {
   if (p.sized()) text += ", " + std::to_string(size()) + " batches";
   const bool pads =
       p.by_batch() ? p.batch_plan().pads() : p.plan().pads() && (!p.sized() || p.samples() % total_batch_size() != 0);
-  text += o.drop_last ? ", incomplete step dropped" : pads ? ", last step padded" : "";
+  text += o.drop_last                      ? ", incomplete step dropped"
+          : pads && p.shard.filler_batches ? ", last step filled up"
+          : pads                           ? ", last step padded"
+                                           : "";
   if (sharding_of(o, p.shard, 0).dispatch) text += ", read by rank 0";
   return text + ", " + (o.workers == 0 ? "made by the caller" : counted(o.workers, "worker")) + ", to " +
          p.shard.device.str();

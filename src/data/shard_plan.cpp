@@ -26,7 +26,9 @@ ShardPlan::ShardPlan(const BatchSharding& sharding) : sharding_(sharding) {
   if (sharding.world_size == 1) {
     sharding_.split = false;
     sharding_.even = false;
+    sharding_.filler = false;
   }
+  if (sharding_.filler) sharding_.even = false;
   if (sharding_.split && sharding.batch_size % sharding.world_size != 0)
     throw ConfigError("MU107", "split_batches cannot split batches of " + std::to_string(sharding.batch_size) +
                                    " into " + std::to_string(sharding.world_size) +
@@ -43,7 +45,7 @@ int64_t ShardPlan::batches() const {
   const int64_t steps = sharding_.size / step_size();
   const int64_t rest = sharding_.size % step_size();
   if (sharding_.drop_last || rest == 0) return steps;
-  if (sharding_.even) return steps + 1;
+  if (sharding_.even || sharding_.filler) return steps + 1;
   return steps + (rest > sharding_.rank * piece_size(steps) ? 1 : 0);
 }
 
@@ -56,20 +58,27 @@ int64_t ShardPlan::piece_size(int64_t batch) const {
 Positions ShardPlan::positions(int64_t batch) const {
   const int64_t piece = piece_size(batch);
   const int64_t start = batch * step_size() + sharding_.rank * piece;
-  return {sharding_.even ? piece : std::min(piece, sharding_.size - start), start};
+  const bool whole = sharding_.even || (sharding_.filler && start >= sharding_.size);
+  return {whole ? piece : std::min(piece, sharding_.size - start), start};
+}
+
+int64_t ShardPlan::total(int64_t batch, int64_t real) const {
+  const int64_t piece = piece_size(batch);
+  if (sharding_.even) return piece * sharding_.world_size;
+  return sharding_.filler ? real + (sharding_.world_size - ceil_div(real, piece)) * piece : real;
 }
 
 StepSamples ShardPlan::samples(int64_t batch) const {
   const auto [count, start] = positions(batch);
   const int64_t left = sharding_.size - batch * step_size(), real = std::min(step_size(), left);
   const int64_t rest = sharding_.drop_last || batch + 1 < batches() ? 0 : left - real;
-  const bool every_rank = sharding_.even || left > (sharding_.world_size - 1) * piece_size(batch);
+  const bool every_rank = sharding_.even || sharding_.filler || left > (sharding_.world_size - 1) * piece_size(batch);
   return {.every_rank = every_rank,
           .local = count,
           .local_real = std::clamp<int64_t>(sharding_.size - start, 0, count),
           .real = real,
           .left = rest,
-          .total = sharding_.even ? piece_size(batch) * sharding_.world_size : real};
+          .total = total(batch, real)};
 }
 
 int64_t ShardPlan::padding() const {
@@ -80,6 +89,7 @@ int64_t ShardPlan::padding() const {
 
 BatchShardPlan::BatchShardPlan(const BatchSharding& sharding) : sharding_(sharding) {
   check_world(sharding);
+  if (sharding.filler) sharding_.even = true;  // batches stay whole, so that a filled up step repeats whole ones
   if (sharding.world_size == 1) sharding_.even = false;
   if (sharding.split && sharding.world_size > 1)
     throw ConfigError("MU107",

@@ -12,6 +12,7 @@ struct BatchSharding {
   bool dispatch = false;  ///< an incomplete last step is split into one part per rank, of equal size except for padding
   bool drop_last = false;
   bool even = true;
+  bool filler = false;  ///< in place of `even`: a rank without a sample in the last step gets a batch of repeated ones
   int rank = 0;
   int64_t size = 0;  ///< samples in a pass, or batches for BatchShardPlan
   bool split = false;
@@ -40,12 +41,14 @@ class ShardPlan {
   int64_t step_size() const;
   int64_t size() const { return sharding_.size; }
   /// Whether an incomplete last step is padded.
-  bool pads() const { return sharding_.even && !sharding_.drop_last; }
+  bool pads() const { return (sharding_.even || sharding_.filler) && !sharding_.drop_last; }
   /// Positions at or beyond size() in this rank's batches.
   int64_t padding() const;
 
  private:
   int64_t piece_size(int64_t batch) const;
+  /// In the batches of all ranks, of which `real` are in the pass.
+  int64_t total(int64_t batch, int64_t real) const;
 
   BatchSharding sharding_;
 };

@@ -59,4 +59,28 @@ void ReductionRecord::use_up() {
   seen_.clear();
 }
 
+void ReductionRecord::set_votes(std::function<unsigned()> own) {
+  const std::scoped_lock lock(mutex_);
+  own_votes_ = std::move(own);
+}
+
+unsigned ReductionRecord::send_votes() {
+  const std::scoped_lock lock(mutex_);
+  const unsigned own = own_votes_ ? own_votes_() : 0;
+  votes_.own |= own;
+  return own;
+}
+
+void ReductionRecord::receive_votes(unsigned all) {
+  const std::scoped_lock lock(mutex_);
+  votes_.all |= all;
+  received_votes_ = true;
+}
+
+std::optional<ReductionRecord::Votes> ReductionRecord::take_votes() {
+  const std::scoped_lock lock(mutex_);
+  const auto votes = std::exchange(votes_, {});
+  return std::exchange(received_votes_, false) ? std::optional(votes) : std::nullopt;
+}
+
 }  // namespace muster::parallel

@@ -56,6 +56,22 @@ void Accumulation::begin(const MicroBatch& batch, std::function<void(double)> re
   if (batch.total == 0) known_by_all_ = false;
   correction_ = 1;
   inside_ = true;
+  went_backward_ = false;
+}
+
+void Accumulation::end_window() {
+  if (joined_)
+    throw UsageError(
+        "MU431",
+        "end_window() was called inside join_uneven_inputs, where ranks without a batch cannot end theirs; "
+        "let windows end by gradient_accumulation_steps there, or make ranks equal with even_batches");
+  if (sync()) return;
+  if (went_backward_)
+    throw UsageError("MU430",
+                     "end_window() was called after a loss of the micro-batch went backward, so its gradients stayed "
+                     "on this rank; call end_window() at once after accumulate()");
+  counter_ = 0;
+  advance(WindowEvent::end);
 }
 
 void Accumulation::advance(WindowEvent event) noexcept {
@@ -138,6 +154,7 @@ double Accumulation::mean_factor() {
 }
 
 double Accumulation::loss_factor() {
+  went_backward_ = true;
   switch (options_.weighting) {
     case GradientWeighting::fixed: return 1.0 / options_.num_steps;
     case GradientWeighting::sum: return inside_ ? group_.size() : 1;
@@ -153,7 +170,7 @@ void Accumulation::set_joined(bool joined) noexcept {
 
 void Accumulation::reset() noexcept {
   counter_ = 0;
-  inside_ = false;
+  inside_ = went_backward_ = false;
   advance(WindowEvent::reset);
 }
 
@@ -195,7 +212,7 @@ void Accumulation::load_state(const State& state) {
   full_ = full;
   agreed_ = agreed;
   known_by_all_ = known_by_all;
-  weighted_ = open;
+  weighted_ = went_backward_ = open;
   inside_ = false;
 }
 
@@ -205,9 +222,15 @@ namespace muster {
 
 AccumulationScope::AccumulationScope(std::shared_ptr<runtime::Accumulation> accumulation,
                                      std::vector<std::shared_ptr<parallel::ManagedModel>> models)
-    : accumulation_(std::move(accumulation)), quiet_(std::move(models), !accumulation_->communicates()) {}
+    : accumulation_(std::move(accumulation)) {
+  quiet_.emplace(std::move(models), !accumulation_->communicates());
+}
 AccumulationScope::~AccumulationScope() { accumulation_->end(); }
 void AccumulationScope::count(double samples) { accumulation_->weigh(samples); }
+void AccumulationScope::end_window() {
+  accumulation_->end_window();
+  quiet_.reset();
+}
 bool AccumulationScope::sync_gradients() const { return accumulation_->sync(); }
 
 }  // namespace muster

@@ -35,6 +35,10 @@ class Accumulation {
 
   /// Begins a micro-batch. `rescale` multiplies all gradients so far.
   void begin(const MicroBatch& batch, std::function<void(double)> rescale);
+  /// Ends the window with the micro-batch in hand, whatever num_steps says.
+  /// Throws: UsageError (MU430) after a backward of one of its losses, whose gradients stayed on this rank; (MU431)
+  /// inside join_uneven_inputs().
+  void end_window();
   /// Ends the micro-batch: no loss is weighted until the next one begins.
   void end() noexcept { inside_ = false; }
   /// Sets the weight of the micro-batch, in place of its number of samples.
@@ -42,6 +46,8 @@ class Accumulation {
   void weigh(double count);
   /// True if the optimizer steps after this micro-batch, and before the first one.
   bool sync() const noexcept { return ends_window(state_); }
+  /// True before the first backward of a window: its gradients are those of the window before.
+  bool begins() const noexcept { return micro_batches_ <= 1 && !went_backward_; }
   /// Called when an optimizer steps: warns, once, if a window has several micro-batches but none was ever begun; calls
   /// count_last().
   /// Collective: as loss_factor().
@@ -106,11 +112,12 @@ class Accumulation {
   int64_t counter_ = 0;
   int micro_batches_ = 1;  // begun in the window
   WindowState state_ = WindowState::closed;
-  bool inside_ = false;       // a micro-batch's scope is open: losses are weighted
-  bool joined_ = false;       // inside join_uneven_inputs()
-  bool known_by_all_ = true;  // whether loaders knew `total` in all of this window
-  bool used_ = false;         // a micro-batch was begun, or the warning that none was has been given
-  bool weighted_ = false;     // a loss of this window was weighted
+  bool inside_ = false;         // a micro-batch's scope is open: losses are weighted
+  bool joined_ = false;         // inside join_uneven_inputs()
+  bool known_by_all_ = true;    // whether loaders knew `total` in all of this window
+  bool used_ = false;           // a micro-batch was begun, or the warning that none was has been given
+  bool weighted_ = false;       // a loss of this window was weighted
+  bool went_backward_ = false;  // a loss of this micro-batch did
 };
 
 }  // namespace muster::runtime

@@ -1,16 +1,49 @@
 #include "muster/parallel/detail/managed_model.h"
+#include "muster/runtime/detail/outside_forward.h"
 #include "muster/runtime/detail/prepared_model.h"
 
 namespace muster::runtime {
 
 optim::FlatParameters* flat_parameters_of(const PreparedModel& model) { return model.managed.get(); }
 
-ForwardScope::ForwardScope(PreparedModel& model)
-    : model_(model), span_(*model.trace, "forward"), cast_(model.policy.precision(), model.device) {
-  model_.managed->enter_forward();
+ForwardScope::ForwardScope(PreparedModel& model) : model_(model) { open(); }
+ForwardScope::~ForwardScope() {
+  if (span_) close();
 }
 
-ForwardScope::~ForwardScope() { model_.managed->leave_forward(); }
+void ForwardScope::open() const {
+  span_.emplace(*model_.trace, "forward");
+  try {
+    cast_.emplace(model_.policy.precision(), model_.device);
+    model_.managed->enter_forward();
+  } catch (...) {
+    cast_.reset();
+    span_.reset();
+    throw;
+  }
+  model_.scopes.push_back(this);
+}
+
+void ForwardScope::close() const noexcept {
+  model_.scopes.pop_back();
+  model_.managed->leave_forward();
+  cast_.reset();
+  span_.reset();
+}
+
+ForwardPause::ForwardPause(PreparedModel& model) : scopes_(model.scopes) {
+  while (!model.scopes.empty()) model.scopes.back()->close();
+}
+
+void ForwardPause::resume() const {
+  for (const auto* scope : scopes_) scope->open();
+}
+
+void outside_forward_scope(PreparedModel& model, c10::function_ref<void()> f) {
+  const ForwardPause pause(model);
+  f();
+  pause.resume();
+}
 
 void in_forward_scope(PreparedModel& model, c10::function_ref<void()> forward) {
   const ForwardScope scope(model);

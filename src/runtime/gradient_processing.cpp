@@ -46,8 +46,11 @@ void GradientProcessing::scale_all_gradients(double factor) const {
 }
 
 void GradientProcessing::backward(const at::Tensor& loss, bool retain_graph) {
-  TraceScope span(*trace_, "backward");
   const auto models = registry_->models();
+  std::vector<ForwardPause> pauses;
+  for (const auto& model : models)
+    if (!model->scopes.empty()) pauses.emplace_back(*model);
+  TraceScope span(*trace_, "backward");
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.before_backward(); });
   double factor = accumulation_->loss_factor();
   factor *= rescale_to_loss_scale();
@@ -55,6 +58,7 @@ void GradientProcessing::backward(const at::Tensor& loss, bool retain_graph) {
   (factor == 1 ? loss : loss * factor).backward({}, retain_graph);
   for (const auto& model : models) model->managed->after_backward();
   for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.after_backward(); });
+  for (const auto& pause : pauses) pause.resume();
 }
 
 double GradientProcessing::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,

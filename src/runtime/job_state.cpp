@@ -96,23 +96,27 @@ class JobLoader {
   }
 
   std::vector<std::string> run() {
+    const auto& parts = how_.parts;
     require_counts();
-    for (size_t i = 0; i < contents_.objects.size(); ++i) object(i);
-    for (size_t i = 0; i < contents_.loaders.size(); ++i) loader(i);
-    for (size_t i = 0; i < contents_.schedulers.size(); ++i) scheduler(i);
-    window();
-    for (size_t i = 0; i < contents_.models.size(); ++i) {
-      model(i);
-      communication(i);
-    }
-    for (size_t i = 0; i < contents_.optimizers.size(); ++i) optimizer(i);
-    random();
+    each(parts.progress, contents_.objects, &JobLoader::object);
+    each(parts.progress, contents_.loaders, &JobLoader::loader);
+    each(parts.optimizers, contents_.schedulers, &JobLoader::scheduler);
+    if (parts.progress) window();
+    each(parts.models, contents_.models, &JobLoader::model);
+    each(parts.optimizers, contents_.optimizers, &JobLoader::optimizer);
+    if (parts.progress) random();
     return std::move(notes_);
   }
 
  private:
+  template <class T>
+  void each(bool loaded, const std::vector<T>& contents, void (JobLoader::*load)(size_t)) {
+    for (size_t i = 0; loaded && i < contents.size(); ++i) (this->*load)(i);
+  }
+
   void require_counts() const {
-    const auto check = [&](const char* name, size_t count) {
+    const auto check = [&](bool loaded, const char* name, size_t count) {
+      if (!loaded) return;
       const auto saved = shared_.at(name).list().size();
       if (saved == count || (!how_.strict && saved > count)) return;
       throw CheckpointError(
@@ -121,11 +125,11 @@ class JobLoader {
                     "same order, before load_state",
                     saved, name, count));
     };
-    check("models", contents_.models.size());
-    check("optimizers", contents_.optimizers.size());
-    check("schedulers", contents_.schedulers.size());
-    check("loaders", contents_.loaders.size());
-    check("objects", contents_.objects.size());
+    check(how_.parts.models, "models", contents_.models.size());
+    check(how_.parts.optimizers, "optimizers", contents_.optimizers.size());
+    check(how_.parts.optimizers, "schedulers", contents_.schedulers.size());
+    check(how_.parts.progress, "loaders", contents_.loaders.size());
+    check(how_.parts.progress, "objects", contents_.objects.size());
   }
 
   /// What was saved of one of these: equal on all ranks, or this rank's own. Nothing: a hook took it away.
@@ -208,6 +212,7 @@ class JobLoader {
     if (!saved.empty())
       load_.at_end(
           prepare_weights(*contents_.models[i], saved.at("weights"), how_.strict, TensorReader(&how_.checkpoint)));
+    communication(i);
   }
 
   /// What a communication hook carries belongs to this rank of this world.

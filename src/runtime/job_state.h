@@ -36,9 +36,17 @@ struct StatefulObjects {
 /// Collective. Throws: CheckpointError (MU241).
 CheckpointContents save_job(const StatefulObjects& contents);
 
+/// Which states are loaded at once.
+struct LoadedParts {
+  bool models = false;      ///< with what communication hooks keep
+  bool optimizers = false;  ///< and schedulers
+  bool progress = false;    ///< objects, loaders, the window and its gradients, random generators
+};
+
 /// How the state of a job is loaded.
 struct JobLoad {
   const Checkpoint& checkpoint;
+  LoadedParts parts = {.models = true, .optimizers = true, .progress = true};
   const State& shared;  ///< the checkpoint's shared state, after the hooks
   bool strict = true;   ///< a name or an object that only the checkpoint or only the program has is an error
 };

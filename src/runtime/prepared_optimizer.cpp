@@ -223,7 +223,7 @@ void PreparedOptimizer::skip_if_holding(const std::vector<at::Tensor>& asked) {
 }
 
 void PreparedOptimizer::zero_grad(bool set_to_none) {
-  if (!setting_.accumulation->sync()) return;
+  if (!setting_.accumulation->sync() && !setting_.accumulation->begins()) return;
   bind(/*complete=*/true);
   fused_.zero_grad(set_to_none);
   note_reductions();

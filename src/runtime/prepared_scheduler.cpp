@@ -15,6 +15,8 @@ struct PreparedScheduler {
   std::function<void(double)> step_by_metric;
   std::shared_ptr<const SavedScheduler> saved;
   std::shared_ptr<LRScheduler> inner;
+  std::function<int()> turns_with_optimizer = {};  ///< how many steps the optimizer's last one is worth
+  bool with_optimizer = true;
 };
 
 namespace {
@@ -68,7 +70,6 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 }  // namespace
 
 std::function<int()> RuntimeState::scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
-  if (!options_.step_scheduler_with_optimizer) return [] { return 1; };
   return [optimizers = std::move(optimizers), accumulation = accumulation_] {
     if (!accumulation->sync() || std::any_of(optimizers.begin(), optimizers.end(), skipped)) return 0;
     return accumulation->scheduler_steps();
@@ -79,16 +80,22 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::LRSchedu
   require_launched();
   auto linked = stepped_optimizers(*optimizers_,
                                    [&](torch::optim::Optimizer& optimizer) { return steps(*scheduler, optimizer); });
-  return Scheduler(
-      [scheduler, turns = scheduler_turns(std::move(linked))] {
-        for (int left = turns(); left > 0; --left) scheduler->step();
-      },
-      nullptr, saves_.add(std::make_shared<SavedScheduler>(scheduler)));
+  return Scheduler(std::make_shared<PreparedScheduler>(
+      PreparedScheduler{.step = [scheduler] { scheduler->step(); },
+                        .step_by_metric = nullptr,
+                        .saved = saves_.add(std::make_shared<SavedScheduler>(scheduler)),
+                        .inner = nullptr,
+                        .turns_with_optimizer = scheduler_turns(std::move(linked)),
+                        .with_optimizer = options_.step_scheduler_with_optimizer}));
 }
 
 Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler> scheduler) {
   require_launched();
-  return Scheduler(nullptr, step_by_mean(std::move(scheduler), group_), saves_.add(std::make_shared<SavedScheduler>()));
+  return Scheduler(std::make_shared<PreparedScheduler>(
+      PreparedScheduler{.step = nullptr,
+                        .step_by_metric = step_by_mean(std::move(scheduler), group_),
+                        .saved = saves_.add(std::make_shared<SavedScheduler>()),
+                        .inner = nullptr}));
 }
 
 Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> scheduler) {
@@ -98,12 +105,15 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> s
   linked.resize(1);
   const auto saved = saves_.add(std::make_shared<SavedScheduler>(scheduler));
   if (const auto plateau = std::dynamic_pointer_cast<ReduceLROnPlateau>(scheduler))
-    return Scheduler(nullptr, step_by_mean(plateau, group_), saved, scheduler);
-  return Scheduler(
-      [scheduler, keep = linked.front().lock(), turns = scheduler_turns(linked)] {
-        for (int left = turns(); left > 0; --left) scheduler->step();
-      },
-      nullptr, saved, scheduler);
+    return Scheduler(std::make_shared<PreparedScheduler>(PreparedScheduler{
+        .step = nullptr, .step_by_metric = step_by_mean(plateau, group_), .saved = saved, .inner = scheduler}));
+  return Scheduler(std::make_shared<PreparedScheduler>(
+      PreparedScheduler{.step = [scheduler, keep = linked.front().lock()] { scheduler->step(); },
+                        .step_by_metric = nullptr,
+                        .saved = saved,
+                        .inner = scheduler,
+                        .turns_with_optimizer = scheduler_turns(linked),
+                        .with_optimizer = options_.step_scheduler_with_optimizer}));
 }
 
 Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<muster::LRScheduler> scheduler) {
@@ -120,17 +130,16 @@ Scheduler prepare_scheduler(RuntimeState& state, std::shared_ptr<torch::optim::R
 
 namespace muster {
 
-Scheduler::Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric,
-                     std::shared_ptr<const runtime::SavedScheduler> saved, std::shared_ptr<LRScheduler> inner)
-    : prepared_(std::make_shared<const runtime::PreparedScheduler>(runtime::PreparedScheduler{
-          std::move(step), std::move(step_by_metric), std::move(saved), std::move(inner)})) {}
+Scheduler::Scheduler(std::shared_ptr<runtime::PreparedScheduler> prepared) : prepared_(std::move(prepared)) {}
+void Scheduler::set_step_with_optimizer(bool on) const { prepared_->with_optimizer = on; }
 
 const std::shared_ptr<LRScheduler>& Scheduler::inner() const { return prepared_->inner; }
 const std::shared_ptr<const runtime::SavedScheduler>& Scheduler::saved() const { return prepared_->saved; }
 
 void Scheduler::step() const {
   if (!prepared_->step) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
-  prepared_->step();
+  const bool follows = prepared_->with_optimizer && prepared_->turns_with_optimizer;
+  for (int left = follows ? prepared_->turns_with_optimizer() : 1; left > 0; --left) prepared_->step();
 }
 
 void Scheduler::step(double metric) const {

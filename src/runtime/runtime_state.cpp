@@ -112,6 +112,11 @@ StatefulObjects RuntimeState::stateful_objects() {
   return job;
 }
 
+void RuntimeState::note_loaded_epoch() {
+  const auto loaders = loaders_.all();
+  saves_.epochs_done = loaders.empty() ? 0 : loaders.front()->epoch();
+}
+
 void RuntimeState::forget_freed() {
   std::erase_if(*optimizers_, [](const auto& optimizer) { return optimizer.expired(); });
   if (accumulation_) accumulation_->reset();
@@ -166,11 +171,15 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(std::shared_ptr<torch
                                           sharded ? sharded->forward_casts() : precision::ForwardCasts{});
   auto model = std::make_shared<PreparedModel>(PreparedModel{module, std::move(managed), policy, device_.type(), trace_,
                                                              grad_norm_of(*module, weak_from_this())});
+  registry_->reductions().set_votes([weak = weak_from_this()] {
+    const auto state = weak.lock();
+    return state ? state->own_votes() : 0U;
+  });
   registry_->add(model);
   gradient_processing_->for_each_optimizer([](PreparedOptimizer& optimizer) { optimizer.bind_models(); });
   notes_.push_back("model " + module->name() + ": " + model->managed->describe());
   if (cluster_.is_main() && model->managed->sharded()) log::info(notes_.back());
-  call_each(options_.callbacks, &Callback::on_after_setup, *module);
+  call_each(options_.callbacks, &FabricCallback::on_after_setup, *module);
   return model;
 }
 
@@ -195,7 +204,7 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
                         weak = weak_from_this()](Optimizer& handle) mutable {
     report.step(++steps);
     if (const auto parts = weak.lock()) parts->watch_generators();
-    call_each(callbacks, &Callback::on_after_optimizer_step, handle);
+    call_each(callbacks, &FabricCallback::on_after_optimizer_step, handle);
   };
   auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
   prepared->bind_models();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -25,6 +26,7 @@
 #include "muster/comm/communicator.h"
 #include "muster/data/loader.h"
 #include "muster/runtime/callback.h"
+#include "muster/runtime/detail/loop_access.h"
 #include "muster/runtime/detail/optimizer.h"
 #include "muster/runtime/detail/prepared_model.h"
 #include "muster/runtime/detail/training_options.h"
@@ -41,7 +43,7 @@ namespace muster::runtime {
 /// Flags of a rank that the other ranks can ask for.
 struct Flags {
   std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on
-  bool trigger = false;
+  std::atomic<bool> trigger = false;     ///< read by the thread that sends votes, too
 };
 
 /// What a Runtime owns, as AcceleratorState in Accelerate.
@@ -79,10 +81,11 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   GradientProcessing& gradient_processing();
   bool launched() const noexcept { return launched_; }
   Flags& flags() noexcept { return flags_; }
+  Votes agreed_votes();
   /// The stream of the main rank; `print` prints lines, from the first call on.
   std::ostream& out(void (*print)(const std::string&));
   const std::shared_ptr<Trace>& trace() const noexcept { return trace_; }
-  const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return options_.callbacks; }
+  const std::vector<std::shared_ptr<FabricCallback>>& callbacks() const noexcept { return options_.callbacks; }
   /// Everything prepared from now on communicates in this group, which has the same ranks.
   void use_group(const comm::Communicator& group);
   /// Called after handles were emptied.
@@ -91,12 +94,16 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   const ProjectOptions& project() const noexcept { return options_.project; }
   /// Everything that was prepared or registered and still exists.
   StatefulObjects stateful_objects();
+  /// epochs() continues at the epoch of the first loader, which was just loaded.
+  void note_loaded_epoch();
   void keep_loader(const std::shared_ptr<data::LoaderState>& loader) { loaders_.add(loader); }
   std::optional<StepRows> step_rows() const { return loaders_.rows(); }
 
  private:
   void connect();
   void observe_collectives();
+  /// This rank's votes, one bit each.
+  unsigned own_votes() const noexcept;
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;

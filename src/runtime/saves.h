@@ -32,6 +32,9 @@ class Saves {
     return alive;
   }
 
+  /// As Saving::wait_for_save().
+  std::filesystem::path wait() { return writer ? writer->wait() : std::filesystem::path(); }
+
   std::vector<SavedItem> objects;
   std::shared_ptr<Hooks> before_save = std::make_shared<Hooks>(), before_load = std::make_shared<Hooks>();
   std::unique_ptr<CheckpointWriter> writer;  // writes the last asynchronous save

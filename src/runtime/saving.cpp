@@ -2,17 +2,14 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 
+#include "checkpoint_opening.h"
 #include "job_state.h"
 #include "muster/base/detail/log.h"
-#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/base/format.h"
 #include "muster/checkpoint/checkpoint.h"
 #include "muster/checkpoint/weights.h"
-#include "muster/comm/detail/agreement.h"
 #include "muster/parallel/detail/capabilities.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/runtime/detail/process_control.h"
@@ -30,64 +27,6 @@ HookHandle add_hook(const std::shared_ptr<Saves::Hooks>& hooks, Saves::Hook hook
   return HookHandle([key, weak = std::weak_ptr(hooks)] {
     if (const auto alive = weak.lock()) alive->erase(key);
   });
-}
-
-void call_hooks(const Saves::Hooks& hooks, State& state, const fs::path& folder) {
-  const auto copy = hooks;  // a hook may remove itself
-  for (const auto& [_, hook] : copy) hook(state, folder);
-}
-
-/// Where numbered checkpoints go.
-fs::path numbered_folder(const ProjectOptions& project) {
-  if (!project.automatic_checkpoint_naming)
-    throw ConfigError("MU244",
-                      "no folder was given for a checkpoint, and none follows from the options: name it, or set "
-                      "project.automatic_checkpoint_naming and project.directory");
-  return fs::path(project.directory) / "checkpoints";
-}
-
-/// Runs f on every rank, and what it prepared for the end; all of them throw if one does, and undo. Collective.
-template <class F>
-void together(const comm::Communicator& group, AtomicLoad& load, F&& f) {
-  try {
-    comm::all_gather_result(group, "loading a checkpoint", [&] { return f(), std::string(); });
-  } catch (...) {
-    load.undo();
-    throw;
-  }
-  load.commit();
-}
-
-/// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike.
-/// Collective.
-fs::path latest_of_all(const comm::Communicator& group, const ProjectOptions& project) {
-  const auto folder = numbered_folder(project);
-  const auto name = comm::broadcast_result(group, "which checkpoint is the newest", [&] {
-    const auto latest = latest_checkpoint(folder, project.storage);
-    return latest ? latest->filename().string() : std::string();
-  });
-  if (!name.empty()) return folder / name;
-  throw ConfigError("MU244",
-                    "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
-}
-
-/// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes:
-/// what is wrong with one share is an error on all ranks before anything is handed out. Collective.
-Checkpoint open_on_all_ranks(const RuntimeState& state, const fs::path& folder) {
-  std::optional<Checkpoint> checkpoint;
-  const ReadCheckpointOptions how{.check = CheckpointCheck::share,
-                                  .part = state.cluster().local_rank,
-                                  .parts = state.cluster().local_world_size,
-                                  .storage = state.project().storage};
-  const auto ids =
-      comm::all_gather_result(state.group(), "checking and comparing the checkpoints that ranks have opened",
-                              [&] { return checkpoint.emplace(folder, how).id(); });
-  if (const auto found = comm::first_difference(ids))
-    throw CheckpointError("MU247", formatted("rank 0 and rank {} opened different saves of {} ({} and {}): all ranks "
-                                             "must see the same folder, and no job may "
-                                             "save to it meanwhile; nothing was loaded",
-                                             found->rank, folder.string(), shown(found->first), shown(found->other)));
-  return *std::move(checkpoint);
 }
 
 /// What is left of an item by its filter.
@@ -120,7 +59,7 @@ fs::path Saving::save_state(const fs::path& folder, const SaveStateOptions& opti
   return where;
 }
 
-fs::path Saving::wait_for_save() { return state_->saves().writer ? state_->saves().writer->wait() : fs::path(); }
+fs::path Saving::wait_for_save() { return state_->saves().wait(); }
 
 void Saving::load_state(const fs::path& folder, const LoadStateOptions& options) {
   auto& saves = state_->saves();
@@ -135,8 +74,7 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
     notes = load_job(state_->stateful_objects(), {.checkpoint = checkpoint, .shared = shared, .strict = options.strict},
                      load);
   });
-  const auto loaders = state_->stateful_objects().loaders;
-  saves.epochs_done = loaders.empty() ? 0 : loaders.front()->epoch();
+  state_->note_loaded_epoch();
   for (const auto& note : notes) log::warning("load_state: " + note);
 }
 

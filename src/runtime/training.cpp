@@ -78,7 +78,7 @@ void Training::run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> m
 }
 
 void Training::forget_freed() { state_->forget_freed(); }
-const std::vector<std::shared_ptr<Callback>>& Training::callbacks() const { return state_->callbacks(); }
+const std::vector<std::shared_ptr<FabricCallback>>& Training::callbacks() const { return state_->callbacks(); }
 
 int64_t Training::first_epoch(int64_t count) {
   auto& left = state_->saves().epochs_done;

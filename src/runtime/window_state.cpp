@@ -7,19 +7,19 @@ namespace muster::runtime {
 namespace {
 
 using Next = std::optional<WindowState>;
-using Row = std::array<Next, 6>;  // by event: begin_middle, begin_last, begin_joining, count, reset, resume
+using Row = std::array<Next, 7>;  // by event: begin_middle, begin_last, begin_joining, count, end, reset, resume
 
 constexpr Next kNever = std::nullopt, kClosed = WindowState::closed, kOpen = WindowState::open,
                kMiddle = WindowState::middle, kLast = WindowState::last, kJoining = WindowState::joining,
                kJoined = WindowState::joined;
 
 constexpr std::array<Row, 6> kTable{{
-    {kMiddle, kLast, kJoining, kClosed, kClosed, kOpen},  // closed
-    {kMiddle, kLast, kJoining, kOpen, kClosed, kOpen},    // open
-    {kNever, kNever, kNever, kOpen, kClosed, kOpen},      // middle
-    {kNever, kNever, kNever, kClosed, kClosed, kOpen},    // last
-    {kNever, kNever, kNever, kJoined, kClosed, kOpen},    // joining
-    {kMiddle, kLast, kJoining, kJoined, kClosed, kOpen},  // joined
+    {kMiddle, kLast, kJoining, kClosed, kClosed, kClosed, kOpen},  // closed
+    {kMiddle, kLast, kJoining, kOpen, kNever, kClosed, kOpen},     // open
+    {kNever, kNever, kNever, kOpen, kLast, kClosed, kOpen},        // middle
+    {kNever, kNever, kNever, kClosed, kLast, kClosed, kOpen},      // last
+    {kNever, kNever, kNever, kJoined, kNever, kClosed, kOpen},     // joining
+    {kMiddle, kLast, kJoining, kJoined, kNever, kClosed, kOpen},   // joined
 }};
 
 }  // namespace

@@ -50,6 +50,27 @@ TEST(CombinedLoaders, EndsWithTheLongestAndBeginsTheOthersAgain) {
             (Pairs{{0, 0}, {4, 5}, {0, 10}}));
 }
 
+TEST(CombinedLoaders, EndsWithTheLongestAndLeavesOutTheOthers) {
+  using Firsts = std::vector<std::pair<int64_t, int64_t>>;
+  for (const int workers : {0, 2}) {
+    DataLoader a(kSix, {.batch_size = 4, .workers = workers}), b(kFifteen, {.batch_size = 5, .workers = workers});
+    const auto both = combine_longest(a, b);
+    EXPECT_EQ(both.size(), 3);
+    for (int pass = 1; pass <= 2; ++pass) {
+      Firsts seen;
+      for (auto [x, y] : both) seen.emplace_back(x ? list(*x).front() : -1, y ? list(*y).front() : -1);
+      EXPECT_EQ(seen, (Firsts{{0, 0}, {4, 5}, {-1, 10}}));
+      EXPECT_EQ(std::get<0>(both.loaders()).epoch(), pass);
+      EXPECT_EQ(b.epoch(), pass);
+    }
+  }
+  for (auto [x, y] : combine_longest(DataLoader(kSix, {.batch_size = 6}), DataLoader(std::vector<int64_t>()))) {
+    EXPECT_NE(x, nullptr);
+    EXPECT_EQ(y, nullptr);
+  }
+  EXPECT_TRUE(data::testing::no_worker_left());
+}
+
 TEST(CombinedLoaders, NothingComesOfALoaderWithoutBatches) {
   const std::vector<int64_t> none;
   for (const auto mode : {CombineMode::min_size, CombineMode::max_size_cycle}) {

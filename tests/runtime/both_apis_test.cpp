@@ -127,7 +127,7 @@ TEST(BothApis, FabricTakesTheOptionsOfAccelerator) {
   });
 }
 
-struct Watcher : Callback {
+struct Watcher : FabricCallback {
   void on_after_setup(torch::nn::Module&) override { ++setups; }
   void on_after_optimizer_step(Optimizer&) override { ++steps; }
   void on_epoch_end(int epoch) { last_epoch = epoch; }

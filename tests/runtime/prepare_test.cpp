@@ -127,6 +127,25 @@ TEST(Prepare, TakesOurSchedulers) {
   EXPECT_EQ(testing::thrown_id([&] { accelerator.prepare(ExponentialLR(other, {.gamma = 0.5})); }), "MU174");
 }
 
+TEST(Prepare, LetsOneSchedulerStepWithoutItsOptimizer) {
+  for (const bool all : {true, false}) {
+    Accelerator accelerator({.gradient_accumulation_steps = 2, .step_scheduler_with_optimizer = all});
+    Fork net;
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto [model, optimizer, by_epoch, by_update] = accelerator.prepare(
+        net, sgd, LambdaLR(sgd, {.lr_lambda = [](int64_t) { return 1.0; }}), ExponentialLR(sgd, {.gamma = 0.5}));
+    by_epoch.set_step_with_optimizer(false);
+    by_update.set_step_with_optimizer(true);
+    for (int i = 0; i < 4; ++i) {
+      auto window = accelerator.accumulate(model);
+      by_epoch.step();
+      by_update.step();
+    }
+    EXPECT_EQ(by_epoch->last_epoch(), 4);
+    EXPECT_EQ(by_update->last_epoch(), 2);
+  }
+}
+
 TEST(Clip, SkipsWhatIsNotFiniteAndTheScheduleWithIt) {
   Accelerator accelerator;
   Fork net;

@@ -180,7 +180,7 @@ TEST(FreeMemory, EmptiesHandles) {
   accelerator.backward(next(torch::ones({1, 2})).sum());
 }
 
-struct Recorder : Callback {
+struct Recorder : FabricCallback {
   void on_after_setup(torch::nn::Module& module) override { seen.push_back("setup " + module.name()); }
   void on_after_optimizer_step(Optimizer&) override { seen.push_back("step"); }
   std::vector<std::string> seen;

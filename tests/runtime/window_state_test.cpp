@@ -42,6 +42,14 @@ TEST(WindowState, EveryStateCanBeGivenUpOrReplaced) {
   }
 }
 
+TEST(WindowState, AMicroBatchMayEndTheWindowUntilItIsCounted) {
+  using enum WindowState;
+  using enum WindowEvent;
+  EXPECT_EQ(transition(middle, end), last);
+  for (const auto state : {open, joining, joined}) EXPECT_EQ(transition(state, end), std::nullopt);
+  for (const auto state : {closed, last}) EXPECT_EQ(transition(state, end), state);
+}
+
 TEST(WindowState, AWindowEndsOnceItsLastMicroBatchIsCounted) {
   using enum WindowState;
   using enum WindowEvent;

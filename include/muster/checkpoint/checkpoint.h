@@ -101,6 +101,8 @@ class Checkpoint {
   /// The state that is the same on all ranks. Its tensors are on the CPU. Unless options.map is false, or the
   /// checkpoint is in a storage, they share the kernel's memory of the file (copy-on-write, page by page).
   State shared() const;
+  /// One entry of shared(), if that is a map and has the name: only its tensors are read.
+  std::optional<State> shared_entry(std::string_view name) const;
   /// The state that this rank wrote.
   /// Throws: CheckpointError MU215 for a rank that did not exist.
   State own(int rank) const;

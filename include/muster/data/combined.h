@@ -117,6 +117,67 @@ class CombinedLoaders<Batch...>::iterator {
   std::array<bool, sizeof...(Batch)> was_through_{};
 };
 
+/// Several loaders in parallel until the longest ends, as a range of tuples of pointers to their batches: nullptr for a
+/// loader that has ended, where CombineMode::max_size_cycle restarts it. Lightning's mode "max_size".
+/// `for (auto [a, b] : combine_longest(x, y))`. It holds handles, as CombinedLoaders does.
+/// Thread safety: one thread at a time; one pass at a time.
+template <class... Batch>
+class LongestLoaders {
+ public:
+  class iterator;
+  explicit LongestLoaders(DataLoader<Batch>... loaders) : loaders_(std::move(loaders)...) {}
+
+  iterator begin() const { return iterator(loaders_); }
+  std::default_sentinel_t end() const noexcept { return {}; }
+  /// Steps of a complete pass. Throws: UsageError (MU113) with a stream of unknown length.
+  int64_t size() const {
+    return std::apply([](const auto&... l) { return std::max({l.size()...}); }, loaders_);
+  }
+  const std::tuple<DataLoader<Batch>...>& loaders() const noexcept { return loaders_; }
+
+ private:
+  std::tuple<DataLoader<Batch>...> loaders_;
+};
+
+template <class... Batch>
+class LongestLoaders<Batch...>::iterator {
+ public:
+  using value_type = std::tuple<Batch*...>;
+  using difference_type = std::ptrdiff_t;
+  using iterator_concept = std::input_iterator_tag;
+
+  explicit iterator(const std::tuple<DataLoader<Batch>...>& loaders)
+      : at_(std::apply([](const auto&... l) { return decltype(at_)(l.begin()...); }, loaders)) {}
+  iterator(iterator&&) noexcept = default;
+  iterator& operator=(iterator&&) noexcept = default;
+
+  value_type operator*() const {
+    return std::apply([](const auto&... at) { return value_type(at == std::default_sentinel ? nullptr : &*at...); },
+                      at_);
+  }
+  iterator& operator++() {
+    std::apply([](auto&... at) { (next(at), ...); }, at_);
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  friend bool operator==(const iterator& it, std::default_sentinel_t) {
+    return std::apply([](const auto&... at) { return ((at == std::default_sentinel) && ...); }, it.at_);
+  }
+
+ private:
+  template <class At>
+  static void next(At& at) {
+    if (at != std::default_sentinel && ++at == std::default_sentinel) at = {};  // ends its threads
+  }
+
+  std::tuple<typename DataLoader<Batch>::iterator...> at_;
+};
+
+template <class... Batch>
+LongestLoaders<Batch...> combine_longest(DataLoader<Batch>... loaders) {
+  return LongestLoaders<Batch...>(std::move(loaders)...);
+}
+
 template <class... Batch>
 CombinedLoaders<Batch...> combine(CombineMode mode, DataLoader<Batch>... loaders) {
   return {mode, std::move(loaders)...};

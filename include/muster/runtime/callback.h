@@ -14,9 +14,9 @@ class Optimizer;
 
 /// Base class of callbacks. The runtime itself calls the two functions here; call(&Mine::on_epoch_end, arguments...) of
 /// Accelerator and Fabric calls any other function of a derived class.
-class Callback {
+class FabricCallback {
  public:
-  virtual ~Callback() = default;
+  virtual ~FabricCallback() = default;
   /// Called after a module was prepared.
   virtual void on_after_setup(torch::nn::Module&) {}
   /// Called after a prepared optimizer made an update, but not after a skipped step.
@@ -27,8 +27,8 @@ namespace runtime {
 
 /// Calls the member function on every callback whose class has it, in the order of the list.
 template <class C, class... P, class... A>
-void call_each(const std::vector<std::shared_ptr<Callback>>& callbacks, void (C::*member)(P...), A&&... arguments) {
-  for (const auto& callback : callbacks)
+void call_each(const std::vector<std::shared_ptr<FabricCallback>>& all, void (C::*member)(P...), A&&... arguments) {
+  for (const auto& callback : all)
     if (auto* one = dynamic_cast<C*>(callback.get())) (one->*member)(arguments...);
 }
 

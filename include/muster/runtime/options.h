@@ -16,7 +16,7 @@ struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
   std::string backend = "gloo";  ///< or "shm", shared memory of one host, or "auto": shm where all ranks can
-  std::vector<std::shared_ptr<Callback>> callbacks = {};
+  std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
   bool deterministic = false;
   Devices devices = {};
@@ -46,7 +46,7 @@ struct ClipGradientsOptions {
 struct RuntimeOptions {
   std::string accelerator = "auto";
   std::string backend = "gloo";
-  std::vector<std::shared_ptr<Callback>> callbacks = {};
+  std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
   bool deterministic = false;
   /// Unset: as many as the launcher started. Otherwise launch() starts them.

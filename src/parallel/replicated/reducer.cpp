@@ -303,7 +303,7 @@ void Reducer::write_flags() {
   for (size_t i = 0; learned_ && backward && i < states_.size(); ++i)
     if (states_[i].fired != (states_[i].expected && replica_.parameters()[i].tensor.requires_grad())) broken_ = true;
   ReductionFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty(),
-                        frozen_.any_unfrozen());
+                        frozen_.any_unfrozen(), record_.send_votes());
 }
 
 void Reducer::finish(bool reports) {
@@ -340,6 +340,7 @@ void Reducer::finalize_backward(bool reports) {
     admit_unfrozen();
     flags = ReductionFlags::read(replica_);
   }
+  if (!states_.empty()) record_.receive_votes(flags.votes);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
     if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() &&

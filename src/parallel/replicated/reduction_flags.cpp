@@ -10,7 +10,7 @@
 
 namespace muster::parallel {
 
-void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen) {
+void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool late, bool unfrozen, unsigned votes) {
   const auto& parameters = replica.parameters();
   const auto own = at::empty({count(parameters.size())}, at::kDouble);
   auto* flags = own.mutable_data_ptr<double>();
@@ -24,8 +24,9 @@ void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool l
   flags[2 * parameters.size() + 1] = late;
   flags[2 * parameters.size() + 2] = unfrozen;
   flags[2 * parameters.size() + 3] = due;
+  for (size_t v = 0; v < ReductionRecord::kVotes; ++v) flags[2 * parameters.size() + 4 + v] = (votes >> v) & 1U;
   for (size_t i = 0; i < parameters.size(); ++i)
-    flags[2 * parameters.size() + 4 + i] = due && !parameters[i].tensor.requires_grad();
+    flags[2 * parameters.size() + 4 + ReductionRecord::kVotes + i] = due && !parameters[i].tensor.requires_grad();
   at::NoGradGuard no_grad;
   // Memory of ours, which no graph has saved: nothing to record, and versions are nobody's concern.
   at::AutoDispatchBelowADInplaceOrView below;
@@ -44,7 +45,10 @@ ReductionFlags ReductionFlags::read(const Replica& replica) {
   sums.late = values[2 * parameters + 1] > 0;
   sums.unfrozen = values[2 * parameters + 2] > 0;
   sums.due = values[2 * parameters + 3];
-  sums.frozen.assign(values + 2 * parameters + 4, values + 3 * parameters + 4);
+  for (size_t v = 0; v < ReductionRecord::kVotes; ++v)
+    if (values[2 * parameters + 4 + v] > 0) sums.votes |= 1U << v;
+  const auto* frozen = values + 2 * parameters + 4 + ReductionRecord::kVotes;
+  sums.frozen.assign(frozen, frozen + parameters);
   return sums;
 }
 

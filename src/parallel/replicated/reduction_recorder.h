@@ -25,6 +25,10 @@ class ReductionRecorder {
   void end() {
     if (std::exchange(open_, false)) job_->ended(index_);
   }
+  unsigned send_votes() const { return job_ ? job_->send_votes() : 0; }
+  void receive_votes(unsigned all) const {
+    if (job_) job_->receive_votes(all);
+  }
 
  private:
   std::shared_ptr<ReductionRecord> job_;

@@ -22,6 +22,7 @@ struct ShardSpec {
   at::Device device = at::kCPU;               ///< batches are moved there ahead of use
   std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
   std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
+  bool filler_batches = false;  ///< a rank without a sample in the last step gets a batch without a real one
   /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
   std::shared_ptr<const comm::Communicator> group = {};
   bool non_blocking = true;  ///< copies from pinned memory overlap with computing

@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace muster::parallel {
@@ -39,6 +41,19 @@ class ReductionRecord {
   /// An optimizer has used the gradients, or they were cleared.
   void use_up();
 
+  /// Votes of ranks, one bit each, which come with the flags of reductions.
+  static constexpr int kVotes = 3;
+  struct Votes {
+    unsigned all = 0;  ///< of any rank
+    unsigned own = 0;  ///< those of this rank that were sent
+  };
+  /// `own` is called for this rank's votes whenever flags are sent, on the thread that sends them.
+  void set_votes(std::function<unsigned()> own);
+  unsigned send_votes();
+  void receive_votes(unsigned all);
+  /// The votes of the reductions since the last call; nullopt if there was none. Every rank has the same `all`.
+  std::optional<Votes> take_votes();
+
  private:
   std::shared_ptr<const Order>& latest_of(int64_t index);
 
@@ -47,6 +62,9 @@ class ReductionRecord {
   std::shared_ptr<Order> current_;
   std::vector<int64_t> open_, seen_;
   std::vector<std::shared_ptr<const Order>> latest_;  // by index
+  std::function<unsigned()> own_votes_;
+  Votes votes_;
+  bool received_votes_ = false;  // since take_votes()
 };
 
 }  // namespace muster::parallel

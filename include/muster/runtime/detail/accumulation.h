@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "muster/runtime/detail/values.h"
@@ -27,12 +28,15 @@ class [[nodiscard("name the scope: auto window = ...")]] AccumulationScope {
   /// Requires: every rank calls it in the same micro-batches of the window. Throws: UsageError (MU182) after the
   /// micro-batch's backward; (MU183) inside join_uneven_inputs().
   void count(double samples);
+  /// Ends the window with this micro-batch. Collective. Throws: UsageError (MU430) after a backward of the micro-batch;
+  /// (MU431) inside join_uneven_inputs().
+  void end_window();
   /// True if the micro-batch ends its window, so that the optimizer steps.
   bool sync_gradients() const;
 
  private:
   std::shared_ptr<runtime::Accumulation> accumulation_;
-  runtime::NoSyncScope quiet_;
+  std::optional<runtime::NoSyncScope> quiet_;
 };
 
 }  // namespace muster

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -41,8 +40,8 @@ class Optimizer {
   /// Collective: every rank makes the same steps.
   /// Throws: UsageError (MU146) for a closure under "16-mixed"; (MU152) as backward.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
-  /// Clears gradients: they become undefined by default, or zeros in place. Before the last micro-batch of an
-  /// accumulation window it does nothing.
+  /// Clears gradients: they become undefined by default, or zeros in place. From the first backward of an accumulation
+  /// window to its last micro-batch it does nothing.
   void zero_grad(bool set_to_none = true);
   /// Adds parameters to train, with options of their own or the optimizer's defaults, as LibTorch's add_param_group.
   /// They may be frozen still. Other groups and their state stay as they are. A scheduler of Muster has to be made
@@ -78,9 +77,7 @@ class Optimizer {
 class Scheduler {
  public:
   Scheduler() = default;
-  /// `step` and `step_by_metric` are what step() and step(metric) call; one of the two is empty.
-  Scheduler(std::function<void()> step, std::function<void(double)> step_by_metric,
-            std::shared_ptr<const runtime::SavedScheduler> saved, std::shared_ptr<LRScheduler> inner = nullptr);
+  explicit Scheduler(std::shared_ptr<runtime::PreparedScheduler> prepared);
   /// Whether the handle is not empty.
   explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
@@ -90,6 +87,8 @@ class Scheduler {
   /// learning rate in the same way.
   /// Collective. Throws: UsageError (MU180) for a scheduler that takes no metric.
   void step(double metric) const;
+  /// Replaces the option step_scheduler_with_optimizer for this scheduler: off, step() always steps, by one.
+  void set_step_with_optimizer(bool on) const;
   /// The user's scheduler, for its rates and its state.
   /// Throws: UsageError (MU325) for a scheduler of LibTorch, which exposes neither.
   LRScheduler* operator->() const { return &**this; }
@@ -100,7 +99,7 @@ class Scheduler {
   const std::shared_ptr<const runtime::SavedScheduler>& saved() const;
 
  private:
-  Shared<HandleType::scheduler, const runtime::PreparedScheduler> prepared_;
+  Shared<HandleType::scheduler, runtime::PreparedScheduler> prepared_;
 };
 
 }  // namespace muster

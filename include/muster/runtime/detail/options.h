@@ -17,7 +17,7 @@
 
 namespace muster {
 
-class Callback;
+class FabricCallback;
 
 /// The number of processes, or the devices: 2, {0, 2}, "auto", "0,2", "-1".
 class Devices {
@@ -81,7 +81,7 @@ struct LoadStateOptions {
 /// Options of muster::Accelerator, with Accelerate's names and defaults.
 struct AcceleratorOptions {
   std::string backend = "gloo";  ///< or "shm", shared memory of one host, or "auto": shm where all ranks can
-  std::vector<std::shared_ptr<Callback>> callbacks = {};  ///< called by the runtime and by call()
+  std::vector<std::shared_ptr<FabricCallback>> callbacks = {};  ///< called by the runtime and by call()
   /// Asked before Muster's own readers who this process is among the ranks; for a launcher that Muster does not know.
   ClusterReader cluster_reader = {};
   /// Use the CPU even if there is an accelerator.

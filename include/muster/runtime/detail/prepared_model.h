@@ -2,6 +2,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include <torch/nn/module.h>
 
@@ -11,6 +13,8 @@
 
 namespace muster::runtime {
 
+class ForwardScope;
+
 /// The runtime's record of one prepared module. Shared by the handle, the optimizers and the runtime.
 struct PreparedModel {
   std::shared_ptr<torch::nn::Module> module;
@@ -18,10 +22,11 @@ struct PreparedModel {
   precision::PrecisionPolicy policy;
   c10::DeviceType device;
   std::shared_ptr<Trace> trace;
-  std::function<double()> grad_norm = {};  ///< what Model::grad_norm() calls
+  std::function<double()> grad_norm = {};        ///< what Model::grad_norm() calls
+  std::vector<const ForwardScope*> scopes = {};  ///< that are open, from the outermost on
 };
 
-/// Scope of one forward of the model: autocast is on, parameters are in place.
+/// Scope of one forward of the model: autocast is on, parameters are in place. Scopes nest.
 class [[nodiscard]] ForwardScope {
  public:
   explicit ForwardScope(PreparedModel& model);
@@ -30,9 +35,24 @@ class [[nodiscard]] ForwardScope {
   ~ForwardScope();
 
  private:
+  friend class ForwardPause;
+  void open() const;
+  void close() const noexcept;
+
   PreparedModel& model_;
-  TraceScope span_;
-  precision::AutocastScope cast_;
+  mutable std::optional<TraceScope> span_;  // empty while it is closed
+  mutable std::optional<precision::AutocastScope> cast_;
+};
+
+/// Closes the open forward scopes of a model until resume(); without it they stay closed, as after an exception.
+class [[nodiscard]] ForwardPause {
+ public:
+  explicit ForwardPause(PreparedModel& model);
+  /// Throws: what opening a forward throws; those that are not open then stay closed.
+  void resume() const;
+
+ private:
+  std::vector<const ForwardScope*> scopes_;
 };
 
 }  // namespace muster::runtime

@@ -29,7 +29,7 @@ namespace muster::runtime {
 
 /// Defined in muster/runtime/callback.h.
 template <class C, class... P, class... A>
-void call_each(const std::vector<std::shared_ptr<Callback>>& callbacks, void (C::*member)(P...), A&&... arguments);
+void call_each(const std::vector<std::shared_ptr<FabricCallback>>& all, void (C::*member)(P...), A&&... arguments);
 
 /// Prepares objects and trains with them: backward, accumulation, clipping, loops over data.
 class Training {
@@ -157,7 +157,7 @@ class Training {
   void run_joined(std::vector<std::shared_ptr<parallel::ManagedModel>> models, const std::function<void()>& f,
                   const UnevenInputsOptions& options);
   void record_profile(const std::function<void()>& f, const ProfileOptions& options) const;
-  const std::vector<std::shared_ptr<Callback>>& callbacks() const;
+  const std::vector<std::shared_ptr<FabricCallback>>& callbacks() const;
 
   std::shared_ptr<RuntimeState> state_;
 };

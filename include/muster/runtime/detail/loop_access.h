@@ -1,0 +1,45 @@
+#pragma once
+
+#include "muster/runtime/detail/runtime_ref.h"
+#include "muster/track/detail/trace.h"
+#include "muster/tree/state.h"
+
+/// What a loop of the program's own may need beyond the functions of its Accelerator or Fabric.
+namespace muster {
+
+/// The trace of this rank, which profile() switches on: TraceScope span(trace(accelerator), "validation").
+Trace& trace(RuntimeRef runtime);
+
+/// The states of LibTorch's default generators in this process: the CPU's, and the device's if it is another.
+State random_states(RuntimeRef runtime);
+/// Throws: CheckpointError (MU208, MU209) for another state than one of random_states().
+void set_random_states(RuntimeRef runtime, const State& states);
+
+/// Its end gives the default generators the states that they had at its begin, so that what runs meanwhile changes no
+/// random number of the program. Thread safety: one thread at a time. Requires: the runtime lives longer.
+class [[nodiscard("name the scope: KeptRandomStates kept(accelerator)")]] KeptRandomStates {
+ public:
+  explicit KeptRandomStates(RuntimeRef runtime);
+  KeptRandomStates(const KeptRandomStates&) = delete;
+  KeptRandomStates& operator=(const KeptRandomStates&) = delete;
+  ~KeptRandomStates();
+
+ private:
+  RuntimeRef runtime_;
+  State states_;
+};
+
+/// What ranks vote on: set_trigger(), and the signals that catch_signals() records.
+struct Votes {
+  int signal = 0;        ///< that some rank has received, the highest; 0: none
+  bool trigger = false;  ///< some rank has called set_trigger()
+};
+
+/// As signal_received() and check_trigger() in one, with the same answer on every rank. Where ranks have reduced
+/// gradients by "ddp" since the last call, the votes came with them, as they stood when that reduction began, and
+/// nothing is communicated here: a later vote is seen after the next reduction. Elsewhere this is one collective.
+/// Triggers that were seen are cleared.
+/// Collective.
+Votes agreed_votes(RuntimeRef runtime);
+
+}  // namespace muster

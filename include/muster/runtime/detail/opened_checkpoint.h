@@ -1,0 +1,51 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "muster/runtime/detail/options.h"
+#include "muster/runtime/detail/runtime_ref.h"
+#include "muster/tree/state.h"
+
+namespace muster {
+
+/// A checkpoint of save_state() that is loaded in phases, for programs that prepare some objects only after others are
+/// loaded: models; optimizers; progress. It is opened and checked once, and the load_state hooks are called then.
+/// Thread safety: one thread at a time. Requires: the runtime lives longer.
+/// Throws: as load_state(), from each phase for what it loads. A phase that fails changes nothing; those before it
+/// remain.
+class OpenedCheckpoint {
+ public:
+  /// `folder`: as in load_state(). Collective.
+  explicit OpenedCheckpoint(RuntimeRef runtime, const std::filesystem::path& folder = {},
+                            const LoadStateOptions& options = {});
+  OpenedCheckpoint(OpenedCheckpoint&&) noexcept;
+  OpenedCheckpoint& operator=(OpenedCheckpoint&&) noexcept;
+  ~OpenedCheckpoint();
+
+  const std::filesystem::path& folder() const;
+  /// Weights, and what communication hooks keep. Requires: models are prepared. Collective.
+  void load_models();
+  /// Optimizers, loss scales, and schedulers. Requires: as load_models(), of these. Collective.
+  void load_optimizers();
+  /// Loaders, registered objects, the accumulation window with its gradients, random generators, and the epoch of
+  /// epochs(). Requires: load_optimizers() was called, if gradients wait in an open window. Collective.
+  void load_progress();
+
+  /// Each entry of the state that is the same on all ranks, without the sharded weights; what a hook of save_state()
+  /// added is among them.
+  const State& shared() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// One entry of the state that all ranks share, of a checkpoint of save_state() or save(); nullopt if it has none of
+/// this name. Reads no weights, and checks names, sizes and indexes alone. Not collective.
+/// Throws: CheckpointError as Checkpoint.
+std::optional<State> checkpoint_entry(RuntimeRef runtime, const std::filesystem::path& folder, const std::string& name);
+
+}  // namespace muster

@@ -1,0 +1,69 @@
+#include "muster/runtime/detail/opened_checkpoint.h"
+
+#include <utility>
+
+#include "checkpoint_opening.h"
+#include "job_state.h"
+#include "muster/base/detail/log.h"
+#include "runtime_state.h"
+
+namespace muster {
+
+namespace fs = std::filesystem;
+using runtime::AtomicLoad;
+using runtime::LoadedParts;
+
+struct OpenedCheckpoint::Impl {
+  std::shared_ptr<runtime::RuntimeState> runtime;
+  fs::path folder;
+  Checkpoint checkpoint;
+  State shared;
+  bool strict;
+
+  void load(const LoadedParts& parts) const {
+    AtomicLoad load;
+    std::vector<std::string> notes;
+    runtime::together(runtime->group(), load, [&] {
+      notes = load_job(runtime->stateful_objects(),
+                       {.checkpoint = checkpoint, .parts = parts, .shared = shared, .strict = strict}, load);
+    });
+    for (const auto& note : notes) log::warning("OpenedCheckpoint: " + note);
+  }
+};
+
+OpenedCheckpoint::OpenedCheckpoint(RuntimeRef runtime, const fs::path& folder, const LoadStateOptions& options) {
+  auto state = runtime.state().shared_from_this();
+  state->saves().wait();
+  const auto where = folder.empty() ? runtime::latest_of_all(state->group(), state->project()) : folder;
+  auto checkpoint = runtime::open_on_all_ranks(*state, where);
+  impl_ = std::make_unique<Impl>(Impl{.runtime = std::move(state),
+                                      .folder = where,
+                                      .checkpoint = std::move(checkpoint),
+                                      .shared = {},
+                                      .strict = options.strict});
+  AtomicLoad nothing;
+  runtime::together(impl_->runtime->group(), nothing, [&] {
+    impl_->shared = impl_->checkpoint.shared();
+    runtime::call_hooks(*impl_->runtime->saves().before_load, impl_->shared, where);
+  });
+}
+
+OpenedCheckpoint::OpenedCheckpoint(OpenedCheckpoint&&) noexcept = default;
+OpenedCheckpoint& OpenedCheckpoint::operator=(OpenedCheckpoint&&) noexcept = default;
+OpenedCheckpoint::~OpenedCheckpoint() = default;
+
+const fs::path& OpenedCheckpoint::folder() const { return impl_->folder; }
+const State& OpenedCheckpoint::shared() const { return impl_->shared; }
+void OpenedCheckpoint::load_models() { impl_->load({.models = true}); }
+void OpenedCheckpoint::load_optimizers() { impl_->load({.optimizers = true}); }
+void OpenedCheckpoint::load_progress() {
+  impl_->load({.progress = true});
+  impl_->runtime->note_loaded_epoch();
+}
+
+std::optional<State> checkpoint_entry(RuntimeRef runtime, const fs::path& folder, const std::string& name) {
+  const ReadCheckpointOptions how{.check = CheckpointCheck::as_read, .storage = runtime.state().project().storage};
+  return Checkpoint(folder, how).shared_entry(name);
+}
+
+}  // namespace muster
