@@ -1,6 +1,7 @@
 #include "append_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,13 +32,17 @@ void refuse_write(const std::filesystem::path& path, const std::string& reason) 
 
 AppendFile::AppendFile(std::filesystem::path path, const WholeBytes& whole)
     : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-  struct stat status {};
-  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    const auto why = descriptor_ < 0 ? reason(errno) : "no regular file";
+  const auto refuse = [&](const std::string& why) {
     if (descriptor_ >= 0) ::close(descriptor_);
-    throw ConfigError("MU421", log::str("the file ", in_quotes(path_.string()),
-                                        " for the run's values cannot be opened (", why, "); give another root"));
-  }
+    throw ConfigError("MU421",
+                      log::str("the file ", in_quotes(path_.string()), " for the run's values cannot be opened (", why,
+                               "); give another root or version"));
+  };
+  if (descriptor_ < 0) refuse(reason(errno));
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) refuse("no regular file");
+  // The lock goes with the process. Where there are no locks, two runs are not told apart.
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse("another run writes it");
   written_ = static_cast<uint64_t>(status.st_size);
   if (written_ == 0 || !whole) return;
   written_ = std::min(written_, whole(path_));

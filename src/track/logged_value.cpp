@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "muster/base/detail/log.h"
+#include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -42,6 +43,11 @@ Histogram counted(std::span<const T> values, int buckets) {
 
 Histogram make_histogram(std::span<const double> values, int buckets) { return counted(values, buckets); }
 Histogram make_histogram(std::span<const float> values, int buckets) { return counted(values, buckets); }
+
+void LoggedValue::refuse_elements(std::string_view name, int64_t count) {
+  throw UsageError("MU427", log::str("the tensor ", in_quotes(name), " has ", count,
+                                     " elements, and a logged value is one number; log its mean, or a histogram"));
+}
 
 // Source: PNG (ISO/IEC 15948), 5.2 signature and 11.2.2 IHDR.
 ImageSize png_size(const PngImage& image) {

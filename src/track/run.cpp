@@ -4,7 +4,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "hyperparams_file.h"
@@ -20,7 +22,10 @@ namespace muster::track {
 
 /// What the thread works on; it outlives a Run that gave up waiting for the disk.
 struct Writing {
-  Writing(std::size_t capacity, const std::filesystem::path& folder) : queue(capacity, folder / "waiting.records") {}
+  Writing(std::size_t capacity, const std::filesystem::path& spill) : queue(capacity, spill) {
+    std::error_code ignored;
+    std::filesystem::remove(spill, ignored);  // of a run that was killed
+  }
 
   RecordQueue queue;
   std::vector<std::shared_ptr<Tracker>> trackers;
@@ -89,6 +94,12 @@ std::thread quiet_thread(std::packaged_task<void()> task) {
   }
 }
 
+std::vector<LoggedValue> numbers_of(std::span<const LoggedValue> values) {
+  std::vector<LoggedValue> numbers;
+  for (const auto& value : values) numbers.push_back(value.read());
+  return numbers;
+}
+
 void check(const LoggedValue& value) {
   if (value.name.empty()) throw UsageError("MU423", "a logged value has no name; give it one, such as \"loss\"");
   if (const auto* image = std::get_if<PngImage>(&value.data)) png_size(*image);
@@ -107,7 +118,7 @@ Run::Run(const TrackersOptions& options)
   for (const auto& choice : options.log_with)  // before there is a folder
     if (const auto* name = std::get_if<std::string>(&choice)) check_tracker_name(*name);
   folder_ = make_run_folder({.name = options.name, .root = options.root, .version = options.version});
-  writing_ = std::make_shared<Writing>(options.capacity, folder_);
+  writing_ = std::make_shared<Writing>(options.capacity, folder_ / "waiting.records");
   for (const auto& choice : options.log_with) {
     const auto* name = std::get_if<std::string>(&choice);
     auto tracker = name ? make_file_tracker(*name, folder_) : std::get<std::shared_ptr<Tracker>>(choice);
@@ -128,6 +139,8 @@ bool Run::is_elsewhere() const { return ::getpid() != process_; }
 void Run::add(Record::Kind kind, int only, std::span<const LoggedValue> values, std::optional<int64_t> step) {
   for (const auto& value : values) check(value);
   if (is_elsewhere()) return;
+  if (std::any_of(values.begin(), values.end(), [](const LoggedValue& value) { return value.is_tensor(); }))
+    return add(kind, only, numbers_of(values), step);
   const Record head{
       .kind = kind, .only = only, .step = step ? *step : next_step_++, .time = seconds_now(), .values = {}};
   thread_local std::string bytes;
@@ -138,7 +151,8 @@ void Run::add(Record::Kind kind, int only, std::span<const LoggedValue> values, 
 }
 
 int Run::index_of(std::string_view name) const {
-  const auto names = names_of(*writing_);
+  auto names = names_of(*writing_);
+  names.pop_back();  // hparams.yaml
   for (std::size_t i = 0; i < names.size(); ++i)
     if (names[i] == name) return static_cast<int>(i);
   throw ConfigError("MU420", "the run has no tracker " + in_quotes(name) + known_names(name, names));

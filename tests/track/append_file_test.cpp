@@ -89,6 +89,13 @@ TEST(AppendFile, RefusesAFolderInItsPlace) {
   EXPECT_EQ(thrown_id([&] { AppendFile file(folder.path()); }), "MU421");
 }
 
+TEST(AppendFile, RefusesAFileThatAnotherRunWrites) {
+  ScratchFolder folder;
+  AppendFile file(folder / "a");
+  const auto words = thrown([&] { AppendFile other(folder / "a"); });
+  EXPECT_NE(words.find("another run writes it"), std::string::npos) << words;
+}
+
 TEST(ReplaceFile, PutsANewFileInPlaceOfTheOld) {
   ScratchFolder folder;
   replace_file(folder / "a", "a long text");

@@ -24,6 +24,29 @@ TEST(LoggedValue, TakesNumbersBoolsAndTexts) {
   EXPECT_EQ(std::get<std::string_view>(LoggedValue("a", text).data), "other");
 }
 
+/// As much of a tensor as is asked for.
+struct Numbers {
+  int64_t count;
+  mutable int reads = 0;
+  int64_t numel() const { return count; }
+  template <class T>
+  T item() const {
+    return static_cast<T>(++reads + 0.5);
+  }
+};
+
+TEST(LoggedValue, ReadsATensorOnlyWhenAsked) {
+  const Numbers one{1}, two{2};
+  const LoggedValue value("loss", one);
+  EXPECT_TRUE(value.is_tensor());
+  EXPECT_EQ(one.reads, 0);
+  EXPECT_EQ(std::get<double>(value.read().data), 1.5);
+  EXPECT_FALSE(value.read().is_tensor());
+  EXPECT_EQ(std::get<int64_t>(LoggedValue("a", 3).read().data), 3);
+  const auto words = testing::thrown([&] { LoggedValue("loss", two).read(); });
+  EXPECT_TRUE(words.starts_with("MU427: the tensor 'loss' has 2 elements")) << words;
+}
+
 TEST(Histogram, CountsEveryFiniteValueOnce) {
   const double infinity = std::numeric_limits<double>::infinity();
   const std::vector<double> values{-1, 0, 0.5, 1, 3, infinity, std::nan("")};

@@ -93,6 +93,29 @@ TEST(Trackers, ARunLastsAsLongAsItsCopies) {
   EXPECT_EQ(mine->calls, (Calls{"0 loss", "success"}));
 }
 
+struct Tensor {
+  double number;
+  mutable int reads = 0;
+  int64_t numel() const { return 1; }
+  template <class T>
+  T item() const {
+    ++reads;
+    return static_cast<T>(number);
+  }
+};
+
+TEST(Trackers, ReadTensorsOnlyWhereSomethingIsTracked) {
+  ScratchFolder root;
+  const Tensor loss{0.25};
+  Trackers().log({{"loss", loss}}, 0);
+  EXPECT_EQ(loss.reads, 0);
+  Trackers trackers({.root = root});
+  trackers.log({{"loss", loss}, {"lr", 0.5}}, 3);
+  trackers.log(std::map<std::string, Tensor>{{"loss", {0.75}}}, 4);
+  trackers.finish();
+  EXPECT_EQ(read_text(root / "version_0/metrics.csv"), "step,loss,lr\n3,0.25,0.5\n4,0.75,\n");
+}
+
 TEST(Trackers, WithoutARunDoNothing) {
   Trackers nothing;
   nothing.log({{"loss", 1}}, 0);

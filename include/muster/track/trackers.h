@@ -73,7 +73,8 @@ class Trackers {
   }
 
   /// Values at a step: log({{"loss", loss}, {"lr", lr}}, step). A call without step counts such calls from 0.
-  /// Throws: UsageError (MU423) for a value without name, or an image that is no PNG; (MU424) after finish().
+  /// Throws: UsageError (MU423) for a value without name, or an image that is no PNG; (MU424) after finish();
+  /// (MU427) for a tensor with several elements.
   void log(std::initializer_list<LoggedValue> values, std::optional<int64_t> step = {}) const {
     add(as_span(values), step);
   }

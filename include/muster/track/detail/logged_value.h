@@ -31,9 +31,17 @@ struct PngImage {
   std::span<const uint8_t> bytes;
 };
 
-/// One named value that is logged: a number, a bool, text, a histogram or an image. It refers to name, text, histogram
-/// and bytes, and is meant for the duration of a call.
-struct LoggedValue {
+/// What at::Tensor has, and the like.
+template <class T>
+concept OneNumber = requires(const T& tensor) {
+  { tensor.numel() } -> std::convertible_to<int64_t>;
+  { tensor.template item<double>() } -> std::same_as<double>;
+};
+
+/// One named value that is logged: a number, a tensor with one element, a bool, text, a histogram or an image. It
+/// refers to name, tensor, text, histogram and bytes, and is meant for the duration of a call.
+class LoggedValue {
+ public:
   using Data = std::variant<double, int64_t, bool, std::string_view, const Histogram*, PngImage>;
 
   template <std::same_as<Data> D>
@@ -49,9 +57,28 @@ struct LoggedValue {
   LoggedValue(std::string_view name_, const char* text) : name(name_), data(std::string_view(text)) {}
   LoggedValue(std::string_view name_, const Histogram& histogram) : name(name_), data(&histogram) {}
   LoggedValue(std::string_view name_, PngImage image) : name(name_), data(image) {}
+  /// The tensor is read, which waits for its device, by the call that gets this, and only where something is tracked.
+  template <OneNumber T>
+  LoggedValue(std::string_view name_, const T& tensor) : name(name_), tensor_(&tensor), read_(&number_of<T>) {}
+
+  bool is_tensor() const noexcept { return tensor_ != nullptr; }
+  /// The value, with its number in place of a tensor. Throws: UsageError (MU427) unless that has one element.
+  LoggedValue read() const { return is_tensor() ? LoggedValue(name, read_(name, tensor_)) : *this; }
 
   std::string_view name;
   Data data;
+
+ private:
+  template <class T>
+  static double number_of(std::string_view name, const void* tensor) {
+    const auto& one = *static_cast<const T*>(tensor);
+    if (one.numel() != 1) refuse_elements(name, one.numel());
+    return one.template item<double>();
+  }
+  [[noreturn]] static void refuse_elements(std::string_view name, int64_t count);
+
+  const void* tensor_ = nullptr;
+  double (*read_)(std::string_view name, const void* tensor) = nullptr;
 };
 
 /// The values of one call of log().
