@@ -5,6 +5,7 @@
 #include "muster/precision/detail/grad_scaler.h"
 #include "muster/precision/detail/in_fp32.h"
 #include "muster/runtime/detail/batch_size_search.h"
+#include "muster/runtime/detail/init_trackers.h"
 #include "muster/runtime/detail/logger.h"
 #include "muster/runtime/detail/padding.h"
 #include "muster/runtime/detail/saved_item.h"
@@ -15,7 +16,8 @@
 
 /// What accelerator.h and fabric.h only declare, because few programs use it: named items for save() and load(),
 /// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
-/// profile(), scaler_state(), split_between_processes() and summon_full_params().
+/// profile(), scaler_state(), split_between_processes() and summon_full_params(); and init_trackers(), which takes
+/// either.
 namespace muster::runtime {
 
 template <class... M>
