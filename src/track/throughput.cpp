@@ -1,4 +1,4 @@
-#include "muster/track/throughput.h"
+#include "muster/track/detail/throughput.h"
 
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"

@@ -1,4 +1,4 @@
-#include "muster/track/throughput.h"
+#include "muster/track/detail/throughput.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "muster/comm/communicator.h"
+#include "muster/runtime/detail/process_control.h"
+#include "muster/track/trackers.h"
+
+namespace muster::runtime {
+
+/// Makes the trackers on the main rank, and on the others ones that do nothing.
+template <class Program, class Config>
+Trackers trackers_on_main(const Program& program, std::string name, const Config& config, TrackersOptions options) {
+  const bool is_main = program.group().rank() == 0;
+  options.name = std::move(name);
+  return first_here(program.group(), is_main, [&] {
+    if (!is_main) return Trackers();
+    Trackers trackers(options);
+    if (std::begin(config) != std::end(config)) trackers.log_hyperparams(config);
+    return trackers;
+  });
+}
+
+}  // namespace muster::runtime
+
+namespace muster {
+
+/// The trackers of a program under Accelerator or Fabric: those of the main rank write, those of the other ranks do
+/// nothing, not even read a tensor. `name` is the experiment's, `config` its hyper-parameters:
+/// init_trackers(accelerator, "digits", {{"lr", 0.1}}, {.log_with = {"tensorboard"}}).
+/// Collective. Throws, on all ranks: as the constructor of Trackers; and as its log_hyperparams().
+template <class Program>
+Trackers init_trackers(const Program& program, std::string name, std::initializer_list<LoggedValue> config = {},
+                       const TrackersOptions& options = {}) {
+  return runtime::trackers_on_main(program, std::move(name), config, options);
+}
+template <class Program, NamedValues Config>
+Trackers init_trackers(const Program& program, std::string name, const Config& config,
+                       const TrackersOptions& options = {}) {
+  return runtime::trackers_on_main(program, std::move(name), config, options);
+}
+
+}  // namespace muster

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "muster/track/detail/logged_value.h"
+#include "muster/track/detail/throughput.h"
+#include "muster/track/detail/tracker.h"
+
+namespace muster {
+
+namespace track {
+class Run;
+}
+
+/// Named values in a map or a list of pairs, such as what Throughput::compute() returns.
+template <class R>
+concept NamedValues = std::ranges::input_range<const R> && requires(std::ranges::range_reference_t<const R> value) {
+  LoggedValue(value.first, value.second);
+};
+
+/// A tracker by name, or an object of the program's own.
+using TrackerChoice = std::variant<std::string, std::shared_ptr<Tracker>>;
+
+/// How a run is tracked. Its files lie in root/name/version, as Lightning has them.
+struct TrackersOptions {
+  /// Bytes of values that wait in memory; more wait in a file in the run's folder.
+  std::size_t capacity = std::size_t{8} << 20;
+  /// "csv", "jsonl", "tensorboard", and objects of classes that derive from Tracker.
+  std::vector<TrackerChoice> log_with = {"csv"};
+  std::string name = {};
+  std::filesystem::path root = "logs";
+  /// How long finish(), flush() and the destructor wait for the disk.
+  std::chrono::milliseconds timeout = std::chrono::minutes(1);
+  /// Empty: version_N, with N one more than the highest there is. Otherwise the folder's name; if it exists, its files
+  /// are continued.
+  std::string version = {};
+};
+
+/// The trackers of a run. log() copies the values, which takes about a microsecond; one background thread writes them,
+/// in order, within a fifth of a second. Copies refer to the same run. The last one finishes it: as failed, if an
+/// exception destroys it. std::exit and an uncaught exception finish it too; SIGKILL loses what was logged in the last
+/// fifth of a second, and the files can be read up to their last whole record.
+/// If a file cannot be written, a warning says so once (MU422), and training goes on.
+/// Thread safety: all functions from any thread.
+class Trackers {
+ public:
+  /// Tracks nothing, as on ranks other than the main one.
+  Trackers() = default;
+  /// Creates the run's folder and starts the thread.
+  /// Throws: ConfigError (MU420) for an unknown tracker; (MU421, MU425) if the folder cannot be made.
+  explicit Trackers(const TrackersOptions& options);
+
+  /// Hyper-parameters: numbers, bools and texts; they are saved in the run's hparams.yaml, too.
+  /// Throws: as log().
+  void log_hyperparams(std::initializer_list<LoggedValue> values) const { add_hyperparams(as_span(values)); }
+  void log_hyperparams(std::span<const LoggedValue> values) const { add_hyperparams(values); }
+  template <NamedValues R>
+  void log_hyperparams(const R& values) const {
+    add_hyperparams(as_list(values));
+  }
+
+  /// Values at a step: log({{"loss", loss}, {"lr", lr}}, step). A call without step counts such calls from 0.
+  /// Throws: UsageError (MU423) for a value without name, or an image that is no PNG; (MU424) after finish();
+  /// (MU427) for a tensor with several elements.
+  void log(std::initializer_list<LoggedValue> values, std::optional<int64_t> step = {}) const {
+    add(as_span(values), step);
+  }
+  void log(std::span<const LoggedValue> values, std::optional<int64_t> step = {}) const { add(values, step); }
+  template <NamedValues R>
+  void log(const R& values, std::optional<int64_t> step = {}) const {
+    add(as_list(values), step);
+  }
+
+  /// The tracker of that name alone: what is logged to it goes to no other.
+  /// Throws: ConfigError (MU420), listing the names, if there is none.
+  Trackers get_tracker(std::string_view name) const;
+  /// The run's folder; empty if nothing is tracked.
+  std::filesystem::path folder() const;
+  /// Waits until all that was logged is written. Returns false after the time-out.
+  bool flush() const;
+  /// Writes what is left and ends the run. A second call does nothing.
+  void finish(RunStatus status = RunStatus::success) const;
+
+ private:
+  static std::span<const LoggedValue> as_span(std::initializer_list<LoggedValue> values) {
+    return {values.begin(), values.size()};
+  }
+  template <class R>
+  static std::vector<LoggedValue> as_list(const R& values) {
+    std::vector<LoggedValue> list;
+    for (const auto& [name, value] : values) list.emplace_back(name, value);
+    return list;
+  }
+  void add(std::span<const LoggedValue> values, std::optional<int64_t> step) const;
+  void add_hyperparams(std::span<const LoggedValue> values) const;
+
+  std::shared_ptr<track::Run> run_;
+  int only_ = -1;  // index of the one tracker, or all
+};
+
+}  // namespace muster

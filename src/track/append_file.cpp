@@ -1,0 +1,104 @@
+#include "append_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/shown.h"
+#include "muster/base/error.h"
+
+namespace muster::track {
+namespace {
+
+constexpr std::size_t kMostWaiting = std::size_t{4} << 20;
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+void refuse_write(const std::filesystem::path& path, const std::string& reason) {
+  throw Error("MU422", log::str("values logged to ", in_quotes(path.string()), " cannot be written (", reason,
+                                "); training goes on"));
+}
+
+AppendFile::AppendFile(std::filesystem::path path, const WholeBytes& whole)
+    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+  const auto refuse = [&](const std::string& why) {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    throw ConfigError("MU421",
+                      log::str("the file ", in_quotes(path_.string()), " for the run's values cannot be opened (", why,
+                               "); give another root or version"));
+  };
+  if (descriptor_ < 0) refuse(reason(errno));
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) refuse("no regular file");
+  // The lock goes with the process. Where there are no locks, two runs are not told apart.
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse("another run writes it");
+  written_ = static_cast<uint64_t>(status.st_size);
+  if (written_ == 0 || !whole) return;
+  written_ = std::min(written_, whole(path_));
+  [[maybe_unused]] const int cut = ::ftruncate(descriptor_, static_cast<off_t>(written_));
+}
+
+AppendFile::~AppendFile() { ::close(descriptor_); }
+
+void AppendFile::add(std::string_view record) {
+  if (!waiting_.empty() && waiting_.size() + record.size() > kMostWaiting) {
+    flush();  // throws as long as the disk is full, and so drops the record
+  }
+  waiting_ += record;
+  ends_.push_back(waiting_.size());
+}
+
+// Writes at a known offset, so that what an earlier call or an earlier process left there half written is overwritten.
+void AppendFile::flush() {
+  std::size_t done = 0;
+  int error = 0;
+  while (done < waiting_.size()) {
+    const auto count =
+        ::pwrite(descriptor_, waiting_.data() + done, waiting_.size() - done, static_cast<off_t>(written_ + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      error = count < 0 ? errno : ENOSPC;
+      break;
+    }
+    done += static_cast<std::size_t>(count);
+  }
+  const auto whole = std::upper_bound(ends_.begin(), ends_.end(), done);
+  const std::size_t kept = whole == ends_.begin() ? 0 : *(whole - 1);
+  written_ += kept;
+  waiting_.erase(0, kept);
+  ends_.erase(ends_.begin(), whole);
+  for (auto& end : ends_) end -= kept;
+  if (error == 0) return;
+  [[maybe_unused]] const int cut = ::ftruncate(descriptor_, static_cast<off_t>(written_));
+  refuse_write(path_, reason(error));
+}
+
+void replace_file(const std::filesystem::path& path, std::string_view content) {
+  auto beside = path;
+  beside += ".new";
+  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(beside, path, error);
+  if (!file || error) refuse_write(path, error ? error.message() : reason(errno));
+}
+
+uint64_t whole_lines(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return text.rfind('\n') + 1;
+}
+
+}  // namespace muster::track

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/track/detail/logged_value.h"
+
+namespace muster::track {
+
+/// What was logged in one call, as bytes for the queue and its file: the bytes begin with their count.
+struct Record {
+  enum class Kind : uint8_t { hyperparams, values };
+
+  Kind kind = Kind::values;
+  int32_t only = -1;  ///< index of the one tracker, or all
+  int64_t step = 0;
+  double time = 0;
+  std::vector<LoggedValue> values;
+};
+
+/// Appends the record to `bytes`. Requires: images and names were checked.
+void encode(const Record& head, std::span<const LoggedValue> values, std::string& bytes);
+
+/// Reads records from bytes that hold whole ones. What it returns refers to the bytes, and to the reader.
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view bytes) : rest_(bytes) {}
+
+  bool done() const noexcept { return rest_.empty(); }
+  /// The next one, until the next call.
+  const Record& next();
+
+ private:
+  template <class T>
+  T take();
+  std::string_view take_text();
+  LoggedValue::Data take_data();
+  Histogram take_histogram();
+
+  std::string_view rest_;
+  Record record_;
+  std::deque<Histogram> histograms_;
+};
+
+/// Bytes of the whole records at the beginning of `bytes`.
+std::size_t whole_records(std::string_view bytes);
+
+}  // namespace muster::track

@@ -1,0 +1,186 @@
+#include "run.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "hyperparams_file.h"
+#include "muster/base/detail/known_names.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/shown.h"
+#include "muster/base/error.h"
+#include "muster/track/detail/file_trackers.h"
+#include "muster/track/detail/run_folder.h"
+#include "record_queue.h"
+
+namespace muster::track {
+
+/// What the thread works on; it outlives a Run that gave up waiting for the disk.
+struct Writing {
+  Writing(std::size_t capacity, const std::filesystem::path& spill) : queue(capacity, spill) {
+    std::error_code ignored;
+    std::filesystem::remove(spill, ignored);  // of a run that was killed
+  }
+
+  RecordQueue queue;
+  std::vector<std::shared_ptr<Tracker>> trackers;
+  std::vector<char> warned;  // by tracker
+  std::atomic<RunStatus> status{RunStatus::success};
+};
+
+namespace {
+
+constexpr auto kGather = std::chrono::milliseconds(200);
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+template <class F>
+void guarded(Writing& writing, std::size_t index, F&& f) {
+  const auto warn = [&](const auto&... parts) {
+    if (std::exchange(writing.warned[index], 1)) return;
+    log::warning(parts...);
+  };
+  try {
+    f(*writing.trackers[index]);
+  } catch (const Error& error) {
+    warn(error.what());
+  } catch (const std::exception& error) {
+    warn("MU426", ": the tracker ", in_quotes(writing.trackers[index]->name()), " failed (", error.what(),
+         "); training goes on, and the tracker gets what is logged later");
+  }
+}
+
+void hand_on(const Record& record, Tracker& tracker) {
+  if (record.kind == Record::Kind::hyperparams) tracker.log_hyperparams(record.values);
+  else tracker.log({.step = record.step, .time = record.time, .values = record.values});
+}
+
+void write_records(Writing& writing) {
+  std::string bytes;
+  const auto count = writing.trackers.size();
+  while (writing.queue.take(bytes, kGather)) {
+    for (RecordReader reader(bytes); !reader.done();) {
+      const auto& record = reader.next();
+      for (std::size_t i = 0; i < count; ++i)
+        if (record.only < 0 || record.only == static_cast<int>(i))
+          guarded(writing, i, [&](Tracker& tracker) { hand_on(record, tracker); });
+    }
+    for (std::size_t i = 0; i < count; ++i) guarded(writing, i, [](Tracker& tracker) { tracker.flush(); });
+    writing.queue.mark_written();
+  }
+  for (std::size_t i = 0; i < count; ++i)
+    guarded(writing, i, [&](Tracker& tracker) { tracker.finish(writing.status); });
+}
+
+/// Signals are for the threads of the program.
+std::thread quiet_thread(std::packaged_task<void()> task) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread thread(std::move(task));
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return thread;
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+}
+
+std::vector<LoggedValue> numbers_of(std::span<const LoggedValue> values) {
+  std::vector<LoggedValue> numbers;
+  for (const auto& value : values) numbers.push_back(value.read());
+  return numbers;
+}
+
+void check(const LoggedValue& value) {
+  if (value.name.empty()) throw UsageError("MU423", "a logged value has no name; give it one, such as \"loss\"");
+  if (const auto* image = std::get_if<PngImage>(&value.data)) png_size(*image);
+}
+
+std::vector<std::string> names_of(const Writing& writing) {
+  std::vector<std::string> names;
+  for (const auto& tracker : writing.trackers) names.push_back(tracker->name());
+  return names;
+}
+
+}  // namespace
+
+Run::Run(const TrackersOptions& options)
+    : timeout_(options.timeout), exceptions_before_(std::uncaught_exceptions()), process_(::getpid()) {
+  for (const auto& choice : options.log_with)  // before there is a folder
+    if (const auto* name = std::get_if<std::string>(&choice)) check_tracker_name(*name);
+  folder_ = make_run_folder({.name = options.name, .root = options.root, .version = options.version});
+  writing_ = std::make_shared<Writing>(options.capacity, folder_ / "waiting.records");
+  for (const auto& choice : options.log_with) {
+    const auto* name = std::get_if<std::string>(&choice);
+    auto tracker = name ? make_file_tracker(*name, folder_) : std::get<std::shared_ptr<Tracker>>(choice);
+    if (tracker) writing_->trackers.push_back(std::move(tracker));
+  }
+  writing_->trackers.push_back(std::make_shared<HyperparamsFile>(folder_));
+  writing_->warned.resize(writing_->trackers.size());
+  std::packaged_task<void()> task([writing = writing_] { write_records(*writing); });
+  ended_ = task.get_future();
+  thread_ = quiet_thread(std::move(task));
+}
+
+Run::~Run() { finish(std::uncaught_exceptions() > exceptions_before_ ? RunStatus::failed : RunStatus::success); }
+
+// A child of fork() has no such thread.
+bool Run::is_elsewhere() const { return ::getpid() != process_; }
+
+void Run::add(Record::Kind kind, int only, std::span<const LoggedValue> values, std::optional<int64_t> step) {
+  for (const auto& value : values) check(value);
+  if (is_elsewhere()) return;
+  if (std::any_of(values.begin(), values.end(), [](const LoggedValue& value) { return value.is_tensor(); }))
+    return add(kind, only, numbers_of(values), step);
+  const Record head{
+      .kind = kind, .only = only, .step = step ? *step : next_step_++, .time = seconds_now(), .values = {}};
+  thread_local std::string bytes;
+  bytes.clear();
+  encode(head, values, bytes);
+  if (!writing_->queue.push(bytes))
+    throw UsageError("MU424", "values are logged after the end of the run; log before finish() or end_training()");
+}
+
+int Run::index_of(std::string_view name) const {
+  auto names = names_of(*writing_);
+  names.pop_back();  // hparams.yaml
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name) return static_cast<int>(i);
+  throw ConfigError("MU420", "the run has no tracker " + in_quotes(name) + known_names(name, names));
+}
+
+bool Run::flush() { return is_elsewhere() || writing_->queue.wait_until_written(timeout_); }
+
+void Run::finish(RunStatus status) { finish(status, timeout_); }
+
+void Run::finish(RunStatus status, std::chrono::milliseconds timeout) {
+  if (is_elsewhere()) {
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  std::lock_guard lock(ending_);
+  if (!thread_.joinable() || thread_.get_id() == std::this_thread::get_id()) return;
+  writing_->status = status;
+  writing_->queue.close();
+  if (ended_.wait_for(timeout) == std::future_status::ready) {
+    thread_.join();
+  } else {
+    log::warning("MU422", ": values that were logged are not written ", timeout.count(),
+                 " ms after the end of the run in ", folder_.string(),
+                 "; what is not written when the program ends is lost");
+    thread_.detach();
+  }
+  if (const auto lost = writing_->queue.dropped(); lost > 0)
+    log::warning("MU422", ": ", lost, " calls of log() are lost in the run in ", folder_.string());
+}
+
+}  // namespace muster::track
