@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/shared_memory/cores.h"
 #include "comm/transport.h"
 
 namespace muster::comm {
@@ -23,6 +24,7 @@ struct Control {
   alignas(64) std::atomic<uint32_t> ended;    ///< 1: it has ended the group, and the cause can be read
   uint32_t cause_bytes;
   char cause[kCauseBytes];
+  CoreMask cores;  ///< written before others see this
 };
 
 /// What a rank says to one other.
