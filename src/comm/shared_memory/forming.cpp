@@ -51,8 +51,7 @@ std::unique_ptr<SharedAreas> ProcessAreas::form(Forming& forming) {
   }
   for (int member = forming.place + 1; member < count; ++member) expect_reply(forming, members[member]);
   // A pair of sockets names the process that made it at both ends, so that it cannot say whom to watch.
-  for (int member = 0; member < count; ++member)
-    members[member].process = peers_[forming.ranks[member]].process.duplicate();
+  for (int member = 0; member < count; ++member) members[member].process = peers_[forming.ranks[member]].process;
   confirm(forming, members);
   return std::make_unique<ProcessAreas>(forming.place, std::move(own), std::move(members), timeout_);
 }

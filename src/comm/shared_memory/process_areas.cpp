@@ -48,7 +48,8 @@ ProcessAreas::ProcessAreas(int rank, OwnArea own, std::vector<Neighbour> peers, 
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank) continue;
     set_area(peer, peers_[peer].memory.data());
-    if (!peers_[peer].process) peers_[peer].process = peers_[peer].link.watch_process();
+    if (!peers_[peer].process)
+      peers_[peer].process = std::make_shared<const Descriptor>(peers_[peer].link.watch_process());
     cores = united(cores, control(peer).cores);
   }
   group_cores_ = std::min(count(cores), granted_cores());
@@ -134,7 +135,7 @@ void ProcessAreas::sleep(TimePoint deadline) {
   std::vector<int> whose{-1};
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank() || peers_[peer].gone) continue;
-    for (const int descriptor : {peers_[peer].link.descriptor(), peers_[peer].process.get()})
+    for (const int descriptor : {peers_[peer].link.descriptor(), peers_[peer].process->get()})
       if (descriptor >= 0) polled.push_back({descriptor, POLLIN, 0}), whose.push_back(peer);
   }
   const auto left = std::min<int64_t>(left_until(deadline).count(), 1'000'000);
@@ -142,7 +143,7 @@ void ProcessAreas::sleep(TimePoint deadline) {
   for (std::size_t i = 1; i < polled.size(); ++i) {
     if (polled[i].revents == 0) continue;
     Neighbour& peer = peers_[whose[i]];
-    if (polled[i].fd == peer.process.get()) peer.gone = true;
+    if (polled[i].fd == peer.process->get()) peer.gone = true;
     else drain(peer);
   }
 }

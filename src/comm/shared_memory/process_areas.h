@@ -28,7 +28,7 @@ struct OwnArea {
 /// A peer, as this rank sees it.
 struct Neighbour {
   Link link;
-  Descriptor process;  ///< can be read from once it has ended; may be missing
+  std::shared_ptr<const Descriptor> process;  ///< can be read from once it has ended; may be none
   Segment memory;
   std::deque<LinkMessage> messages{};
   uint64_t woken = 0;  ///< the last of its sleeps that this rank ended

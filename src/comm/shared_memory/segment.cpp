@@ -26,8 +26,6 @@ void Descriptor::reset() noexcept {
   if (number_ >= 0) ::close(std::exchange(number_, -1));
 }
 
-Descriptor Descriptor::duplicate() const noexcept { return Descriptor(::fcntl(number_, F_DUPFD_CLOEXEC, 0)); }
-
 Segment Segment::make(std::size_t bytes) {
   Segment segment;
   segment.descriptor_ = Descriptor(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -19,8 +19,6 @@ class Descriptor {
   int get() const noexcept { return number_; }
   explicit operator bool() const noexcept { return number_ >= 0; }
   void reset() noexcept;
-  /// Another one for the same; none if there is none.
-  Descriptor duplicate() const noexcept;
 
  private:
   int number_ = -1;
