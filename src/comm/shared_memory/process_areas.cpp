@@ -62,7 +62,7 @@ void ProcessAreas::publish() {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const uint64_t sleep = control(peer).parked.load(std::memory_order_relaxed);
-    if (sleep == 0 || sleep == peers_[peer].woken) continue;
+    if (sleep == 0 || sleep == peers_[peer].woken || !Sleep::is_for(sleep, rank())) continue;
     peers_[peer].woken = sleep;
     peers_[peer].link.wake();
   }
@@ -86,7 +86,7 @@ void ProcessAreas::close() noexcept {
   closed_ = true;
 }
 
-void ProcessAreas::wait_for(int peer, const std::function<bool()>& ready, TimePoint deadline) {
+void ProcessAreas::wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) {
   if (may_spin() && spin(peer, ready, deadline)) return;
   while (!ready()) {
     if (ended_.load(std::memory_order_acquire)) throw_own_end();
@@ -100,7 +100,7 @@ void ProcessAreas::wait_for(int peer, const std::function<bool()>& ready, TimePo
       throw TransportFailure{TransportFailure::Kind::closed, peer, "its process has ended or left the group"};
     }
     if (Clock::now() >= deadline) throw TransportFailure{TransportFailure::Kind::timeout, peer, ""};
-    park(ready, deadline);
+    park(waker, ready, deadline);
   }
 }
 
@@ -122,9 +122,9 @@ bool ProcessAreas::spin(int peer, const std::function<bool()>& ready, TimePoint 
   return false;
 }
 
-void ProcessAreas::park(const std::function<bool()>& ready, TimePoint deadline) {
+void ProcessAreas::park(int waker, const std::function<bool()>& ready, TimePoint deadline) {
   Control& own = control(rank());
-  own.parked.store(++sleeps_, std::memory_order_relaxed);
+  own.parked.store(Sleep::pack(++sleeps_, waker), std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!ready() && aborting_rank(-1) < 0) sleep(deadline);
   own.parked.store(0, std::memory_order_relaxed);

@@ -49,7 +49,7 @@ class ProcessAreas final : public SharedAreas {
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override;
 
  protected:
-  void wait_for(int peer, const std::function<bool()>& ready, TimePoint deadline) override;
+  void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) override;
 
  private:
   /// A group of some of the ranks that is being formed.
@@ -64,7 +64,7 @@ class ProcessAreas final : public SharedAreas {
 
   bool may_spin() const;
   bool spin(int peer, const std::function<bool()>& ready, TimePoint deadline) const;
-  void park(const std::function<bool()>& ready, TimePoint deadline);
+  void park(int waker, const std::function<bool()>& ready, TimePoint deadline);
   void sleep(TimePoint deadline);
   static void drain(Neighbour& peer);
   void wake_everybody() noexcept;
