@@ -78,7 +78,7 @@ class SharedProcesses : public ::testing::TestWithParam<int> {};
 TEST_P(SharedProcesses, GiveTheBitsOfGlooAndLeaveNoSocket) {
   const int world = GetParam();
   expect_ok(run_ranks(world, [&](const ClusterEnvironment& cluster) {
-    Communicator shared = connect(cluster, kShm), gloo = connect(cluster);
+    Communicator shared = connect(cluster, kShm), gloo = connect(cluster, {.backend = "gloo"});
     EXPECT_EQ(shared.backend(), "shm");
     EXPECT_EQ(own_sockets(), 0u);
     for (int64_t elements : {0, 1, 13, 70'001, 300'000})
