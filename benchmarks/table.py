@@ -121,6 +121,17 @@ def accumulate_cases(programs):
                    ranks=2, rounds=3, settings=BOTH)
 
 
+def collectives_cases(programs):
+    """Bytes are what a rank gives. What shared memory is compared with is what PyTorch has for the ranks of one host."""
+    contenders = {"muster": Contender([str(programs / "collectives_bench"), "shm"]), "gloo": Contender(peer("collectives_peer"))}
+    yield Case("collectives", "barrier", "us", contenders, ranks=2, settings=("equal",))
+    for operation in ("all_reduce", "all_gather"):
+        for dtype in ("float32", "bfloat16"):
+            for size in (8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20):
+                yield Case("collectives", f"{operation} {dtype} {size}", "us", contenders, ranks=2, settings=("equal",),
+                           shown=dtype == "float32" and size not in (64 << 10, 16 << 20))
+
+
 def launch_cases(programs):
     binaries = pathlib.Path(sys.executable).parent
     program = lambda name: str(HERE / "peers" / f"{name}.py")
@@ -214,6 +225,6 @@ def muster_of(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, launch_cases, optim_cases, data_cases,
-              resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
+    groups = (step_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, collectives_cases, launch_cases, optim_cases,
+              data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

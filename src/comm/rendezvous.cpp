@@ -11,7 +11,7 @@
 #include "comm/gloo_transport.h"
 #include "comm/group.h"
 #include "comm/plugged.h"
-#include "comm/shared_memory/process_areas.h"
+#include "comm/shared_memory/handover.h"
 #include "comm/shared_memory/shared_collectives.h"
 #include "comm/signed_store.h"
 #include "comm/store_file.h"
@@ -184,10 +184,23 @@ Communicator plug_in(const BackendEntry& entry, const StorePtr& store, const Clu
   return Communicator(std::make_shared<Group>(identity, make_plugged(std::move(backend), entry.device, make)));
 }
 
+SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr& store,
+                               std::chrono::milliseconds timeout) {
+  try {
+    return share_memory(cluster, store, timeout);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& failure) {
+    throw CommError("MU058", formatted("rank {} lost the store while ranks agreed on sharing memory: {}. Look for the "
+                                       "first failure in the output of the other ranks.",
+                                       cluster.rank, plain_words(failure.what())));
+  }
+}
+
 /// Null if the ranks cannot share memory and the backend is free; all ranks get the same.
 std::unique_ptr<SharedAreas> try_shared_memory(const ClusterEnvironment& cluster, const StorePtr& store,
                                                const GroupOptions& options, GroupIdentity& identity) {
-  auto attempt = share_memory(cluster, store, options.rendezvous_timeout);
+  auto attempt = attempt_to_share(cluster, store, options.rendezvous_timeout);
   if (!attempt.areas && options.backend == "shm")
     throw CommError("MU400",
                     formatted("the ranks cannot share memory, which the backend shm wants: {}. Take the backend auto, "

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <functional>
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -18,9 +19,13 @@ namespace muster::comm {
 namespace {
 
 using testing::difference_in_bits;
-using testing::expect_processes;
-using testing::run_test_processes;
 using testing::thrown;
+
+/// testing::expect_processes() over gloo.
+void expect_over_gloo(int size, const std::function<void(const Communicator&)>& body, GroupOptions options = {}) {
+  options.backend = "gloo";
+  testing::expect_processes(size, body, "", options);
+}
 
 void check_reductions(const Communicator& comm, int64_t elements, at::ScalarType dtype) {
   int world = comm.size(), rank = comm.rank();
@@ -63,7 +68,7 @@ void check_moves(const Communicator& comm, int64_t elements, at::ScalarType dtyp
 class Gloo : public ::testing::TestWithParam<int> {};
 
 TEST_P(Gloo, EveryOperationOnEveryDtype) {
-  expect_processes(GetParam(), [](const Communicator& comm) {
+  expect_over_gloo(GetParam(), [](const Communicator& comm) {
     at::set_num_threads(1);
     EXPECT_EQ(comm.backend(), comm.size() == 1 ? "none" : "gloo");
     for (int64_t elements : {0, 1, 13, 70'001}) {
@@ -83,7 +88,7 @@ TEST_P(Gloo, EveryOperationOnEveryDtype) {
 INSTANTIATE_TEST_SUITE_P(Worlds, Gloo, ::testing::Values(1, 2, 3, 4));
 
 TEST(GlooTransport, OverlappingOperationsAndSubGroups) {
-  expect_processes(3, [](const Communicator& comm) {
+  expect_over_gloo(3, [](const Communicator& comm) {
     Communicator pair = comm.subgroup({0, 2});
     std::vector<at::Tensor> tensors;
     std::vector<Work> works;
@@ -106,7 +111,7 @@ std::size_t threads_of_this_process() {
 }
 
 TEST(GlooTransport, LeavesNoThreadBehind) {
-  expect_processes(2, [](const Communicator& comm) {
+  expect_over_gloo(2, [](const Communicator& comm) {
     at::set_num_threads(1);
     comm.barrier();
     auto before = threads_of_this_process();
@@ -130,7 +135,7 @@ TEST(GlooTransport, AWaitInVainReachesItsDeadline) {
 }
 
 TEST(GlooTransport, AKilledRankIsNoticedByAllAtOnce) {
-  auto results = run_test_processes(3, [](const Communicator& comm) {
+  const auto body = [](const Communicator& comm) {
     std::string message = thrown([&] {
       for (int turn = 0; turn < 100; ++turn) {
         if (comm.rank() == 1 && turn == 10) ::raise(SIGKILL);
@@ -139,7 +144,8 @@ TEST(GlooTransport, AKilledRankIsNoticedByAllAtOnce) {
     });
     EXPECT_TRUE(message.starts_with("MU052") && message.find("lost rank 1") != std::string::npos) << message;
     EXPECT_NE(message.find("operation 10 of group world"), std::string::npos) << message;
-  });
+  };
+  const auto results = testing::run_test_processes(3, body, "", {.backend = "gloo"});
   for (std::size_t rank : {0, 2}) EXPECT_TRUE(results[rank].ok()) << results[rank].output;
   if (!results[1].ok()) {
     EXPECT_EQ(results[1].signal, SIGKILL);
@@ -147,7 +153,7 @@ TEST(GlooTransport, AKilledRankIsNoticedByAllAtOnce) {
 }
 
 TEST(GlooTransport, ATimeOutIsTold) {
-  expect_processes(3,
+  expect_over_gloo(3,
                    [](const Communicator& comm) {
                      if (comm.rank() == 2) {
                        // Comes when the others have given up, and learns why.
@@ -161,11 +167,11 @@ TEST(GlooTransport, ATimeOutIsTold) {
                      std::string message = thrown([&] { comm.all_reduce(at::ones({2})); });
                      EXPECT_TRUE(message.starts_with("MU05")) << message;
                    },
-                   "", {.timeout = std::chrono::milliseconds(500)});
+                   {.timeout = std::chrono::milliseconds(500)});
 }
 
 TEST(GlooTransport, AbortReachesRanksThatWait) {
-  expect_processes(2, [](const Communicator& comm) {
+  expect_over_gloo(2, [](const Communicator& comm) {
     comm.barrier();
     if (comm.rank() == 1) comm.abort("enough");
     std::string message = thrown([&] { comm.all_reduce(at::ones({100'000})); });

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <iterator>
 #include <optional>
+#include <string>
+#include <tuple>
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -127,45 +129,56 @@ void expect_both_sides(const Disagreement& one, const std::string& message, cons
   EXPECT_NE(message.find("operation 0 of group"), std::string::npos) << one.name << ", " << where << ": " << message;
 }
 
-TEST(Pairwise, MismatchesAreErrorsOnAllThreadsHoweverTheyInterleave) {
-  for (int world : {2, 3}) {
-    for (uint64_t run = 0; run < 100; ++run) {
-      for (const auto& one : disagreements()) {
-        int odd = static_cast<int>(run) % world;
-        std::vector<std::string> messages(world);
-        run_thread_world(world, {.seed = run % 10 == 9 ? 0 : run + 1}, [&](const Communicator& comm) {
-          messages[comm.rank()] = mismatch_seen(comm.rank() == odd ? one.odd : one.usual, comm);
-        });
-        for (int rank = 0; rank < world; ++rank)
-          expect_both_sides(
-              one, messages[rank],
-              "rank " + std::to_string(rank) + " of " + std::to_string(world) + ", seed " + std::to_string(run + 1));
-      }
+void expect_mismatches_of_threads(int world, uint64_t runs, bool shared_memory) {
+  for (uint64_t run = 0; run < runs; ++run) {
+    for (const auto& one : disagreements()) {
+      int odd = static_cast<int>(run) % world;
+      std::vector<std::string> messages(world);
+      const ThreadWorldOptions options{.seed = run % 10 == 9 ? 0 : run + 1, .shared_memory = shared_memory};
+      run_thread_world(world, options, [&](const Communicator& comm) {
+        messages[comm.rank()] = mismatch_seen(comm.rank() == odd ? one.odd : one.usual, comm);
+      });
+      for (int rank = 0; rank < world; ++rank)
+        expect_both_sides(
+            one, messages[rank],
+            "rank " + std::to_string(rank) + " of " + std::to_string(world) + ", seed " + std::to_string(run + 1));
     }
   }
 }
 
-class GlooMismatch : public ::testing::TestWithParam<int> {};
-
-TEST_P(GlooMismatch, MismatchesAreErrorsOnAllProcesses) {
-  const int world = GetParam();
-  testing::expect_processes(world, [&](const Communicator& comm) {
-    std::vector<int> everyone;
-    for (int rank = 0; rank < world; ++rank) everyone.push_back(rank);
-    for (int run = 0; run < 100; ++run) {
-      const auto& one = disagreements()[run % disagreements().size()];
-      Communicator group = comm.subgroup(everyone);
-      int odd = run % world;
-      std::string message = mismatch_seen(comm.rank() == odd ? one.odd : one.usual, group);
-      expect_both_sides(one, message, "rank " + std::to_string(comm.rank()));
-      EXPECT_EQ(mismatch_seen([](const Communicator& c) { c.barrier(); }, group).substr(0, 5), "MU050")
-          << "the group is over";
-    }
-    comm.barrier();
-  });
+TEST(Pairwise, MismatchesAreErrorsOnAllThreadsHoweverTheyInterleave) {
+  for (int world : {2, 3}) expect_mismatches_of_threads(world, 100, false);
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, GlooMismatch, ::testing::Values(2, 3));
+TEST(SharedMemory, TheSameMismatchesAreErrorsOnAllThreads) {
+  for (int world : {2, 3}) expect_mismatches_of_threads(world, 30, true);
+}
+
+class ProcessMismatch : public ::testing::TestWithParam<std::tuple<int, const char*>> {};
+
+TEST_P(ProcessMismatch, MismatchesAreErrorsOnAllProcesses) {
+  const auto& [world, backend] = GetParam();
+  testing::expect_processes(
+      world,
+      [](const Communicator& comm) {
+        std::vector<int> everyone;
+        for (int rank = 0; rank < comm.size(); ++rank) everyone.push_back(rank);
+        for (int run = 0; run < 100; ++run) {
+          const auto& one = disagreements()[run % disagreements().size()];
+          Communicator group = comm.subgroup(everyone);
+          int odd = run % comm.size();
+          std::string message = mismatch_seen(comm.rank() == odd ? one.odd : one.usual, group);
+          expect_both_sides(one, message, "rank " + std::to_string(comm.rank()));
+          EXPECT_EQ(mismatch_seen([](const Communicator& c) { c.barrier(); }, group).substr(0, 5), "MU050")
+              << "the group is over";
+        }
+        comm.barrier();
+      },
+      "", {.backend = backend});
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ProcessMismatch,
+                         ::testing::Combine(::testing::Values(2, 3), ::testing::Values("gloo", "shm")));
 
 /// The other rank of two, which sends nothing but frames made by hand.
 class LyingTransport final : public Transport {

@@ -103,13 +103,14 @@ TEST(ReplicatedParity, TwoThreadsHaveTheBitsOfTheSplitReference) {
 }
 
 TEST(ReplicatedParity, TwoProcessesHaveTheBitsOfTheSplitReference) {
-  muster::testing::expect_processes(2, [](const Communicator& group) {
+  const auto body = [](const Communicator& group) {
     EXPECT_EQ(group.backend(), "gloo");
     for (const auto& job : split_jobs(20)) {
       const auto mine = train_on_ranks(job, group);
       if (group.rank() == 0 || job.kind != Kind::cnn) expect_bitwise_identical(mine, train_split(job, 2), job.name());
     }
-  });
+  };
+  muster::testing::expect_processes(2, body, "", {.backend = "gloo"});
 }
 
 TEST(ReplicatedParity, MoreRanksAgreeInOneStep) {

@@ -64,12 +64,13 @@ TEST(ShardedModel, SaysOnceWhichMarkReachedNoModel) {
 }
 
 TEST(ShardedModel, SameBitsInTwoProcessesOverGloo) {
-  muster::testing::expect_processes(2, [](comm::Communicator group) {
+  const auto body = [](comm::Communicator group) {
     EXPECT_EQ(group.backend(), "gloo");
     Reference reference(make_net(true), 2);
     reference.train(10);
     expect_rank_like(reference, group, at::kFloat, 1, true);
-  });
+  };
+  muster::testing::expect_processes(2, body, "", {.backend = "gloo"});
 }
 
 TEST(ShardedModel, Bfloat16AutocastCastsGatheredValues) {

@@ -9,9 +9,22 @@
 #include <string>
 #include <vector>
 
+#include "comm/shared_memory/cores.h"
 #include "comm/transport.h"
 
 namespace muster::comm {
+
+/// A rank's sleep in one number: how many it has begun, and for whom it waits.
+struct Sleep {
+  static constexpr int kAnybody = -1;
+
+  static uint64_t pack(uint64_t number, int awaited) { return number << 16 | static_cast<uint16_t>(awaited + 1); }
+  /// Whether `rank` has to wake the sleeper.
+  static bool is_for(uint64_t packed, int rank) {
+    const auto awaited = static_cast<uint16_t>(packed);
+    return awaited == 0 || awaited == static_cast<uint16_t>(rank + 1);
+  }
+};
 
 /// What a rank says to all others. It alone writes it; memory begins as zeros.
 struct Control {
@@ -19,10 +32,11 @@ struct Control {
 
   alignas(64) std::atomic<uint64_t> filled;   ///< chunks that its staging has held so far
   alignas(64) std::atomic<uint64_t> reduced;  ///< up to this chunk, its piece of the result is in its staging
-  alignas(64) std::atomic<uint64_t> parked;   ///< nonzero while it sleeps: the number of this sleep
+  alignas(64) std::atomic<uint64_t> parked;   ///< nonzero while it sleeps: a Sleep
   alignas(64) std::atomic<uint32_t> ended;    ///< 1: it has ended the group, and the cause can be read
   uint32_t cause_bytes;
   char cause[kCauseBytes];
+  CoreMask cores;  ///< written before others see this
 };
 
 /// What a rank says to one other.
@@ -78,10 +92,15 @@ class SharedAreas {
 
   /// After this rank has written to its area: peers that wait look again. Throws: TransportFailure.
   virtual void publish() = 0;
-  /// Waits until ready() returns true, which reads the areas; `peer` is who has to write. Throws: TransportFailure.
+  /// Waits until ready() returns true, which reads what `peer` writes. Throws: TransportFailure.
   void wait(int peer, const std::function<bool()>& ready, TimePoint deadline) {
     if (!is_scheduled() && ready()) return;
-    wait_for(peer, ready, deadline);
+    wait_for(peer, peer, ready, deadline);
+  }
+  /// The same where any peer may make ready() true, and without `peer` there is no end.
+  void wait_for_any(int peer, const std::function<bool()>& ready, TimePoint deadline) {
+    if (!is_scheduled() && ready()) return;
+    wait_for(peer, Sleep::kAnybody, ready, deadline);
   }
 
   /// As the functions of Transport.
@@ -95,7 +114,8 @@ class SharedAreas {
 
   /// Whether every wait is a point at which another rank may run first.
   virtual bool is_scheduled() const noexcept { return false; }
-  virtual void wait_for(int peer, const std::function<bool()>& ready, TimePoint deadline) = 0;
+  /// `waker` is the rank whose writes end the wait.
+  virtual void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) = 0;
 
   /// For abort(): writes the cause where peers read it.
   void write_cause(const std::string& cause) noexcept;

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -28,6 +30,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMostDescriptors = 2, kMostText = 512;
 constexpr char kWake = 'w';
 constexpr const char* kSocketName = "link-";
+constexpr const char* kUnnamed = "unnamed-link-";  // until somebody listens
 
 [[noreturn]] void fail_link(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
 
@@ -50,13 +53,15 @@ int with_address(const fs::path& path, Use use) {
 }
 
 int connect_to(const Descriptor& socket, const fs::path& path) {
-  return with_address(path,
-                      [&](const sockaddr* address, socklen_t size) { return ::connect(socket.get(), address, size); });
+  return with_address(path, [&](const sockaddr* address, socklen_t size) {
+    for (;;)
+      if (const int done = ::connect(socket.get(), address, size); done == 0 || errno != EINTR) return done;
+  });
 }
 
 /// False at the deadline.
-bool wait_readable(int descriptor, TimePoint deadline) {
-  pollfd polled{descriptor, POLLIN, 0};
+bool wait_until(int descriptor, short events, TimePoint deadline) {
+  pollfd polled{descriptor, events, 0};
   while (TimePoint::clock::now() < deadline) {
     const auto left = std::min<int64_t>(left_until(deadline).count(), 1'000'000);
     if (::poll(&polled, 1, static_cast<int>(left)) > 0) return true;
@@ -64,13 +69,21 @@ bool wait_readable(int descriptor, TimePoint deadline) {
   return false;
 }
 
-/// A rank that was killed between listening and being connected leaves its socket. Nobody listens there any more.
+/// Nobody listens at this socket, which was listened at when it got its name.
+bool is_abandoned(const fs::path& path) {
+  const Descriptor probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return probe && connect_to(probe, path) != 0 && errno == ECONNREFUSED;
+}
+
+/// A rank that was killed before it was connected leaves its socket.
 void remove_stale_sockets(const fs::path& folder) {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (!entry.path().filename().string().starts_with(kSocketName)) continue;
-    const Descriptor probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (probe && connect_to(probe, entry.path()) != 0 && errno == ECONNREFUSED) ::unlink(entry.path().c_str());
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename().string();
+    const auto age = fs::file_time_type::clock::now() - fs::last_write_time(entry->path(), ignored);
+    if ((name.starts_with(kSocketName) && is_abandoned(entry->path())) ||
+        (name.starts_with(kUnnamed) && !ignored && age > std::chrono::hours(1)))
+      ::unlink(entry->path().c_str());
   }
 }
 
@@ -90,7 +103,7 @@ Link Link::connect(const std::string& path) {
 
 void Link::wake() const noexcept { ::send(socket_.get(), &kWake, 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
 
-void Link::send(const std::string& text, const std::vector<int>& descriptors) const {
+void Link::send(const std::string& text, const std::vector<int>& descriptors, TimePoint deadline) const {
   const std::string bytes = 'm' + text;
   iovec data{const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostDescriptors)> control{};
@@ -106,8 +119,11 @@ void Link::send(const std::string& text, const std::vector<int>& descriptors) co
     header->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
     std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(int) * descriptors.size());
   }
-  while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0)
-    if (errno != EINTR) fail_link("sendmsg");
+  while (::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    if (errno != EINTR && errno != EAGAIN) fail_link("sendmsg");
+    if (errno == EAGAIN && !wait_until(descriptor(), POLLOUT, deadline))
+      throw std::runtime_error("a rank of this host read nothing in time");
+  }
 }
 
 Link::Arrival Link::take(LinkMessage& message) const noexcept {
@@ -141,7 +157,7 @@ LinkMessage Link::recv(TimePoint deadline) const {
     const Arrival arrival = take(message);
     if (arrival == Arrival::message) return message;
     if (arrival == Arrival::end) throw std::runtime_error("a rank of this host has closed its connection");
-    if (arrival == Arrival::nothing && !wait_readable(descriptor(), deadline))
+    if (arrival == Arrival::nothing && !wait_until(descriptor(), POLLIN, deadline))
       throw std::runtime_error("a rank of this host sent nothing in time");
   }
 }
@@ -162,18 +178,24 @@ Descriptor Link::watch_process() const noexcept {
 LinkListener::LinkListener(int size) : socket_(new_socket()) {
   const fs::path folder = private_folder();
   remove_stale_sockets(folder);
-  path_ = (folder / formatted("{}{}-{}", kSocketName, ::getpid(), random_hex(8))).string();
+  const std::string place = formatted("{}-{}", ::getpid(), random_hex(8));
+  // Others remove sockets of that name at which nobody listens, so it gets the name once it is listened at.
+  const fs::path unnamed = folder / (kUnnamed + place);
+  path_ = (folder / (kSocketName + place)).string();
   const int bound = with_address(
-      path_, [&](const sockaddr* address, socklen_t bytes) { return ::bind(socket_.get(), address, bytes); });
+      unnamed, [&](const sockaddr* address, socklen_t bytes) { return ::bind(socket_.get(), address, bytes); });
   if (bound != 0) fail_link("bind");
-  if (::listen(socket_.get(), size) != 0) fail_link("listen");
+  if (::listen(socket_.get(), size) == 0 && ::rename(unnamed.c_str(), path_.c_str()) == 0) return;
+  const int error = errno;
+  ::unlink(unnamed.c_str());
+  throw std::system_error(error, std::generic_category(), "listen");
 }
 
 LinkListener::~LinkListener() { ::unlink(path_.c_str()); }
 
 Link LinkListener::accept(TimePoint deadline) const {
   for (;;) {
-    if (!wait_readable(socket_.get(), deadline)) return {};
+    if (!wait_until(socket_.get(), POLLIN, deadline)) return {};
     Descriptor taken(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (taken) return Link(std::move(taken));
     if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) fail_link("accept");

@@ -29,10 +29,10 @@ class Link {
   int descriptor() const noexcept { return socket_.get(); }
   /// Wakes the other end, if it sleeps; never waits.
   void wake() const noexcept;
-  /// Throws: std::system_error.
-  void send(const std::string& text, const std::vector<int>& descriptors) const;
+  /// Waits while the other end has too much to read. Throws: std::system_error; std::runtime_error at the deadline.
+  void send(const std::string& text, const std::vector<int>& descriptors, TimePoint deadline) const;
   enum class Arrival { nothing, wake, message, end };
-  /// What has come, without waiting.
+  /// What has come, without waiting. Descriptors for which this process has no room are missing from the message.
   Arrival take(LinkMessage& message) const noexcept;
   /// The next message; wakes are skipped. Throws: std::runtime_error if none comes until then.
   LinkMessage recv(TimePoint deadline) const;

@@ -1,25 +1,96 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
-
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <thread>
+#include <vector>
 
 #include "comm/shared_memory/areas.h"
-#include "muster/cluster/cluster.h"
+#include "comm/shared_memory/link.h"
+#include "comm/shared_memory/segment.h"
 
 namespace muster::comm {
 
-/// The areas of a group of processes, or why they cannot share memory: the same words on every rank.
-struct SharedAttempt {
-  std::unique_ptr<SharedAreas> areas;
-  std::string reason;
+/// What a rank brings into a group.
+struct OwnArea {
+  OwnArea() = default;
+  /// Throws: std::system_error if the system refuses memory or a descriptor.
+  explicit OwnArea(int size);
+
+  Segment memory;
+  Descriptor event;  ///< wakes this rank from another of its threads
 };
 
-/// Tries to share memory between all ranks of the job; they agree on the result through the store.
-/// Collective. Throws: what the store throws.
-SharedAttempt share_memory(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
-                           std::chrono::milliseconds timeout);
+/// A peer, as this rank sees it.
+struct Neighbour {
+  Link link;
+  std::shared_ptr<const Descriptor> process;  ///< can be read from once it has ended; may be none
+  Segment memory;
+  std::deque<LinkMessage> messages{};
+  uint64_t woken = 0;  ///< the last of its sleeps that this rank ended
+  bool gone = false;
+};
+
+/// The areas of ranks that are processes of one host. A rank waits by looking, where no other thread needs its core for
+/// that, and then sleeps until a peer wakes it, ends, or ends the group.
+class ProcessAreas final : public SharedAreas {
+ public:
+  /// `peers` has one entry per rank; this rank's own is empty. `timeout` is for forming groups of its ranks.
+  ProcessAreas(int rank, OwnArea own, std::vector<Neighbour> peers, std::chrono::milliseconds timeout);
+  ~ProcessAreas() override { close(); }
+
+  void publish() override;
+  void abort(const std::string& cause) noexcept override;
+  void close() noexcept override;
+  std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override;
+
+ protected:
+  void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) override;
+
+ private:
+  /// A group of some of the ranks that is being formed.
+  struct Forming {
+    const std::vector<int>& ranks;
+    const std::string& name;
+    TimePoint deadline;
+    int place;        ///< this rank's in it
+    int offered = 0;  ///< those before this one have this rank's offer, or need none
+    int heard = 0;    ///< of those before this one, an offer or a refusal was read
+  };
+
+  bool may_spin() const;
+  bool spin(int peer, const std::function<bool()>& ready, TimePoint deadline) const;
+  void park(int waker, const std::function<bool()>& ready, TimePoint deadline);
+  void sleep(TimePoint deadline);
+  static void drain(Neighbour& peer);
+  void wake_everybody() noexcept;
+  [[noreturn]] void throw_own_end();
+
+  std::unique_ptr<SharedAreas> form(Forming& forming);
+  Neighbour offer(const Forming& forming, int member, const Segment& own);
+  Neighbour take_offer(Forming& forming, int member, const Segment& own);
+  static void expect_reply(const Forming& forming, Neighbour& member);
+  static void confirm(const Forming& forming, const std::vector<Neighbour>& members);
+  /// So that no member waits for this rank.
+  void refuse(Forming& forming) noexcept;
+  LinkMessage next_message(const Forming& forming, int member, TimePoint deadline);
+
+  const std::chrono::milliseconds timeout_;
+  OwnArea own_;
+  std::vector<Neighbour> peers_;
+  int group_cores_ = 0;  // of all ranks together
+  int own_cores_ = 0;
+  const std::thread::id home_ = std::this_thread::get_id();
+  uint64_t sleeps_ = 0;
+  std::atomic<bool> ended_ = false;
+
+  std::mutex mutex_;
+  bool closed_ = false;
+  std::string cause_;
+};
 
 }  // namespace muster::comm

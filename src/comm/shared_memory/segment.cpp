@@ -9,6 +9,10 @@
 #include <stdexcept>
 #include <system_error>
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
 namespace muster::comm {
 namespace {
 
@@ -22,17 +26,21 @@ void Descriptor::reset() noexcept {
   if (number_ >= 0) ::close(std::exchange(number_, -1));
 }
 
-Descriptor Descriptor::duplicate() const noexcept { return Descriptor(::fcntl(number_, F_DUPFD_CLOEXEC, 0)); }
-
 Segment Segment::make(std::size_t bytes) {
   Segment segment;
   segment.descriptor_ = Descriptor(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.descriptor_) throw_system_error("memfd_create", errno);
   const int file = segment.descriptor_.get();
   // Allocated now: without memory left, this fails, and a first write would end the process.
-  if (const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes))) throw_system_error("fallocate", error);
-  if (::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw_system_error("seal", errno);
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  if (error) throw_system_error("fallocate", error);
   segment.map_here(file, bytes, PROT_READ | PROT_WRITE);
+  constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
+  // Kernels before 5.1 do not know the seal that keeps others from writing.
+  if (::fcntl(file, F_ADD_SEALS, kSize | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0 &&
+      ::fcntl(file, F_ADD_SEALS, kSize | F_SEAL_SEAL) != 0)
+    throw_system_error("seal", errno);
   return segment;
 }
 

@@ -19,8 +19,6 @@ class Descriptor {
   int get() const noexcept { return number_; }
   explicit operator bool() const noexcept { return number_ >= 0; }
   void reset() noexcept;
-  /// Another one for the same; none if there is none.
-  Descriptor duplicate() const noexcept;
 
  private:
   int number_ = -1;
@@ -31,7 +29,8 @@ class Descriptor {
 class Segment {
  public:
   Segment() = default;
-  /// A new one of this size, zeroed, its memory allocated; it can neither shrink nor grow.
+  /// A new one of this size, zeroed, its memory allocated; it can neither shrink nor grow, nor be mapped for writing
+  /// again.
   /// Throws: std::system_error if the system refuses.
   static Segment make(std::size_t bytes);
   /// Another process's, for reading only. Throws: std::system_error; std::runtime_error if it is smaller or could

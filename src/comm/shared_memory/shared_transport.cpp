@@ -114,7 +114,7 @@ void SharedTransport::wait(const Block& block, TimePoint deadline) {
   while (block.left() > 0) {
     if (advance()) areas_->publish();
     else
-      areas_->wait(
+      areas_->wait_for_any(
           block.peer(), [this] { return can_advance(); }, deadline);
   }
 }

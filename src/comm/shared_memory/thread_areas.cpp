@@ -53,7 +53,7 @@ class ThreadAreas final : public SharedAreas {
  protected:
   bool is_scheduled() const noexcept override { return true; }
 
-  void wait_for(int peer, const std::function<bool()>& ready, TimePoint deadline) override {
+  void wait_for(int peer, int, const std::function<bool()>& ready, TimePoint deadline) override {
     Waiting::Lock lock = begin_step();
     const auto lost = [&] { return peer >= 0 && hub_->closed_[peer]; };
     const auto over = [&] { return ready() || ended_ || aborting_rank(peer) >= 0 || lost(); };

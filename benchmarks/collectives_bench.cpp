@@ -1,0 +1,79 @@
+// Microseconds of one collective between ranks of one host, one thread each. Argument: the backend.
+// Cases: "all_reduce float32 4096", "all_gather bfloat16 8" (bytes that a rank gives), "barrier".
+// Each rank writes its tensor before each operation, as training does; the time of the writes alone is taken off.
+#include <algorithm>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "muster/cluster/cluster.h"
+#include "muster/comm/rendezvous.h"
+#include "protocol.h"
+
+namespace {
+
+struct Wanted {
+  std::string operation, dtype = "float32";
+  int64_t bytes = 0;
+};
+
+Wanted parse(const std::string& name) {
+  Wanted wanted;
+  std::istringstream words(name);
+  words >> wanted.operation >> wanted.dtype >> wanted.bytes;
+  return wanted;
+}
+
+int64_t repetitions(int64_t bytes) {
+  return std::clamp<int64_t>((int64_t{64} << 20) / std::max<int64_t>(bytes, 1), 4, 400);
+}
+
+bench::Measured barriers(const muster::comm::Communicator& group) {
+  constexpr int kTimes = 1000;
+  group.barrier();
+  const double seconds = bench::seconds([&] {
+    for (int i = 0; i < kTimes; ++i) group.barrier();
+  });
+  return {.value = seconds / kTimes * 1e6, .check = 1};
+}
+
+bench::Measured measure(const muster::comm::Communicator& group, const std::string& name) {
+  const Wanted wanted = parse(name);
+  if (wanted.operation == "barrier") return barriers(group);
+  const auto dtype = wanted.dtype == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
+  const torch::Tensor own =
+      torch::full({wanted.bytes / static_cast<int64_t>(c10::elementSize(dtype))}, group.rank() + 1, dtype);
+  torch::Tensor tensor = own.clone(), result;
+  const auto times = repetitions(wanted.bytes);
+  const auto loop = [&](bool communicates) {
+    group.barrier();
+    return bench::seconds([&] {
+      for (int64_t i = 0; i < times; ++i) {
+        tensor.copy_(own);
+        if (!communicates) continue;
+        if (wanted.operation == "all_reduce") group.all_reduce(result = tensor);
+        else if (wanted.operation == "all_gather") result = group.all_gather(tensor);
+        else throw std::invalid_argument("unknown operation " + wanted.operation);
+      }
+    });
+  };
+  loop(true);
+  const double both = loop(true);
+  double sum = 0;
+  for (int rank = 0; rank < group.size(); ++rank) sum += rank + 1;
+  const bool reduces = wanted.operation == "all_reduce";
+  const bool right = reduces ? result.eq(sum).all().item<bool>()
+                             : result[0].eq(1).all().item<bool>() && result[-1].eq(group.size()).all().item<bool>();
+  const double writes = loop(false);
+  return {.value = std::max(both - writes, 1e-9) / static_cast<double>(times) * 1e6, .check = sum, .verified = right};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  const auto group = muster::comm::connect(muster::read_cluster_environment(), {.backend = argc > 1 ? argv[1] : "shm"});
+  return bench::serve([&](const std::string& name) { return measure(group, name); });
+}

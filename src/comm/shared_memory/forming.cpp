@@ -1,0 +1,122 @@
+// How ranks that share memory form further groups: over the links that they have.
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "comm/shared_memory/process_areas.h"
+#include "comm/words.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+constexpr const char* kReady = "ready";
+
+std::string refusal_of(const std::string& name) { return "not " + name; }
+
+void expect_descriptors(const LinkMessage& message, std::size_t count) {
+  if (message.descriptors.size() != count) throw std::runtime_error("this process can open no more files");
+}
+
+}  // namespace
+
+std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, const std::string& name) {
+  const auto place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+  Forming forming{ranks, name, TimePoint::clock::now() + timeout_, place, place + 1};
+  try {
+    return form(forming);
+  } catch (const std::exception& failure) {
+    refuse(forming);
+    throw CommError("MU401",
+                    formatted("rank {} could not share memory with the other ranks of group {}: {}. Is there memory "
+                              "left in the container, and room for open files (ulimit -n)? The backend gloo does "
+                              "without shared memory.",
+                              place, name, plain_words(failure.what())));
+  }
+}
+
+std::unique_ptr<SharedAreas> ProcessAreas::form(Forming& forming) {
+  const auto count = static_cast<int>(forming.ranks.size());
+  // Wakes that nobody read leave a peer no room for its offer.
+  for (const int member : forming.ranks)
+    if (member != rank()) drain(peers_[member]);
+  OwnArea own(count);
+  std::vector<Neighbour> members(forming.ranks.size());
+  for (; forming.offered < count; ++forming.offered)
+    members[forming.offered] = offer(forming, forming.offered, own.memory);
+  while (forming.heard < forming.place) {
+    const int member = forming.heard;
+    members[member] = take_offer(forming, member, own.memory);
+  }
+  for (int member = forming.place + 1; member < count; ++member) expect_reply(forming, members[member]);
+  // A pair of sockets names the process that made it at both ends, so that it cannot say whom to watch.
+  for (int member = 0; member < count; ++member) members[member].process = peers_[forming.ranks[member]].process;
+  confirm(forming, members);
+  return std::make_unique<ProcessAreas>(forming.place, std::move(own), std::move(members), timeout_);
+}
+
+Neighbour ProcessAreas::offer(const Forming& forming, int member, const Segment& own) {
+  auto [link, theirs] = Link::make_pair();
+  peers_[forming.ranks[member]].link.send(forming.name, {theirs.get(), own.descriptor().get()}, forming.deadline);
+  Neighbour neighbour;
+  neighbour.link = std::move(link);
+  return neighbour;
+}
+
+Neighbour ProcessAreas::take_offer(Forming& forming, int member, const Segment& own) {
+  LinkMessage message = next_message(forming, member, forming.deadline);
+  ++forming.heard;
+  if (message.text != forming.name) throw std::runtime_error(formatted("rank {} of the group could not", member));
+  expect_descriptors(message, 2);
+  Neighbour neighbour;
+  neighbour.link = Link(std::move(message.descriptors[0]));
+  neighbour.memory = Segment::map(message.descriptors[1], AreaLayout(static_cast<int>(forming.ranks.size())).bytes());
+  neighbour.link.send(forming.name, {own.descriptor().get()}, forming.deadline);
+  return neighbour;
+}
+
+void ProcessAreas::expect_reply(const Forming& forming, Neighbour& member) {
+  const LinkMessage reply = member.link.recv(forming.deadline);
+  expect_descriptors(reply, 1);
+  member.memory = Segment::map(reply.descriptors[0], AreaLayout(static_cast<int>(forming.ranks.size())).bytes());
+}
+
+/// No member has the group unless all can have it.
+void ProcessAreas::confirm(const Forming& forming, const std::vector<Neighbour>& members) {
+  for (const auto& member : members)
+    if (member.link.descriptor() >= 0) member.link.send(kReady, {}, forming.deadline);
+  for (const auto& member : members)
+    if (member.link.descriptor() >= 0 && member.link.recv(forming.deadline).text != kReady)
+      throw std::runtime_error("the ranks form other groups");
+}
+
+void ProcessAreas::refuse(Forming& forming) noexcept {
+  const auto deadline = std::min(forming.deadline, TimePoint::clock::now() + std::chrono::seconds(5));
+  for (int member = 0; member < static_cast<int>(forming.ranks.size()); ++member) {
+    try {
+      // Those whose offer was read, or who have one of this rank, see that the other end is closed.
+      if (member >= forming.offered) peers_[forming.ranks[member]].link.send(refusal_of(forming.name), {}, deadline);
+      else if (member >= forming.heard && member < forming.place) next_message(forming, member, deadline);
+    } catch (const std::exception&) {
+      // That rank is gone, and so waits for nobody.
+    }
+  }
+}
+
+/// The offer or the refusal of a member. What was said for groups that were given up is skipped.
+LinkMessage ProcessAreas::next_message(const Forming& forming, int member, TimePoint deadline) {
+  Neighbour& peer = peers_[forming.ranks[member]];
+  for (;;) {
+    LinkMessage message;
+    if (peer.messages.empty()) {
+      message = peer.link.recv(deadline);
+    } else {
+      message = std::move(peer.messages.front());
+      peer.messages.pop_front();
+    }
+    if (message.text == forming.name || message.text == refusal_of(forming.name)) return message;
+  }
+}
+
+}  // namespace muster::comm

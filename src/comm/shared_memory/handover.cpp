@@ -1,0 +1,167 @@
+#include "comm/shared_memory/handover.h"
+
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "comm/shared_memory/process_areas.h"
+#include "comm/words.h"
+#include "muster/base/detail/environment.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+using Clock = TimePoint::clock;
+
+/// What ranks of one host have in common.
+std::string host_of(const ClusterEnvironment& cluster) {
+  if (const auto named = Environment::of_process().find("MUSTER_HOST")) return "name " + *named;
+  if (cluster.launcher != LauncherKind::none && cluster.launcher != LauncherKind::environment)
+    return formatted("node {}", cluster.node_rank);
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  file >> boot;
+  return boot.empty() ? formatted("rank {}", cluster.rank) : "boot " + boot;
+}
+
+std::string other_hosts(const std::vector<std::string>& hosts) {
+  for (std::size_t rank = 1; rank < hosts.size(); ++rank)
+    if (hosts[rank] != hosts[0]) return formatted("ranks 0 and {} are not on one host", rank);
+  return "";
+}
+
+class Handover {
+ public:
+  Handover(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
+           std::chrono::milliseconds timeout)
+      : store_(store), rank_(cluster.rank), size_(cluster.world_size), timeout_(timeout), host_(host_of(cluster)) {}
+
+  SharedAttempt run() {
+    std::string reason = attempt([this] {
+      listener_.emplace(size_);
+      own_ = OwnArea(size_);
+    });
+    reason = agreed("host", reason, host_, other_hosts);
+    if (!reason.empty()) return {nullptr, reason};
+    set("path", listener_->path());
+    reason = attempt([this] { connect_all(); });
+    // Closed before anybody hears of a failure, so that no peer goes on waiting at these ends.
+    listener_.reset();
+    if (!reason.empty()) peers_.clear();
+    reason = agreed("shared", reason, "yes", nullptr);
+    if (!reason.empty()) return {nullptr, reason};
+    return {std::make_unique<ProcessAreas>(rank_, std::move(own_), std::move(peers_), timeout_), ""};
+  }
+
+ private:
+  template <class F>
+  static std::string attempt(F f) {
+    try {
+      f();
+      return "";
+    } catch (const std::exception& failure) {
+      const std::string words = plain_words(failure.what());
+      return words.empty() ? "an unknown error" : words;
+    }
+  }
+
+  std::string key(const std::string& what, int rank) const { return formatted("shm/{}/{}", what, rank); }
+  void set(const std::string& what, const std::string& value) {
+    store_->set(key(what, rank_), std::vector<uint8_t>(value.begin(), value.end()));
+  }
+  std::string get(const std::string& what, int rank) {
+    const auto bytes = store_->get(key(what, rank));
+    return {bytes.begin(), bytes.end()};
+  }
+
+  /// Says this rank's trouble or else `own`, and hears all ranks: the first one's trouble, or what `compare` finds.
+  std::string agreed(const std::string& what, const std::string& trouble, const std::string& own,
+                     std::string (*compare)(const std::vector<std::string>&)) {
+    set(what, trouble.empty() ? own : "!" + trouble);
+    std::vector<std::string> all;
+    for (int rank = 0; rank < size_; ++rank) all.push_back(get(what, rank));
+    for (int rank = 0; rank < size_; ++rank)
+      if (all[rank].starts_with('!')) return formatted("rank {}: {}", rank, all[rank].substr(1));
+    return compare ? compare(all) : "";
+  }
+
+  /// Each rank connects to those before it and lets in those after it.
+  void connect_all() {
+    const auto deadline = Clock::now() + timeout_;
+    peers_.resize(static_cast<std::size_t>(size_));
+    for (int peer = 0; peer < rank_; ++peer) {
+      peers_[peer].link = Link::connect(get("path", peer));
+      if (!peers_[peer].link.is_own_user()) throw std::runtime_error(formatted("rank {} is another user's", peer));
+      introduce(peers_[peer].link, deadline);
+    }
+    for (int missing = size_ - 1 - rank_; missing > 0;) {
+      Link link = accept_next(deadline);
+      if (!link.is_own_user()) continue;
+      auto [peer, memory] = hear(link, deadline);
+      if (peer <= rank_ || peer >= size_ || peers_[peer].memory.data()) continue;
+      introduce(link, deadline);
+      peers_[peer].link = std::move(link);
+      peers_[peer].memory = std::move(memory);
+      --missing;
+    }
+    for (int peer = 0; peer < rank_; ++peer) {
+      auto [who, memory] = hear(peers_[peer].link, deadline);
+      if (who != peer) throw std::runtime_error(formatted("rank {} did not answer", peer));
+      peers_[peer].memory = std::move(memory);
+    }
+  }
+
+  /// Does not wait for a rank that has failed.
+  Link accept_next(TimePoint deadline) {
+    for (;;) {
+      const auto now = Clock::now();
+      if (auto link = listener_->accept(std::min(deadline, now + std::chrono::milliseconds(200)));
+          link.descriptor() >= 0)
+        return link;
+      for (int peer = 0; peer < size_; ++peer)
+        if (store_->check({key("shared", peer)}) && get("shared", peer).starts_with('!'))
+          throw std::runtime_error(formatted("rank {} failed", peer));
+      if (now >= deadline) throw std::runtime_error("a rank of this host did not connect in time");
+    }
+  }
+
+  void introduce(const Link& link, TimePoint deadline) const {
+    link.send(std::to_string(rank_), {own_.memory.descriptor().get()}, deadline);
+  }
+
+  /// Who is at the other end, and its memory; rank -1 if it is nobody of this job.
+  std::pair<int, Segment> hear(const Link& link, TimePoint deadline) const {
+    LinkMessage message;
+    try {
+      message = link.recv(deadline);
+    } catch (const std::runtime_error&) {
+      return {-1, Segment()};
+    }
+    int who = -1;
+    const char* end = message.text.data() + message.text.size();
+    if (std::from_chars(message.text.data(), end, who).ptr != end) return {-1, Segment()};
+    if (message.descriptors.empty()) throw std::runtime_error("this process can open no more files");
+    return {who, Segment::map(message.descriptors[0], AreaLayout(size_).bytes())};
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_, size_;
+  const std::chrono::milliseconds timeout_;
+  const std::string host_;
+  std::optional<LinkListener> listener_;
+  OwnArea own_;
+  std::vector<Neighbour> peers_;
+};
+
+}  // namespace
+
+SharedAttempt share_memory(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
+                           std::chrono::milliseconds timeout) {
+  return Handover(cluster, store, timeout).run();
+}
+
+}  // namespace muster::comm

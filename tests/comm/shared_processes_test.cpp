@@ -1,0 +1,223 @@
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "comm/every_operation.h"
+#include "comm/shared_memory/segment.h"
+#include "muster/base/error.h"
+#include "muster/base/temporary_folder.h"
+#include "muster/testing/compare.h"
+#include "muster/testing/gtest.h"
+#include "muster/testing/thrown.h"
+#include "muster/testing/world.h"
+
+namespace muster::comm {
+namespace {
+
+using testing::difference_in_bits;
+using testing::expect_processes;
+using testing::run_test_processes;
+using testing::thrown;
+using testing::thrown_id;
+
+const GroupOptions kShm{.backend = "shm"};
+
+/// Runs `body` as the ranks of a job, each a process.
+std::vector<testing::RankResult> run_ranks(int size, const std::function<void(const ClusterEnvironment&)>& body,
+                                           const std::string& label = {}) {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  testing::ProcessWorldOptions options;
+  options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
+  options.label = label;
+  return testing::run_processes(
+      size,
+      [&](const ClusterEnvironment& cluster) {
+        at::set_num_threads(1);
+        body(cluster);
+        return ::testing::Test::HasFailure() ? 1 : 0;
+      },
+      options);
+}
+
+void expect_ok(const std::vector<testing::RankResult>& results) {
+  for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
+}
+
+/// Sockets at which this rank can still be reached by others of its host.
+std::size_t own_sockets() {
+  const std::string name = "link-" + std::to_string(::getpid()) + "-";
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(private_folder()))
+    count += entry.path().filename().string().starts_with(name);
+  return count;
+}
+
+/// How this process maps that memory, as "r--s".
+std::string permissions_of(const void* memory) {
+  std::ifstream maps("/proc/self/maps");
+  std::ostringstream start;
+  start << std::hex << reinterpret_cast<uintptr_t>(memory) << '-';
+  for (std::string range, permissions, rest; maps >> range >> permissions && std::getline(maps, rest);)
+    if (range.starts_with(start.str())) return permissions;
+  return "not mapped";
+}
+
+class SharedProcesses : public ::testing::TestWithParam<int> {};
+
+TEST_P(SharedProcesses, GiveTheBitsOfGlooAndLeaveNoSocket) {
+  const int world = GetParam();
+  expect_ok(run_ranks(world, [&](const ClusterEnvironment& cluster) {
+    Communicator shared = connect(cluster, kShm), gloo = connect(cluster, {.backend = "gloo"});
+    EXPECT_EQ(shared.backend(), "shm");
+    EXPECT_EQ(own_sockets(), 0u);
+    for (int64_t elements : {0, 1, 13, 70'001, 300'000})
+      for (auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kBool}) {
+        if (elements > 100'000 && dtype != at::kFloat) continue;
+        const auto ours = results_of(shared, elements, dtype), sent = results_of(gloo, elements, dtype);
+        ASSERT_EQ(ours.size(), sent.size());
+        for (std::size_t i = 0; i < sent.size(); ++i)
+          ASSERT_EQ(difference_in_bits(ours[i], sent[i]), "") << i << " of " << elements << c10::toString(dtype);
+      }
+    Communicator part = shared.subgroup({0, world - 1}), other = shared.duplicate();
+    at::Tensor ones = at::ones({50'000});
+    Work started = other.start_all_reduce(ones);
+    if (part.size() == 2) {
+      EXPECT_EQ(part.all_gather(at::full({3}, cluster.rank))[1][2].item<int>(), world - 1);
+    }
+    started.wait();
+    EXPECT_EQ(ones[49'999].item<float>(), static_cast<float>(world));
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, SharedProcesses, ::testing::Values(2, 3, 4));
+
+TEST(SharedMemory, NoWakeIsLostHoweverOftenRanksSleep) {
+  expect_processes(3,
+                   [](const Communicator& comm) {
+                     at::set_num_threads(1);
+                     // The group's own thread sleeps as soon as it waits, where it has no core to itself.
+                     for (int turn = 0; turn < 1500; ++turn) {
+                       at::Tensor small = at::ones({3}), large = at::full({turn % 5 ? 9 : 40'000}, comm.rank());
+                       Work first = comm.start_all_reduce(small), second = comm.start_broadcast(large, turn % 3);
+                       first.wait();
+                       second.wait();
+                       ASSERT_EQ(small[2].item<float>(), 3.f);
+                       ASSERT_EQ(large[8].item<int64_t>(), turn % 3);
+                     }
+                   },
+                   "", {.backend = "shm", .timeout = std::chrono::seconds(20)});
+}
+
+TEST(SharedMemory, AKilledProcessIsNoticedByAllAtOnce) {
+  for (int turn_of_death : {0, 3, 10}) {
+    const auto results = run_test_processes(
+        3,
+        [&](const Communicator& comm) {
+          const std::string message = thrown([&] {
+            for (int turn = 0; turn < 100; ++turn) {
+              if (comm.rank() == 1 && turn == turn_of_death) ::raise(SIGKILL);
+              comm.all_reduce(at::ones({turn % 2 ? 5 : 300'000}));
+            }
+          });
+          EXPECT_TRUE(message.starts_with("MU052") && message.find("lost rank 1") != std::string::npos) << message;
+        },
+        std::to_string(turn_of_death), kShm);
+    for (std::size_t rank : {0, 2}) EXPECT_TRUE(results[rank].ok()) << results[rank].output;
+  }
+}
+
+TEST(SharedMemory, AStoppedProcessIsATimeOutAndALateWriterDoesNoHarm) {
+  expect_processes(
+      2,
+      [](const Communicator& comm) {
+        const at::Tensor pids = comm.all_gather(at::full({1}, static_cast<int64_t>(::getpid()), at::kLong));
+        at::Tensor late = at::ones({100'000});
+        if (comm.rank() == 1) ::raise(SIGSTOP);
+        const std::string message = thrown([&] { comm.all_reduce(late); });
+        const at::Tensor after = late.clone();
+        if (comm.rank() == 0) {
+          EXPECT_TRUE(message.starts_with("MU051: rank 0 waited")) << message;
+          EXPECT_NE(message.find("for rank 1 in all_reduce(sum) of float32 [100000]"), std::string::npos) << message;
+          ::kill(static_cast<pid_t>(pids[1].item<int64_t>()), SIGCONT);
+        } else {
+          EXPECT_TRUE(message.starts_with("MU051: rank 0 ended group world")) << message;
+        }
+        EXPECT_EQ(difference_in_bits(late, after), "");
+      },
+      "", {.backend = "shm", .timeout = std::chrono::milliseconds(2500)});
+}
+
+TEST(SharedMemory, AnAbortReachesAProcessThatSleeps) {
+  expect_processes(
+      2,
+      [](const Communicator& comm) {
+        comm.barrier();
+        if (comm.rank() == 1) comm.abort("enough");
+        const std::string message = thrown([&] { comm.all_reduce(at::ones({100'000})); });
+        EXPECT_TRUE(message.starts_with("MU053") && message.find("enough") != std::string::npos) << message;
+      },
+      "", kShm);
+}
+
+TEST(SharedMemory, RanksThatCannotShareAgreeOnGlooAndWhy) {
+  expect_ok(run_ranks(2, [](const ClusterEnvironment& cluster) {
+    ::setenv("MUSTER_HOST", cluster.rank ? "left" : "right", 1);
+    Communicator comm = connect(cluster, {.backend = "auto"});
+    EXPECT_EQ(comm.backend(), "gloo");
+    EXPECT_EQ(comm.backend_reason(), "no shared memory: ranks 0 and 1 are not on one host");
+    comm.barrier();
+    EXPECT_EQ(thrown_id([&] { connect(cluster, kShm); }), "MU400");
+    ::setenv("MUSTER_HOST", "here", 1);
+    EXPECT_EQ(connect(cluster, {.backend = "auto"}).backend(), "shm");
+    // One rank without descriptors: all take gloo.
+    if (cluster.rank == 1) ::setenv("TMPDIR", "/nowhere", 1);
+    comm = connect(cluster, {.backend = "auto"});
+    EXPECT_EQ(comm.backend(), "gloo");
+    EXPECT_TRUE(comm.backend_reason().starts_with("no shared memory: rank 1: MU069")) << comm.backend_reason();
+  }));
+}
+
+TEST(SharedMemory, AGroupThatOneRankCannotMakeIsAnErrorOnAll) {
+  for (int unable : {0, 1, 2})
+    expect_processes(
+        3,
+        [&](const Communicator& comm) {
+          comm.barrier();
+          rlimit before{};
+          ::getrlimit(RLIMIT_NOFILE, &before);
+          const int next = ::dup(0);
+          ::close(next);
+          const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
+          if (comm.rank() == unable) ::setrlimit(RLIMIT_NOFILE, &none);
+          EXPECT_EQ(thrown_id([&] { (void)comm.duplicate(); }), "MU401");
+          ::setrlimit(RLIMIT_NOFILE, &before);
+          comm.barrier();
+          EXPECT_EQ(comm.duplicate().size(), 3);
+        },
+        std::to_string(unable), kShm);
+}
+
+TEST(SharedMemory, ASegmentCannotShrinkAndIsReadOnlyForOthers) {
+  Segment own = Segment::make(8192);
+  own.data()[5000] = std::byte{7};
+  EXPECT_NE(::ftruncate(own.descriptor().get(), 100), 0);
+  const Segment seen = Segment::map(own.descriptor(), 8192);
+  EXPECT_EQ(seen.data()[5000], std::byte{7});
+  EXPECT_ANY_THROW(Segment::map(own.descriptor(), 1 << 20));
+  EXPECT_EQ(permissions_of(own.data()), "rw-s");
+  EXPECT_EQ(permissions_of(seen.data()), "r--s");
+}
+
+}  // namespace
+}  // namespace muster::comm
