@@ -161,8 +161,13 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
 void expand_line(options::Texts& texts) {
   const auto known = all_options();
   texts = options::without_aliases(known, texts);
-  if (const auto line = texts.find("options"); line != texts.end())
-    texts.merge(options::without_aliases(known, options::read_line(line->second.text, line->second.place)));
+  const auto line = texts.find("options");
+  if (line == texts.end()) return;
+  auto in_line = options::without_aliases(known, options::read_line(line->second.text, line->second.place));
+  if (in_line.contains("options"))
+    throw ConfigError("MU001", in_line.at("options").place + ": unknown option 'options' in a line of options; " +
+                                   "write what it holds into the line itself");
+  texts.merge(in_line);
 }
 
 void add_later(options::Texts& texts, const options::Texts& later) {

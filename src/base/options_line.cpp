@@ -14,6 +14,18 @@ namespace {
 
 constexpr const char* kPlaces = "set_by";  // the key of a line for the places of its values
 
+/// `found.place` is the name that `place` has for the option.
+void add(Texts& texts, const std::string& name, const Found& found, const std::string& place) {
+  if (!texts.emplace(name, Found{found.text, found.place + " of the " + place}).second)
+    throw ConfigError("MU305", "the " + place + " sets '" + found.place + "' twice; keep one of them");
+}
+
+/// The quotes around an item of a list that needs them stay.
+std::string without_needless_quotes(std::string_view value) {
+  const auto word = unquoted(value);
+  return word && list_item(*word) == *word ? *word : std::string(value);
+}
+
 }  // namespace
 
 std::string variable_of(const std::string& name) {
@@ -35,8 +47,7 @@ Texts split_pairs(const std::string& text, const std::string& place, const std::
     if (sign != std::string::npos && sign > 0) {
       const auto own = std::string(trimmed(std::string_view(word).substr(0, sign)));
       name = prefix + own;
-      if (!texts.emplace(name, Found{std::string(value), own + " of the " + place}).second)
-        throw ConfigError("MU305", "the " + place + " sets '" + own + "' twice; keep one of them");
+      add(texts, name, {without_needless_quotes(value), own}, place);
     } else if (!name.empty() && sign == std::string::npos) {
       texts[name].text += "," + word;
     } else {
@@ -54,8 +65,7 @@ Texts read_line(const std::string& line, const std::string& place) {
   const auto file = File::parse(line, place);
   for (const auto& section : file.sections())
     for (const auto& [key, found] : file.section(section))
-      if (section != kPlaces)
-        texts[section.empty() ? key : section + "." + key] = {found.text, key + " of the " + place};
+      if (section != kPlaces) add(texts, section.empty() ? key : section + "." + key, {found.text, key}, place);
   for (const auto& [key, found] : file.section(kPlaces))
     if (const auto text = texts.find(key); text != texts.end()) text->second.place = found.text;
   return texts;

@@ -1,7 +1,7 @@
 #include "muster/precision/detail/grad_scaler.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -28,14 +28,21 @@ struct KindOrder {
   }
 };
 
+/// The scale and its inverse are applied in float32.
+bool is_scale(double scale) {
+  constexpr auto kMost = static_cast<double>(std::numeric_limits<float>::max());
+  return scale <= kMost && scale >= 1 / kMost;
+}
+
 void require_sensible(const GradScalerOptions& options) {
-  const bool good = options.init_scale > 0 && std::isfinite(options.init_scale) && options.growth_factor > 1 &&
-                    options.backoff_factor > 0 && options.backoff_factor < 1 && options.growth_interval > 0;
+  const bool good = is_scale(options.init_scale) && options.growth_factor > 1 && options.backoff_factor > 0 &&
+                    options.backoff_factor < 1 && options.growth_interval > 0;
   if (!good)
     throw ConfigError(
         "MU149",
         formatted("loss scaling cannot work with init_scale {}, growth_factor {}, backoff_factor {}, growth_interval "
-                  "{}: give a positive scale, a growth above 1, a backoff between 0 and 1 and a positive interval",
+                  "{}: give a positive scale that float32 holds, a growth above 1, a backoff between 0 and 1 and a "
+                  "positive interval",
                   options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval));
 }
 
@@ -80,11 +87,19 @@ void GradScaler::update(bool found_inf, double made_with) {
   auto scale = scalar(state_.scale, at::kFloat), tracker = scalar(static_cast<double>(state_.growth_tracker), at::kInt);
   at::_amp_update_scale_(scale, tracker, scalar(found_inf, at::kFloat), options_.growth_factor, options_.backoff_factor,
                          options_.growth_interval);
-  state_ = {tracker.item<int>(), scale.item<float>()};
+  const GradScalerState next{tracker.item<int>(), scale.item<float>()};
+  if (!is_scale(next.scale))
+    throw UsageError("MU318",
+                     formatted("the loss scale has fallen to {}, the least that can be undone, since in every step "
+                               "some gradient was not finite, so no step was taken; look for the operation that makes "
+                               "infinities or NaN (torch::autograd::DetectAnomalyGuard finds it), or train in "
+                               "bf16-mixed",
+                               made_with));
+  state_ = next;
 }
 
 void GradScaler::load_state(const GradScalerState& state) {
-  if (!(state.scale > 0) || !std::isfinite(state.scale) || state.growth_tracker < 0)
+  if (!is_scale(state.scale) || state.growth_tracker < 0)
     throw ConfigError(
         "MU147",
         formatted("a loss scale of {} after {} good steps cannot be loaded: it must be positive and finite, and the "

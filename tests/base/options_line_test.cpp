@@ -57,9 +57,16 @@ TEST(OptionsLine, TakesCommasInQuotes) {
   EXPECT_EQ(thrown_id([] { read_line(R"(a="x,b=1)"); }), "MU300");
 }
 
+TEST(OptionsLine, QuotesAroundAValueThatNeedsNoneAreNoPartOfIt) {
+  EXPECT_EQ(words_of(read_line(R"(a="x y",b="1",c="",d=" e",f="g",h)")),
+            (Words{{"a", "x y"}, {"b", "1"}, {"c", R"("")"}, {"d", R"(" e")"}, {"f", "g,h"}}));
+}
+
 TEST(OptionsLine, RefusesANameThatStandsThereTwice) {
   EXPECT_EQ(thrown_id([] { read_line("a=1,b=2,a=3"); }), "MU305");
   EXPECT_EQ(thrown_id([] { read_line("{a: 1, a: 2}"); }), "MU004");
+  EXPECT_EQ(thrown_id([] { read_line(R"({"fsdp": {"stage": "full"}, "fsdp.stage": "none"})"); }), "MU305");
+  EXPECT_EQ(thrown_id([] { read_line("{fsdp.stage: none, fsdp: {stage: full}}"); }), "MU305");
 }
 
 TEST(OptionsLine, RefusesWhatIsNoPair) {

@@ -92,6 +92,16 @@ TEST(CommandLine, AnOptionOutsideOfTheSectionIsRefusedAndOtherKeysAreNamed) {
   EXPECT_EQ(shared.error, "muster: " + file + ": only section `run` is read; without effect: data, model\n");
 }
 
+TEST(CommandLine, ALineOfOptionsWithinALineIsRefused) {
+  Folder folder;
+  for (const char* text :
+       {"run:\n  options: options=precision=bf16\n", "run:\n  options: '{options: precision=bf16}'\n"}) {
+    const auto ended = run_options({"--config", folder.write("f.yaml", text, 0644)});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_NE(ended.error.find("MU001: options of the "), std::string::npos) << ended.error;
+  }
+}
+
 TEST(CommandLine, AnEmptyPathOfAFileIsRefused) {
   EXPECT_NE(run_options({"--config", ""}).error.find("MU004"), std::string::npos);
   EXPECT_EQ(run_options({}, {"MUSTER_CONFIG="}).code, 0);

@@ -1,5 +1,7 @@
 #include "parallel/sharded/sharded_settings.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
@@ -47,6 +49,11 @@ TEST(ShardedSettings, ANumberSaysOverHowManyValuesStayCut) {
   EXPECT_EQ(read_settings({.reshard_after_forward = 2, .stage = ShardStage::gradients}, 4).post_forward_size, 0);
 }
 
+TEST(ShardedSettings, ALimitBeyondAllMemoryIsNone) {
+  for (const double limit : {1e300, HUGE_VAL})
+    EXPECT_GT(read_settings({.limit_gathered_mb = limit}, 4).limit_bytes, 1LL << 60) << limit;
+}
+
 TEST(ShardedSettings, RefusesWhatCannotBeKept) {  // MU168
   const auto message = [](const ShardedOptions& options) {
     try {
@@ -61,6 +68,7 @@ TEST(ShardedSettings, RefusesWhatCannotBeKept) {  // MU168
   EXPECT_NE(message({.reduce_dtype = "int8"}).find("reduce_dtype 'int8'"), std::string::npos);
   EXPECT_NE(message({.limit_gathered_mb = -1}).find("limit_gathered_mb"), std::string::npos);
   EXPECT_NE(message({.predivide_factor = -2}).find("predivide_factor"), std::string::npos);
+  EXPECT_NE(message({.predivide_factor = INFINITY}).find("predivide_factor"), std::string::npos);
   EXPECT_NE(message({.buffer_dtype = "int8"}).find("buffer_dtype 'int8'"), std::string::npos);
   EXPECT_NE(message({.param_dtype = at::kLong}).find("param_dtype 'ScalarType 4'"), std::string::npos);
   EXPECT_NE(message({.output_dtype = "f8"}).find("output_dtype 'f8'"), std::string::npos);

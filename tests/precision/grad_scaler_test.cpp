@@ -65,6 +65,20 @@ TEST(GradScaler, ASmallerScaleThanItsOwnSaysNothingAboutGrowing) {
   EXPECT_EQ(scaler.scale(), 128);  // it is the scale in use that was too large
 }
 
+TEST(GradScaler, AScaleThatCannotBeUndoneEndsTheJobWithAReason) {  // MU318
+  GradScaler scaler(kFactors);
+  auto gradient = torch::ones({2});
+  int steps = 0;
+  const auto text = testing::thrown([&] {
+    for (; steps < 1000; ++steps) {
+      scaler.unscale({gradient}, scaler.scale());
+      scaler.update(true, scaler.scale());
+    }
+  });
+  EXPECT_TRUE(text.starts_with("MU318")) << text;
+  EXPECT_GT(steps, 100);
+}
+
 TEST(GradScaler, SavesAndLoadsASmallValue) {
   GradScaler one(kFactors), other;
   one.update(true, one.scale());
@@ -81,6 +95,8 @@ TEST(GradScaler, RefusesFactorsThatCannotWork) {
   EXPECT_EQ(testing::thrown_id([] { GradScaler scaler({.backoff_factor = 1.5}); }), "MU149");
   EXPECT_EQ(testing::thrown_id([] { GradScaler scaler({.growth_interval = 0}); }), "MU149");
   EXPECT_EQ(testing::thrown_id([] { GradScaler scaler({.init_scale = -1}); }), "MU149");
+  for (const double scale : {1e300, 1e-300})  // float32 holds neither
+    EXPECT_EQ(testing::thrown_id([&] { GradScaler scaler({.init_scale = scale}); }), "MU149") << scale;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +57,8 @@ ShardSettings read_settings(const ShardedOptions& options, int shards) {
                       "strategy for whole models on every rank is \"ddp\"");
   require_no_less("limit_gathered_mb", options.limit_gathered_mb, 0);
   require_no_less("predivide_factor", options.predivide_factor, 0);
+  if (!std::isfinite(options.predivide_factor))
+    throw ConfigError("MU168", "predivide_factor is infinite, so that gradients would be zeros; give a number");
   const int post_forward_size = options.reshard_after_forward.ranks();
   if (post_forward_size != 0 && (post_forward_size < 1 || shards % post_forward_size != 0))
     throw ConfigError("MU168", "reshard_after_forward is " + std::to_string(std::max(post_forward_size, 0)) +
@@ -65,7 +68,8 @@ ShardSettings read_settings(const ShardedOptions& options, int shards) {
   settings.keeps_after_forward = !options.reshard_after_forward;
   settings.post_forward_size =
       post_forward_size > 1 && post_forward_size < shards && options.stage == ShardStage::full ? post_forward_size : 0;
-  settings.limit_bytes = static_cast<int64_t>(options.limit_gathered_mb * 1024 * 1024);
+  constexpr double kMostBytes = 1ULL << 62U;  // an infinite limit is none
+  settings.limit_bytes = static_cast<int64_t>(std::min(options.limit_gathered_mb * 1024 * 1024, kMostBytes));
   settings.buffer_dtype = read_dtype("buffer_dtype", options.buffer_dtype);
   settings.cast_forward_inputs = options.cast_forward_inputs;
   settings.output_dtype = read_dtype("output_dtype", options.output_dtype);

@@ -36,10 +36,11 @@ class GradScaler {
   /// Ends a step: the scale shrinks if gradients were not finite, and grows after enough steps in a row with finite
   /// gradients. If `made_with` is smaller than the scale, finite gradients are not counted, and gradients that are not
   /// finite shrink the scale from `made_with`.
+  /// Throws: UsageError (MU318) if the scale would become so small that float32 does not hold its inverse.
   void update(bool found_inf, double made_with);
 
   GradScalerState state() const noexcept { return state_; }
-  /// Throws: ConfigError (MU147) for a scale that is not positive and finite, or a negative count.
+  /// Throws: ConfigError (MU147) for a scale that float32 does not hold with its inverse, or a negative count.
   void load_state(const GradScalerState& state);
 
  private:
