@@ -25,7 +25,6 @@ void Core::optimize(const StepTable& steps, void* batch, bool last, StepOutput& 
 }
 
 void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output) {
-  auto& module = *task_.module;
   const auto index = place_.batch_idx;
   const auto closure = [&]() -> at::Tensor {
     output = training_step(steps, batch);
@@ -46,7 +45,6 @@ void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_w
     hooks.module(Hook::optimizer_step, &TrainerModule::optimizer_step, progress.epoch, index, handles.front(),
                  ModuleOptimizer::Closure(closure));
   else closure();
-  static_cast<void>(module);
   window_begins_ = ends_window;
   if (ends_window) window_has_loss_ = false;
   step_schedules(progress.global_step != before, last);

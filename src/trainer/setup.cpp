@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <typeinfo>
 #include <utility>
 #include <variant>
 
@@ -60,12 +61,11 @@ Core::Core(Trainer& trainer, const TrainerOptions& given)
 
 std::vector<std::shared_ptr<Callback>> Core::all_callbacks() {
   auto all = options.callbacks;
-  for (auto& more : hooks.module(Hook::configure_callbacks, &TrainerModule::configure_callbacks)) {
-    const auto same = [&](const auto& one) { return typeid(*one) == typeid(*more); };
-    const auto replaced = std::ranges::find_if(all, same);
-    if (replaced == all.end()) all.push_back(std::move(more));
-    else *replaced = std::move(more);
-  }
+  auto own = hooks.module(Hook::configure_callbacks, &TrainerModule::configure_callbacks);
+  std::erase_if(all, [&](const auto& given) {
+    return std::ranges::any_of(own, [&](const auto& one) { return typeid(*one) == typeid(*given); });
+  });
+  all.insert(all.end(), own.begin(), own.end());
   std::ranges::stable_sort(all, {}, [&](const auto& one) { return std::pair(one->place(), is_model_checkpoint(one)); });
   require_own_keys(all);
   return all;
@@ -118,6 +118,8 @@ void Core::fail(Stage stage, const std::exception_ptr& error) noexcept {
       f();
     } catch (const std::exception& another) {
       log::warning(what, " threw while a run was ending by another exception: ", another.what());
+    } catch (...) {
+      log::warning(what, " threw while a run was ending by another exception");
     }
   };
   attempt("on_exception", [&] { hooks.callbacks(Hook::on_exception, &Callback::on_exception, error); });

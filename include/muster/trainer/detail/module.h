@@ -43,6 +43,7 @@ class TrainerModule : public torch::nn::Module {
   /// False: training_step() calls manual_backward() and steps its optimizers itself. Set it in the constructor.
   bool automatic_optimization = true;
 
+  /// They replace those of the same class in the Trainer's options.
   virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
   /// Called on the first rank of each node, before the others continue.
   virtual void prepare_data() {}
