@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 #include <utility>
 
 #include <torch/types.h>
@@ -166,7 +167,7 @@ LogBook::Shared LogBook::shared_entries() {
   for (auto& [key, entry] : entries_) {
     if (!entry.epoch || !entry.options.sync_dist.value_or(true) || entry.options.rank_zero_only) continue;
     mine.emplace(std::string(entry.options.reduce_fx.text()) + '\n' + std::string(info(std::get<Hook>(key)).name) +
-                     '\n' + std::to_string(entry.loader) + '\n' + entry.on_epoch,
+                     '\n' + std::to_string(entry.loader) + '\n' + entry.on_epoch + '\n' + entry.plain,
                  &entry);
   }
   return mine;
@@ -186,12 +187,25 @@ bool LogBook::exchange(const comm::Communicator& group, const Shared& mine) {
   round.run();
   if (round.result(0) > 0) return true;
   for (std::size_t i = 0; i < agreed_.size(); ++i) {
-    const auto found = mine.find(agreed_[i]);
-    if (found == mine.end()) continue;
-    found->second->of_epoch.value.set(round.result(1 + 2 * i));
-    found->second->of_epoch.weight = round.result(2 + 2 * i);
+    const double value = round.result(1 + 2 * i), weight = round.result(2 + 2 * i);
+    if (const auto found = mine.find(agreed_[i]); found != mine.end()) {
+      found->second->of_epoch.value.set(value);
+      found->second->of_epoch.weight = weight;
+    } else if (weight > 0) {
+      keep_foreign(agreed_[i], value, weight);
+    }
   }
   return false;
+}
+
+/// A value that only other ranks logged.
+void LogBook::keep_foreign(const std::string& key, double value, double weight) {
+  std::vector<std::string> parts;
+  std::istringstream lines(key);
+  for (std::string line; std::getline(lines, line);) parts.push_back(line);
+  if (LogReduction::parse(parts.at(0)) == kMean) value /= weight;
+  results_[{std::stoll(parts.at(2)), parts.at(3)}] = value;
+  for (const auto& name : {parts.at(3), parts.at(4)}) latest_->set(name, value);
 }
 
 /// The reductions of an epoch are one message; where a rank has a new name, ranks first agree on names.

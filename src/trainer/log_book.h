@@ -86,10 +86,11 @@ class LogBook {
   using Key = std::tuple<Hook, int64_t, std::string>;
 
   Entry& entry_of(const LogContext& context, std::string_view name, const LogOptions& options);
-  /// Entries that are reduced over ranks, by reduction, hook, loader and name.
+  /// Entries that are reduced over ranks, by reduction, hook, loader and names.
   using Shared = std::map<std::string, Entry*>;
   Shared shared_entries();
   bool exchange(const comm::Communicator& group, const Shared& mine);
+  void keep_foreign(const std::string& key, double value, double weight);
   void reduce(const comm::Communicator& group);
   static void add(Sum& sum, const at::Tensor& value, double weight, LogReduction how);
   static double result(const Sum& sum, LogReduction how);
