@@ -1,5 +1,6 @@
 #include <muster/accelerator.h>
 #include <muster/fabric.h>
+#include <muster/trainer.h>
 #include <torch/torch.h>
 
 #ifndef WRONG
@@ -110,4 +111,37 @@ void prepare_functions(muster::Accelerator& accelerator, muster::Fabric& fabric)
   accelerator.prepare(
       net, sgd, [](torch::optim::Optimizer& o) { return torch::optim::StepLR(o, 1); },
       [](auto parameters) { return torch::optim::SGD(parameters, 0.1); });
+}
+
+struct Learner : muster::TrainerModule {
+  torch::Tensor training_step(torch::data::Example<>& batch, int64_t) { return batch.data; }
+};
+struct TensorLearner : muster::TrainerModule {
+  torch::Tensor training_step(torch::Tensor batch, int64_t) { return batch; }
+};
+struct Reader : muster::TrainerModule {
+  void validation_step(torch::data::Example<>&, int64_t) {}
+};
+
+void learn(muster::Trainer& trainer, muster::DataLoader<torch::data::Example<>>& loader) {
+#if WRONG == 601
+  // WRONG 601: error: static assertion failed: this module's training_step(batch, batch_idx) is private or does not
+  // take
+  trainer.fit(TensorLearner(), loader);
+#elif WRONG == 602
+  // WRONG 602: training_step(batch, batch_idx)
+  trainer.fit(Reader(), loader);
+#elif WRONG == 603
+  // WRONG 603: marked
+  struct Misspelled : muster::TrainerModule {
+    void on_train_epoch_ended() override {}
+  };
+#elif WRONG == 604
+  // WRONG 604: a Trainer takes objects of classes derived from muster::TrainerModule
+  trainer.fit(torch::nn::Linear(2, 2), loader);
+#elif WRONG == 605
+  // WRONG 605: this_is_none_of_the_known_words
+  const muster::EarlyStoppingOptions wrong{.mode = "best"};
+#endif
+  trainer.fit(Learner(), loader);
 }

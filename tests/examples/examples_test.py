@@ -128,6 +128,15 @@ def check_readme():
             report(f"{how} readme saves", None if list(pathlib.Path(scratch).glob("out/*.safetensors")) else "no weights in out")
 
 
+def check_trainer():
+    """The Trainer's program, which leaves its best checkpoint where it runs."""
+    program = build / "examples/trainer"
+    for how, command in (("alone", [program]), ("muster run 2", [build / "bin/muster", "run", "--devices", "2", program])):
+        with tempfile.TemporaryDirectory() as scratch:
+            run(f"{how} trainer", command, scratch)
+            report(f"{how} trainer saves", None if list(pathlib.Path(scratch).glob("digits/*.ckpt")) else "no checkpoint in digits")
+
+
 def check_demo():
     """The demo of `make demo`, as short as can be, where the launcher sees an accelerator."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -140,6 +149,7 @@ def check_demo():
 check_pair()
 check_demo()
 check_readme()
+check_trainer()
 check_book()
 run("alone plain", [build / "examples/plain"])
 launches = [(f"{how} {example}", command) for example in ("accelerate", "fabric", "transformer")

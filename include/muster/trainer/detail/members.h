@@ -1,0 +1,117 @@
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "muster/trainer/detail/batch.h"
+
+namespace muster::trainer {
+
+enum class StepKind : std::uint8_t { training, validation, test, predict };
+inline constexpr std::size_t kStepKinds = 4;
+
+// A member that a user's class may have: whether there is one of the name, with any parameters and access, and how it
+// is called. Two members of the name in `Both` make it ambiguous: then one is the module's.
+#define MUSTER_TRAINER_MEMBER(name_)                                                                               \
+  struct name_ {                                                                                                   \
+    struct Named {                                                                                                 \
+      void name_();                                                                                                \
+    };                                                                                                             \
+    template <class M>                                                                                             \
+    struct Both : M, Named {};                                                                                     \
+    template <class M>                                                                                             \
+    static consteval bool found() {                                                                                \
+      static_assert(!std::is_final_v<M>,                                                                           \
+                    "this class must not be final: Muster derives from it to look for its steps");                 \
+      if constexpr (std::is_final_v<M>) return true;                                                               \
+      else return !requires { &Both<M>::name_; };                                                                  \
+    }                                                                                                              \
+    template <class M>                                                                                             \
+    static constexpr bool in = found<M>();                                                                         \
+    template <class M, class... A>                                                                                 \
+    static auto call(M& m, A&&... a) -> decltype(m.name_(std::forward<A>(a)...)) {                                 \
+      return m.name_(std::forward<A>(a)...);                                                                       \
+    }                                                                                                              \
+    template <class M, class Batch>                                                                                \
+    static consteval void refuse() {                                                                               \
+      static_assert(!in<M>, "this module's " #name_                                                                \
+                            "(batch, batch_idx) is private or does not take the loader's batch; the types stand "  \
+                            "above, as M and Batch");                                                              \
+      static_assert(in<M>, "this module has no " #name_ "(batch, batch_idx), which the loader's batches are for"); \
+    }                                                                                                              \
+  }
+
+namespace member {
+MUSTER_TRAINER_MEMBER(training_step);
+MUSTER_TRAINER_MEMBER(validation_step);
+MUSTER_TRAINER_MEMBER(test_step);
+MUSTER_TRAINER_MEMBER(predict_step);
+MUSTER_TRAINER_MEMBER(forward);
+MUSTER_TRAINER_MEMBER(on_train_batch_start);
+MUSTER_TRAINER_MEMBER(on_train_batch_end);
+MUSTER_TRAINER_MEMBER(on_validation_batch_start);
+MUSTER_TRAINER_MEMBER(on_validation_batch_end);
+MUSTER_TRAINER_MEMBER(on_test_batch_start);
+MUSTER_TRAINER_MEMBER(on_test_batch_end);
+MUSTER_TRAINER_MEMBER(on_predict_batch_start);
+MUSTER_TRAINER_MEMBER(on_predict_batch_end);
+MUSTER_TRAINER_MEMBER(on_before_batch_transfer);
+MUSTER_TRAINER_MEMBER(transfer_batch_to_device);
+MUSTER_TRAINER_MEMBER(on_after_batch_transfer);
+MUSTER_TRAINER_MEMBER(train_dataloader);
+MUSTER_TRAINER_MEMBER(val_dataloader);
+MUSTER_TRAINER_MEMBER(test_dataloader);
+MUSTER_TRAINER_MEMBER(predict_dataloader);
+}  // namespace member
+#undef MUSTER_TRAINER_MEMBER
+
+/// The members that belong to a kind of step.
+template <StepKind K>
+struct Members;
+template <>
+struct Members<StepKind::training> {
+  using Step = member::training_step;
+  using Start = member::on_train_batch_start;
+  using End = member::on_train_batch_end;
+  using Loader = member::train_dataloader;
+};
+template <>
+struct Members<StepKind::validation> {
+  using Step = member::validation_step;
+  using Start = member::on_validation_batch_start;
+  using End = member::on_validation_batch_end;
+  using Loader = member::val_dataloader;
+};
+template <>
+struct Members<StepKind::test> {
+  using Step = member::test_step;
+  using Start = member::on_test_batch_start;
+  using End = member::on_test_batch_end;
+  using Loader = member::test_dataloader;
+};
+template <>
+struct Members<StepKind::predict> {
+  using Step = member::predict_step;
+  using Start = member::on_predict_batch_start;
+  using End = member::on_predict_batch_end;
+  using Loader = member::predict_dataloader;
+};
+
+/// Calls a member with as many of (batch, batch_idx, dataloader_idx) as it takes, after `before`.
+template <class Member, class M, class Batch, class... Before>
+decltype(auto) call_longest(M& m, Batch& batch, BatchPlace place, Before&... before) {
+  if constexpr (requires { Member::call(m, before..., batch, place.batch_idx, place.dataloader_idx); })
+    return Member::call(m, before..., batch, place.batch_idx, place.dataloader_idx);
+  else if constexpr (requires { Member::call(m, before..., batch, place.batch_idx); })
+    return Member::call(m, before..., batch, place.batch_idx);
+  else if constexpr (requires { Member::call(m, before..., batch); }) return Member::call(m, before..., batch);
+  else Member::template refuse<M, Batch>();
+}
+
+/// It has a hook between the making of a batch and its step, so that its batches are moved one by one.
+template <class D>
+inline constexpr bool has_transfer_hooks =
+    member::on_before_batch_transfer::in<D> || member::transfer_batch_to_device::in<D> ||
+    member::on_after_batch_transfer::in<D>;
+
+}  // namespace muster::trainer

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "muster/trainer/detail/callback.h"
+#include "muster/trainer/detail/options.h"
+
+namespace muster {
+
+/// What a ModelCheckpoint watches and keeps, with Lightning's names and defaults.
+struct ModelCheckpointOptions {
+  bool auto_insert_metric_name = true;  ///< "{epoch}" becomes "epoch=3" instead of "3"
+  std::filesystem::path dirpath = {};   ///< empty: "checkpoints" in the Trainer's default_root_dir
+  bool enable_version_counter = true;   ///< a name in use gets "-v1"; off: it is replaced
+  std::optional<int64_t> every_n_epochs = {};
+  std::optional<int64_t> every_n_train_steps = {};  ///< updates of all optimizers
+  std::string filename = {};  ///< empty: "{epoch}-{step}"; fields may be any metric, as "{loss:.2f}"
+  MonitorMode mode = "min";
+  std::string monitor = {};  ///< the metric that says which checkpoints are best; empty: the newest is
+  bool save_last = false;    ///< "last.ckpt" is written with each checkpoint
+  std::optional<bool> save_on_train_epoch_end = {};  ///< unset: if validation runs at the end of epochs only
+  int64_t save_top_k = 1;                            ///< how many are kept; -1: all; 0: none
+};
+
+/// Saves checkpoints during fit() and keeps the best. Each is a folder that holds all that resuming needs.
+/// It never saves twice at the same global_step, nor in the sanity check.
+class ModelCheckpoint : public Callback {
+ public:
+  /// Throws: ConfigError (MU451) with all that is wrong with the options.
+  explicit ModelCheckpoint(ModelCheckpointOptions options = {});
+  Place place() const override { return Place::last; }
+  std::string state_key() const override;
+  State save_state() const override;
+  void load_state(const State& state) override;
+  void setup(Trainer& trainer, TrainerModule& module, Stage stage) override;
+  void on_train_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
+                          BatchPlace place) override;
+  void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
+  void on_validation_end(Trainer& trainer, TrainerModule& module) override;
+
+  const std::filesystem::path& best_model_path() const noexcept { return best_path_; }
+  const std::optional<double>& best_model_score() const noexcept { return best_score_; }
+  /// "last.ckpt", or else the newest; empty if nothing was saved.
+  const std::filesystem::path& last_model_path() const noexcept { return last_path_; }
+  /// The checkpoints kept, with their scores.
+  const std::map<std::filesystem::path, double>& best_k_models() const noexcept { return kept_; }
+  /// The name, without folder, of a checkpoint with these metrics.
+  std::string format_checkpoint_name(const Metrics& metrics) const;
+
+ private:
+  bool saves_at_train_epoch_end(const Trainer& trainer) const;
+  void save_if_better(Trainer& trainer);
+  void save_as(Trainer& trainer, const Metrics& metrics, double score);
+  std::filesystem::path free_name(const Trainer& trainer, const std::string& name,
+                                  const std::optional<std::filesystem::path>& going) const;
+  void remove(const Trainer& trainer, const std::filesystem::path& folder) const;
+  bool better(double a, double b) const;
+  std::map<std::filesystem::path, double>::iterator worst();
+
+  ModelCheckpointOptions options_;
+  std::filesystem::path folder_;
+  std::map<std::filesystem::path, double> kept_;
+  std::filesystem::path best_path_, last_path_;
+  std::optional<double> best_score_;
+  int64_t last_step_ = 0;  // global_step of the last save
+  bool due_ = false;       // a save waits for the metric of the next validation
+};
+
+}  // namespace muster

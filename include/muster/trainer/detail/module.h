@@ -1,0 +1,141 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "muster/trainer/detail/module_optimizer.h"
+#include "muster/trainer/detail/optimizers.h"
+#include "muster/trainer/detail/options.h"
+#include "muster/tree/state.h"
+
+namespace muster {
+
+class Callback;
+class Scheduler;
+class Trainer;
+namespace trainer {
+class Core;
+}
+
+/// Base class of what a Trainer trains: a torch::nn::Module, with any forward, that knows how it is trained. Its steps
+/// are ordinary members. The compiler finds them where the module meets its data, so a batch has the loader's type:
+///   torch::Tensor training_step(Batch& batch, int64_t batch_idx)   the loss; or a struct or map with `loss`; or a
+///                                                                  std::optional of one, empty to leave the batch out
+///   validation_step, test_step, predict_step(batch, batch_idx[, dataloader_idx])   return anything
+///   on_{train,validation,test}_batch_{start,end}, on_predict_batch_{start,end}
+///   on_before_batch_transfer, transfer_batch_to_device, on_after_batch_transfer
+///   {train,val,test,predict}_dataloader()   any muster::DataLoader, or a std::tuple or std::vector of them
+/// All other hooks are virtual. A step runs in the strategy's forward scope: it may call forward of the module and of
+/// its parts. Thread safety: one thread at a time. All hooks run on every rank.
+class TrainerModule : public torch::nn::Module {
+ public:
+  using torch::nn::Module::Module;
+
+  /// False: training_step() calls manual_backward() and steps its optimizers itself. Set it in the constructor.
+  bool automatic_optimization = true;
+
+  /// They replace those of the same class in the Trainer's options.
+  virtual std::vector<std::shared_ptr<Callback>> configure_callbacks() { return {}; }
+  /// Called on the first rank of each node, before the others continue.
+  virtual void prepare_data() {}
+  virtual void setup(Stage) {}
+  virtual void teardown(Stage) {}
+  /// Builds what the constructor left out. It may be called several times.
+  virtual void configure_model() {}
+  virtual Optimizers configure_optimizers() { return {}; }
+
+  virtual void on_fit_start() {}
+  virtual void on_fit_end() {}
+  virtual void on_train_start() {}
+  virtual void on_train_end() {}
+  virtual void on_train_epoch_start() {}
+  virtual void on_train_epoch_end() {}
+  virtual void on_validation_start() {}
+  virtual void on_validation_end() {}
+  virtual void on_validation_epoch_start() {}
+  virtual void on_validation_epoch_end() {}
+  virtual void on_test_start() {}
+  virtual void on_test_end() {}
+  virtual void on_test_epoch_start() {}
+  virtual void on_test_epoch_end() {}
+  virtual void on_predict_start() {}
+  virtual void on_predict_end() {}
+  virtual void on_predict_epoch_start() {}
+  virtual void on_predict_epoch_end() {}
+  virtual void on_validation_model_zero_grad() { zero_grad(); }
+  virtual void on_validation_model_eval() { eval(); }
+  virtual void on_test_model_eval() { eval(); }
+  virtual void on_predict_model_eval() { eval(); }
+  /// Called only if overridden; otherwise every submodule gets back the mode that it had.
+  virtual void on_validation_model_train() { train(); }
+  virtual void on_test_model_train() { train(); }
+  virtual void on_predict_model_train() { train(); }
+
+  virtual void on_before_zero_grad(ModuleOptimizer&) {}
+  virtual void on_before_backward(const at::Tensor& /*loss*/) {}
+  virtual void backward(const at::Tensor& loss);
+  virtual void on_after_backward() {}
+  virtual void on_before_optimizer_step(ModuleOptimizer&) {}
+  /// Calls optimizer.step(closure); the closure runs training_step() and backward().
+  virtual void optimizer_step(int64_t epoch, int64_t batch_idx, ModuleOptimizer& optimizer,
+                              const ModuleOptimizer::Closure& closure);
+  virtual void optimizer_zero_grad(int64_t epoch, int64_t batch_idx, ModuleOptimizer& optimizer);
+  /// Calls clip_gradients() if the Trainer's options clip.
+  virtual void configure_gradient_clipping(ModuleOptimizer& optimizer, const std::optional<GradientClipOptions>& clip);
+  /// `metric`: that of ReduceLROnPlateau.
+  virtual void lr_scheduler_step(const Scheduler& scheduler, std::optional<double> metric);
+
+  /// Adds what else is to be saved.
+  virtual void on_save_checkpoint(State& /*checkpoint*/) {}
+  /// Receives all but the weights of a checkpoint before anything is loaded.
+  virtual void on_load_checkpoint(State& /*checkpoint*/) {}
+
+  /// Logs a value under a name. Collective: with sync_dist, every rank logs it.
+  /// Throws: UsageError (MU441) in a hook that cannot log, or for a level that the hook does not have; (MU442) for a
+  /// tensor with several elements, a name with "/dataloader_idx_", or other options than before for the same name.
+  void log(std::string_view name, const at::Tensor& value, const LogOptions& options = {});
+  void log(std::string_view name, double value, const LogOptions& options = {});
+  void log_dict(const std::vector<std::pair<std::string, at::Tensor>>& values, const LogOptions& options = {});
+
+  /// In manual optimization: backward, with the hooks before and after it. Collective.
+  void manual_backward(const at::Tensor& loss);
+  const std::vector<ModuleOptimizer>& optimizers() const;
+  /// The same, one by one: auto [g, d] = optimizers<2>(). Throws: UsageError (MU443) if there are not N.
+  template <std::size_t N>
+  std::array<ModuleOptimizer, N> optimizers() const {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return std::array{optimizer(I, N)...};
+    }(std::make_index_sequence<N>());
+  }
+  const std::vector<Scheduler>& lr_schedulers() const;
+  ToggledOptimizer toggled_optimizer(const ModuleOptimizer& one) const { return {one, optimizers()}; }
+  /// Collective: as Training::clip_grad_norm_().
+  void clip_gradients(ModuleOptimizer& optimizer, const GradientClipOptions& options);
+
+  int64_t current_epoch() const;
+  int64_t global_step() const;
+  c10::Device device() const;
+  /// Throws, as all functions here that need a run: UsageError (MU446) outside of one.
+  Trainer& trainer() const;
+  void freeze();
+  void unfreeze();
+
+ private:
+  friend class trainer::Core;
+  trainer::Core& core() const;
+  ModuleOptimizer optimizer(std::size_t index, std::size_t count) const;
+
+  trainer::Core* core_ = nullptr;               // during a run
+  const trainer::Core* prepared_by_ = nullptr;  // compared, never used
+};
+
+}  // namespace muster

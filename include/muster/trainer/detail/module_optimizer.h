@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+namespace muster {
+
+namespace trainer {
+class TrainedOptimizer;
+}
+
+/// An optimizer of a TrainerModule during a run. A cheap handle, valid until the run ends.
+/// Thread safety: one thread at a time.
+class ModuleOptimizer {
+ public:
+  using Closure = std::function<at::Tensor()>;
+  explicit ModuleOptimizer(trainer::TrainedOptimizer& trained) : trained_(&trained) {}
+
+  /// Makes one update, after the hooks before it. In automatic optimization it must be given the closure of
+  /// optimizer_step(), which runs training_step() and backward(). Returns the loss of the closure; undefined without.
+  /// Collective. Throws: UsageError (MU448) without closure in automatic optimization; as Optimizer::step().
+  at::Tensor step(const Closure& closure = nullptr) const;
+  void zero_grad(bool set_to_none = true) const;
+  /// Updates made so far.
+  int64_t steps() const;
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() const { return inner().param_groups(); }
+  /// The user's optimizer, for its options and its state.
+  torch::optim::Optimizer& inner() const;
+  torch::optim::Optimizer* operator->() const { return &inner(); }
+
+ private:
+  trainer::TrainedOptimizer* trained_;
+};
+
+/// While it lives, parameters that belong to other optimizers only require no gradients.
+class [[nodiscard("name the scope: auto only = toggled_optimizer(g)")]] ToggledOptimizer {
+ public:
+  ToggledOptimizer(const ModuleOptimizer& one, const std::vector<ModuleOptimizer>& all);
+  ToggledOptimizer(const ToggledOptimizer&) = delete;
+  ToggledOptimizer& operator=(const ToggledOptimizer&) = delete;
+  ~ToggledOptimizer();
+
+ private:
+  std::vector<at::Tensor> frozen_;
+};
+
+}  // namespace muster

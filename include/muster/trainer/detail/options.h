@@ -1,0 +1,129 @@
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "muster/base/detail/word.h"
+#include "muster/runtime/options.h"
+
+namespace muster {
+
+class Callback;
+
+namespace trainer {
+struct ClipWords {
+  static constexpr std::string_view kAll[] = {"norm", "value"};
+};
+struct IntervalWords {
+  static constexpr std::string_view kAll[] = {"epoch", "step"};
+};
+struct ModeWords {
+  static constexpr std::string_view kAll[] = {"min", "max"};
+};
+struct ReduceWords {
+  static constexpr std::string_view kAll[] = {"mean", "sum", "min", "max"};
+};
+}  // namespace trainer
+
+using ClipAlgorithm = Word<trainer::ClipWords>;
+using ScheduleInterval = Word<trainer::IntervalWords>;
+using MonitorMode = Word<trainer::ModeWords>;
+using LogReduction = Word<trainer::ReduceWords>;
+
+/// Names and values of what was logged.
+using Metrics = std::map<std::string, double>;
+
+/// What a run is for. fit validates too.
+enum class Stage : std::uint8_t { fit, validate, test, predict };
+
+/// So many batches, or such a part of all batches: 1 and 1.0 differ. 0 leaves the stage out.
+class BatchLimit {
+ public:
+  template <std::integral T>
+  constexpr BatchLimit(T batches) : value_(static_cast<int64_t>(batches)) {}  // NOLINT(google-explicit-constructor)
+  constexpr BatchLimit(double part) : value_(part) {}                         // NOLINT(google-explicit-constructor)
+  /// The number of batches; nullptr if a part was given.
+  constexpr const int64_t* count() const noexcept { return std::get_if<int64_t>(&value_); }
+  /// The part; nullptr if a number was given.
+  constexpr const double* part() const noexcept { return std::get_if<double>(&value_); }
+  constexpr bool none() const noexcept { return count() ? *count() == 0 : *part() == 0; }
+
+ private:
+  std::variant<int64_t, double> value_;
+};
+
+/// Options of muster::Trainer, with Lightning's names and defaults.
+struct TrainerOptions {
+  std::string accelerator = "auto";
+  int accumulate_grad_batches = 1;  ///< the optimizer steps once for so many batches, and at the end of an epoch
+  std::string backend = "gloo";
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
+  /// Validate in epochs whose number, from 1, divides by this; unset: val_check_interval counts through all epochs.
+  std::optional<int64_t> check_val_every_n_epoch = 1;
+  std::filesystem::path default_root_dir = ".";
+  bool deterministic = false;
+  Devices devices = {};
+  bool enable_checkpointing = true;  ///< a ModelCheckpoint is added if `callbacks` has none
+  int64_t fast_dev_run = 0;          ///< so many batches of every kind, one epoch, nothing written; 0: off
+  GradScalerOptions grad_scaler = {};
+  ClipAlgorithm gradient_clip_algorithm = "norm";
+  std::optional<double> gradient_clip_val = {};
+  /// fixed: every loss is divided by accumulate_grad_batches, as in Lightning, also in a shorter last window.
+  GradientWeighting gradient_weighting = GradientWeighting::mean;
+  KeepMemory keep_memory = "auto";
+  BatchLimit limit_predict_batches = 1.0;
+  BatchLimit limit_test_batches = 1.0;
+  BatchLimit limit_train_batches = 1.0;
+  BatchLimit limit_val_batches = 1.0;
+  /// Unset: 1000, unless max_steps is given; -1: no limit.
+  std::optional<int64_t> max_epochs = {};
+  int64_t max_steps = -1;  ///< updates of all optimizers; -1: no limit
+  std::optional<int64_t> min_epochs = {};
+  std::optional<int64_t> min_steps = {};
+  int num_nodes = 1;
+  int64_t num_sanity_val_steps = 2;  ///< validation batches before training; -1: all
+  Precision precision = "32-true";
+  int64_t reload_dataloaders_every_n_epochs = 0;  ///< 0: the loaders are made once
+  Strategy strategy = "auto";
+  bool sync_batchnorm = false;
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  BatchLimit val_check_interval = 1.0;  ///< validate after so many batches, or after such a part of an epoch
+};
+
+/// How a value is logged. Fields that are unset: as the calling hook has it by default.
+struct LogOptions {
+  bool add_dataloader_idx = true;          ///< with several loaders the name gets "/dataloader_idx_N"
+  std::optional<int64_t> batch_size = {};  ///< the weight in a mean; unset: the size of the current batch
+  std::optional<bool> on_epoch = {};
+  std::optional<bool> on_step = {};
+  bool rank_zero_only = false;
+  LogReduction reduce_fx = "mean";
+  std::optional<bool> sync_dist = {};  ///< unset: values of an epoch are reduced over ranks, those of a step are not
+};
+
+/// How fit() begins.
+struct FitOptions {
+  std::string ckpt_path = {};  ///< a checkpoint to resume from, "best" or "last"; empty: none
+};
+
+/// How validate(), test() and predict() begin.
+struct EvaluateOptions {
+  std::string ckpt_path = {};  ///< a checkpoint whose weights are loaded first, "best" or "last"; empty: none
+};
+
+/// How gradients are clipped.
+struct GradientClipOptions {
+  ClipAlgorithm algorithm = "norm";
+  double value = 1.0;
+};
+
+}  // namespace muster

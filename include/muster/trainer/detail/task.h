@@ -1,0 +1,100 @@
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "muster/trainer/detail/data_module.h"
+#include "muster/trainer/detail/feed.h"
+
+namespace muster::trainer {
+
+/// A pointer to a module or data module, whatever holds it: a TORCH_MODULE, a shared_ptr, an object (borrowed) or a
+/// temporary (kept).
+template <class T>
+auto object_pointer(T&& object) {
+  using V = std::remove_cvref_t<T>;
+  if constexpr (requires { typename V::ContainedType; }) return object.ptr();
+  else if constexpr (requires { typename V::element_type; })
+    return std::shared_ptr<typename V::element_type>(std::forward<T>(object));
+  else if constexpr (std::is_lvalue_reference_v<T>)
+    return std::shared_ptr<V>(std::shared_ptr<void>(), std::addressof(object));
+  else return std::make_shared<V>(std::forward<T>(object));
+}
+template <class T>
+using object_of = typename decltype(object_pointer(std::declval<T>()))::element_type;
+
+/// What a run needs of a module and its data, types erased.
+struct Task {
+  std::shared_ptr<TrainerModule> module;
+  std::shared_ptr<DataModule> data = {};
+  void* transfer_owner = nullptr;                            ///< what StepTable::transfer is called with
+  std::array<std::function<Feed()>, kStepKinds> feeds = {};  ///< by StepKind; empty: no loader
+  bool configures_optimizers = false;                        ///< configure_optimizers is overridden
+  std::array<bool, kStepKinds> steps = {};  ///< by StepKind: the module has the step; predict always can
+  /// By StepKind: on_validation_model_train and its like are overridden.
+  std::array<bool, kStepKinds> sets_train_mode = {};
+};
+
+/// Whether the virtual member of M is TrainerModule's own.
+#define MUSTER_TRAINER_INHERITS(M, name) \
+  requires { requires std::same_as<decltype(&M::name), decltype(&TrainerModule::name)>; }
+
+template <class M>
+Task task_of(std::shared_ptr<M> module) {
+  static_assert(std::derived_from<M, TrainerModule>,
+                "a Trainer takes objects of classes derived from muster::TrainerModule");
+  Task task{.module = module, .transfer_owner = module.get()};
+  task.steps = {member::training_step::in<M>, member::validation_step::in<M>, member::test_step::in<M>, true};
+  task.configures_optimizers = !MUSTER_TRAINER_INHERITS(M, configure_optimizers);
+  task.sets_train_mode = {false, !MUSTER_TRAINER_INHERITS(M, on_validation_model_train),
+                          !MUSTER_TRAINER_INHERITS(M, on_test_model_train),
+                          !MUSTER_TRAINER_INHERITS(M, on_predict_model_train)};
+  return task;
+}
+#undef MUSTER_TRAINER_INHERITS
+
+template <class M, StepKind K, class D, class L>
+void set_feed(Task& task, L loaders) {
+  task.feeds[static_cast<std::size_t>(K)] = [loaders = std::move(loaders)] { return Feeder<M, K, D>::of(loaders); };
+}
+
+/// Takes the loader of this kind from `source`, the module or a data module, if it has one.
+template <class M, StepKind K, class D>
+void take_feed(Task& task, D* source) {
+  using Loader = typename Members<K>::Loader;
+  if constexpr (!Loader::template in<D>) {
+  } else if constexpr (!requires {
+                         { Loader::call(*source) } -> Loaders;
+                       }) {
+    static_assert(!Loader::template in<D>,
+                  "train_dataloader() and its like are public, take nothing, and return a muster::DataLoader or a "
+                  "std::tuple or std::vector of them");
+  } else if constexpr (K == StepKind::predict || Members<K>::Step::template in<M>) {
+    task.feeds[static_cast<std::size_t>(K)] = [source] { return Feeder<M, K, D>::of(Loader::call(*source)); };
+  }
+}
+
+template <class M, class D>
+Task task_with(std::shared_ptr<M> module, std::shared_ptr<D> data) {
+  auto task = task_of(std::move(module));
+  auto* source = data.get();
+  if constexpr (!std::same_as<M, D>) {
+    static_assert(std::derived_from<D, DataModule>,
+                  "data is given as loaders (muster::DataLoader, or a std::tuple or std::vector of them) or as a class "
+                  "derived from muster::DataModule");
+    if constexpr (has_transfer_hooks<D>) task.transfer_owner = source;
+    task.data = std::move(data);
+  }
+  take_feed<M, StepKind::training>(task, source);
+  take_feed<M, StepKind::validation>(task, source);
+  take_feed<M, StepKind::test>(task, source);
+  take_feed<M, StepKind::predict>(task, source);
+  return task;
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,163 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "muster/base/detail/format_text.h"
+#include "muster/runtime/detail/model.h"
+#include "muster/runtime/detail/runtime.h"
+#include "muster/trainer/detail/callback.h"
+#include "muster/trainer/detail/task.h"
+
+namespace muster {
+
+/// Runs the loops: training with validation, validation, tests and predictions, on any number of ranks, for a
+/// TrainerModule and its data. Data are loaders or a DataModule; without data, the module's own loaders are used.
+/// Thread safety: one thread at a time. Collective: the constructor and every function that runs or saves.
+class Trainer {
+ public:
+  /// Starts the other local ranks if options.devices asks for them, and joins the group of all ranks.
+  /// Throws: ConfigError (MU440), which names everything that is wrong with the options.
+  explicit Trainer(const TrainerOptions& options = {});
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Trains the module, and validates it if it has a validation_step and there is a loader for it.
+  /// Throws: UsageError (MU443) for what configure_optimizers() returns, (MU444) if there is no loader for training;
+  /// ConfigError (MU445) for limits that leave less than one batch; what the hooks throw, after on_exception and
+  /// teardown were called.
+  template <class Module>
+  void fit(Module&& module, const FitOptions& options = {}) {
+    run_fit(for_fit<trainer::object_of<Module>>(own_task(std::forward<Module>(module))), options);
+  }
+  template <class Module, class Data>
+    requires(!std::same_as<std::remove_cvref_t<Data>, FitOptions>)
+  void fit(Module&& module, Data&& data, const FitOptions& options = {}) {
+    using M = trainer::object_of<Module>;
+    constexpr auto kind = trainer::StepKind::training;
+    run_fit(for_fit<M>(task<kind>(std::forward<Module>(module), std::forward<Data>(data))), options);
+  }
+  template <class Module, class Train, class Val>
+    requires(!std::same_as<std::remove_cvref_t<Val>, FitOptions>)
+  void fit(Module&& module, Train&& train, Val&& val, const FitOptions& options = {}) {
+    using M = trainer::object_of<Module>;
+    static_assert(trainer::Loaders<Train> && trainer::Loaders<Val>,
+                  "fit takes loaders for training and for validation: muster::DataLoader, or a std::tuple or "
+                  "std::vector of them");
+    auto all = task<trainer::StepKind::training>(std::forward<Module>(module), std::forward<Train>(train));
+    trainer::set_feed<M, trainer::StepKind::validation, M>(all, std::remove_cvref_t<Val>(std::forward<Val>(val)));
+    run_fit(for_fit<M>(std::move(all)), options);
+  }
+
+  /// Returns what was logged for the epoch, for each loader.
+  template <class Module>
+  std::vector<Metrics> validate(Module&& module, const EvaluateOptions& options = {}) {
+    return run_evaluate(own_task(std::forward<Module>(module)), trainer::StepKind::validation, options);
+  }
+  template <class Module, class Data>
+    requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
+  std::vector<Metrics> validate(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
+    constexpr auto kind = trainer::StepKind::validation;
+    return run_evaluate(task<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
+  }
+  template <class Module>
+  std::vector<Metrics> test(Module&& module, const EvaluateOptions& options = {}) {
+    return run_evaluate(own_task(std::forward<Module>(module)), trainer::StepKind::test, options);
+  }
+  template <class Module, class Data>
+    requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
+  std::vector<Metrics> test(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
+    constexpr auto kind = trainer::StepKind::test;
+    return run_evaluate(task<kind>(std::forward<Module>(module), std::forward<Data>(data)), kind, options);
+  }
+
+  /// Returns what predict_step, or forward, returned for each batch of this rank: a vector; of several loaders a vector
+  /// or tuple of them.
+  template <class Module>
+  auto predict(Module& module, const EvaluateOptions& options = {}) {
+    return predict(module, module, options);
+  }
+  template <class Module, class Data>
+    requires(!std::same_as<std::remove_cvref_t<Data>, EvaluateOptions>)
+  auto predict(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
+    using All = trainer::Predictions<trainer::object_of<Module>, std::remove_cvref_t<decltype(loaders_in(data))>>;
+    typename All::type all;
+    run_predict(task<trainer::StepKind::predict>(std::forward<Module>(module), std::forward<Data>(data)), options,
+                [&all](StepOutput& output, int64_t dataloader_idx) { All::keep(all, output, dataloader_idx); });
+    return all;
+  }
+
+  /// Ends training after the current batch, once min_epochs and min_steps are reached.
+  void stop();
+  bool should_stop() const;
+  /// The current epoch, from 0; after fit() the number of epochs run.
+  int64_t current_epoch() const;
+  /// Updates of all optimizers.
+  int64_t global_step() const;
+  bool sanity_checking() const;
+  /// Whether fit() runs and is beyond the sanity check.
+  bool fitting() const;
+  /// Whether validation runs at the ends of epochs only, after each one.
+  bool validates_at_epoch_end_only() const;
+  /// The last value of everything logged, by name: what callbacks watch.
+  const Metrics& callback_metrics() const;
+  const TrainerOptions& options() const;
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const;
+  /// Writes model, optimizers, schedules, progress and states of callbacks. Collective.
+  void save_checkpoint(const std::filesystem::path& folder);
+  /// The prepared module. Throws: UsageError (MU446) before the first run.
+  const Model<torch::nn::Module>& model() const;
+  /// Prints a line, on the main rank only: print("epoch {}: loss {:.4f}", epoch, loss).
+  template <class... A>
+  void print(FormatText<std::type_identity_t<A>...> text, const A&... values) const {
+    runtime().print(text, values...);
+  }
+  /// What it runs on: rank(), gather(), reduce(), plan().
+  const Runtime& runtime() const;
+
+ private:
+  template <class M>
+  static trainer::Task for_fit(trainer::Task task) {
+    static_assert(trainer::member::training_step::in<M>, "fit takes a module with training_step(batch, batch_idx)");
+    return task;
+  }
+  template <trainer::StepKind K, class Module, class Data>
+  static trainer::Task task(Module&& module, Data&& data) {
+    using M = trainer::object_of<Module>;
+    auto pointer = trainer::object_pointer(std::forward<Module>(module));
+    if constexpr (trainer::Loaders<Data>) {
+      auto task = trainer::task_of(pointer);
+      trainer::set_feed<M, K, M>(task, std::remove_cvref_t<Data>(std::forward<Data>(data)));
+      return task;
+    } else {
+      return trainer::task_with(pointer, trainer::object_pointer(std::forward<Data>(data)));
+    }
+  }
+  template <class Module>
+  static trainer::Task own_task(Module&& module) {
+    auto pointer = trainer::object_pointer(std::forward<Module>(module));
+    return trainer::task_with(pointer, pointer);
+  }
+  template <class Data>
+  static auto loaders_in(Data& data) {
+    if constexpr (trainer::Loaders<Data>) return data;
+    else return trainer::member::predict_dataloader::call(*trainer::object_pointer(data));
+  }
+
+  using Keep = std::function<void(StepOutput&, int64_t dataloader_idx)>;
+  void run_fit(trainer::Task task, const FitOptions& options);
+  std::vector<Metrics> run_evaluate(trainer::Task task, trainer::StepKind kind, const EvaluateOptions& options);
+  void run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep);
+
+  std::unique_ptr<trainer::Core> core_;
+};
+
+}  // namespace muster

@@ -1,0 +1,38 @@
+#include "muster/trainer/detail/callback.h"
+
+#include <algorithm>
+#include <typeinfo>
+
+#include <c10/util/Type.h>
+
+#include "core.h"
+#include "muster/base/error.h"
+
+namespace muster {
+
+std::string Callback::state_key() const { return c10::demangle(typeid(*this).name()); }
+
+int64_t BatchView::size() const {
+  int64_t size = -1;
+  visit([&](at::Tensor& tensor) {
+    if (size < 0 && tensor.defined() && tensor.dim() > 0) size = tensor.size(0);
+  });
+  return std::max<int64_t>(size, 1);
+}
+
+namespace trainer {
+
+void refuse_batch_type(const std::type_info& wanted, const std::type_info& given) {
+  throw UsageError("MU447", "a callback asked for a batch of type " + c10::demangle(wanted.name()) +
+                                ", and the loader gives " + c10::demangle(given.name()) + "; ask for that type");
+}
+
+void Core::log(std::string_view name, const at::Tensor& value, const LogOptions& how) {
+  if (filler_) return;
+  auto context = context_;
+  context.hook = hooks.current();
+  book().log(context, name, value, how, runtime.group());
+}
+
+}  // namespace trainer
+}  // namespace muster

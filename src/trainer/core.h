@@ -1,0 +1,150 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hook_calls.h"
+#include "limits.h"
+#include "log_book.h"
+#include "muster/runtime/detail/opened_checkpoint.h"
+#include "muster/runtime/detail/runtime.h"
+#include "muster/trainer/detail/task.h"
+#include "muster/trainer/detail/trainer.h"
+#include "training_pass.h"
+
+namespace muster::trainer {
+
+/// An optimizer in a run, with its schedulers.
+class TrainedOptimizer {
+ public:
+  struct Schedule {
+    LRSchedulerConfig config;
+    Scheduler scheduler;
+    bool plateau;
+  };
+  TrainedOptimizer(Core& core, std::shared_ptr<torch::optim::Optimizer> own, Optimizer prepared)
+      : core(&core), own(std::move(own)), prepared(std::move(prepared)) {}
+  Core* core;
+  std::shared_ptr<torch::optim::Optimizer> own;
+  Optimizer prepared;
+  std::vector<Schedule> schedules = {};
+  int64_t steps = 0;
+};
+
+/// Where training stands; saved in checkpoints.
+struct Progress {
+  int64_t batches = 0;      ///< of the current epoch that are done
+  int64_t epoch = 0;        ///< the current one, from 0
+  bool epoch_done = false;  ///< the current epoch is over but for its last hooks
+  int64_t global_step = 0;  ///< updates of all optimizers
+  int64_t total_batches = 0;
+};
+
+using KeepOutput = std::function<void(StepOutput&, int64_t dataloader_idx)>;
+
+/// What a Trainer owns, and its loops; each loop has a source of its own.
+class Core {
+ public:
+  Core(Trainer& trainer, const TrainerOptions& options);
+
+  void fit(Task task, const FitOptions& how);
+  std::vector<Metrics> evaluate(Task task, StepKind kind, const EvaluateOptions& how, const KeepOutput& keep);
+  void save_checkpoint(const std::filesystem::path& folder);
+
+  // Called by modules and their optimizers.
+  void backward(const at::Tensor& loss);
+  at::Tensor step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure);
+  void clip(ModuleOptimizer& optimizer, const GradientClipOptions& how);
+  void log(std::string_view name, const at::Tensor& value, const LogOptions& options);
+  void manual_backward(const at::Tensor& loss);
+
+  /// That of the run in hand; nullopt between runs.
+  const std::optional<Stage>& stage() const noexcept { return stage_; }
+
+  Trainer& trainer;
+  TrainerOptions options;
+  Runtime runtime;
+  HookCalls hooks;
+  Progress progress;
+  bool should_stop = false, sanity_checking = false;
+  LatestMetrics latest;
+  std::vector<std::unique_ptr<TrainedOptimizer>> optimizers;
+  std::vector<ModuleOptimizer> handles;  // of `optimizers`
+  std::vector<Scheduler> schedulers;     // of all of them
+  Model<torch::nn::Module> model;
+
+ private:
+  // setup.cpp
+  void run(Task task, Stage stage, const std::function<void()>& body);
+  void begin(Stage stage);
+  void end(Stage stage);
+  void fail(Stage stage, const std::exception_ptr& error) noexcept;
+  std::vector<std::shared_ptr<Callback>> all_callbacks();
+  void prepare_data();
+  void prepare_model();
+  void set_up_optimizers();
+  void add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& config);
+  // feeds.cpp
+  PreparedFeed& feed(StepKind kind);
+  void forget_feed(StepKind kind) { feeds_[static_cast<std::size_t>(kind)] = {}; }
+  void transfer(const StepTable& steps, void* batch, int64_t loader);
+  // fit_loop.cpp
+  void fit_here(const FitOptions& how);
+  void sanity_check();
+  void train();
+  bool done() const;
+  bool may_stop() const;
+  bool validates() const;
+  bool validation_due(bool last, const std::optional<int64_t>& interval) const;
+  // training_epoch.cpp
+  void reload_feeds();
+  void training_epoch();
+  bool training_batch(const StepTable& steps, void* batch, int64_t index, bool last);
+  void end_epoch();
+  // optimization.cpp
+  StepOutput training_step(const StepTable& steps, void* batch);
+  void optimize(const StepTable& steps, void* batch, bool last, StepOutput& output);
+  void optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output);
+  void step_schedules(bool updated, bool epoch_ends);
+  void step_plateau_schedules(ScheduleInterval interval);
+  // evaluation_loop.cpp
+  void validate_in_fit();
+  /// `most`: batches of each loader at most.
+  std::vector<Metrics> evaluation_epoch(StepKind kind, std::optional<int64_t> most, const KeepOutput& keep);
+  void evaluate_loader(StepKind kind, std::size_t index, std::optional<int64_t> most, const KeepOutput& keep);
+  void evaluation_batch(StepKind kind, const StepTable& steps, void* batch, const KeepOutput& keep);
+  // checkpoints.cpp
+  State trainer_state();
+  std::filesystem::path resolved(const std::string& ckpt_path, bool required) const;
+  void load_for_fit(const std::filesystem::path& folder);
+  void load_progress();
+  void load_weights(const std::filesystem::path& folder);
+  void load_callbacks(State& state);
+
+  LogBook& book() { return evaluating_ ? evaluation_book_ : training_book_; }
+
+  Task task_;
+  std::optional<Stage> stage_;
+  std::array<PreparedFeed, kStepKinds> feeds_;
+  const TrainerModule* prepared_module_ = nullptr;  // that `model` was made of
+  std::optional<OpenedCheckpoint> opened_;          // while fit() resumes
+  LogBook training_book_{latest}, evaluation_book_{latest};
+  LogContext context_;
+  BatchPlace place_;
+  int64_t first_epoch_ = 0;  // of this fit()
+  bool evaluating_ = false;
+  bool filler_ = false;        // the current batch has no real sample: nothing of it is kept
+  bool window_begins_ = true;  // the next training batch begins an accumulation window
+  bool window_has_loss_ = false;
+};
+
+}  // namespace muster::trainer

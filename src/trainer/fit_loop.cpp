@@ -1,0 +1,75 @@
+#include <utility>
+
+#include "core.h"
+#include "muster/base/error.h"
+#include "muster/runtime/detail/loop_access.h"
+
+namespace muster::trainer {
+
+void Core::fit(Task task, const FitOptions& how) {
+  should_stop = false;
+  run(std::move(task), Stage::fit, [&] { fit_here(how); });
+}
+
+void Core::fit_here(const FitOptions& how) {
+  const auto folder = resolved(how.ckpt_path, /*required=*/false);
+  if (folder.empty()) set_up_optimizers();
+  else load_for_fit(folder);
+  hooks.both(Hook::on_fit_start, &Callback::on_fit_start, &TrainerModule::on_fit_start);
+  task_.module->zero_grad();
+  const bool in_epoch = opened_ && progress.batches > 0;
+  if (validates() && options.num_sanity_val_steps != 0) {
+    if (in_epoch) feed(StepKind::validation);  // loaders are loaded in the order in which they were prepared
+    else sanity_check();
+  }
+  if (!options.limit_train_batches.none()) train();
+  hooks.both(Hook::on_fit_end, &Callback::on_fit_end, &TrainerModule::on_fit_end);
+}
+
+bool Core::validates() const {
+  const auto kind = static_cast<std::size_t>(StepKind::validation);
+  return task_.feeds[kind] && task_.steps[kind] && !options.limit_val_batches.none();
+}
+
+void Core::sanity_check() {
+  sanity_checking = true;
+  const KeptRandomStates kept(runtime);
+  hooks.callbacks(Hook::on_sanity_check_start, &Callback::on_sanity_check_start);
+  const auto steps = options.num_sanity_val_steps;
+  evaluation_epoch(StepKind::validation, steps < 0 ? std::nullopt : std::optional(steps), nullptr);
+  hooks.callbacks(Hook::on_sanity_check_end, &Callback::on_sanity_check_end);
+  latest.clear();
+  sanity_checking = false;
+}
+
+bool Core::done() const {
+  const StopRule rule(options);
+  return rule.epochs_done(progress.epoch) || rule.steps_done(progress.global_step) || (should_stop && may_stop());
+}
+
+bool Core::may_stop() const {
+  return StopRule(options).may_stop(progress.epoch + (progress.epoch_done ? 1 : 0), progress.global_step);
+}
+
+void Core::train() {
+  feed(StepKind::training);
+  if (validates()) feed(StepKind::validation);
+  if (opened_) load_progress();
+  opened_.reset();
+  first_epoch_ = progress.epoch;
+  if (done()) return;
+  hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
+  while (!done()) training_epoch();
+  hooks.both(Hook::on_train_end, &Callback::on_train_end, &TrainerModule::on_train_end);
+}
+
+bool Core::validation_due(bool last, const std::optional<int64_t>& interval) const {
+  if (!validates()) return false;
+  const auto& every = options.check_val_every_n_epoch;
+  if (every && (progress.epoch + 1) % *every != 0) return false;
+  if (should_stop && may_stop()) return true;
+  if (!interval) return last;
+  return (every ? progress.batches : progress.total_batches) % *interval == 0;
+}
+
+}  // namespace muster::trainer

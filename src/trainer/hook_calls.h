@@ -1,0 +1,79 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "muster/trainer/detail/callback.h"
+#include "muster/trainer/detail/hooks.h"
+#include "muster/trainer/detail/module.h"
+
+namespace muster::trainer {
+
+/// Calls hooks and knows which one runs: log() depends on it. Nobody else calls hooks that touch no batch.
+class HookCalls {
+ public:
+  explicit HookCalls(Trainer& trainer) : trainer_(&trainer) {}
+
+  /// The module and the callbacks of a run; the callbacks in their final order.
+  void begin(TrainerModule* module, std::vector<std::shared_ptr<Callback>> callbacks) {
+    module_ = module;
+    callbacks_ = std::move(callbacks);
+  }
+  const std::vector<std::shared_ptr<Callback>>& callbacks() const noexcept { return callbacks_; }
+  Hook current() const noexcept { return current_; }
+  /// Runs f as a hook that the typed edge calls; returns what it returns.
+  template <class F>
+  decltype(auto) run(Hook hook, F&& f) {
+    const Scope scope(*this, hook);
+    return std::forward<F>(f)();
+  }
+
+  template <class... P, class... A>
+  void callbacks(Hook hook, void (Callback::*f)(Trainer&, TrainerModule&, P...), A&&... arguments) {
+    const Scope scope(*this, hook);
+    for (const auto& callback : callbacks_) ((*callback).*f)(*trainer_, *module_, arguments...);
+  }
+  /// Only the callbacks for which `which` is true.
+  template <class Which, class... P>
+  void some_callbacks(Hook hook, Which&& which, void (Callback::*f)(Trainer&, TrainerModule&, P...)) {
+    const Scope scope(*this, hook);
+    for (const auto& callback : callbacks_)
+      if (which(*callback)) ((*callback).*f)(*trainer_, *module_);
+  }
+  /// Callbacks that watch metrics or save come last, after the module; the others before it.
+  static bool is_watcher(const Callback& callback) { return callback.place() == Callback::Place::last; }
+  static bool is_no_watcher(const Callback& callback) { return !is_watcher(callback); }
+  template <class R, class... P, class... A>
+  R module(Hook hook, R (TrainerModule::*f)(P...), A&&... arguments) {
+    const Scope scope(*this, hook);
+    return (module_->*f)(arguments...);
+  }
+  /// The order of nearly all hooks: callbacks, then the module.
+  template <class... P, class... Q, class... A>
+  void both(Hook hook, void (Callback::*of_callbacks)(Trainer&, TrainerModule&, P...),
+            void (TrainerModule::*of_module)(Q...), A&&... arguments) {
+    callbacks(hook, of_callbacks, arguments...);
+    module(hook, of_module, arguments...);
+  }
+
+ private:
+  class Scope {
+   public:
+    Scope(HookCalls& calls, Hook hook) : calls_(calls), before_(std::exchange(calls.current_, hook)) {}
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    ~Scope() { calls_.current_ = before_; }
+
+   private:
+    HookCalls& calls_;
+    Hook before_;
+  };
+
+  Trainer* trainer_;
+  TrainerModule* module_ = nullptr;
+  std::vector<std::shared_ptr<Callback>> callbacks_;
+  Hook current_ = Hook::none;
+};
+
+}  // namespace muster::trainer

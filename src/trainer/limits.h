@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "muster/trainer/detail/options.h"
+
+namespace muster::trainer {
+
+/// The options in force: fast_dev_run and unset values resolved.
+/// Throws: ConfigError (MU440), which names everything that is wrong.
+TrainerOptions checked(TrainerOptions options);
+
+/// Batches to take of a loader with `size` batches (nullopt: unknown); nullopt: all, however many there are.
+/// `option` is its name for messages. Throws: ConfigError (MU445) for a part that is less than one batch, or of an
+/// unknown size.
+std::optional<int64_t> batches_of(const BatchLimit& limit, std::optional<int64_t> size, const std::string& option);
+
+/// After how many batches validation runs; nullopt: at the end of the epoch only.
+/// `batches`: of an epoch, if known. `across`: counted through all epochs.
+/// Throws: ConfigError (MU445) for an interval longer than the epoch, unless `across`.
+std::optional<int64_t> validation_interval(const BatchLimit& interval, std::optional<int64_t> batches, bool across);
+
+/// Whether a run must end, may end, and is asked to.
+struct StopRule {
+  std::optional<int64_t> max_epochs, min_epochs, min_steps;  ///< max: nullopt: no limit
+  int64_t max_steps = -1;
+
+  explicit StopRule(const TrainerOptions& options);
+  bool steps_done(int64_t global_step) const { return max_steps >= 0 && global_step >= max_steps; }
+  bool epochs_done(int64_t epochs) const { return max_epochs && epochs >= *max_epochs; }
+  /// Whether the minima are reached.
+  bool may_stop(int64_t epochs, int64_t global_step) const {
+    return epochs >= min_epochs.value_or(0) && global_step >= min_steps.value_or(0);
+  }
+};
+
+}  // namespace muster::trainer

@@ -1,0 +1,247 @@
+#include "log_book.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+#include <torch/types.h>
+
+#include "muster/base/error.h"
+#include "muster/comm/detail/agreement.h"
+
+namespace muster::trainer {
+namespace {
+
+constexpr LogReduction kMean = "mean", kSum = "sum", kMin = "min";
+
+/// The value of a reduction over nothing.
+double neutral(LogReduction how) {
+  if (how == kMean || how == kSum) return 0;
+  return how == kMin ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+}
+
+comm::ReduceOp op_of(LogReduction how) {
+  if (how == kMean || how == kSum) return comm::ReduceOp::sum;
+  return how == kMin ? comm::ReduceOp::min : comm::ReduceOp::max;
+}
+
+double combined(double a, double b, LogReduction how) {
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+  return how == kMin ? std::min(a, b) : std::max(a, b);
+}
+
+bool equal(const LogOptions& a, const LogOptions& b) {
+  return a.add_dataloader_idx == b.add_dataloader_idx && a.on_epoch == b.on_epoch && a.on_step == b.on_step &&
+         a.rank_zero_only == b.rank_zero_only && a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
+}
+
+std::string in_hook(std::string_view name, Hook hook) {
+  return "log(\"" + std::string(name) + "\") in " + std::string(info(hook).name);
+}
+
+/// Which levels a call of log() has. Throws: UsageError (MU441).
+std::pair<bool, bool> levels(std::string_view name, Hook hook, const LogOptions& options) {
+  const auto level = info(hook).log;
+  if (level == LogLevel::none)
+    throw UsageError("MU441",
+                     in_hook(name, hook) +
+                         ": nothing can be logged there; log in a step, or in a hook at the start or end of an "
+                         "epoch or batch");
+  const bool step = options.on_step.value_or(level == LogLevel::step);
+  const bool epoch = options.on_epoch.value_or(level != LogLevel::step);
+  if (step && level == LogLevel::epoch_only)
+    throw UsageError("MU441", in_hook(name, hook) + ": this hook belongs to no batch; leave out on_step");
+  if (!step && !epoch)
+    throw UsageError("MU441", in_hook(name, hook) + ": on_step and on_epoch are both false; leave one of them out");
+  return {step, epoch};
+}
+
+bool on_host(const at::Tensor& value) { return value.device().is_cpu(); }
+
+}  // namespace
+
+void LateNumber::set(const at::Tensor& value) {
+  if (on_host(value)) return set(value.item<double>());
+  number_ = 0;
+  pending_ = value;
+}
+
+void LateNumber::add(const at::Tensor& value, double weight) {
+  if (on_host(value)) return add(value.item<double>() * weight);
+  const auto weighted = value.to(at::kFloat).reshape({}) * weight;
+  pending_ = pending_.defined() ? pending_ + weighted : weighted;
+}
+
+void LateNumber::extend(const at::Tensor& value, bool largest) {
+  if (on_host(value)) return set(combined(number_, value.item<double>(), largest ? LogReduction("max") : kMin));
+  const auto one = value.to(at::kFloat).reshape({});
+  if (!pending_.defined()) pending_ = one;
+  else pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
+  number_ = 0;  // what came before was on the device, too
+}
+
+double LateNumber::get() const { return pending_.defined() ? number_ + pending_.item<double>() : number_; }
+
+void LatestMetrics::set(const std::string& name, const at::Tensor& value) {
+  if (on_host(value)) return set(name, value.item<double>());
+  pending_[name] = value;
+}
+
+const Metrics& LatestMetrics::get() const {
+  for (const auto& [name, value] : pending_) numbers_[name] = value.item<double>();
+  pending_.clear();
+  return numbers_;
+}
+
+LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view name, const LogOptions& options) {
+  Key key{context.hook, context.loader, std::string(name)};
+  if (const auto found = entries_.find(key); found != entries_.end()) {
+    if (!equal(found->second.options, options))
+      throw UsageError("MU442", in_hook(name, context.hook) +
+                                    ": this name was logged with other options before; give the same ones each time, "
+                                    "or another name");
+    return found->second;
+  }
+  if (name.find("/dataloader_idx_") != name.npos)
+    throw UsageError("MU442", in_hook(name, context.hook) +
+                                  ": the end \"/dataloader_idx_N\" is added to names by the Trainer where there are "
+                                  "several loaders; choose another name");
+  const auto [step, epoch] = levels(name, context.hook, options);
+  Entry entry{.options = options, .step = step, .epoch = epoch, .loader = context.loader};
+  const auto end = context.loader >= 0 && options.add_dataloader_idx
+                       ? "/dataloader_idx_" + std::to_string(context.loader)
+                       : std::string();
+  const bool forked = step && epoch;
+  entry.plain = std::string(name) + end;
+  entry.on_step = std::string(name) + (forked ? "_step" : "") + end;
+  entry.on_epoch = std::string(name) + (forked ? "_epoch" : "") + end;
+  entry.of_step.value.set(neutral(options.reduce_fx));
+  entry.of_epoch.value.set(neutral(options.reduce_fx));
+  return entries_.emplace(std::move(key), std::move(entry)).first->second;
+}
+
+void LogBook::add(Sum& sum, const at::Tensor& value, double weight, LogReduction how) {
+  if (how == kMean) sum.value.add(value, weight);
+  else if (how == kSum) sum.value.add(value, 1);
+  else sum.value.extend(value, how != kMin);
+  sum.weight += weight;
+}
+
+double LogBook::result(const Sum& sum, LogReduction how) {
+  return how == kMean ? sum.value.get() / sum.weight : sum.value.get();
+}
+
+void LogBook::log(const LogContext& context, std::string_view name, const at::Tensor& value, const LogOptions& options,
+                  const comm::Communicator& group) {
+  if (!value.defined() || value.numel() != 1)
+    throw UsageError("MU442", in_hook(name, context.hook) + ": the tensor has " +
+                                  (value.defined() ? std::to_string(value.numel()) + " elements" : "no value") +
+                                  "; log one number, such as its mean()");
+  if (options.rank_zero_only && group.rank() != 0) return;
+  auto& entry = entry_of(context, name, options);
+  auto number = value.detach();
+  const auto weight = static_cast<double>(options.batch_size.value_or(context.batch_size));
+  if (entry.epoch) add(entry.of_epoch, number, weight, options.reduce_fx);
+  if (!entry.step) return;
+  if (options.sync_dist.value_or(false) && group.size() > 1) {
+    number = number.to(at::kDouble).reshape({}).clone();
+    group.internal("a logged value")
+        .all_reduce(number, options.reduce_fx == kMean ? comm::ReduceOp::mean : op_of(options.reduce_fx));
+  }
+  if (std::exchange(entry.last_step, context.step) != context.step) {
+    entry.of_step = {};
+    entry.of_step.value.set(neutral(options.reduce_fx));
+  }
+  const bool again = entry.of_step.weight > 0;
+  add(entry.of_step, number, weight, options.reduce_fx);
+  for (const auto& shown : {entry.on_step, entry.plain}) {
+    if (again) latest_->set(shown, result(entry.of_step, options.reduce_fx));
+    else latest_->set(shown, number);
+  }
+}
+
+LogBook::Shared LogBook::shared_entries() {
+  Shared mine;
+  for (auto& [key, entry] : entries_) {
+    if (!entry.epoch || !entry.options.sync_dist.value_or(true) || entry.options.rank_zero_only) continue;
+    mine.emplace(std::string(entry.options.reduce_fx.text()) + '\n' + std::string(info(std::get<Hook>(key)).name) +
+                     '\n' + std::to_string(entry.loader) + '\n' + entry.on_epoch + '\n' + entry.plain,
+                 &entry);
+  }
+  return mine;
+}
+
+/// Returns whether some rank has a name that is not agreed on. A name that this rank lacks counts with weight 0.
+bool LogBook::exchange(const comm::Communicator& group, const Shared& mine) {
+  const auto known = [&](const auto& one) { return std::ranges::binary_search(agreed_, one.first); };
+  comm::CoalescedAllReduce round(group, "the metrics of an epoch");
+  round.add(!std::ranges::all_of(mine, known), comm::ReduceOp::max);
+  for (const auto& name : agreed_) {
+    const auto found = mine.find(name);
+    const auto how = LogReduction::parse(name.substr(0, name.find('\n'))).value_or(kMean);
+    round.add(found == mine.end() ? neutral(how) : found->second->of_epoch.value.get(), op_of(how));
+    round.add(found == mine.end() ? 0 : found->second->of_epoch.weight, comm::ReduceOp::sum);
+  }
+  round.run();
+  if (round.result(0) > 0) return true;
+  for (std::size_t i = 0; i < agreed_.size(); ++i) {
+    const double value = round.result(1 + 2 * i), weight = round.result(2 + 2 * i);
+    if (const auto found = mine.find(agreed_[i]); found != mine.end()) {
+      found->second->of_epoch.value.set(value);
+      found->second->of_epoch.weight = weight;
+    } else if (weight > 0) {
+      keep_foreign(agreed_[i], value, weight);
+    }
+  }
+  return false;
+}
+
+/// A value that only other ranks logged.
+void LogBook::keep_foreign(const std::string& key, double value, double weight) {
+  std::vector<std::string> parts;
+  std::istringstream lines(key);
+  for (std::string line; std::getline(lines, line);) parts.push_back(line);
+  if (LogReduction::parse(parts.at(0)) == kMean) value /= weight;
+  results_[{std::stoll(parts.at(2)), parts.at(3)}] = value;
+  for (const auto& name : {parts.at(3), parts.at(4)}) latest_->set(name, value);
+}
+
+/// The reductions of an epoch are one message; where a rank has a new name, ranks first agree on names.
+void LogBook::reduce(const comm::Communicator& group) {
+  const auto mine = shared_entries();
+  if (!exchange(group, mine)) return;
+  std::string text;
+  for (const auto& [name, _] : mine) text += name + '\0';
+  for (const auto& of_rank : comm::all_gather_result(group, "the names of metrics", [&] { return text; }))
+    for (std::size_t begin = 0, end = 0; begin < of_rank.size(); begin = end + 1) {
+      end = of_rank.find('\0', begin);
+      agreed_.push_back(of_rank.substr(begin, end - begin));
+    }
+  std::ranges::sort(agreed_);
+  agreed_.erase(std::ranges::unique(agreed_).begin(), agreed_.end());
+  exchange(group, mine);
+}
+
+void LogBook::close(const comm::Communicator& group) {
+  if (group.size() > 1) reduce(group);
+  for (auto& [key, entry] : entries_) {
+    if (!entry.epoch || entry.of_epoch.weight == 0) continue;
+    const double value = result(entry.of_epoch, entry.options.reduce_fx);
+    results_[{entry.loader, entry.on_epoch}] = value;
+    latest_->set(entry.on_epoch, value);
+    latest_->set(entry.plain, value);
+  }
+  entries_.clear();
+}
+
+std::vector<Metrics> LogBook::results(std::size_t loaders) const {
+  std::vector<Metrics> all(loaders);
+  for (std::size_t i = 0; i < loaders; ++i)
+    for (const auto& [key, value] : results_)
+      if (key.first < 0 || key.first == static_cast<int64_t>(i)) all[i][key.second] = value;
+  return all;
+}
+
+}  // namespace muster::trainer

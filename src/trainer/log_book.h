@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "muster/comm/communicator.h"
+#include "muster/trainer/detail/hooks.h"
+#include "muster/trainer/detail/options.h"
+
+namespace muster::trainer {
+
+/// Where in a run a value is logged.
+struct LogContext {
+  Hook hook = Hook::none;
+  int64_t batch_size = 1;
+  int64_t loader = -1;  ///< its index; -1: the loop has one loader, or the hook belongs to none
+  int64_t step = 0;     ///< changes from batch to batch
+};
+
+/// A number that may still be on its way from a device.
+class LateNumber {
+ public:
+  void set(double value) { number_ = value, pending_.reset(); }
+  void set(const at::Tensor& value);
+  void add(double value) { number_ += value; }
+  /// `weight` times the value of a 0-dim tensor; waits for no device.
+  void add(const at::Tensor& value, double weight);
+  void extend(const at::Tensor& value, bool largest);
+  double get() const;
+
+ private:
+  double number_ = 0;
+  at::Tensor pending_;  // on a device: to be added to the number
+};
+
+/// The last value of everything logged, by name.
+class LatestMetrics {
+ public:
+  void set(const std::string& name, double value) { pending_.erase(name), numbers_[name] = value; }
+  void set(const std::string& name, const at::Tensor& value);
+  void clear() { numbers_.clear(), pending_.clear(); }
+  /// Waits for the devices that still compute values.
+  const Metrics& get() const;
+
+ private:
+  mutable Metrics numbers_;
+  mutable std::map<std::string, at::Tensor> pending_;
+};
+
+/// What one loop logs in one epoch, and how it becomes one value per name.
+class LogBook {
+ public:
+  explicit LogBook(LatestMetrics& latest) : latest_(&latest) {}
+
+  /// Throws: UsageError (MU441, MU442). Collective: for a step with options.sync_dist.
+  void log(const LogContext& context, std::string_view name, const at::Tensor& value, const LogOptions& options,
+           const comm::Communicator& group);
+  /// Reduces what was logged since the last call over ranks, in one message, and adds the values to the latest metrics.
+  /// Collective.
+  void close(const comm::Communicator& group);
+  /// The values of the epoch by loader, from all close() since begin(); those of no loader count for each.
+  std::vector<Metrics> results(std::size_t loaders) const;
+  /// Begins an epoch.
+  void begin() { entries_.clear(), results_.clear(); }
+
+ private:
+  struct Sum {
+    LateNumber value = {};
+    double weight = 0;
+  };
+  struct Entry {
+    LogOptions options = {};
+    std::string plain = {}, on_step = {}, on_epoch = {};  // names
+    bool step = false, epoch = false;
+    Sum of_step = {}, of_epoch = {};
+    int64_t loader = -1, last_step = -1;
+  };
+  using Key = std::tuple<Hook, int64_t, std::string>;
+
+  Entry& entry_of(const LogContext& context, std::string_view name, const LogOptions& options);
+  /// Entries that are reduced over ranks, by reduction, hook, loader and names.
+  using Shared = std::map<std::string, Entry*>;
+  Shared shared_entries();
+  bool exchange(const comm::Communicator& group, const Shared& mine);
+  void keep_foreign(const std::string& key, double value, double weight);
+  void reduce(const comm::Communicator& group);
+  static void add(Sum& sum, const at::Tensor& value, double weight, LogReduction how);
+  static double result(const Sum& sum, LogReduction how);
+
+  LatestMetrics* latest_;
+  std::map<Key, Entry> entries_;
+  std::map<std::pair<int64_t, std::string>, double> results_;  // of the epoch, by loader and name
+  std::vector<std::string> agreed_;                            // keys of Shared that every rank reduces, sorted
+};
+
+}  // namespace muster::trainer

@@ -1,0 +1,209 @@
+#include "muster/trainer/detail/model_checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "core.h"
+#include "muster/base/detail/listing.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kEnd = ".ckpt";
+
+/// A value as a field like "{loss:.2f}" or "{epoch:02d}" wants it; `format` is what stands behind the colon.
+std::string field_text(double value, const std::string& format) {
+  const bool plain = format.empty() && value == std::floor(value) && std::abs(value) < 1e15;
+  const char kind = format.empty() ? (plain ? 'd' : 'g') : format.back();
+  const auto body = format.substr(0, format.empty() ? 0 : format.size() - 1);
+  if (std::string_view("dfegFEG").find(kind) == std::string_view::npos || body.size() > 8 ||
+      body.find_first_not_of("0123456789.+-") != body.npos)
+    throw ConfigError("MU451", "\"" + format +
+                                   "\" in the file name of a ModelCheckpoint is no number format; write {name:.2f} or "
+                                   "{name:02d}");
+  std::array<char, 512> text{};
+  if (kind == 'd') std::snprintf(text.data(), text.size(), ("%" + body + "lld").c_str(), static_cast<long long>(value));
+  else std::snprintf(text.data(), text.size(), ("%" + body + kind).c_str(), value);
+  return text.data();
+}
+
+}  // namespace
+
+ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std::move(options)) {
+  std::vector<std::string> problems;
+  const auto negative = [&](const char* name, const std::optional<int64_t>& value) {
+    if (value && *value < 0) problems.push_back(formatted("{} is {}; give at least 0", name, *value));
+  };
+  negative("every_n_epochs", options_.every_n_epochs);
+  negative("every_n_train_steps", options_.every_n_train_steps);
+  if (options_.every_n_epochs.value_or(0) > 0 && options_.every_n_train_steps.value_or(0) > 0)
+    problems.emplace_back("every_n_epochs and every_n_train_steps exclude each other");
+  if (options_.save_top_k < -1)
+    problems.push_back(formatted("save_top_k is {}; give at least -1", options_.save_top_k));
+  if (options_.save_top_k > 1 && options_.monitor.empty())
+    problems.push_back(
+        formatted("save_top_k is {} and monitor is empty, so nothing says which are best; name a metric, "
+                  "or give -1 for all",
+                  options_.save_top_k));
+  if (!problems.empty()) throw ConfigError("MU451", "the options of ModelCheckpoint do not work: " + joined(problems));
+}
+
+std::string ModelCheckpoint::state_key() const {
+  const auto shown = [](const std::optional<int64_t>& value) { return value ? std::to_string(*value) : "unset"; };
+  return "ModelCheckpoint{monitor=" + options_.monitor + ", mode=" + std::string(options_.mode.text()) +
+         ", every_n_train_steps=" + shown(options_.every_n_train_steps) +
+         ", every_n_epochs=" + shown(options_.every_n_epochs) + "}";
+}
+
+State ModelCheckpoint::save_state() const {
+  State kept = State::Map{};
+  for (const auto& [path, score] : kept_) kept.set(path.string(), score);
+  return State::Map{{"best_k_models", std::move(kept)},
+                    {"best_model_path", best_path_.string()},
+                    {"best_model_score", best_score_ ? State(*best_score_) : State()},
+                    {"dirpath", folder_.string()},
+                    {"last_model_path", last_path_.string()},
+                    {"last_step", last_step_}};
+}
+
+void ModelCheckpoint::load_state(const State& state) {
+  best_path_ = state.at("best_model_path").text();
+  if (const auto& score = state.at("best_model_score"); !score.empty()) best_score_ = score.number();
+  last_step_ = state.at("last_step").integer();
+  if (state.at("dirpath").text() != folder_.string()) {
+    log::warning(
+        "a ModelCheckpoint writes to another folder than the one of the checkpoint that is resumed: it "
+        "remembers the best one, and keeps and removes only its own");
+    return;
+  }
+  last_path_ = state.at("last_model_path").text();
+  kept_.clear();
+  for (const auto& [path, score] : state.at("best_k_models").map()) kept_[path] = score.number();
+}
+
+void ModelCheckpoint::setup(Trainer& trainer, TrainerModule&, Stage) {
+  folder_ = options_.dirpath.empty() ? trainer.options().default_root_dir / "checkpoints" : options_.dirpath;
+}
+
+bool ModelCheckpoint::saves_at_train_epoch_end(const Trainer& trainer) const {
+  return options_.save_on_train_epoch_end.value_or(trainer.validates_at_epoch_end_only());
+}
+
+void ModelCheckpoint::on_train_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
+                                         BatchPlace) {
+  const auto every = options_.every_n_train_steps.value_or(0);
+  const auto step = trainer.global_step();
+  if (every == 0 || step % every != 0 || step == last_step_) return;
+  due_ = !options_.monitor.empty() && !trainer.callback_metrics().contains(options_.monitor);
+  if (!due_) save_if_better(trainer);
+}
+
+void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, TrainerModule&) {
+  if (options_.every_n_train_steps.value_or(0) > 0 || !saves_at_train_epoch_end(trainer)) return;
+  const auto every = options_.every_n_epochs.value_or(1);
+  if (every > 0 && (trainer.current_epoch() + 1) % every == 0) save_if_better(trainer);
+}
+
+void ModelCheckpoint::on_validation_end(Trainer& trainer, TrainerModule&) {
+  if (!trainer.fitting()) return;
+  if (std::exchange(due_, false)) return save_if_better(trainer);
+  if (options_.every_n_train_steps.value_or(0) > 0 || saves_at_train_epoch_end(trainer)) return;
+  const auto every = options_.every_n_epochs.value_or(1);
+  if (every > 0 && (trainer.current_epoch() + 1) % every == 0) save_if_better(trainer);
+}
+
+bool ModelCheckpoint::better(double a, double b) const { return options_.mode == MonitorMode("min") ? a < b : a > b; }
+
+std::map<fs::path, double>::iterator ModelCheckpoint::worst() {
+  return std::ranges::max_element(kept_, [&](const auto& a, const auto& b) { return better(a.second, b.second); });
+}
+
+/// Every rank decides by rank 0's value of the metric.
+void ModelCheckpoint::save_if_better(Trainer& trainer) {
+  const auto step = trainer.global_step();
+  if (step == last_step_ || options_.save_top_k == 0 || trainer.options().fast_dev_run > 0) return;
+  auto metrics = trainer.callback_metrics();
+  metrics["epoch"] = static_cast<double>(trainer.current_epoch());
+  metrics["step"] = static_cast<double>(step);
+  double score = 0;
+  if (!options_.monitor.empty()) {
+    const auto found = metrics.find(options_.monitor);
+    if (found == metrics.end())
+      throw UsageError("MU449", "ModelCheckpoint watches \"" + options_.monitor + "\", which was not logged" +
+                                    known_ones(metrics, [](const auto& one) { return one.first; }) + "; log it");
+    score = trainer.runtime().broadcast_object(found->second);
+    if (std::isnan(score))
+      score = options_.mode == MonitorMode("min") ? std::numeric_limits<double>::infinity()
+                                                  : -std::numeric_limits<double>::infinity();
+    const auto k = static_cast<std::size_t>(options_.save_top_k);
+    if (options_.save_top_k > 0 && kept_.size() >= k && !better(score, worst()->second)) return;
+  }
+  last_step_ = step;
+  save_as(trainer, metrics, score);
+}
+
+void ModelCheckpoint::save_as(Trainer& trainer, const Metrics& metrics, double score) {
+  std::optional<fs::path> replaced;
+  if (options_.monitor.empty() ? options_.save_top_k == 1 && !kept_.empty()
+                               : options_.save_top_k > 0 && std::ssize(kept_) >= options_.save_top_k)
+    replaced = options_.monitor.empty() ? kept_.begin()->first : worst()->first;
+  if (replaced) kept_.erase(*replaced);
+  const auto path = free_name(trainer, format_checkpoint_name(metrics), replaced);
+  kept_[path] = score;
+  const bool best = options_.monitor.empty() || !best_score_ || better(score, *best_score_);
+  if (best) best_path_ = path;
+  if (best && !options_.monitor.empty()) best_score_ = score;
+  last_path_ = options_.save_last ? folder_ / ("last" + std::string(kEnd)) : path;
+  trainer.save_checkpoint(path);
+  if (options_.save_last) trainer.save_checkpoint(last_path_);
+  if (replaced && *replaced != path) remove(trainer, *replaced);
+}
+
+/// The path of a new checkpoint, as rank 0 sees the folder; `going` counts as free.
+fs::path ModelCheckpoint::free_name(const Trainer& trainer, const std::string& name,
+                                    const std::optional<fs::path>& going) const {
+  auto path = folder_ / (name + kEnd);
+  for (int version = 1; options_.enable_version_counter && fs::exists(path) && path != going; ++version)
+    path = folder_ / (name + "-v" + std::to_string(version) + kEnd);
+  return trainer.runtime().broadcast_object(path.string());
+}
+
+void ModelCheckpoint::remove(const Trainer& trainer, const fs::path& folder) const {
+  std::error_code problem;
+  if (trainer.runtime().is_main()) fs::remove_all(folder, problem);
+  if (problem) log::warning("an older checkpoint, ", folder.string(), ", cannot be removed: ", problem.message());
+}
+
+std::string ModelCheckpoint::format_checkpoint_name(const Metrics& metrics) const {
+  const std::string pattern = options_.filename.empty() ? "{epoch}-{step}" : options_.filename;
+  std::string name;
+  for (std::size_t at = 0; at < pattern.size();) {
+    const auto open = pattern.find('{', at), close = pattern.find('}', open);
+    name += pattern.substr(at, open - at);
+    if (open == pattern.npos) break;
+    if (close == pattern.npos)
+      throw ConfigError("MU451", "a field of the file name \"" + pattern + "\" of a ModelCheckpoint has no }");
+    const auto field = pattern.substr(open + 1, close - open - 1);
+    const auto colon = field.find(':');
+    const auto key = field.substr(0, colon);
+    const auto found = metrics.find(key);
+    if (options_.auto_insert_metric_name) name += key + "=";
+    name += field_text(found == metrics.end() ? 0 : found->second, colon == field.npos ? "" : field.substr(colon + 1));
+    at = close + 1;
+  }
+  return name;
+}
+
+}  // namespace muster

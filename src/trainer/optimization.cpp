@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <utility>
+
+#include "core.h"
+#include "muster/base/detail/listing.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/error.h"
+#include "muster/runtime/detail/outside_forward.h"
+
+namespace muster::trainer {
+
+StepOutput Core::training_step(const StepTable& steps, void* batch) {
+  StepOutput output;
+  hooks.run(Hook::training_step, [&] {
+    runtime::in_forward_scope(*model.prepared(), [&] { output = steps.step(*task_.module, batch, place_); });
+  });
+  return output;
+}
+
+void Core::optimize(const StepTable& steps, void* batch, bool last, StepOutput& output) {
+  if (options.accumulate_grad_batches == 1) return optimize_micro_batch(steps, batch, true, last, output);
+  auto window = runtime.accumulate(model);
+  if (last) window.end_window();
+  optimize_micro_batch(steps, batch, window.sync_gradients(), last, output);
+}
+
+void Core::optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output) {
+  const auto index = place_.batch_idx;
+  const auto closure = [&]() -> at::Tensor {
+    output = training_step(steps, batch);
+    if (window_begins_ && !handles.empty()) {
+      auto& optimizer = handles.front();
+      hooks.both(Hook::on_before_zero_grad, &Callback::on_before_zero_grad, &TrainerModule::on_before_zero_grad,
+                 optimizer);
+      hooks.module(Hook::optimizer_zero_grad, &TrainerModule::optimizer_zero_grad, progress.epoch, index, optimizer);
+    }
+    if (output.loss.defined()) {
+      window_has_loss_ = true;
+      backward(output.loss);
+    }
+    return output.loss;
+  };
+  const auto before = progress.global_step;
+  if (ends_window && !handles.empty())
+    hooks.module(Hook::optimizer_step, &TrainerModule::optimizer_step, progress.epoch, index, handles.front(),
+                 ModuleOptimizer::Closure(closure));
+  else closure();
+  window_begins_ = ends_window;
+  if (ends_window) window_has_loss_ = false;
+  step_schedules(progress.global_step != before, last);
+}
+
+void Core::backward(const at::Tensor& loss) {
+  hooks.both(Hook::on_before_backward, &Callback::on_before_backward, &TrainerModule::on_before_backward, loss);
+  hooks.module(Hook::backward, &TrainerModule::backward, loss);
+  hooks.both(Hook::on_after_backward, &Callback::on_after_backward, &TrainerModule::on_after_backward);
+}
+
+void Core::manual_backward(const at::Tensor& loss) {
+  if (task_.module->automatic_optimization)
+    throw UsageError(
+        "MU448",
+        "manual_backward() was called in automatic optimization, where the Trainer calls backward with the "
+        "loss that training_step() returns: return it, or set automatic_optimization = false in the "
+        "constructor");
+  backward(loss);
+}
+
+at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {
+  const bool automatic = task_.module->automatic_optimization;
+  if (automatic && !closure)
+    throw UsageError("MU448",
+                     "an optimizer was stepped without closure in automatic optimization, where the closure runs "
+                     "training_step() and backward: call optimizer.step(closure) in optimizer_step()");
+  const auto loss = closure ? closure() : at::Tensor();
+  if (automatic && !window_has_loss_ && runtime.world_size() == 1) return loss;
+  runtime.unscale_gradients(trained.prepared);
+  ModuleOptimizer handle(trained);
+  hooks.both(Hook::on_before_optimizer_step, &Callback::on_before_optimizer_step,
+             &TrainerModule::on_before_optimizer_step, handle);
+  if (automatic) {
+    const auto clip =
+        options.gradient_clip_val
+            ? std::optional(GradientClipOptions{options.gradient_clip_algorithm, *options.gradient_clip_val})
+            : std::nullopt;
+    hooks.module(Hook::configure_gradient_clipping, &TrainerModule::configure_gradient_clipping, handle, clip);
+  }
+  outside_forward(model, [&] { trained.prepared.step(); });
+  if (trained.prepared.step_was_skipped()) return loss;
+  ++trained.steps;
+  ++progress.global_step;
+  return loss;
+}
+
+void Core::clip(ModuleOptimizer& optimizer, const GradientClipOptions& how) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  if (how.algorithm == ClipAlgorithm("norm")) runtime.clip_grad_norm_(parameters, how.value);
+  else runtime.clip_grad_value_(parameters, how.value);
+}
+
+void Core::step_schedules(bool updated, bool epoch_ends) {
+  for (const auto& trained : optimizers)
+    for (const auto& schedule : trained->schedules) {
+      if (schedule.plateau) continue;
+      const auto frequency = schedule.config.frequency;
+      const bool due = schedule.config.interval == ScheduleInterval("step")
+                           ? updated && trained->steps % frequency == 0
+                           : epoch_ends && (progress.epoch + 1) % frequency == 0;
+      if (due)
+        hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler,
+                     std::optional<double>());
+    }
+}
+
+void Core::step_plateau_schedules(ScheduleInterval interval) {
+  if (!task_.module->automatic_optimization) return;
+  for (const auto& trained : optimizers)
+    for (const auto& schedule : trained->schedules) {
+      if (!schedule.plateau || schedule.config.interval != interval) continue;
+      const auto count = interval == ScheduleInterval("step") ? trained->steps : progress.epoch + 1;
+      if (count % schedule.config.frequency != 0) continue;
+      const auto& metrics = latest.get();
+      const auto found = metrics.find(schedule.config.monitor);
+      if (found != metrics.end()) {
+        hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler,
+                     std::optional(found->second));
+        continue;
+      }
+      const auto missing = "ReduceLROnPlateau watches \"" + schedule.config.monitor + "\", which was not logged" +
+                           known_ones(metrics, [](const auto& one) { return one.first; });
+      if (schedule.config.strict) throw UsageError("MU449", missing + "; log it, or set strict = false");
+      log::warning(missing);
+    }
+}
+
+}  // namespace muster::trainer

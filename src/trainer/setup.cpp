@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <set>
+#include <typeinfo>
+#include <utility>
+#include <variant>
+
+#include "core.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/error.h"
+#include "muster/runtime/detail/presets.h"
+#include "muster/schedule/detail/composed_schedulers.h"
+#include "muster/trainer/detail/model_checkpoint.h"
+
+namespace muster::trainer {
+namespace {
+
+RuntimeOptions runtime_options(const TrainerOptions& options) {
+  auto result = runtime::fabric(
+      {.accelerator = options.accelerator,
+       .backend = options.backend,
+       .deterministic = options.deterministic,
+       .devices = options.devices,
+       .grad_scaler = options.grad_scaler,
+       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches, .weighting = options.gradient_weighting},
+       .keep_memory = options.keep_memory,
+       .num_nodes = options.num_nodes,
+       .precision = options.precision,
+       .strategy = options.strategy,
+       .timeout = options.timeout});
+  result.step_scheduler_with_optimizer = false;  // the loops know when
+  return result;
+}
+
+void require_own_keys(const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  std::set<std::string> keys;
+  for (const auto& callback : callbacks)
+    if (!callback->save_state().empty() && !keys.insert(callback->state_key()).second)
+      throw UsageError("MU452", "two callbacks save their state as \"" + callback->state_key() +
+                                    "\", and only one could be loaded again; override state_key() so that they differ, "
+                                    "or leave one out");
+}
+
+bool is_model_checkpoint(const std::shared_ptr<Callback>& callback) {
+  return dynamic_cast<const ModelCheckpoint*>(callback.get()) != nullptr;
+}
+
+bool is_plateau(const AnyLRScheduler& scheduler) {
+  if (const auto* own = std::get_if<std::shared_ptr<LRScheduler>>(&scheduler.held()))
+    return dynamic_cast<const ReduceLROnPlateau*>(own->get()) != nullptr;
+  return std::holds_alternative<std::shared_ptr<torch::optim::ReduceLROnPlateauScheduler>>(scheduler.held());
+}
+
+}  // namespace
+
+Core::Core(Trainer& trainer, const TrainerOptions& given)
+    : trainer(trainer), options(checked(given)), runtime(runtime_options(options)), hooks(trainer) {
+  if (options.enable_checkpointing && std::ranges::none_of(options.callbacks, is_model_checkpoint))
+    options.callbacks.push_back(std::make_shared<ModelCheckpoint>());
+  runtime.launch();
+}
+
+std::vector<std::shared_ptr<Callback>> Core::all_callbacks() {
+  auto all = options.callbacks;
+  auto own = hooks.module(Hook::configure_callbacks, &TrainerModule::configure_callbacks);
+  std::erase_if(all, [&](const auto& given) {
+    return std::ranges::any_of(own, [&](const auto& one) { return typeid(*one) == typeid(*given); });
+  });
+  all.insert(all.end(), own.begin(), own.end());
+  std::ranges::stable_sort(all, {}, [&](const auto& one) { return std::pair(one->place(), is_model_checkpoint(one)); });
+  require_own_keys(all);
+  return all;
+}
+
+void Core::prepare_data() {
+  runtime.local_main_process_first([&] {
+    if (!runtime.is_local_main()) return;
+    if (task_.data) task_.data->prepare_data();
+    hooks.module(Hook::prepare_data, &TrainerModule::prepare_data);
+  });
+}
+
+void Core::prepare_model() {
+  auto& module = *task_.module;
+  if (prepared_module_ == &module && module.prepared_by_ == this) return;
+  handles.clear();
+  schedulers.clear();
+  optimizers.clear();  // they would keep the last model
+  model = {};
+  model = runtime.prepare(std::shared_ptr<torch::nn::Module>(task_.module));
+  prepared_module_ = &module;
+  module.prepared_by_ = this;
+  if (options.sync_batchnorm) runtime.convert_sync_batchnorm(model);
+}
+
+void Core::begin(Stage stage) {
+  hooks.begin(task_.module.get(), options.callbacks);
+  feeds_ = {};
+  training_book_.begin();
+  evaluation_book_.begin();
+  window_begins_ = true;
+  window_has_loss_ = evaluating_ = filler_ = sanity_checking = false;
+  hooks.begin(task_.module.get(), all_callbacks());
+  prepare_data();
+  if (task_.data) task_.data->setup(stage);
+  hooks.both(Hook::setup, &Callback::setup, &TrainerModule::setup, stage);
+  hooks.module(Hook::configure_model, &TrainerModule::configure_model);
+  prepare_model();
+}
+
+void Core::end(Stage stage) {
+  if (task_.data) task_.data->teardown(stage);
+  hooks.both(Hook::teardown, &Callback::teardown, &TrainerModule::teardown, stage);
+}
+
+void Core::fail(Stage stage, const std::exception_ptr& error) noexcept {
+  const auto attempt = [](const char* what, const std::function<void()>& f) {
+    try {
+      f();
+    } catch (const std::exception& another) {
+      log::warning(what, " threw while a run was ending by another exception: ", another.what());
+    } catch (...) {
+      log::warning(what, " threw while a run was ending by another exception");
+    }
+  };
+  attempt("on_exception", [&] { hooks.callbacks(Hook::on_exception, &Callback::on_exception, error); });
+  if (task_.data) attempt("on_exception of the data module", [&] { task_.data->on_exception(error); });
+  attempt("teardown", [&] { end(stage); });
+}
+
+void Core::run(Task task, Stage stage, const std::function<void()>& body) {
+  task_ = std::move(task);
+  task_.module->core_ = this;
+  stage_ = stage;
+  const auto leave = [&] {
+    task_.module->core_ = nullptr;
+    stage_.reset();
+    opened_.reset();
+    sanity_checking = evaluating_ = false;
+  };
+  try {
+    begin(stage);
+    body();
+    end(stage);
+  } catch (...) {
+    fail(stage, std::current_exception());
+    leave();
+    throw;
+  }
+  leave();
+}
+
+void Core::set_up_optimizers() {
+  handles.clear();
+  schedulers.clear();
+  optimizers.clear();
+  const auto configured = hooks.module(Hook::configure_optimizers, &TrainerModule::configure_optimizers);
+  if (task_.module->automatic_optimization && configured.entries().size() > 1)
+    throw UsageError("MU443",
+                     "configure_optimizers returned " + std::to_string(configured.entries().size()) +
+                         " optimizers, and automatic optimization steps one: set automatic_optimization = false "
+                         "in the module's constructor, and step them in training_step()");
+  if (configured.entries().empty() && runtime.is_main())
+    log::warning("configure_optimizers returned no optimizer: nothing is updated, and global_step stays 0");
+  for (const auto& entry : configured.entries()) {
+    optimizers.push_back(std::make_unique<TrainedOptimizer>(*this, entry.optimizer, runtime.prepare(*entry.optimizer)));
+    for (const auto& config : entry.schedulers) add_schedule(*optimizers.back(), config);
+    handles.emplace_back(*optimizers.back());
+  }
+}
+
+void Core::add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& config) {
+  const bool plateau = is_plateau(config.scheduler);
+  if (config.frequency < 1)
+    throw UsageError("MU443",
+                     "the frequency of a scheduler is " + std::to_string(config.frequency) + "; give at least 1");
+  if (plateau && config.monitor.empty() && task_.module->automatic_optimization)
+    throw UsageError(
+        "MU443",
+        "ReduceLROnPlateau watches a metric: return it as muster::LRSchedulerConfig{.monitor = \"val_loss\", "
+        ".scheduler = ...}");
+  std::visit(
+      [&](const auto& held) {
+        if constexpr (requires { *held; })
+          trained.schedules.push_back(
+              {.config = config, .scheduler = runtime::prepare_scheduler(runtime.state(), held), .plateau = plateau});
+        else throw UsageError("MU443", "configure_optimizers returned an LRSchedulerConfig without a scheduler");
+      },
+      config.scheduler.held());
+  schedulers.push_back(trained.schedules.back().scheduler);
+}
+
+}  // namespace muster::trainer

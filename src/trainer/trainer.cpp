@@ -1,0 +1,43 @@
+#include "muster/trainer/detail/trainer.h"
+
+#include <utility>
+
+#include "core.h"
+#include "muster/base/error.h"
+
+namespace muster {
+
+Trainer::Trainer(const TrainerOptions& options) : core_(std::make_unique<trainer::Core>(*this, options)) {}
+Trainer::~Trainer() = default;
+
+void Trainer::run_fit(trainer::Task task, const FitOptions& options) { core_->fit(std::move(task), options); }
+std::vector<Metrics> Trainer::run_evaluate(trainer::Task task, trainer::StepKind kind, const EvaluateOptions& options) {
+  return core_->evaluate(std::move(task), kind, options, nullptr);
+}
+void Trainer::run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep) {
+  core_->evaluate(std::move(task), trainer::StepKind::predict, options, keep);
+}
+
+void Trainer::stop() { core_->should_stop = true; }
+bool Trainer::should_stop() const { return core_->should_stop; }
+int64_t Trainer::current_epoch() const { return core_->progress.epoch; }
+int64_t Trainer::global_step() const { return core_->progress.global_step; }
+bool Trainer::sanity_checking() const { return core_->sanity_checking; }
+bool Trainer::fitting() const { return core_->stage() == Stage::fit && !core_->sanity_checking; }
+bool Trainer::validates_at_epoch_end_only() const {
+  const auto* part = options().val_check_interval.part();
+  return part && *part == 1.0 && options().check_val_every_n_epoch == 1;
+}
+const Metrics& Trainer::callback_metrics() const { return core_->latest.get(); }
+const TrainerOptions& Trainer::options() const { return core_->options; }
+const std::vector<std::shared_ptr<Callback>>& Trainer::callbacks() const {
+  return core_->hooks.callbacks().empty() ? core_->options.callbacks : core_->hooks.callbacks();
+}
+void Trainer::save_checkpoint(const std::filesystem::path& folder) { core_->save_checkpoint(folder); }
+const Model<torch::nn::Module>& Trainer::model() const {
+  if (!core_->model) throw UsageError("MU446", "model() was called before the first run, which prepares the module");
+  return core_->model;
+}
+const Runtime& Trainer::runtime() const { return core_->runtime; }
+
+}  // namespace muster

@@ -1,0 +1,89 @@
+#include <optional>
+#include <utility>
+
+#include "core.h"
+#include "muster/trainer/detail/callback.h"
+
+namespace muster::trainer {
+
+/// Loaders that are to be made anew for this epoch.
+void Core::reload_feeds() {
+  const auto every = options.reload_dataloaders_every_n_epochs;
+  if (every == 0 || progress.epoch % every != 0 || progress.epoch == first_epoch_) return;
+  forget_feed(StepKind::training);
+  feed(StepKind::training);
+  if (!validates()) return;
+  forget_feed(StepKind::validation);
+  feed(StepKind::validation);
+}
+
+void Core::training_epoch() {
+  reload_feeds();
+  hooks.both(Hook::on_train_epoch_start, &Callback::on_train_epoch_start, &TrainerModule::on_train_epoch_start);
+  auto& prepared = feed(StepKind::training);
+  const auto& loader = *prepared.loaders.front();
+  const auto limit = batches_of(options.limit_train_batches, loader.known_size(), "limit_train_batches");
+  const auto interval = validation_interval(options.val_check_interval, limit, !options.check_val_every_n_epoch);
+  const StopRule rule(options);
+  const auto* steps = prepared.feed.joint_steps ? prepared.feed.joint_steps : prepared.feed.parts.front().steps;
+  if (progress.batches == 0) {
+    for (const auto& one : prepared.loaders) {
+      one->set_epoch(progress.epoch);
+      one->seek(0);  // a loaded position may be the end of the last epoch
+    }
+  }
+  {
+    TrainingPass pass(prepared);
+    while (!(limit && progress.batches >= *limit) && !rule.steps_done(progress.global_step) &&
+           !(should_stop && may_stop())) {
+      void* batch = pass.next();
+      if (!batch) break;
+      const bool last = pass.at_end() || (limit && progress.batches + 1 == *limit);
+      if (!training_batch(*steps, batch, progress.batches, last)) break;
+      if (validation_due(last, interval)) validate_in_fit();
+      if (window_begins_) step_plateau_schedules("step");
+    }
+  }
+  end_epoch();
+}
+
+bool Core::training_batch(const StepTable& steps, void* batch, int64_t index, bool last) {
+  auto& module = *task_.module;
+  place_ = {.batch_idx = index, .dataloader_idx = 0};
+  transfer(steps, batch, 0);
+  const BatchView view(batch, steps.type);
+  context_ = {.batch_size = view.size(), .loader = -1, .step = context_.step + 1};
+  hooks.callbacks(Hook::on_train_batch_start, &Callback::on_train_batch_start, view, place_);
+  if (steps.start &&
+      hooks.run(Hook::on_train_batch_start, [&] { return steps.start(module, batch, place_); }) == EpochFlow::skip_rest)
+    return false;
+  StepOutput output;
+  if (module.automatic_optimization) optimize(steps, batch, last, output);
+  else output = training_step(steps, batch);
+  if (output.loss.defined()) {
+    output.loss = output.loss.detach();
+    if (module.automatic_optimization && options.accumulate_grad_batches > 1)
+      output.loss = output.loss / options.accumulate_grad_batches;
+  }
+  ++progress.batches;  // before callbacks that save
+  ++progress.total_batches;
+  hooks.callbacks(Hook::on_train_batch_end, &Callback::on_train_batch_end, output, view, place_);
+  if (steps.end) hooks.run(Hook::on_train_batch_end, [&] { steps.end(module, output, batch, place_); });
+  return true;
+}
+
+void Core::end_epoch() {
+  context_ = {.step = context_.step + 1};
+  training_book_.close(runtime.group());
+  progress.epoch_done = true;
+  hooks.some_callbacks(Hook::on_train_epoch_end, HookCalls::is_no_watcher, &Callback::on_train_epoch_end);
+  hooks.module(Hook::on_train_epoch_end, &TrainerModule::on_train_epoch_end);
+  training_book_.close(runtime.group());
+  step_plateau_schedules("epoch");  // before a checkpoint is saved, so that it holds the rates of the next epoch
+  hooks.some_callbacks(Hook::on_train_epoch_end, HookCalls::is_watcher, &Callback::on_train_epoch_end);
+  ++progress.epoch;
+  progress.batches = 0;
+  progress.epoch_done = false;
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,99 @@
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/testing/thrown.h"
+#include "trainer/counting_module.h"
+
+namespace muster {
+namespace {
+
+using testing::MeasuredModule, testing::quiet;
+
+struct Outcome {
+  int64_t epochs, stopped;
+  std::string reason;
+};
+
+Outcome run(std::vector<double> values, EarlyStoppingOptions options, TrainerOptions how = {}, int64_t batches = 1) {
+  options.monitor = "v";
+  const auto stop = std::make_shared<EarlyStopping>(options);
+  how.callbacks = {stop};
+  how.max_epochs = 20;
+  MeasuredModule module(std::move(values), batches);
+  Trainer trainer(quiet(how));
+  trainer.fit(module);
+  return {trainer.current_epoch(), stop->stopped_epoch(), stop->stopping_reason()};
+}
+
+void expect(const Outcome& outcome, int64_t epochs, int64_t stopped) {
+  EXPECT_EQ(outcome.epochs, epochs);
+  EXPECT_EQ(outcome.stopped, stopped);
+}
+
+TEST(EarlyStopping, PatienceCountsChecksWithoutImprovement) {
+  expect(run({1}, {.patience = 3}), 4, 3);
+  expect(run({1}, {.patience = 0}), 2, 1);
+  expect(run({1}, {.patience = 1}), 2, 1);
+  expect(run({4, 3, 2, 2, 2}, {.patience = 2}), 5, 4);
+  expect(run({1}, {.mode = "max", .patience = 2}), 3, 2);
+}
+
+TEST(EarlyStopping, AnImprovementIsGreaterThanMinDelta) {
+  expect(run({4, 3.5, 3, 2.5}, {.min_delta = 0.5, .patience = 1}), 2, 1);
+  expect(run({4, 3.6, 3.2, 2.8, 2.4, 2.0, 2.0, 2.0}, {.min_delta = 0.5, .patience = 2}), 7, 6);
+}
+
+TEST(EarlyStopping, NumbersThatAreNotFiniteStop) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  expect(run({3, 2, nan}, {}), 3, 2);
+  expect(run({3, 2, nan}, {.check_finite = false, .patience = 3}), 5, 4);
+}
+
+TEST(EarlyStopping, ThresholdsStop) {
+  expect(run({3, 2, 0.5}, {.stopping_threshold = 1.0}), 3, 2);
+  expect(run({3, 2, 9}, {.divergence_threshold = 5.0}), 3, 2);
+  EXPECT_NE(run({3, 2, 9}, {.divergence_threshold = 5.0}).reason.find("divergence"), std::string::npos);
+}
+
+TEST(EarlyStopping, ItChecksWhereValidationRuns) {
+  expect(run({1}, {.patience = 1}, {.check_val_every_n_epoch = 2}), 4, 3);
+  expect(run({1}, {.patience = 1}, {.min_epochs = 5}), 5, 4);
+  MeasuredModule module({1}, 4);
+  const auto stop = std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "v", .patience = 1});
+  Trainer trainer(quiet({.callbacks = {stop}, .max_epochs = 9, .val_check_interval = 0.5}));
+  trainer.fit(module);
+  EXPECT_EQ(module.trained.size(), 4u);
+}
+
+TEST(EarlyStopping, AMissingMetricIsAnErrorUnlessAllowed) {  // MU449
+  const auto fit = [](bool strict) {
+    const auto stop = std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "lost", .strict = strict});
+    MeasuredModule module({1});
+    Trainer(quiet({.callbacks = {stop}, .max_epochs = 2})).fit(module);
+  };
+  EXPECT_EQ(testing::thrown_id([&] { fit(true); }), "MU449");
+  EXPECT_NO_THROW(fit(false));
+}
+
+TEST(EarlyStopping, OptionsThatCannotWorkAreRefused) {  // MU451
+  EXPECT_EQ(testing::thrown_id([] { EarlyStopping({.patience = -1}); }), "MU451");
+}
+
+TEST(EarlyStopping, ItsStateIsRestored) {
+  EarlyStopping stop({.monitor = "v"});
+  auto state = stop.save_state();
+  state.set("wait_count", 2);
+  state.set("best_score", 0.25);
+  stop.load_state(state);
+  EXPECT_EQ(stop.wait_count(), 2);
+  EXPECT_EQ(stop.best_score(), 0.25);
+}
+
+}  // namespace
+}  // namespace muster
