@@ -32,7 +32,7 @@ bench::Measured measure(const std::string& samples) {
         muster::DataLoader(data, {.batch_size = kBatch, .seed = 1, .shuffle = true}), skipped);
     for (auto& batch : loader) {
       rows = batch.size(0);
-      position = loader.position();
+      position = loader.num_yielded();
       break;
     }
   });

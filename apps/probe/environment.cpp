@@ -40,7 +40,7 @@ std::vector<std::string> entries() {
     return formatted("{:<14} {}", name,
                      allowed ? std::string(when) + "; kept out by " + variable : "kept out by " + variable);
   };
-  const auto interceptor = [&](const char* name, hook::ProcessSwitch its, const char* when) {
+  const auto interceptor = [&](const char* name, hook::DisableVariable its, const char* when) {
     return entry(name, its.allows(), when, std::string(its.variable) + "=1");
   };
   return {interceptor("key fallback", hook::kKeyFallbackSwitch, "from the first sharded model on"),

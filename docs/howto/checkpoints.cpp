@@ -63,7 +63,7 @@ int main() {
 
   muster::CheckpointContents contents;
   contents.shared = muster::State::Map{{"step", 10}, {"scale", torch::ones(3)}};
-  contents.own = muster::State::Map{{"rank", group.rank()}};
+  contents.per_rank = muster::State::Map{{"rank", group.rank()}};
   contents.shards.push_back({.name = "table", .shape = {rows, columns}, .begin = half * group.rank(), .local = mine});
   muster::write_checkpoint(contents, folder / "one", group);
 
@@ -81,7 +81,7 @@ int main() {
   const auto third = checkpoint.read("table", rows * columns / 3, rows * columns * 2 / 3);
   const int64_t step = checkpoint.shared().at("step").integer();
   for (int rank = 0; rank < checkpoint.world_size(); ++rank)
-    expect("own", checkpoint.own(rank).at("rank").integer() == rank);
+    expect("own", checkpoint.per_rank(rank).at("rank").integer() == rank);
 
   expect("step", step == 10);
   expect("a third", torch::equal(third, torch::arange(rows * columns / 3, rows * columns * 2 / 3, torch::kFloat)));

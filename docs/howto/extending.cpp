@@ -38,12 +38,13 @@ static void own_launcher() {
   if (cluster.node_rank != 1 || cluster.local_rank != 1 || cluster.nodes != 2) std::abort();
 }
 
-class Averaged : public muster::WrappedModel {
+class Averaged : public muster::DelegatingModel {
  public:
   Averaged(torch::nn::Module& module, const muster::comm::Communicator& group)
-      : WrappedModel(muster::make_strategy("auto", 1, 1)->manage(module, group)), group_(group), module_(module) {}
+      : DelegatingModel(muster::make_strategy("auto", 1, 1)->setup_module(module, group)), group_(group),
+        module_(module) {}
   void after_backward() override {
-    WrappedModel::after_backward();
+    DelegatingModel::after_backward();
     if (!gradient_sync()) return;  // a micro-batch that does not end its window
     for_each_gradient(module_.parameters(), [&](const torch::Tensor& gradient) {
       group_.all_reduce(gradient);
@@ -59,8 +60,8 @@ class Averaged : public muster::WrappedModel {
 
 struct Averaging : muster::TrainingStrategy {
   std::string_view name() const override { return "averaging"; }
-  std::shared_ptr<muster::ManagedModel> manage(torch::nn::Module& module,
-                                               const muster::comm::Communicator& group) const override {
+  std::shared_ptr<muster::ManagedModel> setup_module(torch::nn::Module& module,
+                                                     const muster::comm::Communicator& group) const override {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : module.parameters()) group.broadcast(parameter);  // every rank starts from rank 0's
     return std::make_shared<Averaged>(module, group);
@@ -69,12 +70,12 @@ struct Averaging : muster::TrainingStrategy {
 
 struct BySize : muster::TrainingStrategy {
   std::string_view name() const override { return "by_size"; }
-  std::shared_ptr<muster::ManagedModel> manage(torch::nn::Module& module,
-                                               const muster::comm::Communicator& group) const override {
+  std::shared_ptr<muster::ManagedModel> setup_module(torch::nn::Module& module,
+                                                     const muster::comm::Communicator& group) const override {
     int64_t elements = 0;
     for (const auto& parameter : module.parameters()) elements += parameter.numel();
     const muster::Strategy chosen = elements > 1'000'000'000 ? "fsdp" : "ddp";
-    return muster::make_strategy(chosen, group.size(), group.size())->manage(module, group);
+    return muster::make_strategy(chosen, group.size(), group.size())->setup_module(module, group);
   }
 };
 
@@ -116,7 +117,7 @@ struct NormedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Normed);
 
-static void own_precision(const std::shared_ptr<muster::PrecisionPlugin>& policy) {
+static void custom_precision(const std::shared_ptr<muster::PrecisionPlugin>& policy) {
   muster::Accelerator accelerator({.fp32_modules = {"norm"}, .mixed_precision = policy, .strategy = "fsdp"});
   Normed net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
@@ -129,7 +130,7 @@ static void own_precision(const std::shared_ptr<muster::PrecisionPlugin>& policy
 
 int main() {
   own_launcher();
-  own_precision(std::make_shared<Rounded>());
+  custom_precision(std::make_shared<Rounded>());
   own_strategy(std::make_shared<Averaging>());
   own_strategy(std::make_shared<BySize>());
   std::puts("1 passed, 0 failed, 0 skipped");

@@ -28,8 +28,8 @@ struct Numbers {
 
 struct Best {
   double loss = 1e9;
-  muster::State save_state() const { return muster::State::Map{{"loss", loss}}; }
-  void load_state(const muster::State& state) { loss = state.at("loss").number(); }
+  muster::State state_dict() const { return muster::State::Map{{"loss", loss}}; }
+  void load_state_dict(const muster::State& state) { loss = state.at("loss").number(); }
 };
 
 /// Trains three epochs, or up to a batch at which it is interrupted; goes on where the last call ended.

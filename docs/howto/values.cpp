@@ -30,7 +30,7 @@ int main() {
   require(seen == 13);  // not more, whatever the number of ranks
 
   const auto confusion = torch::zeros({3, 3});
-  const auto matrices = accelerator.gather_for_metrics(muster::once(confusion));  // three rows of every rank
+  const auto matrices = accelerator.gather_for_metrics(muster::per_rank(confusion));  // three rows of every rank
   require(matrices.size(0) == 3 * accelerator.num_processes());
 
   auto collected = accelerator.collector<torch::Tensor, torch::Tensor>();

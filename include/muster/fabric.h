@@ -102,7 +102,7 @@ class Fabric final : private runtime::LoopFunctions {
   }
   /// Takes optimizers of modules that were set up before, and their schedulers.
   template <class... T>
-    requires(!runtime::AnyModule<T> && ...)
+    requires(!runtime::ModuleLike<T> && ...)
   auto setup_optimizers(T&&... objects) {
     return prepare(std::forward<T>(objects)...);
   }

@@ -30,7 +30,7 @@ std::string list_of(const std::vector<std::string>& words) {
 /// What goes where, decided before anything is written.
 struct Matches {
   std::vector<std::string> different;
-  LoadReport report;
+  IncompatibleKeys report;
   std::vector<std::pair<const StoredTensor*, at::Tensor>> pairs;
 };
 
@@ -65,18 +65,19 @@ Matches match(const NamedTensors& destinations, const WeightSource& source) {
     else matches.pairs.emplace_back(stored, destination);
   }
   for (const auto& [name, destination] : unmatched)
-    if (!is_filled_through_another(destination, matches)) matches.report.missing.push_back(name);
+    if (!is_filled_through_another(destination, matches)) matches.report.missing_keys.push_back(name);
   for (const auto& [name, stored] : source.tensors)
-    if (!used.contains(name)) matches.report.unexpected.push_back(name);
+    if (!used.contains(name)) matches.report.unexpected_keys.push_back(name);
   return matches;
 }
 
 void check(const Matches& matches, const std::filesystem::path& path, bool strict) {
   std::string problems;
   if (!matches.different.empty()) problems += "; shape or dtype differs:" + list_of(matches.different);
-  if (strict && !matches.report.missing.empty()) problems += "; the file lacks:" + list_of(matches.report.missing);
-  if (strict && !matches.report.unexpected.empty())
-    problems += "; only the file has:" + list_of(matches.report.unexpected);
+  if (strict && !matches.report.missing_keys.empty())
+    problems += "; the file lacks:" + list_of(matches.report.missing_keys);
+  if (strict && !matches.report.unexpected_keys.empty())
+    problems += "; only the file has:" + list_of(matches.report.unexpected_keys);
   if (!problems.empty()) throw CheckpointError("MU204", path.string() + " does not fit, nothing was loaded" + problems);
 }
 
@@ -144,8 +145,8 @@ LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions
   return loaded;
 }
 
-LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path,
-                     const LoadIntoOptions& options) {
+IncompatibleKeys load_into(const NamedTensors& destinations, const std::filesystem::path& path,
+                           const LoadIntoOptions& options) {
   const WeightSource source = checkpoint::open_weights(path);
   const Matches matches = match(destinations, source);
   check(matches, path, options.strict);

@@ -80,22 +80,22 @@ Fitting fit(const NamedTensors& weights, const State::Map& state, const std::str
   for (const auto& [name, tensor] : without) {
     const bool tied = std::any_of(fitting.pairs.begin(), fitting.pairs.end(),
                                   [&](const auto& pair) { return checkpoint::are_tied(pair.first, tensor); });
-    if (!tied && (counts_batches || !name.ends_with(kBatchCount))) fitting.report.missing.push_back(name);
+    if (!tied && (counts_batches || !name.ends_with(kBatchCount))) fitting.report.missing_keys.push_back(name);
   }
   for (const auto& [name, value] : state)
     if (!name.starts_with(prefix) || values.contains(std::string_view(name).substr(prefix.size())))
-      fitting.report.unexpected.push_back(name);
+      fitting.report.unexpected_keys.push_back(name);
   return fitting;
 }
 
 /// The prefix that all unexpected names have, if they are what is missing but for it.
 std::string prefix_hint(const Fitting& fitting) {
-  if (fitting.report.missing.empty() || fitting.report.unexpected.empty()) return "";
-  const std::string& first = fitting.report.unexpected.front();
-  const std::string& wanted = fitting.report.missing.front();
+  if (fitting.report.missing_keys.empty() || fitting.report.unexpected_keys.empty()) return "";
+  const std::string& first = fitting.report.unexpected_keys.front();
+  const std::string& wanted = fitting.report.missing_keys.front();
   if (first.size() <= wanted.size() || !first.ends_with(wanted)) return "";
   const std::string prefix = first.substr(0, first.size() - wanted.size());
-  const bool all = std::all_of(fitting.report.unexpected.begin(), fitting.report.unexpected.end(),
+  const bool all = std::all_of(fitting.report.unexpected_keys.begin(), fitting.report.unexpected_keys.end(),
                                [&](const auto& name) { return name.starts_with(prefix); });
   return all ? "; the state's names begin with " + in_quotes(prefix) + ": load with .prefix = \"" + shown(prefix) + "\""
              : "";
@@ -104,9 +104,10 @@ std::string prefix_hint(const Fitting& fitting) {
 void check_fit(const Fitting& fitting, bool strict, std::string_view what) {
   std::string problems;
   if (!fitting.different.empty()) problems += "; shapes or kinds differ:" + joined(fitting.different);
-  if (strict && !fitting.report.missing.empty()) problems += "; the state lacks:" + joined(fitting.report.missing);
-  if (strict && !fitting.report.unexpected.empty())
-    problems += "; only the state has:" + joined(fitting.report.unexpected);
+  if (strict && !fitting.report.missing_keys.empty())
+    problems += "; the state lacks:" + joined(fitting.report.missing_keys);
+  if (strict && !fitting.report.unexpected_keys.empty())
+    problems += "; only the state has:" + joined(fitting.report.unexpected_keys);
   if (!problems.empty())
     throw CheckpointError("MU228", std::string(what) + " does not fit the module, nothing was loaded" + problems +
                                        (strict ? prefix_hint(fitting) : ""));
@@ -127,7 +128,7 @@ StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state,
   return fitting;
 }
 
-LoadReport load_state_dict(torch::nn::Module& module, const State& state, const LoadStateDictOptions& options) {
+IncompatibleKeys load_state_dict(torch::nn::Module& module, const State& state, const LoadStateDictOptions& options) {
   const StateDictFit fitting = fit_state_dict(module, state, options);
   copy_values(fitting.pairs);
   return fitting.report;

@@ -114,7 +114,7 @@ RankSavePlan plan_rank(const CheckpointContents& contents, int rank, const std::
   RankSavePlan result;
   TensorNames names(result.tensors);
   const StoreTensor store = [&](const std::string& path, const at::Tensor& tensor) { return names(path, tensor); };
-  result.own = json_of(contents.own, store, "own");
+  result.own = json_of(contents.per_rank, store, "own");
   if (rank == 0) result.shared = json_of(contents.shared, store, "shared");
   add_shards(result, contents.shards, rank, folder.string());
   result.layout = format::plan_file(specs_of(result.tensors, folder.string()), {}, folder.string(), kHeadAlignment);

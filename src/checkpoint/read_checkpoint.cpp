@@ -259,7 +259,7 @@ const std::string& Checkpoint::id() const { return files_->id(); }
 int Checkpoint::world_size() const { return files_->world_size(); }
 State Checkpoint::shared() const { return files_->state(0, false); }
 std::optional<State> Checkpoint::shared_entry(std::string_view name) const { return files_->shared_entry(name); }
-State Checkpoint::own(int rank) const { return files_->state(rank, true); }
+State Checkpoint::per_rank(int rank) const { return files_->state(rank, true); }
 const std::vector<ShardedTensorMetadata>& Checkpoint::sharded() const { return files_->sharded(); }
 const ShardedTensorMetadata& Checkpoint::sharded(std::string_view name) const { return *files_->find(name).tensor; }
 void Checkpoint::read(std::string_view name, std::int64_t begin, const at::Tensor& to) const {

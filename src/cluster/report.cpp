@@ -111,7 +111,7 @@ void Report::lost(int rank, std::string_view reason) const noexcept {
   written.lost_rank = rank;
 }
 
-void Report::well(std::chrono::steady_clock::time_point begun) const noexcept {
+void Report::succeeded(std::chrono::steady_clock::time_point begun) const noexcept {
   if (page_ && page_->written->lost_rank >= 0 && nanoseconds(begun) > page_->written->lost_at)
     page_->written->lost_rank = -1;
 }

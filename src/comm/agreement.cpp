@@ -7,7 +7,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "muster/base/error.h"
-#include "muster/comm/detail/blame.h"
+#include "muster/comm/detail/report_lost_rank.h"
 
 namespace muster::comm {
 namespace {
@@ -42,7 +42,7 @@ std::string result_in(const std::string& message, std::size_t rank, const Commun
   if (!message.starts_with(kThrew)) return message.substr(std::min<std::size_t>(1, message.size()));
   const auto colon = message.find(':');
   const Failure failure{message.substr(1, colon - 1), message.substr(colon + 1), static_cast<int>(rank)};
-  blame(group, failure.rank, failure.text());
+  report_lost_rank(group, failure.rank, failure.text());
   raise(failure);
   raise_failure(failure);
 }

@@ -7,8 +7,8 @@
 #include "comm/words.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
-#include "muster/comm/detail/blame.h"
 #include "muster/comm/detail/piggyback.h"
+#include "muster/comm/detail/report_lost_rank.h"
 
 namespace muster::comm {
 
@@ -50,7 +50,7 @@ Group::~Group() {
 }
 
 void Group::number(Operation& operation) {
-  operation.sequence = is_pairwise(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
+  operation.sequence = is_point_to_point(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
   // Now, not when it runs: on every rank an operation carries the value attached at the same point of the program.
   std::lock_guard lock(piggyback_mutex_);
   operation.piggyback = piggyback_;
@@ -151,11 +151,11 @@ void Group::work_off_queue() {
 void Group::check_alive() {
   std::lock_guard lock(failure_mutex_);
   if (!failure_) return;
-  if (failure_->peer >= 0) blame(failure_->peer, failure_->id + ": " + failure_->text);
+  if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
   throw CommError(failure_->id, failure_->text);
 }
 
-void Group::blame(int rank, std::string_view reason) {
+void Group::report_lost_rank(int rank, std::string_view reason) {
   if (rank == rank_ || rank < 0 || rank >= size_) return;
   identity_.report.lost(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)), reason);
 }
@@ -177,7 +177,7 @@ void Group::execute(Operation& operation, Clock::time_point asked) {
           -1});
   }
   listen(operation);
-  identity_.report.well(asked);
+  identity_.report.succeeded(asked);
   notify_observers(operation, asked);
 }
 
@@ -187,7 +187,7 @@ void Group::fail(Failure failure) {
     if (!failure_) failure_ = std::move(failure);
   }
   // Before the peers hear of it: who accuses first is right about who was slow.
-  if (failure_->peer >= 0) blame(failure_->peer, failure_->id + ": " + failure_->text);
+  if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
   collectives_->abort(failure_->id + ": " + failure_->text);
   collectives_->close();
   throw CommError(failure_->id, failure_->text);
@@ -279,7 +279,9 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag&
   return std::make_shared<Group>(identity, collectives_->split(ranks, identity.name));
 }
 
-void blame(const Communicator& group, int rank, std::string_view reason) { group.group()->blame(rank, reason); }
+void report_lost_rank(const Communicator& group, int rank, std::string_view reason) {
+  group.group()->report_lost_rank(rank, reason);
+}
 void attach_piggyback(const Communicator& group, uint64_t value) { group.group()->attach_piggyback(value); }
 std::vector<uint64_t> attached_piggybacks(const Communicator& group) { return group.group()->attached_piggybacks(); }
 

@@ -50,7 +50,7 @@ class Group {
   std::shared_ptr<Work::State> start(Operation operation);
   void abort(const std::string& cause);
   /// The next error that this rank throws was caused by `rank`.
-  void blame(int rank, std::string_view reason);
+  void report_lost_rank(int rank, std::string_view reason);
   void observe(Communicator::Observer observer);
   /// As the functions of piggyback.h.
   void attach_piggyback(uint64_t value);

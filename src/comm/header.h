@@ -21,7 +21,7 @@ struct Header {
   uint32_t magic = 0;
   OperationKind kind = OperationKind::barrier;
   uint8_t is_abort = 0;
-  uint8_t gives = 0;  ///< 1 if the receiver gets the tensor described here; uneven operations only
+  uint8_t gives = 0;  ///< 1 if this tensor is sent; only in operations whose shapes may differ
   int8_t reduce = 0;
   int8_t dtype = 0;
   Source source = Source::user;

@@ -75,7 +75,7 @@ bool has_root(OperationKind kind) {
   }
 }
 
-bool is_pairwise(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::recv; }
+bool is_point_to_point(OperationKind kind) { return kind == OperationKind::send || kind == OperationKind::recv; }
 
 bool has_one_shape(OperationKind kind) {
   switch (kind) {

@@ -53,7 +53,7 @@ std::string_view name_of(ReduceOp op);
 std::string name_of(at::ScalarType dtype);
 bool reduces(OperationKind kind);
 bool has_root(OperationKind kind);
-bool is_pairwise(OperationKind kind);
+bool is_point_to_point(OperationKind kind);
 /// True if all ranks must name the same shape.
 bool has_one_shape(OperationKind kind);
 

@@ -47,7 +47,7 @@ class Transport {
   /// Throws: TransportFailure.
   virtual void recv_frame(int from, Frame& frame, TimePoint deadline) = 0;
 
-  /// A block matches only a receive of the same size and channel; those of one size, channel and pair arrive in order.
+  /// A block is payload that does not fit into its frame. It matches a receive of the same size and channel, in order.
   /// A block without a matching receive does no harm, so a receive may be posted before the headers agreed.
   /// Requires: bytes > 0, at most kMaxBlockBytes; channel 0 or 1.
   virtual Request send(int to, const void* data, std::size_t bytes, int channel) = 0;

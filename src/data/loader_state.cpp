@@ -230,7 +230,7 @@ bool LoaderState::running() const { return impl_->progress->running != nullptr; 
 bool LoaderState::end_of_dataloader() const { return impl_->progress->last; }
 int64_t LoaderState::epoch() const { return impl_->progress->epoch; }
 const DataLoaderOptions& LoaderState::options() const { return impl_->options; }
-int64_t LoaderState::position() const { return impl_->progress->position; }
+int64_t LoaderState::num_yielded() const { return impl_->progress->position; }
 const StepSamples& LoaderState::samples() const { return impl_->progress->samples; }
 void LoaderState::set_epoch(int64_t epoch) { impl_->progress->epoch = epoch; }
 void LoaderState::set_even_batches(std::optional<bool> even) { impl_->shard.even_batches = even; }
@@ -281,7 +281,7 @@ LoaderPosition LoaderState::save_position() const {
   const auto& p = *impl_;
   return {.dataset = p.streams() ? p.progress->state : p.maker->state(),
           .epoch = epoch(),
-          .samples = position() * p.step(),
+          .samples = num_yielded() * p.step(),
           .seed = p.seed};
 }
 

@@ -53,7 +53,7 @@ constexpr Interceptor kHalfLstm{.name = "half LSTM",
                                 .priority = Priority::half_lstm,
                                 .takes = is_lstm,
                                 .run = run_in_float,
-                                .process_switch = kHalfLstmSwitch};
+                                .disabled_by = kHalfLstmSwitch};
 
 }  // namespace
 

@@ -186,13 +186,13 @@ void Call::proceed() {
   installed.run[next](*this);
 }
 
-bool ProcessSwitch::allows() const {
+bool DisableVariable::allows() const {
   const char* value = std::getenv(variable);
   return !value || !*value || std::string_view(value) == "0";
 }
 
 std::string install(const Interceptor& interceptor) {
-  const auto& variable = interceptor.process_switch;
+  const auto& variable = interceptor.disabled_by;
   if (!variable.allows())
     return std::string("the environment variable ") + variable.variable + " keeps it out of this process: unset it";
   try {
@@ -205,7 +205,7 @@ std::string install(const Interceptor& interceptor) {
 }
 
 // Keys are changed one by one, not by LibTorch's guards: the two keys would need three of them in every scope.
-ThreadSwitch::ThreadSwitch(Priorities which, bool on) noexcept : before_(switched_on) {
+InterceptorGuard::InterceptorGuard(Priorities which, bool on) noexcept : before_(switched_on) {
   const auto there = installed.priorities.load(std::memory_order_acquire);
   const auto chosen = which.bits & there;
   switched_on = on ? before_ | chosen : before_ & ~chosen;
@@ -216,7 +216,7 @@ ThreadSwitch::ThreadSwitch(Priorities which, bool on) noexcept : before_(switche
   if (keys_changed_) set_keys(keys_changed_, keys);
 }
 
-ThreadSwitch::~ThreadSwitch() {
+InterceptorGuard::~InterceptorGuard() {
   switched_on = before_;
   if (keys_changed_) set_keys(keys_changed_, keys_before_);
 }

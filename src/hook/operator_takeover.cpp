@@ -78,7 +78,7 @@ void take_over(Call& call) {
     const auto takeover = value.isTensor() ? takeover_of(value.toTensor()) : nullptr;
     if (!takeover) continue;
     // Only this one: operators of the takeover that read a sharded parameter must find its values.
-    const ThreadSwitch once(Priority::operator_takeover, false);
+    const InterceptorGuard once(Priority::operator_takeover, false);
     if (takeover->run(call.schema().name(), arguments.size(), call.stack())) return;
   }
   call.proceed();

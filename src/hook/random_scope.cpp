@@ -44,7 +44,7 @@ constexpr Interceptor kRandomGenerator{.name = "random generator",
                                        .priority = Priority::random_generator,
                                        .takes = takes_generator,
                                        .run = give_generator,
-                                       .process_switch = kRandomKeySwitch};
+                                       .disabled_by = kRandomKeySwitch};
 
 }  // namespace
 

@@ -12,6 +12,6 @@ inline constexpr Interceptor kOperatorTakeover{.name = "operator takeover",
                                                .priority = Priority::operator_takeover,
                                                .takes = nullptr,
                                                .run = take_over,
-                                               .process_switch = kKeyFallbackSwitch};
+                                               .disabled_by = kKeyFallbackSwitch};
 
 }  // namespace muster::hook

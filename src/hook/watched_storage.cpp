@@ -93,7 +93,7 @@ void report_access(Call& call) {
       accesses.begin(arguments[i], schema.name(), i < 64 && (use.written >> i & 1));
   }
   // The bytes are there until the operator ends, so what it is made of need not be seen.
-  const ThreadSwitch unseen({Priority::operator_takeover, Priority::storage_access}, false);
+  const InterceptorGuard unseen({Priority::operator_takeover, Priority::storage_access}, false);
   call.proceed();
 }
 
@@ -101,7 +101,7 @@ constexpr Interceptor kStorageAccess{.name = "storage access",
                                      .priority = Priority::storage_access,
                                      .takes = nullptr,
                                      .run = report_access,
-                                     .process_switch = kKeyFallbackSwitch};
+                                     .disabled_by = kKeyFallbackSwitch};
 
 // No function of LibTorch adds a key to a tensor that exists; key_set_ is protected, and a derived class reaches it.
 struct ImplAccess : c10::TensorImpl {

@@ -40,17 +40,17 @@ void replace_descriptor(int from, int to) {
 }
 
 /// In the new process; only async-signal-safe calls. Writes errno to `report` if it cannot execute.
-[[noreturn]] void become(const Image& image, const Placement& placement, pid_t parent, int report, int page) {
+[[noreturn]] void become(const Image& image, const SpawnAttributes& attributes, pid_t parent, int report, int page) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  if (placement.own_group) setpgid(0, 0);
-  replace_descriptor(placement.input_fd, STDIN_FILENO);
-  replace_descriptor(placement.output_fd, STDOUT_FILENO);
-  replace_descriptor(placement.error_fd, STDERR_FILENO);
-  for (int kept : {placement.keep_fd, page})
+  if (attributes.own_group) setpgid(0, 0);
+  replace_descriptor(attributes.input_fd, STDIN_FILENO);
+  replace_descriptor(attributes.output_fd, STDOUT_FILENO);
+  replace_descriptor(attributes.error_fd, STDERR_FILENO);
+  for (int kept : {attributes.keep_fd, page})
     if (kept >= 0) fcntl(kept, F_SETFD, 0);
   std::signal(SIGPIPE, SIG_DFL);
-  if (placement.signal_mask) sigprocmask(SIG_SETMASK, placement.signal_mask, nullptr);
+  if (attributes.signal_mask) sigprocmask(SIG_SETMASK, attributes.signal_mask, nullptr);
   execve(image.path, image.arguments.data(), image.environment.data());
   int error = errno;
   [[maybe_unused]] auto written = write(report, &error, sizeof error);
@@ -74,15 +74,15 @@ int await_exec(int report) {
 
 }  // namespace
 
-std::string End::words() const {
+std::string ExitStatus::describe() const {
   if (!signal)
     return log::str("exited with code ", code, code == cluster::kUncaughtError ? " (an error that nobody caught)" : "");
   const char* name = sigabbrev_np(signal);
   return log::str("was ended by signal ", signal, name ? log::str(" (SIG", name, ")") : "");
 }
 
-Child::Child(int rank, const Program& program, const Placement& placement)
-    : own_group_(placement.own_group), rank_(rank) {
+Child::Child(int rank, const Program& program, const SpawnAttributes& attributes)
+    : own_group_(attributes.own_group), rank_(rank) {
   auto variables = program.environment;
   cluster::promise_to_print(report_);
   if (report_.descriptor() >= 0) variables.set(cluster::kReportFd, std::to_string(report_.descriptor()));
@@ -91,7 +91,7 @@ Child::Child(int rank, const Program& program, const Placement& placement)
   if (pipe2(report, O_CLOEXEC) != 0) refuse(rank, "no pipe", errno);
   pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(image, placement, parent, report[1], report_.descriptor());
+  if (pid_ == 0) become(image, attributes, parent, report[1], report_.descriptor());
   int error = errno;
   close(report[1]);
   if (pid_ < 0) {
@@ -122,11 +122,11 @@ Child::~Child() {
   close(pid_fd_);
 }
 
-void Child::look() {
+void Child::poll() {
   if (end_) return;
   siginfo_t info{};
   if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-  end_ = info.si_code == CLD_EXITED ? End{info.si_status, 0} : End{0, info.si_status};
+  end_ = info.si_code == CLD_EXITED ? ExitStatus{info.si_status, 0} : ExitStatus{0, info.si_status};
 }
 
 void Child::signal(int number, bool group) const noexcept {

@@ -13,7 +13,7 @@
 namespace muster::launcher {
 
 /// How a process ended. A plain value.
-struct End {
+struct ExitStatus {
   int code = 0;    ///< exit code, if no signal ended it
   int signal = 0;  ///< number of the signal, or 0
 
@@ -21,7 +21,7 @@ struct End {
   /// What a shell reports: the exit code, or 128 + the signal.
   int exit_code() const { return signal ? 128 + signal : code; }
   /// "exited with code 3" or "was ended by signal 11 (SIGSEGV)".
-  std::string words() const;
+  std::string describe() const;
 };
 
 /// A program to execute.
@@ -32,7 +32,7 @@ struct Program {
 };
 
 /// Descriptors and signals of a new process.
-struct Placement {
+struct SpawnAttributes {
   int error_fd = -1;      ///< becomes stderr; -1: inherited
   int input_fd = -1;      ///< becomes stdin; -1: inherited
   int keep_fd = -1;       ///< stays open across exec, with the same number
@@ -46,7 +46,7 @@ struct Placement {
 class Child {
  public:
   /// Throws: LaunchError (MU034), naming `rank`, if it cannot be started or executed.
-  Child(int rank, const Program& program, const Placement& placement);
+  Child(int rank, const Program& program, const SpawnAttributes& attributes);
   Child(Child&& other) noexcept;
   Child& operator=(Child&& other) = delete;
   ~Child();
@@ -58,14 +58,14 @@ class Child {
   /// Readable once the process has ended.
   int pid_fd() const noexcept { return pid_fd_; }
   /// Checks whether it has ended. Does not reap it, so its id cannot be reused. Never blocks.
-  void look();
-  /// How it had ended at the last call of look(), if it had. Poll it until its end is seen here.
-  const std::optional<End>& end() const noexcept { return end_; }
+  void poll();
+  /// The exit status that the last poll() saw; empty while the process runs.
+  const std::optional<ExitStatus>& end() const noexcept { return end_; }
   /// Signals the process, or also all others of its group (if it leads one), even after its own end.
   void signal(int number, bool group) const noexcept;
 
  private:
-  std::optional<End> end_;
+  std::optional<ExitStatus> end_;
   bool own_group_ = false;
   pid_t pid_ = -1;
   int pid_fd_ = -1;

@@ -35,7 +35,7 @@ void finish_at_exit(int status, void*) {
 
 LocalRanks::Uncaught uncaught_exception() {
   const auto current = std::current_exception();
-  if (const auto words = cluster::error_message_of(current)) return {true, *words};
+  if (const auto message = cluster::error_message_of(current)) return {true, *message};
   if (current) try {
       std::rethrow_exception(current);
     } catch (const std::exception& error) {

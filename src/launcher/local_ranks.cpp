@@ -65,15 +65,15 @@ LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
 
 void LocalRanks::start(const Job& job, const sigset_t& signal_mask) {
   Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  Placement placement;
-  placement.input_fd = nothing.get();
-  placement.own_group = false;
-  placement.signal_mask = &signal_mask;
+  SpawnAttributes attributes;
+  attributes.input_fd = nothing.get();
+  attributes.own_group = false;
+  attributes.signal_mask = &signal_mask;
   auto program = this_program();
   auto parent = Environment::of_process();
   for (int local_rank = 1; local_rank < job.processes; ++local_rank) {
     program.environment = rank_environment(parent, job, local_rank);
-    children_.emplace_back(job.rank_of(local_rank), program, placement);
+    children_.emplace_back(job.rank_of(local_rank), program, attributes);
   }
   supervisor_.emplace(
       Supervisor::Setup{&children_, options_.grace, {job.nodes, job.processes}, Supervisor::Own{own_rank_, report_}});
@@ -87,7 +87,7 @@ int LocalRanks::finish(int status) {
   {
     std::lock_guard lock(mutex_);
     finishing_ = true;
-    own_end_ = End{status, 0};
+    own_end_ = ExitStatus{status, 0};
   }
   changed_.notify_all();
   eventfd_write(wake_.get(), 1);
@@ -96,28 +96,28 @@ int LocalRanks::finish(int status) {
 }
 
 bool LocalRanks::yields_to_another(const Uncaught& exception) {
-  if (exception.is_error && !cluster::write_error_message(report_, exception.words))
-    std::fprintf(stderr, "muster: %s\n", exception.words.c_str());
+  if (exception.is_error && !cluster::write_error_message(report_, exception.message))
+    std::fprintf(stderr, "muster: %s\n", exception.message.c_str());
   std::unique_lock lock(mutex_);
-  if (!own_end_) own_end_ = exception.is_error ? End{cluster::kUncaughtError, 0} : End{0, SIGABRT};
+  if (!own_end_) own_end_ = exception.is_error ? ExitStatus{cluster::kUncaughtError, 0} : ExitStatus{0, SIGABRT};
   eventfd_write(wake_.get(), 1);
   changed_.wait(lock, [this] { return cause_.has_value(); });
   if (cause_->rank == own_rank_) return false;
-  if (!exception.words.empty() && !exception.is_error)
-    std::fprintf(stderr, "muster: rank %d then ended by an exception: %s\n", own_rank_, exception.words.c_str());
+  if (!exception.message.empty() && !exception.is_error)
+    std::fprintf(stderr, "muster: rank %d then ended by an exception: %s\n", own_rank_, exception.message.c_str());
   yielded_ = true;
   changed_.notify_all();
   return true;
 }
 
-std::optional<End> LocalRanks::own_end() {
+std::optional<ExitStatus> LocalRanks::own_end() {
   std::lock_guard lock(mutex_);
   return own_end_;
 }
 
 void LocalRanks::watch() {
   while (!cause_ && !own_end()) poll_until(std::nullopt);
-  // A failure of its own is judged within `grace`.
+  // The root cause of its own failure is found within `grace`.
   while (!cause_ && own_end()->failed()) poll_until(std::nullopt);
   if (!cause_) await_others();
   end_others();
@@ -137,7 +137,7 @@ void LocalRanks::poll_until(std::optional<Clock::time_point> deadline) {
   eventfd_t woken = 0;
   eventfd_read(wake_.get(), &woken);
   if (auto end = own_end()) supervisor_->own_ends(*end);
-  supervisor_->look();
+  supervisor_->poll();
   if (!cause_ && supervisor_->cause()) print_cause();
 }
 
@@ -151,8 +151,8 @@ void LocalRanks::print_cause() {
   changed_.notify_all();
 }
 
-void LocalRanks::print_other_words() {
-  for (const auto& line : other_errors(supervisor_->seen(), cause_)) std::fprintf(stderr, "%s\n", line.c_str());
+void LocalRanks::print_other_errors() {
+  for (const auto& line : other_errors(supervisor_->snapshot(), cause_)) std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 void LocalRanks::await_others() {
@@ -169,7 +169,7 @@ void LocalRanks::end_others() {
     supervisor_->signal_all(SIGTERM, false);
   }
   while (!supervisor_->all_ended()) poll_until(std::nullopt);
-  print_other_words();
+  print_other_errors();
   supervisor_.reset();
   children_.clear();
 }

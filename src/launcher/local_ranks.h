@@ -32,7 +32,7 @@ class LocalRanks {
   /// An uncaught exception.
   struct Uncaught {
     bool is_error = false;  ///< a muster::Error, which ends the process with cluster::kUncaughtError
-    std::string words;
+    std::string message;
   };
   /// Call it when the exception ends this process: it returns whether another rank is the root cause. If so, that
   /// cause is printed, then the exception, and the process ends soon. Bounded by the options' timeouts.
@@ -45,10 +45,10 @@ class LocalRanks {
 
   void start(const Job& job, const sigset_t& signal_mask);
   void watch();
-  std::optional<End> own_end();
+  std::optional<ExitStatus> own_end();
   void poll_until(std::optional<Clock::time_point> deadline);
   void print_cause();
-  void print_other_words();
+  void print_other_errors();
   void await_others();
   void end_others();
   void end_process();
@@ -60,7 +60,7 @@ class LocalRanks {
   bool finishing_ = false;  // under the mutex: finish() was called
   std::mutex mutex_;
   LaunchOptions options_;
-  std::optional<End> own_end_;  // under the mutex
+  std::optional<ExitStatus> own_end_;  // under the mutex
   int own_rank_;
   cluster::Report report_ = cluster::Report::make();
   bool started_ = false;                  // under the mutex

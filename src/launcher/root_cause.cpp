@@ -13,50 +13,52 @@ namespace muster::launcher {
 namespace {
 
 using log::str;
-using Ranks = std::vector<SeenRank>;
+using Ranks = std::vector<RankSnapshot>;
 using Kind = RootCause::Kind;
 
-bool has_failed(const SeenRank& rank) { return rank.end && rank.end->failed(); }
+bool has_failed(const RankSnapshot& rank) { return rank.end && rank.end->failed(); }
 
-bool is_secondary(const SeenRank& rank) { return rank.reported.lost_rank >= 0 && rank.reported.lost_rank != rank.rank; }
+bool is_secondary(const RankSnapshot& rank) {
+  return rank.reported.lost_rank >= 0 && rank.reported.lost_rank != rank.rank;
+}
 
-const SeenRank* find(const Ranks& ranks, int rank) {
-  auto found = std::find_if(ranks.begin(), ranks.end(), [&](const SeenRank& one) { return one.rank == rank; });
+const RankSnapshot* find(const Ranks& ranks, int rank) {
+  auto found = std::find_if(ranks.begin(), ranks.end(), [&](const RankSnapshot& one) { return one.rank == rank; });
   return found == ranks.end() ? nullptr : &*found;
 }
 
-const SeenRank& likeliest(const std::vector<const SeenRank*>& failed) {
-  auto order = [](const SeenRank* one) {
+const RankSnapshot& likeliest(const std::vector<const RankSnapshot*>& failed) {
+  auto order = [](const RankSnapshot* one) {
     const bool uncaught = one->end->signal == SIGABRT || one->end->exit_code() == cluster::kUncaughtError;
     return std::tuple(uncaught ? 2 : one->end->signal ? 0 : 1, one->rank);
   };
   return **std::min_element(failed.begin(), failed.end(), [&](auto* a, auto* b) { return order(a) < order(b); });
 }
 
-RootCause of(const SeenRank& rank) {
-  return {.end = rank.end.value_or(End{}),
+RootCause of(const RankSnapshot& rank) {
+  return {.end = rank.end.value_or(ExitStatus{}),
           .error_message = rank.error_message,
           .rank = rank.rank,
           .runs = !rank.end,
           .steps = rank.reported.steps,
-          .words = {}};
+          .reason = {}};
 }
 
 /// The end of a chain of ranks, each of which reported that it had lost the next one.
 struct LossChain {
-  const SeenRank* witness;  ///< the last one who accuses another
-  const SeenRank* accused;  ///< nullptr: a rank of another node
-  bool is_circle = false;   ///< both accuse; the witness did so first
+  const RankSnapshot* reporter;  ///< the last one that lost another
+  const RankSnapshot* lost;      ///< nullptr: a rank of another node
+  bool is_cycle = false;         ///< each lost the other; the reporter was first
 };
 
-LossChain follow(const Ranks& ranks, const SeenRank& start) {
-  std::vector<const SeenRank*> passed{&start};
+LossChain follow(const Ranks& ranks, const RankSnapshot& start) {
+  std::vector<const RankSnapshot*> passed{&start};
   for (;;) {
-    const SeenRank* accused = find(ranks, passed.back()->reported.lost_rank);
-    if (!accused || !is_secondary(*accused)) return {passed.back(), accused};
-    auto again = std::find(passed.begin(), passed.end(), accused);
+    const RankSnapshot* lost = find(ranks, passed.back()->reported.lost_rank);
+    if (!lost || !is_secondary(*lost)) return {passed.back(), lost};
+    auto again = std::find(passed.begin(), passed.end(), lost);
     if (again == passed.end()) {
-      passed.push_back(accused);
+      passed.push_back(lost);
       continue;
     }
     auto first = *std::min_element(again, passed.end(),
@@ -66,19 +68,19 @@ LossChain follow(const Ranks& ranks, const SeenRank& start) {
 }
 
 /// The cause behind a rank that failed only because it lost another; std::nullopt if ranks lost each other.
-std::optional<RootCause> trace(const Ranks& ranks, const SeenRank& secondary) {
+std::optional<RootCause> trace(const Ranks& ranks, const RankSnapshot& secondary) {
   const LossChain chain = follow(ranks, secondary);
-  auto cause = of(chain.accused ? *chain.accused : secondary);
+  auto cause = of(chain.lost ? *chain.lost : secondary);
   cause.end = *secondary.end;
-  cause.other = chain.accused ? chain.witness->rank : chain.witness->reported.lost_rank;
-  cause.other_steps = chain.witness->reported.steps;
-  cause.words = chain.witness->reported.reason;
-  cause.closes = chain.accused && (chain.accused->reported.left_by_exception || cause.words.starts_with("MU052") ||
-                                   cause.words.starts_with("MU053"));
-  if (!chain.accused) cause.kind = Kind::elsewhere;
-  else if (chain.is_circle && !cause.words.starts_with("MU051")) return std::nullopt;
-  else if (chain.accused->reported.left_by_exception) cause.kind = Kind::abandoned;
-  else cause.kind = chain.accused->end && !chain.is_circle ? Kind::left : Kind::silent;
+  cause.other = chain.lost ? chain.reporter->rank : chain.reporter->reported.lost_rank;
+  cause.other_steps = chain.reporter->reported.steps;
+  cause.reason = chain.reporter->reported.reason;
+  cause.closes = chain.lost && (chain.lost->reported.left_by_exception || cause.reason.starts_with("MU052") ||
+                                cause.reason.starts_with("MU053"));
+  if (!chain.lost) cause.kind = Kind::elsewhere;
+  else if (chain.is_cycle && !cause.reason.starts_with("MU051")) return std::nullopt;
+  else if (chain.lost->reported.left_by_exception) cause.kind = Kind::abandoned;
+  else cause.kind = chain.lost->end && !chain.is_cycle ? Kind::left : Kind::silent;
   return cause;
 }
 
@@ -91,13 +93,13 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 std::string in_step(std::int64_t steps) { return steps < 0 ? "" : str(", in step ", steps + 1); }
 
-std::string name(int rank, const Layout& layout) {
+std::string name(int rank, const NodeLayout& layout) {
   return layout.nodes > 1 ? str("rank ", rank, " on node ", layout.node_of(rank)) : str("rank ", rank);
 }
 
-std::string headline(const RootCause& cause, const Layout& layout) {
+std::string headline(const RootCause& cause, const NodeLayout& layout) {
   const std::string who = name(cause.rank, layout), other = cause.other < 0 ? "" : name(cause.other, layout);
-  const std::string ended = str(cause.end.words(), " after ", seconds_text(cause.after));
+  const std::string ended = str(cause.end.describe(), " after ", seconds_text(cause.after));
   switch (cause.kind) {
     case Kind::failed: break;
     case Kind::elsewhere:
@@ -124,8 +126,8 @@ std::string headline(const RootCause& cause, const Layout& layout) {
 
 }  // namespace
 
-std::optional<RootCause> judge(const Ranks& ranks, WaitedFor waited) {
-  std::vector<const SeenRank*> failed, own;
+std::optional<RootCause> find_root_cause(const Ranks& ranks, WaitedFor waited) {
+  std::vector<const RankSnapshot*> failed, own;
   for (const auto& rank : ranks) {
     if (!has_failed(rank)) continue;
     failed.push_back(&rank);
@@ -144,10 +146,10 @@ std::optional<RootCause> judge(const Ranks& ranks, WaitedFor waited) {
   return found ? found : of(likeliest(failed));
 }
 
-std::vector<std::string> describe(const RootCause& cause, const Layout& layout,
+std::vector<std::string> describe(const RootCause& cause, const NodeLayout& layout,
                                   const std::deque<std::string>* last_lines) {
   std::vector<std::string> result{"muster: " + headline(cause, layout)};
-  if (cause.kind == Kind::silent || cause.kind == Kind::left) result.push_back("muster:   " + cause.words);
+  if (cause.kind == Kind::silent || cause.kind == Kind::left) result.push_back("muster:   " + cause.reason);
   if (last_lines && !(last_lines->empty() && !cause.error_message.empty()))
     result.back() += last_lines->empty() ? " It had written nothing." : " Its last lines:";
   for (const auto& line : last_lines ? *last_lines : std::deque<std::string>()) result.push_back("muster:   " + line);

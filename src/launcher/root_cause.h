@@ -13,19 +13,19 @@
 namespace muster::launcher {
 
 /// A rank of this node as its supervisor sees it.
-struct SeenRank {
-  std::optional<End> end;
+struct RankSnapshot {
+  std::optional<ExitStatus> end;
   int rank = 0;
   cluster::RankStatus reported;
   std::string error_message = {};  ///< the uncaught error that ended it, if any
 };
 
 /// How the ranks of the job are placed on nodes.
-struct Layout {
+struct NodeLayout {
   int nodes = 1;
-  int processes = 1;  ///< ranks of each node
+  int ranks_per_node = 1;
 
-  int node_of(int rank) const { return rank / processes; }
+  int node_of(int rank) const { return rank / ranks_per_node; }
 };
 
 /// Why a job fails. `kind` describes what `rank` did.
@@ -39,7 +39,7 @@ struct RootCause {
   };
   std::chrono::milliseconds after{0};  ///< since the start of the job
   bool closes = false;                 ///< `rank` has closed its connections: it is about to end, or runs on alone
-  End end;                             ///< of the rank that failed: `rank`, or `other` if `rank` has not failed
+  ExitStatus end;                      ///< of the rank that failed: `rank`, or `other` if `rank` has not failed
   Kind kind = Kind::failed;
   std::string error_message;  ///< the uncaught error that ended `rank`, if any
   int other = -1;
@@ -47,27 +47,27 @@ struct RootCause {
   int rank = 0;
   bool runs = false;        ///< `rank` had not ended
   std::int64_t steps = -1;  ///< updates that `rank` made; -1: unknown
-  std::string words;        ///< the error that `other` reported about it
+  std::string reason;       ///< the error that `other` reported about it
 };
 
 /// How long ago the failure was seen. A rank that has closed its connections gets more time to end than a rank that
 /// gave no answer gets to answer: on busy cores the end of a process takes seconds.
 enum class WaitedFor { nothing, answer, end };
 
-/// The root cause among the ranks of a node; std::nullopt if none has failed. A rank whose last error was about another
-/// rank is a secondary failure of that rank's. Until the state of that rank is known, there is no cause either, unless
-/// `waited` is long enough.
+/// The root cause among the ranks of a node; std::nullopt if none has failed. A rank whose last error is about another
+/// rank is a secondary failure. There is no root cause until the state of that other rank is known, or until `waited`
+/// is long enough.
 /// Among several failures that are not secondary, a crash or a kill precedes an exit code, and an exit code precedes an
 /// uncaught exception (an abort or kUncaughtError; often a secondary one that was not reported as such); then the
 /// lowest rank.
-std::optional<RootCause> judge(const std::vector<SeenRank>& ranks, WaitedFor waited);
+std::optional<RootCause> find_root_cause(const std::vector<RankSnapshot>& ranks, WaitedFor waited);
 
 /// The lines of the message about it: "rank 1 exited with code 3 after 0.2 s ...", then the rank's last lines, if
 /// known, and its error message.
-std::vector<std::string> describe(const RootCause& cause, const Layout& layout,
+std::vector<std::string> describe(const RootCause& cause, const NodeLayout& layout,
                                   const std::deque<std::string>* last_lines);
 
 /// Lines about the uncaught errors that ended other ranks: each message once, without the one in `cause`.
-std::vector<std::string> other_errors(const std::vector<SeenRank>& ranks, const std::optional<RootCause>& cause);
+std::vector<std::string> other_errors(const std::vector<RankSnapshot>& ranks, const std::optional<RootCause>& cause);
 
 }  // namespace muster::launcher

@@ -60,13 +60,13 @@ void start_ranks(const Job& job, Program program, const cluster::ListeningSocket
     bool gets_input = local_rank == 0 && !isatty(STDIN_FILENO);
     bool gets_store = job.rank_of(local_rank) == 0;
     program.environment = rank_environment(parent, job, local_rank);
-    Placement placement;
-    placement.error_fd = ends.error.get();
-    placement.input_fd = gets_input ? -1 : nothing.get();
-    placement.keep_fd = gets_store ? store.fd() : -1;
-    placement.output_fd = ends.output.get();
-    placement.signal_mask = &signals.mask_before();
-    children.emplace_back(job.rank_of(local_rank), program, placement);
+    SpawnAttributes attributes;
+    attributes.error_fd = ends.error.get();
+    attributes.input_fd = gets_input ? -1 : nothing.get();
+    attributes.keep_fd = gets_store ? store.fd() : -1;
+    attributes.output_fd = ends.output.get();
+    attributes.signal_mask = &signals.mask_before();
+    children.emplace_back(job.rank_of(local_rank), program, attributes);
     reaper.watch(children.back().pid());
   }
 }

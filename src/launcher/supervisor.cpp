@@ -14,15 +14,15 @@ constexpr milliseconds kEnd{10000};  // for the end of a process that has closed
 
 }  // namespace
 
-void Supervisor::look() {
-  for (auto& child : *setup_.children) child.look();
+void Supervisor::poll() {
+  for (auto& child : *setup_.children) child.poll();
   if (!cause_ && !stopped_) find_cause();
   kill_if_due();
 }
 
-std::vector<SeenRank> Supervisor::seen() const {
-  std::vector<SeenRank> ranks;
-  const auto add = [&](const std::optional<End>& end, int rank, const cluster::Report& report) {
+std::vector<RankSnapshot> Supervisor::snapshot() const {
+  std::vector<RankSnapshot> ranks;
+  const auto add = [&](const std::optional<ExitStatus>& end, int rank, const cluster::Report& report) {
     ranks.push_back({end, rank, report.read(), cluster::read_error_message(report)});
   };
   if (setup_.own) add(own_end_, setup_.own->rank, setup_.own->report);
@@ -31,13 +31,13 @@ std::vector<SeenRank> Supervisor::seen() const {
 }
 
 void Supervisor::find_cause() {
-  const auto ranks = seen();
-  if (std::none_of(ranks.begin(), ranks.end(), [](const SeenRank& rank) { return rank.end && rank.end->failed(); }))
+  const auto ranks = snapshot();
+  if (std::none_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.end && rank.end->failed(); }))
     return;
   const auto now = Clock::now();
   if (!failed_at_) failed_at_ = now;
   const bool briefly = now >= waited_until(WaitedFor::answer), long_enough = now >= waited_until(WaitedFor::end);
-  cause_ = judge(ranks, long_enough ? WaitedFor::end : briefly ? WaitedFor::answer : WaitedFor::nothing);
+  cause_ = find_root_cause(ranks, long_enough ? WaitedFor::end : briefly ? WaitedFor::answer : WaitedFor::nothing);
   if (!cause_) return;
   cause_->after = std::chrono::duration_cast<milliseconds>(now - start_);
   signal_all(SIGTERM, true);
@@ -73,8 +73,8 @@ int Supervisor::poll_timeout() const {
   auto due = kill_at_;
   if (failed_at_ && !cause_ && !stopped_) {
     const auto briefly = waited_until(WaitedFor::answer);
-    const auto judge_at = Clock::now() < briefly ? briefly : waited_until(WaitedFor::end);
-    due = std::min(due.value_or(judge_at), judge_at);
+    const auto find_at = Clock::now() < briefly ? briefly : waited_until(WaitedFor::end);
+    due = std::min(due.value_or(find_at), find_at);
   }
   if (!due) return -1;
   return static_cast<int>(std::max<milliseconds::rep>(std::chrono::ceil<milliseconds>(*due - Clock::now()).count(), 0));

@@ -13,7 +13,7 @@
 namespace muster::launcher {
 
 /// Detects that ranks of one node have ended, finds the root cause of a failure, and then ends all other ranks.
-/// It neither waits nor prints: its driver polls the entries of add_to() for poll_timeout(), and then calls look().
+/// It neither waits nor prints: its driver polls the entries of add_to() for poll_timeout(), and then calls poll().
 /// Thread safety: one thread.
 class Supervisor {
  public:
@@ -25,19 +25,19 @@ class Supervisor {
     cluster::Report report;
   };
   struct Setup {
-    std::vector<Child>* children;  ///< borrowed; complete before the first look()
+    std::vector<Child>* children;  ///< borrowed; complete before the first poll()
     std::chrono::milliseconds
         grace;  ///< between SIGTERM and SIGKILL, and how long a secondary failure waits for a rank that gave no answer
-    Layout layout;
+    NodeLayout layout;
     std::optional<Own> own;
   };
   explicit Supervisor(Setup setup) : setup_(std::move(setup)) {}
 
   /// Checks which ranks have ended. At the root cause all ranks get SIGTERM, and `grace` later SIGKILL.
-  /// Ends are detected only here, so that none is missed between judging and polling.
-  void look();
+  /// Ends are detected only here, so that none is missed between the search for the cause and the wait.
+  void poll();
   /// The driver's own rank is about to end like this.
-  void own_ends(End end) { own_end_ = end; }
+  void own_ends(ExitStatus end) { own_end_ = end; }
   /// Ranks that end from now on do so on request: no root cause is sought any more, and ranks that still run after
   /// `grace` are killed.
   void stop(std::chrono::milliseconds grace);
@@ -45,8 +45,8 @@ class Supervisor {
   bool all_ended() const;
   const std::optional<RootCause>& cause() const noexcept { return cause_; }
   /// The current state of all ranks.
-  std::vector<SeenRank> seen() const;
-  const Layout& layout() const noexcept { return setup_.layout; }
+  std::vector<RankSnapshot> snapshot() const;
+  const NodeLayout& layout() const noexcept { return setup_.layout; }
 
   void add_to(std::vector<pollfd>& entries) const;
   /// Milliseconds until something is due, or -1.
@@ -61,7 +61,7 @@ class Supervisor {
   std::optional<RootCause> cause_;
   std::optional<Clock::time_point> failed_at_;  // when the first failure was seen
   std::optional<Clock::time_point> kill_at_;
-  std::optional<End> own_end_;
+  std::optional<ExitStatus> own_end_;
   Setup setup_;
   Clock::time_point start_ = Clock::now();
   bool stopped_ = false;

@@ -36,7 +36,7 @@ int RelayedSignals::next() const {
 
 int Watch::run(const std::vector<Child>& children) {
   auto& supervisor = *owners_.supervisor;
-  for (supervisor.look(); !supervisor.all_ended(); supervisor.look()) {
+  for (supervisor.poll(); !supervisor.all_ended(); supervisor.poll()) {
     poll_once(true, supervisor.poll_timeout());
     handle_signals();
   }
@@ -99,7 +99,7 @@ void Watch::drain(int first_rank) {
 
 void Watch::print_cause(int first_rank) {
   const auto& cause = owners_.supervisor->cause();
-  const auto ranks = owners_.supervisor->seen();
+  const auto ranks = owners_.supervisor->snapshot();
   for (const auto& rank : ranks)
     if (!rank.error_message.empty())
       owners_.console->say_in_log(rank.rank - first_rank, "muster: " + rank.error_message);

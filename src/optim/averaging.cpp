@@ -1,6 +1,5 @@
 #include "muster/optim/averaging.h"
 
-#include <algorithm>
 #include <exception>
 #include <optional>
 #include <unordered_set>
@@ -55,8 +54,8 @@ std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
 
 }  // namespace
 
-AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatParameters* source)
-    : options_(options), source_(source) {
+AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options, optim::FlatParameters* owner)
+    : options_(options), owner_(owner) {
   if (!(options_.decay >= 0.0 && options_.decay <= 1.0))
     throw ConfigError(
         "MU140", formatted("the decay of an average of weights is {}; it must be between 0 and 1", options_.decay));
@@ -75,11 +74,11 @@ AveragedModel::AveragedModel(torch::nn::Module& module, AveragingOptions options
 }
 
 at::Tensor AveragedModel::live(const Entry& entry) const {
-  const auto* local = source_ ? source_->find(entry.tensor) : nullptr;
+  const auto* local = owner_ ? owner_->find(entry.tensor) : nullptr;
   return local ? local->value : entry.tensor.detach();
 }
 
-void AveragedModel::follow_source() {
+void AveragedModel::follow_owner() {
   const BelowAutograd scope;
   for (auto& entry : entries_) {
     const auto now = live(entry);
@@ -105,7 +104,7 @@ void AveragedModel::require_some() const {
 
 void AveragedModel::update() {
   require_outside("update");
-  follow_source();
+  follow_owner();
   const BelowAutograd scope;
   for (const auto& entry : entries_) {
     if (n_averaged_ == 0 || !entry.averaged) entry.average.copy_(live(entry));
@@ -115,7 +114,7 @@ void AveragedModel::update() {
 }
 
 void AveragedModel::write(const std::function<void(const Entry&)>& f) {
-  optim::write_parameters(source_, parameters_, [&] {
+  optim::write_parameters(owner_, parameters_, [&] {
     const BelowAutograd scope;
     for (const auto& entry : entries_) f(entry);
   });
@@ -133,7 +132,7 @@ void AveragedModel::exchange() {
 void AveragedModel::lend(const std::function<void()>& f) {
   require_outside("use");
   require_some();
-  follow_source();
+  follow_owner();
   exchange();
   const auto before = versions_of(parameters_);
   std::exception_ptr error;
@@ -154,26 +153,25 @@ void AveragedModel::lend(const std::function<void()>& f) {
 void AveragedModel::copy_to_module() {
   require_outside("copy_to_module");
   require_some();
-  follow_source();
+  follow_owner();
   write([this](const Entry& entry) { live(entry).copy_(entry.average); });
 }
 
-std::vector<std::pair<std::string, at::Tensor>> AveragedModel::state_dict() const {
+State AveragedModel::state_dict() const {
   require_outside("state_dict");
-  std::vector<std::pair<std::string, at::Tensor>> state;
+  State::Map state;
   for (const auto& entry : entries_) state.emplace_back(entry.name, entry.average);
   state.emplace_back("n_averaged", at::scalar_tensor(n_averaged_, at::kLong));
   return state;
 }
 
-void AveragedModel::load_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& state) {
+void AveragedModel::load_state_dict(const State& state) {
   require_outside("load_state_dict");
-  follow_source();
+  follow_owner();
   const auto find = [&](const std::string& name) -> const at::Tensor& {
-    const auto found = std::find_if(state.begin(), state.end(), [&](const auto& entry) { return entry.first == name; });
-    if (found == state.end())
-      throw UsageError("MU142", "the state of an average of weights has no entry '" + name + "'");
-    return found->second;
+    const auto* found = state.find(name);
+    if (!found) throw UsageError("MU142", "the state of an average of weights has no entry '" + name + "'");
+    return found->tensor();
   };
   for (const auto& entry : entries_)
     if (const auto& saved = find(entry.name); saved.sizes() != entry.average.sizes())
@@ -184,18 +182,6 @@ void AveragedModel::load_state_dict(const std::vector<std::pair<std::string, at:
   const BelowAutograd scope;
   for (const auto& entry : entries_) entry.average.copy_(find(entry.name));
   n_averaged_ = count;
-}
-
-State AveragedModel::save_state() const {
-  State::Map state;
-  for (auto& [name, tensor] : state_dict()) state.emplace_back(name, std::move(tensor));
-  return state;
-}
-
-void AveragedModel::load_state(const State& state) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& [name, tensor] : state.map()) tensors.emplace_back(name, tensor.tensor());
-  load_state_dict(tensors);
 }
 
 namespace {

@@ -12,8 +12,8 @@
 
 #include "muster/base/error.h"
 #include "muster/optim/detail/distinct.h"
+#include "optim/direct_step.h"
 #include "optim/flat.h"
-#include "optim/own_step.h"
 #include "optim/plan.h"
 
 namespace muster::optim {
@@ -36,13 +36,13 @@ bool has_kernel(const at::Tensor& parameter) {
 
 class FusedOptimizer::Impl {
  public:
-  Impl(lib::Optimizer& inner, std::vector<FlatParameters*> sources)
-      : inner_(&inner), sources_(std::move(sources)), rule_(rule_of(inner)) {
+  Impl(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
+      : inner_(&inner), flat_parameters_(std::move(flat_parameters)), rule_(rule_of(inner)) {
     refresh_slots();
   }
 
-  void add_source(FlatParameters& source) {
-    sources_.push_back(&source);
+  void add_flat_parameters(FlatParameters& flat_parameters) {
+    flat_parameters_.push_back(&flat_parameters);
     slots_.clear();
     refresh_slots();
   }
@@ -52,15 +52,15 @@ class FusedOptimizer::Impl {
   void note_backward() {
     if (stepping_ || another_steps_) return;
     refresh_slots();
-    watch_.note(slots_, rule_ == Rule::sgd || rule_ == Rule::own);
+    watch_.note(slots_, rule_ == Rule::sgd || rule_ == Rule::unfused);
   }
   void note_load() {
     watch_.forget();
     follow_states();
   }
-  void refuse_own_step();
+  void refuse_direct_step();
   void before_another_step() {
-    refuse_own_step();
+    refuse_direct_step();
     another_steps_ = true;
   }
   void after_another_step() {
@@ -91,13 +91,13 @@ class FusedOptimizer::Impl {
   void follow_states();
 
   lib::Optimizer* inner_;
-  std::vector<FlatParameters*> sources_;
+  std::vector<FlatParameters*> flat_parameters_;
   Rule rule_;
   std::vector<Slot> slots_;
-  int64_t revision_ = 0;              // of the sources, as the slots were filled
+  int64_t revision_ = 0;              // of the flat parameters, as the slots were filled
   std::vector<StateSet> state_sets_;  // per group, as planned
   std::optional<UpdatePlan> plan_;
-  OwnStepWatch watch_;
+  DirectStepWatch watch_;
   int64_t repeated_ = 0;
   bool stepping_ = false;
   bool another_steps_ = false;
@@ -105,7 +105,7 @@ class FusedOptimizer::Impl {
 
 int64_t FusedOptimizer::Impl::revision() const {
   int64_t sum = 0;
-  for (const auto* source : sources_) sum += source->revision();
+  for (const auto* owner : flat_parameters_) sum += owner->revision();
   return sum;
 }
 
@@ -154,16 +154,16 @@ void FusedOptimizer::Impl::keep_states(const std::vector<Slot>& before) {
 }
 
 void FusedOptimizer::Impl::fill_slot(Slot& slot) const {
-  for (auto* source : sources_) {
-    slot.local = source->find(slot.parameter);
+  for (auto* owner : flat_parameters_) {
+    slot.local = owner->find(slot.parameter);
     if (!slot.local) continue;
-    slot.source = source;
+    slot.owner = owner;
     const auto& value = slot.local->value;
     slot.whole = !slot.local->sharded && slot.impl->has_storage() && value.numel() >= slot.impl->numel() &&
                  (slot.impl->numel() == 0 || slot.address() == Slot::address_of(value.unsafeGetTensorImpl()));
     break;
   }
-  if (rule_ == Rule::own) return;
+  if (rule_ == Rule::unfused) return;
   slot.state = find_state(inner_->state(), slot);
   if (!slot.state) return;
   const auto* step = state_step(rule_, *slot.state);
@@ -186,13 +186,13 @@ bool FusedOptimizer::Impl::align_gradient(Slot& slot) const {
 /// Whether a fused kernel can update this parameter; notes whether it has a gradient.
 bool FusedOptimizer::Impl::inspect(Slot& slot) {
   slot.restrided_grad.reset();
-  const bool active = slot.source ? slot.source->has_gradient(slot.parameter) : slot.impl->grad().defined();
+  const bool active = slot.owner ? slot.owner->has_gradient(slot.parameter) : slot.impl->grad().defined();
   if (active != slot.active) {
     slot.active = active;
     plan_.reset();
   }
   if (!active) return true;
-  if (slot.source) {
+  if (slot.owner) {
     if (!slot.local->value.defined() || !has_kernel(slot.local->value)) return false;
   } else {
     if (!has_kernel(slot.parameter) || !is_dense(slot.parameter) || !align_gradient(slot)) return false;
@@ -224,7 +224,7 @@ bool FusedOptimizer::Impl::inspect() {
 /// Reads what LibTorch's state objects say after a step that was not ours.
 void FusedOptimizer::Impl::follow_states() {
   plan_.reset();
-  if (rule_ == Rule::own) return;
+  if (rule_ == Rule::unfused) return;
   for (auto& slot : slots_) {
     slot.state = find_state(inner_->state(), slot);
     slot.step = 0;
@@ -236,7 +236,7 @@ void FusedOptimizer::Impl::follow_states() {
 
 void FusedOptimizer::Impl::refuse_parts() const {
   if (std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.whole; })) return;
-  const auto why = rule_ == Rule::own
+  const auto why = rule_ == Rule::unfused
                        ? class_name(*inner_) + " needs full parameters, since it " + why_full(*inner_)
                        : class_name(*inner_) +
                              " has to run its own step() for a gradient or state of another dtype, device or layout "
@@ -273,15 +273,15 @@ bool FusedOptimizer::Impl::step_fused() {
 }
 
 void FusedOptimizer::Impl::begin_update() {
-  for (auto* source : sources_) source->begin_update();
+  for (auto* owner : flat_parameters_) owner->begin_update();
 }
 
 void FusedOptimizer::Impl::end_update() {
-  for (auto* source : sources_) {
+  for (auto* owner : flat_parameters_) {
     std::vector<at::Tensor> updated;
     for (const auto& slot : slots_)
-      if (slot.active && slot.source == source) updated.push_back(slot.parameter);
-    if (!updated.empty()) source->end_update(updated);
+      if (slot.active && slot.owner == owner) updated.push_back(slot.parameter);
+    if (!updated.empty()) owner->end_update(updated);
   }
 }
 
@@ -303,11 +303,11 @@ void FusedOptimizer::Impl::count_step() {
 }
 
 at::Tensor FusedOptimizer::Impl::step(const lib::Optimizer::LossClosure& closure) {
-  refuse_own_step();
+  refuse_direct_step();
   // A line search moves parameters between the closure's calls.
   const auto stepping = c10::make_scope_exit([this, before = std::exchange(stepping_, true)] { stepping_ = before; });
   at::Tensor loss;
-  if (rule_ == Rule::own) {
+  if (rule_ == Rule::unfused) {
     loss = step_inner(closure);
   } else {
     if (closure) {
@@ -321,10 +321,10 @@ at::Tensor FusedOptimizer::Impl::step(const lib::Optimizer::LossClosure& closure
 }
 
 void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
-  refuse_own_step();
+  refuse_direct_step();
   for (auto& slot : slots_) {
-    if (slot.source) {
-      slot.source->zero_grad(slot.parameter, set_to_none);
+    if (slot.owner) {
+      slot.owner->zero_grad(slot.parameter, set_to_none);
       continue;
     }
     if (!slot.impl->grad().defined()) continue;
@@ -335,12 +335,12 @@ void FusedOptimizer::Impl::zero_grad(bool set_to_none) {
   watch_.forget();
 }
 
-void FusedOptimizer::Impl::refuse_own_step() {
+void FusedOptimizer::Impl::refuse_direct_step() {
   if (stepping_ || another_steps_) return;
   bool stepped = false;
   if (slots_current()) {
     stepped = watch_.moved(slots_);
-    if (rule_ != Rule::own && rule_ != Rule::sgd)
+    if (rule_ != Rule::unfused && rule_ != Rule::sgd)
       for (const auto& slot : slots_)
         if (slot.state && views_are_ours(rule_, find_state(inner_->state(), slot), slot) &&
             *state_step(rule_, *slot.state) != slot.step)
@@ -354,13 +354,15 @@ void FusedOptimizer::Impl::refuse_own_step() {
                                 "parameters only after that step");
 }
 
-FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatParameters*> sources)
-    : impl_(std::make_unique<Impl>(inner, std::move(sources))) {}
+FusedOptimizer::FusedOptimizer(lib::Optimizer& inner, std::vector<FlatParameters*> flat_parameters)
+    : impl_(std::make_unique<Impl>(inner, std::move(flat_parameters))) {}
 FusedOptimizer::~FusedOptimizer() = default;
 FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
 FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&&) noexcept = default;
 
-void FusedOptimizer::add_source(FlatParameters& source) { impl_->add_source(source); }
+void FusedOptimizer::add_flat_parameters(FlatParameters& flat_parameters) {
+  impl_->add_flat_parameters(flat_parameters);
+}
 at::Tensor FusedOptimizer::step(const lib::Optimizer::LossClosure& closure) { return impl_->step(closure); }
 void FusedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
 void FusedOptimizer::note_backward() { impl_->note_backward(); }
@@ -368,11 +370,11 @@ void FusedOptimizer::note_load() { impl_->note_load(); }
 void FusedOptimizer::refuse_parts() const {
   if (!fused()) impl_->refuse_parts();
 }
-void FusedOptimizer::refuse_own_step() { impl_->refuse_own_step(); }
+void FusedOptimizer::refuse_direct_step() { impl_->refuse_direct_step(); }
 void FusedOptimizer::before_another_step() { impl_->before_another_step(); }
 void FusedOptimizer::after_another_step() { impl_->after_another_step(); }
 int64_t FusedOptimizer::repeated() const noexcept { return impl_->repeated(); }
-bool FusedOptimizer::fused() const noexcept { return impl_->rule() != Rule::own; }
+bool FusedOptimizer::fused() const noexcept { return impl_->rule() != Rule::unfused; }
 std::string FusedOptimizer::describe() const {
   const auto* way = impl_->rule() == Rule::elementwise ? ", by its update()"
                     : fused()                          ? ", fused"

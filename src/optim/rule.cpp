@@ -105,7 +105,7 @@ Rule rule_of(const lib::Optimizer& optimizer) {
   if (type == typeid(lib::Adagrad)) return Rule::adagrad;
   if (type == typeid(lib::RMSprop)) return Rule::rmsprop;
   if (dynamic_cast<const ElementwiseOptimizer*>(&optimizer)) return Rule::elementwise;
-  return Rule::own;
+  return Rule::unfused;
 }
 
 std::string class_name(const lib::Optimizer& optimizer) {
@@ -129,7 +129,7 @@ StateSet states_of(Rule rule, const lib::Optimizer& optimizer, const lib::Optimi
       return states;
     }
     case Rule::elementwise: return (1U << static_cast<const ElementwiseOptimizer&>(optimizer).state_names().size()) - 1;
-    case Rule::own: break;
+    case Rule::unfused: break;
   }
   return {};
 }
@@ -143,7 +143,7 @@ std::unique_ptr<lib::OptimizerParamState> make_state(Rule rule, const lib::Optim
     case Rule::rmsprop: return std::make_unique<lib::RMSpropParamState>();
     case Rule::elementwise:
       return std::make_unique<ElementwiseState>(static_cast<const ElementwiseOptimizer&>(optimizer).state_names());
-    case Rule::own: break;
+    case Rule::unfused: break;
   }
   return nullptr;
 }
@@ -159,7 +159,7 @@ at::Tensor& state_tensor(Rule rule, lib::OptimizerParamState& state, size_t k) {
       return k == kMomentumBuffer ? own.momentum_buffer() : k == kGradAvg ? own.grad_avg() : own.square_avg();
     }
     case Rule::adagrad:
-    case Rule::own: break;
+    case Rule::unfused: break;
   }
   return static_cast<lib::AdagradParamState&>(state).sum();
 }
@@ -198,7 +198,7 @@ void run_update(Rule rule, lib::Optimizer& optimizer, const lib::OptimizerOption
     }
     case Rule::rmsprop: return run_rmsprop(static_cast<const lib::RMSpropOptions&>(options), call);
     case Rule::elementwise: return run_elementwise(static_cast<ElementwiseOptimizer&>(optimizer), options, call);
-    case Rule::own: break;
+    case Rule::unfused: break;
   }
 }
 

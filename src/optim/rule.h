@@ -12,8 +12,8 @@
 
 namespace muster::optim {
 
-/// The update rules that work on any stretch of elements; `own`: none of them.
-enum class Rule { own, adagrad, adam, adamw, elementwise, rmsprop, sgd };
+/// The update rules that work on any stretch of elements; `unfused`: none of them.
+enum class Rule { unfused, adagrad, adam, adamw, elementwise, rmsprop, sgd };
 
 inline constexpr size_t kMaxStates = 8;
 
@@ -48,7 +48,7 @@ struct UpdateCall {
 void run_update(Rule rule, torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
                 UpdateCall& call);
 
-/// Why an optimizer with rule `own` needs full parameters.
+/// Why an optimizer with rule `unfused` needs full parameters.
 std::string why_full(const torch::optim::Optimizer& optimizer);
 
 }  // namespace muster::optim

@@ -20,7 +20,7 @@ struct Slot {
   /// asks autograd about leaves first.
   c10::TensorImpl* impl = nullptr;
   size_t group = 0;
-  FlatParameters* source = nullptr;  ///< nullptr: updated where it lies
+  FlatParameters* owner = nullptr;  ///< nullptr: updated where it lies
   const LocalParameter* local = nullptr;
   bool whole = true;           ///< the memory that is updated is the parameter's own
   bool active = false;         ///< has a gradient in the planned step

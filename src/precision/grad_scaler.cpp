@@ -98,7 +98,7 @@ void GradScaler::update(bool found_inf, double made_with) {
   state_ = next;
 }
 
-void GradScaler::load_state(const GradScalerState& state) {
+void GradScaler::load_state_dict(const GradScalerState& state) {
   if (!is_scale(state.scale) || state.growth_tracker < 0)
     throw ConfigError(
         "MU147",

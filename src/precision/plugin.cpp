@@ -10,26 +10,26 @@
 namespace muster {
 namespace {
 
-std::shared_ptr<PrecisionPlugin> usable(std::shared_ptr<PrecisionPlugin> own) {
-  if (!own)
+std::shared_ptr<PrecisionPlugin> usable(std::shared_ptr<PrecisionPlugin> custom) {
+  if (!custom)
     throw UsageError("MU310",
                      "the precision policy given is an empty pointer; make it first, for example by "
                      "std::make_shared<Mine>(), or give a name such as \"bf16-mixed\"");
-  const auto name = own->name();
+  const auto name = custom->name();
   const auto& known = precision::kPrecisionNames;
   if (name.empty() ||
       std::any_of(std::begin(known), std::end(known), [&](const auto& one) { return one.name == name; }))
     throw UsageError("MU310", "a precision policy of the program's own is named '" + std::string(name) +
                                   "'; let name() return one that no built-in precision has, so that plans and messages "
                                   "can be understood");
-  return own;
+  return custom;
 }
 
 }  // namespace
 
 // Here, since the other constructors are in the library that knows no tensor.
-Precision::Precision(std::shared_ptr<PrecisionPlugin> own)
-    : kind_(PrecisionKind::custom), own_(usable(std::move(own))), own_name_(own_.get()->name()) {}
+Precision::Precision(std::shared_ptr<PrecisionPlugin> custom)
+    : kind_(PrecisionKind::custom), custom_(usable(std::move(custom))), custom_name_(custom_.get()->name()) {}
 
 void PrecisionPlugin::convert_module(torch::nn::Module& module, const std::vector<std::string>& fp32) {
   precision::cast_module(module, parameter_dtype(), fp32);

@@ -15,19 +15,19 @@ std::optional<at::ScalarType> autocast_dtype(const Precision& precision) {
   switch (precision.kind()) {
     case PrecisionKind::bf16_mixed: return at::kBFloat16;
     case PrecisionKind::f16_mixed: return at::kHalf;
-    case PrecisionKind::custom: return precision.own().get()->autocast_dtype();
+    case PrecisionKind::custom: return precision.custom().get()->autocast_dtype();
     default: return std::nullopt;
   }
 }
 
 at::ScalarType compute_dtype(const Precision& precision) {
-  if (const auto* own = precision.own().get()) return own->compute_dtype();
+  if (const auto* custom = precision.custom().get()) return custom->compute_dtype();
   return autocast_dtype(precision).value_or(PrecisionPolicy(precision).parameter_dtype());
 }
 
 bool scales_losses(const Precision& precision) {
-  const auto* own = precision.own().get();
-  return own ? own->scales_losses() : precision.kind() == PrecisionKind::f16_mixed;
+  const auto* custom = precision.custom().get();
+  return custom ? custom->scales_losses() : precision.kind() == PrecisionKind::f16_mixed;
 }
 
 namespace {
@@ -70,18 +70,18 @@ class AutocastScope::Entered {
     const auto dtype = autocast_dtype(precision);
     if (!options.enabled || dtype) autocast_.emplace(device, dtype, options);
     if (precision.kind() != PrecisionKind::custom || !options.enabled) return;
-    precision.own().get()->enter_forward();
-    own_ = precision.own();
+    precision.custom().get()->enter_forward();
+    custom_ = precision.custom();
   }
   Entered(const Entered&) = delete;
   Entered& operator=(const Entered&) = delete;
   ~Entered() {
-    if (auto* own = own_.get()) own->leave_forward();
+    if (auto* custom = custom_.get()) custom->leave_forward();
   }
 
  private:
   std::optional<AutocastState> autocast_;
-  PluginPointer own_;
+  PluginPointer custom_;
 };
 
 AutocastScope::AutocastScope(const Precision& precision, c10::DeviceType device, const AutocastOptions& options) {
@@ -96,7 +96,7 @@ at::ScalarType PrecisionPolicy::parameter_dtype() const {
     case PrecisionKind::f64_true: return at::kDouble;
     case PrecisionKind::bf16_true: return at::kBFloat16;
     case PrecisionKind::f16_true: return at::kHalf;
-    case PrecisionKind::custom: return precision_.own().get()->parameter_dtype();
+    case PrecisionKind::custom: return precision_.custom().get()->parameter_dtype();
     default: return at::kFloat;
   }
 }
@@ -128,14 +128,14 @@ void require_names(const torch::nn::Module& module, const std::vector<std::strin
 }
 
 /// The module as a policy of the program's own makes it.
-void convert_by(PrecisionPlugin& own, torch::nn::Module& module, const std::vector<std::string>& fp32) {
+void convert_by(PrecisionPlugin& custom, torch::nn::Module& module, const std::vector<std::string>& fp32) {
   require_names(module, fp32);
   const auto before = module.named_parameters();
-  own.convert_module(module, fp32);
+  custom.convert_module(module, fp32);
   const auto after = module.parameters();
   for (const auto& known : before)
     if (std::none_of(after.begin(), after.end(), [&](const at::Tensor& one) { return one.is_same(known.value()); }))
-      throw UsageError("MU310", "convert_module() of the precision policy '" + std::string(own.name()) +
+      throw UsageError("MU310", "convert_module() of the precision policy '" + std::string(custom.name()) +
                                     "' has replaced parameter " + known.key() + " of " + module.name() +
                                     ", which optimizers and the program may hold; cast its values in place, by "
                                     "Module::to or parameter.set_data()");
@@ -159,19 +159,19 @@ void cast_module(torch::nn::Module& module, at::ScalarType dtype, const std::vec
 }
 
 void PrecisionPolicy::convert_module(torch::nn::Module& module, const std::vector<std::string>& fp32) const {
-  if (auto* own = precision_.own().get()) convert_by(*own, module, fp32);
+  if (auto* custom = precision_.custom().get()) convert_by(*custom, module, fp32);
   else cast_module(module, parameter_dtype(), fp32);
 }
 
 void PrecisionPolicy::convert_input(at::Tensor& tensor) const {
-  if (auto* own = precision_.own().get(); own && tensor.defined()) own->convert_input(tensor);
+  if (auto* custom = precision_.custom().get(); custom && tensor.defined()) custom->convert_input(tensor);
   if (!tensor.defined() || !tensor.is_floating_point()) return;
   if (!casts_.inputs && leaves_dtypes()) return;
   tensor = tensor.to(casts_.inputs.value_or(parameter_dtype()));
 }
 
 void PrecisionPolicy::convert_output(at::Tensor& tensor) const {
-  if (auto* own = precision_.own().get(); own && tensor.defined()) own->convert_output(tensor);
+  if (auto* custom = precision_.custom().get(); custom && tensor.defined()) custom->convert_output(tensor);
   if (!tensor.defined()) return;
   if (casts_.outputs) {
     if (tensor.is_floating_point()) tensor = tensor.to(*casts_.outputs);

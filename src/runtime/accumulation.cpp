@@ -174,7 +174,7 @@ void Accumulation::reset() noexcept {
   advance(WindowEvent::reset);
 }
 
-State Accumulation::save_state() const {
+State Accumulation::state_dict() const {
   auto now = *this;
   now.add_up();
   return now.sums();
@@ -192,7 +192,7 @@ State Accumulation::sums() const {
                     {"known_by_all", known_by_all_}};
 }
 
-void Accumulation::load_state(const State& state) {
+void Accumulation::load_state_dict(const State& state) {
   const auto steps = state.at("num_steps").as<int>();
   const auto counter = state.at("counter").integer();
   const auto micro_batches = state.at("micro_batches").as<int>();

@@ -84,10 +84,10 @@ class Accumulation {
   bool unfinished() const noexcept { return state_ == WindowState::open || state_ == WindowState::middle; }
 
   /// The state of the window on this rank, with its number of steps.
-  State save_state() const;
+  State state_dict() const;
   /// Throws: CheckpointError (MU208, MU209, MU240 for another number of steps in an open window); then nothing is
   /// changed.
-  void load_state(const State& state);
+  void load_state_dict(const State& state);
 
  private:
   double mean_factor();

@@ -50,7 +50,7 @@ State window_begin(const StatefulObjects& contents) {
   for (size_t i = 0; i < contents.loaders.size(); ++i) {
     const auto& loader = *contents.loaders[i];
     const auto start = loader.save_position().samples - open * loader.total_batch_size();
-    if (loader.position() == 0 || loader.total_batch_size() == 0 || start < 0 ||
+    if (loader.num_yielded() == 0 || loader.total_batch_size() == 0 || start < 0 ||
         (latest && latest->began() > loader.began()))
       continue;
     latest = &loader;
@@ -81,7 +81,7 @@ void divide(const comm::Communicator& group, State::List states, const std::stri
     own.push_back(equal ? State() : std::move(states[i]));
   }
   job.shared.set(name, std::move(shared));
-  job.own.set(name, std::move(own));
+  job.per_rank.set(name, std::move(own));
 }
 
 // --- loading
@@ -92,7 +92,7 @@ class JobLoader {
       : contents_(contents), shared_(how.shared), how_(how), load_(load), rank_(contents.group.rank()),
         saved_ranks_(how.checkpoint.world_size()), same_world_(saved_ranks_ == contents.group.size()),
         again_(!same_world_ || shared_.at("window").find("again")) {
-    own_ = how.checkpoint.own(rank_ < saved_ranks_ ? rank_ : 0);
+    per_rank_ = how.checkpoint.per_rank(rank_ < saved_ranks_ ? rank_ : 0);
   }
 
   std::vector<std::string> run() {
@@ -135,7 +135,7 @@ class JobLoader {
   /// What was saved of one of these: equal on all ranks, or this rank's own. Nothing: a hook took it away.
   State saved(const char* name, size_t i) {
     if (const auto& shared = shared_.at(name).list()[i]; !shared.empty()) return shared;
-    const auto& own = own_.at(name).list()[i];
+    const auto& own = per_rank_.at(name).list()[i];
     if (!own.empty() && rank_ >= saved_ranks_)
       notes_.push_back(
           formatted("{}[{}] was different on every rank; rank {}, which did not exist then, takes that of rank 0", name,
@@ -162,20 +162,19 @@ class JobLoader {
     const auto state = saved("schedulers", i);
     if (state.empty()) return;
     const auto& scheduler = contents_.schedulers[i];
-    load_.now([&] { scheduler->load_state(state); },
-              [scheduler, before = scheduler->save_state()] { scheduler->load_state(before); });
+    load_.now([&] { scheduler->load_state_dict(state); },
+              [scheduler, before = scheduler->state_dict()] { scheduler->load_state_dict(before); });
   }
 
   void window() {
     const auto& begin = shared_.at("window");
     const auto open = begin.at("micro_batches").as<int>();
-    const auto before = contents_.accumulation->save_state();
-    const auto undo = [accumulation = contents_.accumulation, before] { accumulation->load_state(before); };
+    const auto before = contents_.accumulation->state_dict();
+    const auto undo = [accumulation = contents_.accumulation, before] { accumulation->load_state_dict(before); };
     if (!again_) {
-      load_.now([&] { contents_.accumulation->load_state(own_.at("accumulation")); }, undo);
-      load_.at_end([gradients = own_.find("gradients") ? own_.at("gradients") : State(), contents = contents_] {
-        put_gradients(contents, gradients);
-      });
+      load_.now([&] { contents_.accumulation->load_state_dict(per_rank_.at("accumulation")); }, undo);
+      load_.at_end([gradients = per_rank_.find("gradients") ? per_rank_.at("gradients") : State(),
+                    contents = contents_] { put_gradients(contents, gradients); });
       return;
     }
     if (open > 0 && !begin.find("loader"))
@@ -217,13 +216,13 @@ class JobLoader {
 
   /// What a communication hook carries belongs to this rank of this world.
   void communication(size_t i) {
-    const auto& saved = own_.at("communication").list().at(i);
+    const auto& saved = per_rank_.at("communication").list().at(i);
     if (!same_world_ || saved.empty()) return;
     const auto& managed = contents_.models[i]->managed;
-    auto* kept = managed->communication_state();
+    auto* kept = managed->comm_hook_state();
     if (!kept) return;
-    load_.now([&] { kept->load_communication(saved); },
-              [managed, kept, before = clone(kept->save_communication())] { kept->load_communication(before); });
+    load_.now([&] { kept->load_comm_hook_state(saved); },
+              [managed, kept, before = clone(kept->save_comm_hook_state())] { kept->load_comm_hook_state(before); });
   }
 
   void optimizer(size_t i) {
@@ -234,7 +233,7 @@ class JobLoader {
   void random() {
     if (rank_ < saved_ranks_) {
       const auto before = random_state(contents_.device);
-      load_.now([&] { set_random_state(own_.at("random"), contents_.device); },
+      load_.now([&] { set_random_state(per_rank_.at("random"), contents_.device); },
                 [before, device = contents_.device] { set_random_state(before, device); });
     }
     if (!same_world_ && rank_ == 0)
@@ -253,7 +252,7 @@ class JobLoader {
   int saved_ranks_;
   bool same_world_;
   bool again_;  // an open window begins again
-  State own_;
+  State per_rank_;
   std::vector<std::string> notes_;
 };
 
@@ -267,8 +266,8 @@ CheckpointContents save_job(const StatefulObjects& contents) {
         State::Map{{"class", model->module->name()},
                    {"weights", save_weights_state(*model, "models/" + std::to_string(models.size()), job.shards)}});
   for (const auto& optimizer : contents.optimizers)
-    optimizers.push_back(optimizer->save_state("optimizers/" + std::to_string(optimizers.size()), job.shards));
-  for (const auto& scheduler : contents.schedulers) schedulers.push_back(scheduler->save_state());
+    optimizers.push_back(optimizer->state_dict("optimizers/" + std::to_string(optimizers.size()), job.shards));
+  for (const auto& scheduler : contents.schedulers) schedulers.push_back(scheduler->state_dict());
   for (const auto& loader : contents.loaders) loaders.push_back(position_state(*loader));
   for (const auto& object : contents.objects) objects.push_back(object.save(job.shards));
   job.shared.set("models", std::move(models));
@@ -277,16 +276,16 @@ CheckpointContents save_job(const StatefulObjects& contents) {
   divide(contents.group, std::move(schedulers), "schedulers", job);
   divide(contents.group, std::move(loaders), "loaders", job);
   divide(contents.group, std::move(objects), "objects", job);
-  job.own.set("accumulation", contents.accumulation->save_state());
+  job.per_rank.set("accumulation", contents.accumulation->state_dict());
   if (contents.accumulation->open_micro_batches() > 0 && !sharded(contents))
-    job.own.set("gradients", waiting_gradients(contents));
+    job.per_rank.set("gradients", waiting_gradients(contents));
   State::List communication;
   for (const auto& model : contents.models) {
-    auto* kept = model->managed->communication_state();
-    communication.push_back(kept ? kept->save_communication() : State());
+    auto* kept = model->managed->comm_hook_state();
+    communication.push_back(kept ? kept->save_comm_hook_state() : State());
   }
-  job.own.set("communication", std::move(communication));
-  job.own.set("random", random_state(contents.device));
+  job.per_rank.set("communication", std::move(communication));
+  job.per_rank.set("random", random_state(contents.device));
   return job;
 }
 

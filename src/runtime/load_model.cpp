@@ -84,7 +84,7 @@ State weights_in(const fs::path& path, const torch::nn::Module& module, const st
 std::string signature(const StateDictFit& fit) {
   format::Checksum sum;
   const auto add_text = [&](const std::string& text) { sum.update(text.c_str(), text.size() + 1); };
-  for (const auto* names : {&fit.report.missing, &fit.report.unexpected})
+  for (const auto* names : {&fit.report.missing_keys, &fit.report.unexpected_keys})
     for (const auto& name : *names) add_text(name);
   for (const auto& [_, value] : fit.pairs) {
     add_text(c10::str(value.scalar_type(), value.sizes()));
@@ -104,8 +104,8 @@ void require_equal(const std::vector<std::string>& signatures, const fs::path& p
 
 }  // namespace
 
-LoadReport Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module, const fs::path& path,
-                                const LoadStateDictOptions& options) const {
+IncompatibleKeys Saving::load_weights(const std::shared_ptr<torch::nn::Module>& module, const fs::path& path,
+                                      const LoadStateDictOptions& options) const {
   if (!module) throw UsageError("MU173", "load_model was given an empty module holder; make the module first");
   const auto prepared = state_->prepared(*module);
   std::string note;

@@ -14,34 +14,34 @@ template <class Visit>
 void visit_placement_options(Visit&& visit) {
   visit("accelerator", MUSTER_FIELD(accelerator),
         {.help = "kind of device for the ranks: cpu, cuda, gpu or auto",
-         .effect = "OptionEffects.TheAcceleratorIsChosen",
+         .tested_by = "OptionEffects.TheAcceleratorIsChosen",
          .other_tools = {"LT_ACCELERATOR"}});
   visit("backend", MUSTER_FIELD(backend),
         {.help = "how ranks exchange values: gloo, shm (shared memory of one host), or auto (shm where possible)",
-         .effect = "Launcher.TheBackendIsChosen"});
+         .tested_by = "Launcher.TheBackendIsChosen"});
   visit("callbacks", MUSTER_FIELD(callbacks),
-        {.help = "objects called by the runtime", .effect = "Callbacks.AreCalledWhereTheyHaveTheFunction"});
+        {.help = "objects called by the runtime", .tested_by = "Callbacks.AreCalledWhereTheyHaveTheFunction"});
   visit("cluster_reader", MUSTER_FIELD(cluster_reader),
-        {.help = "function that reads the variables of a launcher of one's own",
-         .effect = "ClusterReader.MakesTheRanksOfAProgram"});
+        {.help = "function that reads the variables of a custom launcher",
+         .tested_by = "ClusterReader.MakesTheRanksOfAProgram"});
   visit("deterministic", MUSTER_FIELD(deterministic),
-        {.help = "use only deterministic kernels", .effect = "OptionEffects.OnlyDeterministicKernelsAreUsed"});
+        {.help = "use only deterministic kernels", .tested_by = "OptionEffects.OnlyDeterministicKernelsAreUsed"});
   visit("devices", MUSTER_FIELD(devices),
         {.help = "ranks on this node, which launch() starts if no launcher has",
-         .effect = "Launcher.SeveralDevicesWantLaunchFirst",
+         .tested_by = "Launcher.SeveralDevicesWantLaunchFirst",
          .other_tools = {"LT_DEVICES"}});
   visit("keep_memory", MUSTER_FIELD(keep_memory),
         {.help = "keep freed memory of CPU tensors for the next step",
-         .effect = "KeepMemory.IsChosenByTheProgramThenTheVariableThenTheLauncher"});
+         .tested_by = "KeepMemory.IsChosenByTheProgramThenTheVariableThenTheLauncher"});
   visit("num_nodes", MUSTER_FIELD(num_nodes),
         {.help = "number of nodes that launch() expects",
-         .effect = "Launcher.AnotherNumberOfNodesIsRefused",
+         .tested_by = "Launcher.AnotherNumberOfNodesIsRefused",
          .other_tools = {"LT_NUM_NODES"}});
   visit("timeout", MUSTER_FIELD(timeout),
         {.help = "longest wait for other ranks, in a collective and in the rendezvous; 0: as the program says",
          .unit = "seconds",
          .aliases = {"timeout_seconds"},
-         .effect = "Launcher.ATimeOutReachesTheGroupAndTheMeeting"});
+         .tested_by = "Launcher.ATimeOutReachesTheGroupAndTheMeeting"});
 }
 
 /// The same for the options of data and files.
@@ -49,32 +49,32 @@ template <class Visit>
 void visit_data_options(Visit&& visit) {
   visit("dispatch_batches", MUSTER_FIELD(dispatch_batches),
         {.help = "rank 0 alone reads the data and sends each rank its batches; auto: as each loader's options say",
-         .effect = "BothApis.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
+         .tested_by = "BothApis.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
   visit("even_batches", MUSTER_FIELD(even_batches),
         {.help = "every rank gets the same number of batches of the same size",
-         .effect = "BothApis.CountEachSampleOnceInAWholeEvaluation"});
+         .tested_by = "BothApis.CountEachSampleOnceInAWholeEvaluation"});
   visit("project.automatic_checkpoint_naming", MUSTER_FIELD(project.automatic_checkpoint_naming),
         {.help = "save_state() and load_state() use numbered folders unless they are given one",
-         .effect = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});
+         .tested_by = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});
   visit("project.directory", MUSTER_FIELD(project.directory),
         {.help = "folder of the program's files",
          .aliases = {"project_dir"},
-         .effect = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});
+         .tested_by = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});
   visit("project.storage", MUSTER_FIELD(project.storage),
-        {.help = "a place of one's own for checkpoints, instead of folders",
-         .effect = "OwnStorage.TrainingResumesFromItOnAnotherNumberOfRanks"});
+        {.help = "a CheckpointStorage, used instead of folders",
+         .tested_by = "OwnStorage.TrainingResumesFromItOnAnotherNumberOfRanks"});
   visit("project.total_limit", MUSTER_FIELD(project.total_limit),
         {.help = "number of numbered checkpoints to keep; 0: all",
-         .effect = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});
+         .tested_by = "Saving.NumbersGoOnAfterTheHighestAndOldOnesGo"});
   visit("split_batches", MUSTER_FIELD(split_batches),
         {.help = "a loader's batch_size is that of all ranks together",
-         .effect = "Evaluation.CountsEachSampleOnceAndInOrderInEveryConfiguration"});
+         .tested_by = "Evaluation.CountsEachSampleOnceAndInOrderInEveryConfiguration"});
   visit("synced_generators.cpu", MUSTER_FIELD(synced_generators.cpu),
         {.help = "the CPU generator gets rank 0's state when a pass begins",
-         .effect = "BothApis.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
+         .tested_by = "BothApis.StreamsAreDispatchedAndGeneratorsKeptInStepWhereAsked"});
   visit("synced_generators.device", MUSTER_FIELD(synced_generators.device),
         {.help = "the device's generator gets rank 0's state when a pass begins",
-         .effect = "SharedRandom.GeneratorsOnRequest"});
+         .tested_by = "SharedRandom.GeneratorsOnRequest"});
 }
 
 /// The same for the options of training.
@@ -82,45 +82,46 @@ template <class Visit>
 void visit_training_options(Visit&& visit) {
   visit("fp32_modules", MUSTER_FIELD(fp32_modules),
         {.help = "submodules whose parameters stay in float32",
-         .effect = "HalfOnCpu.TrueHalfCastsParametersAndKeepsNamedModules"});
+         .tested_by = "HalfOnCpu.TrueHalfCastsParametersAndKeepsNamedModules"});
   visit("grad_scaler.backoff_factor", MUSTER_FIELD(grad_scaler.backoff_factor),
         {.help = "the loss scale is multiplied by this after gradients that are not finite",
-         .effect = "OptionEffects.TheLossScaleFollowsItsOptions"});
+         .tested_by = "OptionEffects.TheLossScaleFollowsItsOptions"});
   visit("grad_scaler.enabled", MUSTER_FIELD(grad_scaler.enabled),
-        {.help = "scale losses under 16-mixed", .effect = "OptionEffects.TheLossScaleFollowsItsOptions"});
+        {.help = "scale losses under 16-mixed", .tested_by = "OptionEffects.TheLossScaleFollowsItsOptions"});
   visit("grad_scaler.growth_factor", MUSTER_FIELD(grad_scaler.growth_factor),
         {.help = "the loss scale is multiplied by this after growth_interval steps with finite gradients",
-         .effect = "OptionEffects.TheLossScaleFollowsItsOptions"});
+         .tested_by = "OptionEffects.TheLossScaleFollowsItsOptions"});
   visit("grad_scaler.growth_interval", MUSTER_FIELD(grad_scaler.growth_interval),
         {.help = "steps with finite gradients before the loss scale grows",
-         .effect = "GradScaler.DoesAsPyTorchStepByStep"});
+         .tested_by = "GradScaler.DoesAsPyTorchStepByStep"});
   visit("grad_scaler.init_scale", MUSTER_FIELD(grad_scaler.init_scale),
-        {.help = "first loss scale", .effect = "OptionEffects.TheLossScaleFollowsItsOptions"});
+        {.help = "first loss scale", .tested_by = "OptionEffects.TheLossScaleFollowsItsOptions"});
   visit("gradient_accumulation.adjust_scheduler", MUSTER_FIELD(gradient_accumulation.adjust_scheduler),
-        {.help = "schedules count micro-batches", .effect = "Options.SchedulesInMicroBatches"});
+        {.help = "schedules count micro-batches", .tested_by = "Options.SchedulesInMicroBatches"});
   visit("gradient_accumulation.num_steps", MUSTER_FIELD(gradient_accumulation.num_steps),
         {.help = "number of micro-batches in a window",
          .aliases = {"gradient_accumulation_steps"},
-         .effect = "Options.OneNumberOfMicroBatches",
+         .tested_by = "Options.OneNumberOfMicroBatches",
          .other_tools = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"}});
   visit("gradient_accumulation.sync_each_batch", MUSTER_FIELD(gradient_accumulation.sync_each_batch),
-        {.help = "communicate gradients in every micro-batch", .effect = "Accumulation.EveryBatchMayCommunicate"});
+        {.help = "communicate gradients in every micro-batch", .tested_by = "Accumulation.EveryBatchMayCommunicate"});
   visit("gradient_accumulation.sync_with_dataloader", MUSTER_FIELD(gradient_accumulation.sync_with_dataloader),
         {.help = "the last batch of a loader ends the window",
-         .effect = "AccumulationCase.EndsWindowsAsTheReferenceDoes"});
+         .tested_by = "AccumulationCase.EndsWindowsAsTheReferenceDoes"});
   visit("gradient_accumulation.weighting", MUSTER_FIELD(gradient_accumulation.weighting),
         {.help = "how the gradients of a window are combined",
-         .effect = "Weighting.SumAddsUpAndFixedDividesByTheNumberOfSteps"});
+         .tested_by = "Weighting.SumAddsUpAndFixedDividesByTheNumberOfSteps"});
   visit("precision", MUSTER_FIELD(precision),
         {.help = "precision of parameters and computation, such as bf16-mixed",
          .aliases = {"mixed_precision"},
-         .effect = "Launcher.ARequestFillsADefaultAndMustNotContradict",
+         .tested_by = "Launcher.ARequestFillsADefaultAndMustNotContradict",
          .other_tools = {"ACCELERATE_MIXED_PRECISION", "LT_PRECISION"}});
-  visit("step_scheduler_with_optimizer", MUSTER_FIELD(step_scheduler_with_optimizer),
-        {.help = "a scheduler steps only if its optimizer has stepped", .effect = "Options.SchedulesInMicroBatches"});
+  visit(
+      "step_scheduler_with_optimizer", MUSTER_FIELD(step_scheduler_with_optimizer),
+      {.help = "a scheduler steps only if its optimizer has stepped", .tested_by = "Options.SchedulesInMicroBatches"});
   visit("strategy", MUSTER_FIELD(strategy),
         {.help = "strategy of training, such as ddp or fsdp; its options begin with ddp. and fsdp.",
-         .effect = "Strategies.AreMadeByName",
+         .tested_by = "Strategies.AreMadeByName",
          .other_tools = {"LT_STRATEGY"}});
 }
 

@@ -154,7 +154,7 @@ const std::vector<Description>& program_options() {
       made.push_back({.name = name,
                       .help = help,
                       .variable = options::variable_of(name),
-                      .effect = "Requests.OneTextSetsSeveralOptions",
+                      .tested_by = "Requests.OneTextSetsSeveralOptions",
                       .type = "name=value,..."});
     return made;
   }();

@@ -59,8 +59,8 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
     models_.push_back({*holder, reduction_count_of(**holder), setting_.registry->index_of(**holder), nullptr});
-    cut_state(**holder);
-    fused_.add_source(*(*holder)->managed);
+    shard_state(**holder);
+    fused_.add_flat_parameters(*(*holder)->managed);
     return true;
   }
   if (complete && parameter.requires_grad() && setting_.group.size() > 1) {
@@ -72,7 +72,7 @@ bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index
 }
 
 /// State that the optimizer had before its model was sharded.
-void PreparedOptimizer::cut_state(const PreparedModel& model) {
+void PreparedOptimizer::shard_state(const PreparedModel& model) {
   for (const auto& shard : parallel::shards_of(*model.managed))
     change_state(*inner_, shard.parameter, [&](const at::Tensor& whole) { return padded_shard(whole, shard); });
 }
@@ -85,7 +85,7 @@ std::vector<at::Tensor> PreparedOptimizer::parameters() const {
 
 void PreparedOptimizer::before_backward() {
   bind(/*complete=*/false);
-  fused_.refuse_own_step();
+  fused_.refuse_direct_step();
 }
 
 void PreparedOptimizer::rescale_gradients(double scale) {
@@ -238,7 +238,7 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
   const auto parameters = all_parameters(*setting_.registry, group.params());
   inner_->add_param_group(group);
   try {
-    const auto options = digest(state_dict(*inner_).at("param_groups").list().back());
+    const auto options = digest(muster::state_dict(*inner_).at("param_groups").list().back());
     require_equal_groups(setting_.group, parameters + std::to_string(options), description);
   } catch (...) {
     inner_->param_groups().pop_back();
@@ -248,11 +248,12 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
   bind(/*complete=*/false);
 }
 
-State PreparedOptimizer::save_state(const std::string& path, std::vector<TensorShard>& shards) const {
+State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorShard>& shards) const {
   const auto parts = shards_of(setting_.registry->models());
-  State state = State::Map{{"inner", shard_optimizer_state(state_dict(*inner_), parameters(), parts, path, shards)}};
+  State state =
+      State::Map{{"inner", shard_optimizer_state(muster::state_dict(*inner_), parameters(), parts, path, shards)}};
   if (!scaler_) return state;
-  const auto now = scaler_->state();
+  const auto now = scaler_->state_dict();
   state.set("scaler", State::Map{{"scale", now.scale},
                                  {"growth_tracker", now.growth_tracker},
                                  {"gradient_scale", gradient_scale_},
@@ -281,13 +282,13 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
   precision::GradScaler check(*setting_.scaling);
   const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(),
                                .scale = saved->at("scale").number()};
-  check.load_state(scaler);
+  check.load_state_dict(scaler);
   return [this, load_inner, scaler, gradient_scale = saved->at("gradient_scale").number(),
           loss_scale = saved->at("loss_scale").number(), skipped = saved->at("skipped").boolean(),
           unscaled = saved->at("unscaled").boolean()] {
     load_inner();
     fused_.note_load();
-    scaler_->load_state(scaler);
+    scaler_->load_state_dict(scaler);
     gradient_scale_ = gradient_scale;
     loss_scale_ = loss_scale;
     unscaled_ = unscaled;
@@ -307,7 +308,7 @@ bool Optimizer::step_was_skipped() const { return prepared_->step_was_skipped();
 
 std::optional<GradScalerState> Optimizer::scaler_state() const {
   const auto* scaler = prepared_->scaler();
-  return scaler ? std::optional(scaler->state()) : std::nullopt;
+  return scaler ? std::optional(scaler->state_dict()) : std::nullopt;
 }
 
 void Optimizer::load_scaler_state(const GradScalerState& state) {
@@ -317,7 +318,7 @@ void Optimizer::load_scaler_state(const GradScalerState& state) {
         "MU147",
         "the state of a loss scale was given to an optimizer without one: only '16-mixed', and a precision policy of "
         "the program's own that wants it, scale losses");
-  scaler->load_state(state);
+  scaler->load_state_dict(state);
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() { return inner().param_groups(); }

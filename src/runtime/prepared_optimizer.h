@@ -52,11 +52,11 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Called before and after a backward.
   void before_backward();
   void after_backward() { fused_.note_backward(); }
-  /// The first call after backward that uses gradients and that all ranks are sure to make. If the loss of this rank
-  /// did not use a model that holds any of these parameters (nullptr: any of the optimizer's), the rank takes part in
-  /// the reductions that the others' backward waits for. Does nothing before the last micro-batch of a window, nor for
-  /// a model that had a reduction since the last step. Other models that the loss of this optimizer's latest step went
-  /// through take part in the same order as there, unless they had a reduction since any optimizer stepped.
+  /// Call it first in every function that uses gradients and that all ranks call. If the loss of this rank did not use
+  /// a model that holds any of these parameters (nullptr: any of the optimizer's), the rank takes part in the
+  /// reductions that the others' backward waits for. Does nothing before the last micro-batch of a window, nor for a
+  /// model that had a reduction since the last step. Other models that the loss of its latest step used are reduced
+  /// too, in the order of that step, unless they were reduced since any optimizer stepped.
   /// Throws: as backward. Collective: if a reduction is missing.
   void join_other_ranks(const std::vector<at::Tensor>* of = nullptr);
   bool step_was_skipped() const noexcept { return skipped_; }
@@ -70,9 +70,9 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// Divides gradients by the scale they were made with, once.
   void unscale();
 
-  /// Options and state as state_dict() gives them, the state of the scaler, and the scale of gradients that wait for a
-  /// step. Sharded tensors go to `shards`, under names that begin with `path`.
-  State save_state(const std::string& path, std::vector<TensorShard>& shards) const;
+  /// Options and state as muster::state_dict() gives them, the state of the scaler, and the scale of gradients that
+  /// wait for a step. Sharded tensors go to `shards`, under names that begin with `path`.
+  State state_dict(const std::string& path, std::vector<TensorShard>& shards) const;
   /// Checks everything now and changes nothing; the returned function loads the state, and the next step accepts it.
   std::function<void()> prepare_load(const State& state, const TensorReader& reader);
 
@@ -91,7 +91,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
 
   void bind(bool complete);
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
-  void cut_state(const PreparedModel& model);
+  void shard_state(const PreparedModel& model);
   bool gradients_are_finite();
   bool due(const Held& held) const;
   /// Repeats the reductions of these models in the order of the backward that this rank missed.

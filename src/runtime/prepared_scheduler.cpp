@@ -15,7 +15,7 @@ struct PreparedScheduler {
   std::function<void(double)> step_by_metric;
   std::shared_ptr<const SavedScheduler> saved;
   std::shared_ptr<LRScheduler> inner;
-  std::function<int()> turns_with_optimizer = {};  ///< how many steps the optimizer's last one is worth
+  std::function<int()> steps_with_optimizer = {};  ///< how many steps the optimizer's last one is worth
   bool with_optimizer = true;
 };
 
@@ -69,7 +69,7 @@ bool skipped(const std::weak_ptr<PreparedOptimizer>& entry) {
 
 }  // namespace
 
-std::function<int()> RuntimeState::scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
+std::function<int()> RuntimeState::scheduler_steps(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const {
   return [optimizers = std::move(optimizers), accumulation = accumulation_] {
     if (!accumulation->sync() || std::any_of(optimizers.begin(), optimizers.end(), skipped)) return 0;
     return accumulation->scheduler_steps();
@@ -85,7 +85,7 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<torch::optim::LRSchedu
                         .step_by_metric = nullptr,
                         .saved = saves_.add(std::make_shared<SavedScheduler>(scheduler)),
                         .inner = nullptr,
-                        .turns_with_optimizer = scheduler_turns(std::move(linked)),
+                        .steps_with_optimizer = scheduler_steps(std::move(linked)),
                         .with_optimizer = options_.step_scheduler_with_optimizer}));
 }
 
@@ -112,7 +112,7 @@ Scheduler RuntimeState::prepare_scheduler(std::shared_ptr<muster::LRScheduler> s
                         .step_by_metric = nullptr,
                         .saved = saved,
                         .inner = scheduler,
-                        .turns_with_optimizer = scheduler_turns(linked),
+                        .steps_with_optimizer = scheduler_steps(linked),
                         .with_optimizer = options_.step_scheduler_with_optimizer}));
 }
 
@@ -138,8 +138,8 @@ const std::shared_ptr<const runtime::SavedScheduler>& Scheduler::saved() const {
 
 void Scheduler::step() const {
   if (!prepared_->step) throw UsageError("MU180", "this scheduler watches a metric; call step(metric)");
-  const bool follows = prepared_->with_optimizer && prepared_->turns_with_optimizer;
-  for (int left = follows ? prepared_->turns_with_optimizer() : 1; left > 0; --left) prepared_->step();
+  const bool follows = prepared_->with_optimizer && prepared_->steps_with_optimizer;
+  for (int left = follows ? prepared_->steps_with_optimizer() : 1; left > 0; --left) prepared_->step();
 }
 
 void Scheduler::step(double metric) const {

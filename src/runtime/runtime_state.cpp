@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 
+#include "custom_precision.h"
 #include "grad_norm.h"
 #include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
@@ -25,7 +26,6 @@
 #include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/values.h"
-#include "own_precision.h"
 #include "resolved_options.h"
 
 namespace muster::runtime {
@@ -160,10 +160,10 @@ std::shared_ptr<PreparedModel> RuntimeState::prepare_model(std::shared_ptr<torch
   if (auto known = registry_->find(*module)) return known;
   precision::PrecisionPolicy(options_.precision).convert_module(*module, options_.fp32_modules);
   module->to(device_);
-  auto managed = strategy_->manage(*module, group_);
+  auto managed = strategy_->setup_module(*module, group_);
   if (!managed)
     throw UsageError("MU341", "the program's strategy '" + std::string(strategy_->name()) + "' made no model of " +
-                                  module->name() + "; let manage() return a ManagedModel");
+                                  module->name() + "; let setup_module() return a ManagedModel");
   // Only now: the memory that a sharded model used while it was built must first return to the system.
   if (machine_.keeps_memory()) device::keep_freed_memory();
   const auto* sharded = managed->sharded_parameters();

@@ -108,7 +108,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void watch_generators();
   bool scales_losses() const;
   /// How many steps a scheduler of these optimizers makes per call of step().
-  std::function<int()> scheduler_turns(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
+  std::function<int()> scheduler_steps(std::vector<std::weak_ptr<PreparedOptimizer>> optimizers) const;
   /// Gives optimizers, loss scales and schedulers on all ranks the states they have on rank `rank`.
   void broadcast_training_states(int rank);
 

@@ -13,7 +13,7 @@ namespace muster {
 
 SavedItem::SavedItem(std::string name, const Optimizer& optimizer)
     : SavedItem(
-          name, [name, prepared = optimizer.prepared()](auto& shards) { return prepared->save_state(name, shards); },
+          name, [name, prepared = optimizer.prepared()](auto& shards) { return prepared->state_dict(name, shards); },
           [prepared = optimizer.prepared()](const State& state, const runtime::LoadFrom& from,
                                             runtime::AtomicLoad& load) {
             load.at_end(prepared->prepare_load(state, runtime::TensorReader(from.checkpoint)));
@@ -21,10 +21,10 @@ SavedItem::SavedItem(std::string name, const Optimizer& optimizer)
 
 SavedItem::SavedItem(std::string name, const Scheduler& scheduler)
     : SavedItem(
-          std::move(name), [saved = scheduler.saved()](auto&) { return saved->save_state(); },
+          std::move(name), [saved = scheduler.saved()](auto&) { return saved->state_dict(); },
           [saved = scheduler.saved()](const State& state, const auto&, runtime::AtomicLoad& load) {
-            load.now([&] { saved->load_state(state); },
-                     [saved, before = saved->save_state()] { saved->load_state(before); });
+            load.now([&] { saved->load_state_dict(state); },
+                     [saved, before = saved->state_dict()] { saved->load_state_dict(before); });
           }) {}
 
 SavedItem::SavedItem(std::string name, std::function<State()> save, std::function<void(const State&)> load)

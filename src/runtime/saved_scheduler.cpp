@@ -36,7 +36,7 @@ SchedulerState from_state(const State& state) {
 
 }  // namespace
 
-State SavedScheduler::save_state() const {
+State SavedScheduler::state_dict() const {
   if (const auto* ours = std::get_if<std::shared_ptr<muster::LRScheduler>>(&scheduler_))
     return as_state((*ours)->state_dict());
   if (const auto* theirs = std::get_if<std::shared_ptr<torch::optim::LRScheduler>>(&scheduler_))
@@ -44,7 +44,7 @@ State SavedScheduler::save_state() const {
   refuse_sealed();
 }
 
-void SavedScheduler::load_state(const State& state) const {
+void SavedScheduler::load_state_dict(const State& state) const {
   if (const auto* ours = std::get_if<std::shared_ptr<muster::LRScheduler>>(&scheduler_))
     return (*ours)->load_state_dict(from_state(state));
   if (const auto* theirs = std::get_if<std::shared_ptr<torch::optim::LRScheduler>>(&scheduler_)) {

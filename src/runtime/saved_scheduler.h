@@ -22,10 +22,10 @@ class SavedScheduler {
   /// True for a scheduler whose state cannot be read.
   bool sealed() const noexcept { return scheduler_.index() == 0; }
   /// Throws: CheckpointError (MU241) for a scheduler whose state cannot be read.
-  State save_state() const;
+  State state_dict() const;
   /// Throws: UsageError (MU138), CheckpointError (MU208, MU209) if the state is not that of such a scheduler; then
   /// nothing is changed.
-  void load_state(const State& state) const;
+  void load_state_dict(const State& state) const;
 
  private:
   std::variant<std::monostate, std::shared_ptr<muster::LRScheduler>, std::shared_ptr<torch::optim::LRScheduler>>

@@ -21,10 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-HookHandle add_hook(const std::shared_ptr<Saves::Hooks>& hooks, Saves::Hook hook) {
+RemovableHandle add_hook(const std::shared_ptr<Saves::Hooks>& hooks, Saves::Hook hook) {
   const auto key = hooks->empty() ? 0 : hooks->rbegin()->first + 1;
   hooks->emplace(key, std::move(hook));
-  return HookHandle([key, weak = std::weak_ptr(hooks)] {
+  return RemovableHandle([key, weak = std::weak_ptr(hooks)] {
     if (const auto alive = weak.lock()) alive->erase(key);
   });
 }
@@ -78,10 +78,10 @@ void Saving::load_state(const fs::path& folder, const LoadStateOptions& options)
   for (const auto& note : notes) log::warning("load_state: " + note);
 }
 
-HookHandle Saving::register_save_state_pre_hook(Saves::Hook hook) {
+RemovableHandle Saving::register_save_state_pre_hook(Saves::Hook hook) {
   return add_hook(state_->saves().before_save, std::move(hook));
 }
-HookHandle Saving::register_load_state_pre_hook(Saves::Hook hook) {
+RemovableHandle Saving::register_load_state_pre_hook(Saves::Hook hook) {
   return add_hook(state_->saves().before_load, std::move(hook));
 }
 void Saving::keep_object(std::function<State()> save, std::function<void(const State&)> load) {

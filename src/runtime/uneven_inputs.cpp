@@ -20,13 +20,13 @@ void RuntimeState::broadcast_training_states(int rank) {
   };
   gradient_processing_->for_each_optimizer([&](PreparedOptimizer& optimizer) {
     std::vector<TensorShard> cut;
-    const auto mine = optimizer.save_state("", cut);
+    const auto mine = optimizer.state_dict("", cut);
     // One of a model that is sharded over ranks was not stepped here.
     if (cut.empty()) follow(mine, [&](const State& state) { optimizer.prepare_load(state, TensorReader(nullptr))(); });
   });
   for (const auto& scheduler : saves_.schedulers())
     if (!scheduler->sealed())
-      follow(scheduler->save_state(), [&](const State& state) { scheduler->load_state(state); });
+      follow(scheduler->state_dict(), [&](const State& state) { scheduler->load_state_dict(state); });
 }
 
 void RuntimeState::join_uneven_inputs(std::vector<std::shared_ptr<parallel::ManagedModel>> models,

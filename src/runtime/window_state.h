@@ -10,9 +10,9 @@ namespace muster::runtime {
 enum class WindowState : uint8_t {
   closed,   ///< no window is open, and all is counted: the optimizer steps, and the next micro-batch begins a window
   open,     ///< the window goes on, and all is counted
-  middle,   ///< as open; the micro-batch in hand is not counted yet
-  last,     ///< the micro-batch in hand ends the window, and is not counted yet
-  joining,  ///< the micro-batch in hand is this rank's last and not counted yet; other ranks go on with the window
+  middle,   ///< as open; the current micro-batch is not counted yet
+  last,     ///< the current micro-batch ends the window, and is not counted yet
+  joining,  ///< the current micro-batch is this rank's last, and is not counted yet; other ranks continue the window
   joined    ///< as joining, and all is counted
 };
 
@@ -20,7 +20,7 @@ enum class WindowEvent : uint8_t {
   begin_middle,   ///< a micro-batch begins that does not end the window
   begin_last,     ///< one begins that ends it
   begin_joining,  ///< one begins that ends it here only
-  count,          ///< the weight of the micro-batch in hand is added
+  count,          ///< the weight of the current micro-batch is added
   end,            ///< the micro-batch in hand, whose gradients are not made yet, is to end the window after all
   reset,          ///< the window is given up, or one is loaded that is closed
   resume          ///< a window is loaded that is open

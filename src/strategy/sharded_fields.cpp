@@ -53,12 +53,14 @@ namespace strategy {
 namespace {
 
 template <class T>
-ShardedField field(std::string name, T parallel::ShardedOptions::*member, std::string help, std::string effect,
+ShardedField field(std::string name, T parallel::ShardedOptions::*member, std::string help, std::string tested_by,
                    std::string unit = {}) {
   auto variable = options::variable_of("fsdp." + name);
-  return options::option(
-      std::move(name), member,
-      {.help = std::move(help), .unit = std::move(unit), .variable = std::move(variable), .effect = std::move(effect)});
+  return options::option(std::move(name), member,
+                         {.help = std::move(help),
+                          .unit = std::move(unit),
+                          .variable = std::move(variable),
+                          .tested_by = std::move(tested_by)});
 }
 
 }  // namespace

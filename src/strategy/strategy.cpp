@@ -5,19 +5,19 @@
 #include "muster/base/error.h"
 #include "muster/parallel/detail/replicated_model.h"
 #include "muster/parallel/detail/sharded_model.h"
-#include "muster/parallel/detail/single.h"
+#include "muster/parallel/detail/single_device_model.h"
 #include "muster/shard/detail/device_mesh.h"
 
 namespace muster {
 namespace {
 
-class SingleStrategy final : public TrainingStrategy {
+class SingleDeviceStrategy final : public TrainingStrategy {
  public:
-  explicit SingleStrategy(std::string reason) : reason_(std::move(reason)) {}
+  explicit SingleDeviceStrategy(std::string reason) : reason_(std::move(reason)) {}
   std::string_view name() const override { return "single"; }
   std::string reason() const override { return reason_; }
-  std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator&) const override {
-    return std::make_shared<parallel::Single>(module);
+  std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module, const comm::Communicator&) const override {
+    return std::make_shared<parallel::SingleDeviceModel>(module);
   }
 
  private:
@@ -29,7 +29,8 @@ class DdpStrategy final : public TrainingStrategy {
   DdpStrategy(DDP options, std::string reason) : options_(std::move(options)), reason_(std::move(reason)) {}
   std::string_view name() const override { return "ddp"; }
   std::string reason() const override { return reason_; }
-  std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const override {
+  std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
+                                             const comm::Communicator& group) const override {
     return std::make_shared<parallel::ReplicatedModel>(module, group, options_);
   }
 
@@ -44,7 +45,8 @@ class FsdpStrategy final : public TrainingStrategy {
       : name_(name), options_(std::move(options)), group_size_(group_size) {}
   std::string_view name() const override { return name_; }
   std::string reason() const override { return "asked for"; }
-  std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const override {
+  std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
+                                             const comm::Communicator& group) const override {
     if (group_size_ == group.size()) return std::make_shared<parallel::ShardedModel>(module, group, options_);
     const DeviceMesh mesh(group, {{"replicate", 0}, {"shard", group_size_}});
     return std::make_shared<parallel::ShardedModel>(module, mesh.group("shard"), mesh.group("replicate"), options_);
@@ -104,7 +106,7 @@ std::shared_ptr<const TrainingStrategy> make_strategy(const Strategy& strategy, 
   if (strategy.custom()) return strategy.custom();
   const bool shards = strategy.sharding() && strategy.sharding()->stage != ShardStage::none;
   if (world_size == 1 && !(shards && changes_dtypes(*strategy.sharding())))
-    return std::make_shared<SingleStrategy>(
+    return std::make_shared<SingleDeviceStrategy>(
         "a world of one needs no communication (asked for: " + std::string(strategy.name()) + ")");
   if (shards) {
     const auto& options = *strategy.sharding();

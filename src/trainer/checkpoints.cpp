@@ -51,10 +51,10 @@ State Core::trainer_state() {
                            {"window_begins", window_begins_},
                            {"window_has_loss", window_has_loss_}};
   for (const auto& callback : hooks.callbacks())
-    if (auto own = callback->save_state(); !own.empty())
+    if (auto own = callback->state_dict(); !own.empty())
       state.at("callbacks").set(callback->state_key(), std::move(own));
   if (task_.data)
-    if (auto own = task_.data->save_state(); !own.empty()) state.set("data_module", std::move(own));
+    if (auto own = task_.data->state_dict(); !own.empty()) state.set("data_module", std::move(own));
   hooks.callbacks(Hook::on_save_checkpoint, &Callback::on_save_checkpoint, state);
   hooks.module(Hook::on_save_checkpoint, &TrainerModule::on_save_checkpoint, state);
   return state;
@@ -90,7 +90,7 @@ fs::path Core::resolved(const std::string& ckpt_path, bool required) const {
 void Core::load_callbacks(State& state) {
   hooks.callbacks(Hook::on_load_checkpoint, &Callback::on_load_checkpoint, state);
   for (const auto& callback : hooks.callbacks())
-    if (const auto* own = state.at("callbacks").find(callback->state_key())) callback->load_state(*own);
+    if (const auto* own = state.at("callbacks").find(callback->state_key())) callback->load_state_dict(*own);
 }
 
 void Core::load_for_fit(const fs::path& folder) {
@@ -100,7 +100,7 @@ void Core::load_for_fit(const fs::path& folder) {
   opened_->load_models();
   load_callbacks(state);
   if (task_.data)
-    if (const auto* own = state.find("data_module")) task_.data->load_state(*own);
+    if (const auto* own = state.find("data_module")) task_.data->load_state_dict(*own);
   progress = {.batches = state.at("batches").integer(),
               .epoch = state.at("epoch").integer(),
               .epoch_done = false,
@@ -118,7 +118,7 @@ void Core::load_for_fit(const fs::path& folder) {
 void Core::load_progress() {
   opened_->load_progress();
   const auto& loaders = feed(StepKind::training).loaders;
-  if (progress.batches > 0 && loaders.size() == 1) progress.batches = loaders.front()->position();
+  if (progress.batches > 0 && loaders.size() == 1) progress.batches = loaders.front()->num_yielded();
 }
 
 void Core::load_weights(const fs::path& folder) {

@@ -32,7 +32,7 @@ std::string EarlyStopping::state_key() const {
   return "EarlyStopping{monitor=" + options_.monitor + ", mode=" + std::string(options_.mode.text()) + "}";
 }
 
-State EarlyStopping::save_state() const {
+State EarlyStopping::state_dict() const {
   return State::Map{{"best_score", best_},
                     {"patience", options_.patience},
                     {"reason", reason_},
@@ -40,7 +40,7 @@ State EarlyStopping::save_state() const {
                     {"wait_count", wait_count_}};
 }
 
-void EarlyStopping::load_state(const State& state) {
+void EarlyStopping::load_state_dict(const State& state) {
   const auto best = state.at("best_score").number();
   const auto stopped_epoch = state.at("stopped_epoch").integer(), wait_count = state.at("wait_count").integer();
   reason_ = state.at("reason").text();

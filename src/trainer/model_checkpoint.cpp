@@ -67,7 +67,7 @@ std::string ModelCheckpoint::state_key() const {
          ", every_n_epochs=" + shown(options_.every_n_epochs) + "}";
 }
 
-State ModelCheckpoint::save_state() const {
+State ModelCheckpoint::state_dict() const {
   State kept = State::Map{};
   for (const auto& [path, score] : kept_) kept.set(path.string(), score);
   return State::Map{{"best_k_models", std::move(kept)},
@@ -78,7 +78,7 @@ State ModelCheckpoint::save_state() const {
                     {"last_step", last_step_}};
 }
 
-void ModelCheckpoint::load_state(const State& state) {
+void ModelCheckpoint::load_state_dict(const State& state) {
   best_path_ = state.at("best_model_path").text();
   if (const auto& score = state.at("best_model_score"); !score.empty()) best_score_ = score.number();
   last_step_ = state.at("last_step").integer();

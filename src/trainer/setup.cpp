@@ -34,7 +34,7 @@ RuntimeOptions runtime_options(const TrainerOptions& options) {
 void require_own_keys(const std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::set<std::string> keys;
   for (const auto& callback : callbacks)
-    if (!callback->save_state().empty() && !keys.insert(callback->state_key()).second)
+    if (!callback->state_dict().empty() && !keys.insert(callback->state_key()).second)
       throw UsageError("MU452", "two callbacks save their state as \"" + callback->state_key() +
                                     "\", and only one could be loaded again; override state_key() so that they differ, "
                                     "or leave one out");

@@ -26,7 +26,7 @@ TEST(CheckpointWriter, SavesWhatWasThereAtTheStart) {
       for (int step = 1; step <= 5; ++step) {
         weight.fill_(step);
         writer.start({.shared = State::Map{{"step", step}, {"weight", weight}},
-                      .own = State::Map{{"turned", weight.view({2, -1}).t()}},
+                      .per_rank = State::Map{{"turned", weight.view({2, -1}).t()}},
                       .shards = {shard_of("w", 1000, group.rank(), world, step)}},
                      folder / "x");
         weight.fill_(-1);  // training goes on at once
@@ -38,7 +38,7 @@ TEST(CheckpointWriter, SavesWhatWasThereAtTheStart) {
     const Checkpoint checkpoint(folder / "x");
     EXPECT_EQ(checkpoint.shared().at("step").integer(), 5);
     EXPECT_TRUE(torch::equal(checkpoint.shared().at("weight").tensor(), torch::full({200'000}, 5.0f)));
-    EXPECT_TRUE(torch::equal(checkpoint.own(world - 1).at("turned").tensor(), torch::full({100'000, 2}, 5.0f)));
+    EXPECT_TRUE(torch::equal(checkpoint.per_rank(world - 1).at("turned").tensor(), torch::full({100'000, 2}, 5.0f)));
     EXPECT_TRUE(torch::equal(checkpoint.read("w", 0, 1000), torch::arange(5, 1005, at::kFloat)));
     EXPECT_EQ(checks::entries(folder.path()), 1u);
   }
@@ -50,7 +50,7 @@ TEST(CheckpointWriter, SavesFromTwoProcessesWhileTheyTalk) {
     CheckpointWriter writer(group, {.durability = Durability::none, .numbered = true, .total_limit = 2});
     for (int step = 0; step < 6; ++step) {
       writer.start({.shared = State::Map{{"step", step}},
-                    .own = group.rank(),
+                    .per_rank = group.rank(),
                     .shards = {shard_of("w", 1'000'001, group.rank(), 2, step)}},
                    folder);
       for (int i = 0; i < 20; ++i) {
@@ -92,7 +92,7 @@ TEST(CheckpointWriter, AFailureOfOneRankReachesAll) {
     writer.start({.shared = State::Map{{"step", 1}}}, folder / "x");
     State own;
     if (group.rank() == 2) own = torch::zeros(2, at::kComplexDouble);
-    writer.start({.shared = State::Map{{"step", 2}}, .own = own}, folder / "x");
+    writer.start({.shared = State::Map{{"step", 2}}, .per_rank = own}, folder / "x");
     expect_error<CheckpointError>("MU203", "rank 2: ", [&] { writer.wait(); });
   });
   EXPECT_EQ(Checkpoint(folder / "x").shared().at("step").integer(), 1);

@@ -30,7 +30,7 @@ State job(int models) {
 
 std::filesystem::path written(const ScratchFolder& folder, const State& shared, std::vector<TensorShard> shards = {}) {
   return write_checkpoint(
-      {.shared = shared, .own = State::Map{{"random", std::string("\xff\0", 2)}}, .shards = std::move(shards)},
+      {.shared = shared, .per_rank = State::Map{{"random", std::string("\xff\0", 2)}}, .shards = std::move(shards)},
       folder / "run", {}, {.durability = Durability::none});
 }
 

@@ -175,7 +175,7 @@ TEST(LoadInto, EveryTypeIsFilledInPlace) {
   NamedTensors targets;
   for (const auto& [name, tensor] : tensors) targets.emplace_back(name, at::empty(tensor.sizes(), tensor.options()));
   const auto report = load_into(targets, folder / "x");
-  EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
+  EXPECT_TRUE(report.missing_keys.empty() && report.unexpected_keys.empty());
   for (std::size_t i = 0; i < tensors.size(); ++i)
     EXPECT_TRUE(same(targets[i].second, tensors[i].second)) << tensors[i].first;
 }
@@ -215,8 +215,8 @@ TEST(LoadInto, ListsNamesThatOneSideLacks) {
   });
   EXPECT_FALSE(a.any().item<bool>()) << "nothing may be written when the check fails";
   const auto report = load_into({{"a", a}, {"b", b}}, folder / "x", {.strict = false});
-  EXPECT_EQ(report.missing, std::vector<std::string>{"b"});
-  EXPECT_EQ(report.unexpected, std::vector<std::string>{"extra"});
+  EXPECT_EQ(report.missing_keys, std::vector<std::string>{"b"});
+  EXPECT_EQ(report.unexpected_keys, std::vector<std::string>{"extra"});
   EXPECT_TRUE(a.all().item<bool>());
 }
 

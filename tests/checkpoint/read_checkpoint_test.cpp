@@ -18,7 +18,7 @@ void write_shards(const fs::path& folder, int world) {
   testing::run_threads(world, 0, [&](comm::Communicator group) {
     write_checkpoint(
         {.shared = State::Map{{"step", 3}},
-         .own = group.rank(),
+         .per_rank = group.rank(),
          .shards = {shard_of("w", kElements, group.rank(), world, 0), shard_of("v", 1000, group.rank(), world, 5)}},
         folder, group, kQuickly);
   });
@@ -79,7 +79,7 @@ TEST(ReadCheckpoint, NamesWhatIsAskedForInVain) {
   write_shards(folder / "x", 2);
   const Checkpoint checkpoint(folder / "x");
   expect_error<CheckpointError>("MU215", "no sharded tensor 'u'; it has: v, w", [&] { (void)checkpoint.sharded("u"); });
-  expect_error<CheckpointError>("MU215", "saved by 2 ranks, there is no rank 2", [&] { (void)checkpoint.own(2); });
+  expect_error<CheckpointError>("MU215", "saved by 2 ranks, there is no rank 2", [&] { (void)checkpoint.per_rank(2); });
   expect_error<CheckpointError>("MU215", "has 1000 elements; 990 to 1001",
                                 [&] { (void)checkpoint.read("v", 990, 1001); });
   expect_error<CheckpointError>("MU215", "-1 to 3", [&] { checkpoint.read("v", -1, torch::zeros(4)); });
@@ -102,11 +102,11 @@ TEST(ReadCheckpoint, StateMayBeChangedAndOutlivesTheFolder) {
 
 TEST(ReadCheckpoint, EachStateIsHandedOutWithMemoryOfItsOwn) {
   ScratchFolder folder;
-  write_checkpoint({.shared = torch::zeros(500'000), .own = torch::zeros(500'000)}, folder / "x", {}, kQuickly);
+  write_checkpoint({.shared = torch::zeros(500'000), .per_rank = torch::zeros(500'000)}, folder / "x", {}, kQuickly);
   for (const auto check : {CheckpointCheck::everything, CheckpointCheck::as_read, CheckpointCheck::layout}) {
     const Checkpoint checkpoint(folder / "x", {.check = check});
     for (int i = 0; i < 3; ++i) {
-      for (const State& state : {checkpoint.shared(), checkpoint.own(0)}) {
+      for (const State& state : {checkpoint.shared(), checkpoint.per_rank(0)}) {
         EXPECT_FALSE(state.tensor().any().item<bool>()) << "it sees what was written to an earlier one";
         state.tensor().fill_(1);
       }

@@ -120,7 +120,7 @@ TEST(StateDictTest, LoadsBackWhatItGave) {
   nn::Sequential from(nn::Linear(3, 2), nn::BatchNorm1d(2)), to(nn::Linear(3, 2), nn::BatchNorm1d(2));
   from->forward(torch::rand({5, 3}));
   const auto report = load_state_dict(*to, state_dict(*from));
-  EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
+  EXPECT_TRUE(report.missing_keys.empty() && report.unexpected_keys.empty());
   EXPECT_TRUE(identical(state_dict(*from), state_dict(*to)));
   EXPECT_FALSE(state_dict(*from).at("0.weight").tensor().requires_grad());
   EXPECT_TRUE(to->parameters()[0].requires_grad());
@@ -136,8 +136,8 @@ TEST(StateDictTest, ListsWhatOnlyOneSideHasAndChangesNothing) {
   EXPECT_NE(message.find("only the state has: extra"), std::string::npos) << message;
   EXPECT_TRUE(torch::equal(net->weight, before));
   const auto report = load_state_dict(*net, state, {.strict = false});
-  EXPECT_EQ(report.missing, std::vector<std::string>{"bias"});
-  EXPECT_EQ(report.unexpected, std::vector<std::string>{"extra"});
+  EXPECT_EQ(report.missing_keys, std::vector<std::string>{"bias"});
+  EXPECT_EQ(report.unexpected_keys, std::vector<std::string>{"extra"});
   EXPECT_TRUE(torch::equal(net->weight, torch::ones({2, 3})));
 }
 
@@ -169,7 +169,7 @@ TEST(StateDictTest, CountsOfBatchesMayBeMissingAltogether) {
   const State state = state_dict(*net);
   for (const auto& [name, value] : state.map())
     if (!name.ends_with("num_batches_tracked")) old.emplace_back(name, value);
-  EXPECT_TRUE(load_state_dict(*net, old).missing.empty());
+  EXPECT_TRUE(load_state_dict(*net, old).missing_keys.empty());
   old.emplace_back("0.num_batches_tracked", torch::tensor(1));
   EXPECT_EQ(thrown_id([&] { load_state_dict(*net, old); }), "MU228");
 }

@@ -24,7 +24,7 @@ using Store = std::shared_ptr<ObjectStore>;
 
 CheckpointContents contents_of(int rank, int world, std::int64_t seed) {
   return {.shared = State::Map{{"values", every_kind_of_state(seed)}, {"mask", torch::arange(40) % 2 == 0}},
-          .own = State::Map{{"rank", rank}, {"large", torch::full({400'000}, static_cast<double>(rank + seed))}},
+          .per_rank = State::Map{{"rank", rank}, {"large", torch::full({400'000}, static_cast<double>(rank + seed))}},
           .shards = {shard_of("w", 700'001, rank, world, seed), shard_of("counts", 10, rank, world, seed, at::kLong)}};
 }
 
@@ -43,7 +43,7 @@ void expect_contents(const Checkpoint& checkpoint, int world, std::int64_t seed)
   ASSERT_EQ(checkpoint.world_size(), world);
   EXPECT_TRUE(identical(checkpoint.shared(), contents_of(0, world, seed).shared));
   for (int rank = 0; rank < world; ++rank)
-    EXPECT_TRUE(identical(checkpoint.own(rank), contents_of(rank, world, seed).own)) << rank;
+    EXPECT_TRUE(identical(checkpoint.per_rank(rank), contents_of(rank, world, seed).per_rank)) << rank;
   EXPECT_TRUE(torch::equal(checkpoint.read("w", 0, 700'001), torch::arange(seed, seed + 700'001, at::kFloat)));
   EXPECT_TRUE(torch::equal(checkpoint.read("counts", 3, 8), torch::arange(seed + 3, seed + 8)));
 }

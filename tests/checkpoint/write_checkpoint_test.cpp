@@ -22,7 +22,8 @@ using testing::thrown;
 CheckpointContents contents_of(int rank, int world, std::int64_t seed) {
   CheckpointContents contents;
   contents.shared = every_kind_of_state(seed);
-  contents.own = State::Map{{"rank", rank}, {"generator", torch::arange(seed + rank, seed + rank + 100, at::kByte)}};
+  contents.per_rank =
+      State::Map{{"rank", rank}, {"generator", torch::arange(seed + rank, seed + rank + 100, at::kByte)}};
   contents.shards.push_back(shard_of("weight", 1001, rank, world, seed));
   contents.shards.push_back(shard_of("few", 2, rank, world, seed, at::kLong));
   contents.shards.push_back({.name = "empty", .shape = {0, 4}, .begin = 0, .local = torch::empty({0})});
@@ -37,7 +38,7 @@ void expect_contents(const fs::path& folder, int world, std::int64_t seed, const
   ASSERT_EQ(checkpoint.world_size(), world);
   EXPECT_TRUE(identical(checkpoint.shared(), every_kind_of_state(seed)));
   for (int rank = 0; rank < world; ++rank)
-    EXPECT_TRUE(identical(checkpoint.own(rank), contents_of(rank, world, seed).own));
+    EXPECT_TRUE(identical(checkpoint.per_rank(rank), contents_of(rank, world, seed).per_rank));
   ASSERT_EQ(checkpoint.sharded().size(), 4u);
   EXPECT_TRUE(torch::equal(checkpoint.read("weight", 0, 1001), torch::arange(seed, seed + 1001, at::kFloat)));
   EXPECT_TRUE(torch::equal(checkpoint.read("few", 0, 2), torch::arange(seed, seed + 2)));
@@ -151,7 +152,7 @@ TEST(WriteCheckpoint, AFailureOfOneRankReachesAll) {
   testing::run_threads(3, 0, [&](comm::Communicator group) {
     write_checkpoint(contents_of(group.rank(), 3, 1), folder / "x", group, kQuickly);
     auto contents = contents_of(group.rank(), 3, 2);
-    if (group.rank() == 1) contents.own = torch::zeros(2, at::kComplexDouble);
+    if (group.rank() == 1) contents.per_rank = torch::zeros(2, at::kComplexDouble);
     expect_error<CheckpointError>("MU203",
                                   "rank 1: ", [&] { write_checkpoint(contents, folder / "x", group, kQuickly); });
   });

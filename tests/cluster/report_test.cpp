@@ -38,12 +38,12 @@ TEST(Report, OnlyWhatWasBegunLaterTakesALossBack) {
   const auto report = Report::make();
   const auto before = Clock::now();
   report.lost(1, "MU053");
-  report.well(before);
+  report.succeeded(before);
   EXPECT_EQ(report.read().lost_rank, 1);
   const auto at = report.read().lost_at;
   report.lost(1, "MU053 again");
   EXPECT_EQ(report.read().lost_at, at);
-  report.well(Clock::now() + std::chrono::nanoseconds(1));
+  report.succeeded(Clock::now() + std::chrono::nanoseconds(1));
   EXPECT_EQ(report.read().lost_rank, -1);
 }
 

@@ -23,7 +23,7 @@
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
 #include "muster/cluster/detail/report.h"
-#include "muster/comm/detail/blame.h"
+#include "muster/comm/detail/report_lost_rank.h"
 #include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
 
@@ -147,7 +147,7 @@ TEST(Rendezvous, ALostPeerIsToldByItsNumberInTheJob) {
     if (number == 2) part = Communicator();
     world.barrier();
     if (number == 1) testing::thrown([&] { part.barrier(); });
-    if (number == 0) blame(world, 2, "the user's own");
+    if (number == 0) report_lost_rank(world, 2, "the user's own");
   };
   std::thread others[] = {std::thread(rank, 1), std::thread(rank, 2)};
   rank(0);

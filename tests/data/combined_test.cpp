@@ -87,7 +87,7 @@ TEST(CombinedLoaders, ABreakLeavesEpochsAlone) {
     break;
   }
   EXPECT_EQ(a.epoch(), 0);
-  EXPECT_EQ(a.position(), 1);
+  EXPECT_EQ(a.num_yielded(), 1);
   EXPECT_TRUE(data::testing::no_worker_left());
 }
 

@@ -31,7 +31,7 @@ TEST(LoaderPosition, MovesToAnotherWorldSize) {
   EXPECT_EQ(run(one), Batches(order.begin() + 6, order.end()));
   auto prepared_later = DataLoader(data, options);
   prepared_later.load_position(saved);
-  EXPECT_EQ(prepared_later.distributed({.world_size = 3}).position(), 2);
+  EXPECT_EQ(prepared_later.distributed({.world_size = 3}).num_yielded(), 2);
   EXPECT_EQ(muster::testing::thrown_id([&] { DataLoader(data, {.batch_size = 5}).load_position(saved); }), "MU114");
 }
 

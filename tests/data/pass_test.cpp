@@ -31,7 +31,7 @@ TEST(Pass, ResumesAtEveryBatchAsIfNeverInterrupted) {
         auto resumed = make();
         resumed.set_epoch(2);
         resumed.seek(from);
-        EXPECT_EQ(resumed.position(), from);
+        EXPECT_EQ(resumed.num_yielded(), from);
         EXPECT_EQ(run(resumed), Batches(expected.begin() + from, expected.end()));
         EXPECT_EQ(resumed.epoch(), 3);
       }
@@ -75,15 +75,15 @@ TEST(Pass, EpochAdvancesOnlyWhenThePassRanOut) {
   DataLoader loader(kData, {.batch_size = 10, .seed = 1, .shuffle = true});
   for (auto& batch : loader) {
     (void)batch;
-    if (loader.position() == 2) break;
+    if (loader.num_yielded() == 2) break;
   }
   EXPECT_EQ(loader.epoch(), 0);
-  EXPECT_EQ(loader.position(), 2);
+  EXPECT_EQ(loader.num_yielded(), 2);
   EXPECT_FALSE(loader.end_of_dataloader());
   const auto epoch0 = run(loader);
   EXPECT_EQ(epoch0.size(), 6u);
   EXPECT_EQ(loader.epoch(), 1);
-  EXPECT_EQ(loader.position(), 0);
+  EXPECT_EQ(loader.num_yielded(), 0);
   EXPECT_NE(run(loader), epoch0);
   loader.set_epoch(0);
   EXPECT_EQ(run(loader), epoch0);
@@ -93,9 +93,9 @@ TEST(Pass, ABrokenOffPassContinuesWhereAsked) {
   DataLoader loader(kData, {.batch_size = 10, .workers = 2});
   for (auto& batch : loader) {
     (void)batch;
-    if (loader.position() == 2) break;
+    if (loader.num_yielded() == 2) break;
   }
-  loader.seek(loader.position());
+  loader.seek(loader.num_yielded());
   const auto rest = run(loader);
   ASSERT_EQ(rest.size(), 4u);
   EXPECT_EQ(rest[0][0], 20);

@@ -33,7 +33,7 @@ Part run_part(DataLoader<at::Tensor> loader) {
     part.local_real.push_back(loader.local_real_samples());
     part.real.push_back(loader.real_samples());
     EXPECT_EQ(loader.local_samples(), batch.size(0));
-    EXPECT_EQ(loader.end_of_dataloader(), loader.position() == loader.size());
+    EXPECT_EQ(loader.end_of_dataloader(), loader.num_yielded() == loader.size());
   }
   EXPECT_EQ(static_cast<int64_t>(part.batches.size()), loader.size());
   return part;

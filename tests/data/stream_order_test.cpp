@@ -163,7 +163,7 @@ TEST(StreamOrder, AStatefulStreamIsNotReadAgain) {
   DataLoader loader(stream, {.batch_size = 10});
   for (auto& batch : loader) {
     (void)batch;
-    if (loader.position() == 50) break;
+    if (loader.num_yielded() == 50) break;
   }
   const auto saved = loader.save_position();
   EXPECT_EQ(saved, (LoaderPosition{.dataset = "500", .epoch = 0, .samples = 500, .seed = saved.seed}));

@@ -35,11 +35,11 @@ struct Numbers {
 /// Saved with the rest.
 struct Note {
   int rank = 0;
-  muster::State save_state() const {
+  muster::State state_dict() const {
     if (kind == "save" && rank == victim) throw std::runtime_error("the note cannot be saved");
     return int64_t{1};
   }
-  void load_state(const muster::State&) {}
+  void load_state_dict(const muster::State&) {}
 };
 
 void fill_disk() {

@@ -45,7 +45,7 @@ inline constexpr std::int64_t kElements = 400'000;
 
 inline CheckpointContents contents_of(int rank, int world, std::int64_t seed) {
   return {.shared = State::Map{{"seed", seed}, {"weight", torch::full({300'000}, static_cast<double>(seed))}},
-          .own = State::Map{{"rank", rank}, {"seed", seed}, {"generator", torch::full({1000}, seed, at::kLong)}},
+          .per_rank = State::Map{{"rank", rank}, {"seed", seed}, {"generator", torch::full({1000}, seed, at::kLong)}},
           .shards = {shard_of("w", kElements, rank, world, seed)}};
 }
 
@@ -73,7 +73,8 @@ inline std::int64_t seed_in(const fs::path& folder, int world) {
   if (checkpoint.world_size() != world) throw UsageError("MU000", "wrong world size");
   for (int rank = 0; rank < world; ++rank) {
     const auto expected = contents_of(rank, world, seed);
-    if (!identical(checkpoint.own(rank), expected.own)) throw UsageError("MU000", "the own state is of another save");
+    if (!identical(checkpoint.per_rank(rank), expected.per_rank))
+      throw UsageError("MU000", "the own state is of another save");
     if (!identical(checkpoint.shared(), expected.shared))
       throw UsageError("MU000", "the shared state is of another save");
   }

@@ -65,7 +65,7 @@ TEST(HalfLstm, RunsInFloatWhereBfloat16HasNoKernel) {
   const auto x = torch::randn({5, 2, 4});
   const auto in_float = std::get<0>(lstm(x)).detach();
   const auto with = in_bfloat16(lstm, x);
-  const ThreadSwitch off(Priority::half_lstm, false);
+  const InterceptorGuard off(Priority::half_lstm, false);
   const auto without = in_bfloat16(lstm, x);
   ASSERT_TRUE(with.defined());
   EXPECT_TRUE(with.equal(without.defined() ? without : in_float));  // left to autocast where there is a kernel

@@ -21,7 +21,7 @@ namespace {
 // Free priorities: two of named operators, two of every operator on a thread, one on tensors.
 constexpr auto kFirst = static_cast<Priority>(5), kSecond = static_cast<Priority>(6), kAll = static_cast<Priority>(12),
                kAllLater = static_cast<Priority>(13), kOnTensor = static_cast<Priority>(20);
-constexpr ProcessSwitch kSwitch{"MUSTER_TEST_NO_INTERCEPTOR"};
+constexpr DisableVariable kSwitch{"MUSTER_TEST_NO_INTERCEPTOR"};
 
 thread_local std::string seen;
 
@@ -67,7 +67,7 @@ class Interceptors : public testing::Test {
 };
 
 TEST_F(Interceptors, SeeAnOperatorInTheOrderOfPositions) {
-  const ThreadSwitch late(kAllLater, true), second(kSecond, true), first(kFirst, true), all(kAll, true);
+  const InterceptorGuard late(kAllLater, true), second(kSecond, true), first(kFirst, true), all(kAll, true);
   EXPECT_EQ(noted([&] { one + one; }), "abcd");
   EXPECT_EQ(noted([&] { one* one; }), "bcd");  // "first" does not name it
   EXPECT_EQ(noted([&] { one - one; }), "cd");
@@ -83,7 +83,7 @@ TEST_F(Interceptors, OperatorsThatNobodyNamesFallThroughTheNamedKey) {
   };
   EXPECT_TRUE(reaches("aten::add"));
   EXPECT_FALSE(reaches("aten::sub"));
-  const ThreadSwitch on({kFirst, kSecond}, true);
+  const InterceptorGuard on({kFirst, kSecond}, true);
   EXPECT_EQ(noted([&] { one - one; }), "");
   EXPECT_EQ(noted([&] { one + one; }), "ab");
 }
@@ -95,15 +95,15 @@ TEST_F(Interceptors, AreOffUnlessSwitchedOn) {
 }
 
 TEST_F(Interceptors, ScopesNest) {
-  const ThreadSwitch first(kFirst, true);
+  const InterceptorGuard first(kFirst, true);
   EXPECT_EQ(noted(), "a");
   {
-    const ThreadSwitch second(kSecond, true);
+    const InterceptorGuard second(kSecond, true);
     EXPECT_EQ(noted(), "ab");
     {
-      const ThreadSwitch without(kFirst, false), all(kAll, true);
+      const InterceptorGuard without(kFirst, false), all(kAll, true);
       EXPECT_EQ(noted([&] { one + one; }), "bc");
-      const ThreadSwitch again(kFirst, true);
+      const InterceptorGuard again(kFirst, true);
       EXPECT_EQ(noted([&] { one + one; }), "abc");
     }
     EXPECT_EQ(noted(), "ab");
@@ -115,9 +115,9 @@ TEST_F(Interceptors, OnTensorsAreOnUnlessSwitchedOff) {
   set_key(one, true);
   EXPECT_EQ(noted([&] { one + two; }), "t");
   {
-    const ThreadSwitch off(kOnTensor, false);
+    const InterceptorGuard off(kOnTensor, false);
     EXPECT_EQ(noted([&] { one + two; }), "");
-    const ThreadSwitch all(kAll, true);
+    const InterceptorGuard all(kAll, true);
     EXPECT_EQ(noted([&] { one + two; }), "c");
   }
   EXPECT_EQ(noted([&] { one + two; }), "t");
@@ -125,25 +125,25 @@ TEST_F(Interceptors, OnTensorsAreOnUnlessSwitchedOff) {
 
 TEST_F(Interceptors, AnExceptionEndsAScope) {
   try {
-    const ThreadSwitch on({kFirst, kAll}, true);
+    const InterceptorGuard on({kFirst, kAll}, true);
     one + torch::ones({3});  // throws in LibTorch
     FAIL();
   } catch (const c10::Error&) {}
   EXPECT_EQ(noted(), "");
   EXPECT_FALSE(c10::impl::tls_is_dispatch_key_included(kEveryOperatorKey));
-  const ThreadSwitch on(kFirst, true);
+  const InterceptorGuard on(kFirst, true);
   EXPECT_EQ(noted(), "a");
 }
 
 TEST_F(Interceptors, BelongToTheirThread) {
-  const ThreadSwitch on({kFirst, kAll}, true);
+  const InterceptorGuard on({kFirst, kAll}, true);
   std::vector<std::string> others(4);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < others.size(); ++i)
     threads.emplace_back([&, i] {
       auto sum = one + two;
       others[i] = seen;
-      const ThreadSwitch second(kSecond, true);
+      const InterceptorGuard second(kSecond, true);
       for (int k = 0; k < 50; ++k) sum = one + two;
       others[i] += seen;
     });
@@ -153,7 +153,7 @@ TEST_F(Interceptors, BelongToTheirThread) {
 }
 
 TEST_F(Interceptors, GradientsFlowThroughThem) {
-  const ThreadSwitch on({kFirst, kAll}, true);
+  const InterceptorGuard on({kFirst, kAll}, true);
   auto x = torch::ones({2}, torch::requires_grad());
   (x + one).sum().backward();
   EXPECT_TRUE(torch::equal(x.grad(), torch::ones({2})));
@@ -163,10 +163,10 @@ TEST_F(Interceptors, ShareThePositionOfRandomScopes) {
   RandomScope scope;
   scope.seed(3);
   const auto drawn = torch::rand({4});
-  const ThreadSwitch on({kFirst, kAll}, true);
+  const InterceptorGuard on({kFirst, kAll}, true);
   scope.seed(3);
   EXPECT_EQ(noted([&] { EXPECT_TRUE(torch::rand({4}).equal(drawn)); }).front(), 'c');
-  const ThreadSwitch off(Priority::random_generator, false);
+  const InterceptorGuard off(Priority::random_generator, false);
   scope.seed(3);
   EXPECT_FALSE(torch::rand({4}).equal(drawn));
 }
@@ -194,7 +194,7 @@ struct Filling final : StorageWatcher {
 
 TEST(TwoInterceptors, OnOneOperatorWorkTogether) {
   install_key_fallback();
-  const ThreadSwitch others(kOnTensor, false);
+  const InterceptorGuard others(kOnTensor, false);
   auto marked = torch::ones({2});
   mark_for_takeover(marked, std::make_shared<Multiplying>());
   const auto watcher = std::make_shared<Filling>();
@@ -235,7 +235,7 @@ TEST_F(Interceptors, AreKeptOutByTheirVariable) {
   EXPECT_TRUE(kSwitch.allows());
   unsetenv(kSwitch.variable);
   EXPECT_TRUE(kSwitch.allows());
-  const ThreadSwitch absent(static_cast<Priority>(7), true);  // not installed: without effect
+  const InterceptorGuard absent(static_cast<Priority>(7), true);  // not installed: without effect
   EXPECT_EQ(noted(), "");
 }
 

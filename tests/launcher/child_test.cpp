@@ -10,20 +10,20 @@
 namespace muster::launcher {
 namespace {
 
-End run_shell(const std::string& script) {
+ExitStatus run_shell(const std::string& script) {
   Child child(0, {{"sh", "-c", script}, Environment::of_process(), "/bin/sh"}, {});
   pollfd entry{child.pid_fd(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 60000), 1);
-  EXPECT_FALSE(child.end().has_value()) << "an end is seen by look() alone";
-  child.look();
-  return child.end().value_or(End{-1, -1});
+  EXPECT_FALSE(child.end().has_value()) << "an end is seen by poll() alone";
+  child.poll();
+  return child.end().value_or(ExitStatus{-1, -1});
 }
 
 TEST(Child, TellsHowItEnded) {
   EXPECT_FALSE(run_shell("exit 0").failed());
-  EXPECT_EQ(run_shell("exit 3").words(), "exited with code 3");
+  EXPECT_EQ(run_shell("exit 3").describe(), "exited with code 3");
   EXPECT_EQ(run_shell("exit 3").exit_code(), 3);
-  EXPECT_EQ(run_shell("kill -TERM $$").words(), "was ended by signal 15 (SIGTERM)");
+  EXPECT_EQ(run_shell("kill -TERM $$").describe(), "was ended by signal 15 (SIGTERM)");
   EXPECT_EQ(run_shell("kill -KILL $$").exit_code(), 137);
 }
 
@@ -32,7 +32,7 @@ TEST(Child, EndsWithItsOwner) {
   {
     Child child(0, {{"sleep", "1000"}, Environment::of_process(), "/bin/sleep"}, {});
     watched.emplace(child.pid());
-    child.look();
+    child.poll();
     EXPECT_FALSE(child.end().has_value());
   }
   EXPECT_TRUE(watched->ends());

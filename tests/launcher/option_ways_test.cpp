@@ -248,10 +248,10 @@ TEST(OptionWays, EveryOptionNamesAnExistingTestOfItsEffect) {
   auto all = run_option_table().descriptions();
   all.insert(all.end(), runtime::program_options().begin(), runtime::program_options().end());
   for (const auto& option : all) {
-    const auto dot = option.effect.find('.');
+    const auto dot = option.tested_by.find('.');
     ASSERT_NE(dot, std::string::npos) << option.name;
-    const auto in_source = "(" + option.effect.substr(0, dot) + ", " + option.effect.substr(dot + 1) + ")";
-    EXPECT_NE(tests.find(in_source), std::string::npos) << option.name << " names " << option.effect;
+    const auto in_source = "(" + option.tested_by.substr(0, dot) + ", " + option.tested_by.substr(dot + 1) + ")";
+    EXPECT_NE(tests.find(in_source), std::string::npos) << option.name << " names " << option.tested_by;
   }
 }
 

@@ -8,22 +8,24 @@ namespace {
 using Kind = RootCause::Kind;
 using std::chrono::milliseconds;
 
-SeenRank runs(int rank) { return {.end = {}, .rank = rank, .reported = {}}; }
-SeenRank ended(int rank, int code, int signal = 0) { return {.end = End{code, signal}, .rank = rank, .reported = {}}; }
-SeenRank lost(SeenRank rank, int other, std::int64_t at = 1, std::string reason = "MU052: lost it") {
+RankSnapshot runs(int rank) { return {.end = {}, .rank = rank, .reported = {}}; }
+RankSnapshot ended(int rank, int code, int signal = 0) {
+  return {.end = ExitStatus{code, signal}, .rank = rank, .reported = {}};
+}
+RankSnapshot lost(RankSnapshot rank, int other, std::int64_t at = 1, std::string reason = "MU052: lost it") {
   rank.reported.lost_at = at;
   rank.reported.lost_rank = other;
   rank.reported.reason = std::move(reason);
   return rank;
 }
-SeenRank by_exception(SeenRank rank) {
+RankSnapshot by_exception(RankSnapshot rank) {
   rank.reported.left_by_exception = true;
   return rank;
 }
 
 /// "failed 1", "silent 1 by 0", or "nothing".
-std::string verdict(const std::vector<SeenRank>& ranks, WaitedFor waited = WaitedFor::nothing) {
-  const auto cause = judge(ranks, waited);
+std::string verdict(const std::vector<RankSnapshot>& ranks, WaitedFor waited = WaitedFor::nothing) {
+  const auto cause = find_root_cause(ranks, waited);
   if (!cause) return "nothing";
   const char* names[] = {"failed", "elsewhere", "left", "abandoned", "silent"};
   return std::string(names[static_cast<int>(cause->kind)]) + " " + std::to_string(cause->rank) +
@@ -79,7 +81,7 @@ TEST(RootCause, OfRanksThatLostEachOtherTheFirstToWaitInVainIsRight) {
 TEST(RootCause, ARankOfAnotherNodeIsLeftToThatNodesLauncher) {
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), lost(runs(3), 2)}), "elsewhere 2 by 0, code 1");
   EXPECT_EQ(verdict({lost(ended(2, 1), 0), ended(3, 4)}), "failed 3, code 4");
-  const auto cause = judge({lost(ended(2, 1), 0)}, WaitedFor::nothing);
+  const auto cause = find_root_cause({lost(ended(2, 1), 0)}, WaitedFor::nothing);
   EXPECT_EQ(
       describe(*cause, {2, 2}, nullptr)[0],
       "muster: MU035: rank 2 on node 1 exited with code 1 after 0.0 s, since it had lost rank 0 on node 0; the output "
@@ -90,7 +92,7 @@ TEST(RootCause, AnErrorThatNobodyCaughtIsToldOnce) {
   auto zero = ended(0, 79), one = ended(1, 79), two = ended(2, 79);
   zero.error_message = two.error_message = "MU170: unknown";
   one.error_message = "MU101: other\nline";
-  auto cause = *judge({zero, one, two}, WaitedFor::nothing);
+  auto cause = *find_root_cause({zero, one, two}, WaitedFor::nothing);
   std::deque<std::string> none;
   EXPECT_EQ(describe(cause, {}, &none),
             (std::vector<std::string>{"muster: MU035: rank 0 exited with code 79 (an error that nobody caught) after "
@@ -105,7 +107,8 @@ TEST(RootCause, AnErrorThatNobodyCaughtIsToldOnce) {
 
 TEST(RootCause, IsToldInPlainWords) {
   std::deque<std::string> last{"one", "two"};
-  auto code = *judge({ended(1, 3)}, WaitedFor::nothing), crash = *judge({ended(4, 0, SIGSEGV)}, WaitedFor::nothing);
+  auto code = *find_root_cause({ended(1, 3)}, WaitedFor::nothing),
+       crash = *find_root_cause({ended(4, 0, SIGSEGV)}, WaitedFor::nothing);
   code.after = milliseconds(1240);
   auto lines = describe(code, {}, &last);
   ASSERT_EQ(lines.size(), 3u);
@@ -127,7 +130,7 @@ TEST(RootCause, DifferentNumbersOfStepsAreCalledThat) {
   auto zero = ended(0, 0), one = lost(ended(1, 0, SIGABRT), 0);
   zero.reported.steps = 5;
   one.reported.steps = 8;
-  const auto lines = describe(*judge({zero, one}, WaitedFor::nothing), {}, nullptr);
+  const auto lines = describe(*find_root_cause({zero, one}, WaitedFor::nothing), {}, nullptr);
   EXPECT_EQ(lines[0],
             "muster: MU038: rank 0 left main normally after 5 steps while rank 1 was in step 9: ranks made different "
             "numbers of steps; use "

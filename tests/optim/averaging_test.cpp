@@ -35,7 +35,7 @@ TEST(Averaging, IsTheMeanOfAllUpdates) {
     average.update();
   }
   EXPECT_EQ(average.n_averaged(), 10);
-  EXPECT_TRUE(torch::allclose(average.state_dict()[0].second, sum / 10, 1e-12, 1e-14));
+  EXPECT_TRUE(torch::allclose(average.state_dict().map()[0].second.tensor(), sum / 10, 1e-12, 1e-14));
 }
 
 TEST(Averaging, ScopeLendsTheWeightsAndGivesThemBack) {
@@ -47,7 +47,7 @@ TEST(Averaging, ScopeLendsTheWeightsAndGivesThemBack) {
     average.update();
   }
   const auto trained = values_of(*net);
-  const auto averaged = average.state_dict()[0].second.clone();
+  const auto averaged = average.state_dict().map()[0].second.tensor().clone();
   EXPECT_FALSE(torch::equal(averaged, trained[0]));
   const auto* memory = net->linear->weight.const_data_ptr();
   try {
@@ -60,7 +60,7 @@ TEST(Averaging, ScopeLendsTheWeightsAndGivesThemBack) {
     });
   } catch (int) {}
   EXPECT_TRUE(equal_values(values_of(*net), trained));
-  EXPECT_TRUE(torch::equal(average.state_dict()[0].second, averaged));
+  EXPECT_TRUE(torch::equal(average.state_dict().map()[0].second.tensor(), averaged));
   EXPECT_TRUE(torch::equal(average.use([&] { return net->linear->weight.detach().clone(); }), averaged));
   average.copy_to_module();
   EXPECT_TRUE(torch::equal(net->linear->weight, averaged));
@@ -76,12 +76,13 @@ TEST(Averaging, GoesOnAfterALoad) {
     whole.update();
     if (n >= 5) resumed.update();
   }
-  for (size_t i = 0; i < whole.state_dict().size(); ++i)
-    EXPECT_TRUE(torch::equal(whole.state_dict()[i].second, resumed.state_dict()[i].second));
+  for (size_t i = 0; i < whole.state_dict().map().size(); ++i)
+    EXPECT_TRUE(
+        torch::equal(whole.state_dict().map()[i].second.tensor(), resumed.state_dict().map()[i].second.tensor()));
   auto state = whole.state_dict();
-  state[0].second = torch::zeros({1});
+  state.map()[0].second = torch::zeros({1});
   EXPECT_EQ(muster::testing::thrown_id([&] { resumed.load_state_dict(state); }), "MU142");
-  state.erase(state.begin());
+  state.map().erase(state.map().begin());
   EXPECT_EQ(muster::testing::thrown_id([&] { resumed.load_state_dict(state); }), "MU142");
   EXPECT_EQ(muster::testing::thrown_id([&] { AveragedModel(*first, {.decay = 1.5}); }), "MU140");
 }

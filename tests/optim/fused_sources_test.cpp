@@ -113,7 +113,7 @@ TEST(Fused, ASourceMayComeAfterTheFirstStep) {
     set_gradients(others, 200 + i);
     if (i == 2) {
       memory = std::make_unique<FlatMemory>(parameters);
-      optimizer.add_source(*memory);
+      optimizer.add_flat_parameters(*memory);
     }
     for (size_t k = 0; k < parameters.size(); ++k) {
       if (i < 2) parameters[k].mutable_grad() = others[k].grad().clone(at::MemoryFormat::Preserve);

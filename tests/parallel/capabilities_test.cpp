@@ -4,7 +4,7 @@
 
 #include "muster/parallel/detail/replicated_model.h"
 #include "muster/parallel/detail/sharded_model.h"
-#include "muster/parallel/detail/single.h"
+#include "muster/parallel/detail/single_device_model.h"
 #include "muster/testing/world.h"
 #include "parallel/replicated_models.h"
 
@@ -15,10 +15,10 @@ using namespace muster::parallel::testing;
 
 TEST(Capabilities, AModelInAWorldOfOneHasNone) {
   Mlp net;
-  Single single(net);
+  SingleDeviceModel single(net);
   EXPECT_EQ(single.gradient_reductions(), nullptr);
   EXPECT_EQ(single.sharded_parameters(), nullptr);
-  EXPECT_EQ(single.communication_state(), nullptr);
+  EXPECT_EQ(single.comm_hook_state(), nullptr);
   EXPECT_EQ(single.joinable(), nullptr);
   EXPECT_TRUE(shards_of(single).empty());
   EXPECT_EQ(stored_dtype(single, net.first->weight), net.first->weight.scalar_type());
@@ -30,7 +30,7 @@ TEST(Capabilities, AReplicaAveragesGradientsAndHoldsWholeParameters) {
     ReplicatedModel replicated(*net, group);
     ManagedModel& model = replicated;
     EXPECT_EQ(model.gradient_reductions(), &replicated);
-    EXPECT_EQ(model.communication_state(), &replicated);
+    EXPECT_EQ(model.comm_hook_state(), &replicated);
     EXPECT_NE(model.joinable(), nullptr);
     EXPECT_FALSE(model.sharded());
     EXPECT_TRUE(shards_of(model).empty());
@@ -44,7 +44,7 @@ TEST(Capabilities, AShardedModelShowsItsShards) {
     ManagedModel& model = sharded;
     EXPECT_EQ(model.gradient_reductions(), &sharded);
     EXPECT_EQ(model.sharded_parameters(), &sharded);
-    EXPECT_EQ(model.communication_state(), nullptr);
+    EXPECT_EQ(model.comm_hook_state(), nullptr);
     EXPECT_EQ(model.joinable(), nullptr);
     EXPECT_EQ(shards_of(model).size(), net->parameters().size());
     for (const auto& parameter : net->parameters()) EXPECT_EQ(stored_dtype(model, parameter), at::kFloat);

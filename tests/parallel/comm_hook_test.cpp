@@ -146,9 +146,9 @@ TEST(CommHook, PowerSgdGoesOnAfterALoad) {
     const auto net = make_wide(at::kFloat);
     ReplicatedModel replicated(*net, group,
                                {.bucket_cap_mb = 0.01, .comm_hook = "powersgd", .power_sgd = {.start_iteration = 1}});
-    if (!loaded.empty()) replicated.load_communication(loaded);
+    if (!loaded.empty()) replicated.load_comm_hook_state(loaded);
     for (int step = from; step < 6; ++step) {
-      if (step == 3) saved = clone(replicated.save_communication());
+      if (step == 3) saved = clone(replicated.save_comm_hook_state());
       step_of(replicated, *net, step, group.rank(), at::kFloat);
     }
     return gradients(*net);

@@ -37,7 +37,7 @@ TEST(FullValues, AreWholeOnEveryRankAndFreedAfter) {
           },
           {.writeback = false});
       EXPECT_EQ(calls, 1);
-      EXPECT_EQ(model.figures().lent_bytes, 0);
+      EXPECT_EQ(model.figures().temporary_bytes, 0);
       if (options.stage == ShardStage::full) {
         EXPECT_EQ(model.figures().gathered_bytes, 0);
         EXPECT_EQ(id_of([&] { net->head->weight.norm(); }), "MU161");
@@ -64,7 +64,7 @@ TEST(FullValues, WritesBackWhatWasWritten) {
               net->encoder->layers[1]->as<nn::TransformerEncoderLayer>()->linear1->bias[3] = 7;
             },
             {.rank0_only = rank0_only});
-        EXPECT_EQ(model.figures().lent_bytes, 0);
+        EXPECT_EQ(model.figures().temporary_bytes, 0);
         {
           at::NoGradGuard no_grad;
           plain->head->weight.fill_(0.5);

@@ -15,9 +15,9 @@ struct GatheredElements {
     for (const auto& plan : plan_units(module, {})) {
       std::vector<int64_t> numels;
       for (const auto& parameter : plan.parameters) numels.push_back(parameter.tensor.numel());
-      const auto chunk = ShardLayout(numels, world).chunk();
-      all += chunk * (world - 1);
-      if (plan.root) root += chunk * (world - 1);
+      const auto shard_numel = ShardLayout(numels, world).shard_numel();
+      all += shard_numel * (world - 1);
+      if (plan.root) root += shard_numel * (world - 1);
       flags += static_cast<int64_t>(numels.size() + 1) * (world - 1);
     }
   }

@@ -256,7 +256,7 @@ TEST(JoinUnevenInputs, RanksThatTrainDifferentModelsAreAnError) {
 TEST(JoinUnevenInputs, ModelsThatCannotWaitAreRefused) {
   muster::testing::run_threads(2, 0, [](Communicator group) {
     const auto net = models::make_net(models::Kind::mlp, at::kDouble, 40);
-    const auto single = std::make_shared<Single>(*net);
+    const auto single = std::make_shared<SingleDeviceModel>(*net);
     EXPECT_EQ(muster::testing::thrown_id([&] { join_uneven_inputs(group, {single}, [] {}); }), "MU117");
   });
   std::vector<std::string> texts(2);

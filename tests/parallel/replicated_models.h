@@ -14,7 +14,7 @@
 #include "muster/optim/detail/fused.h"
 #include "muster/parallel/detail/managed_model.h"
 #include "muster/parallel/detail/replicated_model.h"
-#include "muster/parallel/detail/single.h"
+#include "muster/parallel/detail/single_device_model.h"
 #include "muster/testing/world.h"
 
 namespace muster::parallel::testing {

@@ -55,7 +55,7 @@ std::vector<at::Tensor> train_on_ranks(const Job& job, const Communicator& group
 std::vector<at::Tensor> train_split(const Job& job, int parts) {
   at::set_num_threads(1);
   const auto net = make_net(job.kind, job.dtype, 40);
-  Single single(*net);
+  SingleDeviceModel single(*net);
   const auto inner = make_optimizer(job, net->parameters());
   optim::FusedOptimizer optimizer(*inner, {&single});
   for (int step = 0; step < job.steps; ++step) {

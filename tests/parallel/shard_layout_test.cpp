@@ -8,7 +8,7 @@ namespace {
 TEST(ShardLayout, CutsWholeBlocksUnevenlyAndLeavesRanksEmpty) {
   // 100, 1, 64 and 300 elements take 2, 1, 1 and 5 blocks of 64.
   ShardLayout layout({100, 1, 64, 300}, 4);
-  EXPECT_EQ(layout.chunk(), 3 * 64);  // 9 blocks over 4 ranks: 3, 3, 3, 0
+  EXPECT_EQ(layout.shard_numel(), 3 * 64);  // 9 blocks over 4 ranks: 3, 3, 3, 0
   EXPECT_EQ(layout.total(), 12 * 64);
   EXPECT_EQ(layout.whole(0), (shard::Run{0, 128}));
   EXPECT_EQ(layout.whole(3), (shard::Run{256, 320}));
@@ -31,7 +31,7 @@ TEST(ShardLayout, PartsCoverEveryElementOnce) {
           EXPECT_EQ(part.begin % 64, 0);
           EXPECT_EQ(part.length % 64, 0);
           if (part.length == 0) continue;
-          EXPECT_EQ(rank * layout.chunk() + part.begin, next);
+          EXPECT_EQ(rank * layout.shard_numel() + part.begin, next);
           next += part.length;
         }
         EXPECT_EQ(next, layout.whole(i).begin + layout.whole(i).length);

@@ -150,7 +150,7 @@ TEST(ShardedCosts, HoldsTheBytesOfTheFormulas) {
             continue;  // the optimizer has its state from its first step on, and nothing is gathered ahead before
           EXPECT_GE(double(memory.peak()), wanted.peak - 2 * unit) << "step " << s;
           const auto figures = model.figures();
-          EXPECT_NEAR(double(figures.held_bytes + figures.lent_bytes) + 2 * all / world, double(memory.live()),
+          EXPECT_NEAR(double(figures.held_bytes + figures.temporary_bytes) + 2 * all / world, double(memory.live()),
                       wanted.rest / 100);
         }
         batch(false);

@@ -195,7 +195,7 @@ inline void expect_rank_like(const Reference& reference, comm::Communicator grou
     if (options.stage == ShardStage::full) {
       EXPECT_EQ(model.figures().gathered_bytes, 0);
     }
-    EXPECT_EQ(model.figures().lent_bytes, 0);
+    EXPECT_EQ(model.figures().temporary_bytes, 0);
   }
   EXPECT_TRUE(optimizer.fused());
   EXPECT_EQ(weight.sizes(), (std::vector<int64_t>{kWords, kWidth}));

@@ -187,7 +187,7 @@ TEST(Unfreezing, TheStateOfOldParametersStays) {
     set_body(*net, true);
     adam.add_param_group(torch::optim::OptimizerParamGroup(net->first->parameters()));
     pass(1);
-    optimizer.refuse_own_step();
+    optimizer.refuse_direct_step();
     EXPECT_TRUE(torch::equal(kept.exp_avg(), before));
     optimizer.step();
     EXPECT_EQ(kept.exp_avg().const_data_ptr(), place);
@@ -326,7 +326,7 @@ TEST(Unfreezing, AModelThatWasFrozenWhollyIsTrained) {
 
 TEST(Unfreezing, IsMetByTheGraphCheckOfOneProcess) {
   auto net = drawn();
-  Single single(*net);
+  SingleDeviceModel single(*net);
   set_body(*net, true);
   const auto input = draw_part(*net, 4, 0, 0, at::kFloat);
   EXPECT_NO_THROW(backward(single, loss_of(run(single, *net, input))));

@@ -94,7 +94,7 @@ TEST(UnitGradients, PaddingStaysZero) {
   for (const bool keeps_full : {false, true})
     on_ranks(2, [&](comm::Communicator group) {
       GradientFixture unit(group, keeps_full);
-      auto junk = unit.buffers.allocate(unit.layout.world() * (unit.layout.chunk() + 2), at::kFloat);
+      auto junk = unit.buffers.allocate(unit.layout.world() * (unit.layout.shard_numel() + 2), at::kFloat);
       junk.fill_(NAN);
       unit.buffers.release(std::move(junk));
       unit.gradients.take(1, torch::ones({70}));

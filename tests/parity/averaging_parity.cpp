@@ -16,9 +16,9 @@ int main() {
       set_values(*net, n);
       average.update();
       const auto state = average.state_dict();
-      for (const auto& [key, tensor] : std::map<std::string, torch::Tensor>(state.begin(), state.end())) {
+      for (const auto& [key, value] : std::map<std::string, muster::State>(state.map().begin(), state.map().end())) {
         if (key == "n_averaged") continue;
-        const auto flat = tensor.to(torch::kDouble).contiguous().view(-1);
+        const auto flat = value.tensor().to(torch::kDouble).contiguous().view(-1);
         for (int64_t i = 0; i < flat.numel(); ++i) std::printf("%a ", flat[i].item<double>());
       }
     }

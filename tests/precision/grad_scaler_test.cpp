@@ -35,7 +35,7 @@ TEST(GradScaler, DoesAsPyTorchStepByStep) {
     if (!found) parameter.sub_(gradient, 0.1);
     scaler.update(found, scale);
     EXPECT_EQ(found, row.at("skipped").get<bool>());
-    EXPECT_EQ(scaler.state(), (GradScalerState{row.at("growth_tracker"), row.at("scale")}));
+    EXPECT_EQ(scaler.state_dict(), (GradScalerState{row.at("growth_tracker"), row.at("scale")}));
     EXPECT_TRUE(torch::allclose(parameter, torch::tensor(row.at("parameter").get<std::vector<float>>()), 1e-6, 1e-7));
   }
 }
@@ -60,7 +60,7 @@ TEST(GradScaler, UnscalesEveryDtypeAndSeesTheOneThatIsNotFinite) {
 TEST(GradScaler, ASmallerScaleThanItsOwnSaysNothingAboutGrowing) {
   GradScaler scaler(kFactors);
   for (int i = 0; i < 9; ++i) scaler.update(false, 256);
-  EXPECT_EQ(scaler.state(), (GradScalerState{0, 1024}));
+  EXPECT_EQ(scaler.state_dict(), (GradScalerState{0, 1024}));
   scaler.update(true, 256);
   EXPECT_EQ(scaler.scale(), 128);  // it is the scale in use that was too large
 }
@@ -83,10 +83,10 @@ TEST(GradScaler, SavesAndLoadsASmallValue) {
   GradScaler one(kFactors), other;
   one.update(true, one.scale());
   one.update(false, one.scale());
-  other.load_state(one.state());
-  EXPECT_EQ(other.state(), (GradScalerState{1, 512}));
-  EXPECT_EQ(testing::thrown_id([&] { other.load_state({0, INFINITY}); }), "MU147");
-  EXPECT_EQ(testing::thrown_id([&] { other.load_state({-1, 1}); }), "MU147");
+  other.load_state_dict(one.state_dict());
+  EXPECT_EQ(other.state_dict(), (GradScalerState{1, 512}));
+  EXPECT_EQ(testing::thrown_id([&] { other.load_state_dict({0, INFINITY}); }), "MU147");
+  EXPECT_EQ(testing::thrown_id([&] { other.load_state_dict({-1, 1}); }), "MU147");
   EXPECT_EQ(other.scale(), 512);
 }
 

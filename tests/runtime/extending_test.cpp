@@ -43,12 +43,12 @@ TEST(ClusterReader, MakesTheRanksOfAProgram) {
 }
 
 /// Averages each gradient by itself when backward has ended.
-class Averaged : public WrappedModel {
+class Averaged : public DelegatingModel {
  public:
   Averaged(torch::nn::Module& module, const comm::Communicator& group)
-      : WrappedModel(make_strategy("auto", 1, 1)->manage(module, group)), group_(group), module_(module) {}
+      : DelegatingModel(make_strategy("auto", 1, 1)->setup_module(module, group)), group_(group), module_(module) {}
   void after_backward() override {
-    WrappedModel::after_backward();
+    DelegatingModel::after_backward();
     if (!gradient_sync()) return;
     for_each_gradient(module_.parameters(), [&](const torch::Tensor& gradient) {
       group_.all_reduce(gradient);
@@ -64,7 +64,8 @@ class Averaged : public WrappedModel {
 
 struct Averaging : TrainingStrategy {
   std::string_view name() const override { return "averaging"; }
-  std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const override {
+  std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
+                                             const comm::Communicator& group) const override {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : module.parameters()) group.broadcast(parameter);
     return std::make_shared<Averaged>(module, group);
@@ -75,8 +76,10 @@ struct Averaging : TrainingStrategy {
 struct Wrapping : TrainingStrategy {
   explicit Wrapping(const char* name) : inner(name) {}
   std::string_view name() const override { return "wrapping"; }
-  std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const override {
-    return std::make_shared<WrappedModel>(make_strategy(inner, group.size(), group.size())->manage(module, group));
+  std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
+                                             const comm::Communicator& group) const override {
+    return std::make_shared<DelegatingModel>(
+        make_strategy(inner, group.size(), group.size())->setup_module(module, group));
   }
   Strategy inner;
 };
@@ -129,7 +132,7 @@ TEST(OwnStrategy, CountsOnOneRankToo) {
 TEST(OwnStrategy, WithoutAModelIsMU341) {
   struct Empty : TrainingStrategy {
     std::string_view name() const override { return "empty"; }
-    std::shared_ptr<ManagedModel> manage(torch::nn::Module&, const comm::Communicator&) const override {
+    std::shared_ptr<ManagedModel> setup_module(torch::nn::Module&, const comm::Communicator&) const override {
       return nullptr;
     }
   };

@@ -121,7 +121,7 @@ void give_back(const std::string& way, const std::string& form, const fs::path& 
   const auto best = course.weights();
   course.train(2);
   const auto report = course.accelerator.load_model(course.model, path);
-  EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
+  EXPECT_TRUE(report.missing_keys.empty() && report.unexpected_keys.empty());
   expect_bits(course.weights(), best, way + ", " + form);
   course.train(1);
   expect_bits(course.weights(), wanted, way + ", " + form + ", a step later");
@@ -234,8 +234,8 @@ TEST(LoadModel, ListsNamesThatOnlyOneSideHas) {  // MU228
       expect_refused(course, "MU228", {".prefix = \"module.\""},
                      [&] { course.accelerator.load_model(course.model, named); });
       const auto report = course.accelerator.load_model(course.model, path, {.strict = false});
-      EXPECT_EQ(report.missing, std::vector<std::string>{"first.bias"});
-      EXPECT_EQ(report.unexpected, std::vector<std::string>{"extra"});
+      EXPECT_EQ(report.missing_keys, std::vector<std::string>{"first.bias"});
+      EXPECT_EQ(report.unexpected_keys, std::vector<std::string>{"extra"});
       course.accelerator.load_model(course.model, named, {.prefix = "module."});
       for (const auto& [name, value] : course.weights())
         EXPECT_TRUE(!(name == "first.bias") || torch::equal(value, other->first->bias)) << way;

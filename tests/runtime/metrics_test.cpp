@@ -43,20 +43,20 @@ TEST(GatherForMetrics, WhatStandsForNoBatchComesWhole) {
         StepRows{.equal = true, .local = 4, .local_real = group.rank() == 0 ? 4 : 2, .real = 6});
     const auto confusion = torch::full({4, 4}, group.rank());
     EXPECT_EQ(gather_for_metrics(group, last, confusion).size(0), 6);  // taken for a batch
-    const torch::Tensor whole = gather_for_metrics(group, last, once(confusion));
+    const torch::Tensor whole = gather_for_metrics(group, last, per_rank(confusion));
     EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{8, 4}));
     struct Figures {
       torch::Tensor guess;
-      Once<std::vector<std::string>> classes;
+      PerRank<std::vector<std::string>> classes;
     };
-    const auto [guess, figures] = gather_for_metrics(group, last, torch::ones({4}),
-                                                     Figures{torch::ones({4}), once(std::vector<std::string>(4, "x"))});
+    const auto [guess, figures] = gather_for_metrics(
+        group, last, torch::ones({4}), Figures{torch::ones({4}), per_rank(std::vector<std::string>(4, "x"))});
     EXPECT_EQ(guess.size(0), 6);
     EXPECT_EQ(figures.guess.size(0), 6);
     EXPECT_EQ(figures.classes.value.size(), 8u);
 
-    MetricsCollector<torch::Tensor, Once<torch::Tensor>> collector(group, [&] { return last; });
-    collector.add(torch::ones({4}), once(confusion));
+    MetricsCollector<torch::Tensor, PerRank<torch::Tensor>> collector(group, [&] { return last; });
+    collector.add(torch::ones({4}), per_rank(confusion));
     const auto [guesses, matrices] = collector.gathered();
     EXPECT_EQ(guesses.size(0), 6);
     static_assert(std::is_same_v<std::remove_cvref_t<decltype(matrices)>, torch::Tensor>);
@@ -99,7 +99,7 @@ TEST(Collector, OfNestedValuesAndNothing) {  // MU254
     };
     const auto none = [] { return std::nullopt; };
     EXPECT_EQ(id(MetricsCollector<torch::Tensor>(group, none)), "MU254");
-    EXPECT_EQ(id(MetricsCollector<std::vector<std::string>, Once<torch::Tensor>>(group, none)), "MU254");
+    EXPECT_EQ(id(MetricsCollector<std::vector<std::string>, PerRank<torch::Tensor>>(group, none)), "MU254");
     EXPECT_TRUE(MetricsCollector<std::vector<std::string>>(group, none).gathered().empty());
     using Pair = std::map<std::string, torch::Tensor>;
     MetricsCollector<Pair> collector(group, [] { return std::nullopt; });

@@ -29,8 +29,8 @@ using testing::thrown_id;
 
 struct Counter {
   int64_t steps = 0;
-  State save_state() const { return steps; }
-  void load_state(const State& state) { steps = state.integer(); }
+  State state_dict() const { return steps; }
+  void load_state_dict(const State& state) { steps = state.integer(); }
 };
 
 /// A job whose parts are made one after the other, as a program does that loads in phases.
@@ -98,7 +98,7 @@ void expect_continued(const AcceleratorOptions& options) {
   job.make_progress();
   checkpoint.load_progress();
   EXPECT_EQ(job.counter.steps, 3);
-  EXPECT_EQ(job.loader.position(), 3);
+  EXPECT_EQ(job.loader.num_yielded(), 3);
   job.train_to(8);
   EXPECT_TRUE(equal(job.weights(), expected));
 }

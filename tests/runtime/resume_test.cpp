@@ -62,8 +62,8 @@ TORCH_MODULE(ResumeNet);
 /// A metric that each rank has its own of.
 struct RunningSum {
   double sum = 0;
-  State save_state() const { return State::Map{{"sum", sum}}; }
-  void load_state(const State& state) { sum = state.at("sum").number(); }
+  State state_dict() const { return State::Map{{"sum", sum}}; }
+  void load_state_dict(const State& state) { sum = state.at("sum").number(); }
 };
 
 struct ResumeJob {
@@ -138,7 +138,7 @@ Course train(const ResumeJob& job, const fs::path& root, std::optional<size_t> f
   course.end = State::Map{{"weights", std::move(weights)},
                           {"optimizer", state_dict(adam)},
                           {"rate", adam.param_groups()[0].options().get_lr()},
-                          {"average", average.save_state()},
+                          {"average", average.state_dict()},
                           {"answer", answer.detach()},
                           {"scale", optimizer.scaler_state()->scale},
                           {"random", torch::rand(1)}};

@@ -48,9 +48,9 @@ TEST(Saving, AnotherNumberOfRanksGoesOnAtTheSameSample) {
       accelerator.backward(model(torch::ones({2, 3})).mean());
       optimizer.step();
       optimizer.zero_grad();
-      if (loader.position() <= 2)  // the third batch opens a window, and will run again
+      if (loader.num_yielded() <= 2)  // the third batch opens a window, and will run again
         for (int64_t i = 0; i < 2; ++i) mine.push_back(batch[i].item<int64_t>());
-      if (loader.position() == 3) break;
+      if (loader.num_yielded() == 3) break;
     }
     const auto all = seen_by_all(accelerator, mine);
     accelerator.save_state(folder);

@@ -30,8 +30,8 @@ using testing::thrown_id;
 struct Note {
   std::string text;
   bool refuses = false;
-  State save_state() const { return text; }
-  void load_state(const State& state) {
+  State state_dict() const { return text; }
+  void load_state_dict(const State& state) {
     if (refuses) throw std::runtime_error("this object cannot be loaded");
     text = state.text();
   }
@@ -97,11 +97,11 @@ TEST(Saving, AFailureInTheMiddleIsUndone) {
   EXPECT_EQ(first.text, "changed");
   EXPECT_TRUE(equal(values_of(net), weights));
   EXPECT_EQ(sgd.param_groups()[0].options().get_lr(), rate);
-  EXPECT_EQ(loader.position(), 3);
+  EXPECT_EQ(loader.num_yielded(), 3);
   second.refuses = false;
   accelerator.load_state(folder.path() / "saved");
   EXPECT_EQ(first.text, "first");
-  EXPECT_EQ(loader.position(), 0);
+  EXPECT_EQ(loader.num_yielded(), 0);
   EXPECT_EQ(sgd.param_groups()[0].options().get_lr(), 0.1);
 }
 

@@ -195,7 +195,7 @@ class Rank {
         accumulation_(std::make_shared<Accumulation>(
             GradientAccumulationOptions{.num_steps = job.micro, .weighting = GradientWeighting::fixed}, group)) {
     model_ = std::make_shared<PreparedModel>(
-        PreparedModel{net_, make_strategy(job.way.strategy, group.size(), group.size())->manage(*net_, group),
+        PreparedModel{net_, make_strategy(job.way.strategy, group.size(), group.size())->setup_module(*net_, group),
                       precision::PrecisionPolicy("32-true"), c10::DeviceType::CPU, trace_});
     registry_->add(model_);
     OptimizerSetting setting{.accumulation = accumulation_,

@@ -96,7 +96,9 @@ TEST(Resolve, VariablesOfAccelerateCountLessThanTheLauncher) {
 
 struct Own : TrainingStrategy {
   std::string_view name() const override { return "mine"; }
-  std::shared_ptr<ManagedModel> manage(torch::nn::Module&, const comm::Communicator&) const override { return nullptr; }
+  std::shared_ptr<ManagedModel> setup_module(torch::nn::Module&, const comm::Communicator&) const override {
+    return nullptr;
+  }
 };
 
 TEST(Resolve, AStrategyOfTheProgramsOwnStays) {

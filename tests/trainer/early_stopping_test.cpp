@@ -87,10 +87,10 @@ TEST(EarlyStopping, OptionsThatCannotWorkAreRefused) {  // MU451
 
 TEST(EarlyStopping, ItsStateIsRestored) {
   EarlyStopping stop({.monitor = "v"});
-  auto state = stop.save_state();
+  auto state = stop.state_dict();
   state.set("wait_count", 2);
   state.set("best_score", 0.25);
-  stop.load_state(state);
+  stop.load_state_dict(state);
   EXPECT_EQ(stop.wait_count(), 2);
   EXPECT_EQ(stop.best_score(), 0.25);
 }

@@ -186,7 +186,7 @@ TEST(FitLoop, ACallbackAsksForTheBatchByItsType) {  // MU447
 }
 
 struct Keyed : Callback {
-  State save_state() const override { return State::Map{{"n", 1}}; }
+  State state_dict() const override { return State::Map{{"n", 1}}; }
 };
 
 TEST(FitLoop, TwoCallbacksOfOneStateKeyAreRefused) {  // MU452

@@ -199,10 +199,10 @@ struct TracedCallback : Callback {
   HookTrace& trace;
   void add(const char* name) { trace.add(std::string("CB.") + name); }
 
-  State save_state() const override {
+  State state_dict() const override {
     return in_fit ? (trace.add("CB.state_dict"), State::Map{{"there", true}}) : State();
   }
-  void load_state(const State&) override { add("load_state_dict"); }
+  void load_state_dict(const State&) override { add("load_state_dict"); }
   void setup(Trainer&, TrainerModule&, Stage) override { add("setup"), in_fit = true; }
   void teardown(Trainer&, TrainerModule&, Stage) override { add("teardown"), in_fit = false; }
   void on_fit_start(Trainer&, TrainerModule&) override { add("on_fit_start"); }

@@ -32,11 +32,11 @@ TEST(Leaves, OnlyTypesThatCanHoldMoreOrFewerTensorsVary) {
                 !varies<std::tuple<at::Tensor, std::pair<int, at::Tensor>>>);
   static_assert(!varies<std::array<at::Tensor, 3>> && !varies<std::vector<std::string>> && !varies<std::optional<int>>);
   static_assert(!varies<std::map<int, double>> && !varies<std::set<std::string>> && !varies<torch::data::Example<>> &&
-                !varies<Once<at::Tensor>>);
+                !varies<PerRank<at::Tensor>>);
   static_assert(varies<std::vector<at::Tensor>> && varies<std::map<std::string, at::Tensor>> &&
                 varies<std::optional<at::Tensor>>);
   static_assert(varies<std::variant<int, at::Tensor>> && varies<Output> && varies<std::tuple<int, Output>> &&
-                varies<Once<std::vector<at::Tensor>>>);
+                varies<PerRank<std::vector<at::Tensor>>>);
   static_assert(varies<std::array<std::vector<at::Tensor>, 2>> && varies<std::vector<Output>>);
 }
 
@@ -49,7 +49,7 @@ TEST(Leaves, AreNamedFromTheOutsideIn) {
   EXPECT_EQ(places(std::map<int, at::Tensor>{{7, t}}), "[7] ");
   EXPECT_EQ(places(std::variant<int, at::Tensor>(t)), "<1> ");
   EXPECT_EQ(places(Boxes{t, {{"x", 1}, {"y", 2}}}), "(0) ");  // what holds no tensor has no place, whatever its length
-  EXPECT_EQ(places(std::tuple(once(t), torch::data::Example<>(t, t))), "(0) (1)(0) (1)(1) ");
+  EXPECT_EQ(places(std::tuple(per_rank(t), torch::data::Example<>(t, t))), "(0) (1)(0) (1)(1) ");
   const auto with_lists = leaves_of<true>(std::tuple(std::vector<std::string>{"x", "y"}, t));
   ASSERT_EQ(with_lists.size(), 2u);
   EXPECT_EQ(with_lists[0].path, "(0)");
@@ -57,8 +57,8 @@ TEST(Leaves, AreNamedFromTheOutsideIn) {
 
 TEST(Leaves, ComeInTheOrderOfVisiting) {
   const auto t = [](int i) { return torch::full({}, i); };
-  auto value =
-      std::tuple(t(0), std::map<std::string, std::vector<at::Tensor>>{{"b", {t(3)}}, {"a", {t(1), t(2)}}}, once(t(4)));
+  auto value = std::tuple(t(0), std::map<std::string, std::vector<at::Tensor>>{{"b", {t(3)}}, {"a", {t(1), t(2)}}},
+                          per_rank(t(4)));
   int64_t next = 0;
   tree::visit(value, [&](at::Tensor& tensor) { EXPECT_EQ(tensor.item<int64_t>(), next++); });
   EXPECT_EQ(static_cast<int64_t>(leaves_of(value).size()), next);

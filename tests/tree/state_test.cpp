@@ -101,8 +101,8 @@ TEST(StateTest, TensorsAreFoundWithTheirPaths) {
 
 struct Counter {
   int count = 0;
-  State save_state() const { return State::Map{{"count", count}}; }
-  void load_state(const State& state) { count = state.at("count").as<int>(); }
+  State state_dict() const { return State::Map{{"count", count}}; }
+  void load_state_dict(const State& state) { count = state.at("count").as<int>(); }
 };
 static_assert(Stateful<Counter>);
 static_assert(!Stateful<std::string>);

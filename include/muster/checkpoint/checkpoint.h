@@ -20,8 +20,8 @@ namespace muster {
 
 /// What one rank gives to a checkpoint.
 struct CheckpointContents {
-  State shared = {};  ///< The same on all ranks: written from rank 0, ignored elsewhere.
-  State own = {};     ///< The state of this rank alone.
+  State shared = {};    ///< The same on all ranks: written from rank 0, ignored elsewhere.
+  State per_rank = {};  ///< The state of this rank alone.
   /// The shards that all ranks give under one name cover their tensor exactly once; `order` and `replica` are not used.
   std::vector<TensorShard> shards = {};
 };
@@ -105,7 +105,7 @@ class Checkpoint {
   std::optional<State> shared_entry(std::string_view name) const;
   /// The state that this rank wrote.
   /// Throws: CheckpointError MU215 for a rank that did not exist.
-  State own(int rank) const;
+  State per_rank(int rank) const;
 
   /// The tensors that are sharded over the files, sorted by name.
   const std::vector<ShardedTensorMetadata>& sharded() const;

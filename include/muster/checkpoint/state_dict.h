@@ -23,7 +23,7 @@ State state_dict(const torch::nn::Module& module);
 
 /// How a state maps to a module's tensors.
 struct StateDictFit {
-  LoadReport report;
+  IncompatibleKeys report;
   std::vector<std::pair<at::Tensor, at::Tensor>> pairs;  ///< A tensor of the module, and its value, of the same shape.
 };
 
@@ -40,6 +40,7 @@ StateDictFit fit_state_dict(const torch::nn::Module& module, const State& state,
 /// Throws: CheckpointError MU228 for names that only one side has, if strict, and always for a shape that differs, a
 /// value that is not a tensor, or one that cannot be converted; all are listed, and nothing is copied.
 /// Collective: none.
-LoadReport load_state_dict(torch::nn::Module& module, const State& state, const LoadStateDictOptions& options = {});
+IncompatibleKeys load_state_dict(torch::nn::Module& module, const State& state,
+                                 const LoadStateDictOptions& options = {});
 
 }  // namespace muster

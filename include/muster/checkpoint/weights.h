@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/checkpoint/detail/load_report.h"
+#include "muster/checkpoint/detail/incompatible_keys.h"
 #include "muster/checkpoint/options.h"
 
 /// Named tensors to safetensors files and back. Only the calling rank reads or writes; no other rank takes part.
@@ -56,8 +56,8 @@ LoadedWeights load_file(const std::filesystem::path& path, const LoadFileOptions
 /// that of another destination with the same memory. Nothing is written before names, shapes and dtypes are checked.
 /// Throws: as load_file; CheckpointError MU204 for names that only one side has, if strict, and always for a tensor
 /// whose shape or dtype differs, all listed. Collective: none.
-LoadReport load_into(const NamedTensors& destinations, const std::filesystem::path& path,
-                     const LoadIntoOptions& options = {});
+IncompatibleKeys load_into(const NamedTensors& destinations, const std::filesystem::path& path,
+                           const LoadIntoOptions& options = {});
 
 /// Writes a folder of weights: model.safetensors, or, above the size limit, model-00001-of-0000N.safetensors and so on
 /// with model.safetensors.index.json. An earlier set of either kind stays valid until the new one is complete, and is

@@ -68,8 +68,8 @@ struct ClusterEnvironment {
 /// node list that it cannot read (MU025). Every message names the variables.
 ClusterEnvironment read_cluster_environment(const Environment& variables);
 
-/// The same, after asking `reader`. What it returns counts, as LauncherKind::custom unless it names another kind; if it
-/// is empty or returns nullopt, the above is done.
+/// The same, after asking `reader`. Its result is used, as LauncherKind::custom unless it names another kind. If it is
+/// empty or returns nullopt, the function above is called.
 /// Throws: as above; ConfigError (MU022) if ranks and sizes that `reader` returns contradict each other, (MU340) if
 /// they are several and it does not say where they rendezvous; and what `reader` throws.
 ClusterEnvironment read_cluster_environment(const Environment& variables, const ClusterReader& reader);

@@ -54,8 +54,8 @@ class Group;
 /// start_* forms need contiguous tensors, which they fill in place.
 /// Ranks that disagree in operation, order, shape, dtype or tag all get a CommError that names both sides, before a
 /// wrong value can be used. Every wait ends within the time-out of the group. A sum is taken in rank order on every
-/// rank, so results are the same bits everywhere and in every run. Thread safety: operations may be started from one
-/// thread at a time; they run in the order in which they were started.
+/// rank, so all ranks and all runs get identical bits. Thread safety: operations may be started from one thread at a
+/// time; they run in the order in which they were started.
 class Communicator {
  public:
   /// A world of one: every operation is the identity.

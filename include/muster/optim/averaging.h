@@ -24,11 +24,11 @@ namespace muster {
 /// Needs as much memory as the weights (sharded: as this rank's shards of them). Thread safety: one thread at a time.
 class AveragedModel {
  public:
-  /// Requires: the module outlives this object and stays on its device; the source, if given, outlives this object.
-  /// `source`: where parameters are stored that are not, or not whole, in the module; a prepared model is its own.
+  /// Requires: the module outlives this object and stays on its device; the owner, if given, outlives this object.
+  /// `owner`: where parameters are stored that are not, or not whole, in the module; a prepared model is its own.
   /// Throws: ConfigError (MU140) for a decay outside of [0, 1].
   explicit AveragedModel(torch::nn::Module& module, AveragingOptions options = {},
-                         optim::FlatParameters* source = nullptr);
+                         optim::FlatParameters* owner = nullptr);
   /// For a prepared model, under any strategy: AveragedModel average(model, {.decay = 0.99}).
   template <class Model>
     requires requires(const Model& model) { flat_parameters_of(*model.prepared()); }
@@ -62,12 +62,9 @@ class AveragedModel {
 
   /// The averages under the names of parameters and buffers, and the number of updates as "n_averaged". Sharded: flat
   /// shards.
-  std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
+  State state_dict() const;
   /// Throws: UsageError (MU142) if a name is missing or has another shape; nothing is changed then.
-  void load_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& state);
-  /// The same as a State, for register_for_checkpointing().
-  State save_state() const;
-  void load_state(const State& state);
+  void load_state_dict(const State& state);
 
  private:
   struct Entry {
@@ -79,7 +76,7 @@ class AveragedModel {
   /// Looked up each time: parameters move to other memory when their module is prepared.
   at::Tensor live(const Entry& entry) const;
   /// The same goes for parameters that were frozen when their module was prepared.
-  void follow_source();
+  void follow_owner();
   void lend(const std::function<void()>& f);
   void exchange();
   void write(const std::function<void(const Entry&)>& f);
@@ -87,7 +84,7 @@ class AveragedModel {
   void require_some() const;
 
   AveragingOptions options_;
-  optim::FlatParameters* source_;
+  optim::FlatParameters* owner_;
   std::vector<Entry> entries_;
   std::vector<at::Tensor> parameters_;
   int64_t n_averaged_ = 0;

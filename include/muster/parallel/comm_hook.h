@@ -41,10 +41,10 @@ class CommHook {
 
   /// What this rank's hook keeps from one backward to the next, such as the error for error feedback; nothing by
   /// default.
-  virtual State save_state() const { return {}; }
+  virtual State state_dict() const { return {}; }
   /// Restores it. Throws: CheckpointError (MU208, MU209) if it is not the state of such a hook; nothing is changed
   /// then.
-  virtual void load_state(const State&) {}
+  virtual void load_state_dict(const State&) {}
 };
 
 /// Makes a hook from a function with the arguments and the result of CommHook::start.

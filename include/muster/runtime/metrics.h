@@ -13,7 +13,7 @@
 #include "muster/runtime/detail/gather_for_metrics.h"
 #include "muster/runtime/detail/joiner.h"
 #include "muster/runtime/detail/objects.h"
-#include "muster/tree/detail/once.h"
+#include "muster/tree/detail/per_rank.h"
 #include "muster/tree/detail/visit.h"
 
 namespace muster {
@@ -28,7 +28,7 @@ class MetricsCollector {
       : group_(std::move(group)), step_(std::move(step)) {}
 
   /// Adds values of the current batch: tensors and lists with one row per sample, in any nesting. Values that do not
-  /// belong to the batch have a type Once<V> and come back as V. Not collective.
+  /// belong to the batch have a type PerRank<V> and come back as V. Not collective.
   void add(const T&... values) {
     std::tuple<T...> row{values...};
     const auto step = step_();
@@ -61,7 +61,7 @@ class MetricsCollector {
       if (step && std::ssize(list) == step->local) list.resize(static_cast<size_t>(step->local_real));
     }
     template <class V>
-    void operator()(Once<V>& value) const {
+    void operator()(PerRank<V>& value) const {
       const std::optional<runtime::StepRows> none;
       tree::visit(value.value, Keep{none});
     }

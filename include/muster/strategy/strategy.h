@@ -18,7 +18,7 @@ class Module;
 
 namespace muster {
 
-/// A module managed by a strategy: what a program's own TrainingStrategy makes. WrappedModel is the shortest way to
+/// A module managed by a strategy: what a program's own TrainingStrategy makes. DelegatingModel is the shortest way to
 /// one. One that holds no flat memory answers expects() for the module's parameters.
 using ManagedModel = parallel::ManagedModel;
 
@@ -35,14 +35,15 @@ class TrainingStrategy {
   /// of the precision, and it outlives the result. Every rank starts from the parameters of rank 0 if the strategy
   /// makes it so. The runtime throws UsageError (MU341) for an empty result. Collective: every rank of the group, with
   /// the same module.
-  virtual std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const = 0;
+  virtual std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
+                                                     const comm::Communicator& group) const = 0;
 };
 
 /// A managed model that does what another one does. Derive from it and override what is to be different.
 /// Requires: the other one is not empty.
-class WrappedModel : public ManagedModel {
+class DelegatingModel : public ManagedModel {
  public:
-  explicit WrappedModel(std::shared_ptr<ManagedModel> model) : model_(std::move(model)) {}
+  explicit DelegatingModel(std::shared_ptr<ManagedModel> model) : model_(std::move(model)) {}
 
   const optim::LocalParameter* find(const at::Tensor& parameter) const override { return model_->find(parameter); }
   bool expects(const at::Tensor& parameter) const override { return model_->expects(parameter); }
@@ -74,7 +75,7 @@ class WrappedModel : public ManagedModel {
   std::string describe() const override { return model_->describe(); }
   parallel::GradientReductions* gradient_reductions() noexcept override { return model_->gradient_reductions(); }
   parallel::ShardedParameters* sharded_parameters() noexcept override { return model_->sharded_parameters(); }
-  parallel::CommunicationState* communication_state() noexcept override { return model_->communication_state(); }
+  parallel::CommHookState* comm_hook_state() noexcept override { return model_->comm_hook_state(); }
   parallel::Joinable* joinable() noexcept override { return model_->joinable(); }
 
  private:

@@ -107,12 +107,12 @@ void for_each_tensor(const State& state, F&& f, const std::string& path = {}) {
   }
 }
 
-/// A class that saves its state: save_state() returns a State; load_state(state) restores it, or throws and changes
-/// nothing.
+/// A class that saves its state: state_dict() returns a State; load_state_dict(state) restores it, or throws and
+/// changes nothing.
 template <class T>
 concept Stateful = requires(T& object, const T& constant, const State& state) {
-  { constant.save_state() } -> std::convertible_to<State>;
-  object.load_state(state);
+  { constant.state_dict() } -> std::convertible_to<State>;
+  object.load_state_dict(state);
 };
 
 }  // namespace muster

@@ -7,7 +7,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "muster/base/error.h"
-#include "muster/comm/detail/blame.h"
+#include "muster/comm/detail/report_lost_rank.h"
 #include "parallel/replicated/join_session.h"
 
 namespace muster::parallel {
@@ -104,7 +104,7 @@ JoinSession::Next JoinSession::report(JoinEvent event, int64_t model) {
   }
   if (next.failed >= 0 && event != JoinEvent::failed) {
     broken_ = true;
-    comm::blame(group_, next.failed, "MU119");
+    comm::report_lost_rank(group_, next.failed, "MU119");
     throw UsageError("MU119", "the loop of rank " + std::to_string(next.failed) +
                                   " inside join_uneven_inputs threw; see that rank's error");
   }
@@ -129,7 +129,7 @@ void join_uneven_inputs(const comm::Communicator& group, const std::vector<std::
     all[static_cast<size_t>(next.model)]->shadow(next.event, next.root, session.divisor(next.active));
   }
   if (!session.uneven()) return;
-  for (auto* model : all) model->share_values_of(session.last_rank());
+  for (auto* model : all) model->sync_final_model(session.last_rank());
   if (then) then(session.last_rank());
 }
 

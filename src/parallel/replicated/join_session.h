@@ -23,7 +23,7 @@ class Joinable {
   /// Why it cannot be joined after all, as text that follows "since"; empty if it can.
   virtual std::string obstacle() const { return {}; }
   /// All ranks get the root's parameters and buffers. Collective.
-  virtual void share_values_of(int root) = 0;
+  virtual void sync_final_model(int root) = 0;
 };
 
 /// The agreement between ranks that have batches left and those that have none: before a model communicates, all ranks

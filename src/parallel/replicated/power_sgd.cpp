@@ -50,8 +50,8 @@ class PowerSgdHook final : public CommHook {
   explicit PowerSgdHook(const PowerSgdOptions& options) : options_(options) {}
   Finish start(const GradientBucket& bucket, const comm::Communicator& group) override;
   std::string_view name() const override { return "powersgd"; }
-  State save_state() const override;
-  void load_state(const State& state) override;
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
 
  private:
   struct Pair {
@@ -98,7 +98,7 @@ PowerSgdHook::BucketState& PowerSgdHook::state_of(const GradientBucket& bucket) 
   return *state;
 }
 
-State PowerSgdHook::save_state() const {
+State PowerSgdHook::state_dict() const {
   State::List buckets;
   for (const auto& state : states_)
     buckets.push_back(!state ? State()
@@ -109,7 +109,7 @@ State PowerSgdHook::save_state() const {
 }
 
 /// Buckets of the new process are laid out when they first start, and take what was loaded for them then.
-void PowerSgdHook::load_state(const State& state) {
+void PowerSgdHook::load_state_dict(const State& state) {
   std::vector<std::unique_ptr<BucketState>> states;
   const auto tensor = [](const State& from) { return from.empty() ? at::Tensor() : from.tensor().clone(); };
   for (const auto& saved : state.at("buckets").list()) {

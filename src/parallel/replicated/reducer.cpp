@@ -209,7 +209,7 @@ void Reducer::discard() noexcept {
     }
   late_.clear();
   active_ = outside_backward_ = false;
-  record_.end();
+  recorder_.end();
 }
 
 /// Puts the parameter's gradient, times the scale, into its bucket, and lets grad() be the bucket's view.
@@ -262,20 +262,20 @@ void Reducer::name_operations(const std::string& model) {
   for (size_t b = 0; b < bucket_tags_.size(); ++b) bucket_tags_[b] = tag("bucket " + std::to_string(b));
 }
 
-void Reducer::register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
-  record_.join(job, index);
+void Reducer::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
+  recorder_.register_with(record, index);
   name_operations("model " + std::to_string(index) + " (" + name_ + ")");
 }
 
 /// Joined ranks are in steps of different numbers.
 comm::Communicator Reducer::in_this_step(const comm::Tag& tag) const {
   auto now = tag;
-  now.gradient_step = session_ || shadow_ ? -1 : record_.step();
+  now.gradient_step = session_ || shadow_ ? -1 : recorder_.step();
   return group_.tagged(std::move(now));
 }
 
 void Reducer::start_bucket(size_t bucket) {
-  if (!shadow_ && !outside_backward_) record_.begin();
+  if (!shadow_ && !outside_backward_) recorder_.begin();
   const auto group = in_this_step(bucket_tags_[bucket]);
   if (!comm_hook_) {
     finishes_.push_back(
@@ -303,7 +303,7 @@ void Reducer::write_flags() {
   for (size_t i = 0; learned_ && backward && i < states_.size(); ++i)
     if (states_[i].fired != (states_[i].expected && replica_.parameters()[i].tensor.requires_grad())) broken_ = true;
   ReductionFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty(),
-                        frozen_.any_unfrozen(), record_.send_votes());
+                        frozen_.any_unfrozen(), recorder_.send_votes());
 }
 
 void Reducer::finish(bool reports) {
@@ -312,7 +312,7 @@ void Reducer::finish(bool reports) {
     start_full_buckets(/*ends=*/true);
     end_buckets();
     active_ = false;
-    record_.end();
+    recorder_.end();
     finalize_backward(reports);
   } catch (...) {
     if (active_) discard();
@@ -340,7 +340,7 @@ void Reducer::finalize_backward(bool reports) {
     admit_unfrozen();
     flags = ReductionFlags::read(replica_);
   }
-  if (!states_.empty()) record_.receive_votes(flags.votes);
+  if (!states_.empty()) recorder_.receive_votes(flags.votes);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& parameter = replica_.parameters()[i];
     if (flags.used[i] > 0 && !parameter.tensor.unsafeGetTensorImpl()->grad().defined() &&
@@ -388,7 +388,7 @@ void Reducer::report(const ReductionFlags& flags) {
   if (options_.find_unused_parameters || options_.static_graph) return;
   auto text = flags.missing(replica_);
   if (text.empty()) return;
-  if (record_.step() >= 0 && !session_) text += " in gradient step " + std::to_string(record_.step());
+  if (recorder_.step() >= 0 && !session_) text += " in gradient step " + std::to_string(recorder_.step());
   throw UsageError("MU152", text +
                                 ": use these parameters in the loss, freeze them before prepare(), or set "
                                 "find_unused_parameters. Where the layers are used, a parameter was likely assigned "

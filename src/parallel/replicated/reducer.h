@@ -30,8 +30,8 @@ namespace muster::parallel {
 /// their fixed order, each as soon as it and those before it are full. Gradients missing at the end (unused parameters)
 /// are filled with zeros, or with what was accumulated before, and their buckets are started then. The last bucket
 /// carries flags, so that all ranks learn which parameters had gradients where, without a separate message. Under a
-/// CommHook the flags have a separate message. A backward within another belongs to the outer one's reduction. What a
-/// parameter gets after its bucket has started is averaged at the end, in a second message, if any rank has such
+/// CommHook the flags have a separate message. A nested backward belongs to the reduction of the outer one. A gradient
+/// that arrives after its bucket was started is averaged at the end, in a second message, if any rank has such
 /// gradients.
 ///
 /// The flags also say that a rank has parameters that were unfrozen since. The reduction then ends with an exchange
@@ -62,7 +62,7 @@ class Reducer {
   /// Number of completed reductions, without those of shadow().
   int64_t ended() const noexcept { return ended_; }
   /// Reductions carry index and step, and record their order.
-  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index);
+  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index);
 
   void set_sync(bool on) noexcept { sync_ = on; }
   bool sync() const noexcept { return sync_; }
@@ -145,7 +145,7 @@ class Reducer {
   bool shadow_ = false;            // this reduction has no backward here
   bool outside_backward_ = false;  // this reduction was begun by start()
   int64_t ended_ = 0;
-  ReductionRecorder record_;
+  ReductionRecorder recorder_;
   int64_t backward_ = -1;              // the one that produced the latest gradient
   std::vector<int64_t> backwards_;     // that have not ended: this one, and those around it
   std::weak_ptr<char> running_;        // kept by the callbacks of these

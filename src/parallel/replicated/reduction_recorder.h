@@ -12,26 +12,26 @@ namespace muster::parallel {
 /// Thread safety: the caller's.
 class ReductionRecorder {
  public:
-  void join(std::shared_ptr<ReductionRecord> job, int64_t index) {
-    job_ = std::move(job);
+  void register_with(std::shared_ptr<ReductionRecord> record, int64_t index) {
+    record_ = std::move(record);
     index_ = index;
   }
   /// The step of the job's optimizers; -1: unknown.
-  int64_t step() const noexcept { return job_ ? job_->step() : -1; }
+  int64_t step() const noexcept { return record_ ? record_->step() : -1; }
   /// Only the first counts until end().
   void begin() {
-    if (job_ && !std::exchange(open_, true)) job_->began(index_);
+    if (record_ && !std::exchange(open_, true)) record_->began(index_);
   }
   void end() {
-    if (std::exchange(open_, false)) job_->ended(index_);
+    if (std::exchange(open_, false)) record_->ended(index_);
   }
-  unsigned send_votes() const { return job_ ? job_->send_votes() : 0; }
+  unsigned send_votes() const { return record_ ? record_->send_votes() : 0; }
   void receive_votes(unsigned all) const {
-    if (job_) job_->receive_votes(all);
+    if (record_) record_->receive_votes(all);
   }
 
  private:
-  std::shared_ptr<ReductionRecord> job_;
+  std::shared_ptr<ReductionRecord> record_;
   int64_t index_ = -1;
   bool open_ = false;
 };

@@ -77,7 +77,7 @@ class ReplicatedModel::Impl final : public Joinable {
     reducer_.shadow(root, divisor);
   }
 
-  void share_values_of(int root) override {
+  void sync_final_model(int root) override {
     share_values(root);
     // Of steps that the others made, and no part of this rank's next one.
     if (std::exchange(shadowed_, false))
@@ -179,8 +179,8 @@ bool ReplicatedModel::gradient_sync() const { return impl_->reducer_.sync(); }
 void ReplicatedModel::start_reduction() { impl_->reducer_.start(); }
 void ReplicatedModel::finish_reduction() { impl_->reducer_.finish_started(); }
 int64_t ReplicatedModel::reduction_count() const { return impl_->reducer_.ended(); }
-void ReplicatedModel::register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
-  impl_->reducer_.register_with(job, index);
+void ReplicatedModel::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
+  impl_->reducer_.register_with(record, index);
 }
 
 bool ReplicatedModel::has_gradients() const {
@@ -200,11 +200,11 @@ std::vector<std::pair<std::string, at::Tensor>> ReplicatedModel::full_state(bool
   if (main_only && impl_->group_.rank() != 0) return {};
   return local_state(impl_->module_);
 }
-State ReplicatedModel::save_communication() const {
-  return impl_->reducer_.comm_hook() ? impl_->reducer_.comm_hook()->save_state() : State();
+State ReplicatedModel::save_comm_hook_state() const {
+  return impl_->reducer_.comm_hook() ? impl_->reducer_.comm_hook()->state_dict() : State();
 }
-void ReplicatedModel::load_communication(const State& state) {
-  if (impl_->reducer_.comm_hook() && !state.empty()) impl_->reducer_.comm_hook()->load_state(state);
+void ReplicatedModel::load_comm_hook_state(const State& state) {
+  if (impl_->reducer_.comm_hook() && !state.empty()) impl_->reducer_.comm_hook()->load_state_dict(state);
 }
 Joinable* ReplicatedModel::joinable() noexcept { return impl_.get(); }
 std::string ReplicatedModel::describe() const { return impl_->describe(); }

@@ -33,21 +33,21 @@ at::Tensor BufferPool::allocate(int64_t numel, const at::TensorOptions& options)
   } else {
     memory = at::empty({bytes}, options.dtype(at::kByte));
   }
-  lent_ += capacity(memory);
-  peak_ = std::max(peak_, lent_ + kept_);
+  allocated_ += capacity(memory);
+  peak_ = std::max(peak_, allocated_ + kept_);
   return typed(memory, numel, options);
 }
 
 void BufferPool::release(at::Tensor buffer) {
   if (!buffer.defined()) return;
   at::NoGradGuard no_grad;
-  lent_ -= capacity(buffer);
+  allocated_ -= capacity(buffer);
   kept_ += capacity(buffer);
   free_.push_back(typed(buffer, capacity(buffer), buffer.options().dtype(at::kByte)));
 }
 
 void BufferPool::forget(const at::Tensor& buffer) {
-  if (buffer.defined()) lent_ -= capacity(buffer);
+  if (buffer.defined()) allocated_ -= capacity(buffer);
 }
 
 void BufferPool::trim() {

@@ -20,12 +20,12 @@ class BufferPool {
   /// Frees memory that is not taken.
   void trim();
   /// Bytes taken and kept in the pool.
-  int64_t bytes() const noexcept { return lent_ + kept_; }
+  int64_t bytes() const noexcept { return allocated_ + kept_; }
   int64_t peak_bytes() const noexcept { return peak_; }
 
  private:
   std::vector<at::Tensor> free_;  // of bytes
-  int64_t lent_ = 0, kept_ = 0, peak_ = 0;
+  int64_t allocated_ = 0, kept_ = 0, peak_ = 0;
 };
 
 }  // namespace muster::parallel

@@ -14,11 +14,11 @@ ShardLayout::ShardLayout(const std::vector<int64_t>& numels, int world) : world_
     spans_.push_back({end, padded});
     end += padded;
   }
-  chunk_ = (end / kBlock + world - 1) / world * kBlock;
+  shard_numel_ = (end / kBlock + world - 1) / world * kBlock;
 }
 
 shard::Run ShardLayout::part(size_t i, int rank) const {
-  const auto low = chunk_ * rank, high = low + chunk_;
+  const auto low = shard_numel_ * rank, high = low + shard_numel_;
   const auto begin = std::clamp(spans_[i].begin, low, high);
   const auto end = std::clamp(spans_[i].begin + spans_[i].length, low, high);
   return {begin - low, end - begin};

@@ -16,18 +16,18 @@ class ShardLayout {
   ShardLayout(const std::vector<int64_t>& numels, int world);
 
   int world() const noexcept { return world_; }
-  int64_t chunk() const noexcept { return chunk_; }
-  int64_t total() const noexcept { return chunk_ * world_; }
+  int64_t shard_numel() const noexcept { return shard_numel_; }
+  int64_t total() const noexcept { return shard_numel_ * world_; }
   /// The padded range of parameter i in the flat memory.
   shard::Run whole(size_t i) const { return spans_[i]; }
-  /// The range of parameter i that rank r holds, relative to its chunk. Length 0: nothing.
+  /// The range of parameter i that rank r holds, relative to its shard. Length 0: nothing.
   shard::Run part(size_t i, int rank) const;
   /// The parameter at this element of the flat memory. Requires: there is one.
   size_t at(int64_t element) const;
 
  private:
   int world_;
-  int64_t chunk_ = 0;
+  int64_t shard_numel_ = 0;
   std::vector<shard::Run> spans_;
 };
 

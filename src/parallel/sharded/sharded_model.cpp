@@ -48,11 +48,11 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards,
   const auto lines = lines_of(plans, buffers);
   require_same_model(shards, lines);
   require_same_model(replicas, lines);
-  const auto neighbours =
+  const auto post_forward =
       settings.post_forward_size > 0
           ? DeviceMesh(shards, {{"outer", 0}, {"post_forward", settings.post_forward_size}}).group("post_forward")
           : comm::Communicator();
-  state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), neighbours}, settings);
+  state_ = std::make_shared<State>(module, ShardGroups{std::move(shards), std::move(replicas), post_forward}, settings);
   state_->build(std::move(plans));
   state_->convert_buffers(buffers_to_convert(module, options));
   state_->adopt_buffers(buffers);
@@ -106,8 +106,8 @@ void ShardedModel::finish_reduction() {
 }
 
 int64_t ShardedModel::reduction_count() const { return state_->reduction_count; }
-void ShardedModel::register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
-  state_->register_with(job, index);
+void ShardedModel::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
+  state_->register_with(record, index);
 }
 
 bool ShardedModel::has_gradients() const {

@@ -13,8 +13,8 @@ namespace muster::parallel {
 /// The ranks over which a model is sharded, and those that hold the same shard.
 struct ShardGroups {
   comm::Communicator shards, replicas;
-  comm::Communicator neighbours = {};  ///< the ranks of `shards` that keep full parameters, sharded among them,
-                                       ///< between forward and backward
+  comm::Communicator post_forward = {};  ///< the ranks of `shards` that keep full parameters, sharded among them,
+                                         ///< between forward and backward
   int size() const noexcept { return shards.size() * replicas.size(); }
   bool is_main() const noexcept { return shards.rank() == 0 && replicas.rank() == 0; }
 };

@@ -15,7 +15,7 @@
 #include "parallel/coalesced.h"
 #include "parallel/frozen_parameters.h"
 #include "parallel/sharded/buffer_pool.h"
-#include "parallel/sharded/reductions.h"
+#include "parallel/sharded/reduction_scheduler.h"
 #include "parallel/sharded/sharded_settings.h"
 #include "parallel/sharded/unshard_scheduler.h"
 
@@ -44,8 +44,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   /// A reduction without a backward.
   void start_reduction();
   void finish_reduction();
-  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
-    reductions_->register_with(job, index);
+  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
+    reductions_->register_with(record, index);
   }
   /// Throws: UsageError (MU151) if none of this backward's gradients came from a forward in its scope.
   void check_for_bypass();
@@ -114,7 +114,7 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
 
   std::optional<CoalescedBroadcast> module_buffers_;
   std::optional<UnshardScheduler> unshard_scheduler_;
-  std::optional<Reductions> reductions_;
+  std::optional<ReductionScheduler> reductions_;
   std::vector<hook::GradientHook> gradient_hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;

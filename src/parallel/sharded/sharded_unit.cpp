@@ -113,12 +113,12 @@ void ShardedUnit::use_parameter_views() {
 }
 
 at::Tensor ShardedUnit::local_shard(const at::Tensor& whole) const {
-  return whole.narrow(0, layout_.chunk() * groups_.shards.rank(), layout_.chunk());
+  return whole.narrow(0, layout_.shard_numel() * groups_.shards.rank(), layout_.shard_numel());
 }
 
 at::Tensor ShardedUnit::post_forward_shard(const at::Tensor& whole) const {
-  const auto length = layout_.total() / groups_.neighbours.size();
-  return whole.narrow(0, length * groups_.neighbours.rank(), length);
+  const auto length = layout_.total() / groups_.post_forward.size();
+  return whole.narrow(0, length * groups_.post_forward.rank(), length);
 }
 
 void ShardedUnit::free_post_forward_shard() { buffers_.release(std::exchange(post_forward_shard_, at::Tensor())); }
@@ -130,7 +130,7 @@ bool ShardedUnit::covers(const ShardedUnit& other) const {
 ParameterShard ShardedUnit::shard(size_t i, std::string name) const {
   const auto mine = layout_.part(i, groups_.shards.rank());
   const auto& tensor = parameter(i).tensor;
-  const auto start = layout_.chunk() * groups_.shards.rank() + mine.begin - layout_.whole(i).begin;
+  const auto start = layout_.shard_numel() * groups_.shards.rank() + mine.begin - layout_.whole(i).begin;
   const auto length = mine.length == 0 ? 0 : std::clamp<int64_t>(tensor.numel() - start, 0, mine.length);
   ParameterShard shard;
   shard.name = std::move(name);
@@ -183,7 +183,7 @@ void ShardedUnit::start_unshard() {
   if (keeps_params_unsharded()) memory_.free();  // code that bypasses the dispatcher must not read half-gathered values
   else unsharded_ = buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_));
   if (post_forward_shard_.defined()) {
-    work_ = groups_.neighbours.internal(label(purpose_)).start_all_gather_into(unsharded_, post_forward_shard_);
+    work_ = groups_.post_forward.internal(label(purpose_)).start_all_gather_into(unsharded_, post_forward_shard_);
     return;
   }
   auto own = local_shard(unsharded_);
@@ -249,7 +249,7 @@ void ShardedUnit::begin_full_params(bool main_only) {
   if (!open_) return;
   unsharded_ = buffers_.allocate(layout_.total(), values_.options().dtype(used_dtype_));
   for (size_t r = 0; r < parts.size(); ++r)
-    unsharded_.narrow(0, static_cast<int64_t>(r) * layout_.chunk(), layout_.chunk()).copy_(parts[r]);
+    unsharded_.narrow(0, static_cast<int64_t>(r) * layout_.shard_numel(), layout_.shard_numel()).copy_(parts[r]);
   memory_.fill(pointer_to(unsharded_));
   state_ = UnitState::unsharded;
 }

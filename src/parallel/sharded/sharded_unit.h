@@ -78,7 +78,7 @@ class ShardedUnit {
 
   /// On: after the full parameters are freed, each neighbour keeps a post-forward shard, from which the next gather
   /// takes them.
-  void keep_post_forward_shard(bool on) noexcept { keeps_post_forward_shard_ = on && groups_.neighbours.size() > 1; }
+  void keep_post_forward_shard(bool on) noexcept { keeps_post_forward_shard_ = on && groups_.post_forward.size() > 1; }
   /// Frees the kept post-forward shard. Must be called where the next gather may belong to another pass.
   void free_post_forward_shard();
 

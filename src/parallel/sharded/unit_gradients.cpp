@@ -35,7 +35,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
     : layout_(layout), groups_(groups), kind_(kind), buffers_(buffers), runs_(numels.size()),
       has_unsharded_grad_(numels.size()), scaled_(numels.size()), has_sharded_grad_(numels.size()) {
   BelowAutograd guard;
-  const auto chunk = layout.chunk();
+  const auto shard_numel = layout.shard_numel();
   int64_t end = 0;
   for (size_t i = 0; i < numels.size(); ++i) {
     const auto whole = layout.whole(i);
@@ -43,13 +43,13 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
     for (int row = 0; row < layout.world(); ++row) {
       const auto part = layout.part(i, row);
       if (part.length == 0) continue;
-      const auto start = chunk * row + part.begin - whole.begin;
+      const auto start = shard_numel * row + part.begin - whole.begin;
       runs_[i].push_back({row, part.begin, start, std::clamp<int64_t>(numels[i] - start, 0, part.length), part.length});
     }
   }
   for (int row = 0; row < layout.world(); ++row)
-    if (const auto begin = std::max(end - chunk * row, int64_t{0}); begin < chunk)
-      gaps_.push_back({row, begin, 0, chunk - begin, chunk - begin});
+    if (const auto begin = std::max(end - shard_numel * row, int64_t{0}); begin < shard_numel)
+      gaps_.push_back({row, begin, 0, shard_numel - begin, shard_numel - begin});
   scale_ = at::scalar_tensor(1.0 / kind.divisor_before, at::kDouble);
   // A wrapped number takes no part in type promotion, so gradients keep their dtype.
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -61,7 +61,7 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   }
 }
 
-int64_t UnitGradients::row_length() const { return layout_.chunk() + static_cast<int64_t>(runs_.size()) + 1; }
+int64_t UnitGradients::row_length() const { return layout_.shard_numel() + static_cast<int64_t>(runs_.size()) + 1; }
 
 at::Tensor UnitGradients::run(const at::Tensor& rows, const RowRun& at, int64_t length) const {
   return rows.as_strided({length}, {1}, at.row * row_length() + at.begin);
@@ -121,7 +121,7 @@ void UnitGradients::fill_gaps(bool freezing_change) {
   for (const auto& gap : gaps_) set_zero(run(rows_, gap, gap.length));
   auto flags = at::empty({static_cast<int64_t>(has_unsharded_grad_.size()) + 1}, at::TensorOptions().dtype(at::kFloat));
   *std::copy(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), flags.mutable_data_ptr<float>()) = freezing_change;
-  rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.chunk()).copy_(flags);
+  rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.shard_numel()).copy_(flags);
 }
 
 void UnitGradients::start_reduction(const comm::Tag& tag, bool freezing_change) {
@@ -169,7 +169,7 @@ void UnitGradients::wait() {
 }
 
 std::vector<char> UnitGradients::read_flags(const at::Tensor& got) {
-  const auto flags = got.narrow(0, layout_.chunk(), got.numel() - layout_.chunk()).to(at::kCPU, at::kFloat);
+  const auto flags = got.narrow(0, layout_.shard_numel(), got.numel() - layout_.shard_numel()).to(at::kCPU, at::kFloat);
   const auto* first = flags.const_data_ptr<float>();
   std::vector<char> used(has_unsharded_grad_.size());
   std::transform(first, first + used.size(), used.begin(), [](float sum) { return sum > 0; });

@@ -16,7 +16,7 @@ namespace muster::parallel {
 
 /// The gradients of one unit: full gradients that are not reduced yet, and the sums of the shard that this rank holds.
 ///
-/// Full gradients are stored in one row per rank: its chunk, then a flag per parameter for whether it got a gradient,
+/// Full gradients are stored in one row per rank: its shard, then a flag per parameter for whether it got a gradient,
 /// then one for whether the rank has frozen or unfrozen parameters of the model, so that one reduction of rows carries
 /// all. Where full gradients stay in memory (`keeps_full`), the sum is this rank's row; otherwise rows are pool memory,
 /// in the dtype of the reduction. Thread safety: the caller's.
@@ -93,7 +93,7 @@ class UnitGradients {
   std::vector<RowRun> gaps_;  // ranges that belong to no parameter
   at::Tensor scale_;          // 1 / divisor_before, as a number
   at::Tensor rows_;
-  at::Tensor result_;  // the chunk of this rank, then flags
+  at::Tensor result_;  // the shard of this rank, then flags
   at::Tensor before_;  // what result_ held when its memory was taken for collecting
   bool collecting_ = false;
   bool freezing_change_ = false;

@@ -50,7 +50,7 @@ struct Description {
   std::string unit = {};                  ///< "seconds", "bytes"; may be empty
   std::string variable = {};              ///< environment variable; empty: none
   std::vector<std::string> aliases = {};  ///< other names, accepted wherever `name` is
-  std::string effect = {};                ///< the test of the option's effect: "Suite.Case"
+  std::string tested_by = {};             ///< the test of what the option does: "Suite.Case"
   std::vector<std::string> other_tools =
       {};                         ///< variables of other tools; they count less than everything but defaults
   std::string type = {};          ///< filled in from the field: "whole number"; for code only: ""

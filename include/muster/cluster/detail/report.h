@@ -39,7 +39,7 @@ class Report {
   /// An error about another rank's end or failure is about to be thrown.
   void lost(int rank, std::string_view reason) const noexcept;
   /// An operation that began at `begun` has succeeded: clears an error reported before that.
-  void well(std::chrono::steady_clock::time_point begun) const noexcept;
+  void succeeded(std::chrono::steady_clock::time_point begun) const noexcept;
   void left_by_exception() const noexcept;
 
   RankStatus read() const;

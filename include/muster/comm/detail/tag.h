@@ -9,7 +9,7 @@ namespace muster::comm {
 enum class Source : uint8_t { user, library };
 
 /// What an operation is for. It is sent with the operation: ranks must agree on all of it, as on kind, shape and dtype,
-/// and errors show it, so that one rank's message cannot be taken for another one of the same shape.
+/// and errors show it. Unlike MPI's tag it selects nothing: another tag is a mismatch (MU050).
 struct Tag {
   int64_t gradient_step = -1;  ///< number of optimizer steps of the model so far, for what is computed from its
                                ///< gradients; else -1

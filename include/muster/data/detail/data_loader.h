@@ -110,7 +110,7 @@ class DataLoader {
   void set_epoch(int64_t epoch) { state_->set_epoch(epoch); }
   /// Batches returned in the current pass, or in the last one if it was stopped early, including the current batch; 0
   /// after a complete pass.
-  int64_t position() const { return state_->position(); }
+  int64_t num_yielded() const { return state_->num_yielded(); }
   /// The next pass begins at this batch. Built-in samplers seek in constant time; a user-defined sampler seeks or steps
   /// there. Data of a map-style dataset is not read; a stream skips samples.
   /// Throws: UsageError (MU108) for a batch beyond size().

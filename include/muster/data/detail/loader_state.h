@@ -67,7 +67,7 @@ class LoaderState {
   LoaderPosition save_position() const;
   int64_t epoch() const;
   const DataLoaderOptions& options() const;
-  int64_t position() const;
+  int64_t num_yielded() const;
   int rank() const;
   int64_t remainder() const;
   /// Whether a pass has begun and is neither complete nor stopped early.

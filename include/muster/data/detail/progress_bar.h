@@ -50,7 +50,7 @@ int64_t batches_of(const L& loader) {
 /// Batches of this pass that a position skipped, once its first batch is there.
 template <class L>
 int64_t skipped_by(const L& loader) {
-  if constexpr (requires { loader.position(); }) return loader.position() > 0 ? loader.position() - 1 : 0;
+  if constexpr (requires { loader.num_yielded(); }) return loader.num_yielded() > 0 ? loader.num_yielded() - 1 : 0;
   else return 0;
 }
 

@@ -5,7 +5,7 @@
 namespace muster::hook {
 
 /// Keeps the kernel out of the process.
-inline constexpr ProcessSwitch kHalfLstmSwitch{"MUSTER_NO_HALF_LSTM"};
+inline constexpr DisableVariable kHalfLstmSwitch{"MUSTER_NO_HALF_LSTM"};
 
 /// Runs LSTM in float32 where autocast on a CPU asks for a dtype without a CPU kernel: float16, and bfloat16 on a
 /// processor for which oneDNN has none. Everything else stays.

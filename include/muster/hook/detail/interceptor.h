@@ -29,8 +29,8 @@ inline constexpr c10::DispatchKey kEveryOperatorKey = c10::DispatchKey::Deferred
 /// section says when an interceptor is asked, and which operators it may take:
 /// - 0 to 7: named operators, on threads that switched it on (kNamedOperatorsKey);
 /// - 8 to 15: every operator, on threads that switched it on (kEveryOperatorKey);
-/// - 16 to 23: every operator on a tensor that carries kEveryOperatorKey, unless the thread switched it off (and any
-///   other while an interceptor of 8 to 15 is on: they look at the tensors);
+/// - 16 to 23: every operator on a tensor that carries kEveryOperatorKey, unless the thread switched it off; while an
+///   interceptor of 8 to 15 is on, it is asked for every operator and looks at the tensors itself;
 /// - 24 to 31: named operators under autocast on a CPU (AutocastCPU), unless the thread switched it off.
 /// Add a new interceptor here with a free priority; it needs no key.
 enum class Priority : uint8_t {
@@ -72,7 +72,7 @@ class Call {
 };
 
 /// An environment variable that keeps a part of Muster out of the process when it is set to anything but "" or "0".
-struct ProcessSwitch {
+struct DisableVariable {
   const char* variable;
   bool allows() const;
 };
@@ -85,7 +85,7 @@ struct Interceptor {
   bool (*takes)(const c10::FunctionSchema& schema);
   /// Called for each of them. What it throws propagates out of the operator.
   void (*run)(Call& call);
-  ProcessSwitch process_switch;
+  DisableVariable disabled_by;
 };
 
 /// Registers an interceptor with LibTorch's dispatcher, once per process and never taken back: another thread may be
@@ -98,12 +98,12 @@ std::string install(const Interceptor& interceptor);
 /// Switches interceptors on or off on this thread while it exists; the previous state comes back at the end, also after
 /// an exception. Scopes may be nested, and end in reverse order. Does nothing for an interceptor that is not installed.
 /// Other threads are not concerned; autograd's threads begin with the state that a new thread has.
-class ThreadSwitch {
+class InterceptorGuard {
  public:
-  ThreadSwitch(Priorities which, bool on) noexcept;
-  ~ThreadSwitch();
-  ThreadSwitch(const ThreadSwitch&) = delete;
-  ThreadSwitch& operator=(const ThreadSwitch&) = delete;
+  InterceptorGuard(Priorities which, bool on) noexcept;
+  ~InterceptorGuard();
+  InterceptorGuard(const InterceptorGuard&) = delete;
+  InterceptorGuard& operator=(const InterceptorGuard&) = delete;
 
  private:
   uint32_t before_;

@@ -9,7 +9,7 @@
 namespace muster::hook {
 
 /// Keeps the interceptor of random operators out of the process.
-inline constexpr ProcessSwitch kRandomKeySwitch{"MUSTER_NO_RANDOM_KEY"};
+inline constexpr DisableVariable kRandomKeySwitch{"MUSTER_NO_RANDOM_KEY"};
 
 /// While it exists, operators of this thread that would draw from the process's default CPU generator draw from a
 /// generator of this scope instead, so they neither advance nor race with the default one. A generator passed
@@ -33,7 +33,7 @@ class RandomScope {
  private:
   at::Generator generator_;
   RandomScope* outer_;
-  ThreadSwitch on_;
+  InterceptorGuard on_;
   uint64_t seed_ = 0;
   bool stale_ = true;
 };

@@ -13,7 +13,7 @@
 namespace muster::hook {
 
 /// Keeps what install_key_fallback() registers out of the process.
-inline constexpr ProcessSwitch kKeyFallbackSwitch{"MUSTER_NO_KEY_FALLBACK"};
+inline constexpr DisableVariable kKeyFallbackSwitch{"MUSTER_NO_KEY_FALLBACK"};
 
 /// Installs the interceptors operator_takeover and storage_access, once per process, on the first call.
 /// Throws: UsageError (MU160) if the environment forbids it, or if another library holds the key.

@@ -26,11 +26,11 @@ struct LocalParameter {
 class FlatParameters {
  public:
   virtual ~FlatParameters() = default;
-  /// What this rank holds of the parameter, fixed for the life of the source; nullptr if it is not held here, or not
+  /// What this rank holds of the parameter, fixed for the life of this object; nullptr if it is not held here, or not
   /// yet.
   virtual const LocalParameter* find(const at::Tensor& parameter) const = 0;
-  /// Whether the parameter belongs to this source, now or once it is trained; also one that is updated in place, which
-  /// find() never knows.
+  /// Whether this object owns the parameter: now, once it is unfrozen, or as one that is updated in place, which find()
+  /// never knows.
   virtual bool expects(const at::Tensor& parameter) const { return find(parameter) != nullptr; }
   /// Changes whenever find() knows more parameters than before.
   virtual int64_t revision() const { return 0; }
@@ -46,9 +46,9 @@ class FlatParameters {
 
 /// Everything other than an optimizer step that writes parameter values must do so through this function. It waits for
 /// operations that still read the values, calls `write`, and publishes the new values, also if `write` throws. `write`
-/// writes to the local parameters of `source`, or to the parameters themselves if `source` is nullptr. Collective where
+/// writes to the local parameters of `owner`, or to the parameters themselves if `owner` is nullptr. Collective where
 /// other ranks need the values.
-void write_parameters(FlatParameters* source, const std::vector<at::Tensor>& parameters,
+void write_parameters(FlatParameters* owner, const std::vector<at::Tensor>& parameters,
                       const std::function<void()>& write);
 
 }  // namespace muster::optim

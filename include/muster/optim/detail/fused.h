@@ -28,25 +28,25 @@ namespace muster::optim {
 /// Thread safety: one thread at a time.
 class FusedOptimizer {
  public:
-  /// Borrows both. `sources` are searched in order; a parameter that none of them holds is updated in place.
-  /// Requires: the optimizer and the sources outlive this object.
-  explicit FusedOptimizer(torch::optim::Optimizer& inner, std::vector<FlatParameters*> sources = {});
+  /// Borrows both. `flat_parameters` are searched in order; a parameter that none of them holds is updated in place.
+  /// Requires: the optimizer and the flat parameters outlive this object.
+  explicit FusedOptimizer(torch::optim::Optimizer& inner, std::vector<FlatParameters*> flat_parameters = {});
   ~FusedOptimizer();
   FusedOptimizer(FusedOptimizer&&) noexcept;
   FusedOptimizer& operator=(FusedOptimizer&&) noexcept;
 
-  /// Adds the source of a model that is prepared after its optimizer.
-  void add_source(FlatParameters& source);
+  /// Adds those of a model that is prepared after its optimizer.
+  void add_flat_parameters(FlatParameters& flat_parameters);
 
   /// One update. Returns the loss of the closure, or an undefined tensor.
-  /// Throws: UsageError (MU133) as refuse_own_step(); UsageError (MU134) where the optimizer's own step() is needed for
-  /// a parameter of which this rank holds only a part.
+  /// Throws: UsageError (MU133) as refuse_direct_step(); UsageError (MU134) where the optimizer's own step() is needed
+  /// for a parameter of which this rank holds only a part.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr);
 
-  /// Clears gradients: undefined, or zero in place. Throws: as refuse_own_step().
+  /// Clears gradients: undefined, or zero in place. Throws: as refuse_direct_step().
   void zero_grad(bool set_to_none = true);
 
-  /// Call it at the end of each backward: it records what refuse_own_step() compares with.
+  /// Call it at the end of each backward: it records what refuse_direct_step() compares with.
   void note_backward();
 
   /// Call it after parameters or inner.state() were replaced on purpose, as by loading a checkpoint: the next call
@@ -55,10 +55,10 @@ class FusedOptimizer {
 
   /// Throws: UsageError (MU133) if inner.step() was called by anyone but this object since the last call here.
   /// Detected by the state's step count, by all parameters' versions, or, for SGD on a CPU, by their values.
-  void refuse_own_step();
+  void refuse_direct_step();
 
   /// Called before and after a step of another known optimizer, which may change parameters of this one: its changes do
-  /// not count as steps of `inner`. before_another_step() throws as refuse_own_step().
+  /// not count as steps of `inner`. before_another_step() throws as refuse_direct_step().
   void before_another_step();
   void after_another_step();
 

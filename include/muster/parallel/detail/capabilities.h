@@ -40,10 +40,10 @@ class GradientReductions {
   virtual int64_t reduction_count() const = 0;
   /// Some parameter has a gradient.
   virtual bool has_gradients() const = 0;
-  /// Registers the model with this index, the same on every rank, among the models of `job`. Its reductions carry index
-  /// and step, so that those of models of the same layout, or of ranks in different steps, do not match each other; and
-  /// they record their order.
-  virtual void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) = 0;
+  /// Registers the model with this index, the same on every rank, among the models of `record`. Its reductions carry
+  /// index and step, so that those of models of the same layout, or of ranks in different steps, do not match each
+  /// other; and they record their order.
+  virtual void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) = 0;
 
  protected:
   ~GradientReductions() = default;
@@ -67,13 +67,13 @@ class ShardedParameters {
 
 /// A model whose gradient communication keeps something on this rank from one backward to the next: a communication
 /// hook's state.
-class CommunicationState {
+class CommHookState {
  public:
-  virtual State save_communication() const = 0;
-  virtual void load_communication(const State& state) = 0;
+  virtual State save_comm_hook_state() const = 0;
+  virtual void load_comm_hook_state(const State& state) = 0;
 
  protected:
-  ~CommunicationState() = default;
+  ~CommHookState() = default;
 };
 
 /// What this rank holds of the model's parameters; empty where they are whole.

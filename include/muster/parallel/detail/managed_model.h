@@ -13,14 +13,14 @@
 
 namespace muster::parallel {
 
-class CommunicationState;
+class CommHookState;
 class GradientReductions;
 class Joinable;
 class ShardedParameters;
 
 /// A module managed by a strategy. ReplicatedModel and ShardedModel are the two implementations; a module
-/// in a world of one has a third, trivial one. The virtual functions are what every model has; what only some have is
-/// asked for by the functions at the end, see capabilities.h.
+/// in a world of one has a third, trivial one. Every model implements the pure virtual functions. The functions at the
+/// end return the capabilities that only some models have; see capabilities.h.
 /// Thread safety: calls come from one thread; autograd hooks may run on another thread while backward runs.
 class ManagedModel : public optim::FlatParameters {
  public:
@@ -68,7 +68,7 @@ class ManagedModel : public optim::FlatParameters {
   virtual ShardedParameters* sharded_parameters() noexcept { return nullptr; }
   bool sharded() noexcept { return sharded_parameters() != nullptr; }
   /// nullptr where nothing is kept between backwards.
-  virtual CommunicationState* communication_state() noexcept { return nullptr; }
+  virtual CommHookState* comm_hook_state() noexcept { return nullptr; }
   /// For join_uneven_inputs(); nullptr if this rank cannot take part in the others' communication without a batch.
   virtual Joinable* joinable() noexcept { return nullptr; }
 };

@@ -38,7 +38,7 @@ namespace muster::parallel {
 ///   MU155 with static_graph, other parameters got gradients than in the first step;
 /// ConfigError
 ///   MU150 ranks have unfrozen different parameters.
-class ReplicatedModel final : public ManagedModel, public GradientReductions, public CommunicationState {
+class ReplicatedModel final : public ManagedModel, public GradientReductions, public CommHookState {
  public:
   /// Broadcasts parameters and buffers from rank 0. Requires: the module outlives this object.
   /// Throws: ConfigError (MU150) if ranks disagree in a name, shape, stride, dtype or requires_grad.
@@ -64,16 +64,16 @@ class ReplicatedModel final : public ManagedModel, public GradientReductions, pu
   void finish_reduction() override;
   int64_t reduction_count() const override;
   bool has_gradients() const override;
-  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) override;
+  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) override;
 
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
   void for_each_gradient(const std::vector<at::Tensor>& parameters,
                          const std::function<void(const at::Tensor&)>& f) override;
   std::vector<std::pair<std::string, at::Tensor>> full_state(bool main_only) override;
-  State save_communication() const override;
-  void load_communication(const State& state) override;
+  State save_comm_hook_state() const override;
+  void load_comm_hook_state(const State& state) override;
   GradientReductions* gradient_reductions() noexcept override { return this; }
-  CommunicationState* communication_state() noexcept override { return this; }
+  CommHookState* comm_hook_state() noexcept override { return this; }
   Joinable* joinable() noexcept override;
   std::string describe() const override;
 

@@ -44,7 +44,7 @@ namespace muster::parallel {
 /// therefore any range of such blocks of its memory, or empty: then value and gradient have no elements. An optimizer
 /// that steps such shards has state of their shape.
 ///
-/// A parameter that got a gradient on any rank counts on all; one that got none on any rank has no gradient.
+/// If any rank has a gradient for a parameter, all ranks get the reduced one; if none has, it has no gradient.
 /// When gradients have been reduced, buffers (running statistics) get the values of rank 0.
 /// Without gradient_sync() full gradients stay on each rank and accumulate; this costs as much memory as the
 /// parameters. They accumulate in the dtype of the reduction, and the sum is scaled.
@@ -94,7 +94,7 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
   void finish_reduction() override;
   int64_t reduction_count() const override;
   bool has_gradients() const override;
-  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) override;
+  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) override;
 
   /// Collective.
   double gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) override;
@@ -128,9 +128,9 @@ class ShardedModel final : public ManagedModel, public GradientReductions, publi
     int64_t peak_gathered_bytes = 0;
     int64_t gathers = 0;
     int64_t reductions = 0;
-    int64_t held_bytes = 0;  ///< allocated permanently: shards, gradients, and what the stage keeps whole
-    int64_t lent_bytes = 0;  ///< allocated temporarily now: full parameters, and gradients being reduced
-    int64_t peak_lent_bytes = 0;
+    int64_t held_bytes = 0;       ///< allocated permanently: shards, gradients, and what the stage keeps whole
+    int64_t temporary_bytes = 0;  ///< allocated temporarily now: full parameters, and gradients being reduced
+    int64_t peak_temporary_bytes = 0;
   };
   Figures figures() const;
   /// Names of the units, the root first.

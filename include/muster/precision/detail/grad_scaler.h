@@ -39,9 +39,9 @@ class GradScaler {
   /// Throws: UsageError (MU318) if the scale would become so small that float32 does not hold its inverse.
   void update(bool found_inf, double made_with);
 
-  GradScalerState state() const noexcept { return state_; }
+  GradScalerState state_dict() const noexcept { return state_; }
   /// Throws: ConfigError (MU147) for a scale that float32 does not hold with its inverse, or a negative count.
-  void load_state(const GradScalerState& state);
+  void load_state_dict(const GradScalerState& state);
 
  private:
   GradScalerOptions options_;

@@ -106,19 +106,19 @@ class Precision {
   }
 
   constexpr PrecisionKind kind() const noexcept { return kind_; }
-  constexpr const precision::PluginPointer& own() const noexcept { return own_; }
+  constexpr const precision::PluginPointer& custom() const noexcept { return custom_; }
   constexpr std::string_view name() const noexcept {
     for (const auto& known : precision::kPrecisionNames)
       if (known.kind == kind_) return known.name;
-    return own_name_;
+    return custom_name_;
   }
   friend constexpr bool operator==(const Precision&, const Precision&) = default;
 
  private:
   constexpr explicit Precision(PrecisionKind kind) : kind_(kind) {}
   PrecisionKind kind_;
-  precision::PluginPointer own_ = {};  // empty unless the kind is custom
-  std::string_view own_name_ = {};
+  precision::PluginPointer custom_ = {};  // empty unless the kind is custom
+  std::string_view custom_name_ = {};
 };
 
 }  // namespace muster

@@ -38,19 +38,19 @@ template <class T>
 concept Loader = is_data_loader<std::remove_cvref_t<T>>;
 /// A module whose forward is found at run time.
 template <class T>
-concept ErasedModule = std::same_as<std::remove_cvref_t<T>, torch::nn::AnyModule>;
+concept TorchAnyModule = std::same_as<std::remove_cvref_t<T>, torch::nn::AnyModule>;
 template <class T>
 concept ScriptModule = std::same_as<std::remove_cvref_t<T>, torch::jit::Module>;
 template <class T>
-concept AnyModule = ErasedModule<T> || ModuleHolder<std::remove_cvref_t<T>> || ModulePointer<std::remove_cvref_t<T>> ||
-                    ModuleType<std::remove_cvref_t<T>>;
+concept ModuleLike = TorchAnyModule<T> || ModuleHolder<std::remove_cvref_t<T>> ||
+                     ModulePointer<std::remove_cvref_t<T>> || ModuleType<std::remove_cvref_t<T>>;
 /// A module, or what prepare() refuses by name in place of one.
 template <class T>
-concept ModuleArgument = AnyModule<T> || ScriptModule<T>;
+concept ModuleArgument = ModuleLike<T> || ScriptModule<T>;
 template <class T>
 concept AnyOptimizer = std::derived_from<std::remove_cvref_t<T>, torch::optim::Optimizer>;
 template <class T>
-concept OwnScheduler = std::derived_from<std::remove_cvref_t<T>, muster::LRScheduler>;
+concept MusterScheduler = std::derived_from<std::remove_cvref_t<T>, muster::LRScheduler>;
 template <class T>
 concept AnyScheduler = std::derived_from<std::remove_cvref_t<T>, torch::optim::LRScheduler>;
 template <class T>
@@ -65,10 +65,10 @@ auto hold(T&& object) {
   else return std::make_shared<V>(std::forward<T>(object));
 }
 
-template <AnyModule T>
+template <ModuleLike T>
 auto module_pointer(T&& object) {
   using V = std::remove_cvref_t<T>;
-  if constexpr (ErasedModule<V>) return object.is_empty() ? std::shared_ptr<torch::nn::Module>() : object.ptr();
+  if constexpr (TorchAnyModule<V>) return object.is_empty() ? std::shared_ptr<torch::nn::Module>() : object.ptr();
   else if constexpr (ModuleHolder<V>)
     return object.is_empty() ? std::shared_ptr<typename V::ContainedType>() : object.ptr();
   else if constexpr (ModulePointer<V>) return V(std::forward<T>(object));

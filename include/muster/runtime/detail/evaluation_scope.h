@@ -32,7 +32,7 @@ template <class M>
 std::shared_ptr<torch::nn::Module> evaluated(const Model<M>& model) {
   return model.ptr();
 }
-template <AnyModule M>
+template <ModuleLike M>
 std::shared_ptr<torch::nn::Module> evaluated(M& module) {
   return module_pointer(module);
 }

@@ -84,7 +84,7 @@ template <class F>
 using named_t = std::remove_cvref_t<typename detail::Named<std::remove_reference_t<F>>::type>;
 
 template <class T>
-concept AnyFunction = !AnyModule<T> && !Loader<T> && detail::is_callable<std::remove_cvref_t<T>>();
+concept AnyFunction = !ModuleLike<T> && !Loader<T> && detail::is_callable<std::remove_cvref_t<T>>();
 template <class T>
 concept SchedulerFunction = AnyFunction<T> && std::derived_from<named_t<T>, torch::optim::Optimizer>;
 template <class T>

@@ -10,7 +10,7 @@
 
 #include "muster/runtime/detail/leaf_operations.h"
 #include "muster/runtime/detail/objects.h"
-#include "muster/tree/detail/once.h"
+#include "muster/tree/detail/per_rank.h"
 #include "muster/tree/detail/visit.h"
 
 namespace muster::runtime {
@@ -42,19 +42,19 @@ struct MetricsGatherer {
     if (per_sample && std::ssize(list) > step->real) list.resize(static_cast<size_t>(step->real));
   }
   template <class T>
-  void operator()(Once<T>& value) const {
+  void operator()(PerRank<T>& value) const {
     const std::optional<StepRows> none;
     tree::visit(value.value, MetricsGatherer{operations, none});
   }
 };
 
-/// Removes the mark of once().
+/// Removes the mark of per_rank().
 template <class T>
 T unmarked(T& value) {
   return std::move(value);
 }
 template <class T>
-T unmarked(Once<T>& value) {
+T unmarked(PerRank<T>& value) {
   return std::move(value.value);
 }
 

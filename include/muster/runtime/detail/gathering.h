@@ -39,8 +39,8 @@ class Gathering {
   /// As gather(), for values of the current batch: samples that the loader repeated to fill its last step are cut off,
   /// so that every sample counts once. This applies to tensors with one row per sample of this rank's batch, and to
   /// lists of strings or numbers with one element per sample; any other tensor or list is gathered whole. If a value
-  /// has this length by chance but does not belong to the batch, pass it as once(value); the result is a plain value
-  /// again. If ranks have different numbers of batches, use collector().
+  /// has this length by chance but does not belong to the batch, pass it as per_rank(value); the result is a plain
+  /// value again. If ranks have different numbers of batches, use collector().
   template <class... T>
   auto gather_for_metrics(const T&... values) const {
     return runtime::gather_for_metrics(group_of(*state_), step_rows(*state_), values...);

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/tree/detail/once.h"
+#include "muster/tree/detail/per_rank.h"
 #include "muster/tree/detail/visit.h"
 
 namespace muster::runtime {
@@ -70,7 +70,7 @@ struct NothingGathered {
   template <tree::plain_list L>
   void operator()(L&) const {}
   template <class T>
-  void operator()(Once<T>& value) const {
+  void operator()(PerRank<T>& value) const {
     tree::visit(value.value, *this);
   }
 };

@@ -41,14 +41,14 @@ auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
         "prepare takes no torch::jit::Module, whose forward runs outside of LibTorch's C++ modules: write the "
         "network as a torch::nn::Module, prepare that, and read the weights from a file of torch.save by "
         "load_model(model, path)");
-  } else if constexpr (AnyModule<T>) {
+  } else if constexpr (ModuleLike<T>) {
     auto pointer = module_pointer(std::forward<T>(object));
     auto prepared = prepare_model(state, pointer);
-    if constexpr (ErasedModule<T>) return Model<V>(object, std::move(prepared));
+    if constexpr (TorchAnyModule<T>) return Model<V>(object, std::move(prepared));
     else return Model<typename decltype(pointer)::element_type>(std::move(pointer), std::move(prepared));
   } else if constexpr (AnyOptimizer<T>) {
     return prepare_optimizer(state, hold(std::forward<T>(object)));
-  } else if constexpr (OwnScheduler<T>) {
+  } else if constexpr (MusterScheduler<T>) {
     return std::shared_ptr<muster::LRScheduler>(hold(std::forward<T>(object)));
   } else if constexpr (AnyScheduler<T>) {
     return std::shared_ptr<torch::optim::LRScheduler>(hold(std::forward<T>(object)));

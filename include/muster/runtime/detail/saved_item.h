@@ -28,9 +28,9 @@ struct LoadFrom {
 };
 }  // namespace runtime
 
-/// An item that a program saves and loads under a name: a handle that prepare() returned, an object with save_state()
-/// and load_state(), or a plain value (a number, a string, a State). A variable or object is borrowed: saving reads it,
-/// and loading writes to it. A temporary can only be saved.
+/// An item that a program saves and loads under a name: a handle that prepare() returned, an object with state_dict()
+/// and load_state_dict(), or a plain value (a number, a string, a State). A variable or object is borrowed: saving
+/// reads it, and loading writes to it. A temporary can only be saved.
 class SavedItem {
  public:
   template <class M>
@@ -42,8 +42,8 @@ class SavedItem {
   template <Stateful T>
   SavedItem(std::string name, T& object)
       : SavedItem(
-            std::move(name), [&object]() -> State { return object.save_state(); },
-            [&object](const State& state) { object.load_state(state); }) {}
+            std::move(name), [&object]() -> State { return object.state_dict(); },
+            [&object](const State& state) { object.load_state_dict(state); }) {}
   template <class T>
     requires(std::is_arithmetic_v<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, std::string> ||
              std::same_as<std::remove_cvref_t<T>, State>)
@@ -65,7 +65,7 @@ class SavedItem {
   /// Sharded tensors go to `shards`.
   State save(std::vector<TensorShard>& shards) const { return save_(shards); }
   /// Throws: CheckpointError (MU240, MU131, MU208, MU209), UsageError (MU114, MU138) if the state is not that of such
-  /// an item, UsageError (MU245) for a temporary or a constant, and what the object's own load_state() throws. The
+  /// an item, UsageError (MU245) for a temporary or a constant, and what the object's own load_state_dict() throws. The
   /// caller must then call load.undo().
   void load(const State& state, const runtime::LoadFrom& from, runtime::AtomicLoad& load) const;
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/checkpoint/detail/load_report.h"
+#include "muster/checkpoint/detail/incompatible_keys.h"
 #include "muster/checkpoint/detail/options.h"
 #include "muster/runtime/detail/model.h"
 #include "muster/runtime/detail/options.h"
@@ -25,11 +25,10 @@ namespace muster {
 class SavedItem;
 class State;
 
-/// Removes a hook.
-class HookHandle {
+/// Removes a hook; a second remove() does nothing.
+class RemovableHandle {
  public:
-  explicit HookHandle(std::function<void()> remove) : remove_(std::move(remove)) {}
-  /// A second call does nothing.
+  explicit RemovableHandle(std::function<void()> remove) : remove_(std::move(remove)) {}
   void remove() {
     if (auto remove = std::exchange(remove_, {})) remove();
   }
@@ -44,9 +43,9 @@ using SaveFilter = std::map<std::string, std::function<bool(const std::string& n
 namespace runtime {
 
 template <class T>
-concept StatefulObject = requires(T& object, const T& constant, const State& state) {
-  constant.save_state();
-  object.load_state(state);
+concept Stateful = requires(T& object, const T& constant, const State& state) {
+  constant.state_dict();
+  object.load_state_dict(state);
 };
 
 /// Saves and loads what a runtime prepared. A checkpoint is a folder, or a set of files in project.storage; it appears
@@ -56,6 +55,7 @@ concept StatefulObject = requires(T& object, const T& constant, const State& sta
 /// for what does not fit. If loading fails, everything in memory is as it was before.
 class Saving {
  public:
+  using StateHook = std::function<void(State& state, const std::filesystem::path& folder)>;
   /// Writes all that training depends on: models, optimizers, loss scales, schedulers, loaders, random generators, an
   /// unfinished accumulation window, registered objects. A program that loads it continues as if it had not been
   /// interrupted. `folder`: where to write; empty: as options.project says, under the number after the highest. Returns
@@ -73,21 +73,20 @@ class Saving {
   /// Waits until an asynchronous save is on the disk. Returns its folder; empty if there was none.
   std::filesystem::path wait_for_save();
 
-  /// Registers objects with save_state() and load_state(), to be saved with the rest. They must outlive the runtime's
-  /// saves. If ranks hold different states, each rank gets its own back. Not collective.
+  /// Registers objects with state_dict() and load_state_dict(), to be saved with the rest. They must outlive the
+  /// runtime's saves. If ranks hold different states, each rank gets its own back. Not collective.
   /// Requires: the program includes muster/tree/state.h, which says what an object needs.
-  template <StatefulObject... T>
+  template <Stateful... T>
   void register_for_checkpointing(T&... objects) {
-    (keep_object([&objects] { return objects.save_state(); },
-                 [&objects](const State& state) { objects.load_state(state); }),
+    (keep_object([&objects] { return objects.state_dict(); },
+                 [&objects](const State& state) { objects.load_state_dict(state); }),
      ...);
   }
   /// The hook is called before a checkpoint is written, with the state to be written; on rank 0 it is complete. It may
   /// add and change entries. An entry of "models" or "optimizers" that it empties is not saved. Not collective.
-  HookHandle register_save_state_pre_hook(std::function<void(State& state, const std::filesystem::path& folder)> hook);
-  /// The hook is called with the state that was read, before any of it is loaded. An entry of "models" or "optimizers"
-  /// that it empties is not loaded. Not collective.
-  HookHandle register_load_state_pre_hook(std::function<void(State& state, const std::filesystem::path& folder)> hook);
+  RemovableHandle register_save_state_pre_hook(StateHook hook);
+  /// The hook gets the state that was read, before it is loaded; entries that it empties are not. Not collective.
+  RemovableHandle register_load_state_pre_hook(StateHook hook);
 
   /// Writes these items under their names, as Fabric does. `filter`: see SaveFilter. Requires, as load(): the program
   /// includes fabric.h or muster/runtime/extras.h. Throws: ConfigError MU246 for a filter of a name that is not saved.
@@ -113,12 +112,13 @@ class Saving {
   /// files; MU228 for names that only one of them has, if strict, and for values that do not fit, all listed; MU250 if
   /// ranks read different weights.
   template <class M>
-  LoadReport load_model(const Model<M>& model, const std::filesystem::path& path,
-                        const LoadStateDictOptions& options = {}) const {
+  IncompatibleKeys load_model(const Model<M>& model, const std::filesystem::path& path,
+                              const LoadStateDictOptions& options = {}) const {
     return load_weights(model.ptr(), path, options);
   }
-  template <AnyModule M>
-  LoadReport load_model(M&& module, const std::filesystem::path& path, const LoadStateDictOptions& options = {}) const {
+  template <ModuleLike M>
+  IncompatibleKeys load_model(M&& module, const std::filesystem::path& path,
+                              const LoadStateDictOptions& options = {}) const {
     return load_weights(module_pointer(std::forward<M>(module)), path, options);
   }
 
@@ -144,8 +144,8 @@ class Saving {
 
  private:
   void keep_object(std::function<State()> save, std::function<void(const State&)> load);
-  LoadReport load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
-                          const LoadStateDictOptions& options) const;
+  IncompatibleKeys load_weights(const std::shared_ptr<torch::nn::Module>& module, const std::filesystem::path& path,
+                                const LoadStateDictOptions& options) const;
   static void with_full_params(const PreparedModel& model, const std::function<void()>& f,
                                const parallel::FullParamsOptions& options);
   void write_model(const PreparedModel& model, const std::filesystem::path& folder,

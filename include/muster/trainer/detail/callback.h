@@ -29,8 +29,8 @@ class Callback {
   /// in it (MU452).
   virtual std::string state_key() const;
   /// What is saved in checkpoints; empty: nothing.
-  virtual State save_state() const { return {}; }
-  virtual void load_state(const State&) {}
+  virtual State state_dict() const { return {}; }
+  virtual void load_state_dict(const State&) {}
 
   virtual void setup(Trainer&, TrainerModule&, Stage) {}
   virtual void teardown(Trainer&, TrainerModule&, Stage) {}

@@ -20,8 +20,8 @@ class DataModule {
   virtual void teardown(Stage) {}
   virtual void on_exception(const std::exception_ptr&) {}
   /// What is saved in checkpoints; empty: nothing.
-  virtual State save_state() const { return {}; }
-  virtual void load_state(const State&) {}
+  virtual State state_dict() const { return {}; }
+  virtual void load_state_dict(const State&) {}
 };
 
 }  // namespace muster

@@ -29,8 +29,8 @@ class EarlyStopping : public Callback {
   explicit EarlyStopping(EarlyStoppingOptions options);
   Place place() const override { return Place::last; }
   std::string state_key() const override;
-  State save_state() const override;
-  void load_state(const State& state) override;
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
   /// Throws: UsageError (MU449) if the metric was not logged, listing those that were.
   void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
   void on_validation_end(Trainer& trainer, TrainerModule& module) override;

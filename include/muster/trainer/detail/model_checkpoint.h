@@ -35,8 +35,8 @@ class ModelCheckpoint : public Callback {
   explicit ModelCheckpoint(ModelCheckpointOptions options = {});
   Place place() const override { return Place::last; }
   std::string state_key() const override;
-  State save_state() const override;
-  void load_state(const State& state) override;
+  State state_dict() const override;
+  void load_state_dict(const State& state) override;
   void setup(Trainer& trainer, TrainerModule& module, Stage stage) override;
   void on_train_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
                           BatchPlace place) override;

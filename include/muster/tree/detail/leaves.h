@@ -64,7 +64,7 @@ void add_leaves(const T& value, const std::string& path, std::vector<Leaf>& leav
   if constexpr (tensor<T>) {
     leaves.push_back({path, value.defined()});
   } else if constexpr (plain_leaf<T>) {
-  } else if constexpr (marked_once<T>) {
+  } else if constexpr (marked_per_rank<T>) {
     add_leaves<with_lists>(value.value, path, leaves);
   } else if constexpr (fixed_parts<T>) {
     std::apply(parts, parts_of(value));

@@ -38,7 +38,7 @@ consteval bool can_be_sent() {
   if constexpr (tensor<V> || std::is_arithmetic_v<V> || std::is_enum_v<V> || std::same_as<V, std::string> ||
                 std::same_as<V, std::monostate>)
     return true;
-  else if constexpr (plain_leaf<V> || marked_once<V>) return false;
+  else if constexpr (plain_leaf<V> || marked_per_rank<V>) return false;
   else if constexpr (fixed_parts<V>)
     return detail::all_sent(std::type_identity<decltype(parts_of(std::declval<V&>()))>());
   else if constexpr (optional_like<V>)

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "muster/tree/detail/fields.h"
-#include "muster/tree/detail/once.h"
+#include "muster/tree/detail/per_rank.h"
 
 /// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants,
 /// torch::data::Example, and aggregates of up to eight fields, in any nesting, undeclared. Any other class lists its
@@ -108,7 +108,7 @@ template <class T>
 inline constexpr bool nests_tensors = detail::NestsTensors<std::remove_cvref_t<T>>::value;
 
 /// Calls f(at::Tensor&) on every tensor of the value, in the order of declaration; undefined tensors included.
-/// For a const value f receives const at::Tensor&. An f that also accepts plain_list or Once receives them whole.
+/// For a const value f receives const at::Tensor&. An f that also accepts plain_list or PerRank receives them whole.
 /// Requires: a type as described at the top of this file; any other type is a compile error.
 template <class T, class F>
 void visit(T& value, F&& f) {
@@ -116,7 +116,7 @@ void visit(T& value, F&& f) {
   if constexpr (tensor<V>) {
     f(value);
   } else if constexpr (plain_leaf<V>) {
-  } else if constexpr (marked_once<V>) {
+  } else if constexpr (marked_per_rank<V>) {
     if constexpr (std::invocable<F&, T&>) f(value);
     else tree::visit(value.value, f);
   } else if constexpr (fixed_parts<V>) {

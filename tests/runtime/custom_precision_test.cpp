@@ -21,7 +21,7 @@
 #include "ranks.h"
 #include "runtime/resolved_options.h"
 
-namespace muster::runtime::own_precision {
+namespace muster::runtime::custom_precision {
 namespace {
 
 using muster::testing::as_ranks;
@@ -104,12 +104,12 @@ void expect_bits(const Tensors& actual, const Tensors& expected, const char* wha
     EXPECT_EQ(muster::testing::difference_in_bits(actual[i], expected[i]), "") << what << " " << i;
 }
 
-TEST(OwnPrecision, ByHandIsBf16TrueToTheBit) {
+TEST(CustomPrecision, ByHandIsBf16TrueToTheBit) {
   expect_bits(trained(std::make_shared<ByHand>()), trained("bf16-true"), "one rank");
   EXPECT_NE(muster::testing::difference_in_bits(trained("bf16-true")[0], trained("no")[0]), "");
 }
 
-TEST(OwnPrecision, IsTheBuiltInOneToTheBitUnderEveryStrategy) {
+TEST(CustomPrecision, IsTheBuiltInOneToTheBitUnderEveryStrategy) {
   as_ranks(2, [] {
     for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {
       expect_bits(trained(std::make_shared<ByHand>(), strategy), trained("bf16-true", strategy), strategy);
@@ -121,14 +121,14 @@ TEST(OwnPrecision, IsTheBuiltInOneToTheBitUnderEveryStrategy) {
   });
 }
 
-TEST(OwnPrecision, WhatIsNotOverriddenCastsToTheDtypeOfTheParameters) {
+TEST(CustomPrecision, WhatIsNotOverriddenCastsToTheDtypeOfTheParameters) {
   expect_bits(trained(std::make_shared<Plain>(at::kDouble)), trained("64-true"), "double");
   auto mixed = std::make_shared<Plain>(at::kFloat);
   mixed->autocast = at::kBFloat16;
   expect_bits(trained(mixed), trained("bf16-mixed"), "mixed");
 }
 
-TEST(OwnPrecision, IsCalledOncePerForwardAndTensor) {
+TEST(CustomPrecision, IsCalledOncePerForwardAndTensor) {
   auto counting = std::make_shared<Counting>();
   Fabric fabric({.precision = counting});
   fabric.launch();
@@ -152,7 +152,7 @@ TEST(OwnPrecision, IsCalledOncePerForwardAndTensor) {
       << fabric.plan();
 }
 
-TEST(OwnPrecision, AnExceptionOfEnterForwardLeavesNothing) {
+TEST(CustomPrecision, AnExceptionOfEnterForwardLeavesNothing) {
   auto counting = std::make_shared<Counting>();
   counting->autocast = at::kBFloat16;
   Accelerator accelerator({.mixed_precision = counting});
@@ -171,7 +171,7 @@ TEST(OwnPrecision, AnExceptionOfEnterForwardLeavesNothing) {
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
 }
 
-TEST(OwnPrecision, ModulesInFloat32AreKeptAndChecked) {
+TEST(CustomPrecision, ModulesInFloat32AreKeptAndChecked) {
   Accelerator accelerator({.fp32_modules = {"1"}, .mixed_precision = std::make_shared<Plain>(at::kBFloat16)});
   torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
   auto model = accelerator.prepare(net);
@@ -180,7 +180,7 @@ TEST(OwnPrecision, ModulesInFloat32AreKeptAndChecked) {
   EXPECT_EQ(thrown_id([&] { static_cast<void>(accelerator.prepare(torch::nn::Linear(2, 2))); }), "MU148");
 }
 
-TEST(OwnPrecision, WithoutAnObjectOrANameOfItsOwnIsMU310) {
+TEST(CustomPrecision, WithoutAnObjectOrANameOfItsOwnIsMU310) {
   struct Named : Plain {
     explicit Named(const char* given) : Plain(at::kFloat), given_name(given) {}
     std::string_view name() const override { return given_name; }
@@ -200,7 +200,7 @@ struct SwappingImpl : torch::nn::Module {
 };
 TORCH_MODULE(Swapping);
 
-TEST(OwnPrecision, ThatReplacesAParameterIsMU310) {
+TEST(CustomPrecision, ThatReplacesAParameterIsMU310) {
   struct Replacing : Plain {
     Replacing() : Plain(at::kBFloat16) {}
     void convert_module(torch::nn::Module& module, const std::vector<std::string>&) override {
@@ -213,7 +213,7 @@ TEST(OwnPrecision, ThatReplacesAParameterIsMU310) {
   EXPECT_NE(text.find("'plain' has replaced parameter weight"), std::string::npos) << text;
 }
 
-TEST(OwnPrecision, ContradictsALaunchersRequest) {
+TEST(CustomPrecision, ContradictsALaunchersRequest) {
   const RuntimeOptions options{.precision = std::make_shared<Plain>(at::kBFloat16)};
   for (const char* name : {"32-true", "bf16-true"}) {
     const auto text = thrown([&] { resolved(options, {{"MUSTER_PRECISION", name}}); });
@@ -223,7 +223,7 @@ TEST(OwnPrecision, ContradictsALaunchersRequest) {
   EXPECT_EQ(resolved(options, {{"ACCELERATE_MIXED_PRECISION", "no"}}).precision, options.precision);
 }
 
-TEST(OwnPrecision, SaysInWhichDtypeGradientsAreSummed) {
+TEST(CustomPrecision, SaysInWhichDtypeGradientsAreSummed) {
   as_ranks(2, [] {
     const auto summing = [](at::ScalarType dtype) {
       auto policy = std::make_shared<Plain>(at::kFloat);
@@ -239,15 +239,16 @@ TEST(OwnPrecision, SaysInWhichDtypeGradientsAreSummed) {
     EXPECT_EQ(thrown_id([&] { trained(summing(at::kDouble), "ddp"); }), "MU311");
     struct Mine : TrainingStrategy {
       std::string_view name() const override { return "mine"; }
-      std::shared_ptr<ManagedModel> manage(torch::nn::Module& module, const comm::Communicator& group) const override {
-        return make_strategy("ddp", group.size(), group.size())->manage(module, group);
+      std::shared_ptr<ManagedModel> setup_module(torch::nn::Module& module,
+                                                 const comm::Communicator& group) const override {
+        return make_strategy("ddp", group.size(), group.size())->setup_module(module, group);
       }
     };
     EXPECT_EQ(thrown_id([&] { trained(bf16, std::make_shared<Mine>()); }), "MU311");
   });
 }
 
-TEST(OwnPrecision, ThatDiffersFromRankToRankIsMU312) {
+TEST(CustomPrecision, ThatDiffersFromRankToRankIsMU312) {
   as_ranks(2, [] {
     const bool main = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "0";
     auto policy = std::make_shared<Plain>(at::kFloat);
@@ -258,7 +259,7 @@ TEST(OwnPrecision, ThatDiffersFromRankToRankIsMU312) {
   });
 }
 
-TEST(OwnPrecision, AgainstABuiltInOneOfAnotherRankIsNoticed) {
+TEST(CustomPrecision, AgainstABuiltInOneOfAnotherRankIsNoticed) {
   as_ranks(2, [] {
     const bool main = std::string(std::getenv("OMPI_COMM_WORLD_RANK")) == "0";
     const Precision precision = main ? Precision(std::make_shared<Plain>(at::kFloat)) : Precision("no");
@@ -272,4 +273,4 @@ TEST(OwnPrecision, AgainstABuiltInOneOfAnotherRankIsNoticed) {
 }
 
 }  // namespace
-}  // namespace muster::runtime::own_precision
+}  // namespace muster::runtime::custom_precision

@@ -1,4 +1,4 @@
-#include "parallel/sharded/reductions.h"
+#include "parallel/sharded/reduction_scheduler.h"
 
 #include <algorithm>
 #include <string>
@@ -6,45 +6,45 @@
 
 namespace muster::parallel {
 
-Reductions::Reductions(const Units& units, const ShardSettings& settings)
+ReductionScheduler::ReductionScheduler(const Units& units, const ShardSettings& settings)
     : units_(units), in_order_(settings.keeps_params_unsharded()), complete_(units.size()), reduced_(units.size()),
       quiet_(units.size()), tags_(units.size()) {
   set_order();
   label("");
 }
 
-void Reductions::set_order() {
+void ReductionScheduler::set_order() {
   order_.clear();
   for (size_t u = units_.size(); u-- > 0;)
     if (units_[u]->trainable_count() > 0) order_.push_back(u);
 }
 
-bool Reductions::heard_freezing_change() {
+bool ReductionScheduler::heard_freezing_change() {
   bool heard = false;
   for (const auto& unit : units_) heard = (unit->gradients() && unit->gradients()->take_freezing_change()) || heard;
   return heard;
 }
 
-void Reductions::follow(const std::vector<size_t>& units) {
+void ReductionScheduler::follow(const std::vector<size_t>& units) {
   freezing_change_ = false;
   set_order();
   label(model_);
   for (const auto unit : units) start(unit);
 }
 
-void Reductions::label(const std::string& model) {
+void ReductionScheduler::label(const std::string& model) {
   model_ = model;
   for (const auto u : order_)
     tags_[u] = {.label = "the gradients of " + model + "unit '" + units_[u]->name() + "'",
                 .source = comm::Source::library};
 }
 
-void Reductions::register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index) {
-  record_.join(job, index);
+void ReductionScheduler::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
+  recorder_.register_with(record, index);
   label("model " + std::to_string(index) + ", ");
 }
 
-void Reductions::begin(const std::vector<size_t>& awaited, bool freezing_change) {
+void ReductionScheduler::begin(const std::vector<size_t>& awaited, bool freezing_change) {
   std::transform(awaited.begin(), awaited.end(), complete_.begin(), [](size_t gradients) { return gradients == 0; });
   // A model that is frozen wholly, as in the other model's step of a GAN, reduces nothing.
   const bool trains = std::find(complete_.begin(), complete_.end(), 0) != complete_.end();
@@ -56,12 +56,12 @@ void Reductions::begin(const std::vector<size_t>& awaited, bool freezing_change)
   unrecorded_ = false;
 }
 
-void Reductions::start_unrecorded() {
+void ReductionScheduler::start_unrecorded() {
   unrecorded_ = true;
   start_rest();
 }
 
-void Reductions::complete(size_t unit) {
+void ReductionScheduler::complete(size_t unit) {
   complete_[unit] = true;
   if (!in_order_) {
     pass(unit);
@@ -70,7 +70,7 @@ void Reductions::complete(size_t unit) {
   for (; next_ < order_.size() && complete_[order_[next_]]; ++next_) start(order_[next_]);
 }
 
-void Reductions::pass(size_t unit) {
+void ReductionScheduler::pass(size_t unit) {
   if (in_order_) return;
   for (const auto u : order_) {
     if (u <= unit) return;
@@ -78,34 +78,34 @@ void Reductions::pass(size_t unit) {
   }
 }
 
-void Reductions::reopen(size_t unit) { reduced_[unit] = false; }
+void ReductionScheduler::reopen(size_t unit) { reduced_[unit] = false; }
 
-void Reductions::start(size_t unit) {
+void ReductionScheduler::start(size_t unit) {
   if (under_way_.size() >= kUnderWay) {
     units_[under_way_.front()]->gradients()->wait();
     under_way_.pop_front();
   }
   std::erase(under_way_, unit);
-  if (!unrecorded_) record_.begin();
-  tags_[unit].gradient_step = record_.step();
+  if (!unrecorded_) recorder_.begin();
+  tags_[unit].gradient_step = recorder_.step();
   units_[unit]->gradients()->start_reduction(tags_[unit], freezing_change_);
   under_way_.push_back(unit);
   reduced_[unit] = true;
   ++started_;
 }
 
-void Reductions::start_rest() {
+void ReductionScheduler::start_rest() {
   for (const auto unit : order_)
     if (!reduced_[unit]) start(unit);
 }
 
-void Reductions::wait() {
+void ReductionScheduler::wait() {
   for (const auto unit : under_way_) units_[unit]->gradients()->finish_scatter();
   for (const auto unit : under_way_) units_[unit]->gradients()->wait();
   under_way_.clear();
 }
 
-void Reductions::cancel() noexcept {
+void ReductionScheduler::cancel() noexcept {
   record_end();
   under_way_.clear();
   for (const auto& unit : units_)

@@ -12,11 +12,11 @@ namespace muster::parallel {
 
 /// A module in a world of one: nothing is moved, hooked or communicated.
 /// Parameters are updated in place, with the same bits as in ReplicatedModel.
-class Single final : public ManagedModel {
+class SingleDeviceModel final : public ManagedModel {
  public:
   /// Requires: the module outlives this object.
-  explicit Single(torch::nn::Module& module);
-  ~Single() override;
+  explicit SingleDeviceModel(torch::nn::Module& module);
+  ~SingleDeviceModel() override;
 
   /// Always nullptr: it holds no flat memory.
   const optim::LocalParameter* find(const at::Tensor& parameter) const override;

@@ -7,13 +7,13 @@ namespace muster {
 
 /// A value that is not per sample: the same numbers on every rank, or one set per rank, such as a confusion matrix.
 template <class T>
-struct Once {
+struct PerRank {
   T value;
 };
 
 /// Marks `value` as not per sample, for gather_for_metrics() and collectors: they cut nothing off, whatever its length.
 template <class T>
-Once<std::remove_cvref_t<T>> once(T&& value) {
+PerRank<std::remove_cvref_t<T>> per_rank(T&& value) {
   return {std::forward<T>(value)};
 }
 
@@ -21,13 +21,13 @@ namespace tree {
 
 namespace detail {
 template <class T>
-inline constexpr bool is_once = false;
+inline constexpr bool is_per_rank = false;
 template <class T>
-inline constexpr bool is_once<Once<T>> = true;
+inline constexpr bool is_per_rank<PerRank<T>> = true;
 }  // namespace detail
 
 template <class T>
-concept marked_once = detail::is_once<std::remove_cvref_t<T>>;
+concept marked_per_rank = detail::is_per_rank<std::remove_cvref_t<T>>;
 
 }  // namespace tree
 }  // namespace muster

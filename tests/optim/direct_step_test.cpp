@@ -17,12 +17,12 @@ using testing::set_gradients;
 
 using ParameterMaker = std::function<std::unique_ptr<lib::Optimizer>(std::vector<at::Tensor>)>;
 
-struct OwnStepCase {
+struct DirectStepCase {
   std::string name;
   ParameterMaker make;
 };
 
-std::vector<OwnStepCase> every_optimizer() {
+std::vector<DirectStepCase> every_optimizer() {
   return {
       {"sgd", [](auto p) { return std::make_unique<lib::SGD>(p, lib::SGDOptions(0.1)); }},
       {"momentum", [](auto p) { return std::make_unique<lib::SGD>(p, lib::SGDOptions(0.1).momentum(0.9)); }},
@@ -42,7 +42,7 @@ void expect_refused(const std::function<void()>& call, const std::string& what) 
   }
 }
 
-TEST(OwnStep, IsRefusedAtTheNextCall) {
+TEST(DirectStep, IsRefusedAtTheNextCall) {
   for (const auto& [name, make] : every_optimizer())
     for (const int steps_before : {0, 1, 2}) {
       const auto parameters = odd_parameters(at::kFloat);
@@ -58,19 +58,19 @@ TEST(OwnStep, IsRefusedAtTheNextCall) {
       inner->step();
       const auto what = name + " after " + std::to_string(steps_before);
       if (steps_before == 1) expect_refused([&] { optimizer.zero_grad(); }, what);
-      else if (steps_before == 2) expect_refused([&] { optimizer.refuse_own_step(); }, what);
+      else if (steps_before == 2) expect_refused([&] { optimizer.refuse_direct_step(); }, what);
       else expect_refused([&] { optimizer.step(); }, what);
       EXPECT_NO_THROW(optimizer.step()) << what << ": reported once";
     }
 }
 
-TEST(OwnStep, EditsAfterOurStepAreFine) {
+TEST(DirectStep, EditsAfterOurStepAreFine) {
   for (const auto& [name, make] : every_optimizer()) {
     const auto parameters = odd_parameters(at::kFloat);
     const auto inner = make(parameters);
     FusedOptimizer optimizer(*inner);
     for (int i = 0; i < 3; ++i) {
-      optimizer.refuse_own_step();
+      optimizer.refuse_direct_step();
       set_gradients(parameters, 30 + i);
       optimizer.note_backward();
       optimizer.step();
@@ -83,7 +83,7 @@ TEST(OwnStep, EditsAfterOurStepAreFine) {
   }
 }
 
-TEST(OwnStep, LoadedStateIsNoStep) {
+TEST(DirectStep, LoadedStateIsNoStep) {
   const auto parameters = odd_parameters(at::kDouble), others = copies(parameters);
   lib::AdamW inner(parameters, lib::AdamWOptions(0.1)), other(others, lib::AdamWOptions(0.1));
   FusedOptimizer optimizer(inner);

@@ -9,7 +9,7 @@
 namespace muster::optim {
 
 /// Notices that somebody else updated the parameters after a backward.
-class OwnStepWatch {
+class DirectStepWatch {
  public:
   /// `values`: also remember some values, since SGD of LibTorch leaves versions as they are.
   void note(const std::vector<Slot>& slots, bool values);

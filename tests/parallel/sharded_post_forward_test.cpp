@@ -7,7 +7,7 @@
 namespace muster::parallel::sharded {
 namespace {
 
-TEST(ShardedNeighbours, KeepWholeValuesUntilBackward) {
+TEST(PostForwardShards, KeepWholeValuesUntilBackward) {
   for (const int micro : {1, 2}) {
     Reference reference(make_net(true, at::kDouble), 4);
     reference.train(3, micro);
@@ -17,7 +17,7 @@ TEST(ShardedNeighbours, KeepWholeValuesUntilBackward) {
   }
 }
 
-TEST(ShardedNeighbours, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
+TEST(PostForwardShards, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
   on_seeded_ranks(4, [](comm::Communicator group) {
     std::vector<std::vector<std::pair<std::string, Tensor>>> results;
     const ShardedOptions kept{.reshard_after_forward = 2}, freed{};
@@ -39,14 +39,14 @@ TEST(ShardedNeighbours, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
         auto loss = loss_of(forward(model, net, words), words);
         if (options == &kept) {
           EXPECT_EQ(gathered, once);
-          EXPECT_GT(model.figures().lent_bytes, 0);
+          EXPECT_GT(model.figures().temporary_bytes, 0);
         }
         backward(model, loss);
         if (options == &kept) {
           EXPECT_EQ(gathered, once);  // nothing more in backward
         }
         EXPECT_EQ(model.figures().gathers - before, 7);  // of four units, the root's once
-        EXPECT_EQ(model.figures().lent_bytes, 0);
+        EXPECT_EQ(model.figures().temporary_bytes, 0);
         optimizer.step();
         optimizer.zero_grad();
       }
@@ -57,22 +57,22 @@ TEST(ShardedNeighbours, SpareTheOthersTheGathersOfBackwardAndGiveTheSameBits) {
   });
 }
 
-TEST(ShardedNeighbours, ForgetWhatAForwardWithoutBackwardLeft) {
+TEST(PostForwardShards, ForgetWhatAForwardWithoutBackwardLeft) {
   on_seeded_ranks(4, [](comm::Communicator group) {
     auto net = make_net();
     ShardedModel model(*net, group, {.reshard_after_forward = 2});
     const auto words = words_of(0, group.rank());
     const auto first = forward(model, net, words).detach().clone();
-    EXPECT_GT(model.figures().lent_bytes, 0);
+    EXPECT_GT(model.figures().temporary_bytes, 0);
     model.summon_full_params([&] {
       at::NoGradGuard no_grad;
       net->head->bias.add_(1);
       net->encoder->layers[0]->as<nn::TransformerEncoderLayer>()->linear1->bias.add_(1);
     });
-    EXPECT_EQ(model.figures().lent_bytes, 0);
+    EXPECT_EQ(model.figures().temporary_bytes, 0);
     at::NoGradGuard no_grad;
     EXPECT_FALSE(torch::equal(forward(model, net, words), first));
-    EXPECT_EQ(model.figures().lent_bytes, 0);  // without gradients nothing waits for backward
+    EXPECT_EQ(model.figures().temporary_bytes, 0);  // without gradients nothing waits for backward
   });
 }
 

@@ -1,4 +1,4 @@
-#include "optim/own_step.h"
+#include "optim/direct_step.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@ uint32_t version_of(const Slot& slot) { return slot.impl->version_counter().curr
 
 }  // namespace
 
-void OwnStepWatch::note(const std::vector<Slot>& slots, bool values) {
+void DirectStepWatch::note(const std::vector<Slot>& slots, bool values) {
   forget();
   for (size_t i = 0; i < slots.size(); ++i) {
     const auto& slot = slots[i];
@@ -33,18 +33,18 @@ void OwnStepWatch::note(const std::vector<Slot>& slots, bool values) {
   }
 }
 
-void OwnStepWatch::forget() noexcept {
+void DirectStepWatch::forget() noexcept {
   marks_.clear();
   samples_.clear();
 }
 
-bool OwnStepWatch::changed(const Slot& slot, const Mark& mark) { return version_of(slot) != mark.version; }
+bool DirectStepWatch::changed(const Slot& slot, const Mark& mark) { return version_of(slot) != mark.version; }
 
-bool OwnStepWatch::changed(const Slot& slot, const Sample& sample) {
+bool DirectStepWatch::changed(const Slot& slot, const Sample& sample) {
   return std::memcmp(slot.parameter.const_data_ptr(), sample.values.data(), sample.bytes) != 0;
 }
 
-bool OwnStepWatch::moved(const std::vector<Slot>& slots) const {
+bool DirectStepWatch::moved(const std::vector<Slot>& slots) const {
   const auto all = [&](const auto& notes) {
     return !notes.empty() &&
            std::all_of(notes.begin(), notes.end(), [&](const auto& note) { return changed(slots[note.slot], note); });
@@ -52,7 +52,7 @@ bool OwnStepWatch::moved(const std::vector<Slot>& slots) const {
   return all(marks_) || all(samples_);
 }
 
-bool OwnStepWatch::touched(const std::vector<Slot>& slots) const {
+bool DirectStepWatch::touched(const std::vector<Slot>& slots) const {
   const auto any = [&](const auto& notes) {
     return std::any_of(notes.begin(), notes.end(), [&](const auto& note) { return changed(slots[note.slot], note); });
   };

@@ -10,6 +10,6 @@ namespace muster::comm {
 /// of the group: if that error ends the job, the launcher names that rank. A later operation that succeeds withdraws
 /// the report. Errors about a lost rank that a group's operations throw are reported already. Nothing is reported if
 /// `rank` is this rank itself.
-void blame(const Communicator& group, int rank, std::string_view reason);
+void report_lost_rank(const Communicator& group, int rank, std::string_view reason);
 
 }  // namespace muster::comm

@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/single.h"
+#include "muster/parallel/detail/single_device_model.h"
 
 #include <cstdint>
 #include <unordered_set>
@@ -35,7 +35,7 @@ struct GradientMark {
 
 }  // namespace
 
-class Single::Impl {
+class SingleDeviceModel::Impl {
  public:
   explicit Impl(torch::nn::Module& module)
       : module_(module), leaves_(trainable(module)), frozen_(distinct_parameters(module)), graphs_(leaves_) {
@@ -78,35 +78,39 @@ class Single::Impl {
   bool sync_ = true;
 };
 
-Single::Single(torch::nn::Module& module) : impl_(std::make_unique<Impl>(module)) {}
-Single::~Single() = default;
+SingleDeviceModel::SingleDeviceModel(torch::nn::Module& module) : impl_(std::make_unique<Impl>(module)) {}
+SingleDeviceModel::~SingleDeviceModel() = default;
 
-const optim::LocalParameter* Single::find(const at::Tensor&) const { return nullptr; }
-bool Single::expects(const at::Tensor& parameter) const {
+const optim::LocalParameter* SingleDeviceModel::find(const at::Tensor&) const { return nullptr; }
+bool SingleDeviceModel::expects(const at::Tensor& parameter) const {
   return impl_->all_.contains(parameter.unsafeGetTensorImpl());
 }
-bool Single::has_gradient(const at::Tensor& parameter) const {
+bool SingleDeviceModel::has_gradient(const at::Tensor& parameter) const {
   return parameter.unsafeGetTensorImpl()->grad().defined();  // Tensor::grad() asks autograd about leaves first
 }
-void Single::zero_grad(const at::Tensor& parameter, bool set_to_none) { zero_local_gradient(parameter, set_to_none); }
+void SingleDeviceModel::zero_grad(const at::Tensor& parameter, bool set_to_none) {
+  zero_local_gradient(parameter, set_to_none);
+}
 
-void Single::enter_forward() { impl_->follow_unfrozen(); }
-void Single::leave_forward() noexcept { impl_->graphs_.note(); }
-void Single::before_backward() { impl_->before_backward(); }
-void Single::after_backward() { impl_->after_backward(); }
-void Single::broadcast_buffers() {}
-void Single::set_gradient_sync(bool on) { impl_->sync_ = on; }
-bool Single::gradient_sync() const { return impl_->sync_; }
+void SingleDeviceModel::enter_forward() { impl_->follow_unfrozen(); }
+void SingleDeviceModel::leave_forward() noexcept { impl_->graphs_.note(); }
+void SingleDeviceModel::before_backward() { impl_->before_backward(); }
+void SingleDeviceModel::after_backward() { impl_->after_backward(); }
+void SingleDeviceModel::broadcast_buffers() {}
+void SingleDeviceModel::set_gradient_sync(bool on) { impl_->sync_ = on; }
+bool SingleDeviceModel::gradient_sync() const { return impl_->sync_; }
 
-double Single::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
+double SingleDeviceModel::gradient_power_sum(const std::vector<at::Tensor>& parameters, double p) {
   return local_power_sum(parameters, p);
 }
-void Single::for_each_gradient(const std::vector<at::Tensor>& parameters,
-                               const std::function<void(const at::Tensor&)>& f) {
+void SingleDeviceModel::for_each_gradient(const std::vector<at::Tensor>& parameters,
+                                          const std::function<void(const at::Tensor&)>& f) {
   each_local_gradient(parameters, f);
 }
-std::vector<std::pair<std::string, at::Tensor>> Single::full_state(bool) { return local_state(impl_->module_); }
-std::string Single::describe() const {
+std::vector<std::pair<std::string, at::Tensor>> SingleDeviceModel::full_state(bool) {
+  return local_state(impl_->module_);
+}
+std::string SingleDeviceModel::describe() const {
   return "single: one rank, " + std::to_string(impl_->leaves_.size()) + " trainable parameters where they lie";
 }
 

@@ -1,4 +1,4 @@
-#include "muster/parallel/detail/single.h"
+#include "muster/parallel/detail/single_device_model.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@ namespace {
 
 using namespace muster::parallel::testing;
 
-TEST(Single, MovesNothingAndHoldsNothing) {
+TEST(SingleDeviceModel, MovesNothingAndHoldsNothing) {
   Mlp net;
   const auto* before = net.first->weight.const_data_ptr();
-  Single single(net);
+  SingleDeviceModel single(net);
   EXPECT_EQ(net.first->weight.const_data_ptr(), before);
   EXPECT_EQ(single.find(net.first->weight), nullptr);
   EXPECT_TRUE(single.expects(net.first->weight));
@@ -23,10 +23,10 @@ TEST(Single, MovesNothingAndHoldsNothing) {
   EXPECT_EQ(single.describe(), "single: one rank, 4 trainable parameters where they lie");
 }
 
-TEST(Single, ForwardsOutsideTheScopeAreSeen) {
+TEST(SingleDeviceModel, ForwardsOutsideTheScopeAreSeen) {
   Mlp net, other;
   draw_parameters(net, 1);
-  Single single(net), bystander(other);
+  SingleDeviceModel single(net), bystander(other);
   const auto input = torch::randn({3, 10}, generator(2));
   const auto both = [&](const at::Tensor& loss, bool retain = false) {
     for (auto* model : {&single, &bystander}) model->before_backward();

@@ -16,12 +16,12 @@ namespace muster::parallel {
 /// at most kUnderWay run at a time. Where full parameters stay (stages optimizer and gradients) they start in a fixed
 /// order, from the last unit to the first, so that ranks may get gradients in different orders, or not at all.
 /// Thread safety: the caller's.
-class Reductions {
+class ReductionScheduler {
  public:
   static constexpr size_t kUnderWay = 2;
 
   /// Requires: units and settings outlive this object; no unit is added later, but units may get gradients: follow().
-  Reductions(const Units& units, const ShardSettings& settings);
+  ReductionScheduler(const Units& units, const ShardSettings& settings);
 
   /// `awaited`: the number of gradients that each unit can get. `freezing_change`: what this rank's reductions say.
   void begin(const std::vector<size_t>& awaited, bool freezing_change);
@@ -42,7 +42,7 @@ class Reductions {
   /// The same outside of a backward: ReductionRecord does not record it.
   void start_unrecorded();
   /// All messages of this backward have been sent.
-  void record_end() { record_.end(); }
+  void record_end() { recorder_.end(); }
   /// Whether any unit has gradients.
   bool any() const noexcept { return !order_.empty(); }
   /// Waits for all running reductions.
@@ -50,7 +50,7 @@ class Reductions {
   /// After a failure: discards everything that waits or is running.
   void cancel() noexcept;
   int64_t started() const noexcept { return started_; }
-  void register_with(const std::shared_ptr<ReductionRecord>& job, int64_t index);
+  void register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index);
 
  private:
   void start(size_t unit);
@@ -66,7 +66,7 @@ class Reductions {
   std::deque<size_t> under_way_;
   int64_t started_ = 0;
   std::vector<comm::Tag> tags_;  // by unit, without the step
-  ReductionRecorder record_;
+  ReductionRecorder recorder_;
   bool unrecorded_ = false;  // not within a backward
   bool freezing_change_ = false;
   std::string model_;
