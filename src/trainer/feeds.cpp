@@ -50,15 +50,19 @@ void Core::transfer(const StepTable& steps, void* batch, int64_t loader) {
   steps.type.visit(batch, [&](at::Tensor& tensor) { runtime::convert_input(*model.prepared(), tensor); });
 }
 
-TrainingPass::TrainingPass(PreparedFeed& feed) : feed_(feed) {
-  for (const auto& loader : feed.loaders) passes_.push_back(loader->begin_pass());
-  ended_.resize(passes_.size());
-  if (passes_.size() == 1) return;
-  length_ = 0;
+std::optional<int64_t> batches_in(const PreparedFeed& feed) {
+  int64_t longest = 0;
   for (const auto& loader : feed.loaders) {
     const auto size = loader->known_size();
-    length_ = size && length_ ? std::optional(std::max(*length_, *size)) : std::nullopt;
+    if (!size) return std::nullopt;
+    longest = std::max(longest, *size);
   }
+  return longest;
+}
+
+TrainingPass::TrainingPass(PreparedFeed& feed) : feed_(feed), length_(batches_in(feed)) {
+  for (const auto& loader : feed.loaders) passes_.push_back(loader->begin_pass());
+  ended_.resize(passes_.size());
 }
 
 void* TrainingPass::next() {

@@ -21,8 +21,7 @@ void Core::training_epoch() {
   reload_feeds();
   hooks.both(Hook::on_train_epoch_start, &Callback::on_train_epoch_start, &TrainerModule::on_train_epoch_start);
   auto& prepared = feed(StepKind::training);
-  const auto& loader = *prepared.loaders.front();
-  const auto limit = batches_of(options.limit_train_batches, loader.known_size(), "limit_train_batches");
+  const auto limit = batches_of(options.limit_train_batches, batches_in(prepared), "limit_train_batches");
   const auto interval = validation_interval(options.val_check_interval, limit, !options.check_val_every_n_epoch);
   const StopRule rule(options);
   const auto* steps = prepared.feed.joint_steps ? prepared.feed.joint_steps : prepared.feed.parts.front().steps;

@@ -16,6 +16,9 @@ struct PreparedFeed {
   bool made = false;
 };
 
+/// Batches of this rank in a pass over the longest loader; nullopt if one of them has no known size.
+std::optional<int64_t> batches_in(const PreparedFeed& feed);
+
 /// One pass over the batches of training: of one loader, or of several side by side until the longest ends.
 class TrainingPass {
  public:

@@ -48,7 +48,7 @@ std::vector<torch::Tensor> stopped_early(const Points& data, AcceleratorOptions 
   return result;
 }
 
-void expect_big_batches(int world, const Strategy& strategy) {
+void expect_bits_of_big_batches(int world, const Strategy& strategy) {
   const Accelerator keeps_the_group;  // while others come and go
   const auto data = points(4 * world * 8);
   for (const int limit : {4, 5, 7}) {
@@ -61,12 +61,12 @@ void expect_big_batches(int world, const Strategy& strategy) {
   }
 }
 
-TEST(EndedWindows, WeighTheirSamplesAsBigBatchesDo) { expect_big_batches(1, "auto"); }
+TEST(EndedWindows, WeighTheirSamplesAsBigBatchesDo) { expect_bits_of_big_batches(1, "auto"); }
 
 TEST(EndedWindows, WeighTheirSamplesOnRanks) {
   for (const char* strategy : {"ddp", "fsdp"})
     testing::as_ranks(
-        2, [&] { expect_big_batches(2, strategy); }, strategy);
+        2, [&] { expect_bits_of_big_batches(2, strategy); }, strategy);
 }
 
 TEST(EndedWindows, ClearOnceBeforeTheFirstBackward) {

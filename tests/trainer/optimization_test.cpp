@@ -136,8 +136,10 @@ struct Manual : TrainerModule {
       auto only = toggled_optimizer(first);
       EXPECT_FALSE(b.requires_grad());
       first.zero_grad();
+      const auto before = b.grad().defined() ? b.grad().clone() : torch::Tensor();
       manual_backward(a * b * (batch.sum() + 1));
-      EXPECT_FALSE(b.grad().defined());
+      EXPECT_EQ(b.grad().defined(), before.defined());
+      EXPECT_TRUE(!before.defined() || b.grad().equal(before));
       first.step();
     }
     EXPECT_TRUE(b.requires_grad());
