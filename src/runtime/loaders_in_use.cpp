@@ -8,6 +8,7 @@ namespace {
 /// Every rank's batch has as many samples.
 bool is_equal(const data::LoaderState& loader) {
   const auto& options = loader.options();
+  if (loader.shard().filler_batches) return loader.shard().world_size == 1;
   const bool even = loader.shard().even_batches.value_or(options.even_batches);
   return loader.total_batch_size() > 0 && (even || options.drop_last || loader.shard().world_size == 1);
 }

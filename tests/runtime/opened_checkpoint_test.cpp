@@ -45,17 +45,22 @@ struct Job {
     loader = accelerator.prepare(DataLoader(Numbers(), {.batch_size = 2}));
     accelerator.register_for_checkpointing(counter);
   }
-  /// Trains until so many steps of all were made.
-  void train_to(int64_t steps) {
+  void step(const at::Tensor& batch) {
+    const auto x = batch.to(torch::kFloat).unsqueeze(1).expand({-1, 3}) / 24;
+    auto window = accelerator.accumulate(model);
+    accelerator.backward((model(x) + torch::rand({1})).pow(2).mean());
+    optimizer.step();
+    optimizer.zero_grad();
+    scheduler.step();
+    ++counter.steps;
+  }
+  /// Trains until so many steps of all were made, and saves after the third.
+  void train_to(int64_t steps, const fs::path& folder = {}) {
     while (counter.steps < steps)
       for (auto& batch : loader) {
-        const auto x = batch.to(torch::kFloat).unsqueeze(1).expand({-1, 3}) / 24;
-        auto window = accelerator.accumulate(model);
-        accelerator.backward((model(x) + torch::rand({1})).pow(2).mean());
-        optimizer.step();
-        optimizer.zero_grad();
-        scheduler.step();
-        if (++counter.steps == steps) break;
+        step(batch);
+        if (counter.steps == 3 && !folder.empty()) accelerator.save_state(folder);
+        if (counter.steps == steps) break;
       }
   }
   std::vector<at::Tensor> weights() {
@@ -83,9 +88,7 @@ void expect_continued(const AcceleratorOptions& options) {
     torch::manual_seed(5);
     Job job(options);
     job.make_model(), job.make_optimizer(), job.make_progress();
-    job.train_to(3);  // within a window
-    job.accelerator.save_state(folder);
-    job.train_to(8);
+    job.train_to(8, folder);
     expected = job.weights();
   }
   torch::manual_seed(6);
@@ -115,8 +118,7 @@ TEST(OpenedCheckpoint, APhaseThatFailsLeavesTheOthers) {
   const TemporaryFolder folder;
   Job saved({});
   saved.make_model(), saved.make_optimizer(), saved.make_progress();
-  saved.train_to(3);
-  saved.accelerator.save_state(folder.path() / "saved");
+  saved.train_to(3, folder.path() / "saved");
   Job job({});
   job.make_model();
   OpenedCheckpoint checkpoint(job.accelerator, folder.path() / "saved");
@@ -154,10 +156,11 @@ TEST(OpenedCheckpoint, CallsHooksOnceAndShowsWhatTheyAdded) {
 TEST(OpenedCheckpoint, AnEntryIsReadWithoutTheWeights) {
   const TemporaryFolder folder;
   const auto saved = folder.path() / "saved";
-  Job job({});
-  job.make_model();
-  job.accelerator.register_save_state_pre_hook([](State& state, const fs::path&) { state.set("loop", State("here")); });
-  job.accelerator.save_state(saved);
+  Accelerator accelerator;
+  torch::nn::Linear large(1024, 1024);  // its last weights are far from the file's head
+  auto model = accelerator.prepare(large);
+  accelerator.register_save_state_pre_hook([](State& state, const fs::path&) { state.set("loop", State("here")); });
+  accelerator.save_state(saved);
   {
     std::fstream file(saved / "rank-00000.safetensors", std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(-1, std::ios::end);
@@ -165,10 +168,10 @@ TEST(OpenedCheckpoint, AnEntryIsReadWithoutTheWeights) {
     file.seekp(-1, std::ios::end);
     file.put(static_cast<char>(last ^ 1));
   }
-  EXPECT_EQ(checkpoint_entry(job.accelerator, saved, "loop").value().text(), "here");
-  EXPECT_EQ(checkpoint_entry(job.accelerator, saved, "nothing"), std::nullopt);
-  EXPECT_EQ(thrown_id([&] { OpenedCheckpoint(job.accelerator, saved); }), "MU213");
-  EXPECT_EQ(thrown_id([&] { checkpoint_entry(job.accelerator, folder.path() / "none", "loop"); }), "MU210");
+  EXPECT_EQ(checkpoint_entry(accelerator, saved, "loop").value().text(), "here");
+  EXPECT_EQ(checkpoint_entry(accelerator, saved, "nothing"), std::nullopt);
+  EXPECT_EQ(thrown_id([&] { OpenedCheckpoint(accelerator, saved); }), "MU213");
+  EXPECT_EQ(thrown_id([&] { checkpoint_entry(accelerator, folder.path() / "none", "loop"); }), "MU210");
 }
 
 }  // namespace
