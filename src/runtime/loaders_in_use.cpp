@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "muster/data/detail/shard_spec.h"
+
 namespace muster::runtime {
 namespace {
 
