@@ -26,6 +26,8 @@ import time
 BESIDE, LEAST_URGENT = "sources", 19
 # Ranks cannot meet on an accelerator yet, and would take one where the machine has some.
 NO_ACCELERATOR = {"CUDA_VISIBLE_DEVICES": "-1"}
+# Two programs at once have more threads than there are cores. Those that wait by spinning take the core of those that they wait for.
+NO_SPINNING = {"OMP_WAIT_POLICY": "passive"}
 CLOSING = re.compile(r"^(?:\S+: )?(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
 
 
@@ -68,7 +70,7 @@ def run_command(command, test, extra_environment):
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         niceness = ["nice", "-n", str(LEAST_URGENT)] if BESIDE in test.labels else []
         process = subprocess.Popen(niceness + command, cwd=test.directory, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                   env={**os.environ, **NO_ACCELERATOR, **test.environment, **extra_environment}, start_new_session=True)
+                                   env={**os.environ, **NO_ACCELERATOR, **NO_SPINNING, **test.environment, **extra_environment}, start_new_session=True)
         try:
             code = process.wait(test.timeout)
         except subprocess.TimeoutExpired:
