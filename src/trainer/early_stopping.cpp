@@ -1,10 +1,10 @@
 #include "muster/trainer/detail/early_stopping.h"
 
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "core.h"
+#include "monitor.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -12,15 +12,11 @@
 #include "muster/comm/detail/agreement.h"
 
 namespace muster {
-namespace {
 
-constexpr MonitorMode kMin = "min";
-
-}  // namespace
+using trainer::is_better;
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
-    : options_(std::move(options)), best_(options_.mode == kMin ? std::numeric_limits<double>::infinity()
-                                                                : -std::numeric_limits<double>::infinity()) {
+    : options_(std::move(options)), best_(trainer::worst_value(options_.mode)) {
   std::vector<std::string> problems;
   if (options_.monitor.empty()) problems.emplace_back("monitor is empty; name the metric to watch");
   if (options_.patience < 0) problems.push_back(formatted("patience is {}; give at least 0", options_.patience));
@@ -61,17 +57,15 @@ void EarlyStopping::on_validation_end(Trainer& trainer, TrainerModule&) {
   if (!checks_at_train_epoch_end(trainer) && trainer.fitting()) check(trainer);
 }
 
-bool EarlyStopping::better(double a, double b) const { return options_.mode == kMin ? a < b : a > b; }
-
 std::string EarlyStopping::judge(double value) {
   const auto shown = formatted("{} = {}", options_.monitor, value);
   if (options_.check_finite && !std::isfinite(value)) return shown + " is not finite";
-  if (options_.stopping_threshold && better(value, *options_.stopping_threshold))
+  if (options_.stopping_threshold && is_better(value, *options_.stopping_threshold, options_.mode))
     return shown + formatted(" has passed the stopping threshold {}", *options_.stopping_threshold);
-  if (options_.divergence_threshold && better(*options_.divergence_threshold, value))
+  if (options_.divergence_threshold && is_better(*options_.divergence_threshold, value, options_.mode))
     return shown + formatted(" has passed the divergence threshold {}", *options_.divergence_threshold);
-  const double delta = options_.mode == kMin ? options_.min_delta : -options_.min_delta;
-  if (better(value + delta, best_)) {
+  const double delta = options_.mode == MonitorMode("min") ? options_.min_delta : -options_.min_delta;
+  if (is_better(value + delta, best_, options_.mode)) {
     best_ = value;
     wait_count_ = 0;
     return {};
@@ -86,8 +80,7 @@ void EarlyStopping::check(Trainer& trainer) {
   const auto& metrics = trainer.callback_metrics();
   const auto found = metrics.find(options_.monitor);
   if (found == metrics.end()) {
-    const auto missing = "EarlyStopping watches \"" + options_.monitor + "\", which was not logged" +
-                         known_ones(metrics, [](const auto& one) { return one.first; });
+    const auto missing = trainer::not_logged("EarlyStopping", options_.monitor, metrics);
     if (options_.strict) throw UsageError("MU449", missing + "; log it, or set strict = false");
     log::warning(missing);
     return;

@@ -4,13 +4,13 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "core.h"
+#include "monitor.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -110,24 +110,26 @@ void ModelCheckpoint::on_train_batch_end(Trainer& trainer, TrainerModule&, const
   if (!due_) save_if_better(trainer);
 }
 
-void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, TrainerModule&) {
-  if (options_.every_n_train_steps.value_or(0) > 0 || !saves_at_train_epoch_end(trainer)) return;
+void ModelCheckpoint::save_after_epoch(Trainer& trainer) {
   const auto every = options_.every_n_epochs.value_or(1);
   if (every > 0 && (trainer.current_epoch() + 1) % every == 0) save_if_better(trainer);
+}
+
+void ModelCheckpoint::on_train_epoch_end(Trainer& trainer, TrainerModule&) {
+  if (options_.every_n_train_steps.value_or(0) > 0 || !saves_at_train_epoch_end(trainer)) return;
+  save_after_epoch(trainer);
 }
 
 void ModelCheckpoint::on_validation_end(Trainer& trainer, TrainerModule&) {
   if (!trainer.fitting()) return;
   if (std::exchange(due_, false)) return save_if_better(trainer);
   if (options_.every_n_train_steps.value_or(0) > 0 || saves_at_train_epoch_end(trainer)) return;
-  const auto every = options_.every_n_epochs.value_or(1);
-  if (every > 0 && (trainer.current_epoch() + 1) % every == 0) save_if_better(trainer);
+  save_after_epoch(trainer);
 }
 
-bool ModelCheckpoint::better(double a, double b) const { return options_.mode == MonitorMode("min") ? a < b : a > b; }
-
 std::map<fs::path, double>::iterator ModelCheckpoint::worst() {
-  return std::ranges::max_element(kept_, [&](const auto& a, const auto& b) { return better(a.second, b.second); });
+  return std::ranges::max_element(
+      kept_, [&](const auto& a, const auto& b) { return trainer::is_better(a.second, b.second, options_.mode); });
 }
 
 /// Every rank decides by rank 0's value of the metric.
@@ -141,14 +143,12 @@ void ModelCheckpoint::save_if_better(Trainer& trainer) {
   if (!options_.monitor.empty()) {
     const auto found = metrics.find(options_.monitor);
     if (found == metrics.end())
-      throw UsageError("MU449", "ModelCheckpoint watches \"" + options_.monitor + "\", which was not logged" +
-                                    known_ones(metrics, [](const auto& one) { return one.first; }) + "; log it");
+      throw UsageError("MU449", trainer::not_logged("ModelCheckpoint", options_.monitor, metrics) + "; log it");
     score = trainer.runtime().broadcast_object(found->second);
-    if (std::isnan(score))
-      score = options_.mode == MonitorMode("min") ? std::numeric_limits<double>::infinity()
-                                                  : -std::numeric_limits<double>::infinity();
+    if (std::isnan(score)) score = trainer::worst_value(options_.mode);
     const auto k = static_cast<std::size_t>(options_.save_top_k);
-    if (options_.save_top_k > 0 && kept_.size() >= k && !better(score, worst()->second)) return;
+    if (options_.save_top_k > 0 && kept_.size() >= k && !trainer::is_better(score, worst()->second, options_.mode))
+      return;
   }
   last_step_ = step;
   save_as(trainer, metrics, score);
@@ -162,7 +162,7 @@ void ModelCheckpoint::save_as(Trainer& trainer, const Metrics& metrics, double s
   if (replaced) kept_.erase(*replaced);
   const auto path = free_name(trainer, format_checkpoint_name(metrics), replaced);
   kept_[path] = score;
-  const bool best = options_.monitor.empty() || !best_score_ || better(score, *best_score_);
+  const bool best = options_.monitor.empty() || !best_score_ || trainer::is_better(score, *best_score_, options_.mode);
   if (best) best_path_ = path;
   if (best && !options_.monitor.empty()) best_score_ = score;
   last_path_ = options_.save_last ? folder_ / ("last" + std::string(kEnd)) : path;

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "core.h"
-#include "muster/base/detail/listing.h"
+#include "monitor.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/runtime/detail/outside_forward.h"
@@ -128,8 +128,7 @@ void Core::step_plateau_schedules(ScheduleInterval interval) {
                      std::optional(found->second));
         continue;
       }
-      const auto missing = "ReduceLROnPlateau watches \"" + schedule.config.monitor + "\", which was not logged" +
-                           known_ones(metrics, [](const auto& one) { return one.first; });
+      const auto missing = not_logged("ReduceLROnPlateau", schedule.config.monitor, metrics);
       if (schedule.config.strict) throw UsageError("MU449", missing + "; log it, or set strict = false");
       log::warning(missing);
     }

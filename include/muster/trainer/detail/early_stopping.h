@@ -49,7 +49,6 @@ class EarlyStopping : public Callback {
   void check(Trainer& trainer);
   /// Takes a value of the metric; returns why training ends, or nothing.
   std::string judge(double value);
-  bool better(double a, double b) const;
 
   EarlyStoppingOptions options_;
   double best_;

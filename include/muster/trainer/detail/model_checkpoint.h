@@ -54,12 +54,12 @@ class ModelCheckpoint : public Callback {
 
  private:
   bool saves_at_train_epoch_end(const Trainer& trainer) const;
+  void save_after_epoch(Trainer& trainer);
   void save_if_better(Trainer& trainer);
   void save_as(Trainer& trainer, const Metrics& metrics, double score);
   std::filesystem::path free_name(const Trainer& trainer, const std::string& name,
                                   const std::optional<std::filesystem::path>& going) const;
   void remove(const Trainer& trainer, const std::filesystem::path& folder) const;
-  bool better(double a, double b) const;
   std::map<std::filesystem::path, double>::iterator worst();
 
   ModelCheckpointOptions options_;

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "muster/trainer/detail/options.h"
+
+/// What watches a logged metric: callbacks, and schedules such as ReduceLROnPlateau.
+namespace muster::trainer {
+
+/// Whether a is better than b. NaN is never better.
+bool is_better(double a, double b, MonitorMode mode) noexcept;
+/// The value that every other number is better than.
+double worst_value(MonitorMode mode) noexcept;
+/// Says that `watcher` watches a name that is not among the metrics, and lists these.
+std::string not_logged(std::string_view watcher, const std::string& monitor, const Metrics& metrics);
+
+}  // namespace muster::trainer
