@@ -182,4 +182,11 @@ void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer
                             first, second, place, group, whose, ways_out(mine, theirs)));
 }
 
+void check_bytes(const Header& theirs, std::size_t expected, int my_rank, int peer, const Operation& operation,
+                 const std::string& group) {
+  if (theirs.bytes == expected) return;
+  throw CommError("MU050", formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", peer,
+                                     theirs.bytes, expected, my_rank, describe(operation), group));
+}
+
 }  // namespace muster::comm

@@ -57,4 +57,8 @@ Frame abort_frame(int rank, const std::string& cause);
 /// TransportFailure if the frame says that its sender ended the group.
 void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer, const std::string& group);
 
+/// Throws: CommError (MU050) if the peer sent another number of bytes than this rank expects.
+void check_bytes(const Header& theirs, std::size_t expected, int my_rank, int peer, const Operation& operation,
+                 const std::string& group);
+
 }  // namespace muster::comm

@@ -14,7 +14,7 @@ namespace muster::comm {
 namespace {
 
 /// Up to this size all_reduce, reduce and broadcast send full tensors: one round instead of two.
-constexpr std::size_t kWholeBytes = 64 * 1024;
+constexpr std::size_t kWholeBytes = std::size_t{64} * 1024;
 
 /// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.
 bool must_give(const Operation& operation, int from, int to) {
@@ -112,11 +112,7 @@ Frame Pairwise::recv_frame(const Call& call, int peer, const at::Tensor* sent) {
 }
 
 void Pairwise::check_arrival(const Call& call, const SendRecv& pair, const Header& header) const {
-  if (pair.expected && header.bytes != *pair.expected)
-    throw CommError("MU050",
-                    formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", pair.peer,
-                              header.bytes, *pair.expected, rank(), describe(call.operation), call.group));
-  if (pair.expected) return;
+  if (pair.expected) return check_bytes(header, *pair.expected, rank(), pair.peer, call.operation, call.group);
   const bool due = must_give(call.operation, pair.peer, rank());
   if (due != (header.gives != 0) || (!due && header.bytes != 0))
     throw CommError("MU050",

@@ -2,11 +2,14 @@
 
 namespace muster::comm {
 
+int64_t aligned_piece(int64_t elements, int count) {
+  const int64_t even = (elements + count - 1) / count;
+  return std::max<int64_t>((even + kPieceAlign - 1) / kPieceAlign * kPieceAlign, 1);
+}
+
 Pieces aligned_pieces(const at::Tensor& tensor, int count) {
-  constexpr int64_t kAlign = 64;
-  const int64_t even = (tensor.numel() + count - 1) / count;
-  const int64_t piece = (even + kAlign - 1) / kAlign * kAlign;
-  return {tensor.numel(), std::max<int64_t>(piece, 1), kChunkBytes / static_cast<int64_t>(tensor.element_size())};
+  return {tensor.numel(), aligned_piece(tensor.numel(), count),
+          kChunkBytes / static_cast<int64_t>(tensor.element_size())};
 }
 
 std::byte* at_element(const at::Tensor& tensor, int64_t element) {

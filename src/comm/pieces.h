@@ -34,7 +34,10 @@ struct Pieces {
   }
 };
 
-/// `count` pieces that begin at multiples of 64 elements; the last ones may be smaller, or empty.
+/// Pieces begin at multiples of so many elements.
+inline constexpr int64_t kPieceAlign = 64;
+/// The size of each of `count` pieces, in elements; the last ones may be smaller, or empty.
+int64_t aligned_piece(int64_t elements, int count);
 Pieces aligned_pieces(const at::Tensor& tensor, int count);
 
 std::byte* at_element(const at::Tensor& tensor, int64_t element);

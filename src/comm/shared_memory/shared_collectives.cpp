@@ -6,20 +6,15 @@
 
 #include "comm/pieces.h"
 #include "comm/shared_memory/reduction.h"
-#include "muster/base/error.h"
-#include "muster/base/format.h"
 
 namespace muster::comm {
 namespace {
 
 constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);
-constexpr int64_t kAlign = 64;  // elements
 
 /// Which elements of a chunk are a rank's piece.
 Range piece_of(int rank, int size, int64_t elements) {
-  const int64_t even = (elements + size - 1) / size;
-  const int64_t piece = std::max<int64_t>((even + kAlign - 1) / kAlign * kAlign, 1);
-  return {std::min(rank * piece, elements), std::min((rank + 1) * piece, elements)};
+  return Pieces{.elements = elements, .piece = aligned_piece(elements, size), .chunk = elements}.of_rank(rank);
 }
 
 }  // namespace
@@ -67,10 +62,7 @@ void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, cons
     frames_[peer] = &transport_->frame_from(peer, call.deadline);
     check_headers(header, rank_, *frames_[peer], peer, call.group);
     const Header theirs = read_header(*frames_[peer]);
-    if (theirs.bytes != expected(peer))
-      throw CommError("MU050",
-                      formatted("rank {} sent {} bytes for the {} that rank {} expected in {} of group {}", peer,
-                                theirs.bytes, expected(peer), rank_, describe(call.operation), call.group));
+    check_bytes(theirs, expected(peer), rank_, peer, call.operation, call.group);
     if (call.operation.piggyback) call.operation.piggybacks[peer] = theirs.piggyback;
   }
 }
@@ -204,7 +196,8 @@ void SharedCollectives::reduce_scatter(const Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return reduce_scatter_inline(call);
   const auto width = static_cast<int64_t>(out.element_size());
-  const int64_t at_once = std::max<int64_t>(kStaging / size_ / width / kAlign * kAlign, 1), stride = at_once * width;
+  const int64_t at_once = std::max<int64_t>(kStaging / size_ / width / kPieceAlign * kPieceAlign, 1),
+                stride = at_once * width;
   const auto bytes = static_cast<int64_t>(out.nbytes());
   const auto* in = static_cast<const std::byte*>(call.operation.in.const_data_ptr());
   auto* result = static_cast<std::byte*>(out.mutable_data_ptr());
