@@ -10,6 +10,7 @@
 #include "muster/base/format.h"
 #include "muster/trainer/detail/callback.h"
 #include "muster/trainer/detail/model_checkpoint.h"
+#include "muster/trainer/detail/progress_bar.h"
 
 namespace muster::trainer {
 namespace {
@@ -43,12 +44,6 @@ class Problems {
   std::vector<std::string> all_;
 };
 
-bool has_model_checkpoint(const TrainerOptions& options) {
-  return std::ranges::any_of(options.callbacks, [](const auto& callback) {
-    return dynamic_cast<const ModelCheckpoint*>(callback.get()) != nullptr;
-  });
-}
-
 void check(const TrainerOptions& options) {
   Problems problems;
   problems.least("accumulate_grad_batches", options.accumulate_grad_batches, 1);
@@ -57,8 +52,10 @@ void check(const TrainerOptions& options) {
   problems.least("check_val_every_n_epoch", options.check_val_every_n_epoch, 1);
   problems.add_if(!options.check_val_every_n_epoch && options.val_check_interval.part() != nullptr,
                   "check_val_every_n_epoch is unset, so val_check_interval counts batches; give a whole number");
-  problems.add_if(!options.enable_checkpointing && has_model_checkpoint(options),
+  problems.add_if(!options.enable_checkpointing && has_callback<ModelCheckpoint>(options.callbacks),
                   "enable_checkpointing is off, and callbacks has a ModelCheckpoint");
+  problems.add_if(!options.enable_progress_bar && has_callback<TrainerProgressBar>(options.callbacks),
+                  "enable_progress_bar is off, and callbacks has a TrainerProgressBar");
   problems.least("fast_dev_run", options.fast_dev_run, 0);
   problems.add_if(options.gradient_clip_val && !std::isfinite(*options.gradient_clip_val),
                   "gradient_clip_val is not finite");
@@ -66,6 +63,7 @@ void check(const TrainerOptions& options) {
   problems.limit("limit_test_batches", options.limit_test_batches);
   problems.limit("limit_train_batches", options.limit_train_batches);
   problems.limit("limit_val_batches", options.limit_val_batches);
+  problems.least("log_every_n_steps", options.log_every_n_steps, 0);
   problems.least("max_epochs", options.max_epochs, -1);
   problems.least("max_steps", options.max_steps, -1);
   problems.least("min_epochs", options.min_epochs, 0);
