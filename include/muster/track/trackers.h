@@ -64,6 +64,11 @@ class Trackers {
     add(as_list(values), step);
   }
 
+  /// Copies a file or a folder into the run's folder, as artifacts/name, and hands the copy to Tracker::log_artifact().
+  /// Empty name: its own. A copy of the same name is replaced.
+  /// Throws: ConfigError (MU457) if it cannot be copied, or for a name that would lead out of the folder.
+  void log_artifact(const std::filesystem::path& file, const std::string& name = {}) const;
+
   /// The tracker of that name alone: what is logged to it goes to no other.
   /// Throws: ConfigError (MU420), listing the names, if there is none.
   Trackers get_tracker(std::string_view name) const;
