@@ -23,9 +23,9 @@ using testing::CountingModule, testing::logging_to, testing::quiet, testing::Rec
 using Steps = std::vector<int64_t>;
 
 /// Logs in every way that rows differ by.
-struct Logging : CountingModule {
+struct LoggedModule : CountingModule {
   using CountingModule::CountingModule;
-  std::function<void(Logging&, int64_t)> also = {};
+  std::function<void(LoggedModule&, int64_t)> also = {};
   torch::Tensor training_step(torch::Tensor& batch, int64_t batch_idx) {
     log("a", batch.sum());
     log("b", batch.sum(), {.on_epoch = true});
@@ -46,7 +46,7 @@ struct Logging : CountingModule {
 TEST(ExperimentLog, RowsHaveTheStepsOfLightning) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(4, 3);
+  LoggedModule module(4, 3);
   Trainer trainer(logging_to(folder.path(), recorder, {.log_every_n_steps = 2, .max_epochs = 2}));
   trainer.fit(module);
   EXPECT_EQ(recorder->steps_of("a"), (Steps{1, 3, 5, 7}));
@@ -70,7 +70,7 @@ TEST(ExperimentLog, RowsHaveTheStepsOfLightning) {
 TEST(ExperimentLog, AWindowIsOneStep) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(5, 1);
+  LoggedModule module(5, 1);
   Trainer(logging_to(folder.path(), recorder, {.accumulate_grad_batches = 2, .log_every_n_steps = 1, .max_epochs = 1}))
       .fit(module);
   EXPECT_EQ(recorder->steps_of("a"), (Steps{0, 1, 2}));
@@ -79,7 +79,7 @@ TEST(ExperimentLog, AWindowIsOneStep) {
 TEST(ExperimentLog, ZeroLogsNoStep) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(4, 0);
+  LoggedModule module(4, 0);
   Trainer(logging_to(folder.path(), recorder, {.log_every_n_steps = 0, .max_epochs = 1})).fit(module);
   EXPECT_TRUE(recorder->steps_of("a").empty());
   EXPECT_EQ(recorder->steps_of("c"), (Steps{3}));
@@ -88,8 +88,8 @@ TEST(ExperimentLog, ZeroLogsNoStep) {
 TEST(ExperimentLog, AValueLoggedBetweenRowsIsInTheNextOne) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(6, 0);
-  module.also = [](Logging& m, int64_t batch_idx) {
+  LoggedModule module(6, 0);
+  module.also = [](LoggedModule& m, int64_t batch_idx) {
     if (batch_idx % 3 == 0) m.log("rare", 1.0);
   };
   Trainer(logging_to(folder.path(), recorder, {.log_every_n_steps = 3, .max_epochs = 1})).fit(module);
@@ -99,8 +99,8 @@ TEST(ExperimentLog, AValueLoggedBetweenRowsIsInTheNextOne) {
 TEST(ExperimentLog, AMetricNamedStepSetsTheStep) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(2, 0);
-  module.also = [](Logging& m, int64_t batch_idx) { m.log("step", 100.0 + static_cast<double>(batch_idx)); };
+  LoggedModule module(2, 0);
+  module.also = [](LoggedModule& m, int64_t batch_idx) { m.log("step", 100.0 + static_cast<double>(batch_idx)); };
   Trainer(logging_to(folder.path(), recorder, {.log_every_n_steps = 1, .max_epochs = 1})).fit(module);
   EXPECT_EQ(recorder->steps_of("a"), (Steps{100, 101}));
 }
@@ -108,7 +108,7 @@ TEST(ExperimentLog, AMetricNamedStepSetsTheStep) {
 TEST(ExperimentLog, TheSanityCheckIsNotLogged) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(1, 3);
+  LoggedModule module(1, 3);
   auto options = logging_to(folder.path(), recorder, {.max_epochs = 1});
   options.num_sanity_val_steps = 2;
   Trainer(options).fit(module);
@@ -119,7 +119,7 @@ TEST(ExperimentLog, TheSanityCheckIsNotLogged) {
 TEST(ExperimentLog, TestsLogUnderTheLastStep) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(4, 0);
+  LoggedModule module(4, 0);
   Trainer trainer(logging_to(folder.path(), recorder, {.max_epochs = 1}));
   trainer.fit(module);
   trainer.test(module);
@@ -129,7 +129,7 @@ TEST(ExperimentLog, TestsLogUnderTheLastStep) {
 TEST(ExperimentLog, AFastRunIsNotLogged) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(4, 1);
+  LoggedModule module(4, 1);
   Trainer trainer(logging_to(folder.path(), recorder, {.fast_dev_run = 1}));
   trainer.fit(module);
   EXPECT_TRUE(recorder->rows.empty());
@@ -140,7 +140,7 @@ TEST(ExperimentLog, AFastRunIsNotLogged) {
 TEST(ExperimentLog, HyperParametersAreLoggedOnce) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging module(1, 0);
+  LoggedModule module(1, 0);
   module.save_hyperparameters(
       State::Map{{"lr", 0.5}, {"layers", State::Map{{"width", 8}, {"bias", true}}}, {"kind", "mlp"}});
   Trainer trainer(logging_to(folder.path(), recorder, {.max_epochs = 1}));
@@ -156,7 +156,7 @@ TEST(ExperimentLog, HyperParametersOfModuleAndDataMustAgree) {  // MU434
     auto train_dataloader() { return CountingModule::numbers(1); }
   };
   const auto fit = [](State of_module, State of_data) {
-    Logging module(1, 0);
+    LoggedModule module(1, 0);
     module.save_hyperparameters(std::move(of_module));
     Data data;
     data.save_hyperparameters(std::move(of_data));
@@ -173,8 +173,8 @@ TEST(ExperimentLog, ARunThatThrowsIsWrittenAndFailed) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
   {
-    Logging module(4, 0);
-    module.also = [](Logging&, int64_t batch_idx) {
+    LoggedModule module(4, 0);
+    module.also = [](LoggedModule&, int64_t batch_idx) {
       if (batch_idx == 3) throw std::runtime_error("enough");
     };
     Trainer trainer(logging_to(folder.path(), recorder, {.log_every_n_steps = 1, .max_epochs = 1}));
@@ -188,7 +188,7 @@ TEST(ExperimentLog, TheTrainersEndFinishesItsRun) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
   {
-    Logging module(1, 0);
+    LoggedModule module(1, 0);
     Trainer trainer(logging_to(folder.path(), recorder, {.max_epochs = 1}));
     trainer.fit(module);
     trainer.fit(module);
@@ -200,7 +200,7 @@ TEST(ExperimentLog, TheTrainersEndFinishesItsRun) {
 TEST(ExperimentLog, AResumedRunGoesOnCounting) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  Logging first(4, 0), second(4, 0);
+  LoggedModule first(4, 0), second(4, 0);
   Trainer trainer(logging_to(folder.path(), std::make_shared<Recorder>(), {.log_every_n_steps = 2, .max_epochs = 1}));
   trainer.fit(first);
   trainer.save_checkpoint(folder.path() / "one.ckpt");
@@ -211,7 +211,7 @@ TEST(ExperimentLog, AResumedRunGoesOnCounting) {
 
 void fit_on_two_ranks() {
   const testing::InheritedFolder folder;
-  Logging module(8, 2);
+  LoggedModule module(8, 2);
   Trainer trainer(quiet(
       {.default_root_dir = folder.path(), .log_every_n_steps = 1, .logger = {.log_with = {"csv"}}, .max_epochs = 1}));
   trainer.fit(module);

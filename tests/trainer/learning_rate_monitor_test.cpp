@@ -18,11 +18,17 @@ using testing::CountingModule, testing::logging_to, testing::quiet, testing::Rec
 using Row = Recorder::Row;
 using Make = std::function<Optimizers(CountingModule&)>;
 
+/// It has a second weight, so that there may be two groups.
+struct TwoWeights : CountingModule {
+  using CountingModule::CountingModule;
+  torch::Tensor v = register_parameter("v", torch::ones(1));
+};
+
 /// The rows of two epochs of two batches, each of them logged.
 std::vector<Row> rows_with(LearningRateMonitorOptions options, const Make& make, bool manual = false) {
   const testing::TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  CountingModule module(2, 0);
+  TwoWeights module(2, 0);
   module.automatic_optimization = !manual;
   module.make_optimizers = make;
   Trainer(logging_to(
@@ -79,8 +85,7 @@ TEST(LearningRateMonitor, NamesTellOptimizersAndGroupsApart) {
             (std::vector<std::string>{"lr-Adam", "lr-SGD", "lr-SGD-1"}));
   const auto groups = [](CountingModule& m) {
     std::vector<torch::optim::OptimizerParamGroup> all;
-    all.emplace_back(m.parameters());
-    all.emplace_back(std::vector<torch::Tensor>{torch::ones(1, torch::requires_grad())});
+    for (const auto& weight : m.parameters()) all.emplace_back(std::vector<torch::Tensor>{weight});
     return Optimizers(torch::optim::SGD(all, 0.1));
   };
   EXPECT_EQ(names_in(rows_with({.log_key_prefix = "opt/"}, groups)),

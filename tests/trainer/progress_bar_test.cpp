@@ -119,7 +119,7 @@ TEST(TrainerProgressBar, ARateBelowOneOrDisablingShowsNothing) {
 TEST(TrainerProgressBar, ItIsUpdatedEverySoManyBatches) {
   const Screen screen;
   Shown module(8, 0);
-  Trainer(with(bar_on(screen, {.refresh_rate = 5}), {.max_epochs = 1})).fit(module);
+  Trainer(with(bar_on(screen, {.refresh_rate = 5}), {.limit_val_batches = 0, .max_epochs = 1})).fit(module);
   const auto text = screen.text();
   EXPECT_EQ(count(text, "\n"), 2u) << text;  // after five batches, and at the end
   EXPECT_NE(text.find(" 62%"), std::string::npos) << text;
