@@ -11,6 +11,7 @@
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/strategy/detail/launch_check.h"
 #include "muster/strategy/detail/resolve.h"
+#include "muster/trainer/detail/launch_check.h"
 #include "option_fields.h"
 #include "option_values.h"
 #include "resolved_options.h"
@@ -156,6 +157,7 @@ const std::vector<Description>& program_options() {
                       .variable = options::variable_of(name),
                       .tested_by = "Requests.OneTextSetsSeveralOptions",
                       .type = "name=value,..."});
+    add(made, "", trainer::option_descriptions());
     return made;
   }();
   return all;
@@ -231,6 +233,7 @@ void check_requests(const Texts& requests) {
     }
   const auto strategy = requests.find("strategy");
   strategy::check_launch_options(strategy == requests.end() ? "" : strategy->second.text, fields);
+  trainer::check_launch_options(requests);
   with_requests({}, others, {});
 }
 

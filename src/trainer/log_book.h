@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "metric_log.h"
 #include "muster/comm/communicator.h"
 #include "muster/trainer/detail/hooks.h"
 #include "muster/trainer/detail/options.h"
@@ -69,7 +70,9 @@ class LogBook {
   /// The values of the epoch by loader, from all close() since begin(); those of no loader count for each.
   std::vector<Metrics> results(std::size_t loaders) const;
   /// Begins an epoch.
-  void begin() { entries_.clear(), results_.clear(); }
+  void begin() { entries_.clear(), results_.clear(), metrics_.clear(); }
+  /// Metric objects, whose epochs close() ends, too.
+  MetricLog& metrics() { return metrics_; }
 
  private:
   struct Sum {
@@ -96,6 +99,7 @@ class LogBook {
   static double result(const Sum& sum, LogReduction how);
 
   LatestMetrics* latest_;
+  MetricLog metrics_;
   std::map<Key, Entry> entries_;
   std::map<std::pair<int64_t, std::string>, double> results_;  // of the epoch, by loader and name
   std::vector<std::string> agreed_;                            // keys of Shared that every rank reduces, sorted

@@ -10,6 +10,7 @@
 #include "muster/runtime/detail/presets.h"
 #include "muster/schedule/detail/composed_schedulers.h"
 #include "muster/trainer/detail/model_checkpoint.h"
+#include "option_fields.h"
 
 namespace muster::trainer {
 namespace {
@@ -21,7 +22,9 @@ RuntimeOptions runtime_options(const TrainerOptions& options) {
        .deterministic = options.deterministic,
        .devices = options.devices,
        .grad_scaler = options.grad_scaler,
-       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches, .weighting = options.gradient_weighting},
+       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches,
+                                 .sync_with_dataloader = false,  // the loops know the last batch of several loaders
+                                 .weighting = options.gradient_weighting},
        .keep_memory = options.keep_memory,
        .num_nodes = options.num_nodes,
        .precision = options.precision,
@@ -53,10 +56,12 @@ bool is_plateau(const AnyLRScheduler& scheduler) {
 }  // namespace
 
 Core::Core(Trainer& trainer, const TrainerOptions& given)
-    : trainer(trainer), options(checked(given)), runtime(runtime_options(options)), hooks(trainer) {
+    : trainer(trainer), options(checked(with_requests(given, Environment::of_process()))),
+      runtime(runtime_options(options)), hooks(trainer) {
   if (options.enable_checkpointing && std::ranges::none_of(options.callbacks, is_model_checkpoint))
     options.callbacks.push_back(std::make_shared<ModelCheckpoint>());
   runtime.launch();
+  options.accumulate_grad_batches = runtime.gradient_accumulation_steps();  // as the launcher may have requested
 }
 
 std::vector<std::shared_ptr<Callback>> Core::all_callbacks() {

@@ -8,7 +8,7 @@
 namespace muster::runtime {
 
 /// Every option of a program: those of the runtime, then "ddp..." and "fsdp...", then "ddp" and "fsdp", which set
-/// several of the latter by one text. Those that need code are described, too.
+/// several of the latter by one text, then "trainer...". Those that need code are described, too.
 const std::vector<options::Description>& program_options();
 
 /// The requests to a program, by name of the option, of all `sources`. "fsdp" and "ddp" are split into their options;
@@ -20,7 +20,7 @@ options::Texts find_requests(const options::Sources& sources, const std::string&
                              const std::vector<options::Description>& others = {});
 
 /// Checks that a program without options of its own could follow these requests.
-/// Throws: ConfigError as read_requests() in a rank would.
+/// Throws: ConfigError as read_requests() in a rank, or a Trainer, would.
 void check_requests(const options::Texts& requests);
 
 /// Variables of Accelerate's, Lightning's and PyTorch's families (ACCELERATE_*, LT_*, PL_*, FSDP_*,

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -102,6 +103,9 @@ class Trainer {
   int64_t current_epoch() const;
   /// Updates of all optimizers.
   int64_t global_step() const;
+  /// Updates of one optimizer in the whole of fit(), for schedules that configure_optimizers() makes; nullopt: without
+  /// end. Makes the loaders of training. Throws: UsageError (MU446) outside of a run.
+  std::optional<int64_t> estimated_stepping_batches();
   bool sanity_checking() const;
   /// Whether fit() runs and is beyond the sanity check.
   bool fitting() const;
