@@ -27,4 +27,8 @@ void check_requests(const options::Texts& requests);
 /// PARALLELISM_CONFIG_*) that ask for something that Muster does not know, in one line for a warning; "" for none.
 std::string unknown_variables(const Environment& variables);
 
+/// Variables MUSTER_* that Muster does not read, each with the nearest that it reads, in one line for a warning; "" for
+/// none. MUSTER_TEST_* are left to tests.
+std::string misspelt_variables(const Environment& variables);
+
 }  // namespace muster::runtime
