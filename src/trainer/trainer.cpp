@@ -1,9 +1,11 @@
 #include "muster/trainer/detail/trainer.h"
 
+#include <string>
 #include <utility>
 
 #include "core.h"
 #include "muster/base/error.h"
+#include "option_check.h"
 
 namespace muster {
 
@@ -20,6 +22,10 @@ void Trainer::run_predict(trainer::Task task, const EvaluateOptions& options, co
 
 void Trainer::stop() { core_->should_stop = true; }
 bool Trainer::should_stop() const { return core_->should_stop; }
+void Trainer::set_max_epochs(int64_t epochs) {
+  if (epochs < -1) trainer::raise({"max_epochs is " + std::to_string(epochs) + "; give at least -1"});
+  core_->options.max_epochs = epochs;
+}
 int64_t Trainer::current_epoch() const { return core_->progress.epoch; }
 int64_t Trainer::global_step() const { return core_->progress.global_step; }
 std::optional<int64_t> Trainer::estimated_stepping_batches() { return core_->estimated_stepping_batches(); }

@@ -159,8 +159,8 @@ TEST(TrainerOptionWays, WhatCannotWorkIsRefusedBeforeAProcessStarts) {  // MU002
     return process.error();
   };
   EXPECT_NE(refused({"--trainer-max-time", "tomorrow"}).find("MU002"), std::string::npos);
-  const auto several = refused({"--trainer-max-epochs", "-3", "--trainer-limit-val-batches", "1.5",
-                                "--trainer-min-steps", "5", "--trainer-max-steps", "4"});
+  const auto several = refused({"--trainer-max-epochs=-3", "--trainer-limit-val-batches", "1.5", "--trainer-min-steps",
+                                "5", "--trainer-max-steps", "4"});
   for (const auto* part : {"MU440", "max_epochs is -3", "limit_val_batches is 1.5", "min_steps is greater"})
     EXPECT_NE(several.find(part), std::string::npos) << part << " in " << several;
   // It may go with what the program says.

@@ -215,6 +215,33 @@ TEST(FitLoopOptions, BatchNormalizationUsesAllRanks) {
   });
 }
 
+TEST(FitLoopOptions, MoreEpochsContinueARunThatHasEnded) {
+  CountingModule module(4);
+  Trainer trainer(quiet({.max_epochs = 2}));
+  trainer.fit(module);
+  trainer.fit(module);
+  EXPECT_EQ(module.trained.size(), 8u);
+  trainer.set_max_epochs(3);
+  trainer.fit(module);
+  EXPECT_EQ(module.trained.size(), 12u);
+  EXPECT_EQ(testing::thrown_id([&] { trainer.set_max_epochs(-2); }), "MU440");
+}
+
+struct Losses : Callback {
+  std::vector<double> seen;
+  void on_train_batch_end(Trainer&, TrainerModule&, const StepOutput& output, const BatchView&, BatchPlace) override {
+    seen.push_back(output.loss.item<double>());
+  }
+};
+
+TEST(FitLoopOptions, HooksSeeTheLossDividedByTheWindow) {
+  const auto losses = std::make_shared<Losses>();
+  CountingModule module(4);
+  module.make_optimizers = [](CountingModule& m) -> Optimizers { return torch::optim::SGD(m.parameters(), 0.0); };
+  Trainer(quiet({.accumulate_grad_batches = 2, .callbacks = {losses}, .max_epochs = 1})).fit(module);
+  EXPECT_EQ(losses->seen, (std::vector<double>{0, 0.5, 1, 1.5}));
+}
+
 TEST(FitLoopOptions, StepsAreEstimatedForSchedules) {
   const auto estimate = [](TrainerOptions options) {
     CountingModule module(10);

@@ -99,6 +99,9 @@ class Trainer {
   /// Ends training after the current batch, once min_epochs and min_steps are reached.
   void stop();
   bool should_stop() const;
+  /// Replaces max_epochs, so that another fit() continues where the last one ended. -1: no limit.
+  /// Throws: ConfigError (MU440) for less than -1.
+  void set_max_epochs(int64_t epochs);
   /// The current epoch, from 0; after fit() the number of epochs run.
   int64_t current_epoch() const;
   /// Updates of all optimizers.
