@@ -46,8 +46,9 @@ def agree(one, other, tolerance):
 
 
 def best_variant(contender, variants, lower_is_better):
-    """The variant that does best, and what it measured."""
-    found = {variant: contender.measure(variant) for variant in variants}
+    """The variant that does best, and what it measured. Where there is a choice, the second measurement of each counts: the first is cold."""
+    for _ in range(2 if len(variants) > 1 else 1):
+        found = {variant: contender.measure(variant) for variant in variants}
     best = (min if lower_is_better else max)(variants, key=lambda variant: found[variant]["value"])
     if len(variants) > 1:
         say(f"# of {', '.join(variants)} the best is {best}")

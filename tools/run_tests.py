@@ -5,11 +5,13 @@
 
 A test labelled gtest counts its cases; one labelled script counts by its own closing line of the same form;
 any other counts as one. Exit code 77 means skipped, with the reason as its last line.
-Tests run one after another: most of them bring up several ranks and keep every core busy. Beside them, and only while they
-leave a core idle, run those labelled sources, also one after another: they read and compile files, and bring up no ranks.
+Tests run two at a time: most of them bring up several ranks and wait for one another half of their time. One worker takes them
+from the front. The other runs those labelled sources first, which read and compile files and get the cores that the ranks
+leave idle, and then takes from the back.
 The time-out of each is multiplied by the factor.
 """
 import argparse
+import collections
 import concurrent.futures
 import dataclasses
 import json
@@ -173,24 +175,38 @@ def run(test):
     return result
 
 
-SHOWING = threading.Lock()
+ONE_AT_A_TIME = threading.Lock()
 
 
-def run_in_turn(tests):
+def run_in_turn(take):
+    """Runs what `take` returns until it returns nothing."""
     results = []
-    for test in tests:
+    while test := take():
         results.append(run(test))
-        with SHOWING:
+        with ONE_AT_A_TIME:
             show(results[-1])
     return results
 
 
-def run_beside(tests):
-    """In a folder for temporary files of their own: test programs look whether something was left in theirs."""
-    with tempfile.TemporaryDirectory() as folder:
-        for test in tests:
+def run_two_at_a_time(tests):
+    queue = collections.deque(test for test in tests if BESIDE not in test.labels)
+    beside = collections.deque(test for test in tests if BESIDE in test.labels)
+
+    def first():
+        with ONE_AT_A_TIME:
+            return queue.popleft() if queue else None
+
+    def second(folder):
+        with ONE_AT_A_TIME:
+            test = beside.popleft() if beside else queue.pop() if queue else None
+        if test:
             test.environment.setdefault("TMPDIR", folder)
-        return run_in_turn(tests)
+        return test
+
+    # A folder for temporary files of its own: test programs look whether something was left in theirs.
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor() as pool:
+        others = pool.submit(run_in_turn, lambda: second(folder))
+        return run_in_turn(first) + others.result()
 
 
 def show(result):
@@ -218,9 +234,7 @@ def main():
     unknown = set(arguments.names) - {test.name for test in tests}
     if unknown or not tests:
         sys.exit(f"run_tests: no such test: {', '.join(sorted(unknown))}" if unknown else "run_tests: there is nothing to run")
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        beside = pool.submit(run_beside, [test for test in tests if BESIDE in test.labels])
-        results = run_in_turn([test for test in tests if BESIDE not in test.labels]) + beside.result()
+    results = run_two_at_a_time(tests)
     passed, failed, skipped = (sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped"))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0

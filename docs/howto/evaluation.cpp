@@ -1,4 +1,5 @@
 // The code of evaluation.md.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -6,7 +7,9 @@
 #include <vector>
 
 #include <muster/accelerator.h>
+#include <muster/comm/communicator.h>
 #include <muster/runtime/extras.h>
+#include <muster/runtime/metrics.h>
 #include <torch/torch.h>
 
 constexpr int64_t kSamples = 11;
@@ -16,6 +19,14 @@ static std::vector<std::tuple<torch::Tensor, int64_t>> samples() {
   for (int64_t i = 0; i < kSamples; ++i) all.emplace_back(torch::sin(torch::arange(4, torch::kFloat) + i), i % 3);
   return all;
 }
+
+struct LargestScore : muster::Metric {
+  LargestScore() : Metric({{.initial = torch::full({}, -1e9), .reduce = muster::comm::ReduceOp::max}}) {}
+  void update(const torch::Tensor& scores) {
+    if (scores.numel() > 0) state(0) = torch::maximum(state(0), scores.max());
+  }
+  torch::Tensor compute() const override { return state(0); }
+};
 
 static void require(bool good, const char* what) {
   if (good) return;
@@ -63,6 +74,18 @@ static bool evaluate(const char* strategy) {
     auto [guess, truth] = accelerator.gather_for_metrics(model(x).argmax(1), label);
     right += (guess == truth).sum().item<int64_t>();
   }
+
+  muster::Accuracy accuracy;
+  LargestScore largest;
+  for (auto& [x, label] : batches) {
+    const auto rows = batches.local_real_samples();
+    const auto scores = model(x).narrow(0, 0, rows);
+    accuracy.update(scores, label.narrow(0, 0, rows));
+    largest.update(scores);
+  }
+  const auto [share, top] = muster::compute_over_ranks(accelerator, accuracy, largest);
+  require(std::lround(share.item<double>() * kSamples) == right, "a metric object counts alike");
+  require(top.item<double>() > -1e9, "a metric of the program's own has a value");
 
   std::vector<torch::Tensor> guesses;
   for (auto& [x, label] : batches) {

@@ -1,6 +1,7 @@
 #include "muster/base/detail/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "muster/base/detail/options_list.h"
@@ -23,7 +24,9 @@ std::string one_of(std::string_view text, std::initializer_list<std::string_view
 
 }  // namespace
 
-std::string Value<bool>::read(const std::string& text, bool& value) {
+std::string Value<bool>::read(const std::string& given, bool& value) {
+  std::string text = given;
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   bool yes = !one_of(text, {"true", "yes", "on", "1"}).empty();
   if (!yes && one_of(text, {"false", "no", "off", "0"}).empty()) return "true or false";
   value = yes;
@@ -55,7 +58,9 @@ std::string Value<double>::write(const double& value) {
 }
 
 std::string Value<std::string>::read(const std::string& text, std::string& value) {
-  value = text;
+  const auto word = unquoted(text);
+  // A line keeps the quotes of what may be an item of a list; see options_line.h.
+  value = word && list_item(*word) == text ? *word : text;
   return "";
 }
 std::string Value<std::string>::write(const std::string& value) { return value; }

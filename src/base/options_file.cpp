@@ -55,7 +55,7 @@ void read_section(const YAML::Node& node, const std::string& file, Texts& into, 
     const auto key = prefix + entry.first.Scalar();
     if (entry.second.IsMap() && depth == kDeepest) refuse_form(where, "sections are nested too deep");
     if (entry.second.IsMap()) read_section(entry.second, file, into, key + ".", depth + 1);
-    else if (!into.emplace(key, Found{read_value(entry.second, where), where}).second)
+    else if (!into.emplace(key, Found{read_value(entry.second, where), where, entry.second.IsSequence()}).second)
       refuse_form(where, "'" + key + "' stands there twice");
   }
 }

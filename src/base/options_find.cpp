@@ -86,8 +86,11 @@ Texts find(const std::vector<Description>& table, const std::string& section, co
   }
   Texts result;
   for (const auto& option : table)
-    if (auto found = option.code_only ? std::nullopt : find_one(option, in_file, plain))
+    if (auto found = option.code_only ? std::nullopt : find_one(option, in_file, plain)) {
+      if (found->is_list && option.type == Value<std::string>::kType && !option.takes_list)
+        refuse(option, *found, "one text and no list");
       result[option.name] = std::move(*found);
+    }
   return result;
 }
 

@@ -1,9 +1,22 @@
 #include "comm/seeded_scheduler.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace muster::comm {
+
+SeededScheduler::SeededScheduler(uint64_t seed) : random_(seed), core_(sched_getcpu()) {}
+
+/// Only one of the threads runs at a time, and to wake one on another core takes several times as long.
+void SeededScheduler::stay_on_core() const {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (core_ < 0 || core_ >= CPU_SETSIZE) return;
+  CPU_SET(core_, &cores);
+  sched_setaffinity(0, sizeof cores, &cores);  // without it they are only slower
+}
 
 SeededScheduler::Actor* SeededScheduler::current() {
   auto found = threads_.find(std::this_thread::get_id());
@@ -82,6 +95,7 @@ std::thread SeededScheduler::start_thread(std::function<void()> body) {
   Actor* actor = actors_.back().get();
   actor->weight = 1 + random_() % 8;
   std::thread thread([this, actor, body = std::move(body)] {
+    stay_on_core();
     {
       Lock inside(mutex());
       await_turn(inside, *actor);

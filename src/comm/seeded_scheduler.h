@@ -18,7 +18,7 @@ namespace muster::comm {
 /// A thread that blocks in any other way keeps its turn, so it must not wait for another thread of the schedule.
 class SeededScheduler final : public Waiting {
  public:
-  explicit SeededScheduler(uint64_t seed) : random_(seed) {}
+  explicit SeededScheduler(uint64_t seed);
 
   bool wait(Lock& lock, const std::function<bool()>& ready, TimePoint deadline) override;
   void changed(Lock& lock) override;
@@ -41,6 +41,7 @@ class SeededScheduler final : public Waiting {
   };
 
   Actor* current();
+  void stay_on_core() const;
   void give_turn();
   void await_turn(Lock& lock, Actor& actor);
 
@@ -51,6 +52,7 @@ class SeededScheduler final : public Waiting {
   Actor* running_ = nullptr;
   bool begun_ = false;
   std::condition_variable outside_;
+  const int core_;  ///< all threads run on this one
 };
 
 }  // namespace muster::comm

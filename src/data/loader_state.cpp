@@ -157,6 +157,7 @@ LoaderState::LoaderState(std::shared_ptr<BatchMaker> maker, std::optional<AnySam
   const ShardSpec shard = given ? *given : ShardSpec();
   impl_->maker = std::move(maker);
   impl_->options = options;
+  if (shard.in_order) impl_->options.shuffle = false;
   impl_->sampler = std::move(sampler);
   impl_->seed = seed_of(options, shard);
   impl_->shard = shard;

@@ -16,6 +16,9 @@ namespace {
 
 using log::str;
 
+/// More is a slip of the finger: each rank is a process with threads and sockets of its own.
+constexpr int kMostPerCore = 128;
+
 bool read_digits(std::string_view text, int& value) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return !text.empty() && error == std::errc() && end == text.data() + text.size();
@@ -31,6 +34,8 @@ DeviceChoice choose_processes(const DeviceRequest& request) {
   std::string where = request.accelerator == "cpu" ? "on the CPU" : "no accelerator was found, and on the CPU";
   if (!read_digits(request.devices, choice.count) || choice.count < 1)
     refuse(request, where + " it must be a positive number of processes, or auto (1)");
+  if (const int most = kMostPerCore * count_cores(); choice.count > most)
+    refuse(request, str("on ", count_cores(), " cores at most ", most, " processes are started"));
   return choice;
 }
 

@@ -104,6 +104,12 @@ void GradientProcessing::join_other_ranks(const std::vector<at::Tensor>& paramet
   for_each_optimizer([&](PreparedOptimizer& optimizer) { optimizer.join_other_ranks(&parameters); });
 }
 
+bool GradientProcessing::join_other_ranks(PreparedOptimizer& optimizer) const {
+  accumulation_->count_last();
+  optimizer.join_other_ranks();
+  return optimizer.models_have_gradients();
+}
+
 /// With several optimizers, some may not step next, and reductions for those would waste time.
 void GradientProcessing::join_for_the_only_optimizer() const {
   std::vector<PreparedOptimizer*> all;

@@ -34,6 +34,8 @@ class GradientProcessing {
   bool optimizer_step_was_skipped() const;
   /// A rank whose loss did not use these parameters takes part in the reductions of the ranks whose loss did.
   void join_other_ranks(const std::vector<at::Tensor>& parameters) const;
+  /// The same for the models of this optimizer; returns whether they have gradients now.
+  bool join_other_ranks(PreparedOptimizer& optimizer) const;
   /// Returns the current loss scale, and rescales gradients that were made with another.
   double rescale_to_loss_scale() const;
   void scale_all_gradients(double factor) const;

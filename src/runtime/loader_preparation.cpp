@@ -16,6 +16,7 @@ std::shared_ptr<const data::ShardSpec> runtime::shard_of(RuntimeState& state, co
   if (options.even_batches) shard.even_batches = options.even_batches;
   if (!options.move_to_device) shard.device = at::kCPU;
   shard.filler_batches = options.filler_batches;
+  shard.in_order = options.in_order;
   return std::make_shared<const data::ShardSpec>(shard);
 }
 

@@ -24,6 +24,10 @@ KeptRandomStates::~KeptRandomStates() {
   }
 }
 
+bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer) {
+  return runtime.state().gradient_processing().join_other_ranks(*optimizer.prepared());
+}
+
 Votes agreed_votes(RuntimeRef runtime) { return runtime.state().agreed_votes(); }
 
 }  // namespace muster

@@ -100,7 +100,7 @@ void visit_training_options(Visit&& visit) {
         {.help = "schedules count micro-batches", .tested_by = "Options.SchedulesInMicroBatches"});
   visit("gradient_accumulation.num_steps", MUSTER_FIELD(gradient_accumulation.num_steps),
         {.help = "number of micro-batches in a window",
-         .aliases = {"gradient_accumulation_steps"},
+         .aliases = {"accumulate_grad_batches", "gradient_accumulation_steps"},
          .tested_by = "Options.OneNumberOfMicroBatches",
          .other_tools = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"}});
   visit("gradient_accumulation.sync_each_batch", MUSTER_FIELD(gradient_accumulation.sync_each_batch),

@@ -11,6 +11,7 @@
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/strategy/detail/launch_check.h"
 #include "muster/strategy/detail/resolve.h"
+#include "muster/trainer/detail/launch_check.h"
 #include "option_fields.h"
 #include "option_values.h"
 #include "resolved_options.h"
@@ -118,12 +119,18 @@ std::vector<Description> without_line(std::vector<Description> known) {
 
 constexpr int64_t kMostSeconds = 1'000'000'000;
 
-/// Time-outs are given in whole seconds, as in other launchers.
+/// Time-outs are durations, or whole seconds as in other launchers.
 Found with_unit(Found found) {
+  std::chrono::milliseconds time{-1};
   int64_t seconds = -1;
-  if (!options::Value<int64_t>::read(found.text, seconds).empty() || seconds < 0 || seconds > kMostSeconds)
-    throw ConfigError("MU021", found.place + " is '" + found.text + "', but a whole number of seconds is wanted");
-  found.text = std::to_string(seconds) + "s";
+  if (options::Value<int64_t>::read(found.text, seconds).empty() && seconds <= kMostSeconds)
+    time = std::chrono::seconds(seconds);
+  else if (!options::Value<std::chrono::milliseconds>::read(found.text, time).empty())
+    time = std::chrono::milliseconds(-1);
+  if (time.count() < 0 || time > std::chrono::seconds(kMostSeconds))
+    throw ConfigError("MU021", found.place + " is '" + found.text +
+                                   "', but a whole number of seconds, or a duration such as 30s or 5min, is wanted");
+  found.text = options::Value<std::chrono::milliseconds>::write(time);
   return found;
 }
 
@@ -156,6 +163,7 @@ const std::vector<Description>& program_options() {
                       .variable = options::variable_of(name),
                       .tested_by = "Requests.OneTextSetsSeveralOptions",
                       .type = "name=value,..."});
+    add(made, "", trainer::option_descriptions());
     return made;
   }();
   return all;
@@ -231,6 +239,7 @@ void check_requests(const Texts& requests) {
     }
   const auto strategy = requests.find("strategy");
   strategy::check_launch_options(strategy == requests.end() ? "" : strategy->second.text, fields);
+  trainer::check_launch_options(requests);
   with_requests({}, others, {});
 }
 

@@ -2,7 +2,10 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/detail/known_names.h"
+#include "muster/base/detail/options_line.h"
 #include "muster/cluster/detail/variables.h"
+#include "muster/launcher/detail/option_tables.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/strategy/detail/resolve.h"
 #include "option_table.h"
@@ -44,7 +47,7 @@ std::string small(std::string text) {
 
 bool is_on(const Environment& variables, const char* name) {
   bool on = false;
-  return options::Value<bool>::read(small(variables.find(name).value_or("")), on).empty() && on;
+  return options::Value<bool>::read(variables.find(name).value_or(""), on).empty() && on;
 }
 
 bool asks_for_nothing(const std::string& name, const std::string& text) {
@@ -63,6 +66,19 @@ bool is_known(const std::string& name) {
   return name == "ACCELERATE_DEEPSPEED_ZERO_STAGE" || name == "ACCELERATE_TORCH_DEVICE" || name == "ACCELERATE_USE_CPU";
 }
 
+/// Every variable of Muster's own, as docs/howto/environment.md has them.
+std::vector<std::string> own_variables() {
+  std::vector<std::string> names{options::kLineVariable, cluster::kJob,          cluster::kStoreFd,
+                                 cluster::kReportFd,     cluster::kDeviceIndex,  cluster::kSecret,
+                                 cluster::kSecretFile,   cluster::kLog,          "MUSTER_CONFIG",
+                                 "MUSTER_HOST",          "MUSTER_KEEP_MEMORY",   "MUSTER_TERMINAL",
+                                 "MUSTER_NO_HALF_LSTM",  "MUSTER_NO_RANDOM_KEY", "MUSTER_NO_KEY_FALLBACK"};
+  for (const auto& options : {program_options(), run_option_table().descriptions()})
+    for (const auto& option : options)
+      if (!option.variable.empty()) names.push_back(option.variable);
+  return names;
+}
+
 }  // namespace
 
 options::Texts other_tools_requests(const Environment& variables) {
@@ -75,6 +91,19 @@ options::Texts other_tools_requests(const Environment& variables) {
     texts["strategy"] = {stage == "0" ? "ddp" : "zero" + stage.value_or("2"),
                          stage ? "variable ACCELERATE_DEEPSPEED_ZERO_STAGE" : "variable ACCELERATE_USE_DEEPSPEED"};
   return texts;
+}
+
+std::string misspelt_variables(const Environment& variables) {
+  const auto known = own_variables();
+  std::string result;
+  for (const auto& [name, text] : variables.variables()) {
+    if (!name.starts_with("MUSTER_") || name.starts_with("MUSTER_TEST_") ||
+        std::find(known.begin(), known.end(), name) != known.end())
+      continue;
+    const auto nearest = nearest_name(name, known);
+    result += (result.empty() ? "" : ", ") + name + (nearest.empty() ? "" : " (nearest is " + nearest + ")");
+  }
+  return result.empty() ? "" : "variables that Muster does not read: " + result + "; see docs/howto/environment.md";
 }
 
 std::string unknown_variables(const Environment& variables) {

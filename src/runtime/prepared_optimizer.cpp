@@ -145,6 +145,16 @@ void PreparedOptimizer::repeat_reductions(const parallel::ReductionRecord::Order
   if (first) std::rethrow_exception(first);
 }
 
+bool PreparedOptimizer::models_have_gradients() const {
+  return std::ranges::any_of(models_, [&](const Held& held) {
+    auto& managed = *held.model->managed;
+    if (const auto* reductions = managed.gradient_reductions()) return reductions->has_gradients();
+    bool found = false;
+    managed.for_each_gradient(parameters(), [&](const at::Tensor&) { found = true; });
+    return found;
+  });
+}
+
 void PreparedOptimizer::note_reductions() {
   for (auto& held : models_) held.reductions = reduction_count_of(*held.model);
   if (setting_.group.size() > 1) setting_.registry->reductions().use_up();

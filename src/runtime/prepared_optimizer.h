@@ -59,6 +59,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   /// too, in the order of that step, unless they were reduced since any optimizer stepped.
   /// Throws: as backward. Collective: if a reduction is missing.
   void join_other_ranks(const std::vector<at::Tensor>* of = nullptr);
+  /// Whether some parameter of a model that this optimizer steps has a gradient.
+  bool models_have_gradients() const;
   bool step_was_skipped() const noexcept { return skipped_; }
   /// If one of these parameters is the optimizer's, the next step updates nothing.
   void skip_if_holding(const std::vector<at::Tensor>& parameters);

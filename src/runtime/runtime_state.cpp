@@ -73,8 +73,9 @@ void RuntimeState::connect() {
   machine_.choose_memory(options_, cluster_, device_);
   if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
-  if (const auto unknown = unknown_variables(Environment::of_process()); !unknown.empty() && cluster_.is_main())
-    log::warning(unknown);
+  for (const auto& warning :
+       {unknown_variables(Environment::of_process()), misspelt_variables(Environment::of_process())})
+    if (!warning.empty() && cluster_.is_main()) log::warning(warning);
 }
 
 void RuntimeState::observe_collectives() {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <typeinfo>
+#include <utility>
 
 #include <c10/util/Type.h>
 
 #include "core.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 
 namespace muster {
@@ -27,11 +29,25 @@ void refuse_batch_type(const std::type_info& wanted, const std::type_info& given
                                 ", and the loader gives " + c10::demangle(given.name()) + "; ask for that type");
 }
 
+/// Says once that log() does nothing.
+bool Core::is_bare() {
+  if (options.barebones && !std::exchange(said_bare_, true) && runtime.is_main())
+    log::warning("barebones is on: what is logged is left out");
+  return options.barebones;
+}
+
 void Core::log(std::string_view name, const at::Tensor& value, const LogOptions& how) {
-  if (filler_) return;
+  if (filler_ || is_bare()) return;
   auto context = context_;
   context.hook = hooks.current();
   book().log(context, name, value, how, runtime.group());
+}
+
+void Core::log(std::string_view name, Metric& metric, const LogOptions& how) {
+  if (is_bare()) return;
+  auto context = context_;
+  context.hook = hooks.current();
+  book().metrics().add(context, name, metric, how);
 }
 
 }  // namespace trainer

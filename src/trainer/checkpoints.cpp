@@ -51,6 +51,7 @@ State Core::trainer_state() {
                            {"total_batches", progress.total_batches},
                            {"window_begins", window_begins_},
                            {"window_has_loss", window_has_loss_}};
+  if (options.max_time) state.set("elapsed_ms", static_cast<int64_t>(clock_.elapsed(RunClock::now()).count()));
   for (const auto& callback : hooks.callbacks())
     if (auto own = callback->state_dict(); !own.empty())
       state.at("callbacks").set(callback->state_key(), std::move(own));
@@ -107,6 +108,8 @@ void Core::load_for_fit(const fs::path& folder) {
               .epoch_done = false,
               .global_step = state.at("global_step").integer(),
               .total_batches = state.at("total_batches").integer()};
+  if (const auto* elapsed = state.find("elapsed_ms"))
+    clock_.begin(RunClock::now(), std::chrono::milliseconds(elapsed->integer()));
   if (const auto* own = state.find("logger")) experiment.load_state_dict(*own);
   window_begins_ = state.at("window_begins").boolean();
   window_has_loss_ = state.at("window_has_loss").boolean();

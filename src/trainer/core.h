@@ -20,6 +20,7 @@
 #include "muster/runtime/detail/runtime.h"
 #include "muster/trainer/detail/task.h"
 #include "muster/trainer/detail/trainer.h"
+#include "run_clock.h"
 #include "training_pass.h"
 
 namespace muster::trainer {
@@ -63,6 +64,7 @@ class Core {
   void fit(Task task, const FitOptions& how);
   std::vector<Metrics> evaluate(Task task, StepKind kind, const EvaluateOptions& how, const KeepOutput& keep);
   void save_checkpoint(const std::filesystem::path& folder);
+  std::optional<int64_t> estimated_stepping_batches();
 
   // Called by modules and their optimizers.
   void backward(const at::Tensor& loss);
@@ -70,6 +72,7 @@ class Core {
   void clip(ModuleOptimizer& optimizer, const GradientClipOptions& how);
   void set_accumulate_grad_batches(int batches);
   void log(std::string_view name, const at::Tensor& value, const LogOptions& options);
+  void log(std::string_view name, Metric& metric, const LogOptions& options);
   void manual_backward(const at::Tensor& loss);
 
   std::vector<int64_t> batch_indices() const;
@@ -116,15 +119,17 @@ class Core {
   bool may_stop() const;
   bool validates() const;
   bool validation_due(bool last, const std::optional<int64_t>& interval) const;
+  void read_clock();
   // training_epoch.cpp
   void reload_feeds();
   void training_epoch();
-  bool training_batch(const StepTable& steps, void* batch, int64_t index, bool last);
+  bool training_batch(const StepTable& steps, void* batch, bool last);
   void end_epoch();
   // optimization.cpp
   StepOutput training_step(const StepTable& steps, void* batch);
   void optimize(const StepTable& steps, void* batch, bool last, StepOutput& output);
   void optimize_micro_batch(const StepTable& steps, void* batch, bool ends_window, bool last, StepOutput& output);
+  bool some_rank_has_loss(const TrainedOptimizer& trained);
   void step_schedules(bool updated, bool epoch_ends);
   void step_plateau_schedules(ScheduleInterval interval);
   // evaluation_loop.cpp
@@ -147,6 +152,9 @@ class Core {
   void load_weights(const std::filesystem::path& folder);
   void load_callbacks(State& state);
 
+  // callback.cpp
+  bool is_bare();
+
   LogBook& book() { return evaluating_ ? evaluation_book_ : training_book_; }
 
   Task task_;
@@ -157,12 +165,15 @@ class Core {
   LogBook training_book_{latest}, evaluation_book_{latest};
   LogContext context_;
   BatchPlace place_;
+  RunClock clock_;
   const data::Pass* evaluated_pass_ = nullptr;  // while an evaluation takes batches of it
   int64_t first_epoch_ = 0;                     // of this fit()
   bool evaluating_ = false;
-  bool filler_ = false;        // the current batch has no real sample: nothing of it is kept
+  bool filler_ = false;  // the current batch has no real sample: nothing of it is kept
+  bool said_bare_ = false;
   bool window_begins_ = true;  // the next training batch begins an accumulation window
   bool window_has_loss_ = false;
+  bool validation_late_ = false;  // as the main rank's clock says
 };
 
 }  // namespace muster::trainer

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
 #include "core.h"
@@ -108,6 +110,7 @@ const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind)
 void Core::validate_in_fit() {
   if (window_begins_) hooks.module(on_validation_model_zero_grad, &TrainerModule::on_validation_model_zero_grad);
   evaluation_epoch(StepKind::validation, std::nullopt, nullptr);
+  clock_.note_validation(RunClock::now());
 }
 
 std::vector<Metrics> Core::evaluate(Task task, StepKind kind, const EvaluateOptions& how, const KeepOutput& keep) {
@@ -128,6 +131,9 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   const auto modes = modes_of(*task_.module);
   hooks.module(names.eval_hook, names.eval);
   const c10::NoGradGuard no_grad;
+  // Within fit() autograd may still need what evaluation makes; collectives refuse tensors of inference mode.
+  std::optional<c10::InferenceMode> inference;
+  if (options.inference_mode && stage_ != Stage::fit && runtime.world_size() == 1) inference.emplace();
   const auto context = context_;
   const auto place = place_;
   const auto finish = c10::make_scope_exit([&] { evaluating_ = false, context_ = context, place_ = place; });
@@ -184,9 +190,10 @@ void Core::evaluation_batch(StepKind kind, const StepTable& steps, void* batch, 
     if (steps.start) hooks.run(names.batch_start_hook, [&] { steps.start(module, batch, place_); });
   }
   StepOutput output;
+  if (filler_) evaluation_book_.metrics().begin_filler();
   hooks.run(names.step,
             [&] { runtime::in_forward_scope(*model.prepared(), [&] { output = steps.step(module, batch, place_); }); });
-  if (filler_) return;
+  if (filler_) return evaluation_book_.metrics().end_filler();
   hooks.callbacks(names.batch_end_hook, names.batch_end, output, view, place_);
   if (steps.end) hooks.run(names.batch_end_hook, [&] { steps.end(module, output, batch, place_); });
   log_evaluation_step(kind);

@@ -1,7 +1,7 @@
-#include <algorithm>
 #include <utility>
 
 #include "core.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/runtime/detail/converted_call.h"
 #include "muster/runtime/detail/loader_preparation.h"
@@ -34,57 +34,32 @@ PreparedFeed& Core::feed(StepKind kind) {
   prepared.feed = hooks.run(names.loader, task_.feeds[index]);
   if (prepared.feed.parts.empty())
     throw UsageError("MU444", std::string("the list of loaders for ") + names.call + "() is empty; give at least one");
+  const bool in_order = !options.overfit_batches.none() && index <= static_cast<std::size_t>(StepKind::validation);
   for (const auto& part : prepared.feed.parts) {
     const auto* steps = part.steps ? part.steps : prepared.feed.joint_steps;
-    prepared.loaders.push_back(
-        prepare_loader(runtime, *part.loader,
-                       {.filler_batches = kind != StepKind::training, .move_to_device = steps->transfer == nullptr}));
+    if (in_order && part.loader->options().shuffle && runtime.is_main())
+      log::warning("overfit_batches takes the same batches in every epoch, so shuffling is off for ", names.call, "()");
+    prepared.loaders.push_back(prepare_loader(runtime, *part.loader,
+                                              {.filler_batches = kind != StepKind::training,
+                                               .in_order = in_order,
+                                               .move_to_device = steps->transfer == nullptr}));
   }
   prepared.made = true;
   return prepared;
+}
+
+std::optional<int64_t> Core::estimated_stepping_batches() {
+  if (!stage_) throw UsageError("MU446", "estimated_stepping_batches() was called outside of a run; call it in a hook");
+  if (options.max_epochs.value_or(-1) < 0) return estimated_steps(options, std::nullopt);
+  const auto batches =
+      batches_of(options.limit_train_batches, batches_in(feed(StepKind::training)), "limit_train_batches");
+  return estimated_steps(options, batches);
 }
 
 void Core::transfer(const StepTable& steps, void* batch, int64_t loader) {
   if (steps.transfer)
     hooks.run(Hook::on_batch_transfer, [&] { steps.transfer(task_.transfer_owner, batch, runtime.device(), loader); });
   steps.type.visit(batch, [&](at::Tensor& tensor) { runtime::convert_input(*model.prepared(), tensor); });
-}
-
-std::optional<int64_t> batches_in(const PreparedFeed& feed) {
-  int64_t longest = 0;
-  for (const auto& loader : feed.loaders) {
-    const auto size = loader->known_size();
-    if (!size) return std::nullopt;
-    longest = std::max(longest, *size);
-  }
-  return longest;
-}
-
-TrainingPass::TrainingPass(PreparedFeed& feed) : feed_(feed), length_(batches_in(feed)) {
-  for (const auto& loader : feed.loaders) passes_.push_back(loader->begin_pass());
-  ended_.resize(passes_.size());
-}
-
-void* TrainingPass::next() {
-  std::vector<void*> batches;
-  for (std::size_t i = 0; i < passes_.size(); ++i) {
-    auto* box = passes_[i]->next();
-    if (!box) {
-      ended_[i] = true;
-      if (std::ranges::all_of(ended_, [](bool ended) { return ended; })) return nullptr;
-      passes_[i].reset();
-      passes_[i] = feed_.loaders[i]->begin_pass();  // a shorter loader restarts, in its next epoch
-      box = passes_[i]->next();
-      if (!box) return nullptr;
-    }
-    batches.push_back(feed_.feed.parts[i].batch_in(*box));
-  }
-  ++returned_;
-  return feed_.feed.joined ? feed_.feed.joined(batches) : batches.front();
-}
-
-bool TrainingPass::at_end() const {
-  return passes_.size() == 1 ? feed_.loaders.front()->end_of_dataloader() : length_ && returned_ >= *length_;
 }
 
 }  // namespace muster::trainer

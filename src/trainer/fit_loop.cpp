@@ -1,4 +1,7 @@
+#include <optional>
 #include <utility>
+
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "core.h"
 #include "muster/base/error.h"
@@ -15,6 +18,10 @@ void Core::fit(Task task, const FitOptions& how) {
 }
 
 void Core::fit_here(const FitOptions& how) {
+  std::optional<torch::autograd::DetectAnomalyGuard> anomalies;
+  if (options.detect_anomaly) anomalies.emplace();
+  clock_.begin(RunClock::now());
+  validation_late_ = false;
   const auto folder = resolved(how.ckpt_path, /*required=*/false);
   if (folder.empty()) set_up_optimizers();
   else load_for_fit(folder);
@@ -60,6 +67,8 @@ void Core::train() {
   if (opened_) load_progress();
   opened_.reset();
   first_epoch_ = progress.epoch;
+  read_clock();
+  clock_.note_validation(RunClock::now());
   if (done()) return;
   warn_of_rare_rows();
   hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
@@ -67,11 +76,25 @@ void Core::train() {
   hooks.both(Hook::on_train_end, &Callback::on_train_end, &TrainerModule::on_train_end);
 }
 
+/// The main rank's clock decides for all ranks.
+void Core::read_clock() {
+  const auto &most = options.max_time.value(), &interval = options.val_check_interval.time().value();
+  if (!most && !interval) return;
+  constexpr int64_t kOver = 1, kValidate = 2;
+  const auto now = RunClock::now();
+  int64_t says = (most && clock_.elapsed(now) >= *most ? kOver : 0) |
+                 (interval && clock_.since_validation(now) >= *interval ? kValidate : 0);
+  if (runtime.world_size() > 1) says = runtime.broadcast_object(says);
+  if (says & kOver) should_stop = true;
+  validation_late_ = (says & kValidate) != 0;
+}
+
 bool Core::validation_due(bool last, const std::optional<int64_t>& interval) const {
   if (!validates()) return false;
   const auto& every = options.check_val_every_n_epoch;
   if (every && (progress.epoch + 1) % *every != 0) return false;
   if (should_stop && may_stop()) return true;
+  if (options.val_check_interval.time()) return validation_late_;
   if (!interval) return last;
   return (every ? progress.batches : progress.total_batches) % *interval == 0;
 }

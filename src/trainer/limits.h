@@ -27,10 +27,14 @@ bool has_callback(const std::vector<std::shared_ptr<Callback>>& callbacks) {
 /// unknown size.
 std::optional<int64_t> batches_of(const BatchLimit& limit, std::optional<int64_t> size, const std::string& option);
 
-/// After how many batches validation runs; nullopt: at the end of the epoch only.
+/// After how many batches validation runs; nullopt: at the end of the epoch only, or when a clock says so.
 /// `batches`: of an epoch, if known. `across`: counted through all epochs.
 /// Throws: ConfigError (MU445) for an interval longer than the epoch, unless `across`.
-std::optional<int64_t> validation_interval(const BatchLimit& interval, std::optional<int64_t> batches, bool across);
+std::optional<int64_t> validation_interval(const CheckInterval& interval, std::optional<int64_t> batches, bool across);
+
+/// Updates of one optimizer in a whole run whose epochs have so many batches (nullopt: unknown); nullopt: without end.
+/// Requires: options in force.
+std::optional<int64_t> estimated_steps(const TrainerOptions& options, std::optional<int64_t> batches);
 
 /// Whether a run must end, may end, and is asked to.
 struct StopRule {

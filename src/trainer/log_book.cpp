@@ -245,6 +245,10 @@ void LogBook::reduce(const comm::Communicator& group) {
 
 void LogBook::close(const comm::Communicator& group) {
   if (group.size() > 1) reduce(group);
+  for (const auto& [place, value] : metrics_.close(group)) {
+    results_[place] = value;
+    latest_->set(place.second, value);
+  }
   for (auto& [key, entry] : entries_) {
     if (!entry.epoch || entry.of_epoch.weight == 0) continue;
     const double value = result(entry.of_epoch, entry.options.reduce_fx);

@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "metric_log.h"
 #include "muster/comm/communicator.h"
 #include "muster/trainer/detail/hooks.h"
 #include "muster/trainer/detail/options.h"
@@ -86,7 +87,9 @@ class LogBook {
   /// What the logger is to get of all close() since the last call.
   Metrics take_epoch_values() { return std::exchange(epoch_values_, {}); }
   /// Begins an epoch.
-  void begin() { entries_.clear(), results_.clear(), epoch_values_.clear(); }
+  void begin() { entries_.clear(), results_.clear(), epoch_values_.clear(), metrics_.clear(); }
+  /// Metric objects, whose epochs close() ends, too.
+  MetricLog& metrics() { return metrics_; }
 
  private:
   struct Sum {
@@ -114,6 +117,7 @@ class LogBook {
   static double result(const Sum& sum, LogReduction how);
 
   LatestMetrics* latest_;
+  MetricLog metrics_;
   std::map<Key, Entry> entries_;
   std::map<std::pair<int64_t, std::string>, double> results_;  // of the epoch, by loader and name
   Metrics epoch_values_;

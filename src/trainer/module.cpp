@@ -43,6 +43,9 @@ void TrainerModule::log(std::string_view name, const at::Tensor& value, const Lo
 void TrainerModule::log(std::string_view name, double value, const LogOptions& options) {
   core().log(name, at::scalar_tensor(value, at::kDouble), options);
 }
+void TrainerModule::log(std::string_view name, Metric& metric, const LogOptions& options) {
+  core().log(name, metric, options);
+}
 void TrainerModule::log_dict(const std::vector<std::pair<std::string, at::Tensor>>& values, const LogOptions& options) {
   for (const auto& [name, value] : values) core().log(name, value, options);
 }

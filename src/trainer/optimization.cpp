@@ -5,6 +5,7 @@
 #include "monitor.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/runtime/detail/loop_access.h"
 #include "muster/runtime/detail/outside_forward.h"
 
 namespace muster::trainer {
@@ -66,6 +67,11 @@ void Core::manual_backward(const at::Tensor& loss) {
   backward(loss);
 }
 
+/// Of the window. The flags of the reduction say what other ranks have.
+bool Core::some_rank_has_loss(const TrainedOptimizer& trained) {
+  return runtime.world_size() == 1 ? window_has_loss_ : any_rank_has_gradients(runtime, trained.prepared);
+}
+
 at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure) {
   const bool automatic = task_.module->automatic_optimization;
   if (automatic && !closure)
@@ -73,7 +79,7 @@ at::Tensor Core::step(TrainedOptimizer& trained, const ModuleOptimizer::Closure&
                      "an optimizer was stepped without closure in automatic optimization, where the closure runs "
                      "training_step() and backward: call optimizer.step(closure) in optimizer_step()");
   const auto loss = closure ? closure() : at::Tensor();
-  if (automatic && !window_has_loss_ && runtime.world_size() == 1) return loss;
+  if (automatic && !loss.defined() && !some_rank_has_loss(trained)) return loss;
   runtime.unscale_gradients(trained.prepared);
   ModuleOptimizer handle(trained);
   hooks.both(Hook::on_before_optimizer_step, &Callback::on_before_optimizer_step,

@@ -12,6 +12,7 @@
 #include "muster/trainer/detail/model_checkpoint.h"
 #include "muster/trainer/detail/model_summary.h"
 #include "muster/trainer/detail/progress_bar.h"
+#include "option_fields.h"
 
 namespace muster::trainer {
 namespace {
@@ -23,7 +24,9 @@ RuntimeOptions runtime_options(const TrainerOptions& options) {
        .deterministic = options.deterministic,
        .devices = options.devices,
        .grad_scaler = options.grad_scaler,
-       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches, .weighting = options.gradient_weighting},
+       .gradient_accumulation = {.num_steps = options.accumulate_grad_batches,
+                                 .sync_with_dataloader = false,  // the loops know the last batch of several loaders
+                                 .weighting = options.gradient_weighting},
        .keep_memory = options.keep_memory,
        .num_nodes = options.num_nodes,
        .precision = options.precision,
@@ -61,11 +64,13 @@ bool is_plateau(const AnyLRScheduler& scheduler) {
 }  // namespace
 
 Core::Core(Trainer& trainer, const TrainerOptions& given)
-    : trainer(trainer), options(checked(given)), runtime(runtime_options(options)), hooks(trainer) {
+    : trainer(trainer), options(checked(with_requests(given, Environment::of_process()))),
+      runtime(runtime_options(options)), hooks(trainer) {
   if (options.enable_progress_bar) add_default<TrainerProgressBar>(options);
   if (options.enable_model_summary) add_default<ModelSummary>(options);
   if (options.enable_checkpointing) add_default<ModelCheckpoint>(options);
   runtime.launch();
+  options.accumulate_grad_batches = runtime.gradient_accumulation_steps();  // as the launcher may have requested
   if (options.fast_dev_run == 0) experiment.open(runtime, options);
 }
 

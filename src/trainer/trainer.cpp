@@ -1,9 +1,11 @@
 #include "muster/trainer/detail/trainer.h"
 
+#include <string>
 #include <utility>
 
 #include "core.h"
 #include "muster/base/error.h"
+#include "option_check.h"
 
 namespace muster {
 
@@ -20,13 +22,18 @@ void Trainer::run_predict(trainer::Task task, const EvaluateOptions& options, co
 
 void Trainer::stop() { core_->should_stop = true; }
 bool Trainer::should_stop() const { return core_->should_stop; }
+void Trainer::set_max_epochs(int64_t epochs) {
+  if (epochs < -1) trainer::raise({"max_epochs is " + std::to_string(epochs) + "; give at least -1"});
+  core_->options.max_epochs = epochs;
+}
 int64_t Trainer::current_epoch() const { return core_->progress.epoch; }
 int64_t Trainer::global_step() const { return core_->progress.global_step; }
+std::optional<int64_t> Trainer::estimated_stepping_batches() { return core_->estimated_stepping_batches(); }
 bool Trainer::sanity_checking() const { return core_->sanity_checking; }
 bool Trainer::fitting() const { return core_->stage() == Stage::fit && !core_->sanity_checking; }
 bool Trainer::validates_at_epoch_end_only() const {
-  const auto* part = options().val_check_interval.part();
-  return part && *part == 1.0 && options().check_val_every_n_epoch == 1;
+  const auto& interval = options().val_check_interval;
+  return !interval.time() && interval.part() && *interval.part() == 1.0 && options().check_val_every_n_epoch == 1;
 }
 const Metrics& Trainer::callback_metrics() const { return core_->latest.get(); }
 const TrainerOptions& Trainer::options() const { return core_->options; }

@@ -24,7 +24,6 @@ void Core::training_epoch() {
   const auto limit = batches_of(options.limit_train_batches, batches_in(prepared), "limit_train_batches");
   const auto interval = validation_interval(options.val_check_interval, limit, !options.check_val_every_n_epoch);
   const StopRule rule(options);
-  const auto* steps = prepared.feed.joint_steps ? prepared.feed.joint_steps : prepared.feed.parts.front().steps;
   if (progress.batches == 0) {
     for (const auto& one : prepared.loaders) {
       one->set_epoch(progress.epoch);
@@ -32,13 +31,15 @@ void Core::training_epoch() {
     }
   }
   {
-    TrainingPass pass(prepared);
+    TrainingPass pass(prepared, progress.epoch, progress.batches);
     while (!(limit && progress.batches >= *limit) && !rule.steps_done(progress.global_step) &&
            !(should_stop && may_stop())) {
       void* batch = pass.next();
       if (!batch) break;
       const bool last = pass.at_end() || (limit && progress.batches + 1 == *limit);
-      if (!training_batch(*steps, batch, progress.batches, last)) break;
+      place_ = {.batch_idx = progress.batches, .dataloader_idx = pass.loader()};
+      if (!training_batch(pass.steps(), batch, last)) break;
+      read_clock();
       if (validation_due(last, interval)) validate_in_fit();
       if (window_begins_) {
         step_plateau_schedules("step");
@@ -49,10 +50,9 @@ void Core::training_epoch() {
   end_epoch();
 }
 
-bool Core::training_batch(const StepTable& steps, void* batch, int64_t index, bool last) {
+bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
   auto& module = *task_.module;
-  place_ = {.batch_idx = index, .dataloader_idx = 0};
-  transfer(steps, batch, 0);
+  transfer(steps, batch, place_.dataloader_idx);
   const BatchView view(batch, steps.type);
   context_ = {.batch_size = view.size(), .loader = -1, .step = context_.step + 1};
   hooks.callbacks(Hook::on_train_batch_start, &Callback::on_train_batch_start, view, place_);

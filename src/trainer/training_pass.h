@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,24 +17,34 @@ struct PreparedFeed {
   bool made = false;
 };
 
-/// Batches of this rank in a pass over the longest loader; nullopt if one of them has no known size.
+/// Batches of this rank in a training epoch; nullopt if loaders of unknown size decide.
 std::optional<int64_t> batches_in(const PreparedFeed& feed);
 
-/// One pass over the batches of training: of one loader, or of several side by side until the longest ends.
+/// One pass over the batches of training, of one loader or several. Thread safety: one thread at a time.
 class TrainingPass {
  public:
-  explicit TrainingPass(PreparedFeed& feed);
+  /// `done`: batches of this epoch that were returned before, when the loaders stand where they stood then.
+  TrainingPass(PreparedFeed& feed, int64_t epoch, int64_t done);
   /// The next batch, valid until the next call; nullptr at the end.
   void* next();
   /// Whether the current batch is the last one, as far as that is known.
   bool at_end() const;
+  /// What belongs to the current batch.
+  const StepTable& steps() const;
+  /// The index of its loader; 0 where loaders are side by side.
+  int64_t loader() const;
 
  private:
+  void* next_in_sequence();
+  void* next_side_by_side();
+  data::BatchBox* next_of(std::size_t i);
+
   PreparedFeed& feed_;
   std::vector<std::unique_ptr<data::Pass>> passes_;
   std::vector<bool> ended_;
   std::optional<int64_t> length_;
-  int64_t returned_ = 0;
+  std::size_t current_ = 0;  // in sequence
+  int64_t returned_;
 };
 
 }  // namespace muster::trainer

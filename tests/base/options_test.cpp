@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "muster/base/detail/options_line.h"
 #include "muster/base/detail/options_markdown.h"
 #include "muster/base/error.h"
 
@@ -85,6 +86,18 @@ TEST(Options, EveryTypeIsReadAndRefused) {
     bad.flags = {{name, text}};
     EXPECT_EQ(message_of(bad).substr(0, 12), "MU002: flag ") << name << "=" << text;
   }
+}
+
+TEST(Options, ATextMayStandInQuotesAndIsNoList) {
+  Sources sources;
+  sources.line = split_pairs("kind=\"rye,oat\",crust=True", "line");
+  auto values = read(bread(), sources).values;
+  EXPECT_EQ(values.kind, "rye,oat");
+  EXPECT_TRUE(values.crust);
+  sources = {};
+  sources.file = File::parse("bread:\n  kind: [rye]\n", "b.yaml");
+  EXPECT_EQ(message_of(sources),
+            "MU002: b.yaml line 2: option 'kind' is 'rye,', but one text and no list is wanted: correct it there");
 }
 
 TEST(Options, ABadValueNamesItsPlaceAndWhatIsWanted) {

@@ -33,10 +33,10 @@ TEST(Devices, CountsAndListsMeanWhatUsersOfLightningExpect) {
 
 TEST(Devices, WhatIsWrongIsRefusedWithMU030) {
   const DeviceRequest wrong[] = {
-      {"cpu", "0", 0},    {"cpu", "-1", 0},  {"cpu", "0,2", 0},   {"", "0,2", 0},   {"cpu", "", 0},
-      {"cpu", "1.5", 0},  {"cuda", "2", 0},  {"cuda", "0", 4},    {"cuda", "5", 4}, {"cuda", "-2", 4},
-      {"cuda", "0,0", 4}, {"cuda", "4,", 4}, {"cuda", "0,-1", 4}, {"cuda", "a", 4}, {"cuda", "1.0", 4},
-      {"cuda", "", 4},    {"cuda", ",", 4},  {"cuda", "True", 4},
+      {"cpu", "0", 0},    {"cpu", "-1", 0},  {"cpu", "0,2", 0},   {"", "0,2", 0},      {"cpu", "", 0},
+      {"cpu", "1.5", 0},  {"cuda", "2", 0},  {"cuda", "0", 4},    {"cuda", "5", 4},    {"cuda", "-2", 4},
+      {"cuda", "0,0", 4}, {"cuda", "4,", 4}, {"cuda", "0,-1", 4}, {"cuda", "a", 4},    {"cuda", "1.0", 4},
+      {"cuda", "", 4},    {"cuda", ",", 4},  {"cuda", "True", 4}, {"cpu", "99999", 0},
   };
   for (const auto& request : wrong) {
     try {

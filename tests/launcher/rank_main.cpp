@@ -14,6 +14,7 @@
 #include "muster/launcher/launch.h"
 #include "runtime/option_table.h"
 #include "runtime/resolved_options.h"
+#include "trainer/option_fields.h"
 
 namespace {
 
@@ -53,9 +54,10 @@ int environment(Words) {
 
 /// Prints every option as a program without options of its own resolves it.
 int options(Words) {
-  const auto resolved = muster::runtime::resolved({}, muster::Environment::of_process());
-  for (const auto& [name, text] : muster::runtime::written_options(resolved))
-    std::printf("%s=%s\n", name.c_str(), text.c_str());
+  const auto variables = muster::Environment::of_process();
+  auto texts = muster::runtime::written_options(muster::runtime::resolved({}, variables));
+  texts.merge(muster::trainer::written_options(muster::trainer::with_requests({}, variables)));
+  for (const auto& [name, text] : texts) std::printf("%s=%s\n", name.c_str(), text.c_str());
   return 0;
 }
 

@@ -1,4 +1,7 @@
 #include <chrono>
+#include <fstream>
+#include <iterator>
+#include <regex>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -133,6 +136,30 @@ TEST(Requests, UnknownVariablesOfThoseFamiliesAreNamedOnce) {
   const auto text = unknown_variables(variables);
   EXPECT_NE(text.find(": ACCELERATE_DYNAMO_MODE, ACCELERATE_FP8_BACKEND, PL_GLOBAL_SEED; "), std::string::npos) << text;
   EXPECT_EQ(unknown_variables({{"HOME", "/h"}, {"FSDP_USE_ORIG_PARAMS", "true"}}), "");
+}
+
+TEST(Requests, MisspeltVariablesAreNamedWithTheNearest) {
+  const auto text =
+      misspelt_variables({{"MUSTER_PRECISON", "bf16"}, {"MUSTER_TEST_X", "1"}, {"MUSTER_FSDP_STAGE", "full"}});
+  EXPECT_EQ(text.find("variables that Muster does not read: MUSTER_PRECISON (nearest is MUSTER_PRECISION); "), 0U)
+      << text;
+  std::ifstream page(MUSTER_SOURCE_DIR "/docs/howto/environment.md");
+  const std::string words{std::istreambuf_iterator<char>(page), {}};
+  const std::regex name("`(MUSTER_[A-Z_]+)`");
+  int named = 0;
+  for (std::sregex_iterator at(words.begin(), words.end(), name), end; at != end; ++at, ++named)
+    EXPECT_EQ(misspelt_variables({{(*at)[1].str(), "1"}}), "");
+  EXPECT_GT(named, 20);
+}
+
+TEST(Requests, TimeOutsAreSecondsOrDurations) {
+  const auto timeout = [](const char* text) { return resolved({}, {{"MUSTER_TIMEOUT", text}}).timeout; };
+  EXPECT_EQ(timeout("30"), std::chrono::seconds(30));
+  EXPECT_EQ(timeout("30s"), std::chrono::seconds(30));
+  EXPECT_EQ(timeout("5min"), std::chrono::minutes(5));
+  EXPECT_EQ(timeout("0s"), RuntimeOptions().timeout);
+  for (const auto* wrong : {"-1", "-1s", "soon", "1e9", "300000000h"})
+    EXPECT_EQ(thrown_id([&] { timeout(wrong); }), "MU021") << wrong;
 }
 
 }  // namespace

@@ -92,14 +92,26 @@ class Runner(unittest.TestCase):
         self.closes(suite, 1, "1 passed, 1 failed, 0 skipped", arguments=["--without", "slow"])
         self.closes(suite, 1, "run_tests: no such test: d", arguments=["d"])
 
-    def test_runs_tests_of_sources_beside_the_others(self):
+    def test_runs_two_at_a_time(self):
         with tempfile.TemporaryDirectory() as folder:
             # Each waits until the other has begun, and the one of sources has a folder for temporary files of its own.
             waits = "import os, pathlib, tempfile, time\nhere = pathlib.Path({!r})\n(here / {!r}).write_text(tempfile.gettempdir())\n" + (
                 "while not (here / {!r}).exists(): time.sleep(0.01)\nwhile not (here / {!r}).read_text(): time.sleep(0.01)\n") + (
                 "same = (here / 'a').read_text() == (here / 'b').read_text()\nprint('0 passed, 1 failed, 0 skipped' if same else '1 passed, 0 failed, 0 skipped')")
-            suite = {"a": ("script", 20, waits.format(folder, "a", "b", "b")), "b": ("script;sources", 20, waits.format(folder, "b", "a", "a"))}
-            self.closes(suite, 0, "2 passed, 0 failed, 0 skipped")
+            for label in ("script", "script;sources"):
+                suite = {"a": ("script", 20, waits.format(folder, "a", "b", "b")), "b": (label, 20, waits.format(folder, "b", "a", "a"))}
+                self.closes(suite, 0, "2 passed, 0 failed, 0 skipped")
+                pathlib.Path(folder, "a").unlink()
+                pathlib.Path(folder, "b").unlink()
+
+    def test_tests_of_sources_come_before_what_is_left_of_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            notes = f"open({folder + '/order'!r}, 'a').write({{!r}}); print('1 passed, 0 failed, 0 skipped')"
+            waits = f"import os, time\nwhile not os.path.exists({folder + '/order'!r}) or len(open({folder + '/order'!r}).read()) < 3: time.sleep(0.01)\n"
+            suite = {"a": ("script", 20, waits + notes.format("a")), "b": ("script", 20, notes.format("b")), "c": ("script", 20, notes.format("c")),
+                     "s": ("script;sources", 20, notes.format("s"))}
+            self.closes(suite, 0, "4 passed, 0 failed, 0 skipped")
+            self.assertEqual(pathlib.Path(folder, "order").read_text(), "scba")
 
     def test_an_empty_suite_fails(self):
         self.closes({}, 1, "run_tests: there is nothing to run")

@@ -41,7 +41,28 @@ TEST(Limits, EveryContradictionIsNamedAtOnce) {  // MU440
   EXPECT_EQ(message_of({.check_val_every_n_epoch = std::nullopt, .val_check_interval = 4}), "no error");
 }
 
+TEST(Limits, ABareRunContradictsWhatItLeavesOut) {
+  const auto message = message_of({.barebones = true,
+                                   .callbacks = {std::make_shared<ModelCheckpoint>()},
+                                   .detect_anomaly = true,
+                                   .fast_dev_run = 1,
+                                   .num_sanity_val_steps = 3});
+  for (const auto* part : {"ModelCheckpoint", "detect_anomaly", "fast_dev_run", "num_sanity_val_steps is 3"})
+    EXPECT_NE(message.find(part), message.npos) << part << " in " << message;
+  EXPECT_EQ(message_of({.barebones = true}), "no error");
+  EXPECT_NE(message_of({.fast_dev_run = 1, .overfit_batches = 1}).find("overfit_batches"), std::string::npos);
+  EXPECT_NE(message_of({.max_time = std::chrono::seconds(-1)}).find("max_time is negative"), std::string::npos);
+}
+
+TEST(Limits, AnExplicitTimeIsReadAsLightningWritesIt) {
+  EXPECT_EQ(TimeSpan::parse("01:02:03:04")->value(), std::chrono::seconds(((24 + 2) * 60 + 3) * 60 + 4));
+  EXPECT_EQ(TimeSpan::parse("00:12:00:00")->text(), "00:12:00:00");
+  for (const auto* wrong : {"", "12:00:00", "00:12:00:0", "0x:12:00:00", "00:12:00:00:00", "-1:12:00:00", ":00:00:00"})
+    EXPECT_FALSE(TimeSpan::parse(wrong)) << wrong;
+}
+
 TEST(Limits, UnsetEpochsFollowFromSteps) {
+  EXPECT_EQ(checked({.max_time = "00:12:00:00"}).max_epochs, -1);
   EXPECT_EQ(checked({}).max_epochs, 1000);
   EXPECT_EQ(checked({.max_steps = 5}).max_epochs, -1);
   EXPECT_EQ(checked({.min_steps = 5}).min_epochs, 1);

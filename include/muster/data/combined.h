@@ -46,6 +46,7 @@ class CombinedLoaders {
     return mode_ == CombineMode::min_size || least == 0 ? least : most;
   }
   const std::tuple<DataLoader<Batch>...>& loaders() const noexcept { return loaders_; }
+  CombineMode mode() const noexcept { return mode_; }
 
  private:
   std::tuple<DataLoader<Batch>...> loaders_;

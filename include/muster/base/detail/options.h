@@ -32,12 +32,12 @@ struct Value;
     static std::string read(const std::string& text, T& value); \
     static std::string write(const T& value);                   \
   }
-MUSTER_OPTION_VALUE(bool, "true or false");  ///< also yes, no, on, off, 1, 0
+MUSTER_OPTION_VALUE(bool, "true or false");  ///< also yes, no, on, off, 1, 0, in any case
 MUSTER_OPTION_VALUE(int, "whole number");
 MUSTER_OPTION_VALUE(int64_t, "whole number");
 MUSTER_OPTION_VALUE(uint64_t, "whole number");
 MUSTER_OPTION_VALUE(double, "number");
-MUSTER_OPTION_VALUE(std::string, "text");
+MUSTER_OPTION_VALUE(std::string, "text");                    ///< quotes as those of an item of a list are taken off
 MUSTER_OPTION_VALUE(std::chrono::milliseconds, "duration");  ///< "250ms", "30s", "5min", "2h"
 MUSTER_OPTION_VALUE(std::vector<std::string>, "list");       ///< "a,b,c", see options_list.h; or a list in the file
 #undef MUSTER_OPTION_VALUE
@@ -53,6 +53,7 @@ struct Description {
   std::string tested_by = {};             ///< the test of what the option does: "Suite.Case"
   std::vector<std::string> other_tools =
       {};                         ///< variables of other tools; they count less than everything but defaults
+  bool takes_list = false;        ///< a text that may be a list in the file
   std::string type = {};          ///< filled in from the field: "whole number"; for code only: ""
   std::string default_text = {};  ///< filled in from the struct's initialiser
   bool is_switch = false;         ///< a bool: flags --name and --no-name, without a value

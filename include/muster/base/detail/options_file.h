@@ -11,6 +11,7 @@ namespace muster::options {
 struct Found {
   std::string text;
   std::string place;
+  bool is_list = false;  ///< a list in the file
 };
 
 /// Values by the name of their option.

@@ -25,6 +25,7 @@ struct ShardSpec {
   bool filler_batches = false;  ///< a rank without a sample in the last step gets a batch without a real one
   /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
   std::shared_ptr<const comm::Communicator> group = {};
+  bool in_order = false;     ///< in the order of the data, also where the loader's options shuffle
   bool non_blocking = true;  ///< copies from pinned memory overlap with computing
   int rank = 0;
   std::optional<uint64_t> seed = {};       ///< used if the options set none; the same on all ranks

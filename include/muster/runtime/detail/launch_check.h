@@ -8,7 +8,7 @@
 namespace muster::runtime {
 
 /// Every option of a program: those of the runtime, then "ddp..." and "fsdp...", then "ddp" and "fsdp", which set
-/// several of the latter by one text. Those that need code are described, too.
+/// several of the latter by one text, then "trainer...". Those that need code are described, too.
 const std::vector<options::Description>& program_options();
 
 /// The requests to a program, by name of the option, of all `sources`. "fsdp" and "ddp" are split into their options;
@@ -20,11 +20,15 @@ options::Texts find_requests(const options::Sources& sources, const std::string&
                              const std::vector<options::Description>& others = {});
 
 /// Checks that a program without options of its own could follow these requests.
-/// Throws: ConfigError as read_requests() in a rank would.
+/// Throws: ConfigError as read_requests() in a rank, or a Trainer, would.
 void check_requests(const options::Texts& requests);
 
 /// Variables of Accelerate's, Lightning's and PyTorch's families (ACCELERATE_*, LT_*, PL_*, FSDP_*,
 /// PARALLELISM_CONFIG_*) that ask for something that Muster does not know, in one line for a warning; "" for none.
 std::string unknown_variables(const Environment& variables);
+
+/// Variables MUSTER_* that Muster does not read, each with the nearest that it reads, in one line for a warning; "" for
+/// none. MUSTER_TEST_* are left to tests.
+std::string misspelt_variables(const Environment& variables);
 
 }  // namespace muster::runtime

@@ -18,6 +18,8 @@ struct PrepareLoaderOptions {
   /// all ranks make as many forwards, and no other batch repeats a sample. local_real_samples() is 0 there. Batches of
   /// a batch sampler and ready-made ones are whole already, and filled up by even_batches.
   bool filler_batches = false;
+  /// In the order of the data, also where the loader's options shuffle. A sampler keeps its own order.
+  bool in_order = false;
   /// Off: batches stay in host memory.
   bool move_to_device = true;
 };

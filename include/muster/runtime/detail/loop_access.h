@@ -7,6 +7,8 @@
 /// What a loop of the program's own may need beyond the functions of its Accelerator or Fabric.
 namespace muster {
 
+class Optimizer;
+
 /// The trace of this rank, which profile() switches on: TraceScope span(trace(accelerator), "validation").
 Trace& trace(RuntimeRef runtime);
 
@@ -28,6 +30,11 @@ class [[nodiscard("name the scope: KeptRandomStates kept(accelerator)")]] KeptRa
   RuntimeRef runtime_;
   State states_;
 };
+
+/// Whether some rank has a gradient for the models of this optimizer. A rank whose loss used none of them takes part in
+/// the reductions of the others, as Optimizer::step() would, and gets zeros or MU152. Under "fsdp": whether this rank
+/// has one, without communication. Collective: as Optimizer::step(). Throws: UsageError (MU152) as backward.
+bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer);
 
 /// What ranks vote on: set_trigger(), and the signals that catch_signals() records.
 struct Votes {

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "muster/data/combined.h"
 #include "muster/data/detail/batch_box.h"
 #include "muster/data/detail/data_loader.h"
+#include "muster/data/sequenced.h"
 #include "muster/trainer/detail/steps.h"
 
 namespace muster::trainer {
@@ -24,10 +26,15 @@ struct FeedPart {
   const StepTable* steps = nullptr;           ///< nullptr where the parts' batches make one batch
 };
 
-/// The loaders of one kind of step: one after the other, or side by side. Then `joined` makes one batch of theirs,
-/// which is valid until its next call.
+/// How the batches of several loaders come: one after the other, or side by side until the shortest or the longest
+/// loader ends.
+enum class FeedMode : std::uint8_t { sequential, min_size, max_size, max_size_cycle };
+
+/// The loaders of one kind of step. Side by side, `joined` makes one batch of theirs, which is valid until its next
+/// call.
 struct Feed {
   std::vector<FeedPart> parts = {};
+  FeedMode mode = FeedMode::sequential;
   const StepTable* joint_steps = nullptr;
   std::function<void*(const std::vector<void*>& batches)> joined = {};
 };
@@ -51,26 +58,68 @@ struct Feeder {
   template <class Batch>
   static Feed of(const std::vector<DataLoader<Batch>>& loaders) {
     Feed feed;
-    for (const auto& loader : loaders) feed.parts.push_back(part(loader));
+    if constexpr (K != StepKind::training) {
+      for (const auto& loader : loaders) feed.parts.push_back(part(loader));
+    } else {
+      for (const auto& loader : loaders) feed.parts.push_back(part(loader, nullptr));
+      join<std::vector<Batch*>>(feed, FeedMode::max_size_cycle, [](auto& joint, const auto& batches) {
+        joint.emplace();
+        for (auto* batch : batches) joint->push_back(static_cast<Batch*>(batch));
+      });
+    }
     return feed;
   }
-  /// In training side by side, as a tuple of references; otherwise one after the other.
   template <class... Batch>
   static Feed of(const std::tuple<DataLoader<Batch>...>& loaders) {
-    if constexpr (K != StepKind::training) {
-      return std::apply([](const auto&... one) { return Feed{{part(one)...}}; }, loaders);
-    } else {
-      using Joint = std::tuple<Batch&...>;
-      auto feed = std::apply([](const auto&... one) { return Feed{{part(one, nullptr)...}}; }, loaders);
-      feed.joint_steps = &Steps<M, Joint, K, D>::table;
-      feed.joined = [room = std::make_shared<std::optional<Joint>>()](const std::vector<void*>& batches) -> void* {
-        [&]<std::size_t... I>(std::index_sequence<I...>) {
-          room->emplace(*static_cast<Batch*>(batches[I])...);
-        }(std::index_sequence_for<Batch...>());
-        return &**room;
-      };
-      return feed;
-    }
+    if constexpr (K == StepKind::training) return side_by_side<Batch&...>(loaders, FeedMode::max_size_cycle);
+    else return one_by_one(loaders);
+  }
+  template <class... Batch>
+  static Feed of(const SequencedLoaders<Batch...>& loaders) {
+    return one_by_one(loaders.loaders());
+  }
+  template <class... Batch>
+  static Feed of(const CombinedLoaders<Batch...>& loaders) {
+    return side_by_side<Batch&...>(
+        loaders.loaders(), loaders.mode() == CombineMode::min_size ? FeedMode::min_size : FeedMode::max_size_cycle);
+  }
+  template <class... Batch>
+  static Feed of(const LongestLoaders<Batch...>& loaders) {
+    return side_by_side<Batch*...>(loaders.loaders(), FeedMode::max_size);
+  }
+
+ private:
+  template <class... Batch>
+  static Feed one_by_one(const std::tuple<DataLoader<Batch>...>& loaders) {
+    return std::apply([](const auto&... one) { return Feed{{part(one)...}}; }, loaders);
+  }
+  /// Parts of a joint batch are references or, where a loader may have ended, pointers.
+  template <class... Part, class... Batch>
+  static Feed side_by_side(const std::tuple<DataLoader<Batch>...>& loaders, FeedMode mode) {
+    static_assert(K == StepKind::training,
+                  "muster::combine() and combine_longest() are for training; validation, tests and predictions take "
+                  "loaders one after the other: a std::tuple or std::vector of them");
+    auto feed = std::apply([](const auto&... one) { return Feed{{part(one, nullptr)...}}; }, loaders);
+    join<std::tuple<Part...>>(feed, mode, [](auto& joint, const auto& batches) {
+      [&]<std::size_t... I>(std::index_sequence<I...>) {
+        joint.emplace(as<Part>(static_cast<Batch*>(batches[I]))...);
+      }(std::index_sequence_for<Batch...>());
+    });
+    return feed;
+  }
+  template <class Part, class Batch>
+  static Part as(Batch* batch) {
+    if constexpr (std::is_pointer_v<Part>) return batch;
+    else return *batch;
+  }
+  template <class Joint, class Fill>
+  static void join(Feed& feed, FeedMode mode, Fill fill) {
+    feed.mode = mode;
+    feed.joint_steps = &Steps<M, Joint, K, D>::table;
+    feed.joined = [fill, room = std::make_shared<std::optional<Joint>>()](const std::vector<void*>& batches) -> void* {
+      fill(*room, batches);
+      return &**room;
+    };
   }
 };
 
@@ -82,7 +131,13 @@ template <class Batch>
 inline constexpr bool is_loaders<std::vector<DataLoader<Batch>>> = true;
 template <class... Batch>
 inline constexpr bool is_loaders<std::tuple<DataLoader<Batch>...>> = (sizeof...(Batch) > 0);
-/// A loader, or a std::vector or std::tuple of loaders.
+template <class... Batch>
+inline constexpr bool is_loaders<SequencedLoaders<Batch...>> = true;
+template <class... Batch>
+inline constexpr bool is_loaders<CombinedLoaders<Batch...>> = true;
+template <class... Batch>
+inline constexpr bool is_loaders<LongestLoaders<Batch...>> = true;
+/// A loader, or several: a std::vector or std::tuple of them, combine(), combine_longest() or in_sequence() of them.
 template <class T>
 concept Loaders = is_loaders<std::remove_cvref_t<T>>;
 
@@ -118,5 +173,7 @@ struct Predictions<M, std::tuple<DataLoader<Batch>...>> {
     }(std::index_sequence_for<Batch...>());
   }
 };
+template <class M, class... Batch>
+struct Predictions<M, SequencedLoaders<Batch...>> : Predictions<M, std::tuple<DataLoader<Batch>...>> {};
 
 }  // namespace muster::trainer

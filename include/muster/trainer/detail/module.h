@@ -20,6 +20,7 @@
 namespace muster {
 
 class Callback;
+class Metric;
 class Scheduler;
 class Trainer;
 namespace trainer {
@@ -109,6 +110,11 @@ class TrainerModule : public torch::nn::Module {
   /// tensor with several elements, a name with "/dataloader_idx_", or other options than before for the same name.
   void log(std::string_view name, const at::Tensor& value, const LogOptions& options = {});
   void log(std::string_view name, double value, const LogOptions& options = {});
+  /// Logs what a metric object gathers in this epoch: one value of all ranks, known when the epoch ends. Then the
+  /// metric begins anew, and its value() stays; one that is not a number is only there. Call it in the step that
+  /// updates it. Requires: the metric lives until the epoch ends; muster/runtime/metrics.h has some and their base.
+  /// Throws: UsageError (MU441) as above; (MU458) for on_step, or for one metric under two names.
+  void log(std::string_view name, Metric& metric, const LogOptions& options = {});
   void log_dict(const std::vector<std::pair<std::string, at::Tensor>>& values, const LogOptions& options = {});
 
   /// In manual optimization: backward, with the hooks before and after it. Collective.

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "muster/base/detail/time_span.h"
 #include "muster/base/detail/word.h"
 #include "muster/runtime/options.h"
 #include "muster/track/detail/options.h"
@@ -57,9 +58,27 @@ class BatchLimit {
   /// The part; nullptr if a number was given.
   constexpr const double* part() const noexcept { return std::get_if<double>(&value_); }
   constexpr bool none() const noexcept { return count() ? *count() == 0 : *part() == 0; }
+  friend constexpr bool operator==(const BatchLimit&, const BatchLimit&) = default;
 
  private:
   std::variant<int64_t, double> value_;
+};
+
+/// When validation runs: after so many batches, after such a part of an epoch, or once so much time has passed since
+/// the last validation: a std::chrono duration, or "DD:HH:MM:SS".
+class CheckInterval : public BatchLimit {
+ public:
+  using BatchLimit::BatchLimit;
+  constexpr CheckInterval(TimeSpan time) : BatchLimit(1.0), time_(time) {}  // NOLINT(google-explicit-constructor)
+  template <class Count, class Period>
+  constexpr CheckInterval(std::chrono::duration<Count, Period> time)  // NOLINT(google-explicit-constructor)
+      : CheckInterval(TimeSpan(time)) {}
+  consteval CheckInterval(const char* text) : CheckInterval(TimeSpan(text)) {}  // NOLINT(google-explicit-constructor)
+  /// None if batches or a part were given.
+  constexpr const TimeSpan& time() const noexcept { return time_; }
+
+ private:
+  TimeSpan time_ = {};
 };
 
 /// Options of muster::Trainer, with Lightning's names and defaults.
@@ -67,10 +86,13 @@ struct TrainerOptions {
   std::string accelerator = "auto";
   int accumulate_grad_batches = 1;  ///< the optimizer steps once for so many batches, and at the end of an epoch
   std::string backend = "gloo";
+  /// Nothing but training: no checkpoints, no sanity check, and log() does nothing. Callbacks still run.
+  bool barebones = false;
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   /// Validate in epochs whose number, from 1, divides by this; unset: val_check_interval counts through all epochs.
   std::optional<int64_t> check_val_every_n_epoch = 1;
   std::filesystem::path default_root_dir = ".";
+  bool detect_anomaly = false;  ///< backward names the operator that made a gradient NaN; slow
   bool deterministic = false;
   Devices devices = {};
   bool enable_checkpointing = true;  ///< a ModelCheckpoint is added if `callbacks` has none
@@ -82,6 +104,8 @@ struct TrainerOptions {
   std::optional<double> gradient_clip_val = {};
   /// fixed: every loss is divided by accumulate_grad_batches, as in Lightning, also in a shorter last window.
   GradientWeighting gradient_weighting = GradientWeighting::mean;
+  /// validate(), test() and predict() of one rank run in inference mode: faster, but autograd refuses what they make.
+  bool inference_mode = true;
   KeepMemory keep_memory = "auto";
   BatchLimit limit_predict_batches = 1.0;
   BatchLimit limit_test_batches = 1.0;
@@ -91,19 +115,23 @@ struct TrainerOptions {
   /// What log() writes to: {.log_with = {"csv", "tensorboard"}}; empty: nothing. A relative root is taken from
   /// default_root_dir.
   TrackersOptions logger = {.log_with = {}};
-  /// Unset: 1000, unless max_steps is given; -1: no limit.
+  /// Unset: 1000, unless max_steps or max_time is given; -1: no limit.
   std::optional<int64_t> max_epochs = {};
   int64_t max_steps = -1;  ///< updates of all optimizers; -1: no limit
+  /// Training ends after so much time, that before resuming included: a duration, or "DD:HH:MM:SS".
+  TimeSpan max_time = {};
   std::optional<int64_t> min_epochs = {};
   std::optional<int64_t> min_steps = {};
   int num_nodes = 1;
   int64_t num_sanity_val_steps = 2;  ///< validation batches before training; -1: all
+  /// Train and validate on these batches only, in the order of the data; 0.0: off. Replaces both limits.
+  BatchLimit overfit_batches = 0.0;
   Precision precision = "32-true";
   int64_t reload_dataloaders_every_n_epochs = 0;  ///< 0: the loaders are made once
   Strategy strategy = "auto";
   bool sync_batchnorm = false;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  BatchLimit val_check_interval = 1.0;  ///< validate after so many batches, or after such a part of an epoch
+  CheckInterval val_check_interval = 1.0;  ///< batches, a part of an epoch, or a time since the last validation
 };
 
 /// How a value is logged. Fields that are unset: as the calling hook has it by default.

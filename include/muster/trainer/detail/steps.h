@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "muster/trainer/detail/batch.h"
 #include "muster/trainer/detail/members.h"
@@ -24,6 +26,21 @@ struct StepTable {
   /// The three transfer hooks of the module or the data module; nullptr: the loader moves its batches ahead of use.
   void (*transfer)(void* owner, void* batch, c10::Device device, int64_t dataloader_idx) = nullptr;
 };
+
+/// tree::visit(), also of what several loaders give side by side: pointers to batches, nullptr where one has ended.
+template <class T, class F>
+void visit_batch(T& batch, F&& f) {
+  tree::visit(batch, f);
+}
+template <class Batch, class F>
+void visit_batch(std::vector<Batch*>& batches, F&& f) {
+  for (auto* batch : batches)
+    if (batch) tree::visit(*batch, f);
+}
+template <class... Batch, class F>
+void visit_batch(std::tuple<Batch*...>& batches, F&& f) {
+  std::apply([&](auto*... batch) { ((batch ? tree::visit(*batch, f) : void()), ...); }, batches);
+}
 
 /// The loss in what a training step returned.
 template <class V>
@@ -60,7 +77,7 @@ struct Steps {
   using Names = Members<K>;
   static Batch& batch_at(void* batch) { return *static_cast<Batch*>(batch); }
 
-  static void visit(void* batch, const std::function<void(at::Tensor&)>& f) { tree::visit(batch_at(batch), f); }
+  static void visit(void* batch, const std::function<void(at::Tensor&)>& f) { visit_batch(batch_at(batch), f); }
 
   static decltype(auto) result(TrainerModule& module, void* batch, BatchPlace place) {
     auto& m = static_cast<M&>(module);
@@ -100,7 +117,7 @@ struct Steps {
       call_longest<member::on_before_batch_transfer>(d, batch_at(batch), place);
     if constexpr (member::transfer_batch_to_device::in<D>)
       member::transfer_batch_to_device::call(d, batch_at(batch), device, dataloader_idx);
-    else tree::move_to(batch_at(batch), device);
+    else visit_batch(batch_at(batch), [&](at::Tensor& tensor) { tensor = tree::moved(tensor, device); });
     if constexpr (member::on_after_batch_transfer::in<D>)
       call_longest<member::on_after_batch_transfer>(d, batch_at(batch), place);
   }

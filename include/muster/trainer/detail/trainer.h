@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -101,10 +102,16 @@ class Trainer : public TrainerRecords {
   /// Ends training after the current batch, once min_epochs and min_steps are reached.
   void stop();
   bool should_stop() const;
+  /// Replaces max_epochs, so that another fit() continues where the last one ended. -1: no limit.
+  /// Throws: ConfigError (MU440) for less than -1.
+  void set_max_epochs(int64_t epochs);
   /// The current epoch, from 0; after fit() the number of epochs run.
   int64_t current_epoch() const;
   /// Updates of all optimizers.
   int64_t global_step() const;
+  /// Updates of one optimizer in the whole of fit(), for schedules that configure_optimizers() makes; nullopt: without
+  /// end. Makes the loaders of training. Throws: UsageError (MU446) outside of a run.
+  std::optional<int64_t> estimated_stepping_batches();
   bool sanity_checking() const;
   /// Whether fit() runs and is beyond the sanity check.
   bool fitting() const;

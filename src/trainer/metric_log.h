@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "muster/comm/communicator.h"
+#include "muster/runtime/detail/metric.h"
+#include "muster/trainer/detail/options.h"
+
+namespace muster::trainer {
+
+struct LogContext;
+
+/// Numbers by loader (-1: none) and name.
+using LoaderValues = std::map<std::pair<int64_t, std::string>, double>;
+
+/// The metric objects that one loop logs in an epoch. Thread safety: one thread at a time.
+class MetricLog {
+ public:
+  /// Throws: UsageError (MU441) in a hook that cannot log, (MU458) for a metric that is logged under another name, too,
+  /// for on_step, or after a batch without real samples that may have changed it.
+  void add(const LogContext& context, std::string_view name, Metric& metric, const LogOptions& options);
+  /// Between these runs a batch without real samples: what it changes is undone.
+  void begin_filler();
+  void end_filler();
+  /// Ends the epoch of all metrics logged since the last call, over all ranks in one message. Returns the values that
+  /// are numbers. Collective.
+  LoaderValues close(const comm::Communicator& group);
+  void clear() { *this = {}; }
+
+ private:
+  struct Entry {
+    Metric* metric;
+    std::string name;
+    int64_t loader;
+    bool shared;
+  };
+  std::vector<Entry> entries_;
+  std::vector<std::pair<Metric*, State>> before_filler_;
+  bool in_filler_ = false, had_filler_ = false;
+};
+
+}  // namespace muster::trainer

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "muster/trainer/detail/options.h"
+
+namespace muster::trainer {
+
+/// All that is wrong with the options, apart from what depends on classes of callbacks. `asks(name)`: whether somebody
+/// asks for this option's value, so that it can contradict another one.
+std::vector<std::string> problems_of(const TrainerOptions& options,
+                                     const std::function<bool(const std::string&)>& asks);
+
+/// Throws: ConfigError (MU440), which names all problems, if there are any.
+void raise(const std::vector<std::string>& problems);
+
+}  // namespace muster::trainer

@@ -1,0 +1,166 @@
+#include "option_fields.h"
+
+#include <cctype>
+#include <utility>
+
+#include "muster/base/detail/options_line.h"
+#include "muster/runtime/detail/launch_check.h"
+#include "muster/trainer/detail/launch_check.h"
+#include "option_check.h"
+#include "option_values.h"
+
+namespace muster::trainer {
+namespace {
+
+using options::Description;
+
+/// Lightning's variable for an argument of its Trainer.
+std::string lightnings_variable(const std::string& name) {
+  std::string variable = "PL_TRAINER_";
+  for (const char letter : name) variable += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return variable;
+}
+
+/// Collects the fields of the table.
+struct Fields {
+  template <class T>
+  void add(const std::string& name, T TrainerOptions::*field, Description description) {
+    const auto full = "trainer." + name;
+    description.variable = options::variable_of(full);
+    description.other_tools = {lightnings_variable(name)};
+    table.options.push_back(options::option(full, field, std::move(description)));
+    if (auto& added = table.options.back().description; added.code_only) added.other_tools.clear();
+  }
+  options::Table<TrainerOptions> table;
+};
+
+using O = TrainerOptions;
+
+void add_loops(Fields& fields) {
+  fields.add("barebones", &O::barebones,
+             {.help = "no checkpoints, no sanity check, and log() does nothing",
+              .tested_by = "FitLoopOptions.ABareRunLogsAndSavesNothing"});
+  fields.add(
+      "callbacks", &O::callbacks,
+      {.help = "objects whose hooks the Trainer calls", .tested_by = "FitLoop.ACallbackAsksForTheBatchByItsType"});
+  fields.add("check_val_every_n_epoch", &O::check_val_every_n_epoch,
+             {.help = "validate in epochs whose number, from 1, divides by this; none: val_check_interval counts "
+                      "through all epochs",
+              .tested_by = "FitLoop.ValidationRunsAsOftenAsAsked"});
+  fields.add(
+      "default_root_dir", &O::default_root_dir,
+      {.help = "folder of checkpoints and logs", .tested_by = "FitLoop.BoringModelTrainsValidatesTestsAndPredicts"});
+  fields.add("detect_anomaly", &O::detect_anomaly,
+             {.help = "backward names the operator that made a gradient NaN; slow",
+              .tested_by = "FitLoopOptions.AnAnomalyIsFoundInBackward"});
+  fields.add("enable_checkpointing", &O::enable_checkpointing,
+             {.help = "add a ModelCheckpoint if the program has none",
+              .tested_by = "FitLoop.AFastRunTakesFewBatchesAndWritesNothing"});
+  fields.add("enable_model_summary", &O::enable_model_summary,
+             {.help = "add a ModelSummary if the program has none",
+              .tested_by = "ModelSummary.TheTrainerAddsOneUnlessItIsOff"});
+  fields.add("enable_progress_bar", &O::enable_progress_bar,
+             {.help = "add a TrainerProgressBar if the program has none",
+              .tested_by = "TrainerProgressBar.TheTrainerAddsOneUnlessToldOtherwise"});
+  fields.add("fast_dev_run", &O::fast_dev_run,
+             {.help = "so many batches of every kind, one epoch, nothing written; 0: off",
+              .tested_by = "FitLoop.AFastRunTakesFewBatchesAndWritesNothing"});
+  fields.add("gradient_clip_algorithm", &O::gradient_clip_algorithm,
+             {.help = "clip the norm of all gradients, or each value",
+              .tested_by = "Optimization.GradientsAreClippedBeforeTheStep"});
+  fields.add("gradient_clip_val", &O::gradient_clip_val,
+             {.help = "clip gradients to this; none: do not clip",
+              .tested_by = "Optimization.GradientsAreClippedBeforeTheStep"});
+  fields.add("inference_mode", &O::inference_mode,
+             {.help = "validate(), test() and predict() of one rank run in inference mode",
+              .tested_by = "FitLoopOptions.EvaluationRunsInInferenceModeOutsideOfFit"});
+}
+
+void add_logging(Fields& fields) {
+  fields.add(
+      "log_every_n_steps", &O::log_every_n_steps,
+      {.help = "batches between two rows of values of a step; 0: none", .tested_by = "ExperimentLog.ZeroLogsNoStep"});
+  fields.add("logger", &O::logger,
+             {.help = "what log() writes to, and where", .tested_by = "ExperimentLog.RowsHaveTheStepsOfLightning"});
+}
+
+void add_limits(Fields& fields) {
+  const auto limit = [&](const char* name, auto field, const char* of) {
+    fields.add(name, field,
+               {.help = std::string("batches of ") + of + " at most, or a part of them; 0: leave it out",
+                .tested_by = "FitLoopOptions.EachStageHasALimit"});
+  };
+  limit("limit_predict_batches", &O::limit_predict_batches, "predict()");
+  limit("limit_test_batches", &O::limit_test_batches, "test()");
+  limit("limit_train_batches", &O::limit_train_batches, "an epoch of training");
+  limit("limit_val_batches", &O::limit_val_batches, "validation");
+  fields.add("max_epochs", &O::max_epochs,
+             {.help = "epochs of training; none: 1000 unless max_steps or max_time is given; -1: no limit",
+              .tested_by = "FitLoop.StepsEndWithinAnEpochAndAgainIsDoneAtOnce"});
+  fields.add("max_steps", &O::max_steps,
+             {.help = "updates of all optimizers; -1: no limit",
+              .tested_by = "FitLoop.StepsEndWithinAnEpochAndAgainIsDoneAtOnce"});
+  fields.add("max_time", &O::max_time,
+             {.help = "training ends after so much time, that before resuming included",
+              .tested_by = "FitLoopOptions.TimeEndsTrainingAfterTheBatchAndTheMinima"});
+  fields.add(
+      "min_epochs", &O::min_epochs,
+      {.help = "a stop waits for so many epochs", .tested_by = "FitLoop.AStopWaitsForTheMinimaAndValidatesFirst"});
+  fields.add(
+      "min_steps", &O::min_steps,
+      {.help = "a stop waits for so many updates", .tested_by = "FitLoop.AStopWaitsForTheMinimaAndValidatesFirst"});
+  fields.add("num_sanity_val_steps", &O::num_sanity_val_steps,
+             {.help = "validation batches before training; -1: all",
+              .tested_by = "FitLoop.TheSanityCheckTakesAsManyBatchesAsAsked"});
+  fields.add("overfit_batches", &O::overfit_batches,
+             {.help = "train and validate on these batches only, in the order of the data; 0.0: off",
+              .tested_by = "FitLoopOptions.OverfittingTakesTheSameBatchesInOrder"});
+  fields.add("reload_dataloaders_every_n_epochs", &O::reload_dataloaders_every_n_epochs,
+             {.help = "make the loaders anew every so many epochs; 0: once",
+              .tested_by = "FitLoop.LoadersAreMadeAnewAsOftenAsAsked"});
+  fields.add("sync_batchnorm", &O::sync_batchnorm,
+             {.help = "batch normalization uses statistics of all ranks",
+              .tested_by = "FitLoopOptions.BatchNormalizationUsesAllRanks"});
+  fields.add("val_check_interval", &O::val_check_interval,
+             {.help = "when to validate: after batches, a part of an epoch, or a time since the last validation",
+              .tested_by = "FitLoop.ValidationRunsAsOftenAsAsked"});
+}
+
+}  // namespace
+
+const options::Table<TrainerOptions>& option_table() {
+  static const options::Table<TrainerOptions> table = [] {
+    Fields fields;
+    add_loops(fields);
+    add_logging(fields);
+    add_limits(fields);
+    return std::move(fields.table);
+  }();
+  return table;
+}
+
+std::vector<Description> option_descriptions() { return option_table().descriptions(); }
+
+void check_launch_options(const options::Texts& requests) {
+  const auto reading = options::read_texts(option_table(), requests);
+  raise(
+      problems_of(reading.values, [&](const std::string& name) { return reading.places.contains("trainer." + name); }));
+}
+
+TrainerOptions with_requests(TrainerOptions values, const Environment& variables) {
+  const auto requests = runtime::find_requests(
+      {.line = options::read_line(variables.find(options::kLineVariable).value_or("")), .variables = variables});
+  for (const auto& option : option_table().options)
+    if (const auto found = requests.find(option.description.name); found != requests.end())
+      options::follow(option, found->second, values);
+  return values;
+}
+
+std::map<std::string, std::string> written_options(const TrainerOptions& options) {
+  std::map<std::string, std::string> texts;
+  for (const auto& option : option_table().options)
+    if (!option.description.code_only) texts[option.description.name] = option.write(options);
+  return texts;
+}
+
+}  // namespace muster::trainer
