@@ -8,6 +8,9 @@
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
+#include "muster/runtime/detail/evaluation_scope.h"
+#include "muster/runtime/detail/flops.h"
+#include "muster/runtime/detail/loop_access.h"
 #include "muster/trainer/detail/trainer.h"
 
 namespace muster {
@@ -113,14 +116,30 @@ std::string ModuleSummary::text() const {
   line(formatted("{:.3f}", static_cast<double>(bytes) * 1e-6), "Total estimated model params size (MB)");
   line(std::to_string(modules_in_train), "Modules in train mode");
   line(std::to_string(modules_in_eval), "Modules in eval mode");
+  if (flops > 0) line(shown(flops), "Total FLOPs");
   return text;
 }
 
-ModelSummary::ModelSummary(ModelSummaryOptions options) : options_(options) { check_depth(options_.max_depth); }
+namespace {
+
+int64_t flops_of(Trainer& trainer, TrainerModule& module, const std::function<void(TrainerModule&)>& example) {
+  const KeptRandomStates kept(trainer.runtime());
+  const auto scope = evaluation(trainer.model());
+  return measure_flops([&] { runtime::in_forward_scope(*trainer.model().prepared(), [&] { example(module); }); });
+}
+
+}  // namespace
+
+ModelSummary::ModelSummary(ModelSummaryOptions options) : options_(std::move(options)) {
+  check_depth(options_.max_depth);
+}
 
 void ModelSummary::on_fit_start(Trainer& trainer, TrainerModule& module) {
-  if (options_.max_depth == 0 || !trainer.runtime().is_main()) return;
-  const auto text = summarize(module, options_.max_depth).text();
+  if (options_.max_depth == 0) return;
+  auto summary = summarize(module, options_.max_depth);
+  if (options_.example) summary.flops = flops_of(trainer, module, options_.example);
+  if (!trainer.runtime().is_main()) return;
+  const auto text = summary.text();
   std::fputs(text.c_str(), options_.stream);
   std::fflush(options_.stream);
 }

@@ -109,6 +109,23 @@ TEST(ModelSummary, ShardedParametersCountWhole) {
   });
 }
 
+TEST(ModelSummary, AnExampleGivesFlops) {
+  const auto text = shown_by([](std::FILE* file) {
+    auto options = testing::quiet({.fast_dev_run = 1});
+    options.callbacks = {std::make_shared<ModelSummary>(
+        ModelSummaryOptions{.example =
+                                [](TrainerModule& module) {
+                                  EXPECT_FALSE(module.is_training());
+                                  static_cast<testing::BoringModel&>(module).forward(torch::ones({5, 32}));
+                                },
+                            .stream = file})};
+    testing::BoringModel module;
+    Trainer(options).fit(module);
+    EXPECT_TRUE(module.is_training());
+  });
+  EXPECT_NE(text.find("640       Total FLOPs"), std::string::npos) << text;  // 2 * 5 * 32 * 2
+}
+
 TEST(ModelSummary, TheTrainerAddsOneUnlessItIsOff) {
   const auto count_in = [](const Trainer& trainer) {
     return std::ranges::count_if(trainer.callbacks(), [](const auto& callback) {

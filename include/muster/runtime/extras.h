@@ -5,6 +5,7 @@
 #include "muster/precision/detail/grad_scaler.h"
 #include "muster/precision/detail/in_fp32.h"
 #include "muster/runtime/detail/batch_size_search.h"
+#include "muster/runtime/detail/flops.h"
 #include "muster/runtime/detail/init_trackers.h"
 #include "muster/runtime/detail/loader_preparation.h"
 #include "muster/runtime/detail/log_images.h"
@@ -24,7 +25,8 @@
 /// profile(), scaler_state(), split_between_processes() and summon_full_params(). It also brings functions of muster
 /// that take an Accelerator, a Fabric or a Runtime: agreed_votes(), any_rank_has_gradients(), checkpoint_entry(),
 /// init_trackers(), prepare_loader(), random_states() and trace(), with KeptRandomStates and OpenedCheckpoint;
-/// outside_forward(), which takes a model; and log_images(), which takes trackers.
+/// outside_forward(), which takes a model; log_images(), which takes trackers;
+/// and measure_flops().
 namespace muster::runtime {
 
 template <class... M>

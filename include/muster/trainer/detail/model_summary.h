@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct ModuleSummary {
   std::vector<Row> rows = {};    ///< of the parts down to a depth; a part's own parts follow it
   int64_t other_parameters = 0;  ///< in none of the parts, but in the module itself
   int64_t bytes = 0;             ///< of all parameters
+  int64_t flops = 0;             ///< of an example; 0: not measured
   int64_t trainable = 0;
   int64_t frozen = 0;
   int64_t modules_in_train = 0, modules_in_eval = 0;  ///< of all parts at any depth
@@ -39,11 +41,15 @@ ModuleSummary summarize(const torch::nn::Module& module, int max_depth = 1);
 
 /// How a ModelSummary is shown.
 struct ModelSummaryOptions {
+  /// Runs forward on an example, as [](TrainerModule& module) { static_cast<Net&>(module).forward(x); }: the summary
+  /// then has the flops of one. It is called in eval mode, on every rank, with the random numbers left as they are.
+  std::function<void(TrainerModule&)> example = {};
   int max_depth = 1;  ///< as summarize(); 0: nothing is shown
   std::FILE* stream = stderr;
 };
 
 /// Shows a summary of the module where fit() begins, on the main rank. The Trainer adds one; its options switch it off.
+/// Collective: on_fit_start(), with an example.
 class ModelSummary : public Callback {
  public:
   /// Throws: ConfigError (MU451) for a max_depth below -1.
