@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "core.h"
@@ -41,6 +42,7 @@ PreparedFeed& Core::feed(StepKind kind) {
                        {.filler_batches = kind != StepKind::training, .move_to_device = steps->transfer == nullptr}));
   }
   prepared.made = true;
+  prepared_kinds_.push_back(kind);
   return prepared;
 }
 
@@ -60,9 +62,14 @@ std::optional<int64_t> batches_in(const PreparedFeed& feed) {
   return longest;
 }
 
-TrainingPass::TrainingPass(PreparedFeed& feed) : feed_(feed), length_(batches_in(feed)) {
+TrainingPass::TrainingPass(PreparedFeed& feed, int64_t returned)
+    : feed_(feed), length_(batches_in(feed)), returned_(returned) {
   for (const auto& loader : feed.loaders) passes_.push_back(loader->begin_pass());
   ended_.resize(passes_.size());
+  const auto epoch_of = [](const auto& loader) { return loader->epoch(); };
+  const auto first = std::ranges::min(feed.loaders | std::views::transform(epoch_of));
+  for (std::size_t i = 0; i < ended_.size(); ++i)
+    ended_[i] = feed.loaders[i]->epoch() > first;  // of a pass that is resumed
 }
 
 void* TrainingPass::next() {

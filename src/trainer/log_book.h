@@ -14,6 +14,7 @@
 #include "muster/comm/communicator.h"
 #include "muster/trainer/detail/hooks.h"
 #include "muster/trainer/detail/options.h"
+#include "muster/tree/state.h"
 
 namespace muster::trainer {
 
@@ -47,6 +48,8 @@ class LatestMetrics {
   void set(const std::string& name, double value) { pending_.erase(name), numbers_[name] = value; }
   void set(const std::string& name, const at::Tensor& value);
   void clear() { numbers_.clear(), pending_.clear(); }
+  State state_dict() const;
+  void load_state_dict(const State& state);
   /// Waits for the devices that still compute values.
   const Metrics& get() const;
 
@@ -68,6 +71,10 @@ class LogBook {
   void close(const comm::Communicator& group);
   /// The values of the epoch by loader, from all close() since begin(); those of no loader count for each.
   std::vector<Metrics> results(std::size_t loaders) const;
+  /// What was logged for the epoch since the last close(), on this rank.
+  State state_dict() const;
+  /// Adds what another book had.
+  void add_state_dict(const State& state);
   /// Begins an epoch.
   void begin() { entries_.clear(), results_.clear(); }
 

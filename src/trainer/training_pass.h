@@ -22,7 +22,8 @@ std::optional<int64_t> batches_in(const PreparedFeed& feed);
 /// One pass over the batches of training: of one loader, or of several side by side until the longest ends.
 class TrainingPass {
  public:
-  explicit TrainingPass(PreparedFeed& feed);
+  /// `returned`: batches of the pass before it was interrupted.
+  TrainingPass(PreparedFeed& feed, int64_t returned);
   /// The next batch, valid until the next call; nullptr at the end.
   void* next();
   /// Whether the current batch is the last one, as far as that is known.

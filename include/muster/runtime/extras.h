@@ -22,8 +22,8 @@
 /// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
 /// profile(), scaler_state(), split_between_processes() and summon_full_params(). It also brings functions of muster
 /// that take an Accelerator, a Fabric or a Runtime: agreed_votes(), checkpoint_entry(), init_trackers(),
-/// prepare_loader(), random_states() and trace(), with KeptRandomStates and OpenedCheckpoint; and outside_forward(),
-/// which takes a model.
+/// prepare_loader(), random_states() and trace(), with CaughtSignals, KeptRandomStates and OpenedCheckpoint; and
+/// outside_forward(), which takes a model.
 namespace muster::runtime {
 
 template <class... M>

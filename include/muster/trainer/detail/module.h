@@ -15,6 +15,7 @@
 #include "muster/trainer/detail/module_optimizer.h"
 #include "muster/trainer/detail/optimizers.h"
 #include "muster/trainer/detail/options.h"
+#include "muster/tree/detail/named_fields.h"
 #include "muster/tree/state.h"
 
 namespace muster {
@@ -99,6 +100,13 @@ class TrainerModule : public torch::nn::Module {
   /// Receives all but the weights of a checkpoint before anything is loaded.
   virtual void on_load_checkpoint(State& /*checkpoint*/) {}
 
+  /// Keeps a plain struct of options, which checkpoints then have, for load_from_checkpoint(). For the constructor.
+  template <tree::named_fields T>
+  void save_hyperparameters(const T& options) {
+    hyperparameters_ = tree::state_of(options);
+  }
+  const State& hyperparameters() const noexcept { return hyperparameters_; }
+
   /// Logs a value under a name. Collective: with sync_dist, every rank logs it.
   /// Throws: UsageError (MU441) in a hook that cannot log, or for a level that the hook does not have; (MU442) for a
   /// tensor with several elements, a name with "/dataloader_idx_", or other options than before for the same name.
@@ -136,6 +144,7 @@ class TrainerModule : public torch::nn::Module {
 
   trainer::Core* core_ = nullptr;               // during a run
   const trainer::Core* prepared_by_ = nullptr;  // compared, never used
+  State hyperparameters_;
 };
 
 }  // namespace muster
