@@ -78,9 +78,9 @@ void LateNumber::add(const at::Tensor& value, double weight) {
 void LateNumber::extend(const at::Tensor& value, bool largest) {
   if (on_host(value)) return set(combined(number_, value.item<double>(), largest ? LogReduction("max") : kMin));
   const auto one = value.to(at::kFloat).reshape({});
-  if (!pending_.defined()) pending_ = one;
-  else pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
-  number_ = 0;  // what came before was on the device, too
+  if (!pending_.defined()) pending_ = at::full_like(one, number_);
+  pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
+  number_ = 0;
 }
 
 double LateNumber::get() const { return pending_.defined() ? number_ + pending_.item<double>() : number_; }
