@@ -11,14 +11,14 @@
 namespace muster::trainer {
 namespace {
 
-std::string in_hook(std::string_view name, Hook hook) {
+std::string logged_in(std::string_view name, Hook hook) {
   return "log(\"" + std::string(name) + "\", metric) in " + std::string(info(hook).name);
 }
 
 }  // namespace
 
 void MetricLog::add(const LogContext& context, std::string_view name, Metric& metric, const LogOptions& options) {
-  const auto where = in_hook(name, context.hook);
+  const auto where = logged_in(name, context.hook);
   if (info(context.hook).log == LogLevel::none)
     throw UsageError("MU441", where + ": nothing can be logged there; log in the step that updates the metric");
   if (options.on_step.value_or(false) || !options.on_epoch.value_or(true))
