@@ -61,12 +61,17 @@ int main() {
   const auto histogram = muster::make_histogram({weights.data_ptr<float>(), static_cast<size_t>(weights.numel())});
   trackers.get_tracker("tensorboard").log({{"weights", histogram}, {"note", "after the first epoch"}}, step);
 
+  muster::log_images(trackers, {{"noise", torch::rand({2, 1, 8, 8})}}, step);
+  if (accelerator.is_main_process()) std::ofstream(root / "notes.txt") << "what was tried\n";
+  trackers.log_artifact(root / "notes.txt");
+
   trackers.finish();
 
   bool good = true;
   if (accelerator.is_main_process()) {
     const auto folder = trackers.folder();
     good = folder == root / "digits" / "version_0" && alarm->finished && alarm->alarms == 0 &&
+           text_of(folder / "artifacts/notes.txt") == "what was tried\n" &&
            text_of(folder / "metrics.csv").starts_with("step,train/loss,seen\n0,") &&
            text_of(folder / "hparams.yaml").find("optimizer: \"SGD\"\n") != std::string::npos;
     std::filesystem::remove_all(root);

@@ -3,9 +3,9 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
 #include <ATen/ops/mul.h>
+
+#include "comm/shared_memory/reduction.h"
 
 namespace muster::comm {
 namespace {
@@ -14,9 +14,8 @@ void combine(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, ReduceOp
   switch (op) {
     case ReduceOp::sum:
     case ReduceOp::mean: at::add_out(out, a, b); break;
-    case ReduceOp::min: at::minimum_out(out, a, b); break;
-    case ReduceOp::max: at::maximum_out(out, a, b); break;
     case ReduceOp::product: at::mul_out(out, a, b); break;
+    default: break;
   }
 }
 
@@ -27,6 +26,13 @@ void reduce_in_float(const at::Tensor& target, const std::vector<at::Tensor>& te
   target.copy_(sum);
 }
 
+void reduce_in_order(const at::Tensor& target, const std::vector<at::Tensor>& terms, ReduceOp op) {
+  std::vector<const void*> memory;
+  for (const auto& term : terms) memory.push_back(term.const_data_ptr());
+  reduce_memory(target.mutable_data_ptr(), nullptr, memory, static_cast<std::size_t>(target.numel()),
+                target.scalar_type(), op);
+}
+
 }  // namespace
 
 void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms, int own, ReduceOp op) {
@@ -35,6 +41,8 @@ void reduce_terms(const at::Tensor& target, const std::vector<at::Tensor>& terms
     if (target.const_data_ptr() != terms[0].const_data_ptr()) at::Tensor(target).copy_(terms[0]);
     return;
   }
+  // LibTorch's kernels take one or the other of two zeros by where the elements are, and so by how they are divided.
+  if (op == ReduceOp::min || op == ReduceOp::max) return reduce_in_order(target, terms, op);
   bool adds = op == ReduceOp::sum || op == ReduceOp::mean || op == ReduceOp::product;
   bool is_half = at::isReducedFloatingType(target.scalar_type());
   if (is_half && adds && (terms.size() > 2 || op == ReduceOp::mean)) return reduce_in_float(target, terms, op);

@@ -18,6 +18,8 @@ class Collectives {
   virtual int size() const noexcept = 0;
   /// Runs the operation to its end. Throws: CommError (MU050), TransportFailure.
   virtual void run(Operation& operation, const std::string& group, TimePoint deadline) = 0;
+  /// Whether it has shared_buffer.
+  virtual bool shares_memory() const noexcept { return false; }
   virtual void abort(const std::string& cause) noexcept = 0;
   virtual void close() noexcept = 0;
   /// Collective among `ranks`, all members.

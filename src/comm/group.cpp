@@ -279,6 +279,13 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag&
   return std::make_shared<Group>(identity, collectives_->split(ranks, identity.name));
 }
 
+std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, const Tag& tag) {
+  if (!collectives_->shares_memory()) return nullptr;
+  Operation operation{.kind = OperationKind::shared_buffer, .tag = tag, .ranks = {static_cast<int64_t>(bytes)}};
+  run(operation);
+  return std::move(operation.shared_buffer);
+}
+
 void report_lost_rank(const Communicator& group, int rank, std::string_view reason) {
   group.group()->report_lost_rank(rank, reason);
 }

@@ -52,6 +52,9 @@ class Group {
   /// The next error that this rank throws was caused by `rank`.
   void report_lost_rank(int rank, std::string_view reason);
   void observe(Communicator::Observer observer);
+  /// Collective: memory for tensors that all ranks of the group have; null where they share none, or one of them cannot
+  /// have it.
+  std::shared_ptr<SharedBuffer> share(std::size_t bytes, const Tag& tag);
   /// As the functions of piggyback.h.
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();

@@ -48,7 +48,7 @@ bool is_sound(const Header& header) {
   if (header.tensor_count < 0 || header.tensor_index < 0 ||
       (header.tensor_index > 0 && header.tensor_index >= header.tensor_count))
     return false;
-  const bool is_list = header.kind == OperationKind::subgroup;
+  const bool is_list = has_list(header.kind);
   if (!is_list && header.dims > kMaxDims) return false;
   if (!header.gives) return true;
   if (is_list || header.scalar_type() == at::ScalarType::Undefined) return false;
@@ -117,11 +117,12 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   operation.tag.label.copy(header.label, kMaxLabel);
   header.bytes = bytes;
   header.piggyback = operation.piggyback;
+  header.place = operation.place;
   const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
   header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
-  auto shape = operation.kind == OperationKind::subgroup ? at::IntArrayRef(operation.ranks)
-               : tensor.defined()                        ? tensor.sizes()
-                                                         : at::IntArrayRef();
+  auto shape = has_list(operation.kind) ? at::IntArrayRef(operation.ranks)
+               : tensor.defined()       ? tensor.sizes()
+                                        : at::IntArrayRef();
   header.dims = static_cast<int32_t>(shape.size());
   header.shape_hash = hash(shape);
   std::copy_n(shape.begin(), std::min<std::size_t>(shape.size(), kMaxDims), header.shape);

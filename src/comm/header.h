@@ -35,6 +35,7 @@ struct Header {
   int64_t label_hash = 0;          ///< 0 if there is no label
   char label[kMaxLabel + 1] = {};  ///< its beginning, zero-terminated
   uint64_t piggyback = 0;          ///< the sender's piggyback value; see piggyback.h
+  SharedPlace place{};             ///< of the sender's tensor
   uint64_t bytes = 0;              ///< payload from the sender to this receiver; inside the frame if it fits
   int64_t shape[kMaxDims] = {};
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,8 +27,18 @@ enum class OperationKind : uint8_t {
   all_gather_bytes,
   gather_bytes,
   subgroup,
+  shared_buffer,
   send,
   recv,
+};
+
+struct SharedBuffer;
+
+/// Where a tensor is in the memory that ranks share.
+struct SharedPlace {
+  uint64_t buffer = 0;  ///< its number; 0: in memory of this rank alone
+  uint64_t offset = 0;
+  bool operator==(const SharedPlace&) const = default;
 };
 
 /// One operation as a rank asked for it. Tensors are contiguous and in host memory (or on the backend's device).
@@ -35,15 +46,17 @@ struct Operation {
   OperationKind kind = OperationKind::barrier;
   Tag tag{};
   ReduceOp reduce = ReduceOp::sum;
-  int root = -1;                       ///< the root, or the peer of send and recv; -1 if neither
-  at::Tensor in{};                     ///< what this rank gives; not for all_reduce, broadcast, reduce, recv
-  at::Tensor out{};                    ///< what is filled; not for send and the uneven operations
-  std::vector<at::Tensor> parts{};     ///< scatter, all_to_all: the tensor for each rank
-  std::vector<int64_t> ranks{};        ///< subgroup
-  std::vector<at::Tensor> results{};   ///< the uneven operations: the tensor from each rank
-  int64_t sequence = 0;                ///< set by the group
-  uint64_t piggyback = 0;              ///< set by the group: this rank's value; see piggyback.h
-  std::vector<uint64_t> piggybacks{};  ///< values received from the ranks, if this rank sent one
+  int root = -1;                                  ///< the root, or the peer of send and recv; -1 if neither
+  at::Tensor in{};                                ///< what this rank gives; not for all_reduce, broadcast, reduce, recv
+  at::Tensor out{};                               ///< what is filled; not for send and the uneven operations
+  std::vector<at::Tensor> parts{};                ///< scatter, all_to_all: the tensor for each rank
+  std::vector<int64_t> ranks{};                   ///< subgroup; shared_buffer: its size in bytes
+  std::vector<at::Tensor> results{};              ///< the uneven operations: the tensor from each rank
+  int64_t sequence = 0;                           ///< set by the group
+  uint64_t piggyback = 0;                         ///< set by the group: this rank's value; see piggyback.h
+  SharedPlace place{};                            ///< set by collectives that share memory: where `out` is
+  std::shared_ptr<SharedBuffer> shared_buffer{};  ///< the result of shared_buffer; null if a rank cannot have it
+  std::vector<uint64_t> piggybacks{};             ///< values received from the ranks, if this rank sent one
 };
 
 /// The properties that ranks must agree on.
@@ -54,6 +67,8 @@ std::string name_of(at::ScalarType dtype);
 bool reduces(OperationKind kind);
 bool has_root(OperationKind kind);
 bool is_point_to_point(OperationKind kind);
+/// True if the operation has no tensor, and ranks must name the same list instead.
+bool has_list(OperationKind kind);
 /// True if all ranks must name the same shape.
 bool has_one_shape(OperationKind kind);
 

@@ -7,6 +7,10 @@ int64_t aligned_piece(int64_t elements, int count) {
   return std::max<int64_t>((even + kPieceAlign - 1) / kPieceAlign * kPieceAlign, 1);
 }
 
+Range aligned_piece_of(int rank, int64_t elements, int count) {
+  return Pieces{.elements = elements, .piece = aligned_piece(elements, count), .chunk = elements}.of_rank(rank);
+}
+
 Pieces aligned_pieces(const at::Tensor& tensor, int count) {
   return {tensor.numel(), aligned_piece(tensor.numel(), count),
           kChunkBytes / static_cast<int64_t>(tensor.element_size())};

@@ -38,6 +38,8 @@ struct Pieces {
 inline constexpr int64_t kPieceAlign = 64;
 /// The size of each of `count` pieces, in elements; the last ones may be smaller, or empty.
 int64_t aligned_piece(int64_t elements, int count);
+/// Which elements are a rank's piece.
+Range aligned_piece_of(int rank, int64_t elements, int count);
 Pieces aligned_pieces(const at::Tensor& tensor, int count);
 
 std::byte* at_element(const at::Tensor& tensor, int64_t element);

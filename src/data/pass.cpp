@@ -7,6 +7,7 @@
 #include "dataset_scope.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/data/detail/batch_indices.h"
 
 namespace muster::data {
 namespace {
@@ -95,6 +96,7 @@ RunningPass::~RunningPass() { end(); }
 void RunningPass::stop() noexcept { workers_.reset(); }
 
 void RunningPass::release() {
+  current_.indices.clear();
   if (!current_.box) return;
   if (mover_.active()) {
     current_.box.reset();
@@ -132,6 +134,11 @@ BatchBox* RunningPass::next() {
     end();
     throw;
   }
+}
+
+std::vector<int64_t> batch_indices(const Pass& pass) {
+  const auto* reading = dynamic_cast<const RunningPass*>(&pass);
+  return reading ? reading->indices() : std::vector<int64_t>();
 }
 
 }  // namespace muster::data

@@ -69,6 +69,8 @@ class RunningPass : public OpenPass {
   RunningPass(PassPlan plan, std::shared_ptr<Progress> progress);
   ~RunningPass() override;
   BatchBox* next() override;
+  /// Of the samples in the current batch.
+  const std::vector<int64_t>& indices() const { return current_.indices; }
 
  private:
   std::optional<MadeBatch> fetch();

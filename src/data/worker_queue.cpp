@@ -37,6 +37,7 @@ namespace {
 bool make_batch(BatchMaker& maker, const BatchContent& content, const EpochRandom& random, bool pinned,
                 MadeBatch& made) {
   if (!made.box) made.box = maker.new_box();
+  made.indices = content.indices;
   made.last = content.last;
   made.samples = content.samples;
   made.state = content.state;

@@ -19,6 +19,7 @@ namespace muster::data {
 /// A batch, and the sample counts of the batch and its step.
 struct MadeBatch {
   std::unique_ptr<BatchBox> box;
+  std::vector<int64_t> indices = {};
   bool last = false;
   StepSamples samples;
   std::string state;  ///< of a stateful stream after the batch was read

@@ -82,18 +82,20 @@ void Progress::skip(int64_t count) {
 void Progress::advance(int64_t count, std::string_view note) {
   done_ += count;
   note_ = note;
-  if (options_.quiet || finished_ || !due()) return;
+  if (options_.quiet || finished_ || !due(done_)) return;
   drawn_ = std::chrono::steady_clock::now();
   shown_ = done_;
   show(false);
 }
 
+bool Progress::shows_after(int64_t count) const { return !options_.quiet && !finished_ && due(done_ + count); }
+
 // The last state is finish()'s.
-bool Progress::due() const {
-  if (total_ >= 0 && done_ >= total_) return false;
+bool Progress::due(int64_t done) const {
+  if (total_ >= 0 && done >= total_) return false;
   if (live_) return std::chrono::steady_clock::now() - drawn_ >= kRedraw;
-  if (total_ < 0) return done_ - skipped_ >= 2 * (shown_ - skipped_);
-  return (done_ - shown_) * options_.lines >= total_;
+  if (total_ < 0) return done - skipped_ >= 2 * (shown_ - skipped_);
+  return (done - shown_) * options_.lines >= total_;
 }
 
 void Progress::finish() {

@@ -13,7 +13,7 @@ namespace muster::track {
 
 /// What was logged in one call, as bytes for the queue and its file: the bytes begin with their count.
 struct Record {
-  enum class Kind : uint8_t { hyperparams, values };
+  enum class Kind : uint8_t { artifact, hyperparams, values };
 
   Kind kind = Kind::values;
   int32_t only = -1;  ///< index of the one tracker, or all

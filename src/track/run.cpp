@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "artifacts.h"
 #include "hyperparams_file.h"
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/log.h"
@@ -58,7 +59,9 @@ void guarded(Writing& writing, std::size_t index, F&& f) {
 }
 
 void hand_on(const Record& record, Tracker& tracker) {
-  if (record.kind == Record::Kind::hyperparams) tracker.log_hyperparams(record.values);
+  if (record.kind == Record::Kind::hyperparams) return tracker.log_hyperparams(record.values);
+  if (record.kind == Record::Kind::artifact)
+    for (const auto& copy : record.values) tracker.log_artifact(copy.name, std::get<std::string_view>(copy.data));
   else tracker.log({.step = record.step, .time = record.time, .values = record.values});
 }
 
@@ -148,6 +151,14 @@ void Run::add(Record::Kind kind, int only, std::span<const LoggedValue> values, 
   encode(head, values, bytes);
   if (!writing_->queue.push(bytes))
     throw UsageError("MU424", "values are logged after the end of the run; log before finish() or end_training()");
+}
+
+void Run::add_artifact(int only, const std::filesystem::path& file, const std::string& name) {
+  if (is_elsewhere()) return;
+  const auto shown = name.empty() ? file.filename().string() : name;
+  const auto copy = copy_artifact(file, folder_, shown);
+  const LoggedValue value(shown, std::string_view(copy.native()));
+  add(Record::Kind::artifact, only, {&value, 1}, 0);
 }
 
 int Run::index_of(std::string_view name) const {

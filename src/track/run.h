@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -30,6 +31,7 @@ class Run {
   ~Run();
 
   void add(Record::Kind kind, int only, std::span<const LoggedValue> values, std::optional<int64_t> step);
+  void add_artifact(int only, const std::filesystem::path& file, const std::string& name);
   int index_of(std::string_view name) const;
   const std::filesystem::path& folder() const noexcept { return folder_; }
   bool flush();

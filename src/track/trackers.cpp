@@ -18,6 +18,10 @@ void Trackers::add_hyperparams(std::span<const LoggedValue> values) const {
   if (run_) run_->add(track::Record::Kind::hyperparams, only_, values, 0);
 }
 
+void Trackers::log_artifact(const std::filesystem::path& file, const std::string& name) const {
+  if (run_) run_->add_artifact(only_, file, name);
+}
+
 Trackers Trackers::get_tracker(std::string_view name) const {
   auto one = *this;
   if (run_) one.only_ = run_->index_of(name);

@@ -46,6 +46,7 @@ State Core::trainer_state() {
                            {"callbacks", State::Map{}},
                            {"epoch", progress.epoch + (progress.epoch_done ? 1 : 0)},
                            {"global_step", progress.global_step},
+                           {"logger", experiment.state_dict()},
                            {"steps", std::move(steps)},
                            {"total_batches", progress.total_batches},
                            {"window_begins", window_begins_},
@@ -109,6 +110,7 @@ void Core::load_for_fit(const fs::path& folder) {
               .total_batches = state.at("total_batches").integer()};
   if (const auto* elapsed = state.find("elapsed_ms"))
     clock_.begin(RunClock::now(), std::chrono::milliseconds(elapsed->integer()));
+  if (const auto* own = state.find("logger")) experiment.load_state_dict(*own);
   window_begins_ = state.at("window_begins").boolean();
   window_has_loss_ = state.at("window_has_loss").boolean();
   set_up_optimizers();

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "experiment_log.h"
 #include "hook_calls.h"
 #include "limits.h"
 #include "log_book.h"
@@ -52,6 +53,9 @@ struct Progress {
 
 using KeepOutput = std::function<void(StepOutput&, int64_t dataloader_idx)>;
 
+/// Which batches an evaluation of this kind takes of each loader.
+const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind);
+
 /// What a Trainer owns, and its loops; each loop has a source of its own.
 class Core {
  public:
@@ -66,10 +70,16 @@ class Core {
   void backward(const at::Tensor& loss);
   at::Tensor step(TrainedOptimizer& trained, const ModuleOptimizer::Closure& closure);
   void clip(ModuleOptimizer& optimizer, const GradientClipOptions& how);
+  void set_accumulate_grad_batches(int batches);
   void log(std::string_view name, const at::Tensor& value, const LogOptions& options);
   void log(std::string_view name, Metric& metric, const LogOptions& options);
   void manual_backward(const at::Tensor& loss);
 
+  std::vector<int64_t> batch_indices() const;
+  /// Whether the values of the current training batch go to the logger.
+  bool logs_this_step() const noexcept;
+  /// Batches of each loader that a pass takes; nullopt: unknown. Makes the loaders.
+  std::vector<std::optional<int64_t>> batches_of_pass(StepKind kind);
   /// That of the run in hand; nullopt between runs.
   const std::optional<Stage>& stage() const noexcept { return stage_; }
 
@@ -80,6 +90,7 @@ class Core {
   Progress progress;
   bool should_stop = false, sanity_checking = false;
   LatestMetrics latest;
+  ExperimentLog experiment;
   std::vector<std::unique_ptr<TrainedOptimizer>> optimizers;
   std::vector<ModuleOptimizer> handles;  // of `optimizers`
   std::vector<Scheduler> schedulers;     // of all of them
@@ -127,6 +138,12 @@ class Core {
   std::vector<Metrics> evaluation_epoch(StepKind kind, std::optional<int64_t> most, const KeepOutput& keep);
   void evaluate_loader(StepKind kind, std::size_t index, std::optional<int64_t> most, const KeepOutput& keep);
   void evaluation_batch(StepKind kind, const StepTable& steps, void* batch, const KeepOutput& keep);
+  // experiment_steps.cpp
+  void log_hyperparameters();
+  void warn_of_rare_rows();
+  void log_training_step();
+  void log_epoch(LogBook& book, int64_t step);
+  void log_evaluation_step(StepKind kind);
   // checkpoints.cpp
   State trainer_state();
   std::filesystem::path resolved(const std::string& ckpt_path, bool required) const;
@@ -149,7 +166,8 @@ class Core {
   LogContext context_;
   BatchPlace place_;
   RunClock clock_;
-  int64_t first_epoch_ = 0;  // of this fit()
+  const data::Pass* evaluated_pass_ = nullptr;  // while an evaluation takes batches of it
+  int64_t first_epoch_ = 0;                     // of this fit()
   bool evaluating_ = false;
   bool filler_ = false;  // the current batch has no real sample: nothing of it is kept
   bool said_bare_ = false;

@@ -87,11 +87,6 @@ const EvaluationNames& names_of(StepKind kind) {
   return kind == StepKind::predict ? kPredict : kValidation;
 }
 
-const BatchLimit& limit_of(const TrainerOptions& options, StepKind kind) {
-  if (kind == StepKind::test) return options.limit_test_batches;
-  return kind == StepKind::predict ? options.limit_predict_batches : options.limit_val_batches;
-}
-
 /// The mode of every submodule, parents before their children.
 using Modes = std::vector<std::pair<torch::nn::Module*, bool>>;
 
@@ -107,6 +102,11 @@ void restore(const Modes& modes) {
 
 }  // namespace
 
+const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind) {
+  if (kind == StepKind::test) return options.limit_test_batches;
+  return kind == StepKind::predict ? options.limit_predict_batches : options.limit_val_batches;
+}
+
 void Core::validate_in_fit() {
   if (window_begins_) hooks.module(on_validation_model_zero_grad, &TrainerModule::on_validation_model_zero_grad);
   evaluation_epoch(StepKind::validation, std::nullopt, nullptr);
@@ -119,7 +119,7 @@ std::vector<Metrics> Core::evaluate(Task task, StepKind kind, const EvaluateOpti
   run(std::move(task), kStages[static_cast<std::size_t>(kind)], [&] {
     if (const auto folder = resolved(how.ckpt_path, /*required=*/true); !folder.empty()) load_weights(folder);
     task_.module->zero_grad();
-    if (!limit_of(options, kind).none()) results = evaluation_epoch(kind, std::nullopt, keep);
+    if (!evaluation_limit(options, kind).none()) results = evaluation_epoch(kind, std::nullopt, keep);
   });
   return results;
 }
@@ -147,6 +147,7 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   evaluation_book_.close(runtime.group());
   both(names.epoch_end);
   evaluation_book_.close(runtime.group());
+  log_epoch(evaluation_book_, experiment.step());
   hooks.some_callbacks(names.end.hook, HookCalls::is_no_watcher, names.end.of_callbacks);
   hooks.module(names.end.hook, names.end.of_module);
   hooks.some_callbacks(names.end.hook, HookCalls::is_watcher, names.end.of_callbacks);
@@ -159,11 +160,13 @@ void Core::evaluate_loader(StepKind kind, std::size_t index, std::optional<int64
   auto& prepared = feed(kind);
   auto& loader = *prepared.loaders[index];
   const auto& part = prepared.feed.parts[index];
-  auto limit = batches_of(limit_of(options, kind), loader.known_size(), names_of(kind).limit);
+  auto limit = batches_of(evaluation_limit(options, kind), loader.known_size(), names_of(kind).limit);
   if (most) limit = std::min(limit.value_or(*most), *most);
   loader.set_epoch(progress.epoch);
   loader.seek(0);
   const auto pass = loader.begin_pass();
+  evaluated_pass_ = pass.get();
+  const auto over = c10::make_scope_exit([&] { evaluated_pass_ = nullptr; });
   for (int64_t i = 0; !limit || i < *limit; ++i) {
     auto* box = pass->next();
     if (!box) break;
@@ -193,6 +196,7 @@ void Core::evaluation_batch(StepKind kind, const StepTable& steps, void* batch, 
   if (filler_) return evaluation_book_.metrics().end_filler();
   hooks.callbacks(names.batch_end_hook, names.batch_end, output, view, place_);
   if (steps.end) hooks.run(names.batch_end_hook, [&] { steps.end(module, output, batch, place_); });
+  log_evaluation_step(kind);
   if (keep) keep(output, place_.dataloader_idx);
 }
 

@@ -6,12 +6,15 @@
 #include "core.h"
 #include "muster/base/error.h"
 #include "muster/runtime/detail/loop_access.h"
+#include "muster/trainer/detail/on_exception_checkpoint.h"
 
 namespace muster::trainer {
 
 void Core::fit(Task task, const FitOptions& how) {
   should_stop = false;
-  run(std::move(task), Stage::fit, [&] { fit_here(how); });
+  auto begins = how;
+  if (begins.ckpt_path.empty() && has_callback<OnExceptionCheckpoint>(options.callbacks)) begins.ckpt_path = "last";
+  run(std::move(task), Stage::fit, [&] { fit_here(begins); });
 }
 
 void Core::fit_here(const FitOptions& how) {
@@ -67,6 +70,7 @@ void Core::train() {
   read_clock();
   clock_.note_validation(RunClock::now());
   if (done()) return;
+  warn_of_rare_rows();
   hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
   while (!done()) training_epoch();
   hooks.both(Hook::on_train_end, &Callback::on_train_end, &TrainerModule::on_train_end);

@@ -7,25 +7,22 @@
 #include "muster/base/format.h"
 #include "muster/trainer/detail/callback.h"
 #include "muster/trainer/detail/model_checkpoint.h"
+#include "muster/trainer/detail/progress_bar.h"
 #include "option_check.h"
 
 namespace muster::trainer {
 namespace {
 
-bool has_model_checkpoint(const TrainerOptions& options) {
-  return std::ranges::any_of(options.callbacks, [](const auto& callback) {
-    return dynamic_cast<const ModelCheckpoint*>(callback.get()) != nullptr;
-  });
-}
-
 void check(const TrainerOptions& options) {
   auto problems = problems_of(options, [](const std::string&) { return true; });
   const auto none_may_save = [&](bool off, const char* why) {
-    if (off && has_model_checkpoint(options))
+    if (off && has_callback<ModelCheckpoint>(options.callbacks))
       problems.push_back(std::string(why) + ", and callbacks has a ModelCheckpoint");
   };
   none_may_save(options.barebones, "barebones is on");
   none_may_save(!options.enable_checkpointing, "enable_checkpointing is off");
+  if (!options.enable_progress_bar && has_callback<TrainerProgressBar>(options.callbacks))
+    problems.emplace_back("enable_progress_bar is off, and callbacks has a TrainerProgressBar");
   raise(problems);
 }
 
@@ -49,7 +46,8 @@ TrainerOptions checked(TrainerOptions options) {
     options.limit_train_batches = options.limit_val_batches = options.overfit_batches;
   if (options.fast_dev_run > 0) run_few_batches(options);
   if (options.barebones) {
-    options.enable_checkpointing = false;
+    options.enable_checkpointing = options.enable_model_summary = options.enable_progress_bar = false;
+    options.logger.log_with.clear();
     options.num_sanity_val_steps = 0;
   }
   if (!options.max_epochs) options.max_epochs = options.max_steps == -1 && !options.max_time ? 1000 : -1;

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "muster/trainer/detail/callback.h"
 #include "muster/trainer/detail/options.h"
 
 namespace muster::trainer {
@@ -11,6 +15,12 @@ namespace muster::trainer {
 /// The options in force: fast_dev_run and unset values resolved.
 /// Throws: ConfigError (MU440), which names everything that is wrong.
 TrainerOptions checked(TrainerOptions options);
+
+/// Whether one of the callbacks is of this class.
+template <class C>
+bool has_callback(const std::vector<std::shared_ptr<Callback>>& callbacks) {
+  return std::ranges::any_of(callbacks, [](const auto& one) { return dynamic_cast<const C*>(one.get()) != nullptr; });
+}
 
 /// Batches to take of a loader with `size` batches (nullopt: unknown); nullopt: all, however many there are.
 /// `option` is its name for messages. Throws: ConfigError (MU445) for a part that is less than one batch, or of an

@@ -33,8 +33,9 @@ double combined(double a, double b, LogReduction how) {
 }
 
 bool equal(const LogOptions& a, const LogOptions& b) {
-  return a.add_dataloader_idx == b.add_dataloader_idx && a.on_epoch == b.on_epoch && a.on_step == b.on_step &&
-         a.rank_zero_only == b.rank_zero_only && a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
+  return a.add_dataloader_idx == b.add_dataloader_idx && a.logger == b.logger && a.on_epoch == b.on_epoch &&
+         a.on_step == b.on_step && a.prog_bar == b.prog_bar && a.rank_zero_only == b.rank_zero_only &&
+         a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
 }
 
 std::string in_hook(std::string_view name, Hook hook) {
@@ -95,6 +96,20 @@ const Metrics& LatestMetrics::get() const {
   return numbers_;
 }
 
+LateNumber LatestMetrics::late(const std::string& name) const {
+  LateNumber value;
+  if (const auto found = pending_.find(name); found != pending_.end()) value.set(found->second);
+  else value.set(numbers_.at(name));
+  return value;
+}
+
+Metrics LatestMetrics::shown() const {
+  Metrics values;
+  for (const auto& name : shown_)
+    if (const auto found = numbers_.find(name); found != numbers_.end()) values.insert(*found);
+  return values;
+}
+
 LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view name, const LogOptions& options) {
   Key key{context.hook, context.loader, std::string(name)};
   if (const auto found = entries_.find(key); found != entries_.end()) {
@@ -119,6 +134,8 @@ LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view na
   entry.on_epoch = std::string(name) + (forked ? "_epoch" : "") + end;
   entry.of_step.value.set(neutral(options.reduce_fx));
   entry.of_epoch.value.set(neutral(options.reduce_fx));
+  if (options.prog_bar && step) latest_->show(entry.on_step);
+  if (options.prog_bar && epoch) latest_->show(entry.on_epoch);
   return entries_.emplace(std::move(key), std::move(entry)).first->second;
 }
 
@@ -154,6 +171,7 @@ void LogBook::log(const LogContext& context, std::string_view name, const at::Te
     entry.of_step = {};
     entry.of_step.value.set(neutral(options.reduce_fx));
   }
+  entry.fresh = true;
   const bool again = entry.of_step.weight > 0;
   add(entry.of_step, number, weight, options.reduce_fx);
   for (const auto& shown : {entry.on_step, entry.plain}) {
@@ -205,6 +223,7 @@ void LogBook::keep_foreign(const std::string& key, double value, double weight) 
   for (std::string line; std::getline(lines, line);) parts.push_back(line);
   if (LogReduction::parse(parts.at(0)) == kMean) value /= weight;
   results_[{std::stoll(parts.at(2)), parts.at(3)}] = value;
+  epoch_values_[parts.at(3)] = value;
   for (const auto& name : {parts.at(3), parts.at(4)}) latest_->set(name, value);
 }
 
@@ -236,8 +255,17 @@ void LogBook::close(const comm::Communicator& group) {
     results_[{entry.loader, entry.on_epoch}] = value;
     latest_->set(entry.on_epoch, value);
     latest_->set(entry.plain, value);
+    if (entry.options.logger) epoch_values_[entry.on_epoch] = value;
   }
   entries_.clear();
+}
+
+LateValues LogBook::take_step_values() {
+  LateValues values;
+  for (auto& [key, entry] : entries_)
+    if (std::exchange(entry.fresh, false) && entry.options.logger)
+      values.emplace_back(entry.on_step, latest_->late(entry.on_step));
+  return values;
 }
 
 std::vector<Metrics> LogBook::results(std::size_t loaders) const {

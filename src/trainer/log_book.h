@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -36,11 +37,15 @@ class LateNumber {
   void add(const at::Tensor& value, double weight);
   void extend(const at::Tensor& value, bool largest);
   double get() const;
+  /// Whether get() waits for no device.
+  bool ready() const { return !pending_.defined(); }
 
  private:
   double number_ = 0;
   at::Tensor pending_;  // on a device: to be added to the number
 };
+
+using LateValues = std::vector<std::pair<std::string, LateNumber>>;
 
 /// The last value of everything logged, by name.
 class LatestMetrics {
@@ -50,10 +55,18 @@ class LatestMetrics {
   void clear() { numbers_.clear(), pending_.clear(); }
   /// Waits for the devices that still compute values.
   const Metrics& get() const;
+  /// The last value of this name, which was set.
+  LateNumber late(const std::string& name) const;
+  /// From now on, the progress bar shows this name.
+  void show(const std::string& name) { shown_.insert(name); }
+  bool shows_any() const { return !shown_.empty(); }
+  /// Values for the progress bar, as far as they are known without waiting.
+  Metrics shown() const;
 
  private:
   mutable Metrics numbers_;
   mutable std::map<std::string, at::Tensor> pending_;
+  std::set<std::string> shown_;
 };
 
 /// What one loop logs in one epoch, and how it becomes one value per name.
@@ -69,8 +82,12 @@ class LogBook {
   void close(const comm::Communicator& group);
   /// The values of the epoch by loader, from all close() since begin(); those of no loader count for each.
   std::vector<Metrics> results(std::size_t loaders) const;
+  /// What the logger is to get of the values of steps since the last call.
+  LateValues take_step_values();
+  /// What the logger is to get of all close() since the last call.
+  Metrics take_epoch_values() { return std::exchange(epoch_values_, {}); }
   /// Begins an epoch.
-  void begin() { entries_.clear(), results_.clear(), metrics_.clear(); }
+  void begin() { entries_.clear(), results_.clear(), epoch_values_.clear(), metrics_.clear(); }
   /// Metric objects, whose epochs close() ends, too.
   MetricLog& metrics() { return metrics_; }
 
@@ -85,6 +102,7 @@ class LogBook {
     bool step = false, epoch = false;
     Sum of_step = {}, of_epoch = {};
     int64_t loader = -1, last_step = -1;
+    bool fresh = false;  // take_step_values() has not returned it yet
   };
   using Key = std::tuple<Hook, int64_t, std::string>;
 
@@ -102,7 +120,8 @@ class LogBook {
   MetricLog metrics_;
   std::map<Key, Entry> entries_;
   std::map<std::pair<int64_t, std::string>, double> results_;  // of the epoch, by loader and name
-  std::vector<std::string> agreed_;                            // keys of Shared that every rank reduces, sorted
+  Metrics epoch_values_;
+  std::vector<std::string> agreed_;  // keys of Shared that every rank reduces, sorted
 };
 
 }  // namespace muster::trainer

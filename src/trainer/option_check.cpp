@@ -58,6 +58,7 @@ void check_values(Problems& problems, const TrainerOptions& options) {
   problems.limit("limit_test_batches", options.limit_test_batches);
   problems.limit("limit_train_batches", options.limit_train_batches);
   problems.limit("limit_val_batches", options.limit_val_batches);
+  problems.least("log_every_n_steps", options.log_every_n_steps, 0);
   problems.least("max_epochs", options.max_epochs, -1);
   problems.least("max_steps", options.max_steps, -1);
   problems.time("max_time", options.max_time);

@@ -56,6 +56,12 @@ void add_loops(Fields& fields) {
   fields.add("enable_checkpointing", &O::enable_checkpointing,
              {.help = "add a ModelCheckpoint if the program has none",
               .tested_by = "FitLoop.AFastRunTakesFewBatchesAndWritesNothing"});
+  fields.add("enable_model_summary", &O::enable_model_summary,
+             {.help = "add a ModelSummary if the program has none",
+              .tested_by = "ModelSummary.TheTrainerAddsOneUnlessItIsOff"});
+  fields.add("enable_progress_bar", &O::enable_progress_bar,
+             {.help = "add a TrainerProgressBar if the program has none",
+              .tested_by = "TrainerProgressBar.TheTrainerAddsOneUnlessToldOtherwise"});
   fields.add("fast_dev_run", &O::fast_dev_run,
              {.help = "so many batches of every kind, one epoch, nothing written; 0: off",
               .tested_by = "FitLoop.AFastRunTakesFewBatchesAndWritesNothing"});
@@ -68,6 +74,14 @@ void add_loops(Fields& fields) {
   fields.add("inference_mode", &O::inference_mode,
              {.help = "validate(), test() and predict() of one rank run in inference mode",
               .tested_by = "FitLoopOptions.EvaluationRunsInInferenceModeOutsideOfFit"});
+}
+
+void add_logging(Fields& fields) {
+  fields.add(
+      "log_every_n_steps", &O::log_every_n_steps,
+      {.help = "batches between two rows of values of a step; 0: none", .tested_by = "ExperimentLog.ZeroLogsNoStep"});
+  fields.add("logger", &O::logger,
+             {.help = "what log() writes to, and where", .tested_by = "ExperimentLog.RowsHaveTheStepsOfLightning"});
 }
 
 void add_limits(Fields& fields) {
@@ -118,6 +132,7 @@ const options::Table<TrainerOptions>& option_table() {
   static const options::Table<TrainerOptions> table = [] {
     Fields fields;
     add_loops(fields);
+    add_logging(fields);
     add_limits(fields);
     return std::move(fields.table);
   }();

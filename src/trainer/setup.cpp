@@ -10,6 +10,8 @@
 #include "muster/runtime/detail/presets.h"
 #include "muster/schedule/detail/composed_schedulers.h"
 #include "muster/trainer/detail/model_checkpoint.h"
+#include "muster/trainer/detail/model_summary.h"
+#include "muster/trainer/detail/progress_bar.h"
 #include "option_fields.h"
 
 namespace muster::trainer {
@@ -47,6 +49,12 @@ bool is_model_checkpoint(const std::shared_ptr<Callback>& callback) {
   return dynamic_cast<const ModelCheckpoint*>(callback.get()) != nullptr;
 }
 
+/// Adds a callback of this class unless there is one.
+template <class C>
+void add_default(TrainerOptions& options) {
+  if (!has_callback<C>(options.callbacks)) options.callbacks.push_back(std::make_shared<C>());
+}
+
 bool is_plateau(const AnyLRScheduler& scheduler) {
   if (const auto* own = std::get_if<std::shared_ptr<LRScheduler>>(&scheduler.held()))
     return dynamic_cast<const ReduceLROnPlateau*>(own->get()) != nullptr;
@@ -58,10 +66,12 @@ bool is_plateau(const AnyLRScheduler& scheduler) {
 Core::Core(Trainer& trainer, const TrainerOptions& given)
     : trainer(trainer), options(checked(with_requests(given, Environment::of_process()))),
       runtime(runtime_options(options)), hooks(trainer) {
-  if (options.enable_checkpointing && std::ranges::none_of(options.callbacks, is_model_checkpoint))
-    options.callbacks.push_back(std::make_shared<ModelCheckpoint>());
+  if (options.enable_progress_bar) add_default<TrainerProgressBar>(options);
+  if (options.enable_model_summary) add_default<ModelSummary>(options);
+  if (options.enable_checkpointing) add_default<ModelCheckpoint>(options);
   runtime.launch();
   options.accumulate_grad_batches = runtime.gradient_accumulation_steps();  // as the launcher may have requested
+  if (options.fast_dev_run == 0) experiment.open(runtime, options);
 }
 
 std::vector<std::shared_ptr<Callback>> Core::all_callbacks() {
@@ -110,6 +120,7 @@ void Core::begin(Stage stage) {
   hooks.both(Hook::setup, &Callback::setup, &TrainerModule::setup, stage);
   hooks.module(Hook::configure_model, &TrainerModule::configure_model);
   prepare_model();
+  log_hyperparameters();
 }
 
 void Core::end(Stage stage) {
@@ -129,6 +140,7 @@ void Core::fail(Stage stage, const std::exception_ptr& error) noexcept {
   };
   attempt("on_exception", [&] { hooks.callbacks(Hook::on_exception, &Callback::on_exception, error); });
   if (task_.data) attempt("on_exception of the data module", [&] { task_.data->on_exception(error); });
+  attempt("the logger", [&] { experiment.end_run(RunStatus::failed); });
   attempt("teardown", [&] { end(stage); });
 }
 
@@ -145,6 +157,7 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
   try {
     begin(stage);
     body();
+    experiment.end_run(RunStatus::success);
     end(stage);
   } catch (...) {
     fail(stage, std::current_exception());

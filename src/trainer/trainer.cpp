@@ -9,7 +9,7 @@
 
 namespace muster {
 
-Trainer::Trainer(const TrainerOptions& options) : core_(std::make_unique<trainer::Core>(*this, options)) {}
+Trainer::Trainer(const TrainerOptions& options) { core_ = std::make_unique<trainer::Core>(*this, options); }
 Trainer::~Trainer() = default;
 
 void Trainer::run_fit(trainer::Task task, const FitOptions& options) { core_->fit(std::move(task), options); }

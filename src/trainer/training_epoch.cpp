@@ -41,7 +41,10 @@ void Core::training_epoch() {
       if (!training_batch(pass.steps(), batch, last)) break;
       read_clock();
       if (validation_due(last, interval)) validate_in_fit();
-      if (window_begins_) step_plateau_schedules("step");
+      if (window_begins_) {
+        step_plateau_schedules("step");
+        experiment.count_step();
+      }
     }
   }
   end_epoch();
@@ -68,6 +71,7 @@ bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
   ++progress.total_batches;
   hooks.callbacks(Hook::on_train_batch_end, &Callback::on_train_batch_end, output, view, place_);
   if (steps.end) hooks.run(Hook::on_train_batch_end, [&] { steps.end(module, output, batch, place_); });
+  log_training_step();
   return true;
 }
 
@@ -78,6 +82,7 @@ void Core::end_epoch() {
   hooks.some_callbacks(Hook::on_train_epoch_end, HookCalls::is_no_watcher, &Callback::on_train_epoch_end);
   hooks.module(Hook::on_train_epoch_end, &TrainerModule::on_train_epoch_end);
   training_book_.close(runtime.group());
+  log_epoch(training_book_, experiment.last_step());
   step_plateau_schedules("epoch");  // before a checkpoint is saved, so that it holds the rates of the next epoch
   hooks.some_callbacks(Hook::on_train_epoch_end, HookCalls::is_watcher, &Callback::on_train_epoch_end);
   ++progress.epoch;

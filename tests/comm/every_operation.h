@@ -8,40 +8,50 @@
 
 #include "comm/samples.h"
 #include "muster/comm/communicator.h"
+#include "muster/comm/detail/shared_tensor.h"
 
 namespace muster::comm {
 
-/// Values of all sizes, so that the order of a sum shows in its bits.
+/// Values of all sizes, so that the order of a sum shows in its bits, and zeros of both signs.
 inline at::Tensor values(int rank, int64_t elements, at::ScalarType dtype) {
   if (!at::isFloatingType(dtype)) return sample(rank, elements, dtype);
-  const auto numbers = at::arange(elements, at::kDouble) * (1.37 + rank);
-  return (numbers.sin() * std::pow(7.0, rank % 4)).to(dtype);
+  const at::Tensor numbers = (at::arange(elements, at::kDouble) * (1.37 + rank)).sin_() * std::pow(7.0, rank % 4);
+  numbers.slice(0, 2, elements, 5).zero_();
+  numbers.slice(0, rank % 2 ? 2 : 7, elements, 10).neg_();
+  return numbers.to(dtype);
 }
 
 /// The results of every operation, one after another.
 inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elements, at::ScalarType dtype) {
   const int world = comm.size(), rank = comm.rank(), root = world / 2;
+  const at::Tensor source = values(rank, (elements + 1) * world, dtype);
+  const auto first = [&](int64_t count) { return source.narrow(0, 0, count).clone(); };
+  const at::Tensor living = shared_zeros(comm, 2 * elements, at::TensorOptions(dtype)).narrow(0, elements, elements);
   std::vector<at::Tensor> all;
   for (auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
     if (op == ReduceOp::mean && !at::isFloatingType(dtype)) continue;
-    at::Tensor tensor = values(rank, elements, dtype);
+    at::Tensor tensor = first(elements);
     comm.all_reduce(tensor, op);
-    at::Tensor started = values(rank, elements, dtype);
+    at::Tensor started = first(elements);
     comm.start_all_reduce(started, op).wait();
-    at::Tensor in = values(rank, elements * world, dtype), out = at::empty({elements}, dtype);
+    at::Tensor in = first(elements * world), out = at::empty({elements}, dtype);
     comm.reduce_scatter(out, in, op);
     comm.reduce(in, root, op);
     comm.start_reduce_scatter(in.narrow(0, rank * elements, elements), in, op).wait();
-    all.insert(all.end(), {tensor, started, out, in});
+    comm.start_all_reduce(living.copy_(first(elements)), op).wait();
+    all.insert(all.end(), {tensor, started, out, in, living.clone()});
   }
-  at::Tensor own = values(rank, elements, dtype), moved = own.clone();
+  at::Tensor own = first(elements), moved = own.clone();
   all.push_back(comm.all_gather(own));
   comm.broadcast(moved, root);
   all.push_back(moved);
+  at::Tensor anywhere = rank == root ? own.clone() : living.copy_(own);
+  comm.all_reduce(anywhere);
+  all.push_back(anywhere);
   const auto append = [&](const std::vector<at::Tensor>& more) { all.insert(all.end(), more.begin(), more.end()); };
-  append(comm.all_gatherv(values(rank, elements + rank, dtype)));
+  append(comm.all_gatherv(first(elements + rank)));
   std::vector<at::Tensor> parts;
-  for (int to = 0; to < world; ++to) parts.push_back(values(rank, elements + to, dtype));
+  for (int to = 0; to < world; ++to) parts.push_back(first(elements + to));
   append(comm.all_to_all(parts));
   append(comm.gather(own, root));
   all.push_back(comm.scatter(parts, root));

@@ -1,30 +1,30 @@
 // Ranks that are killed or stopped at any place while they share memory. They are forked from the test, so that many of
 // them are cheap.
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <iostream>
 #include <random>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include "comm/forked_ranks.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
+#include "muster/cluster/detail/listening_socket.h"
+#include "muster/comm/detail/shared_tensor.h"
 #include "muster/comm/rendezvous.h"
 
 namespace muster::comm {
@@ -73,6 +73,7 @@ void send_later(int signal, int64_t microseconds) {
 /// Operations of every kind, until one fails. False if a value is wrong.
 bool work(const Communicator& comm) {
   const auto world = static_cast<float>(comm.size());
+  at::Tensor living;
   for (int turn = 0; turn < 1'000'000; ++turn) {
     const at::Tensor large = at::ones({turn % 3 ? 7 : 150'000}), half = at::ones({30'000}, at::kBFloat16);
     comm.all_reduce(large);
@@ -81,19 +82,16 @@ bool work(const Communicator& comm) {
     if (comm.all_gatherv(at::full({50'000}, turn)).at(comm.size() - 1)[49'999].item<int64_t>() != turn) return false;
     if (!comm.all_gather(large).eq(world).all().item<bool>()) return false;
     if (turn % 4 == 1) comm.duplicate().barrier();
+    if (turn % 4 == 0) living = shared_zeros(comm, 200'000, at::kFloat);
+    comm.all_reduce(living.fill_(1));
+    if (!living.eq(world).all().item<bool>()) return false;
   }
   return true;
 }
 
-int end_of(const Place& place, int rank, const fs::path& store) {
-  at::set_num_threads(1);
-  ClusterEnvironment cluster;
-  cluster.rank = cluster.local_rank = rank;
-  cluster.world_size = cluster.local_world_size = place.world;
-  cluster.launcher = LauncherKind::muster;
-  cluster.rendezvous = RendezvousKind::file;
-  cluster.store_path = store.string();
-  GroupOptions options{.backend = "shm", .rendezvous_timeout = milliseconds(place.while_connecting ? 1'000 : 20'000)};
+int end_of(const Place& place, const ClusterEnvironment& cluster) {
+  const int rank = cluster.rank;
+  GroupOptions options{.backend = "shm", .rendezvous_timeout = milliseconds(place.while_connecting ? 400 : 20'000)};
   if (place.signal == SIGSTOP) options.timeout = milliseconds(400), options.rendezvous_timeout = milliseconds(2'000);
   const bool is_victim = rank == place.victim;
   std::set<std::string> expected{"MU051", "MU052", "MU401"};
@@ -113,75 +111,69 @@ int end_of(const Place& place, int rank, const fs::path& store) {
   return kWrongError;
 }
 
-/// Processes that hold the other end of a pipe for as long as they live.
-class Ranks {
+/// The ranks of one place, under way.
+class Job {
  public:
-  Ranks() { EXPECT_EQ(::pipe2(pipe_, O_CLOEXEC), 0); }
-  ~Ranks() {
-    for (const int end : pipe_)
-      if (end >= 0) ::close(end);
+  explicit Job(const Place& place) : place_(place), folder_(new_temporary_folder("shared-ends")) {
+    // A rank that is killed while it writes leaves a file that no rank can read.
+    cluster::ListeningSocket store;
+    if (place_.while_connecting) store = cluster::ListeningSocket(0, "127.0.0.1");
+    for (int rank = 0; rank < place_.world; ++rank)
+      (rank == place_.victim ? victim_ : others_).start([&, rank] { return end_of(place_, cluster_of(rank, store)); });
   }
-  Ranks(const Ranks&) = delete;
-  Ranks& operator=(const Ranks&) = delete;
+  ~Job() { fs::remove_all(folder_); }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
-  /// `others` are those whose pipe the rank must not hold.
-  void start(const std::function<int()>& body, Ranks& others) {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::close(others.pipe_[1]);
-      ::_exit(body());
+  void expect_good_end() const {
+    SCOPED_TRACE(place_.text());
+    EXPECT_TRUE(others_.ended(milliseconds(30'000))) << "a rank is stuck";
+    bool over = false;
+    for (int turn = 0; turn < 60 && !over; ++turn) {
+      // More than once: others that were late by themselves may have ended before it was stopped.
+      if (place_.signal == SIGSTOP) victim_.send(SIGCONT);
+      over = victim_.ended(milliseconds(500));
     }
-    pids_.push_back(pid);
-  }
-  /// False if one of them still lives then.
-  bool ended(int milliseconds) {
-    if (pipe_[1] >= 0) ::close(std::exchange(pipe_[1], -1));
-    pollfd polled{pipe_[0], POLLIN, 0};
-    return ::poll(&polled, 1, milliseconds) == 1;
-  }
-  void send(int signal) const {
-    for (const pid_t pid : pids_) ::kill(pid, signal);
-  }
-  std::vector<int> statuses() const {
-    std::vector<int> all;
-    for (const pid_t pid : pids_) ::waitpid(pid, &all.emplace_back(), 0);
-    return all;
+    EXPECT_TRUE(over) << "the victim is stuck";
+    if (::testing::Test::HasFailure()) others_.send(SIGKILL), victim_.send(SIGKILL);
+    for (const int status : others_.statuses()) {
+      EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+      EXPECT_EQ(WEXITSTATUS(status), kWell);
+    }
+    for (const int status : victim_.statuses()) {
+      if (place_.signal == SIGKILL) {
+        EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+      } else {
+        EXPECT_EQ(status, 0);
+      }
+    }
   }
 
  private:
-  int pipe_[2] = {-1, -1};
-  std::vector<pid_t> pids_;
+  ClusterEnvironment cluster_of(int rank, cluster::ListeningSocket& store) const {
+    ClusterEnvironment cluster = forked_cluster(rank, place_.world);
+    cluster.rendezvous = place_.while_connecting ? RendezvousKind::tcp : RendezvousKind::file;
+    cluster.store_path = (folder_ / "store").string();
+    cluster.main_address = "127.0.0.1";
+    cluster.main_port = store.port();
+    if (rank == 0) cluster.store_listen_fd = store.release();
+    else store = {};
+    return cluster;
+  }
+
+  const Place place_;
+  const fs::path folder_;
+  ForkedRanks victim_, others_;
 };
 
-void expect_good_end(const Place& place) {
-  SCOPED_TRACE(place.text());
-  const fs::path folder = new_temporary_folder("shared-ends");
-  Ranks victim, others;
-  for (int rank = 0; rank < place.world; ++rank) {
-    const auto body = [&, rank] { return end_of(place, rank, folder / "store"); };
-    rank == place.victim ? victim.start(body, others) : others.start(body, victim);
+/// The places of these seeds, several at once: their ranks sleep or wait most of the time.
+void expect_good_ends(int seeds, int at_once, int signal) {
+  for (int first = 1; first <= seeds && !::testing::Test::HasFailure(); first += at_once) {
+    std::deque<Job> jobs;
+    for (int seed = first; seed < std::min(first + at_once, seeds + 1); ++seed)
+      jobs.emplace_back(place_of(seed, signal));
+    for (const auto& job : jobs) job.expect_good_end();
   }
-  EXPECT_TRUE(others.ended(30'000)) << "a rank is stuck";
-  bool over = false;
-  for (int turn = 0; turn < 60 && !over; ++turn) {
-    // More than once: others that were late by themselves may have ended before it was stopped.
-    if (place.signal == SIGSTOP) victim.send(SIGCONT);
-    over = victim.ended(500);
-  }
-  EXPECT_TRUE(over) << "the victim is stuck";
-  if (::testing::Test::HasFailure()) others.send(SIGKILL), victim.send(SIGKILL);
-  for (const int status : others.statuses()) {
-    EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
-    EXPECT_EQ(WEXITSTATUS(status), kWell);
-  }
-  for (const int status : victim.statuses()) {
-    if (place.signal == SIGKILL) {
-      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
-    } else {
-      EXPECT_EQ(status, 0);
-    }
-  }
-  fs::remove_all(folder);
 }
 
 std::size_t sockets_left() {
@@ -194,15 +186,13 @@ std::size_t sockets_left() {
 int times(int usual, int full) { return std::getenv("MUSTER_TEST_FULL") ? full : usual; }
 
 TEST(SharedMemoryEnds, ARankKilledAtAnyPlaceLeavesNoRankStuckAndNoSocket) {
-  for (int seed = 1; seed <= times(40, 200) && !HasFailure(); ++seed) expect_good_end(place_of(seed, SIGKILL));
+  expect_good_ends(times(40, 200), 5, SIGKILL);
   // What a rank left that was killed while others connected goes with the next job.
-  expect_good_end({.world = 2, .victim = 1, .microseconds = 5'000});
+  Job({.world = 2, .victim = 1, .microseconds = 5'000}).expect_good_end();
   EXPECT_EQ(sockets_left(), 0u);
 }
 
-TEST(SharedMemoryEnds, ARankStoppedAtAnyPlaceIsATimeOut) {
-  for (int seed = 1; seed <= times(6, 60) && !HasFailure(); ++seed) expect_good_end(place_of(seed, SIGSTOP));
-}
+TEST(SharedMemoryEnds, ARankStoppedAtAnyPlaceIsATimeOut) { expect_good_ends(times(6, 60), 3, SIGSTOP); }
 
 }  // namespace
 }  // namespace muster::comm

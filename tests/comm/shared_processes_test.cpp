@@ -1,3 +1,4 @@
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -10,49 +11,25 @@
 #include <string>
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "comm/every_operation.h"
+#include "comm/forked_ranks.h"
 #include "comm/shared_memory/segment.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
+#include "muster/comm/detail/shared_tensor.h"
 #include "muster/testing/compare.h"
-#include "muster/testing/gtest.h"
 #include "muster/testing/thrown.h"
-#include "muster/testing/world.h"
 
 namespace muster::comm {
 namespace {
 
 using testing::difference_in_bits;
-using testing::expect_processes;
-using testing::run_test_processes;
 using testing::thrown;
 using testing::thrown_id;
 
 const GroupOptions kShm{.backend = "shm"};
-
-/// Runs `body` as the ranks of a job, each a process.
-std::vector<testing::RankResult> run_ranks(int size, const std::function<void(const ClusterEnvironment&)>& body,
-                                           const std::string& label = {}) {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  testing::ProcessWorldOptions options;
-  options.arguments = {std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name()};
-  options.label = label;
-  return testing::run_processes(
-      size,
-      [&](const ClusterEnvironment& cluster) {
-        at::set_num_threads(1);
-        body(cluster);
-        return ::testing::Test::HasFailure() ? 1 : 0;
-      },
-      options);
-}
-
-void expect_ok(const std::vector<testing::RankResult>& results) {
-  for (const auto& result : results) EXPECT_TRUE(result.ok()) << result.output;
-}
 
 /// Sockets at which this rank can still be reached by others of its host.
 std::size_t own_sockets() {
@@ -73,11 +50,19 @@ std::string permissions_of(const void* memory) {
   return "not mapped";
 }
 
+/// Whether that process has got a SIGSTOP.
+bool is_stopped(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  return line.find(") T ") != std::string::npos;
+}
+
 class SharedProcesses : public ::testing::TestWithParam<int> {};
 
 TEST_P(SharedProcesses, GiveTheBitsOfGlooAndLeaveNoSocket) {
   const int world = GetParam();
-  expect_ok(run_ranks(world, [&](const ClusterEnvironment& cluster) {
+  const auto body = [&](const ClusterEnvironment& cluster) {
     Communicator shared = connect(cluster, kShm), gloo = connect(cluster, {.backend = "gloo"});
     EXPECT_EQ(shared.backend(), "shm");
     EXPECT_EQ(own_sockets(), 0u);
@@ -97,81 +82,78 @@ TEST_P(SharedProcesses, GiveTheBitsOfGlooAndLeaveNoSocket) {
     }
     started.wait();
     EXPECT_EQ(ones[49'999].item<float>(), static_cast<float>(world));
-  }));
+  };
+  EXPECT_EQ(run_forked(world, body), std::vector<int>(world, 0));
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, SharedProcesses, ::testing::Values(2, 3, 4));
 
 TEST(SharedMemory, NoWakeIsLostHoweverOftenRanksSleep) {
-  expect_processes(3,
-                   [](const Communicator& comm) {
-                     at::set_num_threads(1);
-                     // The group's own thread sleeps as soon as it waits, where it has no core to itself.
-                     for (int turn = 0; turn < 1500; ++turn) {
-                       at::Tensor small = at::ones({3}), large = at::full({turn % 5 ? 9 : 40'000}, comm.rank());
-                       Work first = comm.start_all_reduce(small), second = comm.start_broadcast(large, turn % 3);
-                       first.wait();
-                       second.wait();
-                       ASSERT_EQ(small[2].item<float>(), 3.f);
-                       ASSERT_EQ(large[8].item<int64_t>(), turn % 3);
-                     }
-                   },
-                   "", {.backend = "shm", .timeout = std::chrono::seconds(20)});
+  const auto body = [](const Communicator& comm) {
+    // The group's own thread sleeps as soon as it waits, where it has no core to itself.
+    for (int turn = 0; turn < 1500; ++turn) {
+      at::Tensor small = at::ones({3}), large = at::full({turn % 5 ? 9 : 40'000}, comm.rank());
+      Work first = comm.start_all_reduce(small), second = comm.start_broadcast(large, turn % 3);
+      first.wait();
+      second.wait();
+      ASSERT_EQ(small[2].item<float>(), 3.f);
+      ASSERT_EQ(large[8].item<int64_t>(), turn % 3);
+    }
+  };
+  expect_forked(3, body, {.backend = "shm", .timeout = std::chrono::seconds(20)});
 }
 
 TEST(SharedMemory, AKilledProcessIsNoticedByAllAtOnce) {
   for (int turn_of_death : {0, 3, 10}) {
-    const auto results = run_test_processes(
-        3,
-        [&](const Communicator& comm) {
-          const std::string message = thrown([&] {
-            for (int turn = 0; turn < 100; ++turn) {
-              if (comm.rank() == 1 && turn == turn_of_death) ::raise(SIGKILL);
-              comm.all_reduce(at::ones({turn % 2 ? 5 : 300'000}));
-            }
-          });
-          EXPECT_TRUE(message.starts_with("MU052") && message.find("lost rank 1") != std::string::npos) << message;
-        },
-        std::to_string(turn_of_death), kShm);
-    for (std::size_t rank : {0, 2}) EXPECT_TRUE(results[rank].ok()) << results[rank].output;
+    const auto statuses = run_forked(3, [&](const ClusterEnvironment& cluster) {
+      const Communicator comm = connect(cluster, kShm);
+      const std::string message = thrown([&] {
+        for (int turn = 0; turn < 100; ++turn) {
+          if (comm.rank() == 1 && turn == turn_of_death) ::raise(SIGKILL);
+          comm.all_reduce(at::ones({turn % 2 ? 5 : 300'000}));
+        }
+      });
+      EXPECT_TRUE(message.starts_with("MU052") && message.find("lost rank 1") != std::string::npos) << message;
+    });
+    EXPECT_EQ(statuses, (std::vector<int>{0, SIGKILL, 0}));
   }
 }
 
 TEST(SharedMemory, AStoppedProcessIsATimeOutAndALateWriterDoesNoHarm) {
-  expect_processes(
-      2,
-      [](const Communicator& comm) {
-        const at::Tensor pids = comm.all_gather(at::full({1}, static_cast<int64_t>(::getpid()), at::kLong));
-        at::Tensor late = at::ones({100'000});
-        if (comm.rank() == 1) ::raise(SIGSTOP);
-        const std::string message = thrown([&] { comm.all_reduce(late); });
-        const at::Tensor after = late.clone();
-        if (comm.rank() == 0) {
-          EXPECT_TRUE(message.starts_with("MU051: rank 0 waited")) << message;
-          EXPECT_NE(message.find("for rank 1 in all_reduce(sum) of float32 [100000]"), std::string::npos) << message;
-          ::kill(static_cast<pid_t>(pids[1].item<int64_t>()), SIGCONT);
-        } else {
-          EXPECT_TRUE(message.starts_with("MU051: rank 0 ended group world")) << message;
-        }
-        EXPECT_EQ(difference_in_bits(late, after), "");
-      },
-      "", {.backend = "shm", .timeout = std::chrono::milliseconds(2500)});
+  for (const bool in_the_group : {false, true}) {
+    const auto body = [&](const Communicator& comm) {
+      const auto pid = static_cast<pid_t>(comm.all_gather(at::full({1}, ::getpid(), at::kLong))[1].item<int64_t>());
+      const at::Tensor late = in_the_group ? shared_zeros(comm, 100'000, at::kFloat).fill_(1) : at::ones({100'000});
+      comm.barrier();
+      if (comm.rank() == 1) ::raise(SIGSTOP);
+      while (comm.rank() == 0 && !is_stopped(pid)) ::sched_yield();
+      const std::string message = thrown([&] { comm.all_reduce(late); });
+      const at::Tensor after = late.clone();
+      if (comm.rank() == 0) {
+        EXPECT_TRUE(message.starts_with("MU051: rank 0 waited")) << message;
+        EXPECT_NE(message.find("for rank 1 in all_reduce(sum) of float32 [100000]"), std::string::npos) << message;
+        ::kill(pid, SIGCONT);
+      } else {
+        EXPECT_TRUE(message.starts_with("MU051: rank 0 ended group world")) << message;
+      }
+      EXPECT_EQ(difference_in_bits(late, after), "");
+    };
+    expect_forked(2, body, {.backend = "shm", .timeout = std::chrono::milliseconds(500)});
+  }
 }
 
 TEST(SharedMemory, AnAbortReachesAProcessThatSleeps) {
-  expect_processes(
-      2,
-      [](const Communicator& comm) {
-        comm.barrier();
-        if (comm.rank() == 1) comm.abort("enough");
-        const std::string message = thrown([&] { comm.all_reduce(at::ones({100'000})); });
-        EXPECT_TRUE(message.starts_with("MU053") && message.find("enough") != std::string::npos) << message;
-      },
-      "", kShm);
+  const auto body = [](const Communicator& comm) {
+    comm.barrier();
+    if (comm.rank() == 1) comm.abort("enough");
+    const std::string message = thrown([&] { comm.all_reduce(at::ones({100'000})); });
+    EXPECT_TRUE(message.starts_with("MU053") && message.find("enough") != std::string::npos) << message;
+  };
+  expect_forked(2, body, kShm);
 }
 
 TEST(SharedMemory, RanksThatCannotShareAgreeOnGlooAndWhy) {
-  expect_ok(run_ranks(2, [](const ClusterEnvironment& cluster) {
+  const auto body = [](const ClusterEnvironment& cluster) {
     ::setenv("MUSTER_HOST", cluster.rank ? "left" : "right", 1);
     Communicator comm = connect(cluster, {.backend = "auto"});
     EXPECT_EQ(comm.backend(), "gloo");
@@ -185,27 +167,54 @@ TEST(SharedMemory, RanksThatCannotShareAgreeOnGlooAndWhy) {
     comm = connect(cluster, {.backend = "auto"});
     EXPECT_EQ(comm.backend(), "gloo");
     EXPECT_TRUE(comm.backend_reason().starts_with("no shared memory: rank 1: MU069")) << comm.backend_reason();
-  }));
+  };
+  EXPECT_EQ(run_forked(2, body), (std::vector<int>{0, 0}));
 }
 
-TEST(SharedMemory, AGroupThatOneRankCannotMakeIsAnErrorOnAll) {
-  for (int unable : {0, 1, 2})
-    expect_processes(
-        3,
-        [&](const Communicator& comm) {
-          comm.barrier();
-          rlimit before{};
-          ::getrlimit(RLIMIT_NOFILE, &before);
-          const int next = ::dup(0);
-          ::close(next);
-          const rlimit none{static_cast<rlim_t>(next), before.rlim_max};
-          if (comm.rank() == unable) ::setrlimit(RLIMIT_NOFILE, &none);
-          EXPECT_EQ(thrown_id([&] { (void)comm.duplicate(); }), "MU401");
-          ::setrlimit(RLIMIT_NOFILE, &before);
-          comm.barrier();
-          EXPECT_EQ(comm.duplicate().size(), 3);
-        },
-        std::to_string(unable), kShm);
+/// As many descriptors as this process has open, and no more.
+rlimit no_more_descriptors(const rlimit& before) {
+  const int next = ::dup(0);
+  ::close(next);
+  return {static_cast<rlim_t>(next), before.rlim_max};
+}
+
+TEST(SharedMemory, WhatOneRankCannotMakeIsRefusedOnAll) {
+  const auto body = [](const Communicator& comm) {
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    for (int unable : {0, 1, 2}) {
+      comm.barrier();
+      const rlimit none = no_more_descriptors(before);
+      if (comm.rank() == unable) ::setrlimit(RLIMIT_NOFILE, &none);
+      EXPECT_EQ(thrown_id([&] { (void)comm.duplicate(); }), "MU401");
+      const at::Tensor ordinary = shared_zeros(comm, 9'000, at::kFloat);
+      EXPECT_TRUE(ordinary.storage().resizable());
+      ::setrlimit(RLIMIT_NOFILE, &before);
+      const at::Tensor living = shared_zeros(comm, 9'000, at::kFloat);
+      EXPECT_FALSE(living.storage().resizable());
+      for (const auto& tensor : {ordinary, living}) {
+        comm.all_reduce(tensor.fill_(1));
+        EXPECT_EQ(tensor.eq(3).sum().item<int64_t>(), 9'000);
+      }
+      EXPECT_EQ(comm.duplicate().size(), 3);
+    }
+  };
+  expect_forked(3, body, kShm);
+}
+
+TEST(SharedMemory, ATensorOfAGroupOutlivesIt) {
+  const auto body = [](Communicator comm) {
+    at::Tensor tensor = shared_zeros(comm, 100'000, at::kFloat).fill_(comm.rank() + 1);
+    const void* memory = tensor.const_data_ptr();
+    comm.all_reduce(tensor);
+    comm = Communicator();
+    tensor = tensor.narrow(0, 99'999, 1).add_(1);
+    EXPECT_EQ(permissions_of(memory), "rw-s");
+    EXPECT_EQ(tensor.item<float>(), 4.f);
+    tensor = at::Tensor();
+    EXPECT_NE(permissions_of(memory), "rw-s");
+  };
+  expect_forked(2, body, kShm);
 }
 
 TEST(SharedMemory, ASegmentCannotShrinkAndIsReadOnlyForOthers) {

@@ -29,6 +29,8 @@ const std::map<std::string, std::string> kOther{{"trainer.barebones", "true"},
                                                 {"trainer.default_root_dir", "out"},
                                                 {"trainer.detect_anomaly", "true"},
                                                 {"trainer.enable_checkpointing", "false"},
+                                                {"trainer.enable_model_summary", "false"},
+                                                {"trainer.enable_progress_bar", "false"},
                                                 {"trainer.fast_dev_run", "3"},
                                                 {"trainer.gradient_clip_algorithm", "value"},
                                                 {"trainer.gradient_clip_val", "0.5"},
@@ -37,6 +39,7 @@ const std::map<std::string, std::string> kOther{{"trainer.barebones", "true"},
                                                 {"trainer.limit_test_batches", "0.25"},
                                                 {"trainer.limit_train_batches", "0.0"},
                                                 {"trainer.limit_val_batches", "1"},
+                                                {"trainer.log_every_n_steps", "7"},
                                                 {"trainer.max_epochs", "5"},
                                                 {"trainer.max_steps", "50"},
                                                 {"trainer.max_time", "00:12:00:00"},
@@ -171,13 +174,14 @@ TEST(TrainerOptionWays, TheTableHasEveryFieldThatTheRuntimeHasNot) {
   // A field that is added to the struct breaks this line: give it a line in option_fields.cpp, too.
   [[maybe_unused]] const auto& [accelerator, accumulate_grad_batches, backend, barebones, callbacks,
                                 check_val_every_n_epoch, default_root_dir, detect_anomaly, deterministic, devices,
-                                enable_checkpointing, fast_dev_run, grad_scaler, gradient_clip_algorithm,
-                                gradient_clip_val, gradient_weighting, inference_mode, keep_memory,
-                                limit_predict_batches, limit_test_batches, limit_train_batches, limit_val_batches,
-                                max_epochs, max_steps, max_time, min_epochs, min_steps, num_nodes, num_sanity_val_steps,
+                                enable_checkpointing, enable_model_summary, enable_progress_bar, fast_dev_run,
+                                grad_scaler, gradient_clip_algorithm, gradient_clip_val, gradient_weighting,
+                                inference_mode, keep_memory, limit_predict_batches, limit_test_batches,
+                                limit_train_batches, limit_val_batches, log_every_n_steps, logger, max_epochs,
+                                max_steps, max_time, min_epochs, min_steps, num_nodes, num_sanity_val_steps,
                                 overfit_batches, precision, reload_dataloaders_every_n_epochs, strategy, sync_batchnorm,
                                 timeout, val_check_interval] = TrainerOptions();
-  constexpr size_t kFields = 36, kOfTheRuntime = 12;
+  constexpr size_t kFields = 40, kOfTheRuntime = 12;
   EXPECT_EQ(trainer::option_table().options.size(), kFields - kOfTheRuntime);
 }
 

@@ -56,9 +56,9 @@ struct MeasuredModule : CountingModule {
   void validation_step(torch::Tensor&, int64_t) { log("v", values[std::min(next++, values.size() - 1)]); }
 };
 
-/// Options of a run that writes nothing and makes no sanity check.
+/// Options of a run that writes and shows nothing and makes no sanity check.
 inline TrainerOptions quiet(TrainerOptions options) {
-  options.enable_checkpointing = false;
+  options.enable_checkpointing = options.enable_model_summary = options.enable_progress_bar = false;
   options.num_sanity_val_steps = 0;
   return options;
 }

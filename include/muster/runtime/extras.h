@@ -7,6 +7,7 @@
 #include "muster/runtime/detail/batch_size_search.h"
 #include "muster/runtime/detail/init_trackers.h"
 #include "muster/runtime/detail/loader_preparation.h"
+#include "muster/runtime/detail/log_images.h"
 #include "muster/runtime/detail/logger.h"
 #include "muster/runtime/detail/loop_access.h"
 #include "muster/runtime/detail/opened_checkpoint.h"
@@ -22,8 +23,8 @@
 /// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
 /// profile(), scaler_state(), split_between_processes() and summon_full_params(). It also brings functions of muster
 /// that take an Accelerator, a Fabric or a Runtime: agreed_votes(), any_rank_has_gradients(), checkpoint_entry(),
-/// init_trackers(), prepare_loader(), random_states() and trace(), with KeptRandomStates and OpenedCheckpoint; and outside_forward(),
-/// which takes a model.
+/// init_trackers(), prepare_loader(), random_states() and trace(), with KeptRandomStates and OpenedCheckpoint;
+/// outside_forward(), which takes a model; and log_images(), which takes trackers.
 namespace muster::runtime {
 
 template <class... M>

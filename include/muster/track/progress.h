@@ -29,6 +29,8 @@ class Progress {
 
   /// Counts `count` more units as done. `note` is shown after the bar, such as "loss 0.123".
   void advance(int64_t count, std::string_view note = {});
+  /// Whether advance(count) would draw or print, so that metrics are worth being set before.
+  bool shows_after(int64_t count) const;
   /// Shows a metric after the bar, in the order of the first calls, until it is set again.
   void set(std::string_view name, double value);
   void set(std::string_view name, std::string_view text);
@@ -38,7 +40,7 @@ class Progress {
   void finish();
 
  private:
-  bool due() const;
+  bool due(int64_t done) const;
   void show(bool last);
 
   std::string title_;

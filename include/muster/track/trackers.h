@@ -1,7 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
@@ -12,10 +10,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "muster/track/detail/logged_value.h"
+#include "muster/track/detail/options.h"
 #include "muster/track/detail/throughput.h"
 #include "muster/track/detail/tracker.h"
 
@@ -29,24 +27,6 @@ class Run;
 template <class R>
 concept NamedValues = std::ranges::input_range<const R> && requires(std::ranges::range_reference_t<const R> value) {
   LoggedValue(value.first, value.second);
-};
-
-/// A tracker by name, or an object of the program's own.
-using TrackerChoice = std::variant<std::string, std::shared_ptr<Tracker>>;
-
-/// How a run is tracked. Its files lie in root/name/version, as Lightning has them.
-struct TrackersOptions {
-  /// Bytes of values that wait in memory; more wait in a file in the run's folder.
-  std::size_t capacity = std::size_t{8} << 20;
-  /// "csv", "jsonl", "tensorboard", and objects of classes that derive from Tracker.
-  std::vector<TrackerChoice> log_with = {"csv"};
-  std::string name = {};
-  std::filesystem::path root = "logs";
-  /// How long finish(), flush() and the destructor wait for the disk.
-  std::chrono::milliseconds timeout = std::chrono::minutes(1);
-  /// Empty: version_N, with N one more than the highest there is. Otherwise the folder's name; if it exists, its files
-  /// are continued.
-  std::string version = {};
 };
 
 /// The trackers of a run. log() copies the values, which takes about a microsecond; one background thread writes them,
@@ -83,6 +63,11 @@ class Trackers {
   void log(const R& values, std::optional<int64_t> step = {}) const {
     add(as_list(values), step);
   }
+
+  /// Copies a file or a folder into the run's folder, as artifacts/name, and hands the copy to Tracker::log_artifact().
+  /// Empty name: its own. A copy of the same name is replaced.
+  /// Throws: ConfigError (MU457) if it cannot be copied, or for a name that would lead out of the folder.
+  void log_artifact(const std::filesystem::path& file, const std::string& name = {}) const;
 
   /// The tracker of that name alone: what is logged to it goes to no other.
   /// Throws: ConfigError (MU420), listing the names, if there is none.

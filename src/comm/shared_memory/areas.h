@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/shared_memory/cores.h"
+#include "comm/shared_memory/shared_buffer.h"
 #include "comm/transport.h"
 
 namespace muster::comm {
@@ -32,6 +33,7 @@ struct Control {
 
   alignas(64) std::atomic<uint64_t> filled;   ///< chunks that its staging has held so far
   alignas(64) std::atomic<uint64_t> reduced;  ///< up to this chunk, its piece of the result is in its staging
+  alignas(64) std::atomic<uint64_t> steps;    ///< of operations in shared buffers that it has ended so far
   alignas(64) std::atomic<uint64_t> parked;   ///< nonzero while it sleeps: a Sleep
   alignas(64) std::atomic<uint32_t> ended;    ///< 1: it has ended the group, and the cause can be read
   uint32_t cause_bytes;
@@ -103,6 +105,9 @@ class SharedAreas {
     wait_for(peer, Sleep::kAnybody, ready, deadline);
   }
 
+  /// Collective, with equal arguments: zeroed memory for tensors; null if this rank cannot have all parts of it.
+  /// Throws: TransportFailure.
+  virtual std::shared_ptr<SharedBuffer> share(std::size_t bytes, uint64_t number, TimePoint deadline) = 0;
   /// As the functions of Transport.
   virtual void abort(const std::string& cause) noexcept = 0;
   virtual void close() noexcept = 0;

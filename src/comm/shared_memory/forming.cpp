@@ -13,8 +13,6 @@ namespace {
 
 constexpr const char* kReady = "ready";
 
-std::string refusal_of(const std::string& name) { return "not " + name; }
-
 void expect_descriptors(const LinkMessage& message, std::size_t count) {
   if (message.descriptors.size() != count) throw std::runtime_error("this process can open no more files");
 }
@@ -65,7 +63,7 @@ Neighbour ProcessAreas::offer(const Forming& forming, int member, const Segment&
 }
 
 Neighbour ProcessAreas::take_offer(Forming& forming, int member, const Segment& own) {
-  LinkMessage message = next_message(forming, member, forming.deadline);
+  LinkMessage message = next_message(forming.ranks[member], forming.name, forming.deadline);
   ++forming.heard;
   if (message.text != forming.name) throw std::runtime_error(formatted("rank {} of the group could not", member));
   expect_descriptors(message, 2);
@@ -97,25 +95,25 @@ void ProcessAreas::refuse(Forming& forming) noexcept {
     try {
       // Those whose offer was read, or who have one of this rank, see that the other end is closed.
       if (member >= forming.offered) peers_[forming.ranks[member]].link.send(refusal_of(forming.name), {}, deadline);
-      else if (member >= forming.heard && member < forming.place) next_message(forming, member, deadline);
+      else if (member >= forming.heard && member < forming.place)
+        next_message(forming.ranks[member], forming.name, deadline);
     } catch (const std::exception&) {
       // That rank is gone, and so waits for nobody.
     }
   }
 }
 
-/// The offer or the refusal of a member. What was said for groups that were given up is skipped.
-LinkMessage ProcessAreas::next_message(const Forming& forming, int member, TimePoint deadline) {
-  Neighbour& peer = peers_[forming.ranks[member]];
+LinkMessage ProcessAreas::next_message(int peer, const std::string& name, TimePoint deadline) {
+  Neighbour& from = peers_[peer];
   for (;;) {
     LinkMessage message;
-    if (peer.messages.empty()) {
-      message = peer.link.recv(deadline);
+    if (from.messages.empty()) {
+      message = from.link.recv(deadline);
     } else {
-      message = std::move(peer.messages.front());
-      peer.messages.pop_front();
+      message = std::move(from.messages.front());
+      from.messages.pop_front();
     }
-    if (message.text == forming.name || message.text == refusal_of(forming.name)) return message;
+    if (message.text == name || message.text == refusal_of(name)) return message;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,6 +48,7 @@ class ProcessAreas final : public SharedAreas {
   void abort(const std::string& cause) noexcept override;
   void close() noexcept override;
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override;
+  std::shared_ptr<SharedBuffer> share(std::size_t bytes, uint64_t number, TimePoint deadline) override;
 
  protected:
   void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) override;
@@ -77,7 +79,15 @@ class ProcessAreas final : public SharedAreas {
   static void confirm(const Forming& forming, const std::vector<Neighbour>& members);
   /// So that no member waits for this rank.
   void refuse(Forming& forming) noexcept;
-  LinkMessage next_message(const Forming& forming, int member, TimePoint deadline);
+
+  void offer_buffer(int peer, const std::string& name, const Segment& own, TimePoint deadline);
+  /// None if the peer has none, or this rank cannot map it.
+  Segment take_buffer(int peer, const std::string& name, std::size_t bytes, TimePoint deadline);
+  static TransportFailure lost(int peer, TimePoint deadline, const std::runtime_error& failure);
+
+  static std::string refusal_of(const std::string& name) { return "not " + name; }
+  /// What the peer says of that name, or its refusal. What was said of others, which were given up, is skipped.
+  LinkMessage next_message(int peer, const std::string& name, TimePoint deadline);
 
   const std::chrono::milliseconds timeout_;
   OwnArea own_;

@@ -12,11 +12,6 @@ namespace {
 
 constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);
 
-/// Which elements of a chunk are a rank's piece.
-Range piece_of(int rank, int size, int64_t elements) {
-  return Pieces{.elements = elements, .piece = aligned_piece(elements, size), .chunk = elements}.of_rank(rank);
-}
-
 }  // namespace
 
 SharedCollectives::SharedCollectives(std::shared_ptr<SharedAreas> areas)
@@ -37,6 +32,7 @@ void SharedCollectives::run(Operation& operation, const std::string& group, Time
     case OperationKind::broadcast: return broadcast(call);
     case OperationKind::reduce: return reduce(call);
     case OperationKind::barrier: return exchange_headers(call);
+    case OperationKind::shared_buffer: return share(call);
     default: return rest_->run(operation, group, deadline);
   }
 }
@@ -89,7 +85,7 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
       if (peer != rank_) wait_filled(call, peer, chunks_);
     fill(chunk);
     areas_->control(rank_).filled.store(++chunks_, std::memory_order_release);
-    if (begin == 0) exchange_headers(call);
+    if (begin == 0 && !call.met) exchange_headers(call);
     else areas_->publish();
     use(chunk);
   }
@@ -98,7 +94,13 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
 void SharedCollectives::all_reduce(const Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
-  reduce_pieces(call, out, true);
+  const auto buffer = buffer_of(out);
+  if (!buffer) return reduce_pieces(call, out, true);
+  const auto* begin = static_cast<const std::byte*>(out.const_data_ptr());
+  call.operation.place = {buffer->number, static_cast<uint64_t>(begin - buffer->parts[rank_])};
+  exchange_headers(call);
+  if (is_same_place(call)) return reduce_in_place(call, *buffer);
+  reduce_pieces({call.operation, call.group, call.deadline, /*met=*/true}, out, true);
 }
 
 void SharedCollectives::reduce(const Call& call) {
@@ -125,14 +127,14 @@ void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor
       static_cast<std::byte*>(everybody || rank_ == call.operation.root ? tensor.mutable_data_ptr()
                                                                         : const_cast<void*>(tensor.const_data_ptr()));
   const auto fill = [&](const Chunk& chunk) {
-    const Range own = piece_of(rank_, size_, chunk.size);
+    const Range own = aligned_piece_of(rank_, chunk.size, size_);
     const std::byte* from = data + chunk.begin * width;
     std::byte* to = staging(rank_, chunk);
     std::memcpy(to, from, own.begin * width);
     std::memcpy(to + own.end * width, from + own.end * width, (chunk.size - own.end) * width);
   };
   const auto use = [&](const Chunk& chunk) {
-    const Range own = piece_of(rank_, size_, chunk.size);
+    const Range own = aligned_piece_of(rank_, chunk.size, size_);
     std::byte* here = data + chunk.begin * width;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
@@ -146,7 +148,7 @@ void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor
     areas_->publish();
     for (int step = 1; takes && step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
-      const Range piece = piece_of(peer, size_, chunk.size);
+      const Range piece = aligned_piece_of(peer, chunk.size, size_);
       wait_reduced(call, peer, chunk.number + 1);
       std::memcpy(here + piece.begin * width, staging(peer, chunk) + piece.begin * width, piece.size() * width);
     }

@@ -23,6 +23,7 @@ class SharedCollectives final : public Collectives {
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
   void run(Operation& operation, const std::string& group, TimePoint deadline) override;
+  bool shares_memory() const noexcept override { return true; }
   void abort(const std::string& cause) noexcept override { areas_->abort(cause); }
   void close() noexcept override { areas_->close(); }
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
@@ -34,6 +35,7 @@ class SharedCollectives final : public Collectives {
     Operation& operation;
     const std::string& group;
     TimePoint deadline;
+    bool met = false;  ///< the ranks have exchanged headers
   };
   using Payload = std::function<const void*(int peer)>;
 
@@ -44,6 +46,7 @@ class SharedCollectives final : public Collectives {
   void reduce(const Call& call);
   void all_reduce_inline(const Call& call);
   void reduce_scatter_inline(const Call& call);
+  void share(const Call& call);
 
   /// Sends a frame with a header and `sent` bytes to each rank; then each rank's frame is in frames_, checked, with
   /// expected(rank) bytes in it.
@@ -67,12 +70,25 @@ class SharedCollectives final : public Collectives {
   /// The reduction of `tensor` in pieces; `everybody` gets it, or the root alone.
   void reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody);
 
+  /// The buffer in which all of the tensor is; null if none.
+  std::shared_ptr<SharedBuffer> buffer_of(const at::Tensor& tensor) const;
+  /// Whether all ranks named the same place in their headers.
+  bool is_same_place(const Call& call) const;
+  /// All-reduce of a tensor that is there on all ranks.
+  void reduce_in_place(const Call& call, const SharedBuffer& buffer);
+  /// Says that this rank has ended a step. In a buffer, no rank begins the next one before all have.
+  void end_step();
+  void wait_step(const Call& call, int peer);
+
   const std::shared_ptr<SharedAreas> areas_;
   SharedTransport* transport_;  // of rest_
   std::unique_ptr<Collectives> rest_;
   const int rank_;
   const int size_;
   uint64_t chunks_ = 0;
+  uint64_t steps_ = 0;
+  uint64_t shares_ = 0;
+  std::vector<std::weak_ptr<SharedBuffer>> buffers_;
   std::vector<const Frame*> frames_;
   std::vector<const void*> terms_;
 };

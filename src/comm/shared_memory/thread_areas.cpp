@@ -12,6 +12,16 @@ namespace {
 
 constexpr std::align_val_t kPage{4096};
 
+/// Memory for all ranks.
+std::shared_ptr<SharedBuffer> new_buffer(int ranks, std::size_t bytes, uint64_t number) {
+  auto memory = std::make_shared<std::vector<std::byte>>(bytes * static_cast<std::size_t>(ranks));
+  auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes});
+  for (int rank = 0; rank < ranks; ++rank)
+    buffer->parts.push_back(memory->data() + bytes * static_cast<std::size_t>(rank));
+  buffer->keeps = std::move(memory);
+  return buffer;
+}
+
 }  // namespace
 
 class ThreadAreas final : public SharedAreas {
@@ -48,6 +58,14 @@ class ThreadAreas final : public SharedAreas {
     auto hub = part.lock();
     if (!hub) part = hub = std::make_shared<ThreadAreasHub>(static_cast<int>(ranks.size()), hub_->waiting_);
     return ThreadAreasHub::join(hub, place);
+  }
+
+  std::shared_ptr<SharedBuffer> share(std::size_t bytes, uint64_t number, TimePoint) override {
+    Waiting::Lock lock = begin_step();
+    auto& known = hub_->buffers_[number];
+    auto buffer = known.lock();
+    if (!buffer) known = buffer = new_buffer(size(), bytes, number);
+    return buffer;
   }
 
  protected:

@@ -34,6 +34,7 @@ class ThreadAreasHub {
   // Guarded by the mutex of waiting_.
   std::vector<bool> closed_;
   std::map<std::string, std::weak_ptr<ThreadAreasHub>> parts_;
+  std::map<uint64_t, std::weak_ptr<SharedBuffer>> buffers_;
 };
 
 }  // namespace muster::comm

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "muster/track/detail/logged_value.h"
 
@@ -22,6 +24,8 @@ class Tracker {
   virtual void log_hyperparams(std::span<const LoggedValue>) {}
   /// The values of one step. They are gone after the call. It skips what it has no place for, such as images.
   virtual void log(const LoggedStep& step) = 0;
+  /// A file or a folder that was copied into the run's folder.
+  virtual void log_artifact(std::string_view /*name*/, const std::filesystem::path& /*copy*/) {}
   /// Called at least every second while there are new values: write what is buffered.
   virtual void flush() {}
   /// The run is over. No call follows.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <utility>
 
 #include "muster/trainer/detail/options.h"
 #include "muster/tree/state.h"
@@ -18,10 +19,16 @@ class DataModule {
   virtual void prepare_data() {}
   virtual void setup(Stage) {}
   virtual void teardown(Stage) {}
+  /// As those of TrainerModule, of the data. A name that both have must have one value (MU434).
+  void save_hyperparameters(State values) { hyperparameters_ = std::move(values); }
+  const State& hyperparameters() const noexcept { return hyperparameters_; }
   virtual void on_exception(const std::exception_ptr&) {}
   /// What is saved in checkpoints; empty: nothing.
   virtual State state_dict() const { return {}; }
   virtual void load_state_dict(const State&) {}
+
+ private:
+  State hyperparameters_;
 };
 
 }  // namespace muster

@@ -100,6 +100,11 @@ class TrainerModule : public torch::nn::Module {
   /// Receives all but the weights of a checkpoint before anything is loaded.
   virtual void on_load_checkpoint(State& /*checkpoint*/) {}
 
+  /// Keeps named bools, numbers and texts that the module was made with; lists and maps of them, too. The logger gets
+  /// them where a run begins, once.
+  void save_hyperparameters(State values) { hyperparameters_ = std::move(values); }
+  const State& hyperparameters() const noexcept { return hyperparameters_; }
+
   /// Logs a value under a name. Collective: with sync_dist, every rank logs it.
   /// Throws: UsageError (MU441) in a hook that cannot log, or for a level that the hook does not have; (MU442) for a
   /// tensor with several elements, a name with "/dataloader_idx_", or other options than before for the same name.
@@ -140,6 +145,7 @@ class TrainerModule : public torch::nn::Module {
   trainer::Core& core() const;
   ModuleOptimizer optimizer(std::size_t index, std::size_t count) const;
 
+  State hyperparameters_;
   trainer::Core* core_ = nullptr;               // during a run
   const trainer::Core* prepared_by_ = nullptr;  // compared, never used
 };

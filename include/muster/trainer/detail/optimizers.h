@@ -52,6 +52,7 @@ struct LRSchedulerConfig {
   int64_t frequency = 1;  ///< in epochs, or in updates of its optimizer
   ScheduleInterval interval = "epoch";
   std::string monitor = {};  ///< the metric that ReduceLROnPlateau watches
+  std::string name = {};     ///< what LearningRateMonitor calls it; empty: "lr-" and the optimizer's type
   AnyLRScheduler scheduler = {};
   bool strict = true;  ///< a missing metric is an error, not a warning
 };

@@ -15,6 +15,7 @@
 #include "muster/base/detail/time_span.h"
 #include "muster/base/detail/word.h"
 #include "muster/runtime/options.h"
+#include "muster/track/detail/options.h"
 
 namespace muster {
 
@@ -95,6 +96,8 @@ struct TrainerOptions {
   bool deterministic = false;
   Devices devices = {};
   bool enable_checkpointing = true;  ///< a ModelCheckpoint is added if `callbacks` has none
+  bool enable_model_summary = true;  ///< a ModelSummary is added if `callbacks` has none
+  bool enable_progress_bar = true;   ///< a TrainerProgressBar is added if `callbacks` has none
   int64_t fast_dev_run = 0;          ///< so many batches of every kind, one epoch, nothing written; 0: off
   GradScalerOptions grad_scaler = {};
   ClipAlgorithm gradient_clip_algorithm = "norm";
@@ -108,6 +111,10 @@ struct TrainerOptions {
   BatchLimit limit_test_batches = 1.0;
   BatchLimit limit_train_batches = 1.0;
   BatchLimit limit_val_batches = 1.0;
+  int64_t log_every_n_steps = 50;  ///< batches between two rows of values of a step; 0: none
+  /// What log() writes to: {.log_with = {"csv", "tensorboard"}}; empty: nothing. A relative root is taken from
+  /// default_root_dir.
+  TrackersOptions logger = {.log_with = {}};
   /// Unset: 1000, unless max_steps or max_time is given; -1: no limit.
   std::optional<int64_t> max_epochs = {};
   int64_t max_steps = -1;  ///< updates of all optimizers; -1: no limit
@@ -131,8 +138,10 @@ struct TrainerOptions {
 struct LogOptions {
   bool add_dataloader_idx = true;          ///< with several loaders the name gets "/dataloader_idx_N"
   std::optional<int64_t> batch_size = {};  ///< the weight in a mean; unset: the size of the current batch
+  bool logger = true;                      ///< the Trainer's logger gets it
   std::optional<bool> on_epoch = {};
   std::optional<bool> on_step = {};
+  bool prog_bar = false;  ///< the progress bar shows it
   bool rank_zero_only = false;
   LogReduction reduce_fx = "mean";
   std::optional<bool> sync_dist = {};  ///< unset: values of an epoch are reduced over ranks, those of a step are not
@@ -145,7 +154,8 @@ struct FitOptions {
 
 /// How validate(), test() and predict() begin.
 struct EvaluateOptions {
-  std::string ckpt_path = {};  ///< a checkpoint whose weights are loaded first, "best" or "last"; empty: none
+  std::string ckpt_path = {};      ///< a checkpoint whose weights are loaded first, "best" or "last"; empty: none
+  bool return_predictions = true;  ///< of predict(); off: a PredictionWriter has them
 };
 
 /// How gradients are clipped.

@@ -16,13 +16,14 @@
 #include "muster/runtime/detail/runtime.h"
 #include "muster/trainer/detail/callback.h"
 #include "muster/trainer/detail/task.h"
+#include "muster/trainer/detail/trainer_records.h"
 
 namespace muster {
 
 /// Runs the loops: training with validation, validation, tests and predictions, on any number of ranks, for a
 /// TrainerModule and its data. Data are loaders or a DataModule; without data, the module's own loaders are used.
 /// Thread safety: one thread at a time. Collective: the constructor and every function that runs or saves.
-class Trainer {
+class Trainer : public TrainerRecords {
  public:
   /// Starts the other local ranks if options.devices asks for them, and joins the group of all ranks.
   /// Throws: ConfigError (MU440), which names everything that is wrong with the options.
@@ -92,7 +93,9 @@ class Trainer {
     using All = trainer::Predictions<trainer::object_of<Module>, std::remove_cvref_t<decltype(loaders_in(data))>>;
     typename All::type all;
     run_predict(task<trainer::StepKind::predict>(std::forward<Module>(module), std::forward<Data>(data)), options,
-                [&all](StepOutput& output, int64_t dataloader_idx) { All::keep(all, output, dataloader_idx); });
+                [&](StepOutput& output, int64_t dataloader_idx) {
+                  if (options.return_predictions) All::keep(all, output, dataloader_idx);
+                });
     return all;
   }
 
@@ -163,8 +166,6 @@ class Trainer {
   void run_fit(trainer::Task task, const FitOptions& options);
   std::vector<Metrics> run_evaluate(trainer::Task task, trainer::StepKind kind, const EvaluateOptions& options);
   void run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep);
-
-  std::unique_ptr<trainer::Core> core_;
 };
 
 }  // namespace muster

@@ -1,0 +1,73 @@
+// How ranks that share memory get more of it, for tensors: over the links that they have.
+#include <memory>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "comm/shared_memory/process_areas.h"
+#include "muster/base/format.h"
+
+namespace muster::comm {
+namespace {
+
+/// None if the system refuses.
+template <class Make>
+Segment attempt(Make make) {
+  try {
+    return make();
+  } catch (const std::runtime_error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<SharedBuffer> ProcessAreas::share(std::size_t bytes, uint64_t number, TimePoint deadline) {
+  const std::string name = formatted("buffer {}", number);
+  auto memory = std::make_shared<std::vector<Segment>>(peers_.size());
+  Segment& own = memory->at(rank());
+  own = attempt([&] { return Segment::make(bytes); });
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) offer_buffer(peer, name, own, deadline);
+  own.close_descriptor();
+  auto buffer = std::make_shared<SharedBuffer>(SharedBuffer{number, bytes});
+  bool whole = true;
+  for (int peer = 0; peer < size(); ++peer) {
+    Segment& part = memory->at(peer);
+    if (peer != rank()) part = take_buffer(peer, name, bytes, deadline);
+    buffer->parts.push_back(part.data());
+    whole = whole && part.data();
+  }
+  if (!whole) return nullptr;
+  buffer->keeps = std::move(memory);
+  return buffer;
+}
+
+void ProcessAreas::offer_buffer(int peer, const std::string& name, const Segment& own, TimePoint deadline) {
+  // Wakes that nobody read leave a peer no room for its offer.
+  drain(peers_[peer]);
+  try {
+    if (own.data()) peers_[peer].link.send(name, {own.descriptor().get()}, deadline);
+    else peers_[peer].link.send(refusal_of(name), {}, deadline);
+  } catch (const std::runtime_error& failure) {
+    throw lost(peer, deadline, failure);
+  }
+}
+
+Segment ProcessAreas::take_buffer(int peer, const std::string& name, std::size_t bytes, TimePoint deadline) {
+  LinkMessage message;
+  try {
+    message = next_message(peer, name, deadline);
+  } catch (const std::runtime_error& failure) {
+    throw lost(peer, deadline, failure);
+  }
+  if (message.text != name || message.descriptors.size() != 1) return {};
+  return attempt([&] { return Segment::map(message.descriptors[0], bytes); });
+}
+
+TransportFailure ProcessAreas::lost(int peer, TimePoint deadline, const std::runtime_error& failure) {
+  const bool late = TimePoint::clock::now() >= deadline;
+  return {late ? TransportFailure::Kind::timeout : TransportFailure::Kind::closed, peer, failure.what()};
+}
+
+}  // namespace muster::comm
