@@ -13,6 +13,7 @@
 #include "muster/base/detail/quantities.h"
 #include "muster/base/error.h"
 #include "muster/comm/communicator.h"
+#include "muster/data/detail/batch_indices.h"
 #include "muster/data/detail/shard_spec.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/vector_math.h"
@@ -189,7 +190,7 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
 namespace {
 
 /// Tells a trace how long batches were waited for.
-class TracedPass final : public Pass {
+class TracedPass final : public IndexedPass {
  public:
   TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace)
       : pass_(std::move(pass)), trace_(std::move(trace)) {}
@@ -197,6 +198,7 @@ class TracedPass final : public Pass {
     TraceScope waiting(*trace_, "waiting for data");
     return pass_->next();
   }
+  std::vector<int64_t> indices() const override { return batch_indices(*pass_); }
 
  private:
   std::unique_ptr<Pass> pass_;

@@ -137,8 +137,8 @@ BatchBox* RunningPass::next() {
 }
 
 std::vector<int64_t> batch_indices(const Pass& pass) {
-  const auto* reading = dynamic_cast<const RunningPass*>(&pass);
-  return reading ? reading->indices() : std::vector<int64_t>();
+  const auto* indexed = dynamic_cast<const IndexedPass*>(&pass);
+  return indexed ? indexed->indices() : std::vector<int64_t>();
 }
 
 }  // namespace muster::data

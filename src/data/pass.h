@@ -29,12 +29,20 @@ struct Progress {
   bool warns_of_repeats = false;  ///< this rank logs the warning about repeated samples, and has not done so yet
 };
 
+/// A pass that knows the dataset's indices of the samples in its current batch.
+class IndexedPass : public Pass {
+ public:
+  virtual std::vector<int64_t> indices() const = 0;
+};
+
 /// Base class of all passes: keeps its loader's progress.
-class OpenPass : public Pass {
+class OpenPass : public IndexedPass {
  public:
   explicit OpenPass(std::shared_ptr<Progress> progress);
   /// Another pass begins: next() throws from now on.
   void end() noexcept;
+  /// None, where another rank reads.
+  std::vector<int64_t> indices() const override { return {}; }
 
  protected:
   /// Ends threads and releases data.
@@ -69,8 +77,7 @@ class RunningPass : public OpenPass {
   RunningPass(PassPlan plan, std::shared_ptr<Progress> progress);
   ~RunningPass() override;
   BatchBox* next() override;
-  /// Of the samples in the current batch.
-  const std::vector<int64_t>& indices() const { return current_.indices; }
+  std::vector<int64_t> indices() const override { return current_.indices; }
 
  private:
   std::optional<MadeBatch> fetch();

@@ -114,6 +114,22 @@ void ExperimentLog::end_run(RunStatus status) {
   trackers_.flush();
 }
 
+State ExperimentLog::state_dict() {
+  read_waiting();
+  State::List evaluated;
+  for (const auto& [key, batches] : evaluated_)
+    evaluated.emplace_back(State::List{static_cast<int64_t>(key.first), key.second, batches});
+  return State::Map{{"evaluated", std::move(evaluated)}, {"steps", steps_}};
+}
+
+void ExperimentLog::load_state_dict(const State& state) {
+  steps_ = state.at("steps").integer();
+  evaluated_.clear();
+  for (const auto& one : state.at("evaluated").list())
+    evaluated_[{static_cast<std::size_t>(one.list().at(0).integer()), one.list().at(1).integer()}] =
+        one.list().at(2).integer();
+}
+
 void check_hyperparameters(const State& of_module, const State& of_data) {
   Leaves own, others;
   if (!of_module.empty()) collect(of_module, {}, own);

@@ -54,8 +54,9 @@ class ExperimentLog {
   /// Ends a run: all is written.
   void end_run(RunStatus status);
 
-  State state_dict() const { return State::Map{{"steps", steps_}}; }
-  void load_state_dict(const State& state) { steps_ = state.at("steps").integer(); }
+  /// The steps so far; values that wait for a device are read, so that none is lost.
+  State state_dict();
+  void load_state_dict(const State& state);
 
  private:
   struct Row {

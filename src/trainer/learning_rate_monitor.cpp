@@ -1,6 +1,7 @@
 #include "muster/trainer/detail/learning_rate_monitor.h"
 
 #include <map>
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
@@ -99,19 +100,17 @@ void LearningRateMonitor::on_train_start(Trainer& trainer, TrainerModule&) {
 void LearningRateMonitor::log(Trainer& trainer, ScheduleInterval interval) const {
   Metrics values;
   for (const auto& one : watched(trainer))
-    if (options_.logging_interval || one.interval.value_or(interval) == interval)
+    if (options_.logging_interval != LoggingInterval("schedule") || one.interval.value_or(interval) == interval)
       add(values, *one.optimizer, one.name, options_);
   if (!values.empty()) trainer.log_metrics(values);
 }
 
 void LearningRateMonitor::on_train_batch_start(Trainer& trainer, TrainerModule&, const BatchView&, BatchPlace) {
-  const ScheduleInterval step = "step";
-  if (options_.logging_interval.value_or(step) == step && trainer.logs_this_step()) log(trainer, step);
+  if (options_.logging_interval != LoggingInterval("epoch") && trainer.logs_this_step()) log(trainer, "step");
 }
 
 void LearningRateMonitor::on_train_epoch_start(Trainer& trainer, TrainerModule&) {
-  const ScheduleInterval epoch = "epoch";
-  if (options_.logging_interval.value_or(epoch) == epoch) log(trainer, epoch);
+  if (options_.logging_interval != LoggingInterval("step")) log(trainer, "epoch");
 }
 
 }  // namespace muster

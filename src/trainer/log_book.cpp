@@ -245,9 +245,11 @@ void LogBook::reduce(const comm::Communicator& group) {
 
 void LogBook::close(const comm::Communicator& group) {
   if (group.size() > 1) reduce(group);
-  for (const auto& [place, value] : metrics_.close(group)) {
-    results_[place] = value;
-    latest_->set(place.second, value);
+  for (const auto& metric : metrics_.close(group)) {
+    results_[{metric.loader, metric.name}] = metric.value;
+    latest_->set(metric.name, metric.value);
+    if (metric.logger) epoch_values_[metric.name] = metric.value;
+    if (metric.prog_bar) latest_->show(metric.name);
   }
   for (auto& [key, entry] : entries_) {
     if (!entry.epoch || entry.of_epoch.weight == 0) continue;

@@ -44,8 +44,7 @@ Metrics TrainerProgressBar::get_metrics(const Trainer& trainer) const {
 
 void TrainerProgressBar::begin(Bar& bar, const Trainer& trainer, const std::string& title, Stage stage) const {
   bar = {};
-  if (main_ && enabled_ && options_.refresh_rate > 0)
-    bar.shown = std::make_shared<Progress>(title, total_of(trainer, stage), options_.shown);
+  if (shows()) bar.shown = std::make_shared<Progress>(title, total_of(trainer, stage), options_.shown);
 }
 
 void TrainerProgressBar::advance(Bar& bar, const Trainer& trainer) const {
@@ -68,13 +67,14 @@ void TrainerProgressBar::set_metrics(Bar& bar, const Trainer& trainer) const {
 void TrainerProgressBar::setup(Trainer& trainer, TrainerModule&, Stage) { main_ = trainer.runtime().is_main(); }
 void TrainerProgressBar::teardown(Trainer&, TrainerModule&, Stage) { evaluation_ = training_ = {}; }
 
-void TrainerProgressBar::on_train_epoch_start(Trainer& trainer, TrainerModule&) {
-  epoch_begins_ = true;
+// A resumed epoch begins with a later batch.
+void TrainerProgressBar::on_train_batch_start(Trainer& trainer, TrainerModule&, const BatchView&, BatchPlace place) {
+  if (training_.shown || !shows()) return;
   begin(training_, trainer, "Epoch " + std::to_string(trainer.current_epoch()), Stage::fit);
+  training_.shown->skip(place.batch_idx);
 }
 void TrainerProgressBar::on_train_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
-                                            BatchPlace place) {
-  if (std::exchange(epoch_begins_, false) && training_.shown) training_.shown->skip(place.batch_idx);
+                                            BatchPlace) {
   advance(training_, trainer);
 }
 void TrainerProgressBar::on_train_epoch_end(Trainer& trainer, TrainerModule&) { end(training_, trainer); }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "datasets.h"
+#include "muster/data/detail/batch_indices.h"
 
 namespace muster::data {
 namespace {
@@ -109,6 +110,23 @@ TEST(Pass, TellsTheLastBatchWhileItIsInHand) {
     EXPECT_EQ(last, (std::vector<bool>{false, false, true}));
     EXPECT_FALSE(loader.end_of_dataloader());
   }
+}
+
+TEST(Pass, KnowsTheIndicesOfItsBatch) {
+  for (const int workers : {0, 2})
+    for (const bool shuffle : {false, true}) {
+      DataLoader loader(kData, {.batch_size = 20, .shuffle = shuffle, .workers = workers});
+      const auto pass = loader.state()->begin_pass();
+      EXPECT_TRUE(batch_indices(*pass).empty());
+      int64_t seen = 0;
+      while (auto* box = pass->next()) {
+        const auto& batch = *static_cast<BatchBoxOf<at::Tensor>&>(*box).batch;
+        EXPECT_EQ(batch_indices(*pass), list(batch));
+        seen += batch.numel();
+      }
+      EXPECT_EQ(seen, 53);
+      EXPECT_TRUE(batch_indices(*pass).empty());
+    }
 }
 
 TEST(Pass, EmptyDataGivesNothing) {

@@ -200,13 +200,14 @@ TEST(ExperimentLog, TheTrainersEndFinishesItsRun) {
 TEST(ExperimentLog, AResumedRunGoesOnCounting) {
   const TemporaryFolder folder;
   const auto recorder = std::make_shared<Recorder>();
-  LoggedModule first(4, 0), second(4, 0);
+  LoggedModule first(4, 2), second(4, 2);
   Trainer trainer(logging_to(folder.path(), std::make_shared<Recorder>(), {.log_every_n_steps = 2, .max_epochs = 1}));
   trainer.fit(first);
   trainer.save_checkpoint(folder.path() / "one.ckpt");
   Trainer(logging_to(folder.path(), recorder, {.log_every_n_steps = 2, .max_epochs = 2}))
       .fit(second, {.ckpt_path = folder.path() / "one.ckpt"});
   EXPECT_EQ(recorder->steps_of("a"), (Steps{5, 7}));
+  EXPECT_EQ(recorder->steps_of("vb_step"), (Steps{2, 3}));
 }
 
 void fit_on_two_ranks() {

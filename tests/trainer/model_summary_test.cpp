@@ -64,11 +64,11 @@ TEST(ModelSummary, TheTextIsLightnings) {
   Nested module;
   EXPECT_EQ(summarize(module).text(),
             "  | Name         | Type       | Params | Mode \n"
-            "---------------------------------------------\n"
+            "----------------------------------------------\n"
             "0 | body         | Sequential | 132 K  | train\n"
             "1 | head         | Linear     | 6      | train\n"
             "  | other params | n/a        | 3      | n/a  \n"
-            "---------------------------------------------\n"
+            "----------------------------------------------\n"
             "132 K     Trainable params\n"
             "0         Non-trainable params\n"
             "132 K     Total params\n"

@@ -116,6 +116,24 @@ TEST(TrainerProgressBar, ARateBelowOneOrDisablingShowsNothing) {
   EXPECT_EQ(screen.text(), "");
 }
 
+TEST(TrainerProgressBar, AResumedEpochGoesOn) {
+  const testing::TemporaryFolder folder;
+  const auto saved = folder.path() / "in_epoch.ckpt";
+  LambdaHooks hooks;
+  hooks.on_train_batch_end = [&](Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
+                                 BatchPlace place) {
+    if (place.batch_idx == 4) trainer.save_checkpoint(saved);
+  };
+  Shown first(8), rest(8);
+  Trainer(quiet({.callbacks = {std::make_shared<LambdaCallback>(hooks)}, .limit_val_batches = 0, .max_epochs = 1}))
+      .fit(first);
+  const Screen screen;
+  Trainer(with(bar_on(screen), {.limit_val_batches = 0, .max_epochs = 1})).fit(rest, {.ckpt_path = saved});
+  const auto text = screen.text();
+  EXPECT_NE(text.find("100%"), std::string::npos) << text;
+  EXPECT_EQ(text.find(" 25%"), std::string::npos) << text;
+}
+
 TEST(TrainerProgressBar, ItIsUpdatedEverySoManyBatches) {
   const Screen screen;
   Shown module(8, 0);

@@ -1,20 +1,29 @@
 #pragma once
 
-#include <optional>
 #include <string>
+#include <string_view>
 
+#include "muster/base/detail/word.h"
 #include "muster/trainer/detail/callback.h"
 #include "muster/trainer/detail/options.h"
 
 namespace muster {
+
+namespace trainer {
+struct LoggingIntervalWords {
+  static constexpr std::string_view kAll[] = {"schedule", "step", "epoch"};
+};
+}  // namespace trainer
+
+using LoggingInterval = Word<trainer::LoggingIntervalWords>;
 
 /// What a LearningRateMonitor logs, with Lightning's names and defaults.
 struct LearningRateMonitorOptions {
   std::string log_key_prefix = {};  ///< in front of every name
   bool log_momentum = false;        ///< "lr-SGD-momentum", too: the momentum, or the first of betas
   bool log_weight_decay = false;    ///< "lr-SGD-weight_decay", too
-  /// "step": as log_every_n_steps says; "epoch": at its start; unset: each scheduler by its own interval.
-  std::optional<ScheduleInterval> logging_interval = {};
+  /// "step": as log_every_n_steps says; "epoch": at its start; "schedule": each schedule by its own interval.
+  LoggingInterval logging_interval = "schedule";
 };
 
 /// Gives the logger the learning rates as "lr-SGD": of several optimizers of one type "lr-SGD", "lr-SGD-1"; of several

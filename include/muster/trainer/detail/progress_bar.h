@@ -33,7 +33,7 @@ class TrainerProgressBar : public Callback {
 
   void setup(Trainer& trainer, TrainerModule& module, Stage stage) override;
   void teardown(Trainer& trainer, TrainerModule& module, Stage stage) override;
-  void on_train_epoch_start(Trainer& trainer, TrainerModule& module) override;
+  void on_train_batch_start(Trainer& trainer, TrainerModule& module, const BatchView& batch, BatchPlace place) override;
   void on_train_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
                           BatchPlace place) override;
   void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
@@ -55,6 +55,7 @@ class TrainerProgressBar : public Callback {
     std::shared_ptr<Progress> shown = {};
     int64_t waiting = 0;  // batches done since the last update
   };
+  bool shows() const { return main_ && enabled_ && options_.refresh_rate > 0; }
   void begin(Bar& bar, const Trainer& trainer, const std::string& title, Stage stage) const;
   void advance(Bar& bar, const Trainer& trainer) const;
   void end(Bar& bar, const Trainer& trainer) const;
@@ -62,7 +63,6 @@ class TrainerProgressBar : public Callback {
 
   TrainerProgressBarOptions options_;
   bool enabled_ = true;
-  bool epoch_begins_ = false;  // a resumed epoch begins with a later batch
   bool main_ = true;
   Bar training_, evaluation_;
 };
