@@ -8,6 +8,7 @@
 #include "muster/trainer/detail/gradient_accumulation_scheduler.h"
 #include "muster/trainer/detail/lambda_callback.h"
 #include "muster/trainer/detail/learning_rate_monitor.h"
+#include "muster/trainer/detail/load_from_checkpoint.h"
 #include "muster/trainer/detail/model_checkpoint.h"
 #include "muster/trainer/detail/model_summary.h"
 #include "muster/trainer/detail/module.h"
@@ -16,4 +17,5 @@
 #include "muster/trainer/detail/prediction_writer.h"
 #include "muster/trainer/detail/progress_bar.h"
 #include "muster/trainer/detail/timer.h"
+#include "muster/trainer/detail/terminated.h"
 #include "muster/trainer/detail/trainer.h"

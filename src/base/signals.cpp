@@ -81,4 +81,9 @@ void SignalWatch::forget() noexcept {
   for (auto& watched : watched_) watched.seen = arrivals(watched.signal);
 }
 
+void SignalWatch::forget(int signal) noexcept {
+  for (auto& watched : watched_)
+    if (watched.signal == signal) watched.seen = arrivals(signal);
+}
+
 }  // namespace muster

@@ -1,6 +1,10 @@
 #include "muster/runtime/detail/loop_access.h"
 
+#include <csignal>
 #include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 #include "muster/base/detail/log.h"
 #include "random_state.h"
@@ -26,6 +30,25 @@ KeptRandomStates::~KeptRandomStates() {
 
 bool any_rank_has_gradients(RuntimeRef runtime, const Optimizer& optimizer) {
   return runtime.state().gradient_processing().join_other_ranks(*optimizer.prepared());
+}
+
+CaughtSignals::CaughtSignals(RuntimeRef runtime) : runtime_(runtime) {
+  auto& flags = runtime_.state().flags();
+  const std::lock_guard lock(flags.signals_mutex);
+  own_ = !flags.signals;
+  if (own_) flags.signals = std::make_unique<SignalWatch>(std::vector<int>{SIGTERM, SIGUSR1});
+}
+CaughtSignals::~CaughtSignals() {
+  if (!own_) return;
+  auto& flags = runtime_.state().flags();
+  const std::lock_guard lock(flags.signals_mutex);
+  flags.signals.reset();
+}
+int CaughtSignals::received() const { return runtime_.state().flags().received(); }
+void CaughtSignals::forget(int signal) {
+  auto& flags = runtime_.state().flags();
+  const std::lock_guard lock(flags.signals_mutex);
+  if (flags.signals) flags.signals->forget(signal);
 }
 
 Votes agreed_votes(RuntimeRef runtime) { return runtime.state().agreed_votes(); }

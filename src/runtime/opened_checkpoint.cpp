@@ -5,7 +5,10 @@
 #include "checkpoint_opening.h"
 #include "job_state.h"
 #include "muster/base/detail/log.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
 #include "runtime_state.h"
+#include "sharded_tensors.h"
 
 namespace muster {
 
@@ -64,6 +67,18 @@ void OpenedCheckpoint::load_progress() {
 std::optional<State> checkpoint_entry(RuntimeRef runtime, const fs::path& folder, const std::string& name) {
   const ReadCheckpointOptions how{.check = CheckpointCheck::as_read, .storage = runtime.state().project().storage};
   return Checkpoint(folder, how).shared_entry(name);
+}
+
+State runtime::checkpoint_weights(const fs::path& folder, std::size_t model) {
+  const Checkpoint checkpoint(folder, {.check = CheckpointCheck::as_read});
+  const auto models = checkpoint.shared_entry("models");
+  if (!models || models->list().size() <= model)
+    throw CheckpointError("MU209", formatted("{} holds {} models; the weights of model {} were asked for",
+                                             folder.string(), models ? models->list().size() : 0, model));
+  const TensorReader reader(&checkpoint);
+  State weights = State::Map{};
+  for (const auto& [name, saved] : models->list()[model].at("weights").map()) weights.set(name, reader.whole(saved));
+  return weights;
 }
 
 }  // namespace muster

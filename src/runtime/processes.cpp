@@ -51,14 +51,16 @@ bool Processes::check_trigger() {
 }
 
 void Processes::catch_signals() {
-  auto& watch = state_->flags().signals;
+  auto& flags = state_->flags();
+  const std::lock_guard lock(flags.signals_mutex);
+  auto& watch = flags.signals;
   if (!watch) watch = std::make_unique<SignalWatch>(std::vector<int>{SIGTERM, SIGUSR1});
 }
 
 int Processes::signal_received() {
   auto& flags = state_->flags();
   comm::CoalescedAllReduce scalars(group(), "signal_received");
-  scalars.add(flags.signals ? flags.signals->received() : 0, comm::ReduceOp::max);
+  scalars.add(flags.received(), comm::ReduceOp::max);
   scalars.run();
   return static_cast<int>(scalars.result(0));
 }

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,8 +43,14 @@ namespace muster::runtime {
 
 /// Flags of a rank that the other ranks can ask for.
 struct Flags {
-  std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on
+  std::mutex signals_mutex;              ///< of the pointer: the thread that sends votes reads it, too
+  std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on, or while a CaughtSignals lives
   std::atomic<bool> trigger = false;     ///< read by the thread that sends votes, too
+
+  int received() {
+    const std::lock_guard lock(signals_mutex);
+    return signals ? signals->received() : 0;
+  }
 };
 
 /// What a Runtime owns, as AcceleratorState in Accelerate.
@@ -103,7 +110,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
   void connect();
   void observe_collectives();
   /// This rank's votes, one bit each.
-  unsigned own_votes() const noexcept;
+  unsigned own_votes() noexcept;
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();
   bool scales_losses() const;

@@ -21,8 +21,8 @@ unsigned any_of_ranks(const comm::Communicator& group, unsigned own) {
 
 }  // namespace
 
-unsigned RuntimeState::own_votes() const noexcept {
-  const int signal = flags_.signals ? flags_.signals->received() : 0;
+unsigned RuntimeState::own_votes() noexcept {
+  const int signal = flags_.received();
   return (flags_.trigger ? kTrigger : 0) | (signal == SIGTERM ? kTerm : 0) | (signal == SIGUSR1 ? kUser : 0);
 }
 
@@ -31,7 +31,7 @@ Votes RuntimeState::agreed_votes() {
   auto votes = registry_->reductions().take_votes();
   if (!votes) {
     const unsigned own = own_votes();
-    votes = {.all = any_of_ranks(group_, own), .own = own};
+    votes = {.all = group_.size() == 1 ? own : any_of_ranks(group_, own), .own = own};
   }
   if (votes->own & kTrigger) flags_.trigger = false;
   return {.signal = votes->all & kTerm   ? SIGTERM

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include <c10/util/ScopeExit.h>
 
 #include "core.h"
+#include "lightning_file.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/trainer/detail/model_checkpoint.h"
@@ -14,44 +14,46 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kEntry = "trainer";
-
-/// The checkpoint in a folder that was written last; empty if there is none.
-fs::path newest_in(const fs::path& folder) {
-  fs::path newest;
-  fs::file_time_type time{};
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.path().extension() != ".ckpt") continue;
-    const auto written = fs::last_write_time(entry.path(), ignored);
-    if (newest.empty() || written > time) newest = entry.path(), time = written;
-  }
-  return newest;
-}
-
-const State& trainer_entry(const State& shared, const fs::path& folder) {
-  if (const auto* entry = shared.find(kEntry)) return *entry;
-  throw CheckpointError("MU450", folder.string() +
-                                     " was not saved by a Trainer, so it does not say where training stood; "
-                                     "load its weights by load_model() instead, and start anew");
+/// Where training stood; empty where another program wrote the checkpoint.
+State trainer_entry(const State& shared) {
+  const auto* entry = shared.find(kTrainerEntry);
+  return entry ? *entry : State();
 }
 
 }  // namespace
 
+/// The kinds of loaders, in the order in which they were prepared, which is that of their positions.
+State Core::loader_order() const {
+  State::List order;
+  for (const auto kind : prepared_kinds_) order.emplace_back(static_cast<int64_t>(kind));
+  return order;
+}
+
 State Core::trainer_state() {
+  const auto& now = progress;
+  const bool interrupted = now.point == SavePoint::in_batch || (failed_ && now.point != SavePoint::none);
   State::List steps;
   for (const auto& trained : optimizers) steps.emplace_back(trained->steps);
-  const int64_t batches = progress.epoch_done ? 0 : progress.batches;
-  State state = State::Map{{"batches", batches},
+  State state = State::Map{{"batches", now.epoch_done ? 0 : now.batches},
                            {"callbacks", State::Map{}},
-                           {"epoch", progress.epoch + (progress.epoch_done ? 1 : 0)},
-                           {"global_step", progress.global_step},
+                           {"epoch", now.epoch + (now.epoch_done ? 1 : 0)},
+                           {"global_step", now.global_step},
+                           {"interrupted", interrupted},
+                           {"last_batch", now.last_batch},
+                           {"loaders", loader_order()},
                            {"logger", experiment.state_dict()},
+                           {"modes", modes_.empty() ? modes_text() : modes_},
+                           {"point", kSavePoints[static_cast<std::size_t>(now.point)]},
+                           {"ranks", states_of_ranks()},
+                           {"saver", watcher_ ? watcher_->state_key() : std::string()},
+                           {"should_stop", should_stop},
                            {"steps", std::move(steps)},
-                           {"total_batches", progress.total_batches},
+                           {"total_batches", now.total_batches},
+                           {"validation", State::List{now.validation.dataloader_idx, now.validation.batch_idx}},
                            {"window_begins", window_begins_},
                            {"window_has_loss", window_has_loss_}};
   if (options.max_time) state.set("elapsed_ms", static_cast<int64_t>(clock_.elapsed(RunClock::now()).count()));
+  if (const auto& options = task_.module->hyperparameters(); !options.empty()) state.set("hyper_parameters", options);
   for (const auto& callback : hooks.callbacks())
     if (auto own = callback->state_dict(); !own.empty())
       state.at("callbacks").set(callback->state_key(), std::move(own));
@@ -62,31 +64,14 @@ State Core::trainer_state() {
   return state;
 }
 
-void Core::save_checkpoint(const fs::path& folder) {
+void Core::save_checkpoint(const fs::path& folder, const SaveCheckpointOptions& how) {
   if (!task_.module)
     throw UsageError("MU446", "save_checkpoint() was called before the first run; there is nothing to save");
+  if (how.weights_only) return runtime.save_model(model, folder);
   auto hook = runtime.register_save_state_pre_hook(
-      [entry = trainer_state()](State& state, const fs::path&) { state.set(kEntry, entry); });
+      [entry = trainer_state()](State& state, const fs::path&) { state.set(kTrainerEntry, entry); });
   const auto remove = c10::make_scope_exit([&] { hook.remove(); });
-  runtime.save_state(folder);
-}
-
-/// The folder that ckpt_path names, the same on every rank; empty: none is named, or, unless `required`, none is there.
-fs::path Core::resolved(const std::string& ckpt_path, bool required) const {
-  if (ckpt_path != "best" && ckpt_path != "last") return ckpt_path;
-  fs::path found;
-  for (const auto& callback : hooks.callbacks().empty() ? options.callbacks : hooks.callbacks())
-    if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get()); saver && found.empty())
-      found = ckpt_path == "best" ? saver->best_model_path() : saver->last_model_path();
-  if (found.empty() && ckpt_path == "last") found = newest_in(options.default_root_dir / "checkpoints");
-  found = runtime.broadcast_object(found.string());
-  if (!found.empty()) return found;
-  if (required || ckpt_path == "best")
-    throw UsageError("MU450", "ckpt_path is \"" + ckpt_path +
-                                  "\", and no ModelCheckpoint of this Trainer has saved one; "
-                                  "name the folder of a checkpoint");
-  if (runtime.is_main()) log::warning("ckpt_path is \"last\", and there is no checkpoint: training starts anew");
-  return {};
+  runtime.save_state(folder, {.asynchronous = how.asynchronous});
 }
 
 void Core::load_callbacks(State& state) {
@@ -95,19 +80,43 @@ void Core::load_callbacks(State& state) {
     if (const auto* own = state.at("callbacks").find(callback->state_key())) callback->load_state_dict(*own);
 }
 
+/// What a program of Accelerator's or Fabric's saved: it does not say where a Trainer's loops stood.
+void Core::load_foreign() {
+  if (runtime.is_main())
+    log::info(opened_->folder().string(),
+              " was not written by a Trainer: weights, optimizers and schedules are loaded, and epoch 0 begins");
+  opened_->load_models();
+  set_up_optimizers();
+  opened_->load_optimizers();
+  opened_.reset();
+}
+
+/// Weights and counters of a checkpoint of Python's Lightning; an epoch that it has begun begins again.
+void Core::load_lightning(const fs::path& file) {
+  const auto saved = read_lightning_file(file);
+  if (runtime.is_main())
+    log::info(file.string(), " was written by Python: weights and counters are loaded, and optimizers begin anew");
+  runtime.load_model(model, file);
+  progress = {.epoch = saved.epochs, .global_step = saved.global_step};
+  set_up_optimizers();
+}
+
 void Core::load_for_fit(const fs::path& folder) {
+  if (is_lightning_file(folder)) return load_lightning(folder);
+  if (holds_weights_only(folder))
+    throw UsageError("MU464",
+                     folder.string() +
+                         " holds weights only, so training cannot be resumed from it: name another checkpoint, "
+                         "or load the weights by load_model() and start anew");
   opened_.emplace(runtime, folder);
-  State state = trainer_entry(opened_->shared(), opened_->folder());
+  State state = trainer_entry(opened_->shared());
+  if (state.empty()) return load_foreign();
   hooks.module(Hook::on_load_checkpoint, &TrainerModule::on_load_checkpoint, state);
   opened_->load_models();
   load_callbacks(state);
   if (task_.data)
     if (const auto* own = state.find("data_module")) task_.data->load_state_dict(*own);
-  progress = {.batches = state.at("batches").integer(),
-              .epoch = state.at("epoch").integer(),
-              .epoch_done = false,
-              .global_step = state.at("global_step").integer(),
-              .total_batches = state.at("total_batches").integer()};
+  load_position(state);
   if (const auto* elapsed = state.find("elapsed_ms"))
     clock_.begin(RunClock::now(), std::chrono::milliseconds(elapsed->integer()));
   if (const auto* own = state.find("logger")) experiment.load_state_dict(*own);
@@ -119,16 +128,58 @@ void Core::load_for_fit(const fs::path& folder) {
   for (std::size_t i = 0; i < std::min(steps.size(), optimizers.size()); ++i) optimizers[i]->steps = steps[i].integer();
 }
 
+void Core::load_position(const State& state) {
+  const auto& validation = state.at("validation").list();
+  const auto point = std::ranges::find(kSavePoints, state.at("point").text()) - kSavePoints.begin();
+  progress = {.batches = state.at("batches").integer(),
+              .epoch = state.at("epoch").integer(),
+              .global_step = state.at("global_step").integer(),
+              .last_batch = state.at("last_batch").boolean(),
+              .point = static_cast<SavePoint>(static_cast<std::size_t>(point) % kSavePoints.size()),
+              .total_batches = state.at("total_batches").integer(),
+              .validation = {.batch_idx = validation.at(1).integer(), .dataloader_idx = validation.at(0).integer()}};
+  should_stop = state.at("should_stop").boolean();
+  resumed_saver_ = state.at("saver").text();
+  resumed_ranks_ = state.at("ranks");
+  resumed_loaders_ = state.at("loaders");
+  if (progress.batches > 0) load_modes(state.at("modes").text());
+  if (state.at("interrupted").boolean() && runtime.is_main())
+    log::warning(opened_->folder().string(),
+                 " was written inside of a batch, which cannot be continued: training goes on with the next one; "
+                 "ckpt_path = \"last\" chooses the newest that was written between batches");
+}
+
+void Core::prepare_loaders_in_saved_order() {
+  if (!opened_) return;
+  for (const auto& saved : resumed_loaders_.list()) {
+    const auto kind = static_cast<StepKind>(saved.integer());
+    if (kind == StepKind::training || (kind == StepKind::validation && validates())) feed(kind);
+  }
+}
+
 /// Requires: loaders are prepared in the order in which they were when the checkpoint was saved.
 void Core::load_progress() {
   opened_->load_progress();
+  load_states_of_ranks(resumed_ranks_.list());
+  for (const auto& callback : hooks.callbacks())
+    if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->remove_replaced(trainer);
   const auto& loaders = feed(StepKind::training).loaders;
   if (progress.batches > 0 && loaders.size() == 1) progress.batches = loaders.front()->num_yielded();
+  const bool other_world = std::ssize(resumed_ranks_.list()) != runtime.world_size();
+  if (window_begins_ || (!other_world && !opened_->shared().at("window").find("again"))) return;
+  window_begins_ = true;  // its batches come again, and what followed the last of them
+  window_has_loss_ = false;
+  progress.point = SavePoint::none;
 }
 
 void Core::load_weights(const fs::path& folder) {
+  if (is_lightning_file(folder) || holds_weights_only(folder)) {
+    runtime.load_model(model, folder);
+    return;
+  }
   OpenedCheckpoint checkpoint(runtime, folder);
-  State state = trainer_entry(checkpoint.shared(), checkpoint.folder());
+  State state = trainer_entry(checkpoint.shared());
+  if (state.empty()) return checkpoint.load_models();
   hooks.module(Hook::on_load_checkpoint, &TrainerModule::on_load_checkpoint, state);
   checkpoint.load_models();
   hooks.callbacks(Hook::on_load_checkpoint, &Callback::on_load_checkpoint, state);

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include <c10/util/FunctionRef.h>
+
 #include "experiment_log.h"
 #include "hook_calls.h"
 #include "limits.h"
@@ -20,7 +22,9 @@
 #include "muster/runtime/detail/runtime.h"
 #include "muster/trainer/detail/task.h"
 #include "muster/trainer/detail/trainer.h"
+#include "progress.h"
 #include "run_clock.h"
+#include "termination.h"
 #include "training_pass.h"
 
 namespace muster::trainer {
@@ -42,14 +46,15 @@ class TrainedOptimizer {
   int64_t steps = 0;
 };
 
-/// Where training stands; saved in checkpoints.
-struct Progress {
-  int64_t batches = 0;      ///< of the current epoch that are done
-  int64_t epoch = 0;        ///< the current one, from 0
-  bool epoch_done = false;  ///< the current epoch is over but for its last hooks
-  int64_t global_step = 0;  ///< updates of all optimizers
-  int64_t total_batches = 0;
-};
+/// The entry of a checkpoint that says where training stood.
+inline constexpr const char* kTrainerEntry = "trainer";
+
+/// Whether it was written inside of a batch, so that training cannot be resumed from it to the bit.
+bool is_interrupted_checkpoint(const Runtime& runtime, const std::filesystem::path& folder);
+/// Whether a save with weights_only wrote it.
+bool holds_weights_only(const std::filesystem::path& folder);
+/// The one that a signal caused last; empty if there is none in the folder.
+std::filesystem::path newest_hpc_checkpoint(const std::filesystem::path& folder);
 
 using KeepOutput = std::function<void(StepOutput&, int64_t dataloader_idx)>;
 
@@ -63,7 +68,7 @@ class Core {
 
   void fit(Task task, const FitOptions& how);
   std::vector<Metrics> evaluate(Task task, StepKind kind, const EvaluateOptions& how, const KeepOutput& keep);
-  void save_checkpoint(const std::filesystem::path& folder);
+  void save_checkpoint(const std::filesystem::path& folder, const SaveCheckpointOptions& how);
   std::optional<int64_t> estimated_stepping_batches();
 
   // Called by modules and their optimizers.
@@ -109,7 +114,10 @@ class Core {
   void add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& config);
   // feeds.cpp
   PreparedFeed& feed(StepKind kind);
-  void forget_feed(StepKind kind) { feeds_[static_cast<std::size_t>(kind)] = {}; }
+  void forget_feed(StepKind kind) {
+    feeds_[static_cast<std::size_t>(kind)] = {};
+    std::erase(prepared_kinds_, kind);
+  }
   void transfer(const StepTable& steps, void* batch, int64_t loader);
   // fit_loop.cpp
   void fit_here(const FitOptions& how);
@@ -132,11 +140,14 @@ class Core {
   bool some_rank_has_loss(const TrainedOptimizer& trained);
   void step_schedules(bool updated, bool epoch_ends);
   void step_plateau_schedules(ScheduleInterval interval);
+  void finish_batch(const std::optional<int64_t>& interval);
+  void finish_validation();
   // evaluation_loop.cpp
   void validate_in_fit();
   /// `most`: batches of each loader at most.
   std::vector<Metrics> evaluation_epoch(StepKind kind, std::optional<int64_t> most, const KeepOutput& keep);
-  void evaluate_loader(StepKind kind, std::size_t index, std::optional<int64_t> most, const KeepOutput& keep);
+  void evaluate_loader(StepKind kind, std::size_t index, int64_t first, std::optional<int64_t> most,
+                       const KeepOutput& keep);
   void evaluation_batch(StepKind kind, const StepTable& steps, void* batch, const KeepOutput& keep);
   // experiment_steps.cpp
   void log_hyperparameters();
@@ -146,11 +157,34 @@ class Core {
   void log_evaluation_step(StepKind kind);
   // checkpoints.cpp
   State trainer_state();
-  std::filesystem::path resolved(const std::string& ckpt_path, bool required) const;
+  State loader_order() const;
+  void prepare_loaders_in_saved_order();
   void load_for_fit(const std::filesystem::path& folder);
+  void load_foreign();
+  void load_lightning(const std::filesystem::path& file);
+  void load_position(const State& state);
   void load_progress();
   void load_weights(const std::filesystem::path& folder);
   void load_callbacks(State& state);
+  // chosen_checkpoint.cpp
+  std::filesystem::path newest_checkpoint() const;
+  /// The folder that ckpt_path names, the same on every rank; empty: none is named, or, unless `required`, none is
+  /// there.
+  std::filesystem::path resolved(const std::string& ckpt_path, bool required) const;
+  // resuming.cpp
+  std::string modes_text() const;
+  void load_modes(const std::string& modes);
+  State state_of_rank();
+  State states_of_ranks();
+  void load_states_of_ranks(const State::List& all);
+  /// Calls the callbacks that watch or save.
+  void call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call);
+  void continue_savers();
+  void resume_epoch_end();
+  void resume_batch_end(const std::optional<int64_t>& interval);
+  // termination.cpp
+  void heed_votes();
+  void save_for_signal(int signal);
 
   // callback.cpp
   bool is_bare();
@@ -166,8 +200,16 @@ class Core {
   LogContext context_;
   BatchPlace place_;
   RunClock clock_;
-  const data::Pass* evaluated_pass_ = nullptr;  // while an evaluation takes batches of it
-  int64_t first_epoch_ = 0;                     // of this fit()
+  const data::Pass* evaluated_pass_ = nullptr;   // while an evaluation takes batches of it
+  std::optional<TerminationScope> termination_;  // during fit()
+  bool failed_ = false;                          // an exception ends the run, other than Terminated
+  const Callback* watcher_ = nullptr;            // that is called now
+  std::string resumed_saver_;                    // the key of the callback that wrote the checkpoint
+  State resumed_ranks_;                          // of the checkpoint, until the loaders are prepared
+  State resumed_loaders_;
+  std::string modes_;                     // of the submodules, while a validation changes them
+  std::vector<StepKind> prepared_kinds_;  // of loaders that exist, in their order
+  int64_t first_epoch_ = 0;               // of this fit()
   bool evaluating_ = false;
   bool filler_ = false;  // the current batch has no real sample: nothing of it is kept
   bool said_bare_ = false;

@@ -108,7 +108,9 @@ const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind)
 }
 
 void Core::validate_in_fit() {
-  if (window_begins_) hooks.module(on_validation_model_zero_grad, &TrainerModule::on_validation_model_zero_grad);
+  if (window_begins_ && progress.point != SavePoint::in_validation)
+    hooks.module(on_validation_model_zero_grad, &TrainerModule::on_validation_model_zero_grad);
+  modes_ = modes_text();
   evaluation_epoch(StepKind::validation, std::nullopt, nullptr);
   clock_.note_validation(RunClock::now());
 }
@@ -138,11 +140,19 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   const auto place = place_;
   const auto finish = c10::make_scope_exit([&] { evaluating_ = false, context_ = context, place_ = place; });
   evaluating_ = true;
-  evaluation_book_.begin();
   context_ = {};
-  both(names.start);
-  both(names.epoch_start);
-  for (std::size_t i = 0; i < prepared.loaders.size(); ++i) evaluate_loader(kind, i, most, keep);
+  const bool validates_training = stage_ == Stage::fit && !sanity_checking;
+  const bool resumed = validates_training && progress.point == SavePoint::in_validation;
+  if (!resumed) {
+    progress.validation = {};
+    if (validates_training) progress.point = SavePoint::in_validation;
+    evaluation_book_.begin();
+    both(names.start);
+    both(names.epoch_start);
+  }
+  const auto from = progress.validation;
+  for (auto i = static_cast<std::size_t>(from.dataloader_idx); i < prepared.loaders.size(); ++i)
+    evaluate_loader(kind, i, i == static_cast<std::size_t>(from.dataloader_idx) ? from.batch_idx : 0, most, keep);
   context_ = {.step = context_.step + 1};
   evaluation_book_.close(runtime.group());
   both(names.epoch_end);
@@ -150,24 +160,27 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   log_epoch(evaluation_book_, experiment.step());
   hooks.some_callbacks(names.end.hook, HookCalls::is_no_watcher, names.end.of_callbacks);
   hooks.module(names.end.hook, names.end.of_module);
-  hooks.some_callbacks(names.end.hook, HookCalls::is_watcher, names.end.of_callbacks);
+  const auto watch = [&](Callback& callback) { (callback.*names.end.of_callbacks)(trainer, *task_.module); };
+  call_watchers(validates_training ? SavePoint::validation_end : progress.point, names.end.hook, watch);
   if (task_.sets_train_mode[static_cast<std::size_t>(kind)]) hooks.module(names.train_hook, names.train);
   else restore(modes);
+  modes_.clear();
   return evaluation_book_.results(prepared.loaders.size());
 }
 
-void Core::evaluate_loader(StepKind kind, std::size_t index, std::optional<int64_t> most, const KeepOutput& keep) {
+void Core::evaluate_loader(StepKind kind, std::size_t index, int64_t first, std::optional<int64_t> most,
+                           const KeepOutput& keep) {
   auto& prepared = feed(kind);
   auto& loader = *prepared.loaders[index];
   const auto& part = prepared.feed.parts[index];
   auto limit = batches_of(evaluation_limit(options, kind), loader.known_size(), names_of(kind).limit);
   if (most) limit = std::min(limit.value_or(*most), *most);
   loader.set_epoch(progress.epoch);
-  loader.seek(0);
+  loader.seek(first);
   const auto pass = loader.begin_pass();
   evaluated_pass_ = pass.get();
   const auto over = c10::make_scope_exit([&] { evaluated_pass_ = nullptr; });
-  for (int64_t i = 0; !limit || i < *limit; ++i) {
+  for (int64_t i = first; !limit || i < *limit; ++i) {
     auto* box = pass->next();
     if (!box) break;
     place_ = {.batch_idx = i, .dataloader_idx = static_cast<int64_t>(index)};
@@ -176,6 +189,8 @@ void Core::evaluate_loader(StepKind kind, std::size_t index, std::optional<int64
     filler_ = loader.samples().local_real == 0;
     evaluation_batch(kind, *part.steps, part.batch_in(*box), keep);
     filler_ = false;
+    progress.validation = {.batch_idx = i + 1, .dataloader_idx = place_.dataloader_idx};
+    if (progress.point == SavePoint::in_validation) heed_votes();
   }
 }
 

@@ -45,6 +45,7 @@ PreparedFeed& Core::feed(StepKind kind) {
                                                .move_to_device = steps->transfer == nullptr}));
   }
   prepared.made = true;
+  prepared_kinds_.push_back(kind);
   return prepared;
 }
 

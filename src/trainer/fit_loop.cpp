@@ -1,12 +1,15 @@
+#include <csignal>
 #include <optional>
 #include <utility>
 
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "core.h"
 #include "muster/base/error.h"
 #include "muster/runtime/detail/loop_access.h"
 #include "muster/trainer/detail/on_exception_checkpoint.h"
+#include "muster/trainer/detail/terminated.h"
 
 namespace muster::trainer {
 
@@ -14,7 +17,12 @@ void Core::fit(Task task, const FitOptions& how) {
   should_stop = false;
   auto begins = how;
   if (begins.ckpt_path.empty() && has_callback<OnExceptionCheckpoint>(options.callbacks)) begins.ckpt_path = "last";
+  progress.batches = 0;  // those of an epoch that an exception ended
+  progress.epoch_done = progress.last_batch = false;
+  if (options.fast_dev_run == 0) termination_.emplace(runtime);
+  const auto finish = c10::make_scope_exit([&] { termination_.reset(); });
   run(std::move(task), Stage::fit, [&] { fit_here(begins); });
+  if (termination_ && termination_->signals().received() == SIGTERM) throw Terminated();
 }
 
 void Core::fit_here(const FitOptions& how) {
@@ -28,12 +36,11 @@ void Core::fit_here(const FitOptions& how) {
   hooks.both(Hook::on_fit_start, &Callback::on_fit_start, &TrainerModule::on_fit_start);
   task_.module->zero_grad();
   const bool in_epoch = opened_ && progress.batches > 0;
-  if (validates() && options.num_sanity_val_steps != 0) {
-    if (in_epoch) feed(StepKind::validation);  // loaders are loaded in the order in which they were prepared
-    else sanity_check();
-  }
+  prepare_loaders_in_saved_order();
+  if (validates() && options.num_sanity_val_steps != 0 && !in_epoch) sanity_check();
   if (!options.limit_train_batches.none()) train();
   hooks.both(Hook::on_fit_end, &Callback::on_fit_end, &TrainerModule::on_fit_end);
+  heed_votes();
 }
 
 bool Core::validates() const {
@@ -65,6 +72,7 @@ void Core::train() {
   feed(StepKind::training);
   if (validates()) feed(StepKind::validation);
   if (opened_) load_progress();
+  if (opened_) resume_epoch_end();
   opened_.reset();
   first_epoch_ = progress.epoch;
   read_clock();

@@ -35,11 +35,11 @@ class HookCalls {
     for (const auto& callback : callbacks_) ((*callback).*f)(*trainer_, *module_, arguments...);
   }
   /// Only the callbacks for which `which` is true.
-  template <class Which, class... P>
-  void some_callbacks(Hook hook, Which&& which, void (Callback::*f)(Trainer&, TrainerModule&, P...)) {
+  template <class Which, class... P, class... A>
+  void some_callbacks(Hook hook, Which&& which, void (Callback::*f)(Trainer&, TrainerModule&, P...), A&&... arguments) {
     const Scope scope(*this, hook);
     for (const auto& callback : callbacks_)
-      if (which(*callback)) ((*callback).*f)(*trainer_, *module_);
+      if (which(*callback)) ((*callback).*f)(*trainer_, *module_, arguments...);
   }
   /// Callbacks that watch metrics or save come last, after the module; the others before it.
   static bool is_watcher(const Callback& callback) { return callback.place() == Callback::Place::last; }

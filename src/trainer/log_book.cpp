@@ -78,9 +78,9 @@ void LateNumber::add(const at::Tensor& value, double weight) {
 void LateNumber::extend(const at::Tensor& value, bool largest) {
   if (on_host(value)) return set(combined(number_, value.item<double>(), largest ? LogReduction("max") : kMin));
   const auto one = value.to(at::kFloat).reshape({});
-  if (!pending_.defined()) pending_ = one;
-  else pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
-  number_ = 0;  // what came before was on the device, too
+  if (!pending_.defined()) pending_ = at::full_like(one, number_);
+  pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
+  number_ = 0;
 }
 
 double LateNumber::get() const { return pending_.defined() ? number_ + pending_.item<double>() : number_; }
@@ -245,9 +245,11 @@ void LogBook::reduce(const comm::Communicator& group) {
 
 void LogBook::close(const comm::Communicator& group) {
   if (group.size() > 1) reduce(group);
-  for (const auto& [place, value] : metrics_.close(group)) {
-    results_[place] = value;
-    latest_->set(place.second, value);
+  for (const auto& metric : metrics_.close(group)) {
+    results_[{metric.loader, metric.name}] = metric.value;
+    latest_->set(metric.name, metric.value);
+    if (metric.logger) epoch_values_[metric.name] = metric.value;
+    if (metric.prog_bar) latest_->show(metric.name);
   }
   for (auto& [key, entry] : entries_) {
     if (!entry.epoch || entry.of_epoch.weight == 0) continue;

@@ -16,6 +16,7 @@
 #include "muster/comm/communicator.h"
 #include "muster/trainer/detail/hooks.h"
 #include "muster/trainer/detail/options.h"
+#include "muster/tree/state.h"
 
 namespace muster::trainer {
 
@@ -53,6 +54,8 @@ class LatestMetrics {
   void set(const std::string& name, double value) { pending_.erase(name), numbers_[name] = value; }
   void set(const std::string& name, const at::Tensor& value);
   void clear() { numbers_.clear(), pending_.clear(); }
+  State state_dict() const;
+  void load_state_dict(const State& state);
   /// Waits for the devices that still compute values.
   const Metrics& get() const;
   /// The last value of this name, which was set.
@@ -86,6 +89,10 @@ class LogBook {
   LateValues take_step_values();
   /// What the logger is to get of all close() since the last call.
   Metrics take_epoch_values() { return std::exchange(epoch_values_, {}); }
+  /// What was logged for the epoch since the last close(), on this rank.
+  State state_dict() const;
+  /// Adds what another book had.
+  void add_state_dict(const State& state);
   /// Begins an epoch.
   void begin() { entries_.clear(), results_.clear(), epoch_values_.clear(), metrics_.clear(); }
   /// Metric objects, whose epochs close() ends, too.

@@ -11,14 +11,14 @@
 namespace muster::trainer {
 namespace {
 
-std::string in_hook(std::string_view name, Hook hook) {
+std::string logged_in(std::string_view name, Hook hook) {
   return "log(\"" + std::string(name) + "\", metric) in " + std::string(info(hook).name);
 }
 
 }  // namespace
 
 void MetricLog::add(const LogContext& context, std::string_view name, Metric& metric, const LogOptions& options) {
-  const auto where = in_hook(name, context.hook);
+  const auto where = logged_in(name, context.hook);
   if (info(context.hook).log == LogLevel::none)
     throw UsageError("MU441", where + ": nothing can be logged there; log in the step that updates the metric");
   if (options.on_step.value_or(false) || !options.on_epoch.value_or(true))
@@ -39,7 +39,9 @@ void MetricLog::add(const LogContext& context, std::string_view name, Metric& me
   entries_.push_back({.metric = &metric,
                       .name = full,
                       .loader = context.loader,
-                      .shared = options.sync_dist.value_or(true) && !options.rank_zero_only});
+                      .shared = options.sync_dist.value_or(true) && !options.rank_zero_only,
+                      .logger = options.logger,
+                      .prog_bar = options.prog_bar});
 }
 
 void MetricLog::begin_filler() {
@@ -54,7 +56,7 @@ void MetricLog::end_filler() {
   before_filler_.clear();
 }
 
-LoaderValues MetricLog::close(const comm::Communicator& group) {
+std::vector<MetricValue> MetricLog::close(const comm::Communicator& group) {
   const auto place = [](const Entry& entry) { return std::tie(entry.loader, entry.name); };
   std::ranges::sort(entries_, std::less(), place);
   std::vector<Metric*> shared, own;
@@ -65,10 +67,14 @@ LoaderValues MetricLog::close(const comm::Communicator& group) {
   }
   MetricReduction::run(group, "the metric objects of an epoch: " + listed(names), shared);
   MetricReduction::run_here(own);
-  LoaderValues values;
+  std::vector<MetricValue> values;
   for (const auto& entry : std::exchange(entries_, {}))
     if (const auto& value = entry.metric->value(); value.numel() == 1)
-      values[{entry.loader, entry.name}] = value.item<double>();
+      values.push_back({.name = entry.name,
+                        .loader = entry.loader,
+                        .value = value.item<double>(),
+                        .logger = entry.logger,
+                        .prog_bar = entry.prog_bar});
   had_filler_ = false;
   return values;
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,8 +14,13 @@ namespace muster::trainer {
 
 struct LogContext;
 
-/// Numbers by loader (-1: none) and name.
-using LoaderValues = std::map<std::pair<int64_t, std::string>, double>;
+/// The number that a metric object came to in an epoch.
+struct MetricValue {
+  std::string name;
+  int64_t loader;  ///< -1: none
+  double value;
+  bool logger, prog_bar;  ///< who gets it, beside callbacks
+};
 
 /// The metric objects that one loop logs in an epoch. Thread safety: one thread at a time.
 class MetricLog {
@@ -29,7 +33,7 @@ class MetricLog {
   void end_filler();
   /// Ends the epoch of all metrics logged since the last call, over all ranks in one message. Returns the values that
   /// are numbers. Collective.
-  LoaderValues close(const comm::Communicator& group);
+  std::vector<MetricValue> close(const comm::Communicator& group);
   void clear() { *this = {}; }
 
  private:
@@ -37,7 +41,7 @@ class MetricLog {
     Metric* metric;
     std::string name;
     int64_t loader;
-    bool shared;
+    bool shared, logger, prog_bar;
   };
   std::vector<Entry> entries_;
   std::vector<std::pair<Metric*, State>> before_filler_;

@@ -48,8 +48,12 @@ ModelCheckpoint::ModelCheckpoint(ModelCheckpointOptions options) : options_(std:
   };
   negative("every_n_epochs", options_.every_n_epochs);
   negative("every_n_train_steps", options_.every_n_train_steps);
-  if (options_.every_n_epochs.value_or(0) > 0 && options_.every_n_train_steps.value_or(0) > 0)
-    problems.emplace_back("every_n_epochs and every_n_train_steps exclude each other");
+  if (options_.train_time_interval && options_.train_time_interval->count() <= 0)
+    problems.emplace_back("train_time_interval is not positive");
+  if ((options_.every_n_epochs.value_or(0) > 0) + (options_.every_n_train_steps.value_or(0) > 0) +
+          options_.train_time_interval.has_value() >
+      1)
+    problems.emplace_back("every_n_epochs, every_n_train_steps and train_time_interval exclude each other");
   if (options_.save_top_k < -1)
     problems.push_back(formatted("save_top_k is {}; give at least -1", options_.save_top_k));
   if (options_.save_top_k > 1 && options_.monitor.empty())
@@ -64,7 +68,8 @@ std::string ModelCheckpoint::state_key() const {
   const auto shown = [](const std::optional<int64_t>& value) { return value ? std::to_string(*value) : "unset"; };
   return "ModelCheckpoint{monitor=" + options_.monitor + ", mode=" + std::string(options_.mode.text()) +
          ", every_n_train_steps=" + shown(options_.every_n_train_steps) +
-         ", every_n_epochs=" + shown(options_.every_n_epochs) + "}";
+         ", every_n_epochs=" + shown(options_.every_n_epochs) + ", train_time_interval=" +
+         (options_.train_time_interval ? formatted("{} us", options_.train_time_interval->count()) : "unset") + "}";
 }
 
 State ModelCheckpoint::state_dict() const {
@@ -74,8 +79,11 @@ State ModelCheckpoint::state_dict() const {
                     {"best_model_path", best_path_.string()},
                     {"best_model_score", best_score_ ? State(*best_score_) : State()},
                     {"dirpath", folder_.string()},
+                    {"due", due_},
+                    {"last_due", last_due_},
                     {"last_model_path", last_path_.string()},
-                    {"last_step", last_step_}};
+                    {"last_step", last_step_},
+                    {"replaced", replaced_.string()}};
 }
 
 void ModelCheckpoint::load_state_dict(const State& state) {
@@ -88,6 +96,9 @@ void ModelCheckpoint::load_state_dict(const State& state) {
         "remembers the best one, and keeps and removes only its own");
     return;
   }
+  due_ = state.at("due").boolean();
+  last_due_ = state.at("last_due").boolean();
+  replaced_ = state.at("replaced").text();
   last_path_ = state.at("last_model_path").text();
   kept_.clear();
   for (const auto& [path, score] : state.at("best_k_models").map()) kept_[path] = score.number();
@@ -101,8 +112,29 @@ bool ModelCheckpoint::saves_at_train_epoch_end(const Trainer& trainer) const {
   return options_.save_on_train_epoch_end.value_or(trainer.validates_at_epoch_end_only());
 }
 
+SaveCheckpointOptions ModelCheckpoint::how() const {
+  return {.asynchronous = options_.asynchronous, .weights_only = options_.save_weights_only};
+}
+
+void ModelCheckpoint::on_train_start(Trainer&, TrainerModule&) { saved_at_ = Clock::now(); }
+
+void ModelCheckpoint::on_train_end(Trainer& trainer, TrainerModule&) {
+  trainer.wait_for_save();
+  remove_replaced(trainer);
+}
+
+void ModelCheckpoint::on_exception(Trainer& trainer, TrainerModule&, const std::exception_ptr&) {
+  if (!options_.save_on_exception || !trainer.fitting() || trainer.global_step() == last_step_) return;
+  const auto path = free_name(trainer, format_checkpoint_name(metrics_of(trainer)), std::nullopt);
+  trainer.save_checkpoint(path, how());
+}
+
 void ModelCheckpoint::on_train_batch_end(Trainer& trainer, TrainerModule&, const StepOutput&, const BatchView&,
                                          BatchPlace) {
+  after_batch(trainer);
+}
+
+void ModelCheckpoint::after_batch(Trainer& trainer) {
   const auto every = options_.every_n_train_steps.value_or(0);
   const auto step = trainer.global_step();
   if (every == 0 || step % every != 0 || step == last_step_) return;
@@ -110,8 +142,18 @@ void ModelCheckpoint::on_train_batch_end(Trainer& trainer, TrainerModule&, const
   if (!due_) save_if_better(trainer);
 }
 
+bool ModelCheckpoint::time_is_up() const {
+  return options_.train_time_interval && Clock::now() - saved_at_ >= *options_.train_time_interval;
+}
+
+void ModelCheckpoint::save_by_time(Trainer& trainer) {
+  if (!options_.train_time_interval || !trainer.runtime().broadcast_object(time_is_up())) return;
+  saved_at_ = Clock::now();
+  save_if_better(trainer);
+}
+
 void ModelCheckpoint::save_after_epoch(Trainer& trainer) {
-  const auto every = options_.every_n_epochs.value_or(1);
+  const auto every = options_.every_n_epochs.value_or(options_.train_time_interval ? 0 : 1);
   if (every > 0 && (trainer.current_epoch() + 1) % every == 0) save_if_better(trainer);
 }
 
@@ -132,13 +174,18 @@ std::map<fs::path, double>::iterator ModelCheckpoint::worst() {
       kept_, [&](const auto& a, const auto& b) { return trainer::is_better(a.second, b.second, options_.mode); });
 }
 
+Metrics ModelCheckpoint::metrics_of(const Trainer& trainer) {
+  auto metrics = trainer.callback_metrics();
+  metrics["epoch"] = static_cast<double>(trainer.current_epoch());
+  metrics["step"] = static_cast<double>(trainer.global_step());
+  return metrics;
+}
+
 /// Every rank decides by rank 0's value of the metric.
 void ModelCheckpoint::save_if_better(Trainer& trainer) {
   const auto step = trainer.global_step();
   if (step == last_step_ || options_.save_top_k == 0 || trainer.options().fast_dev_run > 0) return;
-  auto metrics = trainer.callback_metrics();
-  metrics["epoch"] = static_cast<double>(trainer.current_epoch());
-  metrics["step"] = static_cast<double>(step);
+  const auto metrics = metrics_of(trainer);
   double score = 0;
   if (!options_.monitor.empty()) {
     const auto found = metrics.find(options_.monitor);
@@ -166,23 +213,37 @@ void ModelCheckpoint::save_as(Trainer& trainer, const Metrics& metrics, double s
   if (best) best_path_ = path;
   if (best && !options_.monitor.empty()) best_score_ = score;
   last_path_ = options_.save_last ? folder_ / ("last" + std::string(kEnd)) : path;
-  trainer.save_checkpoint(path);
-  if (options_.save_last) trainer.save_checkpoint(last_path_);
-  if (replaced && *replaced != path) remove(trainer, *replaced);
+  if (!replaced_.empty()) {
+    trainer.wait_for_save();
+    remove_replaced(trainer);
+  }
+  if (replaced && *replaced != path) replaced_ = *replaced;
+  last_due_ = options_.save_last;
+  trainer.save_checkpoint(path, how());
+  finish_save(trainer);
+}
+
+void ModelCheckpoint::finish_save(Trainer& trainer) {
+  if (std::exchange(last_due_, false)) trainer.save_checkpoint(last_path_, how());
+  if (!options_.asynchronous) remove_replaced(trainer);
 }
 
 /// The path of a new checkpoint, as rank 0 sees the folder; `going` counts as free.
 fs::path ModelCheckpoint::free_name(const Trainer& trainer, const std::string& name,
                                     const std::optional<fs::path>& going) const {
   auto path = folder_ / (name + kEnd);
-  for (int version = 1; options_.enable_version_counter && fs::exists(path) && path != going; ++version)
+  const auto taken = [&] {
+    return fs::exists(path) && path != going && !trainer::is_interrupted_checkpoint(trainer.runtime(), path);
+  };
+  for (int version = 1; options_.enable_version_counter && taken(); ++version)
     path = folder_ / (name + "-v" + std::to_string(version) + kEnd);
   return trainer.runtime().broadcast_object(path.string());
 }
 
-void ModelCheckpoint::remove(const Trainer& trainer, const fs::path& folder) const {
+void ModelCheckpoint::remove_replaced(const Trainer& trainer) {
+  const auto folder = std::exchange(replaced_, fs::path());
   std::error_code problem;
-  if (trainer.runtime().is_main()) fs::remove_all(folder, problem);
+  if (!folder.empty() && trainer.runtime().is_main()) fs::remove_all(folder, problem);
   if (problem) log::warning("an older checkpoint, ", folder.string(), ", cannot be removed: ", problem.message());
 }
 

@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include <c10/util/ScopeExit.h>
+
 #include "core.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
@@ -12,6 +14,7 @@
 #include "muster/trainer/detail/model_checkpoint.h"
 #include "muster/trainer/detail/model_summary.h"
 #include "muster/trainer/detail/progress_bar.h"
+#include "muster/trainer/detail/terminated.h"
 #include "option_fields.h"
 
 namespace muster::trainer {
@@ -43,6 +46,16 @@ void require_own_keys(const std::vector<std::shared_ptr<Callback>>& callbacks) {
       throw UsageError("MU452", "two callbacks save their state as \"" + callback->state_key() +
                                     "\", and only one could be loaded again; override state_key() so that they differ, "
                                     "or leave one out");
+}
+
+bool is_terminated(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Terminated&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 bool is_model_checkpoint(const std::shared_ptr<Callback>& callback) {
@@ -110,6 +123,9 @@ void Core::prepare_model() {
 void Core::begin(Stage stage) {
   hooks.begin(task_.module.get(), options.callbacks);
   feeds_ = {};
+  prepared_kinds_.clear();
+  modes_.clear();
+  progress.point = SavePoint::none;
   training_book_.begin();
   evaluation_book_.begin();
   window_begins_ = true;
@@ -138,8 +154,11 @@ void Core::fail(Stage stage, const std::exception_ptr& error) noexcept {
       log::warning(what, " threw while a run was ending by another exception");
     }
   };
+  failed_ = !is_terminated(error);
+  const auto finish = c10::make_scope_exit([&] { failed_ = false; });
   attempt("on_exception", [&] { hooks.callbacks(Hook::on_exception, &Callback::on_exception, error); });
   if (task_.data) attempt("on_exception of the data module", [&] { task_.data->on_exception(error); });
+  attempt("an asynchronous save", [&] { runtime.wait_for_save(); });
   attempt("the logger", [&] { experiment.end_run(RunStatus::failed); });
   attempt("teardown", [&] { end(stage); });
 }
@@ -157,6 +176,7 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
   try {
     begin(stage);
     body();
+    runtime.wait_for_save();
     experiment.end_run(RunStatus::success);
     end(stage);
   } catch (...) {

@@ -40,7 +40,10 @@ const TrainerOptions& Trainer::options() const { return core_->options; }
 const std::vector<std::shared_ptr<Callback>>& Trainer::callbacks() const {
   return core_->hooks.callbacks().empty() ? core_->options.callbacks : core_->hooks.callbacks();
 }
-void Trainer::save_checkpoint(const std::filesystem::path& folder) { core_->save_checkpoint(folder); }
+void Trainer::save_checkpoint(const std::filesystem::path& folder, const SaveCheckpointOptions& how) {
+  core_->save_checkpoint(folder, how);
+}
+void Trainer::wait_for_save() { core_->runtime.wait_for_save(); }
 const Model<torch::nn::Module>& Trainer::model() const {
   if (!core_->model) throw UsageError("MU446", "model() was called before the first run, which prepares the module");
   return core_->model;

@@ -18,18 +18,22 @@ void Core::reload_feeds() {
 }
 
 void Core::training_epoch() {
-  reload_feeds();
-  hooks.both(Hook::on_train_epoch_start, &Callback::on_train_epoch_start, &TrainerModule::on_train_epoch_start);
+  const bool resumed = progress.batches > 0;
+  if (!resumed) {
+    reload_feeds();
+    hooks.both(Hook::on_train_epoch_start, &Callback::on_train_epoch_start, &TrainerModule::on_train_epoch_start);
+  }
   auto& prepared = feed(StepKind::training);
   const auto limit = batches_of(options.limit_train_batches, batches_in(prepared), "limit_train_batches");
   const auto interval = validation_interval(options.val_check_interval, limit, !options.check_val_every_n_epoch);
   const StopRule rule(options);
-  if (progress.batches == 0) {
+  if (!resumed) {
     for (const auto& one : prepared.loaders) {
       one->set_epoch(progress.epoch);
       one->seek(0);  // a loaded position may be the end of the last epoch
     }
   }
+  if (resumed) resume_batch_end(interval);
   {
     TrainingPass pass(prepared, progress.epoch, progress.batches);
     while (!(limit && progress.batches >= *limit) && !rule.steps_done(progress.global_step) &&
@@ -39,12 +43,7 @@ void Core::training_epoch() {
       const bool last = pass.at_end() || (limit && progress.batches + 1 == *limit);
       place_ = {.batch_idx = progress.batches, .dataloader_idx = pass.loader()};
       if (!training_batch(pass.steps(), batch, last)) break;
-      read_clock();
-      if (validation_due(last, interval)) validate_in_fit();
-      if (window_begins_) {
-        step_plateau_schedules("step");
-        experiment.count_step();
-      }
+      finish_batch(interval);
     }
   }
   end_epoch();
@@ -52,13 +51,14 @@ void Core::training_epoch() {
 
 bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
   auto& module = *task_.module;
+  progress.point = SavePoint::in_batch;
   transfer(steps, batch, place_.dataloader_idx);
   const BatchView view(batch, steps.type);
   context_ = {.batch_size = view.size(), .loader = -1, .step = context_.step + 1};
   hooks.callbacks(Hook::on_train_batch_start, &Callback::on_train_batch_start, view, place_);
   if (steps.start &&
       hooks.run(Hook::on_train_batch_start, [&] { return steps.start(module, batch, place_); }) == EpochFlow::skip_rest)
-    return false;
+    return progress.point = SavePoint::none, false;
   StepOutput output;
   if (module.automatic_optimization) optimize(steps, batch, last, output);
   else output = training_step(steps, batch);
@@ -69,25 +69,50 @@ bool Core::training_batch(const StepTable& steps, void* batch, bool last) {
   }
   ++progress.batches;  // before callbacks that save
   ++progress.total_batches;
-  hooks.callbacks(Hook::on_train_batch_end, &Callback::on_train_batch_end, output, view, place_);
+  progress.last_batch = last;
+  progress.point = SavePoint::batch_end;
+  hooks.some_callbacks(Hook::on_train_batch_end, HookCalls::is_no_watcher, &Callback::on_train_batch_end, output, view,
+                       place_);
   if (steps.end) hooks.run(Hook::on_train_batch_end, [&] { steps.end(module, output, batch, place_); });
   log_training_step();
+  call_watchers(SavePoint::batch_end, Hook::on_train_batch_end,
+                [&](Callback& callback) { callback.on_train_batch_end(trainer, module, output, view, place_); });
   return true;
+}
+
+/// What follows a batch before the next one.
+void Core::finish_batch(const std::optional<int64_t>& interval) {
+  progress.point = SavePoint::batch_done;
+  if (window_begins_) heed_votes();
+  read_clock();
+  if (validation_due(progress.last_batch, interval)) validate_in_fit();
+  finish_validation();
+}
+
+void Core::finish_validation() {
+  if (window_begins_) {
+    step_plateau_schedules("step");
+    experiment.count_step();
+  }
+  progress.point = SavePoint::none;
 }
 
 void Core::end_epoch() {
   context_ = {.step = context_.step + 1};
   training_book_.close(runtime.group());
   progress.epoch_done = true;
+  progress.point = SavePoint::epoch_end;
   hooks.some_callbacks(Hook::on_train_epoch_end, HookCalls::is_no_watcher, &Callback::on_train_epoch_end);
   hooks.module(Hook::on_train_epoch_end, &TrainerModule::on_train_epoch_end);
   training_book_.close(runtime.group());
   log_epoch(training_book_, experiment.last_step());
   step_plateau_schedules("epoch");  // before a checkpoint is saved, so that it holds the rates of the next epoch
-  hooks.some_callbacks(Hook::on_train_epoch_end, HookCalls::is_watcher, &Callback::on_train_epoch_end);
+  call_watchers(SavePoint::epoch_end, Hook::on_train_epoch_end,
+                [&](Callback& callback) { callback.on_train_epoch_end(trainer, *task_.module); });
   ++progress.epoch;
   progress.batches = 0;
-  progress.epoch_done = false;
+  progress.epoch_done = progress.last_batch = false;
+  progress.point = SavePoint::none;
 }
 
 }  // namespace muster::trainer

@@ -26,6 +26,16 @@ TEST(SignalWatch, KeepsWhatCameSinceItBegan) {
   EXPECT_EQ(later.received(), 0);
 }
 
+TEST(SignalWatch, ForgetsOneSignalAlone) {
+  SignalWatch watch({SIGUSR1, SIGUSR2});
+  std::raise(SIGUSR1);
+  std::raise(SIGUSR2);
+  watch.forget(SIGUSR1);
+  EXPECT_EQ(watch.received(), SIGUSR2);
+  watch.forget(SIGUSR2);
+  EXPECT_EQ(watch.received(), 0);
+}
+
 TEST(SignalWatch, GivesTheProgramsOwnHandlerBack) {
   std::signal(SIGUSR1, [](int) { ++g_calls; });
   std::optional<SignalWatch> watch(std::in_place, std::vector{SIGUSR1});

@@ -1,5 +1,7 @@
 #include "muster/runtime/detail/loop_access.h"
 
+#include <csignal>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -34,6 +36,25 @@ TEST(LoopAccess, KeepsRandomStates) {
   }
   EXPECT_TRUE(torch::equal(torch::rand({3}), first));
   EXPECT_EQ(testing::thrown_id([&] { set_random_states(accelerator, State::Map{}); }), "MU209");
+}
+
+TEST(LoopAccess, CatchesSignalsForAWhile) {
+  static int handled = 0;
+  const auto before = std::signal(SIGUSR1, [](int) { ++handled; });
+  Accelerator accelerator;
+  {
+    CaughtSignals caught(accelerator);
+    std::raise(SIGUSR1);
+    EXPECT_EQ(handled, 1);
+    EXPECT_EQ(caught.received(), SIGUSR1);
+    EXPECT_EQ(agreed_votes(accelerator).signal, SIGUSR1);
+    caught.forget(SIGUSR1);
+    EXPECT_EQ(agreed_votes(accelerator).signal, 0);
+  }
+  std::raise(SIGUSR1);
+  EXPECT_EQ(handled, 2);
+  EXPECT_EQ(agreed_votes(accelerator).signal, 0);
+  std::signal(SIGUSR1, before);
 }
 
 }  // namespace

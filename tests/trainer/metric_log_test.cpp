@@ -4,7 +4,9 @@
 #include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
 #include "runtime/ranks.h"
+#include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
+#include "trainer/recorder.h"
 
 namespace muster::metric_log {
 namespace {
@@ -57,6 +59,16 @@ TEST(MetricLog, EachSampleCountsOnceOnSeveralRanks) {
       EXPECT_EQ(module.confusion.value().sum().item<int64_t>(), samples);
     }
   });
+}
+
+TEST(MetricLog, TheLoggerGetsTheValueOfTheEpoch) {
+  const testing::TemporaryFolder folder;
+  const auto recorder = std::make_shared<testing::Recorder>();
+  Judged module(4, 5);
+  Trainer trainer(testing::logging_to(folder.path(), recorder, {.max_epochs = 2}));
+  trainer.fit(module);
+  EXPECT_EQ(recorder->steps_of("accuracy"), (std::vector<int64_t>{3, 7}));
+  EXPECT_EQ(recorder->steps_of("mean"), (std::vector<int64_t>{3, 7}));
 }
 
 struct Several : CountingModule {

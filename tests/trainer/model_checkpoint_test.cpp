@@ -1,3 +1,4 @@
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -63,6 +64,24 @@ TEST(ModelCheckpoint, TriggersCountEpochsOrSteps) {
             (Names{"step=2.ckpt", "step=4.ckpt", "step=6.ckpt", "step=8.ckpt"}));
 }
 
+TEST(ModelCheckpoint, TimeIsATriggerToo) {
+  const auto every = [](std::chrono::microseconds interval) {
+    return saved({.filename = "{step}", .save_top_k = -1, .train_time_interval = interval}, {.max_epochs = 1}, {1}, 3);
+  };
+  EXPECT_EQ(every(std::chrono::microseconds(1)), (Names{"step=1.ckpt", "step=2.ckpt", "step=3.ckpt"}));
+  EXPECT_EQ(every(std::chrono::hours(1)), Names());
+}
+
+TEST(ModelCheckpoint, AsynchronousSavesLeaveTheSame) {
+  const auto left = [](bool asynchronous) {
+    return saved(
+        {.asynchronous = asynchronous, .filename = "{epoch}", .monitor = "v", .save_last = true, .save_top_k = 2},
+        {.max_epochs = 5}, {3, 2, 4, 1, 5});
+  };
+  EXPECT_EQ(left(true), left(false));
+  EXPECT_EQ(left(true), (Names{"epoch=1.ckpt", "epoch=3.ckpt", "last.ckpt"}));
+}
+
 TEST(ModelCheckpoint, NamesAreMadeOfMetrics) {
   const Metrics metrics = {{"epoch", 1}, {"v", 2}};
   const auto name = [&](const char* pattern, bool insert = true) {
@@ -78,9 +97,12 @@ TEST(ModelCheckpoint, NamesAreMadeOfMetrics) {
 }
 
 TEST(ModelCheckpoint, OptionsThatCannotWorkAreRefused) {  // MU451
-  for (const auto& options : {ModelCheckpointOptions{.save_top_k = -2}, ModelCheckpointOptions{.save_top_k = 2},
-                              ModelCheckpointOptions{.every_n_epochs = -1},
-                              ModelCheckpointOptions{.every_n_epochs = 1, .every_n_train_steps = 1}})
+  for (const auto& options :
+       {ModelCheckpointOptions{.save_top_k = -2}, ModelCheckpointOptions{.save_top_k = 2},
+        ModelCheckpointOptions{.every_n_epochs = -1},
+        ModelCheckpointOptions{.every_n_epochs = 1, .every_n_train_steps = 1},
+        ModelCheckpointOptions{.every_n_epochs = 1, .train_time_interval = std::chrono::minutes(1)},
+        ModelCheckpointOptions{.train_time_interval = std::chrono::minutes(0)}})
     EXPECT_EQ(testing::thrown_id([&] { ModelCheckpoint{options}; }), "MU451");
   EXPECT_EQ(testing::thrown_id([] { saved({.monitor = "lost"}, {.max_epochs = 1}); }), "MU449");
 }

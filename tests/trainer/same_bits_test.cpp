@@ -18,14 +18,14 @@ struct Case {
   int accumulate = 1;
   std::optional<double> clip = {};
   std::string name = {};
-  bool scales_losses = false;
+  Precision precision = "32-true";
 };
 const Case kPlain{.name = "plain"};
 const Case kAccumulation{.accumulate = 3, .name = "accumulation"};
 const Case kClipping{.clip = 0.1, .name = "clipping"};
 const Case kBoth{.accumulate = 2, .clip = 0.1, .name = "accumulation and clipping"};
-const Case kHalf{.name = "loss scaling", .scales_losses = true};
-const Case kAll{.accumulate = 2, .clip = 0.1, .name = "all", .scales_losses = true};
+const Case kHalf{.name = "loss scaling", .precision = "16-mixed"};
+const Case kAll{.accumulate = 2, .clip = 0.1, .name = "all", .precision = "16-mixed"};
 
 /// Losses overflow at first, so that steps are skipped, and the scale grows again.
 constexpr GradScalerOptions kScaler{.growth_interval = 5, .init_scale = 1U << 30U};
@@ -91,7 +91,7 @@ template <class Net>
 std::vector<torch::Tensor> by_accelerator(const Case& one, const Strategy& strategy) {
   Accelerator accelerator({.grad_scaler = kScaler,
                            .gradient_accumulation_steps = one.accumulate,
-                           .mixed_precision = one.scales_losses ? "fp16" : "no",
+                           .mixed_precision = one.precision,
                            .strategy = strategy});
   auto net = seeded<Net>();
   auto prepared = accelerator.prepare(net, points());
@@ -123,7 +123,7 @@ std::vector<torch::Tensor> by_trainer(const Case& one, const Strategy& strategy)
                                   .grad_scaler = kScaler,
                                   .gradient_clip_val = one.clip,
                                   .max_epochs = 3,
-                                  .precision = one.scales_losses ? "16-mixed" : "32-true",
+                                  .precision = one.precision,
                                   .strategy = strategy}));
   trainer.fit(net, points());
   return full_parameters(trainer.runtime(), trainer.model());

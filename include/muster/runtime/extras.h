@@ -24,9 +24,8 @@
 /// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
 /// profile(), scaler_state(), split_between_processes() and summon_full_params(). It also brings functions of muster
 /// that take an Accelerator, a Fabric or a Runtime: agreed_votes(), any_rank_has_gradients(), checkpoint_entry(),
-/// init_trackers(), prepare_loader(), random_states() and trace(), with KeptRandomStates and OpenedCheckpoint;
-/// outside_forward(), which takes a model; log_images(), which takes trackers;
-/// and measure_flops().
+/// init_trackers(), prepare_loader(), random_states() and trace(), with CaughtSignals, KeptRandomStates and
+/// OpenedCheckpoint; outside_forward(), which takes a model; log_images(), which takes trackers; and measure_flops().
 namespace muster::runtime {
 
 template <class... M>

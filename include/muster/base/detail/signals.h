@@ -19,6 +19,8 @@ class SignalWatch {
   /// One of its signals received since construction or the last forget(); 0: none. Never blocks.
   int received() const noexcept;
   void forget() noexcept;
+  /// The same, of one of its signals.
+  void forget(int signal) noexcept;
 
  private:
   struct Watched {

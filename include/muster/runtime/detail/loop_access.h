@@ -42,6 +42,25 @@ struct Votes {
   bool trigger = false;  ///< some rank has called set_trigger()
 };
 
+/// While it lives, SIGTERM and SIGUSR1 do not end the program but are recorded for agreed_votes(). Handlers that the
+/// program installed before still run. Its end restores what was there, unless catch_signals() was called before.
+/// Thread safety: one thread at a time. Requires: the runtime lives longer.
+class [[nodiscard("name the scope: CaughtSignals caught(accelerator)")]] CaughtSignals {
+ public:
+  explicit CaughtSignals(RuntimeRef runtime);
+  CaughtSignals(const CaughtSignals&) = delete;
+  CaughtSignals& operator=(const CaughtSignals&) = delete;
+  ~CaughtSignals();
+  /// The signal that this rank has received; 0: none.
+  int received() const;
+  /// From now on a signal that this rank has received counts as not received.
+  void forget(int signal);
+
+ private:
+  RuntimeRef runtime_;
+  bool own_ = false;
+};
+
 /// As signal_received() and check_trigger() in one, with the same answer on every rank. Where ranks have reduced
 /// gradients by "ddp" since the last call, the votes came with them, as they stood when that reduction began, and
 /// nothing is communicated here: a later vote is seen after the next reduction. Elsewhere this is one collective.

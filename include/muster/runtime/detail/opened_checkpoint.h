@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -47,5 +48,11 @@ class OpenedCheckpoint {
 /// this name. Reads no weights, and checks names, sizes and indexes alone. Not collective.
 /// Throws: CheckpointError as Checkpoint.
 std::optional<State> checkpoint_entry(RuntimeRef runtime, const std::filesystem::path& folder, const std::string& name);
+
+namespace runtime {
+/// The full weights of one model of a checkpoint of save_state(), by name, sharded ones joined. Not collective.
+/// Throws: CheckpointError as Checkpoint; MU209 for a checkpoint without such a model.
+State checkpoint_weights(const std::filesystem::path& folder, std::size_t model = 0);
+}  // namespace runtime
 
 }  // namespace muster

@@ -22,7 +22,7 @@ class Callback {
   virtual ~Callback() = default;
 
   /// Where the callback stands among others. Those of `last` watch metrics or write checkpoints: at the end of a
-  /// training epoch and of a validation they come after the module.
+  /// training batch, a training epoch and a validation they come after the module.
   enum class Place : std::uint8_t { first, usual, last };
   virtual Place place() const { return Place::usual; }
   /// The name under which its state is saved; by default the name of its class. Two callbacks with a state must differ

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -12,8 +13,13 @@
 
 namespace muster {
 
+namespace trainer {
+class Core;
+}
+
 /// What a ModelCheckpoint watches and keeps, with Lightning's names and defaults.
 struct ModelCheckpointOptions {
+  bool asynchronous = false;            ///< training goes on while files are written
   bool auto_insert_metric_name = true;  ///< "{epoch}" becomes "epoch=3" instead of "3"
   std::filesystem::path dirpath = {};   ///< empty: "checkpoints" in the Trainer's default_root_dir
   bool enable_version_counter = true;   ///< a name in use gets "-v1"; off: it is replaced
@@ -23,8 +29,13 @@ struct ModelCheckpointOptions {
   MonitorMode mode = "min";
   std::string monitor = {};  ///< the metric that says which checkpoints are best; empty: the newest is
   bool save_last = false;    ///< "last.ckpt" is written with each checkpoint
+  /// Also if an exception ends fit(). "last" does not choose a checkpoint that was written inside of a batch.
+  bool save_on_exception = false;
   std::optional<bool> save_on_train_epoch_end = {};  ///< unset: if validation runs at the end of epochs only
   int64_t save_top_k = 1;                            ///< how many are kept; -1: all; 0: none
+  bool save_weights_only = false;                    ///< model.safetensors alone, which training cannot resume from
+  /// Save when so much time has passed since the last save, by the clock of the main rank.
+  std::optional<std::chrono::microseconds> train_time_interval = {};
 };
 
 /// Saves checkpoints during fit() and keeps the best. Each is a folder that holds all that resuming needs.
@@ -38,6 +49,9 @@ class ModelCheckpoint : public Callback {
   State state_dict() const override;
   void load_state_dict(const State& state) override;
   void setup(Trainer& trainer, TrainerModule& module, Stage stage) override;
+  void on_train_start(Trainer& trainer, TrainerModule& module) override;
+  void on_train_end(Trainer& trainer, TrainerModule& module) override;
+  void on_exception(Trainer& trainer, TrainerModule& module, const std::exception_ptr& error) override;
   void on_train_batch_end(Trainer& trainer, TrainerModule& module, const StepOutput& output, const BatchView& batch,
                           BatchPlace place) override;
   void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
@@ -53,13 +67,23 @@ class ModelCheckpoint : public Callback {
   std::string format_checkpoint_name(const Metrics& metrics) const;
 
  private:
+  friend class trainer::Core;
+  using Clock = std::chrono::steady_clock;
+
+  void after_batch(Trainer& trainer);
+  bool time_is_up() const;
+  void save_by_time(Trainer& trainer);
+  /// What an interruption may have left of save_as().
+  void finish_save(Trainer& trainer);
+  SaveCheckpointOptions how() const;
+  static Metrics metrics_of(const Trainer& trainer);
   bool saves_at_train_epoch_end(const Trainer& trainer) const;
   void save_after_epoch(Trainer& trainer);
   void save_if_better(Trainer& trainer);
   void save_as(Trainer& trainer, const Metrics& metrics, double score);
   std::filesystem::path free_name(const Trainer& trainer, const std::string& name,
                                   const std::optional<std::filesystem::path>& going) const;
-  void remove(const Trainer& trainer, const std::filesystem::path& folder) const;
+  void remove_replaced(const Trainer& trainer);
   std::map<std::filesystem::path, double>::iterator worst();
 
   ModelCheckpointOptions options_;
@@ -67,8 +91,11 @@ class ModelCheckpoint : public Callback {
   std::map<std::filesystem::path, double> kept_;
   std::filesystem::path best_path_, last_path_;
   std::optional<double> best_score_;
-  int64_t last_step_ = 0;  // global_step of the last save
-  bool due_ = false;       // a save waits for the metric of the next validation
+  int64_t last_step_ = 0;           // global_step of the last save
+  bool due_ = false;                // a save waits for the metric of the next validation
+  bool last_due_ = false;           // "last.ckpt" is still to be written
+  std::filesystem::path replaced_;  // goes once the next one is complete
+  Clock::time_point saved_at_;
 };
 
 }  // namespace muster

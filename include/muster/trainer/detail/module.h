@@ -15,6 +15,7 @@
 #include "muster/trainer/detail/module_optimizer.h"
 #include "muster/trainer/detail/optimizers.h"
 #include "muster/trainer/detail/options.h"
+#include "muster/tree/detail/named_fields.h"
 #include "muster/tree/state.h"
 
 namespace muster {
@@ -100,9 +101,14 @@ class TrainerModule : public torch::nn::Module {
   /// Receives all but the weights of a checkpoint before anything is loaded.
   virtual void on_load_checkpoint(State& /*checkpoint*/) {}
 
-  /// Keeps named bools, numbers and texts that the module was made with; lists and maps of them, too. The logger gets
-  /// them where a run begins, once.
+  /// Keeps named bools, numbers and texts that the module was made with; lists and maps of them, too. Checkpoints have
+  /// them, and the logger gets them where a run begins, once.
   void save_hyperparameters(State values) { hyperparameters_ = std::move(values); }
+  /// The same of a plain struct of options, for load_from_checkpoint(). For the constructor.
+  template <tree::named_fields T>
+  void save_hyperparameters(const T& options) {
+    hyperparameters_ = tree::state_of(options);
+  }
   const State& hyperparameters() const noexcept { return hyperparameters_; }
 
   /// Logs a value under a name. Collective: with sync_dist, every rank logs it.

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -128,6 +129,8 @@ struct TrainerOptions {
   BatchLimit overfit_batches = 0.0;
   Precision precision = "32-true";
   int64_t reload_dataloaders_every_n_epochs = 0;  ///< 0: the loaders are made once
+  /// Called on the main rank after SIGUSR1, with the checkpoint that was saved, to queue the job again.
+  std::function<void(const std::filesystem::path& checkpoint)> requeue = {};
   Strategy strategy = "auto";
   bool sync_batchnorm = false;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -149,12 +152,19 @@ struct LogOptions {
 
 /// How fit() begins.
 struct FitOptions {
-  std::string ckpt_path = {};  ///< a checkpoint to resume from, "best" or "last"; empty: none
+  /// The checkpoint to resume from: its folder; "last" or "hpc", or none if none is there yet; "best"; empty: none.
+  std::string ckpt_path = {};
+};
+
+/// How Trainer::save_checkpoint() saves.
+struct SaveCheckpointOptions {
+  bool asynchronous = false;  ///< training goes on while the files are written
+  bool weights_only = false;  ///< model.safetensors alone
 };
 
 /// How validate(), test() and predict() begin.
 struct EvaluateOptions {
-  std::string ckpt_path = {};      ///< a checkpoint whose weights are loaded first, "best" or "last"; empty: none
+  std::string ckpt_path = {};      ///< whose weights are loaded first: a folder, "last", "hpc" or "best"; empty: none
   bool return_predictions = true;  ///< of predict(); off: a PredictionWriter has them
 };
 

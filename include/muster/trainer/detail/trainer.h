@@ -122,7 +122,9 @@ class Trainer : public TrainerRecords {
   const TrainerOptions& options() const;
   const std::vector<std::shared_ptr<Callback>>& callbacks() const;
   /// Writes model, optimizers, schedules, progress and states of callbacks. Collective.
-  void save_checkpoint(const std::filesystem::path& folder);
+  void save_checkpoint(const std::filesystem::path& folder, const SaveCheckpointOptions& how = {});
+  /// Waits until an asynchronous save is on the disk. Collective.
+  void wait_for_save();
   /// The prepared module. Throws: UsageError (MU446) before the first run.
   const Model<torch::nn::Module>& model() const;
   /// Prints a line, on the main rank only: print("epoch {}: loss {:.4f}", epoch, loss).

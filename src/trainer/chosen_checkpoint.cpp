@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <optional>
+#include <system_error>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/error.h"
+#include "muster/trainer/detail/model_checkpoint.h"
+
+namespace muster::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Candidate {
+  fs::path folder;
+  fs::file_time_type written;
+};
+
+void add_candidates(const fs::path& folder, std::vector<Candidate>& all) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".ckpt" && entry.is_directory(ignored))
+      all.push_back({entry.path(), fs::last_write_time(entry.path(), ignored)});
+}
+
+/// How far training was, in a checkpoint that it can be resumed from without repeating a part of a batch.
+std::optional<std::tuple<int64_t, int64_t, std::size_t>> whole_position(const Runtime& runtime,
+                                                                        const fs::path& folder) {
+  try {
+    const auto entry = checkpoint_entry(runtime, folder, kTrainerEntry);
+    if (!entry || entry->at("interrupted").boolean()) return std::nullopt;
+    const auto point = std::ranges::find(kSavePoints, entry->at("point").text()) - kSavePoints.begin();
+    return std::tuple(entry->at("total_batches").integer(), entry->at("epoch").integer(),
+                      static_cast<std::size_t>(point));
+  } catch (const Error&) {
+    return std::nullopt;  // of another kind, or not whole
+  }
+}
+
+/// The one that was written last; of those of one time stamp the one that is farther.
+fs::path newest_of(const Runtime& runtime, std::vector<Candidate> all) {
+  std::ranges::sort(all, std::greater(), &Candidate::written);
+  fs::path newest;
+  std::optional<std::tuple<int64_t, int64_t, std::size_t>> farthest;
+  for (std::size_t i = 0; i < all.size() && (!farthest || all[i].written == all[i - 1].written); ++i) {
+    const auto position = whole_position(runtime, all[i].folder);
+    if (position > farthest) farthest = position, newest = all[i].folder;
+  }
+  return newest;
+}
+
+}  // namespace
+
+bool is_interrupted_checkpoint(const Runtime& runtime, const fs::path& folder) {
+  try {
+    const auto entry = checkpoint_entry(runtime, folder, kTrainerEntry);
+    return entry && entry->at("interrupted").boolean();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool holds_weights_only(const fs::path& folder) {
+  return fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json");
+}
+
+fs::path Core::newest_checkpoint() const {
+  std::vector<fs::path> folders = {options.default_root_dir, options.default_root_dir / "checkpoints"};
+  for (const auto& callback : hooks.callbacks())
+    if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get())) folders.push_back(saver->folder_);
+  std::ranges::sort(folders);
+  folders.erase(std::ranges::unique(folders).begin(), folders.end());
+  std::vector<Candidate> all;
+  for (const auto& folder : folders) add_candidates(folder, all);
+  return newest_of(runtime, std::move(all));
+}
+
+fs::path Core::resolved(const std::string& ckpt_path, bool required) const {
+  if (ckpt_path != "best" && ckpt_path != "last" && ckpt_path != "hpc") return ckpt_path;
+  fs::path found;
+  if (ckpt_path == "best") {
+    for (const auto& callback : hooks.callbacks())
+      if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get()); saver && found.empty())
+        found = saver->best_model_path();
+  } else if (runtime.is_main()) {
+    found = ckpt_path == "last" ? newest_checkpoint() : newest_hpc_checkpoint(options.default_root_dir);
+  }
+  found = runtime.broadcast_object(found.string());
+  if (!found.empty()) return found;
+  if (required || ckpt_path == "best")
+    throw UsageError("MU450", "ckpt_path is \"" + ckpt_path +
+                                  "\", and no such checkpoint of this Trainer is there; "
+                                  "name the folder of a checkpoint");
+  if (runtime.is_main())
+    log::warning("ckpt_path is \"", ckpt_path, "\", and there is no such checkpoint: training starts anew");
+  return {};
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,45 @@
+#include "lightning_file.h"
+
+#include <initializer_list>
+#include <string_view>
+#include <system_error>
+
+#include "muster/base/error.h"
+#include "muster/checkpoint/python.h"
+
+namespace muster::trainer {
+namespace {
+
+/// The state that these names lead to; nullptr if there is none.
+const State* inside(const State& state, std::initializer_list<std::string_view> names) {
+  const State* found = &state;
+  for (const auto name : names) {
+    found = found->find(name);
+    if (!found) return nullptr;
+  }
+  return found;
+}
+
+}  // namespace
+
+bool is_lightning_file(const std::filesystem::path& checkpoint) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(checkpoint, ignored);
+}
+
+LightningFile read_lightning_file(const std::filesystem::path& checkpoint) {
+  const auto saved = load_python(checkpoint, {.leave_out = true});
+  const auto* weights = saved.find("state_dict");
+  const auto* step = saved.find("global_step");
+  if (!weights || !step)
+    throw CheckpointError("MU466", checkpoint.string() +
+                                       " is no checkpoint of Lightning's: it has no state_dict and global_step; load "
+                                       "other weights by load_model()");
+  LightningFile file{.global_step = step->integer(), .weights = *weights};
+  if (const auto* options = saved.find("hyper_parameters")) file.hyper_parameters = *options;
+  if (const auto* epochs = inside(saved, {"loops", "fit_loop", "epoch_progress", "current", "processed"}))
+    file.epochs = epochs->integer();
+  return file;
+}
+
+}  // namespace muster::trainer

@@ -1,0 +1,90 @@
+#include "termination.h"
+
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "core.h"
+#include "muster/base/detail/log.h"
+#include "muster/trainer/detail/model_checkpoint.h"
+#include "muster/trainer/detail/terminated.h"
+
+namespace muster::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::terminate_handler terminate_before = nullptr;  // as process-wide as the handler itself
+
+[[noreturn]] void end_terminated() {
+  if (const auto current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const Terminated&) {
+      std::exit(Terminated::kExitCode);
+    } catch (...) {}  // that of the handler from before
+  }
+  if (const auto before = std::exchange(terminate_before, nullptr)) before();
+  std::abort();
+}
+
+/// The N of hpc_ckpt_N.ckpt; 0 for another name.
+int64_t hpc_number(const fs::path& folder) {
+  static constexpr std::string_view kStart = "hpc_ckpt_";
+  const auto name = folder.stem().string();
+  int64_t number = 0;
+  if (folder.extension() != ".ckpt" || !name.starts_with(kStart)) return 0;
+  const auto* end = name.data() + name.size();
+  const auto [rest, problem] = std::from_chars(name.data() + kStart.size(), end, number);
+  return problem == std::errc() && rest == end ? number : 0;
+}
+
+}  // namespace
+
+TerminationScope::TerminationScope(RuntimeRef runtime) : signals_(runtime) {
+  if (std::get_terminate() != end_terminated) terminate_before = std::set_terminate(end_terminated);
+}
+
+fs::path newest_hpc_checkpoint(const fs::path& folder) {
+  fs::path newest;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (hpc_number(entry.path()) > hpc_number(newest)) newest = entry.path();
+  return newest;
+}
+
+/// Acts on what ranks vote on: signals, and checkpoints that are due by time.
+void Core::heed_votes() {
+  if (!termination_) return;
+  if (runtime.is_main())
+    for (const auto& callback : hooks.callbacks())
+      if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get()); saver && saver->time_is_up())
+        runtime.set_trigger();
+  const auto votes = agreed_votes(runtime);
+  if (votes.trigger)
+    for (const auto& callback : hooks.callbacks())
+      if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->save_by_time(trainer);
+  if (votes.signal != 0) save_for_signal(votes.signal);
+}
+
+void Core::save_for_signal(int signal) {
+  const auto& root = options.default_root_dir;
+  const auto number = runtime.broadcast_object(hpc_number(newest_hpc_checkpoint(root)) + 1);
+  const auto folder = root / ("hpc_ckpt_" + std::to_string(number) + ".ckpt");
+  save_checkpoint(folder, {});
+  if (runtime.is_main())
+    log::warning(signal == SIGTERM ? "SIGTERM: training ends here; " : "SIGUSR1: ", folder.string(),
+                 " holds it, for ckpt_path = \"hpc\"");
+  if (signal == SIGTERM) throw Terminated{folder};
+  termination_->signals().forget(signal);
+  runtime.main_process_first([&] {
+    if (runtime.is_main() && options.requeue) options.requeue(folder);
+  });
+}
+
+}  // namespace muster::trainer

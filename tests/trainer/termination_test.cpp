@@ -1,0 +1,99 @@
+#include "trainer/termination.h"
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "muster/accelerator.h"
+#include "runtime/ranks.h"
+#include "runtime/temporary_folder.h"
+#include "trainer/counting_module.h"
+#include "trainer/interrupted_run.h"
+
+namespace muster {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HookCount, testing::run_interruptible;
+
+void expect_terminated_and_resumed(const fs::path& folder, int64_t step, int rank = 0, int ranks = 1,
+                                   const testing::InterruptedRunOptions& how = {}) {
+  HookCount whole_count;
+  const auto whole = run_interruptible(folder / "whole", whole_count, "", how);
+  // The last call comes when fit() has ended, and a signal then is that rank's alone.
+  for (int64_t place = 0; place < whole.calls - (ranks > 1); place += step) {
+    const auto here = folder / std::to_string(place);
+    HookCount count{.act_at = place};
+    if ((place / step) % ranks == rank) count.act = [] { std::raise(SIGTERM); };
+    if (ranks == 1) EXPECT_THROW(run_interruptible(here, count, "", how), Terminated) << place;
+    else EXPECT_ANY_THROW(run_interruptible(here, count, "", how)) << place;  // or the loss of a rank that has left
+    HookCount again;
+    const auto resumed = run_interruptible(here, again, "hpc", how);
+    EXPECT_EQ(difference(whole, resumed), "") << "SIGTERM at call " << place;
+  }
+}
+
+TEST(Termination, ASignalAtAnyHookChangesNothing) {
+  const testing::TemporaryFolder folder;
+  expect_terminated_and_resumed(folder.path(), testing::stride(1));
+}
+
+TEST(Termination, NorInsideOfAccumulationWindows) {
+  const testing::TemporaryFolder folder;
+  expect_terminated_and_resumed(folder.path(), testing::stride(3), 0, 1, {.accumulate = 3});
+}
+
+TEST(Termination, NorIfOneOfTwoRanksReceivesIt) {
+  const testing::InheritedFolder folder;
+  testing::as_ranks(2, [&] {
+    const Accelerator keeps_the_meeting_place;
+    expect_terminated_and_resumed(folder.path(), testing::stride(12), keeps_the_meeting_place.process_index(), 2);
+  });
+}
+
+int handled = 0;
+
+TEST(Termination, SIGUSR1QueuesTheJobAgainAndOwnHandlersRun) {
+  const testing::TemporaryFolder folder;
+  handled = 0;
+  const auto before = std::signal(SIGUSR1, [](int) { ++handled; });
+  std::vector<fs::path> queued;
+  testing::CountingModule module(3);
+  module.on_batch = [](testing::CountingModule& m) {
+    if (m.trained.size() == 2) std::raise(SIGUSR1);
+  };
+  Trainer trainer({.default_root_dir = folder.path(),
+                   .enable_checkpointing = false,
+                   .max_epochs = 1,
+                   .requeue = [&](const fs::path& checkpoint) { queued.push_back(checkpoint); }});
+  trainer.fit(module);
+  EXPECT_EQ(module.trained.size(), 3U);
+  EXPECT_EQ(handled, 1);
+  EXPECT_EQ(queued, std::vector<fs::path>{folder.path() / "hpc_ckpt_1.ckpt"});
+  std::raise(SIGUSR1);
+  EXPECT_EQ(handled, 2);
+  std::signal(SIGUSR1, before);
+  testing::CountingModule resumed(3);
+  Trainer({.default_root_dir = folder.path(), .enable_checkpointing = false, .max_epochs = 1})
+      .fit(resumed, {.ckpt_path = "hpc"});
+  EXPECT_EQ(resumed.trained, (std::vector<int64_t>{2}));
+}
+
+TEST(Termination, UncaughtItEndsTheProcessWith143) {
+  const testing::TemporaryFolder folder;
+  const auto train = [&] {
+    testing::CountingModule module(3);
+    module.on_batch = [](testing::CountingModule&) { std::raise(SIGTERM); };
+    Trainer({.default_root_dir = folder.path(), .enable_checkpointing = false}).fit(module);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT([&]() noexcept { train(); }(), ::testing::ExitedWithCode(143), "SIGTERM");
+}
+
+}  // namespace
+}  // namespace muster
