@@ -16,8 +16,10 @@ std::optional<bool> flag_from(const State& state) {
 
 State options_state(const LogOptions& options) {
   return State::Map{{"add_dataloader_idx", options.add_dataloader_idx},
+                    {"logger", options.logger},
                     {"on_epoch", flag_state(options.on_epoch)},
                     {"on_step", flag_state(options.on_step)},
+                    {"prog_bar", options.prog_bar},
                     {"rank_zero_only", options.rank_zero_only},
                     {"reduce_fx", options.reduce_fx.text()},
                     {"sync_dist", flag_state(options.sync_dist)}};
@@ -25,8 +27,10 @@ State options_state(const LogOptions& options) {
 
 LogOptions options_from(const State& state) {
   LogOptions options{.add_dataloader_idx = state.at("add_dataloader_idx").boolean(),
+                     .logger = state.at("logger").boolean(),
                      .on_epoch = flag_from(state.at("on_epoch")),
                      .on_step = flag_from(state.at("on_step")),
+                     .prog_bar = state.at("prog_bar").boolean(),
                      .rank_zero_only = state.at("rank_zero_only").boolean(),
                      .sync_dist = flag_from(state.at("sync_dist"))};
   options.reduce_fx = LogReduction::parse(state.at("reduce_fx").text()).value_or(options.reduce_fx);

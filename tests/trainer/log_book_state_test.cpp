@@ -37,6 +37,18 @@ TEST(LogBookState, AnEpochGoesOnWhereItStood) {
   EXPECT_EQ(resumed_metrics.get().at("most"), 4);
 }
 
+TEST(LogBookState, WhoGetsAValueIsKept) {
+  LatestMetrics metrics, resumed_metrics;
+  LogBook before(metrics), resumed(resumed_metrics);
+  const LogOptions hidden{.logger = false, .on_epoch = true, .prog_bar = true};
+  log(before, "hidden", 1, 1, hidden);
+  resumed.add_state_dict(before.state_dict());
+  EXPECT_NO_THROW(log(resumed, "hidden", 3, 1, hidden));  // with other options it throws
+  resumed.close({});
+  EXPECT_TRUE(resumed.take_epoch_values().empty());
+  EXPECT_EQ(resumed_metrics.shown().at("hidden_epoch"), 2);
+}
+
 TEST(LogBookState, OneRankTakesUpWhatSeveralHadLogged) {
   LatestMetrics metrics;
   LogBook first(metrics), second(metrics), both(metrics);
