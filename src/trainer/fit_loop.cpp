@@ -66,8 +66,10 @@ void Core::train() {
   if (opened_) resume_epoch_end();
   opened_.reset();
   first_epoch_ = progress.epoch;
-  if (done()) return;
+  const bool in_epoch = progress.batches > 0;
+  if (!in_epoch && done()) return finish_savers();
   hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
+  if (in_epoch) training_epoch();
   while (!done()) training_epoch();
   hooks.both(Hook::on_train_end, &Callback::on_train_end, &TrainerModule::on_train_end);
 }
