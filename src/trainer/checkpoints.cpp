@@ -7,7 +7,6 @@
 #include "lightning_file.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
-#include "muster/trainer/detail/model_checkpoint.h"
 
 namespace muster::trainer {
 namespace {
@@ -161,8 +160,6 @@ void Core::prepare_loaders_in_saved_order() {
 void Core::load_progress() {
   opened_->load_progress();
   load_states_of_ranks(resumed_ranks_.list());
-  for (const auto& callback : hooks.callbacks())
-    if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->remove_replaced(trainer);
   const auto& loaders = feed(StepKind::training).loaders;
   if (progress.batches > 0 && loaders.size() == 1) progress.batches = loaders.front()->num_yielded();
   const bool other_world = std::ssize(resumed_ranks_.list()) != runtime.world_size();

@@ -180,6 +180,7 @@ class Core {
   /// Calls the callbacks that watch or save.
   void call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call);
   void continue_savers();
+  void finish_savers();
   void resume_epoch_end();
   void resume_batch_end(const std::optional<int64_t>& interval);
   // termination.cpp

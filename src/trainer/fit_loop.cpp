@@ -77,9 +77,11 @@ void Core::train() {
   first_epoch_ = progress.epoch;
   read_clock();
   clock_.note_validation(RunClock::now());
-  if (done()) return;
+  const bool in_epoch = progress.batches > 0;
+  if (!in_epoch && done()) return finish_savers();
   warn_of_rare_rows();
   hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
+  if (in_epoch) training_epoch();
   while (!done()) training_epoch();
   hooks.both(Hook::on_train_end, &Callback::on_train_end, &TrainerModule::on_train_end);
 }

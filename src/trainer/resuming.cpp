@@ -83,6 +83,12 @@ void Core::continue_savers() {
   watcher_ = nullptr;
 }
 
+/// Training ends where it is resumed: asynchronous saves had left what they replaced.
+void Core::finish_savers() {
+  for (const auto& callback : hooks.callbacks())
+    if (auto* saver = dynamic_cast<ModelCheckpoint*>(callback.get())) saver->on_train_end(trainer, *task_.module);
+}
+
 /// What the checkpoint left of the end of an epoch. Requires: load_progress().
 void Core::resume_epoch_end() {
   if (progress.point != SavePoint::epoch_end) return;

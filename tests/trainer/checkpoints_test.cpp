@@ -53,7 +53,7 @@ auto rows() {
 }
 
 struct Trained {
-  std::vector<torch::Tensor> seen, weights;
+  std::vector<torch::Tensor> seen = {}, weights = {};
 };
 
 template <class M>
@@ -67,8 +67,11 @@ Trained by_trainer(TrainerOptions options, const FitOptions& how) {
   options.enable_checkpointing = !options.callbacks.empty();
   torch::manual_seed(2);
   const auto lit = std::make_shared<Lit>();
-  Trainer(options).fit(lit, rows(), how);
-  return {lit->seen, copies(*lit)};
+  Trainer trainer(options);
+  trainer.fit(lit, rows(), how);
+  Trained result{.seen = lit->seen};
+  trainer.runtime().summon_full_params(trainer.model(), [&] { result.weights = copies(*lit); });
+  return result;
 }
 
 /// A loop under Accelerator, which ends after so many epochs of all.

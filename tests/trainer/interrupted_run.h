@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,12 @@
 // epochs, validation within epochs, callbacks that save and that stop. What it leaves behind can be compared.
 
 namespace muster::testing {
+
+/// Makes the folders of tests in memory where that can be had: these runs save hundreds of checkpoints.
+inline void keep_files_in_memory() {
+  std::error_code ignored;
+  if (std::filesystem::is_directory("/dev/shm", ignored)) ::setenv("TMPDIR", "/dev/shm", 1);
+}
 
 /// Every `step`-th place, or all of them in the thorough run of all tests.
 inline int64_t stride(int64_t step) { return std::getenv("MUSTER_TEST_FULL") ? 1 : step; }

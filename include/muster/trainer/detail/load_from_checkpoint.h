@@ -35,8 +35,9 @@ using options_of = typename OptionsOf<M>::type;
 /// strategy wrote the checkpoint. Throws: CheckpointError (MU465) if no options were saved; MU228 for weights that do
 /// not fit; as Checkpoint; for a file, MU466.
 template <class M>
-std::shared_ptr<M> load_from_checkpoint(const std::filesystem::path& checkpoint,
-                                        const std::function<void(trainer::options_of<M>&)>& change = nullptr) {
+std::shared_ptr<M> load_from_checkpoint(
+    const std::filesystem::path& checkpoint,
+    [[maybe_unused]] const std::function<void(trainer::options_of<M>&)>& change = nullptr) {
   std::shared_ptr<M> module;
   if constexpr (trainer::has_options<M>) {
     typename M::Options options;
