@@ -1,5 +1,6 @@
 // Microseconds of one collective between ranks of one host, one thread each. Argument: the backend.
-// Cases: "all_reduce float32 4096", "all_gather bfloat16 8" (bytes that a rank gives), "barrier".
+// Cases: "all_reduce float32 4096", "all_gather bfloat16 8" (bytes that a rank gives), "barrier"; with "shared" at the
+// end the tensor is in memory that the ranks share; "add float32 4096" is the limit, all ranks adding up so many bytes.
 // Each rank writes its tensor before each operation, as training does; the time of the writes alone is taken off.
 #include <algorithm>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "muster/cluster/cluster.h"
+#include "muster/comm/detail/shared_tensor.h"
 #include "muster/comm/rendezvous.h"
 #include "protocol.h"
 
@@ -17,12 +19,13 @@ namespace {
 struct Wanted {
   std::string operation, dtype = "float32";
   int64_t bytes = 0;
+  std::string place = "private";
 };
 
 Wanted parse(const std::string& name) {
   Wanted wanted;
   std::istringstream words(name);
-  words >> wanted.operation >> wanted.dtype >> wanted.bytes;
+  words >> wanted.operation >> wanted.dtype >> wanted.bytes >> wanted.place;
   return wanted;
 }
 
@@ -45,7 +48,10 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
   const auto dtype = wanted.dtype == "bfloat16" ? torch::kBFloat16 : torch::kFloat;
   const torch::Tensor own =
       torch::full({wanted.bytes / static_cast<int64_t>(c10::elementSize(dtype))}, group.rank() + 1, dtype);
-  torch::Tensor tensor = own.clone(), result;
+  torch::Tensor tensor =
+      wanted.place == "shared" ? muster::comm::shared_zeros(group, own.numel(), own.options()) : torch::empty_like(own);
+  torch::Tensor result;
+  const auto part = (own.numel() + group.size() - 1) / group.size();
   const auto times = repetitions(wanted.bytes);
   const auto loop = [&](bool communicates) {
     group.barrier();
@@ -54,6 +60,7 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
         tensor.copy_(own);
         if (!communicates) continue;
         if (wanted.operation == "all_reduce") group.all_reduce(result = tensor);
+        else if (wanted.operation == "add") (result = tensor).narrow(0, 0, part).add_(own.narrow(0, 0, part));
         else if (wanted.operation == "all_gather") result = group.all_gather(tensor);
         else throw std::invalid_argument("unknown operation " + wanted.operation);
       }
@@ -64,8 +71,9 @@ bench::Measured measure(const muster::comm::Communicator& group, const std::stri
   double sum = 0;
   for (int rank = 0; rank < group.size(); ++rank) sum += rank + 1;
   const bool reduces = wanted.operation == "all_reduce";
-  const bool right = reduces ? result.eq(sum).all().item<bool>()
-                             : result[0].eq(1).all().item<bool>() && result[-1].eq(group.size()).all().item<bool>();
+  const bool right = wanted.operation == "add" ? result[0].item<float>() == 2 * own[0].item<float>()
+                     : reduces                 ? result.eq(sum).all().item<bool>()
+                               : result[0].eq(1).all().item<bool>() && result[-1].eq(group.size()).all().item<bool>();
   const double writes = loop(false);
   return {.value = std::max(both - writes, 1e-9) / static_cast<double>(times) * 1e6, .check = sum, .verified = right};
 }

@@ -21,6 +21,8 @@ inline double status_bytes(const std::string& field) {
 inline double resident_bytes() { return status_bytes("VmRSS"); }
 /// The most since reset_peak().
 inline double peak_bytes() { return status_bytes("VmHWM"); }
+/// Segments that ranks share, all of them in each rank that maps them.
+inline double shared_bytes() { return status_bytes("RssShmem"); }
 inline void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 }  // namespace bench

@@ -130,6 +130,10 @@ def collectives_cases(programs):
             for size in (8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20):
                 yield Case("collectives", f"{operation} {dtype} {size}", "us", contenders, ranks=2, settings=("equal",),
                            shown=dtype == "float32" and size not in (64 << 10, 16 << 20))
+            for size in (4 << 20, 16 << 20, 64 << 20):
+                limit = {"in-place add": Contender([str(programs / "collectives_bench"), "shm"], case=f"add {dtype} {size}")}
+                yield Case("collectives", f"{operation} {dtype} {size} shared", "us", contenders | (limit if operation == "all_reduce" else {}), ranks=2,
+                           settings=("equal",), shown=dtype == "float32" and size == 64 << 20)
 
 
 def launch_cases(programs):

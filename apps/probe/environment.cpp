@@ -63,7 +63,8 @@ void print_environment() {
   line("has", those(parts, true));
   line("has not", those(parts, false));
   for (const auto& entry : entries()) line("process-wide", entry);
-  line("backends", "gloo, threads (ranks as threads, for tests), fake (one rank of many)");
+  line("backends",
+       "shm (shared memory of one host), gloo, threads (ranks as threads, for tests), fake (one rank of many)");
 }
 
 }  // namespace muster::probe

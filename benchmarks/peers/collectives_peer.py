@@ -23,7 +23,7 @@ def measure(case):
     operation, *rest = case.split()
     if operation == "barrier":
         return barriers()
-    dtype, size = getattr(torch, rest[0]), int(rest[1])
+    dtype, size = getattr(torch, rest[0]), int(rest[1])  # a word after these is about our memory
     own = torch.full((size // dtype.itemsize,), RANK + 1, dtype=dtype)
     tensor, gathered = own.clone(), [torch.empty_like(own) for _ in range(SIZE)]
     times = min(max((64 << 20) // size, 4), 400)

@@ -8,17 +8,18 @@
 
 namespace muster::comm {
 
-at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
+at::Tensor try_shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
   const std::size_t bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
-  if (bytes > 0 && options.device().is_cpu()) {
-    const Tag tag{.label = "memory for gradients", .source = Source::library};
-    if (auto buffer = group.group()->share(bytes, tag)) {
-      std::byte* own = buffer->parts[static_cast<std::size_t>(group.rank())];
-      return at::from_blob(
-          own, {elements}, [buffer = std::move(buffer)](void*) {}, options);
-    }
-  }
-  return at::zeros({elements}, options);
+  if (bytes == 0 || !options.device().is_cpu()) return {};
+  const auto buffer = group.group()->share(bytes, {.label = "shared memory", .source = Source::library});
+  if (!buffer) return {};
+  return at::from_blob(
+      buffer->parts[static_cast<std::size_t>(group.rank())], {elements}, [buffer](void*) {}, options);
+}
+
+at::Tensor shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
+  const at::Tensor shared = try_shared_zeros(group, elements, options);
+  return shared.defined() ? shared : at::zeros({elements}, options);
 }
 
 }  // namespace muster::comm

@@ -17,7 +17,7 @@ void visit_placement_options(Visit&& visit) {
          .tested_by = "OptionEffects.TheAcceleratorIsChosen",
          .other_tools = {"LT_ACCELERATOR"}});
   visit("backend", MUSTER_FIELD(backend),
-        {.help = "how ranks exchange values: gloo, shm (shared memory of one host), or auto (shm where possible)",
+        {.help = "how ranks exchange values: auto (shm where all ranks can), shm (shared memory of one host), or gloo",
          .tested_by = "Launcher.TheBackendIsChosen"});
   visit("callbacks", MUSTER_FIELD(callbacks),
         {.help = "objects called by the runtime", .tested_by = "Callbacks.AreCalledWhereTheyHaveTheFunction"});

@@ -48,6 +48,19 @@ inline std::vector<at::Tensor> results_of(const Communicator& comm, int64_t elem
   at::Tensor anywhere = rank == root ? own.clone() : living.copy_(own);
   comm.all_reduce(anywhere);
   all.push_back(anywhere);
+  const at::Tensor row = shared_zeros(comm, elements * world, at::TensorOptions(dtype));
+  const at::Tensor piece = row.narrow(0, elements * rank, elements);
+  for (const at::Tensor& in : {piece, living, rank == root ? own : living}) {
+    const at::Tensor into = in.is_same(piece) ? row : at::empty_like(row);
+    in.copy_(own);
+    comm.start_all_gather_into(into, in).wait();
+    all.push_back(into.clone());
+  }
+  for (const at::Tensor& out : {piece, at::empty({elements}, dtype)}) {
+    row.copy_(first(elements * world));
+    comm.start_reduce_scatter(out, row).wait();
+    all.push_back(out.clone());
+  }
   const auto append = [&](const std::vector<at::Tensor>& more) { all.insert(all.end(), more.begin(), more.end()); };
   append(comm.all_gatherv(first(elements + rank)));
   std::vector<at::Tensor> parts;

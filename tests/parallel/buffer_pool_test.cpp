@@ -31,5 +31,25 @@ TEST(BufferPool, LendsTheSameMemoryAgainWhereItFits) {
   EXPECT_EQ(buffers.bytes(), 40);
 }
 
+TEST(BufferPool, LendsSharedMemoryInOneOrderAndToNobodyElse) {
+  BufferPool buffers;
+  const auto first = torch::zeros({4000}, at::kByte), second = torch::zeros({4000}, at::kByte);
+  buffers.add_shared(first);
+  buffers.add_shared(second);
+  EXPECT_EQ(buffers.shared_bytes(), 8000);
+  auto ordinary = buffers.allocate(1000, at::kFloat);
+  EXPECT_FALSE(ordinary.is_alias_of(first) || ordinary.is_alias_of(second));
+  auto one = buffers.allocate_shared(1000, at::kFloat), two = buffers.allocate_shared(10, at::kFloat),
+       none = buffers.allocate_shared(10, at::kFloat);
+  EXPECT_TRUE(one.is_alias_of(first) && two.is_alias_of(second));
+  EXPECT_EQ(none.storage().nbytes(), 40u);
+  EXPECT_EQ(buffers.bytes(), 4040);
+  buffers.release(two);
+  buffers.release(one);
+  EXPECT_FALSE(buffers.allocate_shared(1001, at::kFloat).is_alias_of(first)) << "too large";
+  buffers.trim();
+  EXPECT_TRUE(buffers.allocate_shared(1, at::kFloat).is_alias_of(first));
+}
+
 }  // namespace
 }  // namespace muster::parallel

@@ -1,8 +1,12 @@
 #include <functional>
 #include <mutex>
+#include <set>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "muster/comm/detail/thread_world.h"
 #include "muster/parallel/detail/replicated_model.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/gtest.h"
@@ -103,14 +107,50 @@ TEST(ReplicatedParity, TwoThreadsHaveTheBitsOfTheSplitReference) {
 }
 
 TEST(ReplicatedParity, TwoProcessesHaveTheBitsOfTheSplitReference) {
-  const auto body = [](const Communicator& group) {
-    EXPECT_EQ(group.backend(), "gloo");
-    for (const auto& job : split_jobs(20)) {
-      const auto mine = train_on_ranks(job, group);
-      if (group.rank() == 0 || job.kind != Kind::cnn) expect_bitwise_identical(mine, train_split(job, 2), job.name());
+  for (const std::string backend : {"gloo", "shm"}) {
+    const auto body = [&](const Communicator& group) {
+      EXPECT_EQ(group.backend(), backend);
+      for (const auto& job : split_jobs(20)) {
+        const auto mine = train_on_ranks(job, group);
+        if (group.rank() == 0 || job.kind != Kind::cnn) expect_bitwise_identical(mine, train_split(job, 2), job.name());
+      }
+    };
+    muster::testing::expect_processes(2, body, backend, {.backend = backend});
+  }
+}
+
+TEST(ReplicatedParity, SharedMemoryHasTheBitsOfMessagesHoweverRanksInterleave) {
+  for (const auto& job : split_jobs(3))
+    for (const int size : {2, 3}) {
+      std::vector<std::vector<at::Tensor>> shared(static_cast<size_t>(size)), sent(shared);
+      const auto into = [&](auto& results) {
+        return
+            [&](const Communicator& group) { results[static_cast<size_t>(group.rank())] = train_on_ranks(job, group); };
+      };
+      comm::run_thread_world(size, {.seed = 7, .shared_memory = true}, into(shared));
+      comm::run_thread_world(size, {.seed = 7}, into(sent));
+      for (size_t rank = 0; rank < shared.size(); ++rank)
+        expect_bitwise_identical(shared[rank], sent[rank], job.name() + " on rank " + std::to_string(rank));
     }
-  };
-  muster::testing::expect_processes(2, body, "", {.backend = "gloo"});
+}
+
+TEST(ReplicatedParity, GradientsAreInTheMemoryThatRanksShare) {
+  for (const bool shared : {false, true})
+    comm::run_thread_world(2, {.shared_memory = shared}, [&](const Communicator& group) {
+      int shared_buffers = 0;
+      group.observe([&](const comm::OperationEvent& event) { shared_buffers += event.operation == "shared_buffer"; });
+      const auto net = make_net(Kind::mlp, at::kFloat, 40);
+      ReplicatedModel replicated(*net, group, {.bucket_cap_mb = 0.004, .first_bucket_mb = 0.001});
+      backward(replicated, loss_of(run(replicated, *net, draw_part(*net, 4, 0, group.rank(), at::kFloat))));
+      EXPECT_EQ(shared_buffers, shared ? 1 : 0);
+      std::set<const c10::StorageImpl*> storages;
+      for (const auto& parameter : net->parameters()) {
+        const auto& storage = parameter.grad().storage();
+        EXPECT_FALSE(storage.resizable());
+        storages.insert(storage.unsafeGetStorageImpl());
+      }
+      EXPECT_GT(storages.size(), 1u) << "one per bucket";
+    });
 }
 
 TEST(ReplicatedParity, MoreRanksAgreeInOneStep) {

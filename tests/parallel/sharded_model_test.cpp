@@ -63,14 +63,16 @@ TEST(ShardedModel, SaysOnceWhichMarkReachedNoModel) {
   EXPECT_EQ(said.find("MU249"), said.rfind("MU249"));
 }
 
-TEST(ShardedModel, SameBitsInTwoProcessesOverGloo) {
-  const auto body = [](comm::Communicator group) {
-    EXPECT_EQ(group.backend(), "gloo");
-    Reference reference(make_net(true), 2);
-    reference.train(10);
-    expect_rank_like(reference, group, at::kFloat, 1, true);
-  };
-  muster::testing::expect_processes(2, body, "", {.backend = "gloo"});
+TEST(ShardedModel, SameBitsInTwoProcesses) {
+  for (const std::string backend : {"gloo", "shm"}) {
+    const auto body = [&](comm::Communicator group) {
+      EXPECT_EQ(group.backend(), backend);
+      Reference reference(make_net(true), 2);
+      reference.train(10);
+      expect_rank_like(reference, group, at::kFloat, 1, true);
+    };
+    muster::testing::expect_processes(2, body, backend, {.backend = backend});
+  }
 }
 
 TEST(ShardedModel, Bfloat16AutocastCastsGatheredValues) {

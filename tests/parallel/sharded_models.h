@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "muster/comm/detail/thread_world.h"
 #include "muster/optim/detail/fused.h"
 #include "muster/parallel/detail/sharded_model.h"
 #include "muster/parallel/wrap.h"
@@ -22,11 +24,15 @@ namespace nn = torch::nn;
 using torch::Tensor;
 
 /// Ranks as threads, one at a time in an order drawn from a seed.
-inline void on_seeded_ranks(int world, const std::function<void(comm::Communicator)>& body) {
-  muster::testing::run_threads(world, 7, [&](comm::Communicator group) {
+inline void on_seeded_ranks(int world, const std::function<void(comm::Communicator)>& body,
+                            bool shared_memory = false) {
+  const auto as_rank = [&](comm::Communicator group) {
     at::set_num_threads(1);
     body(std::move(group));
-  });
+  };
+  if (!shared_memory) return muster::testing::run_threads(world, 7, as_rank);
+  for (const auto& error : comm::run_thread_world(world, {.seed = 7, .shared_memory = true}, as_rank))
+    if (error) std::rethrow_exception(error);
 }
 
 /// Of four ranks: this one's pair of shards, and its pair of replicas. Collective.

@@ -39,12 +39,13 @@ struct Setting {
   double clip = 0;         ///< the norm's order; 0: no clipping
   bool groups = false;     ///< biases and vectors in a group of their own
   int steps = 10;
+  bool shared_memory = false;
 
   std::string text() const {
     std::ostringstream out;
     out << job->name << ", " << layout.name << ", " << world << " ranks, " << optimizer << ", " << dtype << ", "
         << micro << (sync_each ? " communicated" : "") << " micro-batches, clip " << clip
-        << (groups ? ", two groups" : "") << ", " << steps << " steps";
+        << (groups ? ", two groups" : "") << ", " << steps << " steps" << (shared_memory ? ", shared memory" : "");
     return out.str();
   }
 };
@@ -212,7 +213,7 @@ void expect_equal_to_split(const Setting& setting) {
   std::vector<std::vector<std::vector<double>>> losses;
   for (int step = 0; step < setting.steps; ++step) losses.push_back(split.step(step));
   const auto wanted = split.module().named_parameters(), buffers = split.module().named_buffers();
-  sharded::on_seeded_ranks(setting.world, [&](comm::Communicator group) {
+  const auto body = [&](comm::Communicator group) {
     const auto module = setting.job->make(setting.dtype);
     const auto parameters = module->parameters();  // as users hand them over: tied ones twice
     const auto optimizer = make_optimizer(setting, parameters, which_are_vectors(parameters));
@@ -239,7 +240,8 @@ void expect_equal_to_split(const Setting& setting) {
         ++compared;
       }
     EXPECT_EQ(compared, wanted.size());
-  });
+  };
+  sharded::on_seeded_ranks(setting.world, body, setting.shared_memory);
 }
 
 std::vector<Layout> layouts() {
@@ -285,8 +287,9 @@ std::vector<Setting> sampled(std::vector<Setting> settings, size_t count) {
 
 TEST(ShardedProduct, EqualsTheSplitReference) {
   const auto networks = jobs::networks();
-  const auto settings = sampled(whole_product(networks), 150);
+  auto settings = sampled(whole_product(networks), 150);
   for (size_t s = 0; s < settings.size(); ++s) {
+    settings[s].shared_memory = s % 2 == 1;
     expect_equal_to_split(settings[s]);
     if (s % 1000 == 999) std::cerr << s + 1 << " of " << settings.size() << " settings\n";
   }

@@ -15,7 +15,7 @@ namespace muster {
 struct FabricOptions {
   /// "auto", "cpu", "cuda" or "gpu".
   std::string accelerator = "auto";
-  std::string backend = "gloo";  ///< or "shm", shared memory of one host, or "auto": shm where all ranks can
+  std::string backend = "auto";  ///< "shm", shared memory of one host, where all ranks can; else "gloo"
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
   bool deterministic = false;
@@ -45,7 +45,7 @@ struct ClipGradientsOptions {
 /// Options of the runtime behind Accelerator and Fabric; presets.h derives them from the options of either.
 struct RuntimeOptions {
   std::string accelerator = "auto";
-  std::string backend = "gloo";
+  std::string backend = "auto";
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};
   ClusterReader cluster_reader = {};
   bool deterministic = false;

@@ -35,10 +35,21 @@ std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of(const at::Tensor& ten
   return nullptr;
 }
 
-bool SharedCollectives::is_same_place(const Call& call) const {
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_ && read_header(*frames_[peer]).place != call.operation.place) return false;
-  return true;
+std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const at::Tensor& tensor) {
+  auto buffer = buffer_of(tensor);
+  if (!buffer) return nullptr;
+  SharedPlace& own = call.operation.place;
+  const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+  own = {buffer->number, static_cast<uint64_t>(begin - buffer->parts[rank_])};
+  exchange_headers(call);
+  call.met = true;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    const SharedPlace theirs = read_header(*frames_[peer]).place;
+    if (theirs.buffer != own.buffer || theirs.offset > buffer->bytes - tensor.nbytes()) return nullptr;
+    if (theirs.offset != own.offset && call.operation.kind != OperationKind::all_gather) return nullptr;
+  }
+  return buffer;
 }
 
 void SharedCollectives::end_step() {
@@ -52,7 +63,13 @@ void SharedCollectives::wait_step(const Call& call, int peer) {
       peer, [&] { return steps.load(std::memory_order_acquire) >= steps_; }, call.deadline);
 }
 
-void SharedCollectives::reduce_in_place(const Call& call, const SharedBuffer& buffer) {
+void SharedCollectives::end_reading(const Call& call) {
+  end_step();
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) wait_step(call, peer);
+}
+
+void SharedCollectives::all_reduce_in(const SharedBuffer& buffer, const Call& call) {
   const at::Tensor& out = call.operation.out;
   const auto width = static_cast<int64_t>(out.element_size());
   const auto at = [&](int rank, const Range& range) {
@@ -69,10 +86,29 @@ void SharedCollectives::reduce_in_place(const Call& call, const SharedBuffer& bu
     wait_step(call, peer);
     std::memcpy(at(rank_, theirs), at(peer, theirs), theirs.size() * width);
   }
-  // The caller may write to the tensor once all have read from it.
-  end_step();
-  for (int peer = 0; peer < size_; ++peer)
-    if (peer != rank_) wait_step(call, peer);
+  end_reading(call);
+}
+
+void SharedCollectives::all_gather_in(const SharedBuffer& buffer, const Call& call) {
+  const at::Tensor& in = call.operation.in;
+  const std::size_t bytes = in.nbytes();
+  auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
+  std::byte* own = pieces + bytes * rank_;
+  if (own != in.const_data_ptr()) std::memmove(own, in.const_data_ptr(), bytes);
+  for (int step = 1; step < size_; ++step) {
+    const int peer = (rank_ + step) % size_;
+    std::memcpy(pieces + bytes * peer, buffer.parts[peer] + read_header(*frames_[peer]).place.offset, bytes);
+  }
+  end_reading(call);
+}
+
+void SharedCollectives::reduce_scatter_in(const SharedBuffer& buffer, const Call& call) {
+  const at::Tensor& out = call.operation.out;
+  const std::size_t begin = call.operation.place.offset + out.nbytes() * rank_;
+  for (int peer = 0; peer < size_; ++peer) terms_[peer] = buffer.parts[peer] + begin;
+  reduce_memory(out.mutable_data_ptr(), nullptr, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(),
+                call.operation.reduce);
+  end_reading(call);
 }
 
 }  // namespace muster::comm

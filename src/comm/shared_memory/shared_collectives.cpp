@@ -23,7 +23,7 @@ SharedCollectives::SharedCollectives(std::shared_ptr<SharedAreas> areas)
 }
 
 void SharedCollectives::run(Operation& operation, const std::string& group, TimePoint deadline) {
-  const Call call{operation, group, deadline};
+  Call call{operation, group, deadline};
   operation.piggybacks.assign(operation.piggyback ? size_ : 0, 0);
   switch (operation.kind) {
     case OperationKind::all_reduce: return all_reduce(call);
@@ -91,16 +91,11 @@ void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64
   }
 }
 
-void SharedCollectives::all_reduce(const Call& call) {
+void SharedCollectives::all_reduce(Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
-  const auto buffer = buffer_of(out);
-  if (!buffer) return reduce_pieces(call, out, true);
-  const auto* begin = static_cast<const std::byte*>(out.const_data_ptr());
-  call.operation.place = {buffer->number, static_cast<uint64_t>(begin - buffer->parts[rank_])};
-  exchange_headers(call);
-  if (is_same_place(call)) return reduce_in_place(call, *buffer);
-  reduce_pieces({call.operation, call.group, call.deadline, /*met=*/true}, out, true);
+  if (const auto buffer = buffer_of_all(call, out)) return all_reduce_in(*buffer, call);
+  reduce_pieces(call, out, true);
 }
 
 void SharedCollectives::reduce(const Call& call) {
@@ -156,10 +151,11 @@ void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor
   for_each_chunk(call, tensor.numel(), kStaging / width, fill, use);
 }
 
-void SharedCollectives::all_gather(const Call& call) {
+void SharedCollectives::all_gather(Call& call) {
   const at::Tensor& in = call.operation.in;
   const std::size_t bytes = in.nbytes();
   if (bytes == 0) return exchange_headers(call);
+  if (const auto buffer = bytes > kInlineBytes ? buffer_of_all(call, in) : nullptr) return all_gather_in(*buffer, call);
   const auto* own = static_cast<const std::byte*>(in.const_data_ptr());
   auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
   if (pieces + bytes * rank_ != own) std::memmove(pieces + bytes * rank_, own, bytes);
@@ -194,9 +190,10 @@ void SharedCollectives::reduce_scatter_inline(const Call& call) {
                 call.operation.reduce);
 }
 
-void SharedCollectives::reduce_scatter(const Call& call) {
+void SharedCollectives::reduce_scatter(Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return reduce_scatter_inline(call);
+  if (const auto buffer = buffer_of_all(call, call.operation.in)) return reduce_scatter_in(*buffer, call);
   const auto width = static_cast<int64_t>(out.element_size());
   const int64_t at_once = std::max<int64_t>(kStaging / size_ / width / kPieceAlign * kPieceAlign, 1),
                 stride = at_once * width;

@@ -39,9 +39,9 @@ class SharedCollectives final : public Collectives {
   };
   using Payload = std::function<const void*(int peer)>;
 
-  void all_reduce(const Call& call);
-  void all_gather(const Call& call);
-  void reduce_scatter(const Call& call);
+  void all_reduce(Call& call);
+  void all_gather(Call& call);
+  void reduce_scatter(Call& call);
   void broadcast(const Call& call);
   void reduce(const Call& call);
   void all_reduce_inline(const Call& call);
@@ -72,13 +72,17 @@ class SharedCollectives final : public Collectives {
 
   /// The buffer in which all of the tensor is; null if none.
   std::shared_ptr<SharedBuffer> buffer_of(const at::Tensor& tensor) const;
-  /// Whether all ranks named the same place in their headers.
-  bool is_same_place(const Call& call) const;
-  /// All-reduce of a tensor that is there on all ranks.
-  void reduce_in_place(const Call& call, const SharedBuffer& buffer);
+  /// The buffer in which the tensor is on all ranks, at the same place unless it is gathered; null if it is not. Ranks
+  /// whose tensor is in a buffer have met then.
+  std::shared_ptr<SharedBuffer> buffer_of_all(Call& call, const at::Tensor& tensor);
+  void all_reduce_in(const SharedBuffer& buffer, const Call& call);
+  void all_gather_in(const SharedBuffer& buffer, const Call& call);
+  void reduce_scatter_in(const SharedBuffer& buffer, const Call& call);
   /// Says that this rank has ended a step. In a buffer, no rank begins the next one before all have.
   void end_step();
   void wait_step(const Call& call, int peer);
+  /// Ends the last step: a caller may write to its tensor once all have read from it.
+  void end_reading(const Call& call);
 
   const std::shared_ptr<SharedAreas> areas_;
   SharedTransport* transport_;  // of rest_

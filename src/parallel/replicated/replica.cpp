@@ -51,7 +51,8 @@ at::Tensor own_storage(const at::Tensor& alias) {
 
 }  // namespace
 
-Replica::Replica(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags) {
+Replica::Replica(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags, Zeros zeros)
+    : zeros_(std::move(zeros)) {
   add(std::move(parameters), first_bytes, cap_bytes, flags);
 }
 
@@ -74,9 +75,9 @@ void Replica::add(std::vector<NamedTensor> parameters, double first_bytes, doubl
   if (items.empty()) return;
   append_layout(layout_, assign_buckets(items, first_bytes, cap_bytes));
   allocate(first_bucket, kinds, flags);
-  for (size_t i = 0; i < items.size(); ++i) place(first + i, first_kind + items[i].kind);
   for (size_t b = first_bucket; b < layout_.buckets.size(); ++b)
     for (const auto i : layout_.buckets[b].items) parameters_[i].bucket = b;
+  for (size_t i = 0; i < items.size(); ++i) place(first + i, first_kind + items[i].kind);
 }
 
 void Replica::allocate(size_t first_bucket, const std::vector<at::TensorOptions>& kinds, int64_t flags) {
@@ -86,12 +87,12 @@ void Replica::allocate(size_t first_bucket, const std::vector<at::TensorOptions>
   for (size_t k = 0; k < kinds.size(); ++k) {
     const auto total = layout_.totals[first_kind + k], extra = first_kind + k == last.kind ? padded(flags) : 0;
     values_.push_back(at::zeros({total}, kinds[k]));
-    gradients_.push_back(at::zeros({total + extra}, kinds[k]));
+    gradients_.push_back(zeros_(total + extra, kinds[k]));
   }
   for (size_t b = first_bucket; b < layout_.buckets.size(); ++b) {
     const auto& bucket = layout_.buckets[b];
     const auto extra = &bucket == &last ? padded(flags) : 0;
-    buckets_.push_back(gradients_[bucket.kind].narrow(0, bucket.begin, bucket.length + extra));
+    buckets_.push_back(own_storage(gradients_[bucket.kind].narrow(0, bucket.begin, bucket.length + extra)));
   }
   flags_ = gradients_[last.kind].narrow(0, last_total, flags);
 }
@@ -103,8 +104,10 @@ void Replica::place(size_t index, size_t kind) {
   value.copy_(parameter.tensor);
   // The user's tensor moves, so that modules, optimizers and hooks that hold it hold the flat memory.
   parameter.tensor.set_data(own_storage(value));
-  parameter.local = {values_[kind].narrow(0, offset, length), gradients_[kind].narrow(0, offset, length)};
-  parameter.gradient = alias_like(gradients_[kind], offset, parameter.tensor);
+  const auto& bucket = buckets_[parameter.bucket];
+  const auto in_bucket = offset - layout_.buckets[parameter.bucket].begin;
+  parameter.local = {values_[kind].narrow(0, offset, length), bucket.narrow(0, in_bucket, length)};
+  parameter.gradient = alias_like(bucket, in_bucket, parameter.tensor);
   parameter.data = parameter.tensor.const_data_ptr();
 }
 

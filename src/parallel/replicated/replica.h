@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -12,6 +13,9 @@
 #include "parallel/replicated/bucket_layout.h"
 
 namespace muster::parallel {
+
+/// A 1-D tensor of so many zeros.
+using Zeros = std::function<at::Tensor(int64_t elements, const at::TensorOptions& options)>;
 
 /// One parameter of a replica.
 struct ReplicaParameter {
@@ -29,7 +33,8 @@ struct ReplicaParameter {
 class Replica {
  public:
   /// Moves the parameters. Their handles, sizes, strides, versions and hooks stay.
-  Replica(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags);
+  /// `zeros` makes the memory of gradients.
+  Replica(std::vector<NamedTensor> parameters, double first_bytes, double cap_bytes, int64_t flags, Zeros zeros);
 
   /// Moves these parameters too, into memory and buckets after the others, which stay where they are; the space for
   /// flags goes to the new last bucket.
@@ -55,6 +60,7 @@ class Replica {
   void allocate(size_t first_bucket, const std::vector<at::TensorOptions>& kinds, int64_t flags);
   void place(size_t index, size_t kind);
 
+  const Zeros zeros_;
   BucketLayout layout_;
   std::deque<ReplicaParameter> parameters_;
   std::unordered_map<c10::TensorImpl*, size_t> index_;  // by impl, the identity of a tensor

@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 
 #include "muster/base/error.h"
+#include "muster/comm/detail/shared_tensor.h"
 #include "muster/hook/detail/gradient_hooks.h"
 #include "muster/parallel/comm_hook.h"
 #include "parallel/coalesced.h"
@@ -43,7 +44,10 @@ class ReplicatedModel::Impl final : public Joinable {
       : module_(module), group_(std::move(group)), options_(options), all_(distinct_parameters(module)), frozen_(all_),
         buffers_(tensors_of(agreed_buffers())),
         replica_(trainable(all_), options.first_bucket_mb * kMiB, options.bucket_cap_mb * kMiB,
-                 ReductionFlags::count(all_.size() - frozen_.size())),
+                 ReductionFlags::count(all_.size() - frozen_.size()),
+                 [this](int64_t elements, const at::TensorOptions& kind) {
+                   return comm::shared_zeros(group_, elements, kind);
+                 }),
         reducer_(module.name(), replica_, frozen_, group_, options_) {
     share_values();
     if (options_.broadcast_buffers) reducer_.at_end([this](int root) { buffers_.run(group_, root); });

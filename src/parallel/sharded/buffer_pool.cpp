@@ -38,9 +38,30 @@ at::Tensor BufferPool::allocate(int64_t numel, const at::TensorOptions& options)
   return typed(memory, numel, options);
 }
 
+void BufferPool::add_shared(at::Tensor memory) {
+  shared_bytes_ += capacity(memory);
+  shared_.push_back({std::move(memory)});
+}
+
+at::Tensor BufferPool::allocate_shared(int64_t numel, const at::TensorOptions& options) {
+  at::NoGradGuard no_grad;
+  const auto bytes = numel * static_cast<int64_t>(options.dtype().itemsize());
+  for (auto& [memory, taken] : shared_) {
+    if (taken || capacity(memory) < bytes || memory.device() != options.device()) continue;
+    taken = true;
+    return typed(memory, numel, options);
+  }
+  return allocate(numel, options);
+}
+
 void BufferPool::release(at::Tensor buffer) {
   if (!buffer.defined()) return;
   at::NoGradGuard no_grad;
+  for (auto& [memory, taken] : shared_)
+    if (memory.is_alias_of(buffer)) {
+      taken = false;
+      return;
+    }
   allocated_ -= capacity(buffer);
   kept_ += capacity(buffer);
   free_.push_back(typed(buffer, capacity(buffer), buffer.options().dtype(at::kByte)));

@@ -13,19 +13,29 @@ class BufferPool {
  public:
   /// 1-D, values undefined. `options`: dtype and device.
   at::Tensor allocate(int64_t numel, const at::TensorOptions& options);
+  /// Adds memory that ranks share, 1-D of bytes, for allocate_shared(). The pool holds it for good.
+  void add_shared(at::Tensor memory);
+  /// The first of the shared memory that is free and large enough; otherwise as allocate().
+  at::Tensor allocate_shared(int64_t numel, const at::TensorOptions& options);
   /// Returns memory to the pool. Requires: from allocate(), and no longer used. An undefined tensor is ignored.
   void release(at::Tensor buffer);
   /// For a buffer that will not be returned.
   void forget(const at::Tensor& buffer);
-  /// Frees memory that is not taken.
+  /// Frees memory that is not taken, but for the shared.
   void trim();
-  /// Bytes taken and kept in the pool.
+  int64_t shared_bytes() const noexcept { return shared_bytes_; }
+  /// Bytes taken and kept in the pool, without the shared.
   int64_t bytes() const noexcept { return allocated_ + kept_; }
   int64_t peak_bytes() const noexcept { return peak_; }
 
  private:
+  struct Shared {
+    at::Tensor memory;
+    bool taken = false;
+  };
   std::vector<at::Tensor> free_;  // of bytes
-  int64_t allocated_ = 0, kept_ = 0, peak_ = 0;
+  std::vector<Shared> shared_;    // in one order on all ranks
+  int64_t allocated_ = 0, kept_ = 0, peak_ = 0, shared_bytes_ = 0;
 };
 
 }  // namespace muster::parallel

@@ -74,6 +74,7 @@ ShardedModel::Figures ShardedModel::State::figures() const {
   figures.gathers = unshard_scheduler_->gathers();
   figures.reductions = reductions_->started();
   for (const auto& unit : units) figures.held_bytes += unit->held_bytes();
+  figures.held_bytes += buffers.shared_bytes();
   figures.temporary_bytes = buffers.bytes();
   figures.peak_temporary_bytes = buffers.peak_bytes();
   return figures;

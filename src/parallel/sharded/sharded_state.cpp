@@ -1,5 +1,6 @@
 #include "parallel/sharded/sharded_state.h"
 
+#include <algorithm>
 #include <exception>
 #include <sstream>
 
@@ -7,6 +8,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
+#include "muster/comm/detail/shared_tensor.h"
 #include "parallel/local.h"
 
 namespace muster::parallel {
@@ -24,6 +26,7 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   for (auto& plan : plans)
     units.push_back(std::make_unique<ShardedUnit>(std::move(plan), groups, settings, buffers, weak_from_this(),
                                                   static_cast<int64_t>(units.size())));
+  share_gradient_memory();
   unshard_scheduler_.emplace(units, settings);
   reductions_.emplace(units, settings);
   arrived_.resize(units.size());
@@ -41,6 +44,19 @@ void ShardedModel::State::build(std::vector<UnitPlan> plans) {
   }
   if (settings.keeps_params_unsharded()) graphs_.emplace(std::move(leaves));
   frozen_ = FrozenParameters(parameters_);
+}
+
+void ShardedModel::State::share_gradient_memory() {
+  int64_t bytes = 0;
+  for (const auto& unit : units)
+    if (unit->gradients()) bytes = std::max(bytes, unit->gradients()->pool_bytes());
+  if (bytes == 0) return;
+  const auto kind = at::TensorOptions(at::kByte).device(units.front()->parameter(0).tensor.device());
+  for (size_t k = 0; k < ReductionScheduler::kUnderWay; ++k) {
+    auto memory = comm::try_shared_zeros(groups.shards, bytes, kind);
+    if (!memory.defined()) return;
+    buffers.add_shared(std::move(memory));
+  }
 }
 
 void ShardedModel::State::convert_buffers(const std::vector<at::Tensor>& buffers) {

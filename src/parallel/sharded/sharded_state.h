@@ -86,6 +86,8 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
 
   Needs needs() const;
   [[noreturn]] void refuse(const hook::StorageAccess& access) const;
+  /// Memory for the gradients of as many units as are reduced at a time, where the ranks share memory. Collective.
+  void share_gradient_memory();
   bool accessed_in_scope(const hook::StorageAccess& access) const;
   void hook_up(size_t unit, size_t i);
   void gradient_coming();

@@ -10,6 +10,8 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include "muster/comm/detail/shared_tensor.h"
+
 namespace muster::parallel {
 namespace {
 
@@ -57,18 +59,18 @@ ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSe
     elements_ += parameter(i).tensor.numel();
   }
   allocate_values();
-  if (trainable_count_ > 0) allocate_gradients();
+  if (trainable_count_ > 0) allocate_gradients(/*on_all_ranks=*/true);
   use_parameter_views();
 }
 
-void ShardedUnit::allocate_gradients() {
+void ShardedUnit::allocate_gradients(bool on_all_ranks) {
   if (gradients_) return;
   at::NoGradGuard no_grad;
   const auto reduce = settings_.reduce_dtype.value_or(values_.scalar_type());
   gradients_ = std::make_unique<UnitGradients>(
       layout_, numels(plan_), groups_,
       UnitGradients::Kind{values_.options(), reduce, settings_.stage == ShardStage::optimizer,
-                          settings_.divisor_before(reduce, groups_.size())},
+                          settings_.divisor_before(reduce, groups_.size()), on_all_ranks},
       buffers_);
   for (size_t i = 0; i < locals_.size(); ++i) locals_[i].gradient = gradients_->part(i);
 }
@@ -79,7 +81,10 @@ void ShardedUnit::admit(size_t i) {
 }
 
 void ShardedUnit::allocate_values() {
-  auto whole = at::zeros({layout_.total()}, plan_.parameters.front().tensor.options().requires_grad(false));
+  const auto kind = plan_.parameters.front().tensor.options().requires_grad(false);
+  const bool stays = keeps_params_unsharded() && used_dtype_ == built_dtype(plan_);
+  const at::Tensor whole =
+      stays ? comm::shared_zeros(groups_.shards, layout_.total(), kind) : at::zeros({layout_.total()}, kind);
   for (size_t i = 0; i < size(); ++i) {
     auto& tensor = plan_.parameters[i].tensor;
     // Strides with gaps or overlaps cannot be kept in flat memory.
@@ -94,7 +99,7 @@ void ShardedUnit::allocate_values() {
     memory_.fill(pointer_to(unsharded_));
     state_ = UnitState::unsharded;
   } else {
-    values_ = local_shard(whole).clone();
+    values_ = comm::shared_zeros(groups_.shards, layout_.shard_numel(), whole.options()).copy_(local_shard(whole));
   }
 }
 

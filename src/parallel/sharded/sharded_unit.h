@@ -45,8 +45,8 @@ class ShardedUnit {
   std::string misplaced() const;
   /// Number of trainable parameters that require a gradient now.
   size_t awaited_count() const;
-  /// Allocates gradients for all parameters of the unit, unless it has them.
-  void allocate_gradients();
+  /// Allocates gradients for all parameters of the unit, unless it has them. `on_all_ranks`: every rank does so here.
+  void allocate_gradients(bool on_all_ranks = false);
   /// The parameter is trainable from now on. Requires: allocate_gradients().
   void admit(size_t i);
 

@@ -13,6 +13,8 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include "muster/comm/detail/shared_tensor.h"
+
 namespace muster::parallel {
 namespace {
 
@@ -54,7 +56,9 @@ UnitGradients::UnitGradients(const ShardLayout& layout, std::vector<int64_t> num
   // A wrapped number takes no part in type promotion, so gradients keep their dtype.
   scale_.unsafeGetTensorImpl()->set_wrapped_number(true);
   if (kind.keeps_full) {
-    rows_ = at::zeros({layout.world(), row_length()}, kind.value);
+    const auto rows = layout.world() * row_length();
+    rows_ = (kind.on_all_ranks ? comm::shared_zeros(groups.shards, rows, kind.value) : at::zeros({rows}, kind.value))
+                .view({layout.world(), row_length()});
     result_ = rows_.select(0, groups.shards.rank());
   } else {
     result_ = at::zeros({row_length()}, kind.value);
@@ -78,7 +82,7 @@ bool UnitGradients::has_unsharded_grads() const {
 
 void UnitGradients::begin_collecting() {
   collecting_ = true;
-  if (!kind_.keeps_full) rows_ = buffers_.allocate(layout_.world() * row_length(), kind_.value.dtype(kind_.reduce));
+  if (!kind_.keeps_full) rows_ = buffers_.allocate_shared(layout_.world() * row_length(), rows_options());
   else if (std::any_of(has_sharded_grad_.begin(), has_sharded_grad_.end(), [](char counted) { return counted != 0; }))
     before_ = result_.clone();
 }
@@ -236,6 +240,11 @@ void UnitGradients::scale(size_t i, double factor) {
     for (const auto& at : runs_[i]) run(rows_, at, at.length).mul_(factor);
   if (!has_sharded_grad_[i]) return;
   (before_.defined() ? before_.narrow(0, mine.begin, mine.length) : part(i)).mul_(factor);
+}
+
+int64_t UnitGradients::pool_bytes() const {
+  const auto width = static_cast<int64_t>(rows_options().dtype().itemsize());
+  return kind_.keeps_full ? 0 : layout_.world() * row_length() * width;
 }
 
 int64_t UnitGradients::held_bytes() const {

@@ -27,6 +27,7 @@ class UnitGradients {
     at::ScalarType reduce;
     bool keeps_full = false;
     double divisor_before = 1;
+    bool on_all_ranks = false;  ///< every rank makes these gradients here, so that ranks may share memory for them
   };
 
   /// Requires: the layout, the groups and the buffers outlive this object. `numels`: elements of each parameter.
@@ -61,6 +62,8 @@ class UnitGradients {
   void zero(size_t i, bool set_to_none);
   /// Scales both the counted and the waiting gradients.
   void scale(size_t i, double factor);
+  /// Bytes of pool memory that full gradients take.
+  int64_t pool_bytes() const;
   /// Bytes that are allocated permanently.
   int64_t held_bytes() const;
 
@@ -77,6 +80,7 @@ class UnitGradients {
   };
 
   int64_t row_length() const;
+  at::TensorOptions rows_options() const { return kind_.value.dtype(kind_.reduce); }
   at::Tensor run(const at::Tensor& rows, const RowRun& at, int64_t length) const;
   void begin_collecting();
   void take_run(const at::Tensor& target, const at::Tensor& source, size_t i, bool last) const;

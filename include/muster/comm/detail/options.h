@@ -9,7 +9,7 @@ namespace muster {
 struct GroupOptions {
   /// "gloo"; "shm", shared memory, for ranks of one host; "auto", shared memory where possible and else gloo; or the
   /// name of a factory given to connect().
-  std::string backend = "gloo";
+  std::string backend = "auto";
   std::string interface = "";  ///< network interface; empty: GLOO_SOCKET_IFNAME, or chosen by the
                                ///< addresses
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);  ///< wait for the other ranks to appear

@@ -80,7 +80,7 @@ struct LoadStateOptions {
 
 /// Options of muster::Accelerator, with Accelerate's names and defaults.
 struct AcceleratorOptions {
-  std::string backend = "gloo";  ///< or "shm", shared memory of one host, or "auto": shm where all ranks can
+  std::string backend = "auto";  ///< "shm", shared memory of one host, where all ranks can; else "gloo"
   std::vector<std::shared_ptr<FabricCallback>> callbacks = {};  ///< called by the runtime and by call()
   /// Asked before Muster's own readers who this process is among the ranks; for a launcher that Muster does not know.
   ClusterReader cluster_reader = {};
