@@ -16,6 +16,6 @@
 #include "muster/trainer/detail/options.h"
 #include "muster/trainer/detail/prediction_writer.h"
 #include "muster/trainer/detail/progress_bar.h"
-#include "muster/trainer/detail/timer.h"
 #include "muster/trainer/detail/terminated.h"
+#include "muster/trainer/detail/timer.h"
 #include "muster/trainer/detail/trainer.h"

@@ -14,6 +14,7 @@
 
 #include <c10/util/FunctionRef.h>
 
+#include "chosen_checkpoint.h"
 #include "experiment_log.h"
 #include "hook_calls.h"
 #include "limits.h"
@@ -25,36 +26,10 @@
 #include "progress.h"
 #include "run_clock.h"
 #include "termination.h"
+#include "trained_optimizer.h"
 #include "training_pass.h"
 
 namespace muster::trainer {
-
-/// An optimizer in a run, with its schedulers.
-class TrainedOptimizer {
- public:
-  struct Schedule {
-    LRSchedulerConfig config;
-    Scheduler scheduler;
-    bool plateau;
-  };
-  TrainedOptimizer(Core& core, std::shared_ptr<torch::optim::Optimizer> own, Optimizer prepared)
-      : core(&core), own(std::move(own)), prepared(std::move(prepared)) {}
-  Core* core;
-  std::shared_ptr<torch::optim::Optimizer> own;
-  Optimizer prepared;
-  std::vector<Schedule> schedules = {};
-  int64_t steps = 0;
-};
-
-/// The entry of a checkpoint that says where training stood.
-inline constexpr const char* kTrainerEntry = "trainer";
-
-/// Whether it was written inside of a batch, so that training cannot be resumed from it to the bit.
-bool is_interrupted_checkpoint(const Runtime& runtime, const std::filesystem::path& folder);
-/// Whether a save with weights_only wrote it.
-bool holds_weights_only(const std::filesystem::path& folder);
-/// The one that a signal caused last; empty if there is none in the folder.
-std::filesystem::path newest_hpc_checkpoint(const std::filesystem::path& folder);
 
 using KeepOutput = std::function<void(StepOutput&, int64_t dataloader_idx)>;
 

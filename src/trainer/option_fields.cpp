@@ -119,7 +119,8 @@ void add_limits(Fields& fields) {
              {.help = "make the loaders anew every so many epochs; 0: once",
               .tested_by = "FitLoop.LoadersAreMadeAnewAsOftenAsAsked"});
   fields.add("requeue", &O::requeue,
-             {.help = "called after SIGUSR1, with the checkpoint that was saved", .tested_by = "Termination.SIGUSR1QueuesTheJobAgainAndOwnHandlersRun"});
+             {.help = "called after SIGUSR1, with the checkpoint that was saved",
+              .tested_by = "Termination.SIGUSR1QueuesTheJobAgainAndOwnHandlersRun"});
   fields.add("sync_batchnorm", &O::sync_batchnorm,
              {.help = "batch normalization uses statistics of all ranks",
               .tested_by = "FitLoopOptions.BatchNormalizationUsesAllRanks"});
