@@ -39,19 +39,16 @@ void expect_terminated_and_resumed(const fs::path& folder, int64_t step, int ran
 }
 
 TEST(Termination, ASignalAtAnyHookChangesNothing) {
-  testing::keep_files_in_memory();
-  const testing::TemporaryFolder folder;
+  const testing::QuickFolder folder;
   expect_terminated_and_resumed(folder.path(), testing::stride(2));
 }
 
 TEST(Termination, NorInsideOfAccumulationWindows) {
-  testing::keep_files_in_memory();
-  const testing::TemporaryFolder folder;
+  const testing::QuickFolder folder;
   expect_terminated_and_resumed(folder.path(), testing::stride(3), 0, 1, {.accumulate = 3});
 }
 
 TEST(Termination, NorIfOneOfTwoRanksReceivesIt) {
-  testing::keep_files_in_memory();
   const testing::InheritedFolder folder;
   testing::as_ranks(2, [&] {
     const Accelerator keeps_the_meeting_place;
