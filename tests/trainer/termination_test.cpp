@@ -84,16 +84,5 @@ TEST(Termination, SIGUSR1QueuesTheJobAgainAndOwnHandlersRun) {
   EXPECT_EQ(resumed.trained, (std::vector<int64_t>{2}));
 }
 
-TEST(Termination, UncaughtItEndsTheProcessWith143) {
-  const testing::TemporaryFolder folder;
-  const auto train = [&] {
-    testing::CountingModule module(3);
-    module.on_batch = [](testing::CountingModule&) { std::raise(SIGTERM); };
-    Trainer({.default_root_dir = folder.path(), .enable_checkpointing = false}).fit(module);
-  };
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT([&]() noexcept { train(); }(), ::testing::ExitedWithCode(143), "SIGTERM");
-}
-
 }  // namespace
 }  // namespace muster
