@@ -26,11 +26,27 @@
 
 namespace muster::testing {
 
-/// Makes the folders of tests in memory where that can be had: these runs save hundreds of checkpoints.
-inline void keep_files_in_memory() {
-  std::error_code ignored;
-  if (std::filesystem::is_directory("/dev/shm", ignored)) ::setenv("TMPDIR", "/dev/shm", 1);
-}
+/// A folder of a test, in memory where that can be had: these runs save hundreds of checkpoints.
+class QuickFolder {
+ public:
+  QuickFolder() {
+    std::error_code ignored;
+    const std::filesystem::path memory = "/dev/shm";
+    const auto where = std::filesystem::is_directory(memory, ignored) ? memory : std::filesystem::temp_directory_path();
+    auto text = (where / "muster-test-XXXXXX").string();
+    path_ = ::mkdtemp(text.data());
+  }
+  QuickFolder(const QuickFolder&) = delete;
+  QuickFolder& operator=(const QuickFolder&) = delete;
+  ~QuickFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
 
 /// Every `step`-th place, or all of them in the thorough run of all tests.
 inline int64_t stride(int64_t step) { return std::getenv("MUSTER_TEST_FULL") ? 1 : step; }

@@ -40,26 +40,22 @@ void expect_resumed_as_uninterrupted(const fs::path& folder, const InterruptedRu
 }
 
 TEST(Resuming, AnExceptionAtAnyHookChangesNothing) {
-  testing::keep_files_in_memory();
-  const testing::TemporaryFolder folder;
+  const testing::QuickFolder folder;
   expect_resumed_as_uninterrupted(folder.path(), {}, testing::stride(2));
 }
 
 TEST(Resuming, NorInsideOfAccumulationWindows) {
-  testing::keep_files_in_memory();
-  const testing::TemporaryFolder folder;
+  const testing::QuickFolder folder;
   expect_resumed_as_uninterrupted(folder.path(), {.accumulate = 3}, testing::stride(3));
 }
 
 TEST(Resuming, NorWithAsynchronousSaves) {
-  testing::keep_files_in_memory();
-  const testing::TemporaryFolder folder;
+  const testing::QuickFolder folder;
   expect_resumed_as_uninterrupted(folder.path(), {.asynchronous = true}, testing::stride(7));
 }
 
 TEST(Resuming, NorOnTwoRanks) {
   for (const char* strategy : {"ddp", "fsdp"}) {
-    testing::keep_files_in_memory();
     const testing::InheritedFolder folder;
     testing::as_ranks(
         2,

@@ -39,19 +39,16 @@ void expect_terminated_and_resumed(const fs::path& folder, int64_t step, int ran
 }
 
 TEST(Termination, ASignalAtAnyHookChangesNothing) {
-  testing::keep_files_in_memory();
-  const testing::TemporaryFolder folder;
+  const testing::QuickFolder folder;
   expect_terminated_and_resumed(folder.path(), testing::stride(2));
 }
 
 TEST(Termination, NorInsideOfAccumulationWindows) {
-  testing::keep_files_in_memory();
-  const testing::TemporaryFolder folder;
+  const testing::QuickFolder folder;
   expect_terminated_and_resumed(folder.path(), testing::stride(3), 0, 1, {.accumulate = 3});
 }
 
 TEST(Termination, NorIfOneOfTwoRanksReceivesIt) {
-  testing::keep_files_in_memory();
   const testing::InheritedFolder folder;
   testing::as_ranks(2, [&] {
     const Accelerator keeps_the_meeting_place;
@@ -85,17 +82,6 @@ TEST(Termination, SIGUSR1QueuesTheJobAgainAndOwnHandlersRun) {
   Trainer({.default_root_dir = folder.path(), .enable_checkpointing = false, .max_epochs = 1})
       .fit(resumed, {.ckpt_path = "hpc"});
   EXPECT_EQ(resumed.trained, (std::vector<int64_t>{2}));
-}
-
-TEST(Termination, UncaughtItEndsTheProcessWith143) {
-  const testing::TemporaryFolder folder;
-  const auto train = [&] {
-    testing::CountingModule module(3);
-    module.on_batch = [](testing::CountingModule&) { std::raise(SIGTERM); };
-    Trainer({.default_root_dir = folder.path(), .enable_checkpointing = false}).fit(module);
-  };
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT([&]() noexcept { train(); }(), ::testing::ExitedWithCode(143), "SIGTERM");
 }
 
 }  // namespace
