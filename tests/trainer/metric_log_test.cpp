@@ -27,7 +27,7 @@ struct Judged : CountingModule {
     return CountingModule::training_step(batch, batch_idx);
   }
   void validation_step(torch::Tensor& batch, int64_t) {
-    const auto label = batch.to(torch::kLong) % 2;
+    const auto label = batch.flatten().to(torch::kLong) % 2;
     accuracy.update(torch::zeros_like(label), label);
     confusion.update(torch::zeros_like(label), label);
     log("accuracy", accuracy);
@@ -76,7 +76,7 @@ struct Several : CountingModule {
   bool shares = false;
   void validation_step(torch::Tensor& batch, int64_t, int64_t dataloader_idx) {
     auto& accuracy = accuracies.at(shares ? 0 : static_cast<size_t>(dataloader_idx));
-    const auto label = batch.to(torch::kLong) % 2;
+    const auto label = batch.flatten().to(torch::kLong) % 2;
     accuracy.update(torch::zeros_like(label), label);
     log("accuracy", accuracy);
   }
