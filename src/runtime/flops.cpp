@@ -15,9 +15,13 @@ namespace {
 using Inputs = c10::ArrayRef<const c10::IValue>;
 
 // A callback of LibTorch has no state of its own.
-int64_t& count_here() {
-  thread_local int64_t count = 0;
-  return count;
+struct Counting {
+  int64_t count = 0;
+  bool on = false;
+};
+Counting& counting_here() {
+  thread_local Counting counting;
+  return counting;
 }
 
 /// Of `a` times `b`, the last two dims of each.
@@ -51,22 +55,25 @@ int64_t flops_of(std::string_view name, Inputs inputs) {
 }
 
 std::unique_ptr<at::ObserverContext> see(const at::RecordFunction& call) {
-  count_here() += flops_of(call.name(), call.inputs());
+  counting_here().count += flops_of(call.name(), call.inputs());
   return nullptr;
 }
 
 }  // namespace
 
 int64_t measure_flops(const std::function<void()>& f) {
-  const auto before = std::exchange(count_here(), 0);
-  const auto handle =
-      at::addThreadLocalCallback(at::RecordFunctionCallback(see).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+  auto& counting = counting_here();
+  const auto before = std::exchange(counting, {.on = true});
+  at::CallbackHandle handle = 0;
+  if (!before.on)  // a second callback would count each call twice
+    handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(see).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
   const auto finish = c10::make_scope_exit([&] {
-    at::removeCallback(handle);
-    count_here() = before;
+    if (!before.on) at::removeCallback(handle);
+    counting = before;
   });
   f();
-  return count_here();
+  return counting.count;
 }
 
 }  // namespace muster

@@ -27,7 +27,7 @@ using Values = std::map<std::string, std::string>;
 
 /// Another value than the default for every option that text can set.
 const Values kRuntime{{"accelerator", "cpu"},
-                      {"backend", "auto"},
+                      {"backend", "gloo"},
                       {"deterministic", "true"},
                       {"dispatch_batches", "true"},
                       {"even_batches", "false"},

@@ -226,11 +226,13 @@ TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
       setenv("MUSTER_TIMEOUT", unset, 1);
       EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(600));
     }
-    setenv("MUSTER_TIMEOUT", "20", 1);
-    EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(20));
+    for (const char* same : {"20s", "20"}) {
+      setenv("MUSTER_TIMEOUT", same, 1);
+      EXPECT_EQ(Accelerator().group().timeout(), std::chrono::seconds(20));
+    }
     EXPECT_EQ(Accelerator({.timeout = std::chrono::seconds(20)}).group().timeout(), std::chrono::seconds(20));
     EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator({.timeout = std::chrono::seconds(30)}); }), "MU171");
-    for (const char* wrong : {"soon", "-3", "5 days", "20s", "99999999999"}) {
+    for (const char* wrong : {"soon", "-3", "5 days", "-20s", "99999999999"}) {
       setenv("MUSTER_TIMEOUT", wrong, 1);
       EXPECT_EQ(testing::thrown_id([] { Accelerator accelerator; }), "MU021") << wrong;
     }

@@ -55,7 +55,7 @@ Course train(const Strategy& strategy, Precision precision, bool repeated) {
 
 TEST(TiedParameters, AreSteppedClippedAndUnscaledOnceUnderEveryStrategy) {
   testing::as_ranks(2, [] {
-    for (const Precision precision : {Precision("no"), Precision("fp16")}) {
+    for (const Precision& precision : {Precision("no"), Precision("fp16")}) {
       const auto wanted = train("ddp", precision, /*repeated=*/false);
       EXPECT_FALSE(torch::equal(wanted.weight, make()->words->weight));
       for (const char* strategy : {"ddp", "zero1", "zero2", "fsdp"}) {

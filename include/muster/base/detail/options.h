@@ -107,6 +107,7 @@ struct Table {
 
   std::vector<Description> descriptions() const {
     std::vector<Description> result;
+    result.reserve(options.size());
     for (const auto& option : options) result.push_back(option.description);
     return result;
   }

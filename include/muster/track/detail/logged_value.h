@@ -45,21 +45,21 @@ class LoggedValue {
   using Data = std::variant<double, int64_t, bool, std::string_view, const Histogram*, PngImage>;
 
   template <std::same_as<Data> D>
-  LoggedValue(std::string_view name_, const D& data_) : name(name_), data(data_) {}
+  LoggedValue(std::string_view name, const D& data) : name(name), data(data) {}
   template <class T>
     requires std::integral<T> || std::floating_point<T>
-  LoggedValue(std::string_view name_, T value) : name(name_) {
+  LoggedValue(std::string_view name, T value) : name(name) {
     if constexpr (std::same_as<T, bool>) data = value;
     else if constexpr (std::integral<T>) data = static_cast<int64_t>(value);
     else data = static_cast<double>(value);
   }
-  LoggedValue(std::string_view name_, std::string_view text) : name(name_), data(text) {}
-  LoggedValue(std::string_view name_, const char* text) : name(name_), data(std::string_view(text)) {}
-  LoggedValue(std::string_view name_, const Histogram& histogram) : name(name_), data(&histogram) {}
-  LoggedValue(std::string_view name_, PngImage image) : name(name_), data(image) {}
+  LoggedValue(std::string_view name, std::string_view text) : name(name), data(text) {}
+  LoggedValue(std::string_view name, const char* text) : name(name), data(std::string_view(text)) {}
+  LoggedValue(std::string_view name, const Histogram& histogram) : name(name), data(&histogram) {}
+  LoggedValue(std::string_view name, PngImage image) : name(name), data(image) {}
   /// The tensor is read, which waits for its device, by the call that gets this, and only where something is tracked.
   template <OneNumber T>
-  LoggedValue(std::string_view name_, const T& tensor) : name(name_), tensor_(&tensor), read_(&number_of<T>) {}
+  LoggedValue(std::string_view name, const T& tensor) : name(name), tensor_(&tensor), read_(&number_of<T>) {}
 
   bool is_tensor() const noexcept { return tensor_ != nullptr; }
   /// The value, with its number in place of a tensor. Throws: UsageError (MU427) unless that has one element.

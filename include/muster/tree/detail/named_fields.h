@@ -19,7 +19,7 @@ namespace muster::tree {
 
 namespace detail {
 template <class T>
-extern const T specimen;  // never defined: only the places of its fields are named
+extern const T kSpecimen;  // never defined: only the places of its fields are named
 template <class F>
 struct FieldPlace {
   const F* field;
@@ -29,7 +29,7 @@ consteval std::string_view spelled() {
   return std::source_location::current().function_name();
 }
 
-/// What stands before the end of "{(& specimen<T>.T::rate)}" or "{&specimen<T>.rate}".
+/// What stands before the end of "{(& kSpecimen<T>.T::rate)}" or "{&kSpecimen<T>.rate}".
 consteval std::string_view last_name(std::string_view text) {
   auto end = text.rfind(")}");
   if (end == text.npos) end = text.rfind('}');
@@ -71,7 +71,7 @@ constexpr auto places(T& t) {
 
 template <class T, std::size_t I>
 consteval std::string_view field_name() {
-  constexpr auto* place = &std::get<I>(places(specimen<T>));
+  constexpr auto* place = &std::get<I>(places(kSpecimen<T>));
   return last_name(spelled<FieldPlace<std::remove_cvref_t<decltype(*place)>>{place}>());
 }
 }  // namespace detail
