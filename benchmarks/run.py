@@ -45,9 +45,9 @@ def agree(one, other, tolerance):
     return one["verified"] and other["verified"] and abs(one["check"] - other["check"]) <= tolerance * max(1e-9, abs(one["check"]))
 
 
-def best_variant(contender, variants, lower_is_better):
-    """The variant that does best, and what it measured. Where there is a choice, the second measurement of each counts: the first is cold."""
-    for _ in range(2 if len(variants) > 1 else 1):
+def best_variant(contender, variants, lower_is_better, turns):
+    """The variant that does best in the last of these turns, and what it measured."""
+    for _ in range(turns):
         found = {variant: contender.measure(variant) for variant in variants}
     best = (min if lower_is_better else max)(variants, key=lambda variant: found[variant]["value"])
     if len(variants) > 1:
@@ -65,7 +65,9 @@ class Rounds:
             self.attempt(key, lambda: self.warm_up(key, contender))
 
     def warm_up(self, key, contender):
-        self.asked[key], first = best_variant(contender, self.case.variants(key[1]), self.case.lower_is_better)
+        # Where there is a choice, a first turn would choose by what is cold. All take as many turns: they go on training from one to the next.
+        turns = 2 if any(len(self.case.variants(name)) > 1 for name in self.case.contenders) else 1
+        self.asked[key], first = best_variant(contender, self.case.variants(key[1]), self.case.lower_is_better, turns)
         return first
 
     def attempt(self, key, measure):

@@ -3,6 +3,7 @@
 
     driver_test.py ROOT
 """
+import collections
 import contextlib
 import csv
 import io
@@ -107,6 +108,19 @@ class Driver(unittest.TestCase):
             row, = run.Rounds(made_up, {("plain", "ours"): Contender(), ("plain", "peer"): Contender()}).go(3).rows()
         self.assertEqual((row["peer_value"], row["ratio"]), ("1", "0.500"))
         self.assertIn("the best is fast", told.getvalue())
+
+    def test_contenders_that_go_on_training_stay_in_step(self):
+        class Contender:
+            def __init__(self):
+                self.turns = collections.Counter()
+
+            def measure(self, variant):
+                self.turns[variant] += 1
+                return {"value": 1.0, "check": float(self.turns[variant]), "verified": True}
+        made_up = table.Case("b", "c", "ms", {"ours": table.Contender([], "one"), "peer": table.Contender([], variants=("one", "other"))})
+        with contextlib.redirect_stderr(io.StringIO()):
+            row, = run.Rounds(made_up, {("plain", "ours"): Contender(), ("plain", "peer"): Contender()}).go(3).rows()
+        self.assertEqual(row["verified"], "yes")
 
     def test_a_peer_that_fails_leaves_the_others_their_rounds(self):
         for place in range(3):
