@@ -11,8 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/process.h"
-#include "muster/base/detail/options_line.h"
+#include "launcher/option_jobs.h"
 #include "muster/launcher/detail/option_tables.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/runtime/detail/presets.h"
@@ -22,8 +21,6 @@
 
 namespace muster::launcher::testing {
 namespace {
-
-using Values = std::map<std::string, std::string>;
 
 /// Another value than the default for every option that text can set.
 const Values kRuntime{{"accelerator", "cpu"},
@@ -83,30 +80,11 @@ const Values kSharded{{"fsdp.auto_wrap", "false"},
                       {"fsdp.unit_names", "a,b"},
                       {"strategy", "zero2"}};
 
-const options::Description& described(const std::string& name) {
-  const auto& all = runtime::program_options();
-  return *std::find_if(all.begin(), all.end(), [&](const auto& option) { return option.name == name; });
-}
-
 std::vector<Values> both_jobs() {
   auto replicated = kReplicated, sharded = kSharded;
   replicated.insert(kRuntime.begin(), kRuntime.end());
   sharded.insert(kRuntime.begin(), kRuntime.end());
   return {replicated, sharded};
-}
-
-/// How a rank writes it: a duration has its unit.
-std::string written(const std::string& name, const std::string& text) { return name == "timeout" ? text + "s" : text; }
-
-/// Runs a job of one rank and compares what the rank resolved.
-void expect_resolved(const Values& values, std::vector<std::string> flags, const Process::Setup& setup = {}) {
-  flags.insert(flags.end(), {"--no-prefix", rank_program(), "options"});
-  Process process(muster_run(flags), setup);
-  ASSERT_EQ(process.wait(), 0) << process.error();
-  for (const auto& [name, text] : values)
-    EXPECT_NE(("\n" + process.out()).find("\n" + name + "=" + written(name, text) + "\n"), std::string::npos)
-        << name << "=" << text << " is missing in\n"
-        << process.out();
 }
 
 TEST(OptionWays, TheTestSetsEveryOptionToAnotherValue) {
@@ -134,35 +112,11 @@ TEST(OptionWays, ByCode) {
   }
 }
 
-TEST(OptionWays, ByFlag) {
-  for (const auto& values : both_jobs()) {
-    std::vector<std::string> flags;
-    for (const auto& [name, text] : values) {
-      const auto flag = described(name).flag();
-      if (!described(name).is_switch) flags.insert(flags.end(), {flag, text});
-      else flags.push_back(text == "true" ? flag : "--no-" + flag.substr(2));
-    }
-    expect_resolved(values, flags);
-  }
-}
+TEST(OptionWays, ByFlag) { expect_by_flag(both_jobs()); }
 
-TEST(OptionWays, ByVariable) {
-  for (const auto& values : both_jobs()) {
-    Process::Setup setup;
-    for (const auto& [name, text] : values) setup.environment.push_back(described(name).variable + "=" + text);
-    expect_resolved(values, {}, setup);
-  }
-}
+TEST(OptionWays, ByVariable) { expect_by_variable(both_jobs()); }
 
-TEST(OptionWays, ByTheLine) {
-  for (const auto& values : both_jobs()) {
-    options::Texts texts;
-    for (const auto& [name, text] : values) texts[name].text = text;
-    Process::Setup setup;
-    setup.environment = {"MUSTER_OPTIONS=" + options::write_line(texts), "MUSTER_PRECISION=64-true"};
-    expect_resolved(values, {}, setup);
-  }
-}
+TEST(OptionWays, ByTheLine) { expect_by_line(both_jobs(), "MUSTER_PRECISION=64-true"); }
 
 TEST(OptionWays, ByTheFile) {
   const auto file = std::filesystem::temp_directory_path() / ("muster_ways_" + std::to_string(getpid()) + ".yaml");

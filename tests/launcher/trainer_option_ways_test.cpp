@@ -11,8 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/process.h"
-#include "muster/base/detail/options_line.h"
+#include "launcher/option_jobs.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/testing/thrown.h"
 #include "trainer/option_fields.h"
@@ -24,60 +23,44 @@ namespace fs = std::filesystem;
 using muster::testing::thrown, muster::testing::thrown_id;
 
 /// Another value than the default for every option that text can set.
-const std::map<std::string, std::string> kOther{{"trainer.barebones", "true"},
-                                                {"trainer.check_val_every_n_epoch", "none"},
-                                                {"trainer.default_root_dir", "out"},
-                                                {"trainer.detect_anomaly", "true"},
-                                                {"trainer.enable_checkpointing", "false"},
-                                                {"trainer.enable_model_summary", "false"},
-                                                {"trainer.enable_progress_bar", "false"},
-                                                {"trainer.fast_dev_run", "3"},
-                                                {"trainer.gradient_clip_algorithm", "value"},
-                                                {"trainer.gradient_clip_val", "0.5"},
-                                                {"trainer.inference_mode", "false"},
-                                                {"trainer.limit_predict_batches", "7"},
-                                                {"trainer.limit_test_batches", "0.25"},
-                                                {"trainer.limit_train_batches", "0.0"},
-                                                {"trainer.limit_val_batches", "1"},
-                                                {"trainer.log_every_n_steps", "7"},
-                                                {"trainer.max_epochs", "5"},
-                                                {"trainer.max_steps", "50"},
-                                                {"trainer.max_time", "00:12:00:00"},
-                                                {"trainer.min_epochs", "2"},
-                                                {"trainer.min_steps", "20"},
-                                                {"trainer.num_sanity_val_steps", "0"},
-                                                {"trainer.overfit_batches", "0.5"},
-                                                {"trainer.reload_dataloaders_every_n_epochs", "1"},
-                                                {"trainer.sync_batchnorm", "true"},
-                                                {"trainer.val_check_interval", "4"}};
+const Values kOther{{"trainer.barebones", "true"},
+                    {"trainer.check_val_every_n_epoch", "none"},
+                    {"trainer.default_root_dir", "out"},
+                    {"trainer.detect_anomaly", "true"},
+                    {"trainer.enable_checkpointing", "false"},
+                    {"trainer.enable_model_summary", "false"},
+                    {"trainer.enable_progress_bar", "false"},
+                    {"trainer.fast_dev_run", "3"},
+                    {"trainer.gradient_clip_algorithm", "value"},
+                    {"trainer.gradient_clip_val", "0.5"},
+                    {"trainer.inference_mode", "false"},
+                    {"trainer.limit_predict_batches", "7"},
+                    {"trainer.limit_test_batches", "0.25"},
+                    {"trainer.limit_train_batches", "0.0"},
+                    {"trainer.limit_val_batches", "1"},
+                    {"trainer.log_every_n_steps", "7"},
+                    {"trainer.max_epochs", "5"},
+                    {"trainer.max_steps", "50"},
+                    {"trainer.max_time", "00:12:00:00"},
+                    {"trainer.min_epochs", "2"},
+                    {"trainer.min_steps", "20"},
+                    {"trainer.num_sanity_val_steps", "0"},
+                    {"trainer.overfit_batches", "0.5"},
+                    {"trainer.reload_dataloaders_every_n_epochs", "1"},
+                    {"trainer.sync_batchnorm", "true"},
+                    {"trainer.val_check_interval", "4"}};
 /// They contradict others above.
 const std::set<std::string> kAlone{"trainer.barebones", "trainer.fast_dev_run"};
 
-const options::Description& described(const std::string& name) {
-  const auto& all = runtime::program_options();
-  return *std::ranges::find(all, name, &options::Description::name);
-}
-
-std::vector<std::map<std::string, std::string>> jobs() {
+std::vector<Values> jobs() {
   auto together = kOther;
-  std::vector<std::map<std::string, std::string>> all;
+  std::vector<Values> all;
   for (const auto& name : kAlone) {
     all.push_back({{name, kOther.at(name)}});
     together.erase(name);
   }
   all.push_back(together);
   return all;
-}
-
-void expect_resolved(const std::map<std::string, std::string>& values, std::vector<std::string> flags,
-                     const Process::Setup& setup = {}) {
-  flags.insert(flags.end(), {"--no-prefix", rank_program(), "options"});
-  Process process(muster_run(flags), setup);
-  ASSERT_EQ(process.wait(), 0) << process.error();
-  for (const auto& [name, text] : values)
-    EXPECT_NE(("\n" + process.out()).find("\n" + name + "=" + text + "\n"), std::string::npos)
-        << name << "=" << text << " is missing in\n"
-        << process.out();
 }
 
 TEST(TrainerOptionWays, TheTestSetsEveryOptionToAnotherValue) {
@@ -88,35 +71,11 @@ TEST(TrainerOptionWays, TheTestSetsEveryOptionToAnotherValue) {
     }
 }
 
-TEST(TrainerOptionWays, ByFlag) {
-  for (const auto& values : jobs()) {
-    std::vector<std::string> flags;
-    for (const auto& [name, text] : values) {
-      const auto flag = described(name).flag();
-      if (!described(name).is_switch) flags.insert(flags.end(), {flag, text});
-      else flags.push_back(text == "true" ? flag : "--no-" + flag.substr(2));
-    }
-    expect_resolved(values, flags);
-  }
-}
+TEST(TrainerOptionWays, ByFlag) { expect_by_flag(jobs()); }
 
-TEST(TrainerOptionWays, ByVariable) {
-  for (const auto& values : jobs()) {
-    Process::Setup setup;
-    for (const auto& [name, text] : values) setup.environment.push_back(described(name).variable + "=" + text);
-    expect_resolved(values, {}, setup);
-  }
-}
+TEST(TrainerOptionWays, ByVariable) { expect_by_variable(jobs()); }
 
-TEST(TrainerOptionWays, ByTheLine) {
-  for (const auto& values : jobs()) {
-    options::Texts texts;
-    for (const auto& [name, text] : values) texts[name].text = text;
-    Process::Setup setup;
-    setup.environment = {"MUSTER_OPTIONS=" + options::write_line(texts), "MUSTER_TRAINER_MAX_EPOCHS=9"};
-    expect_resolved(values, {}, setup);
-  }
-}
+TEST(TrainerOptionWays, ByTheLine) { expect_by_line(jobs(), "MUSTER_TRAINER_MAX_EPOCHS=9"); }
 
 TEST(TrainerOptionWays, ByTheFile) {
   const auto file = fs::temp_directory_path() / ("muster_trainer_ways_" + std::to_string(getpid()) + ".yaml");
