@@ -2,18 +2,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
 #include "muster/runtime/detail/metric.h"
 
 namespace muster {
 namespace {
-
-std::string shape(const at::Tensor& tensor) {
-  std::string text;
-  for (const auto size : tensor.sizes()) text += (text.empty() ? "[" : ", ") + std::to_string(size);
-  return text.empty() ? "[]" : text + "]";
-}
 
 /// The class of each sample, in one dimension.
 at::Tensor classes_in(const at::Tensor& predicted, const at::Tensor& labels, const char* metric) {
@@ -23,7 +18,7 @@ at::Tensor classes_in(const at::Tensor& predicted, const at::Tensor& labels, con
   throw UsageError("MU459",
                    formatted("{} got predictions of shape {} and labels of shape {}; give one label per sample, "
                              "and one row of scores per sample",
-                             metric, shape(predicted), shape(labels)));
+                             metric, shape_text(predicted.sizes()), shape_text(labels.sizes())));
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 
 #include <cstddef>
 #include <span>
-#include <sstream>
 
 #include <torch/types.h>
 
+#include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/track/detail/png.h"
 
@@ -13,9 +13,7 @@ namespace muster {
 namespace {
 
 [[noreturn]] void refuse(const at::Tensor& image) {
-  std::ostringstream sizes;
-  if (image.defined()) sizes << image.sizes();
-  throw UsageError("MU455", "a tensor of sizes " + sizes.str() +
+  throw UsageError("MU455", "a tensor of sizes " + (image.defined() ? shape_text(image.sizes()) : "") +
                                 " is no image: give [H, W], or [C, H, W] with 1, 3 or 4 channels; several as a batch "
                                 "[N, C, H, W]");
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "muster/base/detail/known_names.h"
+#include "muster/base/detail/listing.h"
 #include "muster/base/detail/options_line.h"
 #include "muster/cluster/detail/variables.h"
 #include "muster/launcher/detail/option_tables.h"
@@ -95,27 +96,29 @@ options::Texts other_tools_requests(const Environment& variables) {
 
 std::string misspelt_variables(const Environment& variables) {
   const auto known = own_variables();
-  std::string result;
+  std::vector<std::string> misspelt;
   for (const auto& [name, text] : variables.variables()) {
     if (!name.starts_with("MUSTER_") || name.starts_with("MUSTER_TEST_") ||
         std::find(known.begin(), known.end(), name) != known.end())
       continue;
     const auto nearest = nearest_name(name, known);
-    result += (result.empty() ? "" : ", ") + name + (nearest.empty() ? "" : " (nearest is " + nearest + ")");
+    misspelt.push_back(name + (nearest.empty() ? "" : " (nearest is " + nearest + ")"));
   }
-  return result.empty() ? "" : "variables that Muster does not read: " + result + "; see docs/howto/environment.md";
+  return misspelt.empty()
+             ? ""
+             : "variables that Muster does not read: " + joined(misspelt) + "; see docs/howto/environment.md";
 }
 
 std::string unknown_variables(const Environment& variables) {
-  std::string names;
+  std::vector<std::string> names;
   for (const auto& [name, text] : variables.variables()) {
     const bool of_family = std::any_of(std::begin(kFamilies), std::end(kFamilies),
                                        [&, &known = name](const char* family) { return known.starts_with(family); });
     if (!of_family || text.empty() || is_known(name) || asks_for_nothing(name, text)) continue;
-    names += (names.empty() ? "" : ", ") + name;
+    names.push_back(name);
   }
   return names.empty() ? ""
-                       : "variables of Accelerate, Lightning or PyTorch that have no effect here: " + names +
+                       : "variables of Accelerate, Lightning or PyTorch that have no effect here: " + joined(names) +
                              "; set the option in the program, or see docs/reference/options.md";
 }
 

@@ -73,8 +73,8 @@ void RuntimeState::connect() {
   machine_.choose_memory(options_, cluster_, device_);
   if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
-  for (const auto& warning :
-       {unknown_variables(Environment::of_process()), misspelt_variables(Environment::of_process())})
+  const auto variables = Environment::of_process();
+  for (const auto& warning : {unknown_variables(variables), misspelt_variables(variables)})
     if (!warning.empty() && cluster_.is_main()) log::warning(warning);
 }
 

@@ -45,7 +45,7 @@ inline constexpr std::size_t field_count = detail::count_from<std::remove_cvref_
 /// References to the fields of a plain struct, as a tuple.
 /// Requires: one to eight fields and no base class; others need tensors_of().
 template <class T>
-auto fields(T& t) {
+constexpr auto fields(T& t) {
   constexpr auto n = field_count<std::remove_cv_t<T>>;
   static_assert(
       n > 0 && n <= 8,

@@ -38,40 +38,9 @@ consteval std::string_view last_name(std::string_view text) {
   return text.substr(begin, end - begin);
 }
 
-/// As fields(), for constant expressions.
-template <class T>
-constexpr auto places(T& t) {
-  constexpr auto n = field_count<std::remove_cv_t<T>>;
-  if constexpr (n == 1) {
-    auto& [a] = t;
-    return std::tie(a);
-  } else if constexpr (n == 2) {
-    auto& [a, b] = t;
-    return std::tie(a, b);
-  } else if constexpr (n == 3) {
-    auto& [a, b, c] = t;
-    return std::tie(a, b, c);
-  } else if constexpr (n == 4) {
-    auto& [a, b, c, d] = t;
-    return std::tie(a, b, c, d);
-  } else if constexpr (n == 5) {
-    auto& [a, b, c, d, e] = t;
-    return std::tie(a, b, c, d, e);
-  } else if constexpr (n == 6) {
-    auto& [a, b, c, d, e, f] = t;
-    return std::tie(a, b, c, d, e, f);
-  } else if constexpr (n == 7) {
-    auto& [a, b, c, d, e, f, g] = t;
-    return std::tie(a, b, c, d, e, f, g);
-  } else {
-    auto& [a, b, c, d, e, f, g, h] = t;
-    return std::tie(a, b, c, d, e, f, g, h);
-  }
-}
-
 template <class T, std::size_t I>
 consteval std::string_view field_name() {
-  constexpr auto* place = &std::get<I>(places(kSpecimen<T>));
+  constexpr auto* place = &std::get<I>(fields(kSpecimen<T>));
   return last_name(spelled<FieldPlace<std::remove_cvref_t<decltype(*place)>>{place}>());
 }
 }  // namespace detail
