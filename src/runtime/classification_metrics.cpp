@@ -1,6 +1,5 @@
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"

@@ -50,6 +50,7 @@ void log_images(const Trackers& trackers, std::initializer_list<std::pair<std::s
       encoded.emplace_back(std::string(name) + "/" + std::to_string(i), encode_png(image[i]));
   }
   std::vector<LoggedValue> values;
+  values.reserve(encoded.size());
   for (const auto& [name, bytes] : encoded) values.emplace_back(name, PngImage{bytes});
   trackers.log(values, step);
 }
