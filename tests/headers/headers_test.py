@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compiles every public header alone (-fsyntax-only).
 
-    headers_test.py ROOT STAMPS COMPILER TORCH_FREE_ROOMS TORCH_INCLUDE...
+    headers_test.py ROOT BUILD STAMPS COMPILER TORCH_FREE_ROOMS TORCH_INCLUDE...
 
 Headers of Torch-free rooms and options headers are compiled where LibTorch cannot be found. None may reach torch/torch.h.
 A header is not compiled again while it and all that it includes are as they were: STAMPS holds what was seen.
-What a header reaches of SHARED is compiled once for all, which hides nothing: it would come to the same place anyway.
+A header starts from the first of SHARED that it reaches whole, compiled once for all, which hides nothing: it would come to the same place anyway.
 A compilation ends at an assertion behind the header, the first error being the last: at the end of a source g++ would instantiate all that
 LibTorch's inline functions mention, which takes ten times as long as reading ours. Templates of ours are instantiated by the sources that use them.
 """
@@ -15,13 +15,17 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 
 THE_END = "the end of the header"
-SHARED = ("torch/nn/module.h", "torch/optim/optimizer.h")
-SHARED_BY_BOTH = "ATen/core/Tensor.h"   # precompiled for a header that reaches it and none of SHARED
+MODULE, TENSOR = ("torch/nn/module.h",), ("ATen/core/Tensor.h",)
+SHARED = (MODULE, TENSOR, ("functional", "string", "vector"), ("string", "vector"), ("string",))
+COME_TO_TENSOR = {"torch/optim/optimizer.h", "torch/csrc/distributed/c10d/Backend.hpp", "torch/csrc/distributed/c10d/Store.hpp"}
+# What the build's precompiled header holds beside MODULE, and how a header would use it unasked.
+BESIDE_MODULE = {"torch/optim/optimizer.h": r"\btorch::optim::", "torch/csrc/autograd/function.h": r"\btorch::autograd::"}
 
 
 def sight(path, ours):
@@ -59,91 +63,135 @@ def reached(header, include, seen):
 
 
 def shared_by(header, include):
-    """The headers of LibTorch that this one starts with."""
+    """What this header starts with: one of SHARED, or nothing."""
     names = reached(header, include, set())
-    return tuple(name for name in SHARED if name in names) or tuple({SHARED_BY_BOTH} & names)
+    if names & COME_TO_TENSOR:
+        names = names | set(TENSOR)
+    return next((group for group in SHARED if names.issuperset(group)), ())
 
 
-def precompiled(names, flags, folder):
-    """The flags that start a compilation with these headers of LibTorch, and what they include; nothing where the compiler knows no such thing as GCC's."""
-    if "clang" in flags[0] or not names:
-        return [], []
-    header = folder / ("+".join(names).replace("/", "-"))
+def place_of(names, folder):
+    return folder / "+".join(names).replace("/", "-")
+
+
+def precompile(names, flags, folder):
+    """Compiles these headers and returns what they include."""
+    header = place_of(names, folder)
     dependencies = header.with_suffix(".d")
     header.write_text("".join(f"#include <{name}>\n" for name in names))
     subprocess.run([*flags, "-std=c++20", "-Wall", "-Wextra", "-x", "c++-header", str(header), "-o", f"{header}.gch", "-MD", "-MF", str(dependencies)],
                    check=True)
-    return ["-include", str(header)], includes_of(dependencies)
+    return [name for name in includes_of(dependencies) if name != str(header)]
 
 
-def compile_alone(header, flags, shared, root, stamp):
-    """(problem or None, was it compiled?)"""
-    command = [*flags, "-std=c++20", "-fsyntax-only", "-Wfatal-errors", "-Wall", "-Wextra", "-Werror", "-I", str(root / "include")]
-    if stamp.exists():
-        seen = json.loads(stamp.read_text())
-        try:
-            if seen["command"] == command and all(sight(path, root / "include") == before for path, before in seen["files"].items()):
-                return None, False
-        except OSError:
-            pass
+def precompiled_by_build(build):
+    """The flags that start a compilation with the build's precompiled header, and its file; None where it made none."""
+    listing = build / "compile_commands.json"
+    for entry in json.loads(listing.read_text()) if listing.exists() else []:
+        words = shlex.split(entry["command"])
+        name = words[words.index("-include") + 1] if "-include" in words else ""
+        if "/muster_precompiled.dir/" in name and pathlib.Path(f"{name}.gch").exists():
+            return [word for word in words if re.match(r"-(O|f|DNDEBUG)", word)] + ["-include", name], [f"{name}.gch"]
+    return None
+
+
+def used_unasked(header, include):
+    """What of BESIDE_MODULE this header names but does not reach."""
+    names = reached(header, include, set())
+    text = (include / header).read_text()
+    return [name for name, use in BESIDE_MODULE.items() if name not in names and re.search(use, text)]
+
+
+def unchanged(command, root, stamp):
+    """Whether the stamp saw this command and these files."""
+    if not stamp.exists():
+        return False
+    seen = json.loads(stamp.read_text())
+    try:
+        return seen["command"] == command and all(sight(path, root / "include") == before for path, before in seen["files"].items())
+    except OSError:
+        return False
+
+
+def compile_alone(header, command, shared, root, stamp):
+    """The problem, or None."""
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder, "alone.cpp")
         source.write_text(f'#include "{header}"\n#include "{header}"\nstatic_assert(false, "{THE_END}");\n')
         outcome = subprocess.run([*command, "-H", str(source)], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
         problem = problems_before_the_end(outcome.stderr)
         if problem is not None:
-            return f"{header} does not compile alone\n{problem}", True
+            return f"{header} does not compile alone\n{problem}"
         files = sorted({*shared, *opened(outcome.stderr)})
     heavy = [name for name in files if name.endswith(("/torch/torch.h", "/torch/all.h"))]
     if heavy:
-        return f"{header} reaches {heavy[0]}", True
+        return f"{header} reaches {heavy[0]}"
     stamp.parent.mkdir(parents=True, exist_ok=True)
     stamp.write_text(json.dumps({"command": command, "files": {name: sight(name, root / "include") for name in files}}))
-    return None, True
+    return None
 
 
-def check(root, stamps, compiler, torch_free, torch_flags):
+def check(root, build, stamps, compiler, torch_free, torch_flags):
     """(name, problem or None, compiled?) of each public header below ROOT."""
     include = root / "include"
     headers = sorted(path.relative_to(include) for path in (include / "muster").rglob("*.h"))
-    heavy = {}
-    for header in headers:
-        if header.parts[1] not in torch_free and header.name not in ("options.h", "launch_check.h"):
-            heavy[header] = shared_by(header, include)
+    free = {header for header in headers if header.parts[1] in torch_free or header.name in ("options.h", "launch_check.h")}
+    start = {header: shared_by(header, include) for header in headers}
+    start = {header: () if header in free and group in (MODULE, TENSOR) else group for header, group in start.items()}
     stamps.mkdir(parents=True, exist_ok=True)
     torch = [compiler] + torch_flags
+    of_build = precompiled_by_build(build)
+    knows_precompiled = "clang" not in compiler
+
+    def command(header):
+        group = start[header]
+        flags = of_build[0] if group == MODULE and of_build else ["-include", str(place_of(group, stamps))] if group and knows_precompiled else []
+        return [*([compiler] if header in free else torch), *flags, "-std=c++20", "-fsyntax-only", "-Wfatal-errors", "-Wall", "-Wextra", "-Werror",
+                "-I", str(include)]
+
+    def make(group):
+        if group == MODULE and of_build:
+            return of_build[1]
+        return precompile(group, torch if group in (MODULE, TENSOR) else [compiler], stamps) if group and knows_precompiled else []
+
+    def one(header):
+        unasked = used_unasked(header, include) if start[header] == MODULE else []
+        if unasked:
+            return str(header), f"{header} does not include {', '.join(unasked)}", True
+        return str(header), compile_alone(header, command(header), shared[start[header]], root, stamp[header]), True
+
+    stamp = {header: stamps / f"{'-'.join(header.parts)}.json" for header in headers}
+    changed = [header for header in headers if not unchanged(command(header), root, stamp[header])]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        used = sorted(set(heavy.values()), reverse=True)
-        shared = dict(zip(used, pool.map(lambda names: precompiled(names, torch, stamps), used)))
-
-        def one(header):
-            start, files = shared.get(heavy.get(header), ([], []))
-            flags = torch + start if header in heavy else [compiler]
-            return (str(header), *compile_alone(header, flags, files, root, stamps / f"{'-'.join(header.parts)}.json"))
-
-        return list(pool.map(one, headers))
+        groups = sorted({start[header] for header in changed}, key=lambda group: group not in (MODULE, TENSOR))
+        shared = dict(zip(groups, pool.map(make, groups)))
+        return [(str(header), None, False) for header in headers if header not in changed] + list(pool.map(one, changed))
 
 
 def watched_failing(compiler):
-    """The check itself, on a tree with one good header and three bad ones: (passed, problems)."""
+    """The check itself, on a tree with one good header and four bad ones: (passed, problems)."""
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         torch = root / "elsewhere" / "torch"
         torch.mkdir(parents=True)
         (torch / "torch.h").write_text("#pragma once\n")
+        (torch / "nn").mkdir()
+        (torch / "nn" / "module.h").write_text("#pragma once\nnamespace torch::optim { template <class T> struct Of {}; }\n")
         for name, text in {"tree/good.h": "#include <string>\ninline std::string good;\n", "tree/lame.h": "inline std::string lame;\n",
-                           "tree/heavy.h": "#include <torch/torch.h>\n", "base/free.h": "#include <torch/torch.h>\n"}.items():
+                           "tree/heavy.h": "#include <torch/torch.h>\n", "base/free.h": "#include <torch/torch.h>\n",
+                           "tree/unasked.h": "#include <torch/nn/module.h>\ntemplate <class T> torch::optim::Of<T> unasked;\n"}.items():
             path = root / "include" / "muster" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("#pragma once\n" + text)
         flags = ["-isystem", str(root / "elsewhere")]
-        first = {name: (bool(problem), compiled) for name, problem, compiled in check(root, root / "stamps", compiler, {"base"}, flags)}
-        second = {name: compiled for name, _, compiled in check(root, root / "stamps", compiler, {"base"}, flags)}
+        first = {name: (bool(problem), compiled) for name, problem, compiled in check(root, root, root / "stamps", compiler, {"base"}, flags)}
+        second = {name: compiled for name, _, compiled in check(root, root, root / "stamps", compiler, {"base"}, flags)}
         good = root / "include" / "muster" / "tree" / "good.h"
         good.write_text(good.read_text() + "inline int more;\n")
-        third = {name: compiled for name, _, compiled in check(root, root / "stamps", compiler, {"base"}, flags)}
+        third = {name: compiled for name, _, compiled in check(root, root, root / "stamps", compiler, {"base"}, flags)}
     expected = [("refuses a header that lacks an include", first["muster/tree/lame.h"][0]),
                 ("refuses a header that reaches torch/torch.h", first["muster/tree/heavy.h"][0]),
+                ("refuses a header that uses what another one brought", first["muster/tree/unasked.h"][0]),
                 ("hides LibTorch from Torch-free rooms", first["muster/base/free.h"][0]),
                 ("accepts a good header", first["muster/tree/good.h"] == (False, True)),
                 ("does not compile an unchanged header again", not second["muster/tree/good.h"]),
@@ -151,10 +199,10 @@ def watched_failing(compiler):
     return sum(holds for _, holds in expected), [f"the check itself no longer {what}" for what, holds in expected if not holds]
 
 
-def main(root, stamps, compiler, torch_free, *torch_includes):
+def main(root, build, stamps, compiler, torch_free, *torch_includes):
     torch_flags = ["-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO"] + [flag for path in torch_includes for flag in ("-isystem", path)]
     passed, problems = watched_failing(compiler)
-    results = check(pathlib.Path(root), pathlib.Path(stamps), compiler, set(torch_free.split(",")), torch_flags)
+    results = check(pathlib.Path(root), pathlib.Path(build), pathlib.Path(stamps), compiler, set(torch_free.split(",")), torch_flags)
     problems += [problem for _, problem, _ in results if problem] + ([] if results else ["there is no public header"])
     passed += sum(not problem for _, problem, _ in results)
     print("\n".join(f"FAILED {problem}" for problem in problems))

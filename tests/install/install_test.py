@@ -3,7 +3,7 @@
 
     install_test.py ROOT BUILD COMPILER [CMAKE_CXX_FLAGS]
 
-With MUSTER_TEST_FULL it also builds Muster anew within a project, as shared libraries.
+With MUSTER_TEST_FULL it also builds all of Muster anew within projects, one of them as shared libraries.
 """
 import concurrent.futures
 import json
@@ -144,7 +144,8 @@ class Suite:
         """What `muster new` writes trains with the shared libraries."""
         muster, folder = self.prefix / "bin" / "muster", self.scratch / "fresh"
         expect_words(run(muster, "new", folder), [f" -DCMAKE_PREFIX_PATH={self.prefix}\n"])
-        self.build_project(folder, folder / "build", "train", self.by_prefix(self.shared))
+        expect_words((folder / "main.cpp").read_text(), ["#include <torch/torch.h>\n"])  # a precompiled header would hide that it lacks
+        self.build_project(folder, folder / "build", "train", self.by_prefix(self.shared), *self.precompiled())
         expect_words(" ".join(libraries_of(folder / "build" / "train")), ["libmuster.so.0.1", "libmuster_launch.so.0.1"])
         learnt(folder / "build" / "train", folder)
 
@@ -198,9 +199,13 @@ class Suite:
             expect_words(said, ["this Muster was built with LibTorch", "has 2.10.7"])
 
     def subdirectory(self):
-        self.build_project(self.here / "subdirectory", self.scratch / "subdirectory", "launch", f"-DMUSTER_SOURCE={self.root}", "-DMUSTER_PRECOMPILE=OFF",
-                           f"-DLibTorch_ROOT={self.torch}")
-        launch_ran(self.scratch / "subdirectory")
+        """Muster as a part of a project, built with the project's settings: one room and the project's own source; all of it in the full tests."""
+        folder, full = self.scratch / "subdirectory", bool(os.environ.get("MUSTER_TEST_FULL"))
+        for target in ("launch",) if full else ("muster_base", "CMakeFiles/launch.dir/main.cpp.o"):
+            self.build_project(self.here / "subdirectory", folder, target, f"-DMUSTER_SOURCE={self.root}", "-DMUSTER_PRECOMPILE=OFF",
+                               f"-DLibTorch_ROOT={self.torch}")
+        if full:
+            launch_ran(folder)
 
 
 def outcome(case):
