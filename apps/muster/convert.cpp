@@ -34,7 +34,7 @@ int convert(const Arguments& arguments) {
   ConvertOptions options;
   app.add_option("FROM", from, "file or folder to read")->required();
   app.add_option("TO", to, "file or folder to write")->required();
-  app.add_option("--to", form, "form to write, whatever the name says: torch, safetensors or folder");
+  app.add_option("--to", form, "form to write, whatever the name says: torch, safetensors, folder or lightning");
   app.add_option("--model", options.model, "of a checkpoint folder with several models: which one's weights, from 0");
   app.add_option("--key,--part", options.part,
                  "convert only what stands there, such as state_dict or optimizer/state (see muster show) [for "

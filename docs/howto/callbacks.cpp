@@ -13,6 +13,7 @@
 #include <muster/data/loader.h>
 #include <muster/schedule/schedulers.h>
 #include <muster/trainer.h>
+#include <muster/tree/state.h>
 #include <torch/torch.h>
 
 using namespace std::chrono_literals;
@@ -42,6 +43,17 @@ struct CsvWriter : muster::PredictionWriter {
       file << batch_indices[i] << ',' << values[static_cast<int64_t>(i)].item<double>() << '\n';
   }
   std::ofstream file;
+};
+
+struct SampleCount : muster::Callback {
+  int64_t samples = 0;
+
+  void on_train_batch_end(muster::Trainer&, muster::TrainerModule&, const muster::StepOutput&,
+                          const muster::BatchView& batch, muster::BatchPlace) override {
+    samples += batch.size();
+  }
+  muster::State state_dict() const override { return muster::State::Map{{"samples", samples}}; }
+  void load_state_dict(const muster::State& state) override { samples = state.at("samples").integer(); }
 };
 
 static auto rows(int64_t count) {
@@ -79,7 +91,15 @@ int main() {
 
   auto rescue = std::make_shared<muster::OnExceptionCheckpoint>();
 
-  muster::Trainer trainer({.callbacks = {print, rates, timer, accumulation, bar, summary, rescue},
+  auto best = std::make_shared<muster::ModelCheckpoint>(muster::ModelCheckpointOptions{
+      .filename = "{epoch}-{val_loss:.3f}", .monitor = "val_loss", .save_last = true, .save_top_k = 2});
+
+  auto enough = std::make_shared<muster::EarlyStopping>(
+      muster::EarlyStoppingOptions{.min_delta = 1e-6, .monitor = "val_loss", .patience = 2});
+
+  auto count = std::make_shared<SampleCount>();
+
+  muster::Trainer trainer({.callbacks = {print, rates, timer, accumulation, bar, summary, rescue, best, enough, count},
                            .default_root_dir = root,
                            .log_every_n_steps = 1,
                            .logger = {.log_with = {"csv"}},
@@ -97,7 +117,10 @@ int main() {
   const auto written = text_of(root / "predictions.csv");
   const bool good = losses.size() == 4 && losses.back() < losses.front() && *left == 8h - trained_for &&
                     trainer.global_step() == 8 + 8 + 2 + 1 && logged.find("lr-SGD-momentum") != logged.npos &&
-                    std::ranges::count(written, '\n') == 16;
+                    std::ranges::count(written, '\n') == 16 && best->best_k_models().size() == 2 &&
+                    best->best_model_path().filename().string().starts_with("epoch=3-val_loss=0.") &&
+                    best->last_model_path().filename() == "last.ckpt" && enough->wait_count() == 0 &&
+                    count->samples == 4 * 64;
   std::filesystem::remove_all(root);
   trainer.print("{} passed, {} failed, 0 skipped", static_cast<int>(good), static_cast<int>(!good));
   return !good;

@@ -12,7 +12,6 @@
 #include <muster/data/options.h>
 #include <muster/data/random.h>
 #include <muster/data/sampler.h>
-#include <muster/data/sequenced.h>
 #include <muster/data/stream.h>
 #include <muster/tree/stack.h>
 #include <torch/torch.h>

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "format/checkpoint/job_content.h"
+#include "format/checkpoint/lightning_content.h"
 #include "format/checkpoint/stored_checkpoint.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/shown.h"
@@ -21,8 +22,10 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = PythonValue::Kind;
 
-constexpr std::array<std::pair<WeightForm, std::string_view>, 3> kForms{
-    {{WeightForm::torch, "torch"}, {WeightForm::safetensors, "safetensors"}, {WeightForm::folder, "folder"}}};
+constexpr std::array<std::pair<WeightForm, std::string_view>, 4> kForms{{{WeightForm::torch, "torch"},
+                                                                         {WeightForm::safetensors, "safetensors"},
+                                                                         {WeightForm::folder, "folder"},
+                                                                         {WeightForm::lightning, "lightning"}}};
 
 [[noreturn]] void refuse_conversion(const std::string& reason) {
   throw CheckpointError("MU229", "nothing was converted: " + reason);
@@ -37,7 +40,7 @@ WeightForm form_of_name(const fs::path& path) {
   throw UsageError("MU230",
                    "the name " + path.string() +
                        " does not tell what to write: end it with .safetensors, .pt, .pth, .bin or .ckpt, give a " +
-                       "folder, or say which form to write (torch, safetensors, folder)");
+                       "folder, or say which form to write (torch, safetensors, folder, lightning)");
 }
 
 std::string joined_keys(const PythonValue& value) {
@@ -297,6 +300,18 @@ void write_safetensors(const StoredContent& stored, const PythonValue& value, co
   report.files.push_back(to);
 }
 
+/// What a Trainer saved goes to Lightning under the name that its files have there.
+bool is_for_lightning(const StoredContent& stored, const fs::path& to, const ConvertOptions& options) {
+  return !options.to && options.part.empty() && to.extension() == ".ckpt" && is_trainers(stored);
+}
+
+PythonValue in_lightnings_layout(PythonValue weights, LightningParts parts) {
+  if (!is_state_dict(weights))
+    refuse_conversion(
+        "a file of Lightning's needs the weights of a model, by their names; say where they are by --key");
+  return lightning_value(std::move(weights), std::move(parts));
+}
+
 }  // namespace
 
 std::string_view name_of(WeightForm form) { return kForms.at(static_cast<std::size_t>(form)).second; }
@@ -304,8 +319,8 @@ std::string_view name_of(WeightForm form) { return kForms.at(static_cast<std::si
 WeightForm weight_form(std::string_view name) {
   for (const auto& [form, known] : kForms)
     if (known == name) return form;
-  throw UsageError("MU230",
-                   "\"" + std::string(name) + "\" is no form of weights; there are: torch, safetensors, folder");
+  throw UsageError(
+      "MU230", "\"" + std::string(name) + "\" is no form of weights; there are: torch, safetensors, folder, lightning");
 }
 
 ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
@@ -314,6 +329,8 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   StoredContent stored = open_content(from);
   if (stored.is_checkpoint) check_checkpoint_values(from);
   report.from = stored.kind;
+  if (is_for_lightning(stored, to, options)) report.to = WeightForm::lightning;
+  auto parts = report.to == WeightForm::lightning ? lightning_parts(stored) : LightningParts();
   if (stored.is_checkpoint && options.part.empty())
     stored.content.value = exchanged_value(stored, report.to, options.model);
   const bool may_search = options.part.empty() && report.to != WeightForm::torch && !stored.is_checkpoint;
@@ -327,7 +344,9 @@ ConvertReport convert(const fs::path& from, const fs::path& to, const ConvertOpt
   remove_foreign(value, place, options.leave_out, report.left_out);
   strip_names(value, options.strip);
   if (value.kind == Kind::foreign) refuse_conversion("it is an object of '" + value.text + "'");
-  if (report.to == WeightForm::torch) write_torch(stored, value, to, options, report);
+  if (report.to == WeightForm::lightning) value = in_lightnings_layout(std::move(value), std::move(parts));
+  if (report.to == WeightForm::torch || report.to == WeightForm::lightning)
+    write_torch(stored, value, to, options, report);
   else write_safetensors(stored, value, to, options, report);
   return report;
 }

@@ -129,7 +129,7 @@ void learn(muster::Trainer& trainer, muster::DataLoader<torch::data::Example<>>&
   // take
   trainer.fit(TensorLearner(), loader);
 #elif WRONG == 602
-  // WRONG 602: training_step(batch, batch_idx)
+  // WRONG 602: error: static assertion failed: fit takes a module with training_step(batch, batch_idx)
   trainer.fit(Reader(), loader);
 #elif WRONG == 603
   // WRONG 603: marked
@@ -142,6 +142,86 @@ void learn(muster::Trainer& trainer, muster::DataLoader<torch::data::Example<>>&
 #elif WRONG == 605
   // WRONG 605: this_is_none_of_the_known_words
   const muster::EarlyStoppingOptions wrong{.mode = "best"};
+#endif
+  trainer.fit(Learner(), loader);
+}
+
+void step_wrongly(muster::Trainer& trainer, muster::DataLoader<torch::data::Example<>>& loader) {
+  using Batch = torch::data::Example<>;
+#if WRONG == 606
+  // WRONG 606: error: static assertion failed: this module's training_step(batch, batch_idx) is private or does not
+  class Private : public muster::TrainerModule {
+    torch::Tensor training_step(Batch& batch, int64_t) { return batch.data; }
+  };
+  trainer.fit(Private(), loader);
+#elif WRONG == 607
+  // WRONG 607: error: static assertion failed: training_step returns the loss: a Tensor, a struct or map with a Tensor
+  struct NoLoss : muster::TrainerModule {
+    std::string training_step(Batch&, int64_t) { return "loss"; }
+  };
+  trainer.fit(NoLoss(), loader);
+#elif WRONG == 608
+  // WRONG 608: error: static assertion failed: this module has no validation_step(batch, batch_idx), which the loader's
+  trainer.fit(Learner(), loader, loader);
+#elif WRONG == 609
+  // WRONG 609: error: static assertion failed: this module's test_step(batch, batch_idx) is private or does not take
+  struct OtherBatch : muster::TrainerModule {
+    void test_step(std::vector<torch::Tensor>&, int64_t) {}
+  };
+  trainer.test(OtherBatch(), loader);
+#elif WRONG == 610
+  // WRONG 610: error: static assertion failed: predict_step(batch, batch_idx) returns its prediction
+  struct Silent : muster::TrainerModule {
+    void predict_step(Batch&, int64_t) {}
+  };
+  trainer.predict(Silent(), loader);
+#elif WRONG == 611
+  // WRONG 611: error: static assertion failed: this module has no predict_step(batch, batch_idx), which the loader's
+  trainer.predict(Reader(), loader);
+#elif WRONG == 612
+  // WRONG 612: error: static assertion failed: this module's on_train_batch_end(output, batch, batch_idx) is private or
+  struct BatchFirst : Learner {
+    void on_train_batch_end(Batch&, const muster::StepOutput&, int64_t) {}
+  };
+  trainer.fit(BatchFirst(), loader);
+#elif WRONG == 613
+  // WRONG 613: error: static assertion failed: this module's transfer_batch_to_device(batch, device, dataloader_idx) is
+  struct NoDevice : Learner {
+    void transfer_batch_to_device(Batch&) {}
+  };
+  trainer.fit(NoDevice(), loader);
+#endif
+  trainer.fit(Learner(), loader);
+}
+
+void give_wrongly(muster::Trainer& trainer, muster::DataLoader<torch::data::Example<>>& loader) {
+#if WRONG == 621
+  // WRONG 621: error: static assertion failed: this module's train_dataloader() is private, takes arguments, or does
+  // not
+  struct NoLoader : Learner {
+    int train_dataloader() { return 3; }
+  };
+  trainer.fit(NoLoader());
+#elif WRONG == 622
+  // WRONG 622: error: static assertion failed: data is given as loaders (muster::DataLoader, or a std::tuple
+  trainer.fit(Learner(), torch::ones(2));
+#elif WRONG == 623
+  // WRONG 623: error: static assertion failed: configure_optimizers returns optimizers, std::shared_ptrs of them, and
+  struct Layers : Learner {
+    torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 2));
+    muster::Optimizers configure_optimizers() override { return {torch::optim::SGD(parameters(), 0.1), layer}; }
+  };
+#elif WRONG == 624
+  // WRONG 624: error: static assertion failed: configure_sharded_model() is the older name of configure_model()
+  struct Twice : Learner {
+    void configure_model() override {}
+    void configure_sharded_model() override {}
+  };
+  trainer.fit(Twice(), loader);
+#elif WRONG == 625
+  // WRONG 625: error: static assertion failed: this class must not be final: Muster derives from it to look for its
+  struct Last final : Learner {};
+  trainer.fit(Last(), loader);
 #endif
   trainer.fit(Learner(), loader);
 }

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "muster/data/sequenced.h"
 #include "streams.h"
 
 namespace muster {

@@ -10,7 +10,6 @@
 
 #include "muster/data/combined.h"
 #include "muster/data/detail/shard_spec.h"
-#include "muster/data/sequenced.h"
 #include "streams.h"
 
 namespace muster::bars {

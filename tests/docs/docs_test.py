@@ -113,6 +113,16 @@ def decisions_have_one_number_each(root):
             seen[number[1]] = path.name
 
 
+def every_callback_has_a_section(root):
+    """Whoever derives from muster::Callback in the library is shown on the page of callbacks, with code."""
+    page = root / "docs/howto/callbacks.md"
+    sections = dict(re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", page.read_text() if page.exists() else "", re.MULTILINE))
+    for path in (root / "include/muster/trainer").rglob("*.h"):
+        for name in re.findall(r"^class (\w+)(?: final)? : public Callback\b", path.read_text(), re.MULTILINE):
+            if "```cpp" not in sections.get(name, ""):
+                yield f"docs/howto/callbacks.md: it has no section ## {name} with code"
+
+
 def few_words_are_our_own(root):
     """Whoever knows the field should need no dictionary."""
     rows = re.findall(r"^\| (?!word \|)\w.*\|$", (root / "docs/concepts/words.md").read_text(), re.MULTILINE)
@@ -122,7 +132,7 @@ def few_words_are_our_own(root):
 
 RULES = [found_something, every_error_has_a_page, every_page_has_its_error, pages_have_their_form, every_error_is_provoked, links_lead_somewhere,
          quoted_code_is_run, named_errors_exist, readme_is_compiled, decisions_have_one_number_each,
-         few_words_are_our_own]
+         every_callback_has_a_section, few_words_are_our_own]
 
 GOOD = {
     "src/base/a.cpp": 'void f() { throw Error("MU001", "x"); }  // "MU009"\n',
@@ -130,6 +140,9 @@ GOOD = {
     "tests/base/a_test.cpp": 'EXPECT_EQ(id, "MU001");\n',
     "docs/howto/page.cpp": "int main() {\n  return 0;\n}\n",
     "docs/howto/page.md": "# Page\n```cpp\n  return 0;\n```\n",
+    "docs/howto/callbacks.cpp": "int main() {\n  Timer timer;\n}\n",
+    "docs/howto/callbacks.md": "# Callbacks\n## Timer\nIt measures.\n```cpp\n  Timer timer;\n```\n",
+    "include/muster/trainer/timer.h": "class Timer : public Callback {};\n",
     "README.md": "`[&](auto& x)`, [page](docs/errors/MU001.md) and [elsewhere](https://example.org)\n```cpp\nint main() {}\n```\n",
     "examples/readme/main.cpp": "int main() {}\n",
     "docs/decisions/0007-seven.md": "# 7. Seven\n",
@@ -150,6 +163,8 @@ BROKEN = {
                                      {"docs/decisions/0009-nine.md": "# Nine\n"}],
     few_words_are_our_own: [{"docs/concepts/words.md": "# Words\n"},
                             {"docs/concepts/words.md": "# Words\n" + "".join(f"| word{i} | x |\n" for i in range(11))}],
+    every_callback_has_a_section: [{"include/muster/trainer/bar.h": "class Bar final : public Callback {};\n"},
+                                   {"docs/howto/callbacks.md": "# Callbacks\n## Timer\nIt measures.\n"}],
     readme_is_compiled: [{"examples/readme/main.cpp": "int main() { return 1; }\n"}],
 }
 

@@ -137,6 +137,41 @@ def check_trainer():
             report(f"{how} trainer saves", None if list(pathlib.Path(scratch).glob("digits/*.ckpt")) else "no checkpoint in digits")
 
 
+GALLERY = {  # the commands of a program, and what must be in its output
+    "boring": ([["boring"], ["boring", "wrapped"]], r"boring: best 0\.00\d+ after \d+ epochs, test 0\.0\d+, (64|32) predictions"),
+    "gan": ([["gan"]], r"epoch 2: generator \d\.\d+, discriminator \d\.\d+, ink 0\.\d+"),
+    "language": ([["language", source / "README.md"], ["language", source / "README.md", "wrapped"]], r"epoch 2: loss \d\.\d+"),
+}
+FLAGS = {"language": ["--trainer-limit-train-batches", "8"]}
+SHARDED = ("fsdp", "fsdp_native", "ddp_fully_sharded")   # today's name, Lightning's of PyTorch's FSDP, and Lightning's of fairscale's
+
+
+def gallery_output(name, ranks, strategy, words):
+    """What a program of the gallery prints; strategy "none": no launcher, and no group of ranks."""
+    program, flags = build / "examples/trainer_gallery", FLAGS.get(name, [])
+    command = [build / "bin/muster", "run", "--no-prefix", "--threads", "1", "--devices", str(ranks), "--strategy", strategy, *flags, program, *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MUSTER_TRAINER_ENABLE_PROGRESS_BAR": "false"}
+    if strategy == "none":
+        command = [program, *words]
+        environment |= {"MUSTER" + flag[1:].replace("-", "_").upper(): value for flag, value in zip(flags[::2], flags[1::2])}
+    with tempfile.TemporaryDirectory() as scratch:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=scratch)
+        saved = list(pathlib.Path(scratch).glob("**/*.ckpt/manifest.json"))
+    return done.stdout if done.returncode == 0 and saved else f"exit code {done.returncode}, {len(saved)} checkpoints\n{done.stdout}{done.stderr[-1500:]}"
+
+
+def check_gallery(pool):
+    """At one rank as at two, every strategy, under each of its names, with parts that are found or named, gives the same values."""
+    for name, (variants, expected) in GALLERY.items():
+        names = SHARDED if name == "boring" else SHARDED[:1]
+        for ranks, plain in ((1, ("none", "ddp")), (2, ("ddp",))):
+            cases = [(strategy, variants[0]) for strategy in plain] + [(strategy, words) for strategy in names[:3 if ranks == 2 else 1] for words in variants]
+            outputs = list(pool.map(lambda case: gallery_output(name, ranks, *case), cases))
+            report(f"{name} on {ranks} trains", None if re.search(expected, outputs[0]) else outputs[0])
+            for (strategy, words), output in zip(cases[1:], outputs[1:]):
+                report(f"{name} on {ranks}, {strategy} {words[1:]}, is as {plain[0]}", None if output == outputs[0] else f"{output}\nnot {outputs[0]}")
+
+
 def check_demo():
     """The demo of `make demo`, as short as can be, where the launcher sees an accelerator."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -155,6 +190,7 @@ run("alone plain", [build / "examples/plain"])
 launches = [(f"{how} {example}", command) for example in ("accelerate", "fabric", "transformer")
             for how, command in launchers(build / "examples" / example)]
 with concurrent.futures.ThreadPoolExecutor(2) as pool:   # half of the time is one process that starts: two launches at once
+    check_gallery(pool)
     for (name, _), problem in zip(launches, pool.map(problem_of, [command for _, command in launches])):
         report(name, problem)
 print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")

@@ -132,7 +132,7 @@ TEST(ConvertTest, WhatAFormCannotHoldIsNamed) {
                                 [&] { convert(python_file("foreign.pt"), folder / "x.pt"); });
   expect_error<UsageError>("MU230", "does not tell what to write",
                            [&] { convert(python_file("zip.pt"), folder / "x.txt"); });
-  expect_error<UsageError>("MU230", "there are: torch, safetensors, folder", [] { weight_form("pickle"); });
+  expect_error<UsageError>("MU230", "there are: torch, safetensors, folder, lightning", [] { weight_form("pickle"); });
   EXPECT_EQ(checks::entries(folder.path()), 1u);  // s.pt
 }
 

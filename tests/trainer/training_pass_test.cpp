@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 
 #include "muster/data/combined.h"
-#include "muster/data/sequenced.h"
 #include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
 

@@ -8,8 +8,11 @@
 #include <tuple>
 #include <utility>
 
+#include "muster/data/detail/sequenced.h"
 #include "muster/data/loader.h"
 
+/// combine() and combine_longest() run loaders side by side; in_sequence(), which comes with this header, one after the
+/// other.
 namespace muster {
 
 /// When a pass over several loaders in parallel ends.

@@ -13,6 +13,7 @@ enum class WeightForm : std::uint8_t {
   torch,        ///< One file of Python's torch.save.
   safetensors,  ///< One safetensors file.
   folder,       ///< A folder of safetensors files with an index.
+  lightning,    ///< One file as Lightning's Trainer saves in Python.
 };
 
 /// Options for converting files of weights.

@@ -14,7 +14,6 @@
 #include "muster/data/combined.h"
 #include "muster/data/detail/batch_box.h"
 #include "muster/data/detail/data_loader.h"
-#include "muster/data/sequenced.h"
 #include "muster/trainer/detail/steps.h"
 
 namespace muster::trainer {
@@ -147,7 +146,8 @@ struct Predictions;
 template <class M, class Batch>
 struct Predictions<M, DataLoader<Batch>> {
   using One = predicted_t<M, Batch>;
-  using type = std::vector<One>;
+  static_assert(!std::is_void_v<One>, "predict_step(batch, batch_idx) returns its prediction");
+  using type = std::vector<std::conditional_t<std::is_void_v<One>, int, One>>;
   static void keep(type& all, StepOutput& output, int64_t) {
     all.push_back(std::any_cast<One>(std::move(output.value)));
   }

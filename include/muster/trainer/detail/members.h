@@ -11,59 +11,67 @@ enum class StepKind : std::uint8_t { training, validation, test, predict };
 inline constexpr std::size_t kStepKinds = 4;
 
 // A member that a user's class may have: whether there is one of the name, with any parameters and access, and how it
-// is called. Two members of the name in `Both` make it ambiguous: then one is the module's.
-#define MUSTER_TRAINER_MEMBER(name_)                                                                               \
-  struct name_ {                                                                                                   \
-    struct Named {                                                                                                 \
-      void name_();                                                                                                \
-    };                                                                                                             \
-    template <class M>                                                                                             \
-    struct Both : M, Named {};                                                                                     \
-    template <class M>                                                                                             \
-    static consteval bool found() {                                                                                \
-      static_assert(!std::is_final_v<M>,                                                                           \
-                    "this class must not be final: Muster derives from it to look for its steps");                 \
-      if constexpr (std::is_final_v<M>) return true;                                                               \
-      else return !requires { &Both<M>::name_; };                                                                  \
-    }                                                                                                              \
-    template <class M>                                                                                             \
-    static constexpr bool in = found<M>();                                                                         \
-    template <class M, class... A>                                                                                 \
-    static auto call(M& m, A&&... a) -> decltype(m.name_(std::forward<A>(a)...)) {                                 \
-      return m.name_(std::forward<A>(a)...);                                                                       \
-    }                                                                                                              \
-    template <class M, class Batch>                                                                                \
-    static consteval void refuse() {                                                                               \
-      static_assert(!in<M>, "this module's " #name_                                                                \
-                            "(batch, batch_idx) is private or does not take the loader's batch; the types stand "  \
-                            "above, as M and Batch");                                                              \
-      static_assert(in<M>, "this module has no " #name_ "(batch, batch_idx), which the loader's batches are for"); \
-    }                                                                                                              \
+// is called. Two members of the name in `Both` make it ambiguous: then one is the module's. `form_` is what stands
+// behind the name in errors, and `rule_` what a member of the name that cannot be called breaks.
+#define MUSTER_TRAINER_MEMBER_WITH(name_, form_, rule_)                                                \
+  struct name_ {                                                                                       \
+    struct Named {                                                                                     \
+      void name_();                                                                                    \
+    };                                                                                                 \
+    template <class M>                                                                                 \
+    struct Both : M, Named {};                                                                         \
+    template <class M>                                                                                 \
+    static consteval bool found() {                                                                    \
+      static_assert(!std::is_final_v<M>,                                                               \
+                    "this class must not be final: Muster derives from it to look for its steps");     \
+      if constexpr (std::is_final_v<M>) return true;                                                   \
+      else return !requires { &Both<M>::name_; };                                                      \
+    }                                                                                                  \
+    template <class M>                                                                                 \
+    static constexpr bool in = found<M>();                                                             \
+    template <class M, class... A>                                                                     \
+    static auto call(M& m, A&&... a) -> decltype(m.name_(std::forward<A>(a)...)) {                     \
+      return m.name_(std::forward<A>(a)...);                                                           \
+    }                                                                                                  \
+    template <class M, class Batch = void>                                                             \
+    static consteval void refuse() {                                                                   \
+      static_assert(!in<M>, "this module's " #name_ form_ rule_);                                      \
+      static_assert(in<M>, "this module has no " #name_ form_ ", which the loader's batches are for"); \
+    }                                                                                                  \
   }
+#define MUSTER_TRAINER_MEMBER(name_, form_) \
+  MUSTER_TRAINER_MEMBER_WITH(name_, form_,  \
+                             " is private or does not take the loader's batch; the types stand above, as M and Batch")
+#define MUSTER_TRAINER_LOADER(name_) \
+  MUSTER_TRAINER_MEMBER_WITH(        \
+      name_, "()",                   \
+      " is private, takes arguments, or does not return a muster::DataLoader or a std::tuple or std::vector of them")
 
 namespace member {
-MUSTER_TRAINER_MEMBER(training_step);
-MUSTER_TRAINER_MEMBER(validation_step);
-MUSTER_TRAINER_MEMBER(test_step);
-MUSTER_TRAINER_MEMBER(predict_step);
-MUSTER_TRAINER_MEMBER(forward);
-MUSTER_TRAINER_MEMBER(on_train_batch_start);
-MUSTER_TRAINER_MEMBER(on_train_batch_end);
-MUSTER_TRAINER_MEMBER(on_validation_batch_start);
-MUSTER_TRAINER_MEMBER(on_validation_batch_end);
-MUSTER_TRAINER_MEMBER(on_test_batch_start);
-MUSTER_TRAINER_MEMBER(on_test_batch_end);
-MUSTER_TRAINER_MEMBER(on_predict_batch_start);
-MUSTER_TRAINER_MEMBER(on_predict_batch_end);
-MUSTER_TRAINER_MEMBER(on_before_batch_transfer);
-MUSTER_TRAINER_MEMBER(transfer_batch_to_device);
-MUSTER_TRAINER_MEMBER(on_after_batch_transfer);
-MUSTER_TRAINER_MEMBER(train_dataloader);
-MUSTER_TRAINER_MEMBER(val_dataloader);
-MUSTER_TRAINER_MEMBER(test_dataloader);
-MUSTER_TRAINER_MEMBER(predict_dataloader);
+MUSTER_TRAINER_MEMBER(training_step, "(batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(validation_step, "(batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(test_step, "(batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(predict_step, "(batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(forward, "(batch)");
+MUSTER_TRAINER_MEMBER(on_train_batch_start, "(batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(on_train_batch_end, "(output, batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(on_validation_batch_start, "(batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(on_validation_batch_end, "(output, batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(on_test_batch_start, "(batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(on_test_batch_end, "(output, batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(on_predict_batch_start, "(batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(on_predict_batch_end, "(output, batch, batch_idx)");
+MUSTER_TRAINER_MEMBER(on_before_batch_transfer, "(batch)");
+MUSTER_TRAINER_MEMBER(transfer_batch_to_device, "(batch, device, dataloader_idx)");
+MUSTER_TRAINER_MEMBER(on_after_batch_transfer, "(batch)");
+MUSTER_TRAINER_LOADER(train_dataloader);
+MUSTER_TRAINER_LOADER(val_dataloader);
+MUSTER_TRAINER_LOADER(test_dataloader);
+MUSTER_TRAINER_LOADER(predict_dataloader);
 }  // namespace member
+#undef MUSTER_TRAINER_LOADER
 #undef MUSTER_TRAINER_MEMBER
+#undef MUSTER_TRAINER_MEMBER_WITH
 
 /// The members that belong to a kind of step.
 template <StepKind K>

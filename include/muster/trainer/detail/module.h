@@ -52,7 +52,9 @@ class TrainerModule : public torch::nn::Module {
   virtual void setup(Stage) {}
   virtual void teardown(Stage) {}
   /// Builds what the constructor left out. It may be called several times.
-  virtual void configure_model() {}
+  virtual void configure_model() { configure_sharded_model(); }
+  /// The older name of configure_model(). A class that overrides both does not compile.
+  virtual void configure_sharded_model() {}
   virtual Optimizers configure_optimizers() { return {}; }
 
   virtual void on_fit_start() {}

@@ -115,8 +115,10 @@ struct Steps {
     const BatchPlace place{dataloader_idx, 0};
     if constexpr (member::on_before_batch_transfer::in<D>)
       call_longest<member::on_before_batch_transfer>(d, batch_at(batch), place);
-    if constexpr (member::transfer_batch_to_device::in<D>)
-      member::transfer_batch_to_device::call(d, batch_at(batch), device, dataloader_idx);
+    using ToDevice = member::transfer_batch_to_device;
+    if constexpr (requires { ToDevice::call(d, batch_at(batch), device, dataloader_idx); })
+      ToDevice::call(d, batch_at(batch), device, dataloader_idx);
+    else if constexpr (ToDevice::in<D>) ToDevice::template refuse<D, Batch>();
     else visit_batch(batch_at(batch), [&](at::Tensor& tensor) { tensor = tree::moved(tensor, device); });
     if constexpr (member::on_after_batch_transfer::in<D>)
       call_longest<member::on_after_batch_transfer>(d, batch_at(batch), place);

@@ -48,6 +48,8 @@ template <class M>
 Task task_of(std::shared_ptr<M> module) {
   static_assert(std::derived_from<M, TrainerModule>,
                 "a Trainer takes objects of classes derived from muster::TrainerModule");
+  static_assert(MUSTER_TRAINER_INHERITS(M, configure_model) || MUSTER_TRAINER_INHERITS(M, configure_sharded_model),
+                "configure_sharded_model() is the older name of configure_model(): override one of them, not both");
   Task task{.module = module, .transfer_owner = module.get()};
   task.steps = {member::training_step::in<M>, member::validation_step::in<M>, member::test_step::in<M>, true};
   task.configures_optimizers = !MUSTER_TRAINER_INHERITS(M, configure_optimizers);
@@ -71,9 +73,7 @@ void take_feed(Task& task, D* source) {
   } else if constexpr (!requires {
                          { Loader::call(*source) } -> Loaders;
                        }) {
-    static_assert(!Loader::template in<D>,
-                  "train_dataloader() and its like are public, take nothing, and return a muster::DataLoader or a "
-                  "std::tuple or std::vector of them");
+    Loader::template refuse<D>();
   } else if constexpr (K == StepKind::predict || Members<K>::Step::template in<M>) {
     task.feeds[static_cast<std::size_t>(K)] = [source] { return Feeder<M, K, D>::of(Loader::call(*source)); };
   }
