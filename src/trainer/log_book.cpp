@@ -140,14 +140,29 @@ LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view na
 }
 
 void LogBook::add(Sum& sum, const at::Tensor& value, double weight, LogReduction how) {
+  if (how == kMean && weight == 0) return;  // it may be NaN, as the mean of no sample is
   if (how == kMean) sum.value.add(value, weight);
   else if (how == kSum) sum.value.add(value, 1);
   else sum.value.extend(value, how != kMin);
-  sum.weight += weight;
+  sum.weight += how == kMean ? weight : 1;
 }
 
 double LogBook::result(const Sum& sum, LogReduction how) {
   return how == kMean ? sum.value.get() / sum.weight : sum.value.get();
+}
+
+at::Tensor LogBook::of_ranks(const LogContext& context, const at::Tensor& number, LogReduction how,
+                             const comm::Communicator& group) {
+  if (!context.evaluates) {
+    auto all = number.to(at::kDouble).reshape({}).clone();
+    group.internal("a logged value").all_reduce(all, how == kMean ? comm::ReduceOp::mean : op_of(how));
+    return all;
+  }
+  comm::CoalescedAllReduce round(group, "a logged value");
+  round.add(context.filler ? neutral(how) : number.item<double>(), op_of(how));
+  round.add(context.filler ? 0 : 1, comm::ReduceOp::sum);
+  round.run();
+  return at::scalar_tensor(how == kMean ? round.result(0) / round.result(1) : round.result(0), at::kDouble);
 }
 
 void LogBook::log(const LogContext& context, std::string_view name, const at::Tensor& value, const LogOptions& options,
@@ -156,17 +171,22 @@ void LogBook::log(const LogContext& context, std::string_view name, const at::Te
     throw UsageError("MU442", in_hook(name, context.hook) + ": the tensor has " +
                                   (value.defined() ? std::to_string(value.numel()) + " elements" : "no value") +
                                   "; log one number, such as its mean()");
+  if (options.batch_size.value_or(0) < 0)
+    throw UsageError("MU442", in_hook(name, context.hook) + ": batch_size is " + std::to_string(*options.batch_size) +
+                                  "; give the number of samples that the value stands for");
   if (options.rank_zero_only && group.rank() != 0) return;
-  auto& entry = entry_of(context, name, options);
+  const bool synced = options.sync_dist.value_or(false) && !options.rank_zero_only && group.size() > 1;
   auto number = value.detach();
+  if (context.filler) {
+    if (synced && levels(name, context.hook, options).first) of_ranks(context, number, options.reduce_fx, group);
+    return;
+  }
+  auto& entry = entry_of(context, name, options);
+  if (!on_host(number)) number = number.clone();  // it is read later, and may be changed in place until then
   const auto weight = static_cast<double>(options.batch_size.value_or(context.batch_size));
   if (entry.epoch) add(entry.of_epoch, number, weight, options.reduce_fx);
   if (!entry.step) return;
-  if (options.sync_dist.value_or(false) && group.size() > 1) {
-    number = number.to(at::kDouble).reshape({}).clone();
-    group.internal("a logged value")
-        .all_reduce(number, options.reduce_fx == kMean ? comm::ReduceOp::mean : op_of(options.reduce_fx));
-  }
+  if (synced) number = of_ranks(context, number, options.reduce_fx, group);
   if (std::exchange(entry.last_step, context.step) != context.step) {
     entry.of_step = {};
     entry.of_step.value.set(neutral(options.reduce_fx));
@@ -259,7 +279,12 @@ void LogBook::close(const comm::Communicator& group) {
     latest_->set(entry.plain, value);
     if (entry.options.logger) epoch_values_[entry.on_epoch] = value;
   }
-  entries_.clear();
+  // Values of steps that wait for the next row stay.
+  std::erase_if(entries_, [](const auto& one) { return !one.second.fresh || !one.second.options.logger; });
+  for (auto& [key, entry] : entries_) {
+    entry.of_epoch = {};
+    entry.of_epoch.value.set(neutral(entry.options.reduce_fx));
+  }
 }
 
 LateValues LogBook::take_step_values() {
