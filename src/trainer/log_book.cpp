@@ -38,6 +38,18 @@ bool equal(const LogOptions& a, const LogOptions& b) {
          a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
 }
 
+/// Adds a value and its weight. NaN goes as the weight, since the least and the greatest of numbers pass over it.
+void add_to(comm::CoalescedAllReduce& round, double value, double weight, LogReduction how) {
+  const bool lost = std::isnan(value) && how != kMean && how != kSum;
+  round.add(lost ? neutral(how) : value, op_of(how));
+  round.add(lost ? value : weight, comm::ReduceOp::sum);
+}
+
+std::pair<double, double> result_of(const comm::CoalescedAllReduce& round, std::size_t at) {
+  const double value = round.result(at), weight = round.result(at + 1);
+  return std::isnan(weight) ? std::pair(weight, 1.0) : std::pair(value, weight);
+}
+
 std::string in_hook(std::string_view name, Hook hook) {
   return "log(\"" + std::string(name) + "\") in " + std::string(info(hook).name);
 }
@@ -153,16 +165,16 @@ double LogBook::result(const Sum& sum, LogReduction how) {
 
 at::Tensor LogBook::of_ranks(const LogContext& context, const at::Tensor& number, LogReduction how,
                              const comm::Communicator& group) {
-  if (!context.evaluates) {
+  if (!context.evaluates && (how == kMean || how == kSum)) {
     auto all = number.to(at::kDouble).reshape({}).clone();
     group.internal("a logged value").all_reduce(all, how == kMean ? comm::ReduceOp::mean : op_of(how));
     return all;
   }
   comm::CoalescedAllReduce round(group, "a logged value");
-  round.add(context.filler ? neutral(how) : number.item<double>(), op_of(how));
-  round.add(context.filler ? 0 : 1, comm::ReduceOp::sum);
+  add_to(round, context.filler ? neutral(how) : number.item<double>(), context.filler ? 0 : 1, how);
   round.run();
-  return at::scalar_tensor(how == kMean ? round.result(0) / round.result(1) : round.result(0), at::kDouble);
+  const auto [value, ranks] = result_of(round, 0);
+  return at::scalar_tensor(how == kMean ? value / ranks : value, at::kDouble);
 }
 
 void LogBook::log(const LogContext& context, std::string_view name, const at::Tensor& value, const LogOptions& options,
@@ -219,13 +231,14 @@ bool LogBook::exchange(const comm::Communicator& group, const Shared& mine) {
   for (const auto& name : agreed_) {
     const auto found = mine.find(name);
     const auto how = LogReduction::parse(name.substr(0, name.find('\n'))).value_or(kMean);
-    round.add(found == mine.end() ? neutral(how) : found->second->of_epoch.value.get(), op_of(how));
-    round.add(found == mine.end() ? 0 : found->second->of_epoch.weight, comm::ReduceOp::sum);
+    const bool known_here = found != mine.end();
+    add_to(round, known_here ? found->second->of_epoch.value.get() : neutral(how),
+           known_here ? found->second->of_epoch.weight : 0, how);
   }
   round.run();
   if (round.result(0) > 0) return true;
   for (std::size_t i = 0; i < agreed_.size(); ++i) {
-    const double value = round.result(1 + 2 * i), weight = round.result(2 + 2 * i);
+    const auto [value, weight] = result_of(round, 1 + 2 * i);
     if (const auto found = mine.find(agreed_[i]); found != mine.end()) {
       found->second->of_epoch.value.set(value);
       found->second->of_epoch.weight = weight;

@@ -193,7 +193,7 @@ std::vector<double> weights_after(const char* strategy, F&& fits) {
   struct Net : TrainerModule {
     torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 3));
     torch::Tensor training_step(torch::Tensor& batch, int64_t) {
-      return layer(torch::stack({batch, batch * 0.5}, 1)).square().mean();
+      return layer(torch::cat({batch, batch * 0.5}, 1)).square().mean();
     }
     Optimizers configure_optimizers() override { return torch::optim::SGD(parameters(), 0.01); }
   };
