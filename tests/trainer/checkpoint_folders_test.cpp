@@ -130,7 +130,7 @@ TEST(CheckpointFolders, AFolderThatCannotBeWrittenIsAnErrorOfAllRanks) {
     for (const bool asynchronous : {false, true}) {
       Fit run{.saver = {.asynchronous = asynchronous, .dirpath = folder.path() / "file/kept"}};
       EXPECT_NE(testing::thrown_id([&] { fit(folder.path(), run); }), "no error") << asynchronous;
-      EXPECT_EQ(fit(folder.path() / std::to_string(asynchronous), {}), 1);  // the ranks still find each other
+      EXPECT_NO_THROW(fit(folder.path() / std::to_string(asynchronous), {}));  // the ranks still find each other
     }
   });
 }

@@ -11,7 +11,6 @@
 #include "muster/runtime/extras.h"
 #include "muster/runtime/metrics.h"
 #include "muster/testing/thrown.h"
-#include "runtime/ranks.h"
 #include "runtime/temporary_folder.h"
 #include "trainer/counting_module.h"
 
@@ -211,30 +210,6 @@ std::vector<double> values(T& trainer, const N& net) {
       for (int64_t i = 0; i < p.numel(); ++i) all.push_back(p.detach().reshape({-1})[i].template item<double>());
   });
   return all;
-}
-
-TEST(SecondRuns, TwoTrainersTrainOneModuleAsOneDoes) {
-  for (const char* strategy : {"ddp", "fsdp", "zero2"})
-    testing::as_ranks(
-        2,
-        [&] {
-          const auto one = weights_after(strategy, [](auto net, auto data, TrainerOptions options) {
-            Trainer first(options);
-            first.fit(net, data);
-            first.set_max_epochs(2);
-            first.fit(net, data);
-            return values(first, net);
-          });
-          const auto two = weights_after(strategy, [](auto net, auto data, TrainerOptions options) {
-            Trainer first(options);
-            first.fit(net, data);
-            Trainer second(options);  // while the first one lives
-            second.fit(net, data);
-            return values(second, net);
-          });
-          EXPECT_EQ(one, two) << strategy;
-        },
-        strategy);
 }
 
 TEST(SecondRuns, TwoTrainersOnOneRank) {
