@@ -8,7 +8,10 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/ScopeExit.h>
 
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -40,8 +43,10 @@ Metric::Metric(std::vector<MetricState> states) : states_(std::move(states)) {
 }
 
 void Metric::reset() {
+  const c10::InferenceMode no_inference(false);  // a training epoch may change the states in place
   values_.clear();
   for (const auto& one : states_) values_.push_back(one.initial.clone());
+  loaded_ = false;
 }
 
 State Metric::state_dict() const {
@@ -49,7 +54,7 @@ State Metric::state_dict() const {
   return State::Map{{"states", std::move(values)}};
 }
 
-void Metric::load_state_dict(const State& state) {
+std::vector<at::Tensor> Metric::read(const State& state) const {
   const auto& saved = state.at("states").list();
   bool fits = saved.size() == values_.size();
   for (std::size_t i = 0; fits && i < saved.size(); ++i) fits = saved[i].tensor().sizes() == values_[i].sizes();
@@ -57,7 +62,23 @@ void Metric::load_state_dict(const State& state) {
     throw CheckpointError("MU209",
                           "the saved states of a metric do not fit this one: other classes, or another number "
                           "of classes, have other states");
-  for (std::size_t i = 0; i < saved.size(); ++i) values_[i] = saved[i].tensor().clone();
+  const c10::InferenceMode no_inference(false);
+  std::vector<at::Tensor> values;
+  for (const auto& one : saved) values.push_back(one.tensor().clone());
+  return values;
+}
+
+void Metric::load_state_dict(const State& state) {
+  values_ = read(state);
+  loaded_ = true;
+}
+
+void Metric::add_state_dict(const State& state) {
+  const at::NoGradGuard no_grad;
+  auto values = read(state);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values_[i] = combined(at::stack({values[i].to(values_[i].options()), values_[i]}), states_[i].reduce)
+                     .to(values_[i].scalar_type());
 }
 
 void MetricReduction::run_here(const std::vector<Metric*>& metrics) {
@@ -66,6 +87,28 @@ void MetricReduction::run_here(const std::vector<Metric*>& metrics) {
     metric->value_ = metric->compute();
     metric->reset();
   }
+}
+
+std::vector<at::Tensor> MetricReduction::values_so_far(const comm::Communicator& group, const std::string& label,
+                                                       const std::vector<Metric*>& metrics) {
+  struct Kept {
+    std::vector<at::Tensor> values;
+    at::Tensor value;
+    bool loaded;
+  };
+  std::vector<Kept> kept;
+  for (const auto* metric : metrics) kept.push_back({metric->values_, metric->value_, metric->loaded_});
+  const auto put_back = c10::make_scope_exit([&] {
+    for (std::size_t i = 0; i < metrics.size(); ++i) {
+      metrics[i]->values_ = kept[i].values;
+      metrics[i]->value_ = kept[i].value;
+      metrics[i]->loaded_ = kept[i].loaded;
+    }
+  });
+  run(group, label, metrics);
+  std::vector<at::Tensor> values;
+  for (const auto* metric : metrics) values.push_back(metric->value_);
+  return values;
 }
 
 void MetricReduction::run(const comm::Communicator& group, const std::string& label,

@@ -1,6 +1,5 @@
 #include "muster/trainer/detail/callback.h"
 
-#include <algorithm>
 #include <typeinfo>
 #include <utility>
 
@@ -19,7 +18,7 @@ int64_t BatchView::size() const {
   visit([&](at::Tensor& tensor) {
     if (size < 0 && tensor.defined() && tensor.dim() > 0) size = tensor.size(0);
   });
-  return std::max<int64_t>(size, 1);
+  return size < 0 ? 1 : size;
 }
 
 namespace trainer {
@@ -37,9 +36,11 @@ bool Core::is_bare() {
 }
 
 void Core::log(std::string_view name, const at::Tensor& value, const LogOptions& how) {
-  if (filler_ || is_bare()) return;
+  if (is_bare()) return;
   auto context = context_;
   context.hook = hooks.current();
+  context.evaluates = evaluating_;
+  context.filler = filler_;
   book().log(context, name, value, how, runtime.group());
 }
 

@@ -19,7 +19,17 @@ State trainer_entry(const State& shared) {
   return entry ? *entry : State();
 }
 
+/// A state that was empty when the run began may turn out to have the key of another one.
+void add_callback(State& callbacks, const Callback& callback, State own) {
+  if (callbacks.find(callback.state_key())) refuse_equal_keys(callback);
+  callbacks.set(callback.state_key(), std::move(own));
+}
+
 }  // namespace
+
+bool Core::inside_batch() const noexcept {
+  return progress.point == SavePoint::in_batch || (failed_ && progress.point != SavePoint::none);
+}
 
 /// The kinds of loaders, in the order in which they were prepared, which is that of their positions.
 State Core::loader_order() const {
@@ -30,18 +40,21 @@ State Core::loader_order() const {
 
 State Core::trainer_state() {
   const auto& now = progress;
-  const bool interrupted = now.point == SavePoint::in_batch || (failed_ && now.point != SavePoint::none);
-  State::List steps;
-  for (const auto& trained : optimizers) steps.emplace_back(trained->steps);
+  State::List steps, plateau_steps;
+  for (const auto& trained : optimizers) {
+    steps.emplace_back(trained->steps);
+    plateau_steps.emplace_back(trained->plateau_steps);
+  }
   State state = State::Map{{"batches", now.epoch_done ? 0 : now.batches},
                            {"callbacks", State::Map{}},
                            {"epoch", now.epoch + (now.epoch_done ? 1 : 0)},
                            {"global_step", now.global_step},
-                           {"interrupted", interrupted},
+                           {"interrupted", inside_batch()},
                            {"last_batch", now.last_batch},
                            {"loaders", loader_order()},
                            {"logger", experiment.state_dict()},
                            {"modes", modes_.empty() ? modes_text() : modes_},
+                           {"plateau_steps", std::move(plateau_steps)},
                            {"point", kSavePoints[static_cast<std::size_t>(now.point)]},
                            {"ranks", states_of_ranks()},
                            {"saver", watcher_ ? watcher_->state_key() : std::string()},
@@ -54,8 +67,7 @@ State Core::trainer_state() {
   if (options.max_time) state.set("elapsed_ms", static_cast<int64_t>(clock_.elapsed(RunClock::now()).count()));
   if (const auto& options = task_.module->hyperparameters(); !options.empty()) state.set("hyper_parameters", options);
   for (const auto& callback : hooks.callbacks())
-    if (auto own = callback->state_dict(); !own.empty())
-      state.at("callbacks").set(callback->state_key(), std::move(own));
+    if (auto own = callback->state_dict(); !own.empty()) add_callback(state.at("callbacks"), *callback, std::move(own));
   if (task_.data)
     if (auto own = task_.data->state_dict(); !own.empty()) state.set("data_module", std::move(own));
   hooks.callbacks(Hook::on_save_checkpoint, &Callback::on_save_checkpoint, state);
@@ -124,7 +136,11 @@ void Core::load_for_fit(const fs::path& folder) {
   set_up_optimizers();
   opened_->load_optimizers();
   const auto& steps = state.at("steps").list();
-  for (std::size_t i = 0; i < std::min(steps.size(), optimizers.size()); ++i) optimizers[i]->steps = steps[i].integer();
+  const auto* plateau_steps = state.find("plateau_steps");
+  for (std::size_t i = 0; i < std::min(steps.size(), optimizers.size()); ++i) {
+    optimizers[i]->steps = steps[i].integer();
+    if (plateau_steps) optimizers[i]->plateau_steps = plateau_steps->list().at(i).integer();
+  }
 }
 
 void Core::load_position(const State& state) {
@@ -159,14 +175,11 @@ void Core::prepare_loaders_in_saved_order() {
 /// Requires: loaders are prepared in the order in which they were when the checkpoint was saved.
 void Core::load_progress() {
   opened_->load_progress();
-  load_states_of_ranks(resumed_ranks_.list());
-  const auto& loaders = feed(StepKind::training).loaders;
-  if (progress.batches > 0 && loaders.size() == 1) progress.batches = loaders.front()->num_yielded();
   const bool other_world = std::ssize(resumed_ranks_.list()) != runtime.world_size();
-  if (window_begins_ || (!other_world && !opened_->shared().at("window").find("again"))) return;
-  window_begins_ = true;  // its batches come again, and what followed the last of them
-  window_has_loss_ = false;
-  progress.point = SavePoint::none;
+  const bool again = !window_begins_ && (other_world || opened_->shared().at("window").find("again"));
+  load_states_of_ranks(resumed_ranks_.list(), again);
+  if (again) go_back_to_window_begin();
+  count_batches_done();
 }
 
 void Core::load_weights(const fs::path& folder) {

@@ -9,6 +9,7 @@
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
 #include "muster/trainer/detail/model_checkpoint.h"
+#include "muster/trainer/detail/on_exception_checkpoint.h"
 
 namespace muster::trainer {
 namespace {
@@ -20,11 +21,14 @@ struct Candidate {
   fs::file_time_type written;
 };
 
-void add_candidates(const fs::path& folder, std::vector<Candidate>& all) {
+/// `depth`: how many folders deep, for names of metrics with slashes.
+void add_candidates(const fs::path& folder, int depth, std::vector<Candidate>& all) {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().extension() == ".ckpt" && entry.is_directory(ignored))
-      all.push_back({entry.path(), fs::last_write_time(entry.path(), ignored)});
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    if (entry.path().extension() == ".ckpt") all.push_back({entry.path(), fs::last_write_time(entry.path(), ignored)});
+    else if (depth > 0 && !entry.is_symlink(ignored)) add_candidates(entry.path(), depth - 1, all);
+  }
 }
 
 /// How far training was, in a checkpoint that it can be resumed from without repeating a part of a batch.
@@ -69,13 +73,17 @@ bool holds_weights_only(const fs::path& folder) {
 }
 
 fs::path Core::newest_checkpoint() const {
-  std::vector<fs::path> folders = {options.default_root_dir, options.default_root_dir / "checkpoints"};
+  static constexpr int kDepth = 3;
+  std::vector<fs::path> folders = {options.default_root_dir / "checkpoints"};
   for (const auto& callback : hooks.callbacks())
     if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get())) folders.push_back(saver->folder_);
+    else if (const auto* rescue = dynamic_cast<const OnExceptionCheckpoint*>(callback.get()))
+      folders.push_back(rescue->ckpt_path().parent_path());
   std::ranges::sort(folders);
   folders.erase(std::ranges::unique(folders).begin(), folders.end());
   std::vector<Candidate> all;
-  for (const auto& folder : folders) add_candidates(folder, all);
+  add_candidates(options.default_root_dir, 0, all);
+  for (const auto& folder : folders) add_candidates(folder, kDepth, all);
   return newest_of(runtime, std::move(all));
 }
 

@@ -28,13 +28,11 @@
 #include "termination.h"
 #include "trained_optimizer.h"
 #include "training_pass.h"
+#include "window_begin.h"
 
 namespace muster::trainer {
 
 using KeepOutput = std::function<void(StepOutput&, int64_t dataloader_idx)>;
-
-/// Which batches an evaluation of this kind takes of each loader.
-const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind);
 
 /// What a Trainer owns, and its loops; each loop has a source of its own.
 class Core {
@@ -60,6 +58,9 @@ class Core {
   bool logs_this_step() const noexcept;
   /// Batches of each loader that a pass takes; nullopt: unknown. Makes the loaders.
   std::vector<std::optional<int64_t>> batches_of_pass(StepKind kind);
+  bool validates() const;
+  /// Whether a checkpoint that is saved now cannot be continued to the bit.
+  bool inside_batch() const noexcept;
   /// That of the run in hand; nullopt between runs.
   const std::optional<Stage>& stage() const noexcept { return stage_; }
 
@@ -68,7 +69,7 @@ class Core {
   Runtime runtime;
   HookCalls hooks;
   Progress progress;
-  bool should_stop = false, sanity_checking = false;
+  bool should_stop = false, sanity_checking = false, training = false;  // training: fit() has loaded all
   LatestMetrics latest;
   ExperimentLog experiment;
   std::vector<std::unique_ptr<TrainedOptimizer>> optimizers;
@@ -81,7 +82,7 @@ class Core {
   void run(Task task, Stage stage, const std::function<void()>& body);
   void begin(Stage stage);
   void end(Stage stage);
-  void fail(Stage stage, const std::exception_ptr& error) noexcept;
+  void fail(Stage stage, const std::exception_ptr& error, bool torn_down) noexcept;
   std::vector<std::shared_ptr<Callback>> all_callbacks();
   void prepare_data();
   void prepare_model();
@@ -89,10 +90,7 @@ class Core {
   void add_schedule(TrainedOptimizer& trained, const LRSchedulerConfig& config);
   // feeds.cpp
   PreparedFeed& feed(StepKind kind);
-  void forget_feed(StepKind kind) {
-    feeds_[static_cast<std::size_t>(kind)] = {};
-    std::erase(prepared_kinds_, kind);
-  }
+  void forget_feed(StepKind kind);
   void transfer(const StepTable& steps, void* batch, int64_t loader);
   // fit_loop.cpp
   void fit_here(const FitOptions& how);
@@ -100,7 +98,7 @@ class Core {
   void train();
   bool done() const;
   bool may_stop() const;
-  bool validates() const;
+  std::string nothing_to_train();
   bool validation_due(bool last, const std::optional<int64_t>& interval) const;
   void read_clock();
   // training_epoch.cpp
@@ -139,6 +137,10 @@ class Core {
   void load_lightning(const std::filesystem::path& file);
   void load_position(const State& state);
   void load_progress();
+  // window_begin.cpp
+  void note_window();
+  void go_back_to_window_begin();
+  void count_batches_done();
   void load_weights(const std::filesystem::path& folder);
   void load_callbacks(State& state);
   // chosen_checkpoint.cpp
@@ -151,7 +153,7 @@ class Core {
   void load_modes(const std::string& modes);
   State state_of_rank();
   State states_of_ranks();
-  void load_states_of_ranks(const State::List& all);
+  void load_states_of_ranks(const State::List& all, bool again);
   /// Calls the callbacks that watch or save.
   void call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call);
   void continue_savers();
@@ -175,6 +177,7 @@ class Core {
   LogBook training_book_{latest}, evaluation_book_{latest};
   LogContext context_;
   BatchPlace place_;
+  WindowBegin window_;
   RunClock clock_;
   const data::Pass* evaluated_pass_ = nullptr;   // while an evaluation takes batches of it
   std::optional<TerminationScope> termination_;  // during fit()

@@ -79,15 +79,19 @@ void EarlyStopping::check(Trainer& trainer) {
   if (trainer.options().fast_dev_run > 0) return;
   const auto& metrics = trainer.callback_metrics();
   const auto found = metrics.find(options_.monitor);
-  if (found == metrics.end()) {
+  auto reason = found == metrics.end() ? std::string() : judge(found->second);
+  const auto& group = trainer.runtime().group();
+  comm::CoalescedAllReduce votes(group, "early stopping");
+  votes.add(found != metrics.end(), comm::ReduceOp::max);
+  votes.add(!reason.empty(), comm::ReduceOp::max);
+  votes.run();
+  if (votes.result(0) == 0) {
     const auto missing = trainer::not_logged("EarlyStopping", options_.monitor, metrics);
     if (options_.strict) throw UsageError("MU449", missing + "; log it, or set strict = false");
     log::warning(missing);
     return;
   }
-  auto reason = judge(found->second);
-  const auto& group = trainer.runtime().group();
-  if (!comm::any_rank(group, "early stopping", !reason.empty())) return;
+  if (votes.result(1) == 0) return;
   reason_ = reason.empty() ? "another rank stops" : std::move(reason);
   stopped_epoch_ = trainer.current_epoch();
   if (group.rank() == 0) log::warning("training ends early: ", reason_);

@@ -131,6 +131,7 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   const auto both = [&](const BothHook& hook) { hooks.both(hook.hook, hook.of_callbacks, hook.of_module); };
   auto& prepared = feed(kind);
   const auto modes = modes_of(*task_.module);
+  auto keeps_modes = c10::make_scope_exit([&] { restore(modes); });  // where a hook throws, too
   hooks.module(names.eval_hook, names.eval);
   const c10::NoGradGuard no_grad;
   // Within fit() autograd may still need what evaluation makes; collectives refuse tensors of inference mode.
@@ -162,8 +163,10 @@ std::vector<Metrics> Core::evaluation_epoch(StepKind kind, std::optional<int64_t
   hooks.module(names.end.hook, names.end.of_module);
   const auto watch = [&](Callback& callback) { (callback.*names.end.of_callbacks)(trainer, *task_.module); };
   call_watchers(validates_training ? SavePoint::validation_end : progress.point, names.end.hook, watch);
-  if (task_.sets_train_mode[static_cast<std::size_t>(kind)]) hooks.module(names.train_hook, names.train);
-  else restore(modes);
+  if (task_.sets_train_mode[static_cast<std::size_t>(kind)]) {
+    keeps_modes.release();
+    hooks.module(names.train_hook, names.train);
+  }
   modes_.clear();
   return evaluation_book_.results(prepared.loaders.size());
 }
@@ -189,7 +192,6 @@ void Core::evaluate_loader(StepKind kind, std::size_t index, int64_t first, std:
     filler_ = loader.samples().local_real == 0;
     evaluation_batch(kind, *part.steps, part.batch_in(*box), keep);
     filler_ = false;
-    progress.validation = {.batch_idx = i + 1, .dataloader_idx = place_.dataloader_idx};
     if (progress.point == SavePoint::in_validation) heed_votes();
   }
 }
@@ -208,6 +210,7 @@ void Core::evaluation_batch(StepKind kind, const StepTable& steps, void* batch, 
   if (filler_) evaluation_book_.metrics().begin_filler();
   hooks.run(names.step,
             [&] { runtime::in_forward_scope(*model.prepared(), [&] { output = steps.step(module, batch, place_); }); });
+  progress.validation = {.batch_idx = place_.batch_idx + 1, .dataloader_idx = place_.dataloader_idx};
   if (filler_) return evaluation_book_.metrics().end_filler();
   hooks.callbacks(names.batch_end_hook, names.batch_end, output, view, place_);
   if (steps.end) hooks.run(names.batch_end_hook, [&] { steps.end(module, output, batch, place_); });

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "core.h"
@@ -5,6 +6,7 @@
 #include "muster/base/error.h"
 #include "muster/runtime/detail/converted_call.h"
 #include "muster/runtime/detail/loader_preparation.h"
+#include "muster/trainer/detail/gradient_accumulation_scheduler.h"
 
 namespace muster::trainer {
 namespace {
@@ -49,11 +51,26 @@ PreparedFeed& Core::feed(StepKind kind) {
   return prepared;
 }
 
+void Core::forget_feed(StepKind kind) {
+  feeds_[static_cast<std::size_t>(kind)] = {};
+  std::erase(prepared_kinds_, kind);
+}
+
 std::optional<int64_t> Core::estimated_stepping_batches() {
   if (!stage_) throw UsageError("MU446", "estimated_stepping_batches() was called outside of a run; call it in a hook");
   if (options.max_epochs.value_or(-1) < 0) return estimated_steps(options, std::nullopt);
   const auto batches =
       batches_of(options.limit_train_batches, batches_in(feed(StepKind::training)), "limit_train_batches");
+  for (const auto& callback : hooks.callbacks())
+    if (const auto* schedule = dynamic_cast<const GradientAccumulationScheduler*>(callback.get());
+        schedule && batches) {
+      int64_t steps = 0;
+      for (int64_t epoch = 0; epoch < *options.max_epochs; ++epoch) {
+        const int64_t window = schedule->accumulate_grad_batches(epoch);
+        steps += (*batches + window - 1) / window;
+      }
+      return options.max_steps >= 0 ? std::min(steps, options.max_steps) : steps;
+    }
   return estimated_steps(options, batches);
 }
 

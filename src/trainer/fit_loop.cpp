@@ -1,17 +1,37 @@
 #include <csignal>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "core.h"
+#include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/base/format.h"
 #include "muster/runtime/detail/loop_access.h"
 #include "muster/trainer/detail/on_exception_checkpoint.h"
 #include "muster/trainer/detail/terminated.h"
 
 namespace muster::trainer {
+namespace {
+
+/// A step without a loader, or a loader without a step, is left out.
+void warn_of_missing_halves(const Task& task, const TrainerOptions& options) {
+  constexpr auto kind = static_cast<std::size_t>(StepKind::validation);
+  if (options.limit_val_batches.none()) return;
+  if (task.feeds[kind]) return;
+  if (task.steps[kind] && task.idle_loaders[kind])
+    log::warning(
+        "val_dataloader() of the module is left out, since fit() was given a loader: give it one for "
+        "validation, too, or none");
+  else if (task.idle_loaders[kind]) log::warning("val_dataloader() is left out: the module has no validation_step()");
+  else if (task.steps[kind])
+    log::warning("validation_step() is left out: there is no loader for it, nor a val_dataloader()");
+}
+
+}  // namespace
 
 void Core::fit(Task task, const FitOptions& how) {
   should_stop = false;
@@ -30,6 +50,7 @@ void Core::fit_here(const FitOptions& how) {
   if (options.detect_anomaly) anomalies.emplace();
   clock_.begin(RunClock::now());
   validation_late_ = false;
+  if (runtime.is_main()) warn_of_missing_halves(task_, options);
   const auto folder = resolved(how.ckpt_path, /*required=*/false);
   if (folder.empty()) set_up_optimizers();
   else load_for_fit(folder);
@@ -68,17 +89,33 @@ bool Core::may_stop() const {
   return StopRule(options).may_stop(progress.epoch + (progress.epoch_done ? 1 : 0), progress.global_step);
 }
 
+/// Why there is nothing to train; empty: there is something.
+std::string Core::nothing_to_train() {
+  const StopRule rule(options);
+  if (rule.epochs_done(progress.epoch))
+    return formatted("max_epochs is {}, and this Trainer has run {}", *options.max_epochs, progress.epoch);
+  if (rule.steps_done(progress.global_step))
+    return formatted("max_steps is {}, and this Trainer has made {}", options.max_steps, progress.global_step);
+  if (should_stop && may_stop()) return "it was asked to stop before it began, or before the checkpoint was saved";
+  return batches_of_pass(StepKind::training).front() == 0 ? "its loader has no batch" : "";
+}
+
 void Core::train() {
   feed(StepKind::training);
   if (validates()) feed(StepKind::validation);
   if (opened_) load_progress();
+  training = true;
   if (opened_) resume_epoch_end();
+  // An epoch that is resumed at its start makes its loaders anew, as it would have without the interruption.
+  first_epoch_ = opened_ ? -1 : progress.epoch;
   opened_.reset();
-  first_epoch_ = progress.epoch;
   read_clock();
   clock_.note_validation(RunClock::now());
   const bool in_epoch = progress.batches > 0;
-  if (!in_epoch && done()) return finish_savers();
+  if (const auto why = in_epoch ? std::string() : nothing_to_train(); !why.empty()) {
+    if (runtime.is_main()) log::warning("fit() trains nothing: ", why);
+    return finish_savers();
+  }
   warn_of_rare_rows();
   hooks.both(Hook::on_train_start, &Callback::on_train_start, &TrainerModule::on_train_start);
   if (in_epoch) training_epoch();

@@ -10,6 +10,8 @@
 
 namespace muster::trainer {
 
+[[noreturn]] void refuse_equal_keys(const Callback& callback);
+
 /// Calls hooks and knows which one runs: log() depends on it. Nobody else calls hooks that touch no batch.
 class HookCalls {
  public:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "muster/trainer/detail/callback.h"
+#include "muster/trainer/detail/members.h"
 #include "muster/trainer/detail/options.h"
 
 namespace muster::trainer {
@@ -26,6 +27,9 @@ bool has_callback(const std::vector<std::shared_ptr<Callback>>& callbacks) {
 /// `option` is its name for messages. Throws: ConfigError (MU445) for a part that is less than one batch, or of an
 /// unknown size.
 std::optional<int64_t> batches_of(const BatchLimit& limit, std::optional<int64_t> size, const std::string& option);
+
+/// Which batches an evaluation of this kind takes of each loader.
+const BatchLimit& evaluation_limit(const TrainerOptions& options, StepKind kind);
 
 /// After how many batches validation runs; nullopt: at the end of the epoch only, or when a clock says so.
 /// `batches`: of an epoch, if known. `across`: counted through all epochs.

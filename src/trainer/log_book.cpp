@@ -38,6 +38,18 @@ bool equal(const LogOptions& a, const LogOptions& b) {
          a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
 }
 
+/// Adds a value and its weight. NaN goes as the weight, since the least and the greatest of numbers pass over it.
+void add_to(comm::CoalescedAllReduce& round, double value, double weight, LogReduction how) {
+  const bool lost = std::isnan(value) && how != kMean && how != kSum;
+  round.add(lost ? neutral(how) : value, op_of(how));
+  round.add(lost ? value : weight, comm::ReduceOp::sum);
+}
+
+std::pair<double, double> result_of(const comm::CoalescedAllReduce& round, std::size_t at) {
+  const double value = round.result(at), weight = round.result(at + 1);
+  return std::isnan(weight) ? std::pair(weight, 1.0) : std::pair(value, weight);
+}
+
 std::string in_hook(std::string_view name, Hook hook) {
   return "log(\"" + std::string(name) + "\") in " + std::string(info(hook).name);
 }
@@ -140,14 +152,29 @@ LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view na
 }
 
 void LogBook::add(Sum& sum, const at::Tensor& value, double weight, LogReduction how) {
+  if (how == kMean && weight == 0) return;  // it may be NaN, as the mean of no sample is
   if (how == kMean) sum.value.add(value, weight);
   else if (how == kSum) sum.value.add(value, 1);
   else sum.value.extend(value, how != kMin);
-  sum.weight += weight;
+  sum.weight += how == kMean ? weight : 1;
 }
 
 double LogBook::result(const Sum& sum, LogReduction how) {
   return how == kMean ? sum.value.get() / sum.weight : sum.value.get();
+}
+
+at::Tensor LogBook::of_ranks(const LogContext& context, const at::Tensor& number, LogReduction how,
+                             const comm::Communicator& group) {
+  if (!context.evaluates && (how == kMean || how == kSum)) {
+    auto all = number.to(at::kDouble).reshape({}).clone();
+    group.internal("a logged value").all_reduce(all, how == kMean ? comm::ReduceOp::mean : op_of(how));
+    return all;
+  }
+  comm::CoalescedAllReduce round(group, "a logged value");
+  add_to(round, context.filler ? neutral(how) : number.item<double>(), context.filler ? 0 : 1, how);
+  round.run();
+  const auto [value, ranks] = result_of(round, 0);
+  return at::scalar_tensor(how == kMean ? value / ranks : value, at::kDouble);
 }
 
 void LogBook::log(const LogContext& context, std::string_view name, const at::Tensor& value, const LogOptions& options,
@@ -156,17 +183,22 @@ void LogBook::log(const LogContext& context, std::string_view name, const at::Te
     throw UsageError("MU442", in_hook(name, context.hook) + ": the tensor has " +
                                   (value.defined() ? std::to_string(value.numel()) + " elements" : "no value") +
                                   "; log one number, such as its mean()");
+  if (options.batch_size.value_or(0) < 0)
+    throw UsageError("MU442", in_hook(name, context.hook) + ": batch_size is " + std::to_string(*options.batch_size) +
+                                  "; give the number of samples that the value stands for");
   if (options.rank_zero_only && group.rank() != 0) return;
-  auto& entry = entry_of(context, name, options);
+  const bool synced = options.sync_dist.value_or(false) && !options.rank_zero_only && group.size() > 1;
   auto number = value.detach();
+  if (context.filler) {
+    if (synced && levels(name, context.hook, options).first) of_ranks(context, number, options.reduce_fx, group);
+    return;
+  }
+  auto& entry = entry_of(context, name, options);
+  if (!on_host(number)) number = number.clone();  // it is read later, and may be changed in place until then
   const auto weight = static_cast<double>(options.batch_size.value_or(context.batch_size));
   if (entry.epoch) add(entry.of_epoch, number, weight, options.reduce_fx);
   if (!entry.step) return;
-  if (options.sync_dist.value_or(false) && group.size() > 1) {
-    number = number.to(at::kDouble).reshape({}).clone();
-    group.internal("a logged value")
-        .all_reduce(number, options.reduce_fx == kMean ? comm::ReduceOp::mean : op_of(options.reduce_fx));
-  }
+  if (synced) number = of_ranks(context, number, options.reduce_fx, group);
   if (std::exchange(entry.last_step, context.step) != context.step) {
     entry.of_step = {};
     entry.of_step.value.set(neutral(options.reduce_fx));
@@ -199,13 +231,14 @@ bool LogBook::exchange(const comm::Communicator& group, const Shared& mine) {
   for (const auto& name : agreed_) {
     const auto found = mine.find(name);
     const auto how = LogReduction::parse(name.substr(0, name.find('\n'))).value_or(kMean);
-    round.add(found == mine.end() ? neutral(how) : found->second->of_epoch.value.get(), op_of(how));
-    round.add(found == mine.end() ? 0 : found->second->of_epoch.weight, comm::ReduceOp::sum);
+    const bool known_here = found != mine.end();
+    add_to(round, known_here ? found->second->of_epoch.value.get() : neutral(how),
+           known_here ? found->second->of_epoch.weight : 0, how);
   }
   round.run();
   if (round.result(0) > 0) return true;
   for (std::size_t i = 0; i < agreed_.size(); ++i) {
-    const double value = round.result(1 + 2 * i), weight = round.result(2 + 2 * i);
+    const auto [value, weight] = result_of(round, 1 + 2 * i);
     if (const auto found = mine.find(agreed_[i]); found != mine.end()) {
       found->second->of_epoch.value.set(value);
       found->second->of_epoch.weight = weight;
@@ -259,7 +292,12 @@ void LogBook::close(const comm::Communicator& group) {
     latest_->set(entry.plain, value);
     if (entry.options.logger) epoch_values_[entry.on_epoch] = value;
   }
-  entries_.clear();
+  // Values of steps that wait for the next row stay.
+  std::erase_if(entries_, [](const auto& one) { return !one.second.fresh || !one.second.options.logger; });
+  for (auto& [key, entry] : entries_) {
+    entry.of_epoch = {};
+    entry.of_epoch.value.set(neutral(entry.options.reduce_fx));
+  }
 }
 
 LateValues LogBook::take_step_values() {

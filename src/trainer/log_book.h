@@ -26,6 +26,8 @@ struct LogContext {
   int64_t batch_size = 1;
   int64_t loader = -1;  ///< its index; -1: the loop has one loader, or the hook belongs to none
   int64_t step = 0;     ///< changes from batch to batch
+  bool evaluates = false;
+  bool filler = false;  ///< the batch has no real sample: nothing of it counts
 };
 
 /// A number that may still be on its way from a device.
@@ -89,14 +91,17 @@ class LogBook {
   LateValues take_step_values();
   /// What the logger is to get of all close() since the last call.
   Metrics take_epoch_values() { return std::exchange(epoch_values_, {}); }
-  /// What was logged for the epoch since the last close(), on this rank.
+  /// What was logged for the epoch since the last close() on this rank, and which values of steps wait for the logger.
   State state_dict() const;
-  /// Adds what another book had.
-  void add_state_dict(const State& state);
+  /// Adds what another book had; `own`: that of this rank, whose values of steps it is to give to the logger.
+  void add_state_dict(const State& state, bool own = true);
+  /// The same book, as it stands now, without its metric objects.
+  LogBook snapshot() const;
   /// Begins an epoch.
   void begin() { entries_.clear(), results_.clear(), epoch_values_.clear(), metrics_.clear(); }
   /// Metric objects, whose epochs close() ends, too.
   MetricLog& metrics() { return metrics_; }
+  const MetricLog& metrics() const { return metrics_; }
 
  private:
   struct Sum {
@@ -120,6 +125,9 @@ class LogBook {
   bool exchange(const comm::Communicator& group, const Shared& mine);
   void keep_foreign(const std::string& key, double value, double weight);
   void reduce(const comm::Communicator& group);
+  /// The reduction of a value of a step over ranks, in which a batch without real samples does not count.
+  static at::Tensor of_ranks(const LogContext& context, const at::Tensor& number, LogReduction how,
+                             const comm::Communicator& group);
   static void add(Sum& sum, const at::Tensor& value, double weight, LogReduction how);
   static double result(const Sum& sum, LogReduction how);
 

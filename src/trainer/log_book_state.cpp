@@ -58,27 +58,36 @@ void LatestMetrics::load_state_dict(const State& state) {
 State LogBook::state_dict() const {
   State::List entries;
   for (const auto& [key, entry] : entries_)
-    if (entry.epoch)
-      entries.emplace_back(State::Map{{"hook", info(std::get<Hook>(key)).name},
+    if (const double weight = entry.of_epoch.weight; weight > 0 || entry.fresh)
+      entries.emplace_back(State::Map{{"fresh", entry.fresh},
+                                      {"hook", info(std::get<Hook>(key)).name},
                                       {"loader", entry.loader},
                                       {"name", std::get<std::string>(key)},
                                       {"options", options_state(entry.options)},
-                                      {"value", entry.of_epoch.value.get()},
-                                      {"weight", entry.of_epoch.weight}});
+                                      {"value", weight > 0 ? entry.of_epoch.value.get() : 0},
+                                      {"weight", weight}});
   return entries;
 }
 
-void LogBook::add_state_dict(const State& state) {
+LogBook LogBook::snapshot() const {
+  auto book = *this;
+  book.metrics_ = metrics_.snapshot();
+  return book;
+}
+
+void LogBook::add_state_dict(const State& state, bool own) {
   for (const auto& saved : state.list()) {
     const auto hook = hook_named(saved.at("hook").text());
     if (!hook) continue;
     const auto options = options_from(saved.at("options"));
     auto& entry = entry_of({.hook = *hook, .loader = saved.at("loader").integer()}, saved.at("name").text(), options);
-    const double value = saved.at("value").number();
+    if (const auto* fresh = saved.find("fresh"); fresh && own) entry.fresh = entry.fresh || fresh->boolean();
+    const double value = saved.at("value").number(), weight = saved.at("weight").number();
+    if (weight == 0) continue;
     const bool adds = options.reduce_fx == LogReduction("mean") || options.reduce_fx == LogReduction("sum");
     if (adds) entry.of_epoch.value.add(value);
     else entry.of_epoch.value.extend(at::scalar_tensor(value, at::kDouble), options.reduce_fx == LogReduction("max"));
-    entry.of_epoch.weight += saved.at("weight").number();
+    entry.of_epoch.weight += weight;
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,15 @@ class MetricLog {
   /// are numbers. Collective.
   std::vector<MetricValue> close(const comm::Communicator& group);
   void clear() { *this = {}; }
+  /// Gives the metrics logged since the last close() their initial values: their epoch does not end.
+  void reset();
+  /// The metrics logged since the last close(), on this rank. `values`: with what they would come to, for an epoch that
+  /// has no further batch to log them. Collective: with `values`.
+  State state_dict(const comm::Communicator& group, bool values) const;
+  /// Adds what another log had: a metric takes it up when it is first logged, unless its module has loaded it itself.
+  void add_state_dict(const State& state);
+  /// The same log, as it stands now, without its metrics.
+  MetricLog snapshot() const;
 
  private:
   struct Entry {
@@ -43,7 +53,19 @@ class MetricLog {
     int64_t loader;
     bool shared, logger, prog_bar;
   };
+  /// A metric of a checkpoint, which is not known yet.
+  struct Saved {
+    std::string name;
+    int64_t loader;
+    bool logger, prog_bar;
+    State state;
+    std::optional<double> value;
+  };
+  void take_up(const Entry& entry);
+  std::vector<Saved> saved_entries() const;
+
   std::vector<Entry> entries_;
+  std::vector<Saved> saved_;
   std::vector<std::pair<Metric*, State>> before_filler_;
   bool in_filler_ = false, had_filler_ = false;
 };

@@ -26,13 +26,14 @@ constexpr const char* kEnd = ".ckpt";
 /// A value as a field like "{loss:.2f}" or "{epoch:02d}" wants it; `format` is what stands behind the colon.
 std::string field_text(double value, const std::string& format) {
   const bool plain = format.empty() && value == std::floor(value) && std::abs(value) < 1e15;
-  const char kind = format.empty() ? (plain ? 'd' : 'g') : format.back();
+  char kind = format.empty() ? (plain ? 'd' : 'g') : format.back();
   const auto body = format.substr(0, format.empty() ? 0 : format.size() - 1);
   if (std::string_view("dfegFEG").find(kind) == std::string_view::npos || body.size() > 8 ||
       body.find_first_not_of("0123456789.+-") != body.npos)
     throw ConfigError("MU451", "\"" + format +
                                    "\" in the file name of a ModelCheckpoint is no number format; write {name:.2f} or "
                                    "{name:02d}");
+  if (kind == 'd' && !(std::abs(value) < 9e18)) kind = 'g';  // NaN and infinity are no whole numbers
   std::array<char, 512> text{};
   if (kind == 'd') std::snprintf(text.data(), text.size(), ("%" + body + "lld").c_str(), static_cast<long long>(value));
   else std::snprintf(text.data(), text.size(), ("%" + body + kind).c_str(), value);
@@ -134,11 +135,17 @@ void ModelCheckpoint::on_train_batch_end(Trainer& trainer, TrainerModule&, const
   after_batch(trainer);
 }
 
+/// No validation has logged it yet.
+bool ModelCheckpoint::waits_for_metric(const Trainer& trainer) const {
+  return !options_.monitor.empty() &&
+         !trainer::value_on_main_rank(trainer.runtime(), metrics_of(trainer), options_.monitor);
+}
+
 void ModelCheckpoint::after_batch(Trainer& trainer) {
   const auto every = options_.every_n_train_steps.value_or(0);
   const auto step = trainer.global_step();
   if (every == 0 || step % every != 0 || step == last_step_) return;
-  due_ = !options_.monitor.empty() && !trainer.callback_metrics().contains(options_.monitor);
+  due_ = waits_for_metric(trainer);
   if (!due_) save_if_better(trainer);
 }
 
@@ -149,7 +156,8 @@ bool ModelCheckpoint::time_is_up() const {
 void ModelCheckpoint::save_by_time(Trainer& trainer) {
   if (!options_.train_time_interval || !trainer.runtime().broadcast_object(time_is_up())) return;
   saved_at_ = Clock::now();
-  save_if_better(trainer);
+  due_ = waits_for_metric(trainer);
+  if (!due_) save_if_better(trainer);
 }
 
 void ModelCheckpoint::save_after_epoch(Trainer& trainer) {
@@ -188,11 +196,10 @@ void ModelCheckpoint::save_if_better(Trainer& trainer) {
   const auto metrics = metrics_of(trainer);
   double score = 0;
   if (!options_.monitor.empty()) {
-    const auto found = metrics.find(options_.monitor);
-    if (found == metrics.end())
+    const auto value = trainer::value_on_main_rank(trainer.runtime(), metrics, options_.monitor);
+    if (!value)
       throw UsageError("MU449", trainer::not_logged("ModelCheckpoint", options_.monitor, metrics) + "; log it");
-    score = trainer.runtime().broadcast_object(found->second);
-    if (std::isnan(score)) score = trainer::worst_value(options_.mode);
+    score = std::isnan(*value) ? trainer::worst_value(options_.mode) : *value;
     const auto k = static_cast<std::size_t>(options_.save_top_k);
     if (options_.save_top_k > 0 && kept_.size() >= k && !trainer::is_better(score, worst()->second, options_.mode))
       return;
@@ -212,7 +219,8 @@ void ModelCheckpoint::save_as(Trainer& trainer, const Metrics& metrics, double s
   const bool best = options_.monitor.empty() || !best_score_ || trainer::is_better(score, *best_score_, options_.mode);
   if (best) best_path_ = path;
   if (best && !options_.monitor.empty()) best_score_ = score;
-  last_path_ = options_.save_last ? folder_ / ("last" + std::string(kEnd)) : path;
+  if (!options_.save_last) last_path_ = path;
+  else if (!last_path_.filename().string().starts_with("last")) last_path_ = free_name(trainer, "last", std::nullopt);
   if (!replaced_.empty()) {
     trainer.wait_for_save();
     remove_replaced(trainer);

@@ -21,13 +21,22 @@ void OnExceptionCheckpoint::setup(Trainer& trainer, TrainerModule&, Stage stage)
 }
 
 void OnExceptionCheckpoint::on_exception(Trainer& trainer, TrainerModule&, const std::exception_ptr&) {
-  if (fits_ && !trainer.sanity_checking()) trainer.save_checkpoint(path_);
+  if (!fits_ || !trainer.fitting()) return;
+  trainer.save_checkpoint(trainer.saves_inside_batch() ? inside_batch() : path_);
+}
+
+// The whole one of an earlier start may be all that "last" can choose.
+std::filesystem::path OnExceptionCheckpoint::inside_batch() const {
+  return path_.parent_path() / (options_.filename + "-in-batch.ckpt");
 }
 
 void OnExceptionCheckpoint::on_fit_end(Trainer& trainer, TrainerModule&) {
-  std::error_code problem;
-  if (trainer.runtime().is_main()) std::filesystem::remove_all(path_, problem);
-  if (problem) log::warning("the checkpoint ", path_.string(), " cannot be removed: ", problem.message());
+  if (!trainer.runtime().is_main()) return;
+  for (const auto& path : {path_, inside_batch()}) {
+    std::error_code problem;
+    std::filesystem::remove_all(path, problem);
+    if (problem) log::warning("the checkpoint ", path.string(), " cannot be removed: ", problem.message());
+  }
 }
 
 }  // namespace muster

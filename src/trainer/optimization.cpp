@@ -122,22 +122,24 @@ void Core::step_schedules(bool updated, bool epoch_ends) {
 
 void Core::step_plateau_schedules(ScheduleInterval interval) {
   if (!task_.module->automatic_optimization) return;
-  for (const auto& trained : optimizers)
+  for (const auto& trained : optimizers) {
+    // A batch without an update, as one that loss scaling skips, is none for them either.
+    const bool by_step = interval == ScheduleInterval("step");
+    if (by_step && std::exchange(trained->plateau_steps, trained->steps) == trained->steps) continue;
     for (const auto& schedule : trained->schedules) {
       if (!schedule.plateau || schedule.config.interval != interval) continue;
-      const auto count = interval == ScheduleInterval("step") ? trained->steps : progress.epoch + 1;
+      const auto count = by_step ? trained->steps : progress.epoch + 1;
       if (count % schedule.config.frequency != 0) continue;
       const auto& metrics = latest.get();
-      const auto found = metrics.find(schedule.config.monitor);
-      if (found != metrics.end()) {
-        hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler,
-                     std::optional(found->second));
+      if (const auto value = value_on_main_rank(runtime, metrics, schedule.config.monitor)) {
+        hooks.module(Hook::lr_scheduler_step, &TrainerModule::lr_scheduler_step, schedule.scheduler, value);
         continue;
       }
       const auto missing = not_logged("ReduceLROnPlateau", schedule.config.monitor, metrics);
       if (schedule.config.strict) throw UsageError("MU449", missing + "; log it, or set strict = false");
       log::warning(missing);
     }
+  }
 }
 
 }  // namespace muster::trainer

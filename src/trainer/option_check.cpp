@@ -69,6 +69,8 @@ void check_values(Problems& problems, const TrainerOptions& options) {
   problems.least("reload_dataloaders_every_n_epochs", options.reload_dataloaders_every_n_epochs, 0);
   problems.time("val_check_interval", options.val_check_interval.time());
   problems.limit("val_check_interval", options.val_check_interval);
+  problems.add_if(options.val_check_interval.none(),
+                  "val_check_interval is 0; give at least 1, or limit_val_batches = 0 for no validation");
 }
 
 void check_pairs(Problems& problems, const TrainerOptions& options) {

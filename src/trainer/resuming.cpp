@@ -21,9 +21,14 @@ void Core::load_modes(const std::string& modes) {
 }
 
 State Core::state_of_rank() {
-  return State::Map{{"evaluation", evaluation_book_.state_dict()},
-                    {"metrics", latest.state_dict()},
-                    {"training", training_book_.state_dict()}};
+  State state = State::Map{{"evaluation", evaluation_book_.state_dict()},
+                           {"metrics", latest.state_dict()},
+                           {"training", training_book_.state_dict()}};
+  // After the last batch of an epoch, no other one logs its metric objects; a validation may be near its end, too.
+  state.set("evaluation_objects", evaluation_book_.metrics().state_dict(runtime.group(), /*values=*/true));
+  state.set("metric_objects", training_book_.metrics().state_dict(runtime.group(), progress.last_batch));
+  if (!window_begins_ && window_.book) state.set("window", window_.state_dict());
+  return state;
 }
 
 /// Those of all ranks; a rank whose state is that of rank 0 has none of its own.
@@ -34,7 +39,8 @@ State Core::states_of_ranks() {
   return all;
 }
 
-void Core::load_states_of_ranks(const State::List& all) {
+/// `again`: the open window begins again.
+void Core::load_states_of_ranks(const State::List& all, bool again) {
   const auto rank = static_cast<std::size_t>(runtime.rank()), world = static_cast<std::size_t>(runtime.world_size());
   const auto of = [&](std::size_t r) -> const State& { return all[r].empty() ? all[0] : all[r]; };
   const auto& own = of(rank < all.size() ? rank : 0);
@@ -45,9 +51,16 @@ void Core::load_states_of_ranks(const State::List& all) {
   const std::size_t first = all.size() == world ? rank : 0;
   const std::size_t end = all.size() == world ? rank + 1 : rank == 0 ? all.size() : 0;
   for (std::size_t r = first; r < end; ++r) {
-    training_book_.add_state_dict(of(r).at("training"));
-    evaluation_book_.add_state_dict(of(r).at("evaluation"));
+    const auto* window = again ? of(r).find("window") : nullptr;
+    const auto& from = window ? *window : of(r);
+    training_book_.add_state_dict(from.at("training"), r == rank);
+    if (const auto* objects = from.find("metric_objects")) training_book_.metrics().add_state_dict(*objects);
+    if (again) continue;  // so does a validation in it
+    evaluation_book_.add_state_dict(of(r).at("evaluation"), r == rank);
+    if (const auto* objects = of(r).find("evaluation_objects")) evaluation_book_.metrics().add_state_dict(*objects);
   }
+  window_ = {};
+  if (const auto* window = own.find("window"); window && !window_begins_) window_.load_state_dict(*window, latest);
 }
 
 void Core::call_watchers(SavePoint point, Hook hook, c10::function_ref<void(Callback&)> call) {

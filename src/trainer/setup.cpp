@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <typeinfo>
 #include <utility>
 #include <variant>
@@ -15,6 +16,7 @@
 #include "muster/trainer/detail/model_summary.h"
 #include "muster/trainer/detail/progress_bar.h"
 #include "muster/trainer/detail/terminated.h"
+#include "option_check.h"
 #include "option_fields.h"
 
 namespace muster::trainer {
@@ -42,10 +44,7 @@ RuntimeOptions runtime_options(const TrainerOptions& options) {
 void require_own_keys(const std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::set<std::string> keys;
   for (const auto& callback : callbacks)
-    if (!callback->state_dict().empty() && !keys.insert(callback->state_key()).second)
-      throw UsageError("MU452", "two callbacks save their state as \"" + callback->state_key() +
-                                    "\", and only one could be loaded again; override state_key() so that they differ, "
-                                    "or leave one out");
+    if (!callback->state_dict().empty() && !keys.insert(callback->state_key()).second) refuse_equal_keys(*callback);
 }
 
 bool is_terminated(const std::exception_ptr& error) {
@@ -76,6 +75,12 @@ bool is_plateau(const AnyLRScheduler& scheduler) {
 
 }  // namespace
 
+void refuse_equal_keys(const Callback& callback) {
+  throw UsageError("MU452", "two callbacks save their state as \"" + callback.state_key() +
+                                "\", and only one could be loaded again; override state_key() so that they differ, or "
+                                "leave one out");
+}
+
 Core::Core(Trainer& trainer, const TrainerOptions& given)
     : trainer(trainer), options(checked(with_requests(given, Environment::of_process()))),
       runtime(runtime_options(options)), hooks(trainer) {
@@ -90,6 +95,8 @@ Core::Core(Trainer& trainer, const TrainerOptions& given)
 std::vector<std::shared_ptr<Callback>> Core::all_callbacks() {
   auto all = options.callbacks;
   auto own = hooks.module(Hook::configure_callbacks, &TrainerModule::configure_callbacks);
+  if (std::ranges::any_of(own, [](const auto& one) { return !one; }))
+    raise({"configure_callbacks() returned an empty pointer"});
   std::erase_if(all, [&](const auto& given) {
     return std::ranges::any_of(own, [&](const auto& one) { return typeid(*one) == typeid(*given); });
   });
@@ -128,8 +135,9 @@ void Core::begin(Stage stage) {
   progress.point = SavePoint::none;
   training_book_.begin();
   evaluation_book_.begin();
+  if (stage == Stage::fit) runtime.free_memory();  // a window that the last fit() left open would go on
   window_begins_ = true;
-  window_has_loss_ = evaluating_ = filler_ = sanity_checking = false;
+  window_has_loss_ = evaluating_ = filler_ = sanity_checking = training = false;
   hooks.begin(task_.module.get(), all_callbacks());
   prepare_data();
   if (task_.data) task_.data->setup(stage);
@@ -139,12 +147,24 @@ void Core::begin(Stage stage) {
   log_hyperparameters();
 }
 
+/// Everything is torn down once, whatever of it throws; then the first of that is thrown.
 void Core::end(Stage stage) {
-  if (task_.data) task_.data->teardown(stage);
-  hooks.both(Hook::teardown, &Callback::teardown, &TrainerModule::teardown, stage);
+  std::exception_ptr first;
+  const auto attempt = [&](const auto& f) {
+    try {
+      hooks.run(Hook::teardown, f);
+    } catch (...) {
+      if (std::exchange(first, first ? first : std::current_exception()))
+        log::warning("teardown of several callbacks or of the module threw; the first exception is passed on");
+    }
+  };
+  if (task_.data) attempt([&] { task_.data->teardown(stage); });
+  for (const auto& callback : hooks.callbacks()) attempt([&] { callback->teardown(trainer, *task_.module, stage); });
+  attempt([&] { task_.module->teardown(stage); });
+  if (first) std::rethrow_exception(first);
 }
 
-void Core::fail(Stage stage, const std::exception_ptr& error) noexcept {
+void Core::fail(Stage stage, const std::exception_ptr& error, bool torn_down) noexcept {
   const auto attempt = [](const char* what, const std::function<void()>& f) {
     try {
       f();
@@ -160,10 +180,21 @@ void Core::fail(Stage stage, const std::exception_ptr& error) noexcept {
   if (task_.data) attempt("on_exception of the data module", [&] { task_.data->on_exception(error); });
   attempt("an asynchronous save", [&] { runtime.wait_for_save(); });
   attempt("the logger", [&] { experiment.end_run(RunStatus::failed); });
-  attempt("teardown", [&] { end(stage); });
+  attempt("reset of a metric", [&] {
+    training_book_.metrics().reset();
+    evaluation_book_.metrics().reset();
+  });
+  if (!torn_down) attempt("teardown", [&] { end(stage); });
 }
 
 void Core::run(Task task, Stage stage, const std::function<void()>& body) {
+  if (stage_)
+    throw UsageError("MU436",
+                     "fit(), validate(), test() or predict() was called in a hook, while this Trainer makes another "
+                     "run: call it after that run, or give it a Trainer of its own");
+  // What is saved after an evaluation is still where training stood.
+  std::pair<std::array<PreparedFeed, kStepKinds>, std::vector<StepKind>> of_fit;
+  if (stage != Stage::fit) of_fit = {std::exchange(feeds_, {}), std::exchange(prepared_kinds_, {})};
   task_ = std::move(task);
   task_.module->core_ = this;
   stage_ = stage;
@@ -172,15 +203,18 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
     stage_.reset();
     opened_.reset();
     sanity_checking = evaluating_ = false;
+    if (stage != Stage::fit) std::tie(feeds_, prepared_kinds_) = std::move(of_fit);
   };
+  bool done = false;
   try {
     begin(stage);
     body();
     runtime.wait_for_save();
     experiment.end_run(RunStatus::success);
+    done = true;
     end(stage);
   } catch (...) {
-    fail(stage, std::current_exception());
+    fail(stage, std::current_exception(), done);
     leave();
     throw;
   }
@@ -188,6 +222,15 @@ void Core::run(Task task, Stage stage, const std::function<void()>& body) {
 }
 
 void Core::set_up_optimizers() {
+  if (!task_.module->automatic_optimization) {
+    const bool accumulates = options.accumulate_grad_batches > 1;
+    if (accumulates || options.gradient_clip_val)
+      throw UsageError("MU438", std::string(accumulates ? "accumulate_grad_batches" : "gradient_clip_val") +
+                                    " is set, and the module optimizes by itself, so that it would have no effect: "
+                                    "leave it out, and " +
+                                    (accumulates ? "step every so many batches" : "call clip_gradients()") +
+                                    " in training_step()");
+  }
   handles.clear();
   schedulers.clear();
   optimizers.clear();

@@ -27,6 +27,7 @@ class TrainedOptimizer {
   Optimizer prepared;
   std::vector<Schedule> schedules = {};
   int64_t steps = 0;
+  int64_t plateau_steps = 0;  // when schedules that watch a metric by steps looked last
 };
 
 }  // namespace muster::trainer

@@ -16,8 +16,8 @@ void Trainer::run_fit(trainer::Task task, const FitOptions& options) { core_->fi
 std::vector<Metrics> Trainer::run_evaluate(trainer::Task task, trainer::StepKind kind, const EvaluateOptions& options) {
   return core_->evaluate(std::move(task), kind, options, nullptr);
 }
-void Trainer::run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep) {
-  core_->evaluate(std::move(task), trainer::StepKind::predict, options, keep);
+std::size_t Trainer::run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep) {
+  return core_->evaluate(std::move(task), trainer::StepKind::predict, options, keep).size();
 }
 
 void Trainer::stop() { core_->should_stop = true; }
@@ -30,8 +30,9 @@ int64_t Trainer::current_epoch() const { return core_->progress.epoch; }
 int64_t Trainer::global_step() const { return core_->progress.global_step; }
 std::optional<int64_t> Trainer::estimated_stepping_batches() { return core_->estimated_stepping_batches(); }
 bool Trainer::sanity_checking() const { return core_->sanity_checking; }
-bool Trainer::fitting() const { return core_->stage() == Stage::fit && !core_->sanity_checking; }
+bool Trainer::fitting() const { return core_->stage() == Stage::fit && core_->training; }
 bool Trainer::validates_at_epoch_end_only() const {
+  if (!core_->validates()) return true;
   const auto& interval = options().val_check_interval;
   return !interval.time() && interval.part() && *interval.part() == 1.0 && options().check_val_every_n_epoch == 1;
 }

@@ -22,6 +22,7 @@ std::vector<std::optional<int64_t>> TrainerRecords::num_batches(Stage stage) con
   return core_->batches_of_pass(static_cast<trainer::StepKind>(stage));
 }
 std::vector<int64_t> TrainerRecords::batch_indices() const { return core_->batch_indices(); }
+bool TrainerRecords::saves_inside_batch() const { return core_->inside_batch(); }
 std::vector<Optimizers::Entry> TrainerRecords::configured_optimizers() const {
   std::vector<Optimizers::Entry> all;
   for (const auto& trained : core_->optimizers) {

@@ -2,9 +2,21 @@
 #include <utility>
 
 #include "core.h"
+#include "muster/base/error.h"
 #include "muster/trainer/detail/callback.h"
 
 namespace muster::trainer {
+namespace {
+
+/// Epochs without a batch would follow each other for ever.
+void require_an_end(const TrainerOptions& options) {
+  if (StopRule(options).max_epochs) return;
+  throw UsageError("MU437",
+                   "the loader for training gave no batch in a whole epoch, and without max_epochs nothing would end "
+                   "training: give the loader data, or set max_epochs");
+}
+
+}  // namespace
 
 /// Loaders that are to be made anew for this epoch.
 void Core::reload_feeds() {
@@ -38,8 +50,12 @@ void Core::training_epoch() {
     TrainingPass pass(prepared, progress.epoch, progress.batches);
     while (!(limit && progress.batches >= *limit) && !rule.steps_done(progress.global_step) &&
            !(should_stop && may_stop())) {
+      if (window_begins_) note_window();
       void* batch = pass.next();
-      if (!batch) break;
+      if (!batch) {
+        if (progress.batches == 0) require_an_end(options);
+        break;
+      }
       const bool last = pass.at_end() || (limit && progress.batches + 1 == *limit);
       place_ = {.batch_idx = progress.batches, .dataloader_idx = pass.loader()};
       if (!training_batch(pass.steps(), batch, last)) break;

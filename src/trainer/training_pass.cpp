@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <ranges>
 
 namespace muster::trainer {
 namespace {
@@ -60,6 +61,7 @@ void* TrainingPass::next_in_sequence() {
 void* TrainingPass::next_side_by_side() {
   if (length_ && returned_ >= *length_) return nullptr;
   const auto mode = feed_.feed.mode;
+  if (mode == FeedMode::min_size && std::ranges::any_of(ended_, std::identity())) return nullptr;  // before resuming
   std::vector<void*> batches;
   for (std::size_t i = 0; i < passes_.size(); ++i) {
     const bool ends_for_good = mode == FeedMode::max_size;
@@ -78,9 +80,15 @@ void* TrainingPass::next_side_by_side() {
 
 bool TrainingPass::at_end() const {
   if (length_ && passes_.size() > 1) return returned_ >= *length_;
-  const bool in_last =
-      passes_.size() == 1 || (feed_.feed.mode == FeedMode::sequential && current_ + 1 == passes_.size());
-  return in_last && feed_.loaders.back()->end_of_dataloader();
+  const auto at_last = [&](std::size_t i) { return feed_.loaders[i]->end_of_dataloader(); };
+  const auto all = std::views::iota(std::size_t{0}, passes_.size());
+  switch (feed_.feed.mode) {
+    case FeedMode::sequential: return current_ + 1 == passes_.size() && at_last(current_);
+    case FeedMode::min_size: return std::ranges::any_of(all, at_last);
+    case FeedMode::max_size:
+    case FeedMode::max_size_cycle: break;
+  }
+  return std::ranges::all_of(all, [&](std::size_t i) { return ended_[i] || at_last(i); });
 }
 
 const StepTable& TrainingPass::steps() const {

@@ -95,6 +95,17 @@ TEST(MetricLog, EachLoaderHasAMetricOfItsOwn) {  // MU458
   EXPECT_EQ(testing::thrown_id([&] { validate(true); }), "MU458");
 }
 
+TEST(MetricLog, ANameIsThatOfOneMetric) {  // MU458
+  struct Twice : Judged {
+    void validation_step(torch::Tensor&, int64_t) {
+      log("x", accuracy);
+      log("x", trained_mean);
+    }
+  };
+  Twice module;
+  EXPECT_EQ(testing::thrown_id([&] { Trainer(quiet({})).validate(module); }), "MU458");
+}
+
 struct Stepwise : Judged {
   void validation_step(torch::Tensor&, int64_t) { log("accuracy", accuracy, {.on_step = true}); }
 };

@@ -1,6 +1,8 @@
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -67,7 +69,7 @@ TEST(OnExceptionCheckpoint, ItLiesWhereOptionsSay) {
   Trainer trainer(quiet({.callbacks = {saver}, .default_root_dir = folder.path()}));
   EXPECT_THROW(trainer.fit(module), std::runtime_error);
   EXPECT_EQ(saver->ckpt_path(), folder.path() / "here" / "crash.ckpt");
-  EXPECT_TRUE(std::filesystem::exists(saver->ckpt_path()));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "here" / "crash-in-batch.ckpt"));
   EXPECT_EQ(testing::thrown_id([] { OnExceptionCheckpoint({.filename = ""}); }), "MU451");
 }
 
@@ -80,6 +82,49 @@ TEST(OnExceptionCheckpoint, AnEvaluationSavesNothing) {
   Trainer trainer(two_epochs(folder.path(), false));
   EXPECT_THROW(trainer.validate(module), std::runtime_error);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+/// Runs two epochs of three batches, and throws in one hook.
+int64_t start(const std::filesystem::path& folder, const std::string& where) {
+  struct Failing : CountingModule {
+    explicit Failing(std::string where) : CountingModule(3), where(std::move(where)) {}
+    std::string where;
+    void at(const char* hook) const {
+      if (where == hook) throw std::runtime_error("enough");
+    }
+    void setup(Stage) override { at("setup"); }
+    Optimizers configure_optimizers() override {
+      at("configure_optimizers");
+      return CountingModule::configure_optimizers();
+    }
+    void on_fit_start() override { at("on_fit_start"); }
+    void on_train_epoch_start() override {
+      if (current_epoch() == 1) at("on_train_epoch_start");
+    }
+    void on_before_optimizer_step(ModuleOptimizer&) override {
+      if (current_epoch() == 1) at("on_before_optimizer_step");
+    }
+  };
+  const auto saver =
+      std::make_shared<OnExceptionCheckpoint>(OnExceptionCheckpointOptions{.dirpath = folder / "rescued"});
+  Failing module(where);
+  Trainer trainer(quiet({.callbacks = {saver}, .default_root_dir = folder, .max_epochs = 2}));
+  if (where.empty()) trainer.fit(module);
+  else EXPECT_THROW(trainer.fit(module), std::runtime_error) << where;
+  return std::ssize(module.trained);
+}
+
+TEST(OnExceptionCheckpoint, AStartThatFailsEarlyLosesNothing) {
+  const TemporaryFolder folder;
+  for (const char* where : {"setup", "configure_optimizers", "on_fit_start"}) {
+    EXPECT_EQ(start(folder.path(), where), 0);
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / "rescued")) << where;
+  }
+  EXPECT_EQ(start(folder.path(), "on_train_epoch_start"), 3);
+  for (const char* where : {"setup", "configure_optimizers", "on_fit_start"}) EXPECT_EQ(start(folder.path(), where), 0);
+  EXPECT_EQ(start(folder.path(), "on_before_optimizer_step"), 1);  // inside a batch
+  EXPECT_EQ(start(folder.path(), ""), 3) << "the second epoch alone";
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "rescued"));
 }
 
 }  // namespace

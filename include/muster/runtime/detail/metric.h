@@ -39,6 +39,10 @@ class Metric {
   State state_dict() const;
   /// Throws: CheckpointError (MU208, MU209) for a state of another class of metrics.
   void load_state_dict(const State& state);
+  /// Adds such states to these, as those of another rank are added. Throws: as load_state_dict().
+  void add_state_dict(const State& state);
+  /// Whether load_state_dict() was called since the states had their initial values.
+  bool loaded() const noexcept { return loaded_; }
 
  protected:
   /// Throws: UsageError (MU458) for an undefined tensor, or a reduction by mean or product.
@@ -50,9 +54,12 @@ class Metric {
 
  private:
   friend class MetricReduction;
+  std::vector<at::Tensor> read(const State& state) const;
+
   std::vector<MetricState> states_;
   std::vector<at::Tensor> values_;
   at::Tensor value_;
+  bool loaded_ = false;
 };
 
 /// Ends an epoch of several metrics, for all ranks in one message.
@@ -61,6 +68,10 @@ class MetricReduction {
   /// Afterwards each metric's value() is that of all ranks, and its states are initial ones. `label` says whose metrics
   /// these are; ranks with others get a CommError (MU050). Collective.
   static void run(const comm::Communicator& group, const std::string& label, const std::vector<Metric*>& metrics);
+
+  /// The values that run() would give; the metrics stay as they are. Collective.
+  static std::vector<at::Tensor> values_so_far(const comm::Communicator& group, const std::string& label,
+                                               const std::vector<Metric*>& metrics);
 
   /// What run() does without communication: the value of this rank.
   static void run_here(const std::vector<Metric*>& metrics);

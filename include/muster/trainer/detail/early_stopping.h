@@ -22,7 +22,8 @@ struct EarlyStoppingOptions {
   bool strict = true;                             ///< a missing metric is an error
 };
 
-/// Ends training once a metric no longer improves. If any rank decides to stop, all stop. Collective.
+/// Ends training once a metric no longer improves. If any rank decides to stop, all stop; a rank that has not logged
+/// the metric has no vote. Collective.
 class EarlyStopping : public Callback {
  public:
   /// Throws: ConfigError (MU451) with all that is wrong with the options.
@@ -31,7 +32,7 @@ class EarlyStopping : public Callback {
   std::string state_key() const override;
   State state_dict() const override;
   void load_state_dict(const State& state) override;
-  /// Throws: UsageError (MU449) if the metric was not logged, listing those that were.
+  /// Throws: UsageError (MU449) if no rank has logged the metric, listing those that were.
   void on_train_epoch_end(Trainer& trainer, TrainerModule& module) override;
   void on_validation_end(Trainer& trainer, TrainerModule& module) override;
 

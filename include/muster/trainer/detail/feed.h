@@ -151,6 +151,7 @@ struct Predictions<M, DataLoader<Batch>> {
   static void keep(type& all, StepOutput& output, int64_t) {
     all.push_back(std::any_cast<One>(std::move(output.value)));
   }
+  static void complete(type&, std::size_t) {}
 };
 template <class M, class Batch>
 struct Predictions<M, std::vector<DataLoader<Batch>>> {
@@ -159,6 +160,10 @@ struct Predictions<M, std::vector<DataLoader<Batch>>> {
     const auto index = static_cast<std::size_t>(dataloader_idx);
     if (all.size() <= index) all.resize(index + 1);
     Predictions<M, DataLoader<Batch>>::keep(all[index], output, 0);
+  }
+  /// A list for each loader, also of one that gave this rank no batch.
+  static void complete(type& all, std::size_t loaders) {
+    if (all.size() < loaders) all.resize(loaders);
   }
 };
 template <class M, class... Batch>
@@ -172,6 +177,7 @@ struct Predictions<M, std::tuple<DataLoader<Batch>...>> {
        ...);
     }(std::index_sequence_for<Batch...>());
   }
+  static void complete(type&, std::size_t) {}
 };
 template <class M, class... Batch>
 struct Predictions<M, SequencedLoaders<Batch...>> : Predictions<M, std::tuple<DataLoader<Batch>...>> {};

@@ -28,7 +28,7 @@ struct ModelCheckpointOptions {
   std::string filename = {};  ///< empty: "{epoch}-{step}"; fields may be any metric, as "{loss:.2f}"
   MonitorMode mode = "min";
   std::string monitor = {};  ///< the metric that says which checkpoints are best; empty: the newest is
-  bool save_last = false;    ///< "last.ckpt" is written with each checkpoint
+  bool save_last = false;    ///< "last.ckpt", or "last-v1.ckpt" beside another run's, is written with each checkpoint
   /// Also if an exception ends fit(). "last" does not choose a checkpoint that was written inside of a batch.
   bool save_on_exception = false;
   std::optional<bool> save_on_train_epoch_end = {};  ///< unset: if validation runs at the end of epochs only
@@ -70,6 +70,7 @@ class ModelCheckpoint : public Callback {
   friend class trainer::Core;
   using Clock = std::chrono::steady_clock;
 
+  bool waits_for_metric(const Trainer& trainer) const;
   void after_batch(Trainer& trainer);
   bool time_is_up() const;
   void save_by_time(Trainer& trainer);

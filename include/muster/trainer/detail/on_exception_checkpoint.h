@@ -15,9 +15,10 @@ struct OnExceptionCheckpointOptions {
   std::string filename = "on_exception";
 };
 
-/// Saves a checkpoint where fit() ends by an exception, and removes it once a fit() ends well. With it, fit() begins
-/// as with ckpt_path = "last" where none is given, so that a program that is started again goes on. All ranks must
-/// throw: where only some do, no checkpoint is written, and a warning says so.
+/// Saves a checkpoint where fit() ends by an exception, and removes it once a fit() ends well. One from inside of a
+/// batch has a name of its own, "on_exception-in-batch", so that it replaces none that training can go on from. With
+/// it, fit() begins as with ckpt_path = "last" where none is given, so that a program that is started again goes on.
+/// All ranks must throw: where only some do, no checkpoint is written, and a warning says so.
 class OnExceptionCheckpoint : public Callback {
  public:
   /// Throws: ConfigError (MU451) for an empty filename.
@@ -31,6 +32,8 @@ class OnExceptionCheckpoint : public Callback {
   void on_fit_end(Trainer& trainer, TrainerModule& module) override;
 
  private:
+  std::filesystem::path inside_batch() const;
+
   OnExceptionCheckpointOptions options_;
   std::filesystem::path path_;
   bool fits_ = false;  // in a fit()

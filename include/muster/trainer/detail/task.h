@@ -34,6 +34,7 @@ struct Task {
   std::shared_ptr<DataModule> data = {};
   void* transfer_owner = nullptr;                            ///< what StepTable::transfer is called with
   std::array<std::function<Feed()>, kStepKinds> feeds = {};  ///< by StepKind; empty: no loader
+  std::array<bool, kStepKinds> idle_loaders = {};            ///< by StepKind: a loader that is left out
   bool configures_optimizers = false;                        ///< configure_optimizers is overridden
   std::array<bool, kStepKinds> steps = {};  ///< by StepKind: the module has the step; predict always can
   /// By StepKind: on_validation_model_train and its like are overridden.
@@ -76,6 +77,8 @@ void take_feed(Task& task, D* source) {
     Loader::template refuse<D>();
   } else if constexpr (K == StepKind::predict || Members<K>::Step::template in<M>) {
     task.feeds[static_cast<std::size_t>(K)] = [source] { return Feeder<M, K, D>::of(Loader::call(*source)); };
+  } else {
+    task.idle_loaders[static_cast<std::size_t>(K)] = true;
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -92,14 +93,17 @@ class Trainer : public TrainerRecords {
   auto predict(Module&& module, Data&& data, const EvaluateOptions& options = {}) {
     using All = trainer::Predictions<trainer::object_of<Module>, std::remove_cvref_t<decltype(loaders_in(data))>>;
     typename All::type all;
-    run_predict(task<trainer::StepKind::predict>(std::forward<Module>(module), std::forward<Data>(data)), options,
-                [&](StepOutput& output, int64_t dataloader_idx) {
-                  if (options.return_predictions) All::keep(all, output, dataloader_idx);
-                });
+    const auto loaders =
+        run_predict(task<trainer::StepKind::predict>(std::forward<Module>(module), std::forward<Data>(data)), options,
+                    [&](StepOutput& output, int64_t dataloader_idx) {
+                      if (options.return_predictions) All::keep(all, output, dataloader_idx);
+                    });
+    if (options.return_predictions) All::complete(all, loaders);
     return all;
   }
 
-  /// Ends training after the current batch, once min_epochs and min_steps are reached.
+  /// Ends training after the current batch, once min_epochs and min_steps are reached. Call it on every rank, where
+  /// all decide alike.
   void stop();
   bool should_stop() const;
   /// Replaces max_epochs, so that another fit() continues where the last one ended. -1: no limit.
@@ -115,7 +119,7 @@ class Trainer : public TrainerRecords {
   bool sanity_checking() const;
   /// Whether fit() runs and is beyond the sanity check.
   bool fitting() const;
-  /// Whether validation runs at the ends of epochs only, after each one.
+  /// Whether validation runs at the ends of epochs only, after each one, or not at all.
   bool validates_at_epoch_end_only() const;
   /// The last value of everything logged, by name: what callbacks watch.
   const Metrics& callback_metrics() const;
@@ -148,6 +152,7 @@ class Trainer : public TrainerRecords {
     if constexpr (trainer::Loaders<Data>) {
       auto task = trainer::task_of(pointer);
       trainer::set_feed<M, K, M>(task, std::remove_cvref_t<Data>(std::forward<Data>(data)));
+      task.idle_loaders[1] = trainer::member::val_dataloader::in<M>;
       return task;
     } else {
       return trainer::task_with(pointer, trainer::object_pointer(std::forward<Data>(data)));
@@ -167,7 +172,8 @@ class Trainer : public TrainerRecords {
   using Keep = std::function<void(StepOutput&, int64_t dataloader_idx)>;
   void run_fit(trainer::Task task, const FitOptions& options);
   std::vector<Metrics> run_evaluate(trainer::Task task, trainer::StepKind kind, const EvaluateOptions& options);
-  void run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep);
+  /// Returns the number of loaders.
+  std::size_t run_predict(trainer::Task task, const EvaluateOptions& options, const Keep& keep);
 };
 
 }  // namespace muster
