@@ -63,21 +63,25 @@ bool on_host(const at::Tensor& value) { return value.device().is_cpu(); }
 
 }  // namespace
 
-void LateNumber::set(const at::Tensor& value) {
-  if (on_host(value)) return set(value.item<double>());
-  number_ = 0;
-  pending_ = value;
+// A value on the host is read here alone: each read is a call of LibTorch's dispatcher.
+LoggedNumber::LoggedNumber(const at::Tensor& value) {
+  if (on_host(value)) number_ = value.item<double>();
+  else late_ = value.detach();
 }
 
-void LateNumber::add(const at::Tensor& value, double weight) {
-  if (on_host(value)) return add(value.item<double>() * weight);
-  const auto weighted = value.to(at::kFloat).reshape({}) * weight;
+at::Tensor LoggedNumber::tensor() const {
+  return late_.defined() ? late_.to(at::kDouble).reshape({}).clone() : at::scalar_tensor(number_, at::kDouble);
+}
+
+void LateNumber::add(const LoggedNumber& value, double weight) {
+  if (!value.late().defined()) return add(value.number() * weight);
+  const auto weighted = value.late().to(at::kFloat).reshape({}) * weight;
   pending_ = pending_.defined() ? pending_ + weighted : weighted;
 }
 
-void LateNumber::extend(const at::Tensor& value, bool largest) {
-  if (on_host(value)) return set(combined(number_, value.item<double>(), largest ? LogReduction("max") : kMin));
-  const auto one = value.to(at::kFloat).reshape({});
+void LateNumber::extend(const LoggedNumber& value, bool largest) {
+  if (!value.late().defined()) return set(combined(number_, value.number(), largest ? LogReduction("max") : kMin));
+  const auto one = value.late().to(at::kFloat).reshape({});
   if (!pending_.defined()) pending_ = at::full_like(one, number_);
   pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
   number_ = 0;
@@ -85,9 +89,9 @@ void LateNumber::extend(const at::Tensor& value, bool largest) {
 
 double LateNumber::get() const { return pending_.defined() ? number_ + pending_.item<double>() : number_; }
 
-void LatestMetrics::set(const std::string& name, const at::Tensor& value) {
-  if (on_host(value)) return set(name, value.item<double>());
-  pending_[name] = value;
+void LatestMetrics::set(const std::string& name, const LoggedNumber& value) {
+  if (!value.late().defined()) return set(name, value.number());
+  pending_[name] = value.late();
 }
 
 const Metrics& LatestMetrics::get() const {
@@ -139,7 +143,7 @@ LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view na
   return entries_.emplace(std::move(key), std::move(entry)).first->second;
 }
 
-void LogBook::add(Sum& sum, const at::Tensor& value, double weight, LogReduction how) {
+void LogBook::add(Sum& sum, const LoggedNumber& value, double weight, LogReduction how) {
   if (how == kMean) sum.value.add(value, weight);
   else if (how == kSum) sum.value.add(value, 1);
   else sum.value.extend(value, how != kMin);
@@ -156,16 +160,22 @@ void LogBook::log(const LogContext& context, std::string_view name, const at::Te
     throw UsageError("MU442", in_hook(name, context.hook) + ": the tensor has " +
                                   (value.defined() ? std::to_string(value.numel()) + " elements" : "no value") +
                                   "; log one number, such as its mean()");
+  keep(context, name, options, group, [&] { return LoggedNumber(value); });
+}
+
+void LogBook::keep(const LogContext& context, std::string_view name, const LogOptions& options,
+                   const comm::Communicator& group, c10::function_ref<LoggedNumber()> read) {
   if (options.rank_zero_only && group.rank() != 0) return;
   auto& entry = entry_of(context, name, options);
-  auto number = value.detach();
+  auto number = read();
   const auto weight = static_cast<double>(options.batch_size.value_or(context.batch_size));
   if (entry.epoch) add(entry.of_epoch, number, weight, options.reduce_fx);
   if (!entry.step) return;
   if (options.sync_dist.value_or(false) && group.size() > 1) {
-    number = number.to(at::kDouble).reshape({}).clone();
+    auto reduced = number.tensor();
     group.internal("a logged value")
-        .all_reduce(number, options.reduce_fx == kMean ? comm::ReduceOp::mean : op_of(options.reduce_fx));
+        .all_reduce(reduced, options.reduce_fx == kMean ? comm::ReduceOp::mean : op_of(options.reduce_fx));
+    number = LoggedNumber(reduced);
   }
   if (std::exchange(entry.last_step, context.step) != context.step) {
     entry.of_step = {};
@@ -174,10 +184,9 @@ void LogBook::log(const LogContext& context, std::string_view name, const at::Te
   entry.fresh = true;
   const bool again = entry.of_step.weight > 0;
   add(entry.of_step, number, weight, options.reduce_fx);
-  for (const auto& shown : {entry.on_step, entry.plain}) {
-    if (again) latest_->set(shown, result(entry.of_step, options.reduce_fx));
-    else latest_->set(shown, number);
-  }
+  const auto shown = again ? LoggedNumber(result(entry.of_step, options.reduce_fx)) : number;
+  latest_->set(entry.on_step, shown);
+  if (entry.plain != entry.on_step) latest_->set(entry.plain, shown);
 }
 
 LogBook::Shared LogBook::shared_entries() {
