@@ -1,4 +1,4 @@
-"""Seconds that a user's source takes to compile: torch/torch.h alone, or with muster/accelerator.h beside it (-fsyntax-only)."""
+"""Seconds that a user's source takes to compile (-fsyntax-only): torch/torch.h with a header of Muster beside it, or alone, "none"."""
 import json
 import pathlib
 import sys
@@ -20,7 +20,7 @@ compiler = next(word for word in words if word.endswith(("c++", "g++", "clang++"
 def measure(case):
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder, "user.cpp")
-        source.write_text("#include <torch/torch.h>\n" + ("#include <muster/accelerator.h>\n" if case == "with" else "") + "int main() {}\n")
+        source.write_text("#include <torch/torch.h>\n" + (f"#include <muster/{case}>\n" if case != "none" else "") + "int main() {}\n")
         start = time.perf_counter()
         subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO", "-I", root / "include", *torch, source], check=True)
         return time.perf_counter() - start, 0.0

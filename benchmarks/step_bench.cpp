@@ -11,6 +11,7 @@
 #include <ATen/ops/_fused_sgd.h>
 #include <torch/torch.h>
 
+#include "mlp.h"
 #include "muster/accelerator.h"
 #include "muster/fabric.h"
 #include "protocol.h"
@@ -18,36 +19,15 @@
 namespace {
 
 namespace F = torch::nn::functional;
-using Batches = std::vector<std::pair<torch::Tensor, torch::Tensor>>;
+using Batches = std::vector<bench::Batch>;
 constexpr int kSteps = 1000, kWarmUp = 100;
-
-torch::nn::Sequential make_net() {
-  torch::manual_seed(0);
-  torch::nn::Sequential net;  // one by one, so that parameters are drawn in Python's order
-  net->push_back(torch::nn::Linear(64, 128));
-  net->push_back(torch::nn::ReLU());
-  net->push_back(torch::nn::Linear(128, 128));
-  net->push_back(torch::nn::ReLU());
-  net->push_back(torch::nn::Linear(128, 10));
-  return net;
-}
-
-Batches make_batches(int count) {
-  torch::manual_seed(1);
-  Batches batches;
-  for (int i = 0; i < count; ++i) {
-    auto x = torch::randn({32, 64});
-    batches.emplace_back(x, torch::randint(0, 10, {32}, torch::kLong));
-  }
-  return batches;
-}
 
 template <class M, class O>
 torch::Tensor plain_loop(M& model, O& optimizer, const Batches& batches, int steps) {
   torch::Tensor loss;
   for (int i = 0; i < steps; ++i) {
     optimizer.zero_grad();
-    loss = F::cross_entropy(model->forward(batches[i].first), batches[i].second);
+    loss = F::cross_entropy(model->forward(batches[i].data), batches[i].target);
     loss.backward();
     optimizer.step();
   }
@@ -59,7 +39,7 @@ torch::Tensor api_loop(D& api, M& model, O& optimizer, const Batches& batches, i
   torch::Tensor loss;
   for (int i = 0; i < steps; ++i) {
     optimizer.zero_grad();
-    loss = F::cross_entropy(model(batches[i].first), batches[i].second);
+    loss = F::cross_entropy(model(batches[i].data), batches[i].target);
     api.backward(loss);
     optimizer.step();
   }
@@ -106,7 +86,7 @@ bench::Measured timed(int steps, int warm_up, Loop&& loop) {
 
 template <class D, class Setup>
 bench::Measured through_api(D& api, Setup&& setup, bool adamw, const Batches& batches, int steps, int warm_up) {
-  auto net = make_net();
+  auto net = bench::make_mlp();
   const auto run = [&](auto&& optimizer) {
     auto [model, fast] = setup(api, net, std::move(optimizer));
     return timed(steps, warm_up, [&](int count) { return api_loop(api, model, fast, batches, count); });
@@ -130,7 +110,7 @@ bench::Measured measure(const std::string& name, const Batches& batches, int ste
     const auto setup = [](auto& api, auto& net, auto&& optimizer) { return api.setup(net, std::move(optimizer)); };
     return through_api(fabric, setup, adamw, batches, steps, warm_up);
   }
-  auto net = make_net();
+  auto net = bench::make_mlp();
   if (way == "fused") {
     FusedByHand optimizer(net->parameters(), adamw);
     return timed(steps, warm_up, [&](int count) { return plain_loop(net, optimizer, batches, count); });
@@ -151,10 +131,10 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   if (argc == 3) {
     const int steps = std::stoi(argv[2]);
-    const auto batches = make_batches(steps);
+    const auto batches = bench::make_batches(steps);
     std::printf("loss %.6f\n", measure(argv[1], batches, steps, 0).check);
     return 0;
   }
-  const auto batches = make_batches(kSteps);
+  const auto batches = bench::make_batches(kSteps);
   return bench::serve([&](const std::string& name) { return measure(name, batches, kSteps, kWarmUp); });
 }

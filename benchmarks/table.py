@@ -57,6 +57,32 @@ def step_cases(programs):
                     "torch::optim": Contender(ours, f"{optimizer} raw")}, shown=False)
 
 
+def trainer_cases(programs):
+    """Neither side has checkpoints, a progress bar, a summary or a logger, and neither is barebones unless the case says so."""
+    ours = Contender([str(programs / "trainer_bench"), str(programs.parent / "bench" / "trainer")])
+    beside = {"muster": ours, "lightning": Contender(peer("trainer_peer"), package="lightning")}
+    yield Case("trainer", "step bare", "us/step", beside, floors={"lightning": 3.5})
+    yield Case("trainer", "step barebones", "us/step", beside, shown=False)
+    yield Case("trainer", "step with a log", "us/step", beside, floors={"lightning": 5})
+    yield Case("trainer", "what a log adds", "us/step", beside, rounds=5, floors={"lightning": 50})
+    yield Case("trainer", "what two logs and the default callbacks add", "us/step",
+               {"muster": ours, "a limit of 5 us": dataclasses.replace(ours, case="limit")}, floors={"a limit of 5 us": 1})
+    yield Case("trainer", "fit of 50 epochs", "ms", beside)
+
+
+def tracking_cases(programs):
+    """Two cores: one trains, and on the other both sides' threads write."""
+    folder = programs.parent / "bench" / "tracking"
+    ours = Contender([str(programs / "tracking_bench"), str(folder / "muster")])
+    python = lambda case, package: Contender(peer("tracking_peer", str(folder)), case, package=package)
+    lightning_csv = {"lightning csv": python("lightning csv", "lightning")}
+    boards = {f"{name} tensorboard": python(f"{name} tensorboard", "tensorboard") for name in ("lightning", "accelerate")}
+    limit = {"a limit of 25 us": dataclasses.replace(ours, case="limit")}
+    for tracker, rivals in (("csv", lightning_csv), ("jsonl", lightning_csv), ("tensorboard", boards)):
+        yield Case("tracking", f"ten numbers to {tracker}", "us", {"muster": dataclasses.replace(ours, case=tracker), **rivals, **limit}, threads=2,
+                   rounds=5, floors={**dict.fromkeys(rivals, 10), **dict.fromkeys(limit, 1)})
+
+
 MODELS = ("gpt-9m", "wide-mlp")
 SETUPS = {"DistributedDataParallel": ("plain", "large"), "ZeroRedundancyOptimizer": ("plain", "large"), "fully_shard": ("plain", "prefetch")}
 
@@ -217,9 +243,11 @@ def checkpoint_cases(programs):
 
 
 def compile_cases(programs):
+    """The trainer's header may cost a tenth more than LibTorch's own."""
     script = [sys.executable, str(HERE / "compile_bench.py"), str(programs.parent)]
-    yield Case("compile", "accelerator.h beside torch/torch.h", "s",
-               {"muster": Contender(script, "with"), "libtorch": Contender(script, "without")}, rounds=5, shown=False)
+    for header, floors in (("accelerator.h", {}), ("trainer.h", {"libtorch": 0.91})):
+        yield Case("compile", f"{header} beside torch/torch.h", "s", {"muster": Contender(script, header), "libtorch": Contender(script, "none")},
+                   rounds=5, floors=floors, shown=False)
 
 
 def muster_of(programs):
@@ -229,6 +257,6 @@ def muster_of(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, collectives_cases, launch_cases, optim_cases,
-              data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
+    groups = (step_cases, trainer_cases, tracking_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, collectives_cases,
+              launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}
 tools/setup.sh >&2
-for package in accelerate lightning; do
+for package in accelerate lightning tensorboard; do
   tools/setup.sh "$package" >&2 || echo "bench: going on without $package" >&2
 done
 CMAKE_ARGS="-DMUSTER_BUILD_BENCHMARKS=ON ${CMAKE_ARGS:-}" tools/build.sh benchmarks >&2

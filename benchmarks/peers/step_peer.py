@@ -3,21 +3,19 @@ import time
 import warnings
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
+from mlp import make_batches, make_mlp
 from protocol import serve
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
 STEPS, WARM_UP = 1000, 100
-torch.manual_seed(1)
-BATCHES = [(torch.randn(32, 64), torch.randint(0, 10, (32,))) for _ in range(STEPS)]
+BATCHES = make_batches(STEPS)
 
 
 def parts(optimizer):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    model = make_mlp()
     if optimizer == "sgd":
         return model, torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)

@@ -35,20 +35,24 @@ bool Core::is_bare() {
   return options.barebones;
 }
 
-void Core::log(std::string_view name, const at::Tensor& value, const LogOptions& how) {
-  if (is_bare()) return;
+LogContext Core::context_of_hook() const {
   auto context = context_;
   context.hook = hooks.current();
   context.evaluates = evaluating_;
   context.filler = filler_;
-  book().log(context, name, value, how, runtime.group());
+  return context;
+}
+
+void Core::log(std::string_view name, const at::Tensor& value, const LogOptions& how) {
+  if (!is_bare()) book().log(context_of_hook(), name, value, how, runtime.group());
+}
+
+void Core::log(std::string_view name, double value, const LogOptions& how) {
+  if (!is_bare()) book().log(context_of_hook(), name, value, how, runtime.group());
 }
 
 void Core::log(std::string_view name, Metric& metric, const LogOptions& how) {
-  if (is_bare()) return;
-  auto context = context_;
-  context.hook = hooks.current();
-  book().metrics().add(context, name, metric, how);
+  if (!is_bare()) book().metrics().add(context_of_hook(), name, metric, how);
 }
 
 }  // namespace trainer

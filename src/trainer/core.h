@@ -50,6 +50,7 @@ class Core {
   void clip(ModuleOptimizer& optimizer, const GradientClipOptions& how);
   void set_accumulate_grad_batches(int batches);
   void log(std::string_view name, const at::Tensor& value, const LogOptions& options);
+  void log(std::string_view name, double value, const LogOptions& options);
   void log(std::string_view name, Metric& metric, const LogOptions& options);
   void manual_backward(const at::Tensor& loss);
 
@@ -166,6 +167,7 @@ class Core {
 
   // callback.cpp
   bool is_bare();
+  LogContext context_of_hook() const;
 
   LogBook& book() { return evaluating_ ? evaluation_book_ : training_book_; }
 

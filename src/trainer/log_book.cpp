@@ -75,21 +75,27 @@ bool on_host(const at::Tensor& value) { return value.device().is_cpu(); }
 
 }  // namespace
 
-void LateNumber::set(const at::Tensor& value) {
-  if (on_host(value)) return set(value.item<double>());
-  number_ = 0;
-  pending_ = value;
+// A value on the host is read here alone: each read is a call of LibTorch's dispatcher.
+LoggedNumber::LoggedNumber(const at::Tensor& value) {
+  if (on_host(value)) number_ = value.item<double>();
+  else late_ = value.detach().clone();  // it is read later, and may be changed in place until then
 }
 
-void LateNumber::add(const at::Tensor& value, double weight) {
-  if (on_host(value)) return add(value.item<double>() * weight);
-  const auto weighted = value.to(at::kFloat).reshape({}) * weight;
+double LoggedNumber::get() const { return late_.defined() ? late_.item<double>() : number_; }
+
+at::Tensor LoggedNumber::tensor() const {
+  return late_.defined() ? late_.to(at::kDouble).reshape({}).clone() : at::scalar_tensor(number_, at::kDouble);
+}
+
+void LateNumber::add(const LoggedNumber& value, double weight) {
+  if (!value.late().defined()) return add(value.number() * weight);
+  const auto weighted = value.late().to(at::kFloat).reshape({}) * weight;
   pending_ = pending_.defined() ? pending_ + weighted : weighted;
 }
 
-void LateNumber::extend(const at::Tensor& value, bool largest) {
-  if (on_host(value)) return set(combined(number_, value.item<double>(), largest ? LogReduction("max") : kMin));
-  const auto one = value.to(at::kFloat).reshape({});
+void LateNumber::extend(const LoggedNumber& value, bool largest) {
+  if (!value.late().defined()) return set(combined(number_, value.number(), largest ? LogReduction("max") : kMin));
+  const auto one = value.late().to(at::kFloat).reshape({});
   if (!pending_.defined()) pending_ = at::full_like(one, number_);
   pending_ = largest ? at::maximum(pending_, one) : at::minimum(pending_, one);
   number_ = 0;
@@ -97,9 +103,9 @@ void LateNumber::extend(const at::Tensor& value, bool largest) {
 
 double LateNumber::get() const { return pending_.defined() ? number_ + pending_.item<double>() : number_; }
 
-void LatestMetrics::set(const std::string& name, const at::Tensor& value) {
-  if (on_host(value)) return set(name, value.item<double>());
-  pending_[name] = value;
+void LatestMetrics::set(const std::string& name, const LoggedNumber& value) {
+  if (!value.late().defined()) return set(name, value.number());
+  pending_[name] = value.late();
 }
 
 const Metrics& LatestMetrics::get() const {
@@ -151,7 +157,7 @@ LogBook::Entry& LogBook::entry_of(const LogContext& context, std::string_view na
   return entries_.emplace(std::move(key), std::move(entry)).first->second;
 }
 
-void LogBook::add(Sum& sum, const at::Tensor& value, double weight, LogReduction how) {
+void LogBook::add(Sum& sum, const LoggedNumber& value, double weight, LogReduction how) {
   if (how == kMean && weight == 0) return;  // it may be NaN, as the mean of no sample is
   if (how == kMean) sum.value.add(value, weight);
   else if (how == kSum) sum.value.add(value, 1);
@@ -163,18 +169,18 @@ double LogBook::result(const Sum& sum, LogReduction how) {
   return how == kMean ? sum.value.get() / sum.weight : sum.value.get();
 }
 
-at::Tensor LogBook::of_ranks(const LogContext& context, const at::Tensor& number, LogReduction how,
-                             const comm::Communicator& group) {
+LoggedNumber LogBook::of_ranks(const LogContext& context, const LoggedNumber& number, LogReduction how,
+                               const comm::Communicator& group) {
   if (!context.evaluates && (how == kMean || how == kSum)) {
-    auto all = number.to(at::kDouble).reshape({}).clone();
+    auto all = number.tensor();
     group.internal("a logged value").all_reduce(all, how == kMean ? comm::ReduceOp::mean : op_of(how));
-    return all;
+    return LoggedNumber(all);
   }
   comm::CoalescedAllReduce round(group, "a logged value");
-  add_to(round, context.filler ? neutral(how) : number.item<double>(), context.filler ? 0 : 1, how);
+  add_to(round, context.filler ? neutral(how) : number.get(), context.filler ? 0 : 1, how);
   round.run();
   const auto [value, ranks] = result_of(round, 0);
-  return at::scalar_tensor(how == kMean ? value / ranks : value, at::kDouble);
+  return LoggedNumber(how == kMean ? value / ranks : value);
 }
 
 void LogBook::log(const LogContext& context, std::string_view name, const at::Tensor& value, const LogOptions& options,
@@ -183,18 +189,22 @@ void LogBook::log(const LogContext& context, std::string_view name, const at::Te
     throw UsageError("MU442", in_hook(name, context.hook) + ": the tensor has " +
                                   (value.defined() ? std::to_string(value.numel()) + " elements" : "no value") +
                                   "; log one number, such as its mean()");
+  keep(context, name, options, group, [&] { return LoggedNumber(value); });
+}
+
+void LogBook::keep(const LogContext& context, std::string_view name, const LogOptions& options,
+                   const comm::Communicator& group, c10::function_ref<LoggedNumber()> read) {
   if (options.batch_size.value_or(0) < 0)
     throw UsageError("MU442", in_hook(name, context.hook) + ": batch_size is " + std::to_string(*options.batch_size) +
                                   "; give the number of samples that the value stands for");
   if (options.rank_zero_only && group.rank() != 0) return;
   const bool synced = options.sync_dist.value_or(false) && !options.rank_zero_only && group.size() > 1;
-  auto number = value.detach();
   if (context.filler) {
-    if (synced && levels(name, context.hook, options).first) of_ranks(context, number, options.reduce_fx, group);
+    if (synced && levels(name, context.hook, options).first) of_ranks(context, read(), options.reduce_fx, group);
     return;
   }
   auto& entry = entry_of(context, name, options);
-  if (!on_host(number)) number = number.clone();  // it is read later, and may be changed in place until then
+  auto number = read();
   const auto weight = static_cast<double>(options.batch_size.value_or(context.batch_size));
   if (entry.epoch) add(entry.of_epoch, number, weight, options.reduce_fx);
   if (!entry.step) return;
@@ -206,10 +216,9 @@ void LogBook::log(const LogContext& context, std::string_view name, const at::Te
   entry.fresh = true;
   const bool again = entry.of_step.weight > 0;
   add(entry.of_step, number, weight, options.reduce_fx);
-  for (const auto& shown : {entry.on_step, entry.plain}) {
-    if (again) latest_->set(shown, result(entry.of_step, options.reduce_fx));
-    else latest_->set(shown, number);
-  }
+  const auto shown = again ? LoggedNumber(result(entry.of_step, options.reduce_fx)) : number;
+  latest_->set(entry.on_step, shown);
+  if (entry.plain != entry.on_step) latest_->set(entry.plain, shown);
 }
 
 LogBook::Shared LogBook::shared_entries() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include "metric_log.h"
 #include "muster/comm/communicator.h"
@@ -30,15 +31,34 @@ struct LogContext {
   bool filler = false;  ///< the batch has no real sample: nothing of it counts
 };
 
+/// What is logged: a number, or a tensor of one element that a device may still compute.
+class LoggedNumber {
+ public:
+  explicit LoggedNumber(double value) : number_(value) {}
+  /// Waits for no device.
+  explicit LoggedNumber(const at::Tensor& value);
+  double number() const noexcept { return number_; }
+  /// Waits for the device.
+  double get() const;
+  /// Undefined if the number is known.
+  const at::Tensor& late() const noexcept { return late_; }
+  /// As a 0-dim tensor of doubles of its own.
+  at::Tensor tensor() const;
+
+ private:
+  double number_ = 0;
+  at::Tensor late_;
+};
+
 /// A number that may still be on its way from a device.
 class LateNumber {
  public:
   void set(double value) { number_ = value, pending_.reset(); }
-  void set(const at::Tensor& value);
+  void set(const at::Tensor& value) { number_ = 0, pending_ = value; }
   void add(double value) { number_ += value; }
-  /// `weight` times the value of a 0-dim tensor; waits for no device.
-  void add(const at::Tensor& value, double weight);
-  void extend(const at::Tensor& value, bool largest);
+  /// `weight` times the value; waits for no device.
+  void add(const LoggedNumber& value, double weight);
+  void extend(const LoggedNumber& value, bool largest);
   double get() const;
   /// Whether get() waits for no device.
   bool ready() const { return !pending_.defined(); }
@@ -54,7 +74,7 @@ using LateValues = std::vector<std::pair<std::string, LateNumber>>;
 class LatestMetrics {
  public:
   void set(const std::string& name, double value) { pending_.erase(name), numbers_[name] = value; }
-  void set(const std::string& name, const at::Tensor& value);
+  void set(const std::string& name, const LoggedNumber& value);
   void clear() { numbers_.clear(), pending_.clear(); }
   State state_dict() const;
   void load_state_dict(const State& state);
@@ -82,6 +102,10 @@ class LogBook {
   /// Throws: UsageError (MU441, MU442). Collective: for a step with options.sync_dist.
   void log(const LogContext& context, std::string_view name, const at::Tensor& value, const LogOptions& options,
            const comm::Communicator& group);
+  void log(const LogContext& context, std::string_view name, double value, const LogOptions& options,
+           const comm::Communicator& group) {
+    keep(context, name, options, group, [&] { return LoggedNumber(value); });
+  }
   /// Reduces what was logged since the last call over ranks, in one message, and adds the values to the latest metrics.
   /// Collective.
   void close(const comm::Communicator& group);
@@ -125,10 +149,12 @@ class LogBook {
   bool exchange(const comm::Communicator& group, const Shared& mine);
   void keep_foreign(const std::string& key, double value, double weight);
   void reduce(const comm::Communicator& group);
+  void keep(const LogContext& context, std::string_view name, const LogOptions& options,
+            const comm::Communicator& group, c10::function_ref<LoggedNumber()> read);
   /// The reduction of a value of a step over ranks, in which a batch without real samples does not count.
-  static at::Tensor of_ranks(const LogContext& context, const at::Tensor& number, LogReduction how,
-                             const comm::Communicator& group);
-  static void add(Sum& sum, const at::Tensor& value, double weight, LogReduction how);
+  static LoggedNumber of_ranks(const LogContext& context, const LoggedNumber& number, LogReduction how,
+                               const comm::Communicator& group);
+  static void add(Sum& sum, const LoggedNumber& value, double weight, LogReduction how);
   static double result(const Sum& sum, LogReduction how);
 
   LatestMetrics* latest_;

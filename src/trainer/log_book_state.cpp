@@ -86,7 +86,7 @@ void LogBook::add_state_dict(const State& state, bool own) {
     if (weight == 0) continue;
     const bool adds = options.reduce_fx == LogReduction("mean") || options.reduce_fx == LogReduction("sum");
     if (adds) entry.of_epoch.value.add(value);
-    else entry.of_epoch.value.extend(at::scalar_tensor(value, at::kDouble), options.reduce_fx == LogReduction("max"));
+    else entry.of_epoch.value.extend(LoggedNumber(value), options.reduce_fx == LogReduction("max"));
     entry.of_epoch.weight += weight;
   }
 }

@@ -41,7 +41,7 @@ void TrainerModule::log(std::string_view name, const at::Tensor& value, const Lo
   core().log(name, value, options);
 }
 void TrainerModule::log(std::string_view name, double value, const LogOptions& options) {
-  core().log(name, at::scalar_tensor(value, at::kDouble), options);
+  core().log(name, value, options);
 }
 void TrainerModule::log(std::string_view name, Metric& metric, const LogOptions& options) {
   core().log(name, metric, options);

@@ -111,6 +111,23 @@ TEST(LogBook, ValuesAndNamesThatCannotBeLoggedAreRefused) {  // MU442
             "MU442");
 }
 
+TEST(LogBook, SynchronizedValuesOfAStepAreThoseOfAllRanks) {
+  testing::as_ranks(2, [] {
+    Logging module(2);
+    double rank = -1;
+    module.in_training = [&](Logging& m, torch::Tensor&, int64_t) {
+      rank = static_cast<double>(m.trainer().runtime().rank());
+      m.log("mean", rank, {.sync_dist = true});
+      m.log("sum", rank + 1, {.reduce_fx = "sum", .sync_dist = true});
+      m.log("largest", torch::full({1}, rank), {.reduce_fx = "max", .sync_dist = true});
+      m.log("own", torch::full({}, rank));
+    };
+    const auto metrics = fit(module);
+    const Metrics wanted = {{"largest", 1}, {"mean", 0.5}, {"own", rank}, {"sum", 3}};
+    EXPECT_EQ(metrics, wanted);
+  });
+}
+
 TEST(LogBook, EpochValuesAreThoseOfAllSamplesOfAllRanks) {
   testing::as_ranks(2, [] {
     Logging module(1, 5);
