@@ -66,15 +66,16 @@ template <class T, ReduceOp op>
   return narrowed<T>(both);
 }
 
-/// Two terms, as most often: in one pass. `out` and `copy` may be a term, at the same place.
+/// Two terms, as most often: in one pass. `out` may be one of them. One store in the loop: with a second one the
+/// compiler makes no vectors of bfloat16.
 template <class T, ReduceOp op>
 [[gnu::always_inline]] inline void reduce_pair(T* out, T* copy, const T* first, const T* second, std::size_t elements) {
-  if (copy) {
+  const std::size_t at_once = copy ? kBlock : elements;
+  for (std::size_t begin = 0; begin < elements; begin += at_once) {
+    const std::size_t end = std::min(begin + at_once, elements);
 #pragma GCC ivdep
-    for (std::size_t i = 0; i < elements; ++i) out[i] = copy[i] = reduced<T, op>(first[i], second[i]);
-  } else {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < elements; ++i) out[i] = reduced<T, op>(first[i], second[i]);
+    for (std::size_t i = begin; i < end; ++i) out[i] = reduced<T, op>(first[i], second[i]);
+    if (copy) std::memcpy(copy + begin, out + begin, (end - begin) * sizeof(T));
   }
 }
 
