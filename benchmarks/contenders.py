@@ -181,6 +181,8 @@ def launcher_of(contender, ranks, muster):
 def start(contender, case, setting, muster):
     if case.whole:
         return Whole(contender.command)
+    if contender.starts_ranks:
+        return Ranks(contender.command, 1, case.threads * case.ranks, setting)
     if setting == "as found":
         return Launched(launcher_of(contender, case.ranks, muster), case.ranks)
     return Ranks(contender.command, case.ranks, case.threads, setting)

@@ -1,8 +1,9 @@
 #pragma once
 
-// The memory of this process by the kernel's count: its own pages and those it shares.
+// The memory of this process by the kernel's count: its own pages, and the segments that it made for itself and others.
 
 #include <fstream>
+#include <sstream>
 #include <string>
 
 namespace bench {
@@ -18,11 +19,25 @@ inline double status_bytes(const std::string& field) {
   return 0;
 }
 
-inline double resident_bytes() { return status_bytes("VmRSS"); }
+/// Resident bytes of the segments that this process made. Those of others are mapped for reading only.
+inline double own_segment_bytes() {
+  std::ifstream maps("/proc/self/smaps");
+  double bytes = 0;
+  bool is_own = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::string first, second;
+    words >> first >> second;
+    if (!first.ends_with(':')) is_own = second.starts_with("rw") && line.find("/memfd:muster ") != std::string::npos;
+    else if (is_own && first == "Rss:") bytes += std::stod(second) * 1024;
+  }
+  return bytes;
+}
+
+// Both count a segment in the rank that made it alone, so that their sums over the ranks count it once.
+inline double resident_bytes() { return status_bytes("VmRSS") - status_bytes("RssShmem") + own_segment_bytes(); }
 /// The most since reset_peak().
-inline double peak_bytes() { return status_bytes("VmHWM"); }
-/// Segments that ranks share, all of them in each rank that maps them.
-inline double shared_bytes() { return status_bytes("RssShmem"); }
+inline double peak_bytes() { return status_bytes("VmHWM") - status_bytes("RssShmem") + own_segment_bytes(); }
 inline void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 }  // namespace bench

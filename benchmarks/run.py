@@ -17,6 +17,7 @@ import importlib.metadata
 import importlib.util
 import pathlib
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -110,6 +111,9 @@ class Rounds:
 
 def missing(contender):
     """Why a contender cannot be started, or nothing. Only what runs in this Python needs a package."""
+    for program in contender.needs:
+        if not shutil.which(program):
+            return f"{program} is not installed" if "/" not in program else f"{pathlib.Path(program).name} was not built: what compiles it is missing"
     in_python = str(contender.command[0]).startswith(str(pathlib.Path(sys.executable).parent))
     if in_python and not importlib.util.find_spec(contender.package):
         return f"{contender.package} is not installed"

@@ -45,11 +45,7 @@ int run(const std::string& strategy, const std::string& name, int steps, int war
       for (int i = 0; i < steps; ++i) loss = step();
     });
     const double check = loss.item<double>();
-    if (asked.starts_with("memory")) {
-      // What the other ranks own is counted there.
-      const double others = bench::shared_bytes() * (1 - 1.0 / static_cast<double>(accelerator.num_processes()));
-      return {.value = (bench::peak_bytes() - others - before) / kMiB, .check = check};
-    }
+    if (asked.starts_with("memory")) return {.value = (bench::peak_bytes() - before) / kMiB, .check = check};
     if (asked.starts_with("formula"))
       return {.value = static_cast<double>(count) * bytes_per_parameter(strategy, accelerator.num_processes()) / kMiB,
               .check = check};

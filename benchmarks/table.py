@@ -15,6 +15,8 @@ class Contender:
     case: str = ""            # what it is asked for; the case's name if empty
     variants: tuple = ()      # or several: each is tried before the rounds, and the best one runs in them
     package: str = "torch"    # a contender in Python needs it
+    needs: tuple = ()         # programs without which it cannot run
+    starts_ranks: bool = False   # the driver starts one process, which starts all ranks and answers for them
 
 
 @dataclasses.dataclass
@@ -148,18 +150,28 @@ def accumulate_cases(programs):
 
 
 def collectives_cases(programs):
-    """Bytes are what a rank gives. What shared memory is compared with is what PyTorch has for the ranks of one host."""
-    contenders = {"muster": Contender([str(programs / "collectives_bench"), "shm"]), "gloo": Contender(peer("collectives_peer"))}
-    yield Case("collectives", "barrier", "us", contenders, ranks=2, settings=("equal",))
+    """Bytes are what a rank gives. Peers: what PyTorch has for the ranks of one host, OpenMPI in C, and DeepSpeed's operator, which only adds."""
+    mpi = Contender(["mpirun", "--allow-run-as-root", "-np", "2", "--bind-to", "none", str(programs / "collectives_mpi")],
+                    needs=("mpirun", str(programs / "collectives_mpi")), starts_ranks=True)
+    deepspeed = Contender(peer("collectives_deepspeed"), package="deepspeed")
+    both = {"muster": Contender([str(programs / "collectives_bench"), "shm"]), "gloo": Contender(peer("collectives_peer"))}
+    yield Case("collectives", "barrier", "us", both | {"openmpi": mpi}, ranks=2, settings=("equal",))
     for operation in ("all_reduce", "all_gather"):
         for dtype in ("float32", "bfloat16"):
+            contenders = both | ({} if (operation, dtype) == ("all_reduce", "bfloat16") else {"openmpi": mpi}) \
+                | ({"deepspeed": deepspeed} if operation == "all_reduce" else {})   # MPI has no bfloat16 to add
+            of_all = lambda gloo, others: {name: gloo if name == "gloo" else others for name in contenders if name != "muster"}
             for size in (8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20):
                 yield Case("collectives", f"{operation} {dtype} {size}", "us", contenders, ranks=2, settings=("equal",),
+                           floors=of_all(4, 1.0) if size > 8 else {}, goals=of_all(4, 2.0 if size == 64 << 20 else 1.3) if size > 8 else {},
                            shown=dtype == "float32" and size not in (64 << 10, 16 << 20))
             for size in (4 << 20, 16 << 20, 64 << 20):
-                limit = {"in-place add": Contender([str(programs / "collectives_bench"), "shm"], case=f"add {dtype} {size}")}
-                yield Case("collectives", f"{operation} {dtype} {size} shared", "us", contenders | (limit if operation == "all_reduce" else {}), ranks=2,
-                           settings=("equal",), shown=dtype == "float32" and size == 64 << 20)
+                add = {"in-place add": Contender([str(programs / "collectives_bench"), "shm"], case=f"add {dtype} {size}")}
+                limit = add if operation == "all_reduce" else {}
+                least = 3.0 if operation == "all_reduce" else 2.0
+                yield Case("collectives", f"{operation} {dtype} {size} shared", "us", contenders | limit, ranks=2, settings=("equal",),
+                           floors=of_all(least, least), goals=of_all(12, 5.0) | dict.fromkeys(limit, 0.87),
+                           shown=dtype == "float32" and size == 64 << 20)
 
 
 def launch_cases(programs):

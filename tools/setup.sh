@@ -9,7 +9,8 @@ needed=(g++ cmake ninja-build python3-venv libspdlog-dev libcli11-dev libyaml-cp
 read -ra also <<<"${SETUP_ALSO:-}"
 needed+=(${also[@]+"${also[@]}"})
 # Without these the build is slower, or a picture or a test is left out and says so.
-wished=(ccache mold gnuplot-nox openmpi-bin bible-kjv)
+read -ra also_wished <<<"${SETUP_WISHED:-}"
+wished=(ccache mold gnuplot-nox openmpi-bin bible-kjv ${also_wished[@]+"${also_wished[@]}"})
 
 missing() {  # prints those of its arguments that are not installed
   local installed

@@ -52,14 +52,10 @@ Group::~Group() {
 void Group::number(Operation& operation) {
   operation.sequence = is_point_to_point(operation.kind) ? pair_sequences_[operation.root]++ : sequence_++;
   // Now, not when it runs: on every rank an operation carries the value attached at the same point of the program.
-  std::lock_guard lock(piggyback_mutex_);
-  operation.piggyback = piggyback_;
+  operation.piggyback = piggyback_.load();
 }
 
-void Group::attach_piggyback(uint64_t value) {
-  std::lock_guard lock(piggyback_mutex_);
-  piggyback_ = value;
-}
+void Group::attach_piggyback(uint64_t value) { piggyback_.store(value); }
 
 std::vector<uint64_t> Group::attached_piggybacks() {
   std::lock_guard lock(piggyback_mutex_);
@@ -89,7 +85,7 @@ void Group::run(Operation& operation) {
   lock.unlock();
   std::exception_ptr error;
   try {
-    execute(operation, asked);
+    execute(operation, asked, asked);
   } catch (...) {
     error = std::current_exception();
   }
@@ -106,7 +102,7 @@ std::shared_ptr<Work::State> Group::start(Operation operation) {
   number(state->operation);
   if (identity_.starts_inline) {
     lock.unlock();
-    execute(state->operation, state->asked);
+    execute(state->operation, state->asked, Clock::now());
     state->done = true;
     return state;
   }
@@ -133,7 +129,7 @@ void Group::work_off_queue() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      execute(state->operation, state->asked);
+      execute(state->operation, state->asked, Clock::now());
     } catch (...) {
       error = std::current_exception();
     }
@@ -149,8 +145,8 @@ void Group::work_off_queue() {
 }
 
 void Group::check_alive() {
+  if (!has_failed_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(failure_mutex_);
-  if (!failure_) return;
   if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
   throw CommError(failure_->id, failure_->text);
 }
@@ -160,10 +156,9 @@ void Group::report_lost_rank(int rank, std::string_view reason) {
   identity_.report.lost(identity_.ranks.empty() ? rank : identity_.ranks.at(static_cast<std::size_t>(rank)), reason);
 }
 
-void Group::execute(Operation& operation, Clock::time_point asked) {
+void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_point begin) {
   check_alive();
   at::NoGradGuard no_grad;
-  auto begin = Clock::now();
   try {
     collectives_->run(operation, identity_.name, begin + identity_.timeout);
   } catch (const TransportFailure& failure) {
@@ -185,6 +180,7 @@ void Group::fail(Failure failure) {
   {
     std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = std::move(failure);
+    has_failed_.store(true, std::memory_order_release);
   }
   // Before the peers hear of it: who accuses first is right about who was slow.
   if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
@@ -229,6 +225,7 @@ void Group::abort(const std::string& cause) {
     std::lock_guard lock(failure_mutex_);
     if (failure_) return;
     failure_ = Failure{"MU053", formatted("rank {} ended group {}: {}", rank_, identity_.name, cause), -1};
+    has_failed_.store(true, std::memory_order_release);
   }
   collectives_->abort(cause);
 }
@@ -239,15 +236,16 @@ void Group::observe(Communicator::Observer observer) {
                               : std::make_shared<std::vector<Communicator::Observer>>();
   observers->push_back(std::move(observer));
   observers_ = std::move(observers);
+  is_observed_.store(true, std::memory_order_release);
 }
 
 void Group::notify_observers(const Operation& operation, Clock::time_point asked) {
+  if (!is_observed_.load(std::memory_order_acquire)) return;
   std::shared_ptr<const std::vector<Communicator::Observer>> observers;
   {
     std::lock_guard lock(observers_mutex_);
     observers = observers_;
   }
-  if (!observers) return;
   const auto& tensor = described_tensor(operation);
   OperationEvent event{name_of(operation.kind),
                        identity_.name,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -70,7 +71,7 @@ class Group {
   };
 
   void number(Operation& operation);
-  void execute(Operation& operation, Clock::time_point asked);
+  void execute(Operation& operation, Clock::time_point asked, Clock::time_point begin);
   [[noreturn]] void fail(Failure failure);
   Failure explain(const Operation& operation, const TransportFailure& failure, Clock::time_point begin) const;
   void check_alive();
@@ -93,11 +94,14 @@ class Group {
   int64_t subgroups_ = 0;
   std::thread worker_;
 
+  // What most operations ask is asked without a mutex.
   std::mutex failure_mutex_;
   std::optional<Failure> failure_;
+  std::atomic<bool> has_failed_ = false;
+  std::atomic<uint64_t> piggyback_ = 0;
   std::mutex piggyback_mutex_;
-  uint64_t piggyback_ = 0;
   std::vector<uint64_t> heard_piggybacks_;
+  std::atomic<bool> is_observed_ = false;
   std::mutex observers_mutex_;
   std::shared_ptr<const std::vector<Communicator::Observer>> observers_;
 };

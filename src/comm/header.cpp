@@ -129,6 +129,24 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   return header;
 }
 
+uint64_t digest_of(const Header& header) {
+  const auto pair = [](auto low, auto high) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32 | static_cast<uint32_t>(low);
+  };
+  const auto byte = [](auto value, int place) { return uint32_t{static_cast<uint8_t>(value)} << 8 * place; };
+  const uint32_t small = byte(header.kind, 0) | byte(header.reduce, 1) | byte(header.dtype, 2) | byte(header.source, 3);
+  uint64_t digest = kMagic;
+  for (const uint64_t word :
+       {pair(small, header.root), pair(header.tensor_index, header.tensor_count), static_cast<uint64_t>(header.dims),
+        static_cast<uint64_t>(header.gradient_step), static_cast<uint64_t>(header.sequence),
+        static_cast<uint64_t>(header.shape_hash), static_cast<uint64_t>(header.label_hash)}) {
+    // Each step maps one value to one, so that headers that differ in one word never have one digest.
+    digest = (digest ^ word) * 0x9e3779b97f4a7c15ULL;
+    digest ^= digest >> 32;
+  }
+  return digest == 0 ? 1 : digest;
+}
+
 Header read_header(const Frame& frame) {
   Header header;
   std::memcpy(&header, frame.bytes.data(), sizeof(Header));

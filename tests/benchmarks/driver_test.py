@@ -141,6 +141,16 @@ class Contenders(unittest.TestCase):
             finally:
                 ranks.close()
 
+    def test_one_that_starts_its_ranks_itself_is_one_process_on_all_cores(self):
+        with contender_file() as (command, _):
+            ranks = contenders.start(table.Contender(command, starts_ranks=True), table.Case("b", "c", "us", {}, ranks=2), "equal", "muster")
+            try:
+                self.assertEqual(len(ranks.processes), 1)
+                self.assertEqual(ranks.measure("3")["value"], 3.0)
+                self.assertEqual(os.sched_getaffinity(ranks.processes[0].pid), set(sorted(os.sched_getaffinity(0))[:2]))
+            finally:
+                ranks.close()
+
     def test_asks_every_rank_under_a_launcher(self):
         with contender_file() as (command, folder):
             launcher = folder / "launcher.py"
@@ -216,10 +226,12 @@ class Whole(unittest.TestCase):
         with contender_file() as (command, folder):
             dead = table.Contender([sys.executable, "-c", "raise SystemExit(3)"], **PLAIN)
             absent = table.Contender(command, "2", package="no_such_package")
-            made_up = [table.Case("b", "c", "ms", {"ours": table.Contender(command, "1", **PLAIN), "dead": dead, "absent": absent,
+            unbuilt = table.Contender(["/nowhere/peer_in_c"], needs=("/nowhere/peer_in_c",))
+            made_up = [table.Case("b", "c", "ms", {"ours": table.Contender(command, "1", **PLAIN), "dead": dead, "absent": absent, "unbuilt": unbuilt,
                                                    "well": table.Contender(command, "2", **PLAIN)}, rounds=1)]
             printed, told, code = self.run_main(made_up, folder)
-        self.assertIn("1 pairs measured, 2 not measured, 0 whose results differ", told)
+        self.assertIn("1 pairs measured, 3 not measured, 0 whose results differ", told)
+        self.assertIn("unbuilt: peer_in_c was not built: what compiles it is missing", told)
         self.assertIn("# not measured: b c, plain, absent absent: no_such_package is not installed", told)
         self.assertIn("not measured: absent: no_such_package is not installed", printed)
         self.assertEqual(code, 0)
@@ -240,7 +252,8 @@ class Whole(unittest.TestCase):
             for contender in entry.contenders.values():
                 for word in contender.command:
                     if word.startswith("/nowhere/benchmarks/"):
-                        self.assertTrue((ROOT / "benchmarks" / f"{pathlib.Path(word).name}.cpp").exists(), word)
+                        name = pathlib.Path(word).name
+                        self.assertTrue((ROOT / "benchmarks" / f"{name}.cpp").exists() or (ROOT / "benchmarks" / "peers" / f"{name}.c").exists(), word)
                     elif word.startswith(str(ROOT)) and word.endswith(".py"):
                         self.assertTrue(pathlib.Path(word).exists(), word)
 

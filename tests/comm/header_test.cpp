@@ -1,7 +1,10 @@
 #include "comm/header.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <set>
+#include <vector>
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -53,6 +56,28 @@ TEST(Header, TellsLabelsApartThatAgreeInAllElse) {
   mine.tag.label = std::string(100, 'x') + "1",
   theirs.tag.label = std::string(100, 'x') + "2";  // shown in part, compared whole
   EXPECT_NE(seen_by(0, mine, 1, theirs), "");
+}
+
+TEST(Header, WhateverDiffersHasAnotherDigest) {
+  const auto digest = [](const Operation& operation) { return digest_of(make_header(operation, nullptr, 0)); };
+  const Operation mine{.kind = OperationKind::all_reduce, .out = at::ones({4, 3}), .sequence = 17};
+  std::vector<Operation> others(9, mine);
+  others[0].kind = OperationKind::broadcast;
+  others[1].reduce = ReduceOp::max;
+  others[2].root = 0;
+  others[3].out = at::ones({3, 4});
+  others[4].out = at::ones({4, 3}, at::kDouble);
+  others[5].sequence = 18;
+  others[6].tag.label = "gradients";
+  others[7].tag.source = Source::library;
+  others[8].tag.gradient_step = 0;
+  std::set<uint64_t> digests{digest(mine)};
+  for (const auto& other : others) EXPECT_TRUE(digests.insert(digest(other)).second) << describe(other);
+  Operation same = mine;
+  same.out = at::zeros({4, 3});
+  same.piggyback = 5;
+  same.place = {1, 64};
+  EXPECT_EQ(digest(same), digest(mine));
 }
 
 TEST(Header, TellsApartWhoseCallItIsWhichTensorAndWhichStep) {

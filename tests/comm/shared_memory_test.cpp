@@ -12,8 +12,10 @@
 #include "comm/every_operation.h"
 #include "comm/operation.h"
 #include "comm/samples.h"
+#include "comm/shared_memory/copying.h"
 #include "comm/shared_memory/reduction.h"
 #include "muster/base/error.h"
+#include "muster/comm/detail/shared_tensor.h"
 #include "muster/comm/detail/thread_world.h"
 #include "muster/testing/compare.h"
 #include "muster/testing/thrown.h"
@@ -131,6 +133,51 @@ TEST(SharedMemory, ReducesAsLibTorchDoes) {
           ASSERT_EQ(difference_in_bits(terms[1] + 0, expected + 0), "") << c10::toString(dtype) << " of " << count;
           ASSERT_EQ(difference_in_bits(copy, terms[1]), "");
         }
+}
+
+TEST(SharedMemory, RoundsBfloat16AsLibTorchDoes) {
+  constexpr std::size_t kAll = 65'536;
+  std::vector<c10::BFloat16> all, other(kAll), sum(kAll);
+  for (std::size_t bits = 0; bits < kAll; ++bits)
+    all.emplace_back(static_cast<uint16_t>(bits), c10::BFloat16::from_bits());
+  // 1, a little more, the next to nothing, the largest, -infinity, not a number.
+  for (const unsigned bits : {0x3f80u, 0x3f81u, 0x0001u, 0x7f7fu, 0xff80u, 0xffffu}) {
+    other.assign(kAll, c10::BFloat16(static_cast<uint16_t>(bits), c10::BFloat16::from_bits()));
+    reduce_memory(sum.data(), nullptr, {all.data(), other.data()}, kAll, at::kBFloat16, ReduceOp::sum);
+    for (std::size_t i = 0; i < kAll; ++i)
+      ASSERT_EQ(sum[i].x, c10::BFloat16(static_cast<float>(all[i]) + static_cast<float>(other[i])).x) << i << bits;
+  }
+}
+
+TEST(SharedMemory, CopiesPastCachesWhateverTheAlignment) {
+  const at::Tensor from = values(1, 5'000, at::kByte);
+  for (int64_t place : {0, 1, 63, 64, 100})
+    for (int64_t size : {0, 1, 127, 128, 129, 1000, 4096}) {
+      at::Tensor to = at::full({5'000}, 77, at::kByte), expected = to.clone();
+      expected.narrow(0, place, size).copy_(from.narrow(0, 3, size));
+      copy_memory(to.mutable_data_ptr<uint8_t>() + place, from.const_data_ptr<uint8_t>() + 3,
+                  static_cast<std::size_t>(size), true);
+      ASSERT_EQ(difference_in_bits(to, expected), "") << place << ", " << size;
+    }
+}
+
+TEST(SharedMemory, BlocksOfALargeTensorAreReducedWhoeverIsAhead) {
+  for (int world : {2, 3, 4})
+    for (uint64_t seed : {0, 1, 2})
+      run_thread_world(world, {.seed = seed, .shared_memory = true}, [&](const Communicator& comm) {
+        // Several blocks, and a part of one.
+        constexpr int64_t kElements = 500'003;
+        at::Tensor expected = values(0, kElements, at::kFloat);
+        for (int rank = 1; rank < world; ++rank) expected.add_(values(rank, kElements, at::kFloat));
+        const at::Tensor living = shared_zeros(comm, kElements, at::kFloat);
+        for (int turn = 0; turn < 3; ++turn) {
+          living.copy_(values(comm.rank(), kElements, at::kFloat));
+          EXPECT_EQ(difference_in_bits(comm.all_gather(living)[world - 1], values(world - 1, kElements, at::kFloat)),
+                    "");
+          comm.all_reduce(living);
+          ASSERT_EQ(difference_in_bits(living, expected), "");
+        }
+      });
 }
 
 using Body = std::function<void(const Communicator&)>;

@@ -1,9 +1,17 @@
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +23,7 @@
 
 #include "comm/every_operation.h"
 #include "comm/forked_ranks.h"
+#include "comm/shared_memory/areas.h"
 #include "comm/shared_memory/segment.h"
 #include "muster/base/error.h"
 #include "muster/base/temporary_folder.h"
@@ -56,6 +65,31 @@ bool is_stopped(pid_t process) {
   std::string line;
   std::getline(file, line);
   return line.find(") T ") != std::string::npos;
+}
+
+/// The memory of the segments that this process keeps open.
+std::size_t segment_bytes() {
+  std::size_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    struct stat status {};
+    if (!std::filesystem::read_symlink(entry, ignored).string().starts_with("/memfd:muster ")) continue;
+    if (::stat(entry.path().c_str(), &status) == 0) bytes += static_cast<std::size_t>(status.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+/// As in a container without memory: from now on this thread gets none for segments.
+void refuse_memory() {
+  std::array program{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{program.size(), program.data()};
+  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
 }
 
 class SharedProcesses : public ::testing::TestWithParam<int> {};
@@ -202,6 +236,34 @@ TEST(SharedMemory, WhatOneRankCannotMakeIsRefusedOnAll) {
   expect_forked(3, body, kShm);
 }
 
+TEST(SharedMemory, StagingAndBlocksGetMemoryWhenTheyAreFirstUsed) {
+  const auto body = [](const Communicator& comm) {
+    const AreaLayout layout(comm.size());
+    comm.all_reduce(at::ones({800}));
+    comm.barrier();
+    EXPECT_EQ(segment_bytes(), layout.bytes_at_first());
+    comm.all_reduce(at::ones({1000}));
+    EXPECT_EQ(segment_bytes(), layout.bytes_at_first() + 2 * AreaLayout::kStagingBytes);
+    comm.all_gatherv(at::ones({5000}));
+    EXPECT_EQ(segment_bytes(), layout.bytes());
+  };
+  expect_forked(3, body, kShm);
+}
+
+TEST(SharedMemory, NoMemoryForStagingIsAnErrorOnAllRanks) {
+  for (const bool of_blocks : {false, true}) {
+    const auto body = [&](const Communicator& comm) {
+      comm.barrier();
+      if (comm.rank() == 1) refuse_memory();
+      const std::string message =
+          thrown([&] { of_blocks ? (void)comm.all_gatherv(at::ones({5000})) : comm.all_reduce(at::ones({5000})); });
+      EXPECT_TRUE(message.starts_with("MU402")) << message;
+      EXPECT_NE(message.find("rank 1 found no memory for the"), std::string::npos) << message;
+    };
+    expect_forked(2, body, {.backend = "shm", .timeout = std::chrono::seconds(20)});
+  }
+}
+
 TEST(SharedMemory, ATensorOfAGroupOutlivesIt) {
   const auto body = [](Communicator comm) {
     at::Tensor tensor = shared_zeros(comm, 100'000, at::kFloat).fill_(comm.rank() + 1);
@@ -215,6 +277,19 @@ TEST(SharedMemory, ATensorOfAGroupOutlivesIt) {
     EXPECT_NE(permissions_of(memory), "rw-s");
   };
   expect_forked(2, body, kShm);
+}
+
+TEST(SharedMemory, ASegmentGetsTheMemoryOfAPartLater) {
+  const Segment own = Segment::make(1 << 20, 8192);
+  const auto allocated = [&] {
+    struct stat status {};
+    ::fstat(own.descriptor().get(), &status);
+    return status.st_blocks * 512;
+  };
+  EXPECT_EQ(allocated(), 8192);
+  own.allocate(65'536, 4096);
+  EXPECT_EQ(allocated(), 12'288);
+  EXPECT_ANY_THROW(own.allocate(1 << 20, 4096));
 }
 
 TEST(SharedMemory, ASegmentCannotShrinkAndIsReadOnlyForOthers) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/header.h"
 #include "comm/shared_memory/cores.h"
 #include "comm/shared_memory/shared_buffer.h"
 #include "comm/transport.h"
@@ -41,12 +42,25 @@ struct Control {
   CoreMask cores;  ///< written before others see this
 };
 
+/// A frame for one other rank, and before it the line that is all that the other reads of a small message.
+struct Mailbox {
+  static constexpr std::size_t kSmallBytes = 32;
+
+  alignas(64) std::atomic<uint64_t> number;  ///< of the frame that is here, counted from 1
+  uint64_t digest;                           ///< of the frame's header; 0: the sender gives only the frame
+  uint64_t piggyback;
+  uint64_t bytes;                ///< of the payload, which is in the frame unless it fits here
+  std::byte small[kSmallBytes];  ///< the payload, if it fits
+  Frame frame;
+
+  const std::byte* payload() const { return bytes <= kSmallBytes ? small : comm::payload(frame); }
+};
+
 /// What a rank says to one other.
 struct Channel {
-  alignas(64) std::atomic<uint64_t> frames;  ///< sent so far; frame i is in slot i % 2
   alignas(64) std::atomic<uint64_t> filled;  ///< pieces of blocks sent so far
   alignas(64) std::atomic<uint64_t> taken;   ///< pieces of the other's blocks received so far
-  Frame slots[2];
+  Mailbox boxes[2];                          ///< frame i is in the one i % 2
 };
 
 /// Where things are in the area of a rank.
@@ -67,6 +81,8 @@ struct AreaLayout {
     return channels_end() + block_bytes * 2 * ranks + kStagingBytes * (chunk % 2);
   }
   std::size_t bytes() const { return staging(1) + kStagingBytes; }
+  /// What a rank has from the start. The rest gets memory when it is first used.
+  std::size_t bytes_at_first() const { return channels_end(); }
 
   std::size_t ranks;
   std::size_t block_bytes;  ///< of one piece of a block; two wait for each peer
@@ -91,6 +107,16 @@ class SharedAreas {
   Channel& channel(int from, int to) const { return *reinterpret_cast<Channel*>(areas_[from] + layout_.channel(to)); }
   std::byte* blocks(int from, int to, uint64_t index) const { return areas_[from] + layout_.blocks(to, index); }
   std::byte* staging(int rank, uint64_t chunk) const { return areas_[rank] + layout_.staging(chunk); }
+
+  /// Before this rank writes to its staging, or to its blocks: they have memory then. Throws: CommError (MU402).
+  void need_staging() {
+    if (!has_staging_) allocate(layout_.staging(0), layout_.bytes() - layout_.staging(0));
+    has_staging_ = true;
+  }
+  void need_blocks() {
+    if (!has_blocks_) allocate(layout_.blocks(0, 0), layout_.staging(0) - layout_.blocks(0, 0));
+    has_blocks_ = true;
+  }
 
   /// After this rank has written to its area: peers that wait look again. Throws: TransportFailure.
   virtual void publish() = 0;
@@ -122,6 +148,9 @@ class SharedAreas {
   /// `waker` is the rank whose writes end the wait.
   virtual void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) = 0;
 
+  /// A part of this rank's area. Throws: CommError (MU402).
+  virtual void allocate(std::size_t /*begin*/, std::size_t /*bytes*/) {}
+
   /// For abort(): writes the cause where peers read it.
   void write_cause(const std::string& cause) noexcept;
   /// A rank that has ended the group: `first` if it has, else any; -1 if none.
@@ -132,6 +161,8 @@ class SharedAreas {
   const AreaLayout layout_;
   const int rank_;
   std::vector<std::byte*> areas_;
+  bool has_staging_ = false;
+  bool has_blocks_ = false;
 };
 
 }  // namespace muster::comm

@@ -12,6 +12,9 @@
 #include <ATen/Parallel.h>
 
 #include "comm/shared_memory/cores.h"
+#include "comm/words.h"
+#include "muster/base/error.h"
+#include "muster/base/format.h"
 
 namespace muster::comm {
 namespace {
@@ -33,7 +36,8 @@ void relax() {
 }  // namespace
 
 OwnArea::OwnArea(int size)
-    : memory(Segment::make(AreaLayout(size).bytes())), event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : memory(Segment::make(AreaLayout(size).bytes(), AreaLayout(size).bytes_at_first())),
+      event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!event) throw std::system_error(errno, std::generic_category(), "eventfd");
   reinterpret_cast<Control*>(memory.data())->cores = own_cores();
 }
@@ -41,7 +45,6 @@ OwnArea::OwnArea(int size)
 ProcessAreas::ProcessAreas(int rank, OwnArea own, std::vector<Neighbour> peers, std::chrono::milliseconds timeout)
     : SharedAreas(rank, static_cast<int>(peers.size())), timeout_(timeout), own_(std::move(own)),
       peers_(std::move(peers)) {
-  own_.memory.close_descriptor();
   set_area(rank, own_.memory.data());
   CoreMask cores = control(rank).cores;
   own_cores_ = count(cores);
@@ -157,6 +160,18 @@ void ProcessAreas::drain(Neighbour& peer) {
       case Link::Arrival::message: peer.messages.push_back(std::move(message)); break;
       case Link::Arrival::end: peer.gone = true; return;
     }
+  }
+}
+
+void ProcessAreas::allocate(std::size_t begin, std::size_t bytes) {
+  try {
+    own_.memory.allocate(begin, bytes);
+  } catch (const std::system_error& refusal) {
+    throw CommError(
+        "MU402", formatted("rank {} found no memory for the {} KiB through which its tensors pass to the other ranks "
+                           "of its host: {}. Free memory, or raise the limit of the container; the backend gloo "
+                           "does without shared memory.",
+                           rank(), bytes / 1024, plain_words(refusal.what())));
   }
 }
 

@@ -52,6 +52,7 @@ class ProcessAreas final : public SharedAreas {
 
  protected:
   void wait_for(int peer, int waker, const std::function<bool()>& ready, TimePoint deadline) override;
+  void allocate(std::size_t begin, std::size_t bytes) override;
 
  private:
   /// A group of some of the ranks that is being formed.

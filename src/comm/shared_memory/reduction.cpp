@@ -1,6 +1,7 @@
 #include "comm/shared_memory/reduction.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -38,25 +39,66 @@ template <ReduceOp op, class T>
   }
 }
 
+// LibTorch's conversions of bfloat16, without branches and floating-point comparisons, so that they become vectors.
+template <class T>
+[[gnu::always_inline]] inline Wide<T> widened(T value) {
+  if constexpr (std::is_same_v<T, c10::BFloat16>) return std::bit_cast<float>(uint32_t{value.x} << 16);
+  else return static_cast<Wide<T>>(value);
+}
+
+template <class T>
+[[gnu::always_inline]] inline T narrowed(Wide<T> value) {
+  if constexpr (std::is_same_v<T, c10::BFloat16>) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    const uint32_t even = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const bool is_number = (bits & 0x7fffffff) <= 0x7f800000;
+    return T(static_cast<uint16_t>(is_number ? even : 0x7fc0), T::from_bits());
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+template <class T, ReduceOp op>
+[[gnu::always_inline]] inline T reduced(T a, T b) {
+  using W = Wide<T>;
+  W both = combined<op, W>(widened(a), widened(b));
+  if constexpr (op == ReduceOp::mean) both = both / W{2};
+  return narrowed<T>(both);
+}
+
+/// Two terms, as most often: in one pass. `out` may be one of them. One store in the loop: with a second one the
+/// compiler makes no vectors of bfloat16.
+template <class T, ReduceOp op>
+[[gnu::always_inline]] inline void reduce_pair(T* out, T* copy, const T* first, const T* second, std::size_t elements) {
+  const std::size_t at_once = copy ? kBlock : elements;
+  for (std::size_t begin = 0; begin < elements; begin += at_once) {
+    const std::size_t end = std::min(begin + at_once, elements);
+#pragma GCC ivdep
+    for (std::size_t i = begin; i < end; ++i) out[i] = reduced<T, op>(first[i], second[i]);
+    if (copy) std::memcpy(copy + begin, out + begin, (end - begin) * sizeof(T));
+  }
+}
+
 template <class T, ReduceOp op>
 [[gnu::always_inline]] inline void reduce_blocks(T* out, T* copy, const void* const* terms, std::size_t count,
                                                  std::size_t elements) {
   using W = Wide<T>;
+  if (count == 2)
+    return reduce_pair<T, op>(out, copy, static_cast<const T*>(terms[0]), static_cast<const T*>(terms[1]), elements);
   W block[kBlock];
   const auto divisor = static_cast<W>(count);
   for (std::size_t begin = 0; begin < elements; begin += kBlock) {
     const std::size_t size = std::min(kBlock, elements - begin);
     const T* first = static_cast<const T*>(terms[0]) + begin;
     const T* second = static_cast<const T*>(terms[1]) + begin;
-    for (std::size_t i = 0; i < size; ++i)
-      block[i] = combined<op, W>(static_cast<W>(first[i]), static_cast<W>(second[i]));
+    for (std::size_t i = 0; i < size; ++i) block[i] = combined<op, W>(widened(first[i]), widened(second[i]));
     for (std::size_t term = 2; term < count; ++term) {
       const T* next = static_cast<const T*>(terms[term]) + begin;
-      for (std::size_t i = 0; i < size; ++i) block[i] = combined<op, W>(block[i], static_cast<W>(next[i]));
+      for (std::size_t i = 0; i < size; ++i) block[i] = combined<op, W>(block[i], widened(next[i]));
     }
     if constexpr (op == ReduceOp::mean)
       for (std::size_t i = 0; i < size; ++i) block[i] = block[i] / divisor;
-    for (std::size_t i = 0; i < size; ++i) out[begin + i] = static_cast<T>(block[i]);
+    for (std::size_t i = 0; i < size; ++i) out[begin + i] = narrowed<T>(block[i]);
     if (copy) std::memcpy(copy + begin, out + begin, size * sizeof(T));
   }
 }

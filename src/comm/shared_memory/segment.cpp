@@ -26,15 +26,13 @@ void Descriptor::reset() noexcept {
   if (number_ >= 0) ::close(std::exchange(number_, -1));
 }
 
-Segment Segment::make(std::size_t bytes) {
+Segment Segment::make(std::size_t bytes, std::size_t allocated) {
   Segment segment;
   segment.descriptor_ = Descriptor(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.descriptor_) throw_system_error("memfd_create", errno);
   const int file = segment.descriptor_.get();
-  // Allocated now: without memory left, this fails, and a first write would end the process.
-  int error = EINTR;
-  while (error == EINTR) error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
-  if (error) throw_system_error("fallocate", error);
+  if (::ftruncate(file, static_cast<off_t>(bytes)) != 0) throw_system_error("ftruncate", errno);
+  segment.allocate(0, allocated);
   segment.map_here(file, bytes, PROT_READ | PROT_WRITE);
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW;
   // Kernels before 5.1 do not know the seal that keeps others from writing.
@@ -42,6 +40,14 @@ Segment Segment::make(std::size_t bytes) {
       ::fcntl(file, F_ADD_SEALS, kSize | F_SEAL_SEAL) != 0)
     throw_system_error("seal", errno);
   return segment;
+}
+
+void Segment::allocate(std::size_t begin, std::size_t bytes) const {
+  // Without memory left, this fails, and a first write would end the process.
+  int error = EINTR;
+  while (error == EINTR)
+    error = ::posix_fallocate(descriptor_.get(), static_cast<off_t>(begin), static_cast<off_t>(bytes));
+  if (error) throw_system_error("fallocate", error);
 }
 
 Segment Segment::map(const Descriptor& descriptor, std::size_t bytes) {

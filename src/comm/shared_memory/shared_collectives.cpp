@@ -5,17 +5,20 @@
 #include <utility>
 
 #include "comm/pieces.h"
+#include "comm/shared_memory/copying.h"
 #include "comm/shared_memory/reduction.h"
 
 namespace muster::comm {
 namespace {
 
 constexpr auto kStaging = static_cast<int64_t>(AreaLayout::kStagingBytes);
+/// What a rank reads of the others at most to reduce a whole tensor itself, instead of waiting for their pieces.
+constexpr auto kWholeBytes = std::size_t{64} << 10;
 
 }  // namespace
 
 SharedCollectives::SharedCollectives(std::shared_ptr<SharedAreas> areas)
-    : areas_(std::move(areas)), rank_(areas_->rank()), size_(areas_->size()), frames_(static_cast<std::size_t>(size_)),
+    : areas_(std::move(areas)), rank_(areas_->rank()), size_(areas_->size()), boxes_(static_cast<std::size_t>(size_)),
       terms_(static_cast<std::size_t>(size_)) {
   auto transport = std::make_unique<SharedTransport>(areas_);
   transport_ = transport.get();
@@ -45,21 +48,26 @@ void SharedCollectives::exchange_headers(const Call& call) {
 void SharedCollectives::exchange_frames(const Call& call, std::size_t sent, const Payload& data,
                                         const std::function<std::size_t(int peer)>& expected) {
   const Header header = make_header(call.operation, nullptr, sent);
+  const uint64_t digest = digest_of(header);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    Frame& frame = transport_->frame_to(peer);
-    write_header(frame, header);
-    if (sent > 0) std::memcpy(payload(frame), data(peer), sent);
+    Mailbox& box = transport_->box_to(peer);
+    write_header(box.frame, header);
+    box.digest = digest;
+    box.piggyback = header.piggyback;
+    box.bytes = sent;
+    if (sent > 0) std::memcpy(sent <= Mailbox::kSmallBytes ? box.small : payload(box.frame), data(peer), sent);
     transport_->send(peer);
   }
   areas_->publish();
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
-    frames_[peer] = &transport_->frame_from(peer, call.deadline);
-    check_headers(header, rank_, *frames_[peer], peer, call.group);
-    const Header theirs = read_header(*frames_[peer]);
-    check_bytes(theirs, expected(peer), rank_, peer, call.operation, call.group);
-    if (call.operation.piggyback) call.operation.piggybacks[peer] = theirs.piggyback;
+    const Mailbox& box = transport_->box_from(peer, call.deadline);
+    boxes_[peer] = &box;
+    if (box.digest != digest) check_headers(header, rank_, box.frame, peer, call.group);
+    if (box.bytes != expected(peer))
+      check_bytes(read_header(box.frame), expected(peer), rank_, peer, call.operation, call.group);
+    if (call.operation.piggyback) call.operation.piggybacks[peer] = box.piggyback;
   }
 }
 
@@ -78,14 +86,18 @@ void SharedCollectives::wait_reduced(const Call& call, int peer, uint64_t chunks
 void SharedCollectives::for_each_chunk(const Call& call, int64_t elements, int64_t at_once,
                                        const std::function<void(const Chunk&)>& fill,
                                        const std::function<void(const Chunk&)>& use) {
-  for (int64_t begin = 0; begin < elements; begin += at_once) {
+  areas_->need_staging();
+  const int64_t count = (elements + at_once - 1) / at_once;
+  // The last one first: it was written last, and so is still in a cache where the tensor does not fit.
+  for (int64_t left = count; left > 0; --left) {
+    const int64_t begin = (left - 1) * at_once;
     const Chunk chunk{begin, std::min(at_once, elements - begin), chunks_};
     // A rank that has filled chunk k has read all before it, and this staging held chunk k - 1.
     for (int peer = 0; peer < size_; ++peer)
       if (peer != rank_) wait_filled(call, peer, chunks_);
     fill(chunk);
     areas_->control(rank_).filled.store(++chunks_, std::memory_order_release);
-    if (begin == 0 && !call.met) exchange_headers(call);
+    if (left == count && !call.met) exchange_headers(call);
     else areas_->publish();
     use(chunk);
   }
@@ -95,13 +107,13 @@ void SharedCollectives::all_reduce(Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
   if (const auto buffer = buffer_of_all(call, out)) return all_reduce_in(*buffer, call);
-  reduce_pieces(call, out, true);
+  reduce_staged(call, out, true);
 }
 
 void SharedCollectives::reduce(const Call& call) {
   const at::Tensor& out = call.operation.out;
   if (out.nbytes() <= kInlineBytes) return all_reduce_inline(call);
-  reduce_pieces(call, out, false);
+  reduce_staged(call, out, false);
 }
 
 void SharedCollectives::all_reduce_inline(const Call& call) {
@@ -114,6 +126,27 @@ void SharedCollectives::all_reduce_inline(const Call& call) {
   if (bytes == 0 || !wanted) return;
   for (int peer = 0; peer < size_; ++peer) terms_[peer] = peer == rank_ ? data : received(peer);
   reduce_memory(data, nullptr, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(), call.operation.reduce);
+}
+
+void SharedCollectives::reduce_staged(const Call& call, const at::Tensor& tensor, bool everybody) {
+  const bool is_small = tensor.nbytes() * static_cast<std::size_t>(size_ - 1) <= kWholeBytes;
+  is_small ? reduce_whole(call, tensor, everybody) : reduce_pieces(call, tensor, everybody);
+}
+
+void SharedCollectives::reduce_whole(const Call& call, const at::Tensor& tensor, bool everybody) {
+  const bool takes = everybody || rank_ == call.operation.root;
+  void* data = takes ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
+  const auto fill = [&](const Chunk& chunk) { std::memcpy(staging(rank_, chunk), data, tensor.nbytes()); };
+  const auto use = [&](const Chunk& chunk) {
+    if (!takes) return;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
+      terms_[peer] = peer == rank_ ? data : staging(peer, chunk);
+    }
+    reduce_memory(data, nullptr, terms_, static_cast<std::size_t>(tensor.numel()), tensor.scalar_type(),
+                  call.operation.reduce);
+  };
+  for_each_chunk(call, tensor.numel(), tensor.numel(), fill, use);
 }
 
 void SharedCollectives::reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody) {
@@ -158,21 +191,22 @@ void SharedCollectives::all_gather(Call& call) {
   if (const auto buffer = bytes > kInlineBytes ? buffer_of_all(call, in) : nullptr) return all_gather_in(*buffer, call);
   const auto* own = static_cast<const std::byte*>(in.const_data_ptr());
   auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
-  if (pieces + bytes * rank_ != own) std::memmove(pieces + bytes * rank_, own, bytes);
-  own = pieces + bytes * rank_;
+  const bool in_place = pieces + bytes * rank_ == own;
   if (bytes <= kInlineBytes) {
     exchange_frames(
         call, bytes, [&](int) { return own; }, [&](int) { return bytes; });
     for (int peer = 0; peer < size_; ++peer)
-      if (peer != rank_) std::memcpy(pieces + bytes * peer, received(peer), bytes);
+      if (peer != rank_ || !in_place) std::memcpy(pieces + bytes * peer, peer == rank_ ? own : received(peer), bytes);
     return;
   }
+  const bool is_large = bytes * static_cast<std::size_t>(size_) > kCacheBytes;
   const auto fill = [&](const Chunk& chunk) { std::memcpy(staging(rank_, chunk), own + chunk.begin, chunk.size); };
   const auto use = [&](const Chunk& chunk) {
-    for (int step = 1; step < size_; ++step) {
+    for (int step = in_place ? 1 : 0; step < size_; ++step) {
       const int peer = (rank_ + step) % size_;
-      wait_filled(call, peer, chunk.number + 1);
-      std::memcpy(pieces + bytes * peer + chunk.begin, staging(peer, chunk), chunk.size);
+      if (peer != rank_) wait_filled(call, peer, chunk.number + 1);
+      const std::byte* from = peer == rank_ ? own + chunk.begin : staging(peer, chunk);
+      copy_memory(pieces + bytes * peer + chunk.begin, from, static_cast<std::size_t>(chunk.size), is_large);
     }
   };
   for_each_chunk(call, static_cast<int64_t>(bytes), kStaging, fill, use);

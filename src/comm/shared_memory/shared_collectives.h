@@ -13,9 +13,10 @@
 namespace muster::comm {
 
 /// Collectives of ranks that share memory: each reduces its piece from all ranks' memory, in rank order.
-/// As over any transport, every rank sends every other a frame with its header first. Small values are in the frames;
-/// larger ones pass through two staging buffers per rank in chunks. What is sent to single ranks, and what has
-/// different shapes, is exchanged as by Pairwise.
+/// As over any transport, every rank sends every other a frame with its header first; where the digests of two headers
+/// are equal, that is all that is read of them. Small values are in the frames; larger ones pass through two staging
+/// buffers per rank in chunks. What is sent to single ranks, and what has different shapes, is exchanged as by
+/// Pairwise.
 class SharedCollectives final : public Collectives {
  public:
   explicit SharedCollectives(std::shared_ptr<SharedAreas> areas);
@@ -48,12 +49,12 @@ class SharedCollectives final : public Collectives {
   void reduce_scatter_inline(const Call& call);
   void share(const Call& call);
 
-  /// Sends a frame with a header and `sent` bytes to each rank; then each rank's frame is in frames_, checked, with
+  /// Sends a frame with a header and `sent` bytes to each rank; then each rank's frame is in boxes_, checked, with
   /// expected(rank) bytes in it.
   void exchange_frames(const Call& call, std::size_t sent, const Payload& data,
                        const std::function<std::size_t(int peer)>& expected);
   void exchange_headers(const Call& call);
-  const void* received(int peer) const { return payload(*frames_[peer]); }
+  const void* received(int peer) const { return boxes_[peer]->payload(); }
 
   /// A part of an operation that passes through staging at once.
   struct Chunk {
@@ -67,7 +68,9 @@ class SharedCollectives final : public Collectives {
   void wait_reduced(const Call& call, int peer, uint64_t chunks);
   std::byte* staging(int rank, const Chunk& chunk) const { return areas_->staging(rank, chunk.number); }
 
-  /// The reduction of `tensor` in pieces; `everybody` gets it, or the root alone.
+  /// The reduction of `tensor`; `everybody` gets it, or the root alone. In pieces each rank reduces one for all.
+  void reduce_staged(const Call& call, const at::Tensor& tensor, bool everybody);
+  void reduce_whole(const Call& call, const at::Tensor& tensor, bool everybody);
   void reduce_pieces(const Call& call, const at::Tensor& tensor, bool everybody);
 
   /// The buffer in which all of the tensor is; null if none.
@@ -76,11 +79,14 @@ class SharedCollectives final : public Collectives {
   /// whose tensor is in a buffer have met then.
   std::shared_ptr<SharedBuffer> buffer_of_all(Call& call, const at::Tensor& tensor);
   void all_reduce_in(const SharedBuffer& buffer, const Call& call);
+  class BlockReduction;
   void all_gather_in(const SharedBuffer& buffer, const Call& call);
   void reduce_scatter_in(const SharedBuffer& buffer, const Call& call);
-  /// Says that this rank has ended a step. In a buffer, no rank begins the next one before all have.
+  /// Says that this rank has ended a step: to those who look, or also to those who sleep.
+  void count_step();
   void end_step();
-  void wait_step(const Call& call, int peer);
+  uint64_t steps_of(int peer) const;
+  void wait_step(const Call& call, int peer, uint64_t steps);
   /// Ends the last step: a caller may write to its tensor once all have read from it.
   void end_reading(const Call& call);
 
@@ -93,7 +99,7 @@ class SharedCollectives final : public Collectives {
   uint64_t steps_ = 0;
   uint64_t shares_ = 0;
   std::vector<std::weak_ptr<SharedBuffer>> buffers_;
-  std::vector<const Frame*> frames_;
+  std::vector<const Mailbox*> boxes_;
   std::vector<const void*> terms_;
 };
 

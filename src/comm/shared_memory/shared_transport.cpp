@@ -36,16 +36,19 @@ class SharedTransport::Block final : public Transport::Transfer {
   const bool sends_;
 };
 
-const Frame& SharedTransport::frame_from(int peer, TimePoint deadline) {
-  const Channel& channel = areas_->channel(peer, rank());
+const Mailbox& SharedTransport::box_from(int peer, TimePoint deadline) {
   uint64_t& received = peers_[peer].frames_received;
+  const Mailbox& box = areas_->channel(peer, rank()).boxes[received % 2];
   areas_->wait(
-      peer, [&] { return channel.frames.load(std::memory_order_acquire) > received; }, deadline);
-  return channel.slots[received++ % 2];
+      peer, [&] { return box.number.load(std::memory_order_acquire) > received; }, deadline);
+  ++received;
+  return box;
 }
 
 void SharedTransport::send_frame(int to, const Frame& frame, TimePoint) {
-  frame_to(to) = frame;
+  Mailbox& box = box_to(to);
+  box.frame = frame;
+  box.digest = 0;
   send(to);
   areas_->publish();
 }
@@ -74,6 +77,7 @@ bool SharedTransport::advance_sends(int peer) {
   const auto before = own.pieces_sent;
   while (!own.sends.empty() && own.pieces_sent < taken + 2) {
     Block& block = *own.sends.front();
+    areas_->need_blocks();
     const std::size_t bytes = block.next(areas_->layout().block_bytes);
     std::memcpy(areas_->blocks(rank(), peer, own.pieces_sent++), block.at(), bytes);
     block.took(bytes);

@@ -20,18 +20,19 @@ class SharedTransport final : public Transport {
   explicit SharedTransport(std::shared_ptr<SharedAreas> areas)
       : areas_(std::move(areas)), peers_(static_cast<std::size_t>(areas_->size())) {}
 
-  /// The frame to be sent next to that rank; send() sends it once publish() is called.
-  Frame& frame_to(int peer) { return areas_->channel(rank(), peer).slots[peers_[peer].frames_sent % 2]; }
+  /// Where the next frame to that rank goes; send() sends it once publish() is called.
+  Mailbox& box_to(int peer) { return areas_->channel(rank(), peer).boxes[peers_[peer].frames_sent % 2]; }
   void send(int peer) {
-    areas_->channel(rank(), peer).frames.store(++peers_[peer].frames_sent, std::memory_order_release);
+    Mailbox& box = box_to(peer);
+    box.number.store(++peers_[peer].frames_sent, std::memory_order_release);
   }
   /// The next frame of that rank, which stays valid until two more were received. Throws: TransportFailure.
-  const Frame& frame_from(int peer, TimePoint deadline);
+  const Mailbox& box_from(int peer, TimePoint deadline);
 
   int rank() const noexcept override { return areas_->rank(); }
   int size() const noexcept override { return areas_->size(); }
   void send_frame(int to, const Frame& frame, TimePoint deadline) override;
-  void recv_frame(int from, Frame& frame, TimePoint deadline) override { frame = frame_from(from, deadline); }
+  void recv_frame(int from, Frame& frame, TimePoint deadline) override { frame = box_from(from, deadline).frame; }
   Request send(int to, const void* data, std::size_t bytes, int channel) override;
   Request recv(int from, void* data, std::size_t bytes, int channel) override;
   void abort(const std::string& cause) noexcept override { areas_->abort(cause); }

@@ -1,0 +1,103 @@
+/* Microseconds of one collective of MPI, measured as in collectives_bench.cpp. mpirun starts all ranks; rank 0 is asked. */
+#define _GNU_SOURCE
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct wanted {
+  char operation[32], dtype[32];
+  long bytes;
+};
+
+static int rank_, size_;
+
+static double slowest(double seconds) {
+  double most = 0;
+  MPI_Allreduce(&seconds, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  return most;
+}
+
+static double barriers(void) {
+  enum { kTimes = 1000 };
+  MPI_Barrier(MPI_COMM_WORLD);
+  double begin = MPI_Wtime();
+  for (int i = 0; i < kTimes; ++i) MPI_Barrier(MPI_COMM_WORLD);
+  return slowest(MPI_Wtime() - begin) / kTimes * 1e6;
+}
+
+/* Seconds of so many operations, each after a write of the tensor; or of the writes alone. */
+static double loop(const struct wanted* wanted, const void* own, void* tensor, void* gathered, long times, int communicates) {
+  const int all_reduce = strcmp(wanted->operation, "all_reduce") == 0;
+  MPI_Barrier(MPI_COMM_WORLD);
+  double begin = MPI_Wtime();
+  for (long i = 0; i < times; ++i) {
+    memcpy(tensor, own, wanted->bytes);
+    if (!communicates) continue;
+    if (all_reduce) MPI_Allreduce(MPI_IN_PLACE, tensor, (int)(wanted->bytes / 4), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    else MPI_Allgather(tensor, (int)wanted->bytes, MPI_BYTE, gathered, (int)wanted->bytes, MPI_BYTE, MPI_COMM_WORLD);
+  }
+  return MPI_Wtime() - begin;
+}
+
+/* Every rank gives rank + 1 in each float; of other types only the bits matter, which are gathered. */
+static double measure(const struct wanted* wanted, int* right) {
+  const long count = wanted->bytes / 4, fit = (64L << 20) / (wanted->bytes > 0 ? wanted->bytes : 1);
+  const long times = fit < 4 ? 4 : fit > 400 ? 400 : fit;
+  float *own = malloc(wanted->bytes), *tensor = malloc(wanted->bytes), *gathered = malloc(wanted->bytes * size_);
+  for (long i = 0; i < count; ++i) own[i] = (float)(rank_ + 1);
+  loop(wanted, own, tensor, gathered, times, 1);
+  const double both = loop(wanted, own, tensor, gathered, times, 1);
+  const int all_reduce = strcmp(wanted->operation, "all_reduce") == 0;
+  const float sum = (float)(size_ * (size_ + 1) / 2);
+  *right = count > 0;
+  for (long i = 0; all_reduce && i < count; ++i) *right &= tensor[i] == sum;
+  for (int peer = 0; !all_reduce && peer < size_; ++peer)
+    for (long i = 0; i < count; ++i) *right &= gathered[peer * count + i] == (float)(peer + 1);
+  const double writes = loop(wanted, own, tensor, gathered, times, 0);
+  free(own), free(tensor), free(gathered);
+  const double seconds = both - writes > 1e-9 ? both - writes : 1e-9;
+  MPI_Allreduce(MPI_IN_PLACE, right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  return slowest(seconds) / (double)times * 1e6;
+}
+
+static void answer(const char* line) {
+  struct wanted wanted = {.dtype = "float32"};
+  sscanf(line, "run %31s %31s %ld", wanted.operation, wanted.dtype, &wanted.bytes);
+  int right = 1;
+  const int is_barrier = strcmp(wanted.operation, "barrier") == 0;
+  const double value = is_barrier ? barriers() : measure(&wanted, &right);
+  if (rank_ == 0) {
+    printf("{\"value\": %.9g, \"check\": %d, \"verified\": %s}\n", value, is_barrier ? 1 : size_ * (size_ + 1) / 2,
+           right ? "true" : "false");
+    fflush(stdout);
+  }
+}
+
+/* The next free core of those that the driver gave. */
+static void stay_on_one_core(void) {
+  cpu_set_t given, one;
+  if (sched_getaffinity(0, sizeof given, &given) != 0 || CPU_COUNT(&given) < size_) return;
+  int left = rank_, core = 0;
+  while (!CPU_ISSET(core, &given) || left-- > 0) ++core;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  sched_setaffinity(0, sizeof one, &one);
+}
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  stay_on_one_core();
+  for (char line[256];;) {
+    int goes_on = rank_ != 0 || fgets(line, sizeof line, stdin) != NULL;
+    MPI_Bcast(&goes_on, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (!goes_on) break;
+    MPI_Bcast(line, sizeof line, MPI_CHAR, 0, MPI_COMM_WORLD);
+    if (strncmp(line, "run ", 4) == 0) answer(line);
+  }
+  MPI_Finalize();
+  return 0;
+}
