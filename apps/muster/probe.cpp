@@ -47,7 +47,8 @@ std::string who_may_join(const ClusterEnvironment& cluster) {
     return "on one node the ranks that muster run starts, by a secret it makes; on several whoever reaches the store: "
            "no secret is given (MUSTER_SECRET)";
   if (cluster.rendezvous == RendezvousKind::none) return "nobody: a world of one";
-  if (cluster.rendezvous == RendezvousKind::file) return "processes of this user: the ranks meet in a file of its own";
+  if (cluster.rendezvous == RendezvousKind::file)
+    return "processes of this user: the ranks rendezvous through a file that only this user can open";
   const bool stays = cluster::is_loopback(cluster.main_address) && !cluster.store_is_external;
   return log::str(stays ? "every user of this host" : "whoever reaches it", ", at ", cluster.main_address, " port ",
                   cluster.main_port, ": no secret is given (MUSTER_SECRET)");

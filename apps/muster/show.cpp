@@ -22,7 +22,7 @@ using format::Json;
 using format::PythonTensor;
 using format::PythonValue;
 
-/// Names of others, as long as a line of a table bears.
+/// A name from the file, escaped and cut to fit a table line.
 std::string printable(std::string_view text) { return shown(text, 400); }
 
 struct Totals {

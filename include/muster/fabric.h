@@ -14,8 +14,8 @@ namespace muster {
 
 /// Muster's runtime under the names of Lightning Fabric: make one, launch(), then setup() and setup_dataloaders(), and
 /// call backward() on it.
-/// Thread safety: one thread at a time. Collective: the constructor if it joins the group already (under a launcher),
-/// launch(), and each call that Runtime marks as collective.
+/// Thread safety: one thread at a time. Collective: the constructor, if a launcher started the program (it then joins
+/// the group); launch(), and each call that Runtime marks as collective.
 class Fabric final : private runtime::LoopFunctions {
  public:
   explicit Fabric(const FabricOptions& options = {}) : LoopFunctions(runtime::fabric(options)) {}

@@ -12,11 +12,11 @@ namespace {
 
 using cluster::present;
 
-// In this source, because every multi-rank program links it; at load time, because options may be refused before
-// main() has made a runtime.
+// Installs the terminate handler. It is here because every multi-rank program links this source, and at load time
+// because an option may be rejected before main() creates a runtime.
 [[maybe_unused]] const bool kEndsByErrors = cluster::end_by_uncaught_errors();
 
-/// Families that say "started by a launcher" and that no reader here understands.
+/// Variables of launchers that we do not support.
 void refuse_unknown_launcher(const Environment& variables) {
   struct Sign {
     const char* variable;

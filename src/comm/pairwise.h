@@ -76,8 +76,8 @@ class Pairwise final : public Collectives {
   void broadcast_pieces(const Call& call);
 
   class PieceReduction;
-  /// Which ranks get the sum of a piece: the rank that computes it, as its whole target, or, in their whole targets,
-  /// the root or all ranks.
+  /// Which ranks get the sum of a piece. owner: the rank that computes the piece, and its target holds only that piece;
+  /// root, all: these ranks get every piece in a full-size target.
   enum class Receivers { owner, root, all };
   void reduce_pieces(const Call& call, const at::Tensor& source, const at::Tensor& target, Receivers receivers);
 

@@ -24,7 +24,8 @@ constexpr std::string_view kPartSuffix = ".partial";
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
-/// Owner, group and mode of `former`. A group that cannot be had gets no more than others do.
+/// Owner, group and mode of `former`. If the group cannot be set, the new file's group gets only the permissions of
+/// "others".
 void give_rights(int descriptor, const struct stat& former) {
   mode_t mode = former.st_mode & 0777;
   struct stat now {};

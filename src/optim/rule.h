@@ -12,7 +12,7 @@
 
 namespace muster::optim {
 
-/// The update rules that work on any stretch of elements; `unfused`: none of them.
+/// The update rules that work on any run of elements; `unfused`: none of them.
 enum class Rule { unfused, adagrad, adam, adamw, elementwise, rmsprop, sgd };
 
 inline constexpr size_t kMaxStates = 8;

@@ -35,7 +35,7 @@ class Accumulation {
 
   /// Begins a micro-batch. `rescale` multiplies all gradients so far.
   void begin(const MicroBatch& batch, std::function<void(double)> rescale);
-  /// Ends the window with the micro-batch in hand, whatever num_steps says.
+  /// Ends the window with the current micro-batch, whatever num_steps says.
   /// Throws: UsageError (MU430) after a backward of one of its losses, whose gradients stayed on this rank; (MU431)
   /// inside join_uneven_inputs().
   void end_window();

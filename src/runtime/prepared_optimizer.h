@@ -36,8 +36,8 @@ struct OptimizerSetting {
   std::shared_ptr<Trace> trace;
 };
 
-/// The state of an Optimizer handle. Which model holds which of its parameters is looked up at the first step,
-/// so that models and optimizers may be prepared in any order.
+/// The state of an Optimizer handle. The model that owns each parameter is looked up at the first step, so that models
+/// and optimizers may be prepared in any order.
 class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer> {
  public:
   PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting);

@@ -41,7 +41,8 @@
 
 namespace muster::runtime {
 
-/// Flags of a rank that the other ranks can ask for.
+/// This rank's trigger and received signals. As votes they travel with the gradient flags of ddp, where ranks OR them;
+/// the thread that sends votes is the one that sends gradients.
 struct Flags {
   std::mutex signals_mutex;              ///< of the pointer: the thread that sends votes reads it, too
   std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on, or while a CaughtSignals lives
@@ -109,7 +110,7 @@ class RuntimeState : public std::enable_shared_from_this<RuntimeState> {
  private:
   void connect();
   void observe_collectives();
-  /// This rank's votes, one bit each.
+  /// This rank's votes (its flags), one bit each.
   unsigned own_votes() noexcept;
   /// Called after an optimizer step; warns once if all ranks draw the same random numbers.
   void watch_generators();

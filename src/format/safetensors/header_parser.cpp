@@ -19,7 +19,8 @@ namespace {
   throw CheckpointError("MU201", std::string(file) + ": " + reason + "; the file is damaged or not safetensors");
 }
 
-/// Walks the JSON of a header, event by event, because only events show that a name comes twice.
+/// Walks the JSON of a header, event by event, because a parsed document hides duplicate names. Until check_ranges(), a
+/// tensor's `bytes` holds its end offset.
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<TensorEntry> tensors;

@@ -120,8 +120,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   std::vector<hook::GradientHook> gradient_hooks_;
   std::vector<hook::CaptureHook> capture_hooks_;
   std::vector<std::pair<at::Tensor, unsigned>> early_hooks_;
-  std::optional<hook::GraphUse> graphs_;  // graphs of trainable parameters, where operators outside of forwards pass
-  std::vector<size_t> first_leaf_;        // by unit: index of its first leaf there
+  std::optional<hook::GraphUse>
+      graphs_;                      // graphs of trainable parameters; set if operators outside a forward are allowed
+  std::vector<size_t> first_leaf_;  // by unit: index of its first leaf there
   bool seen_gradient_ = false, seen_scoped_ = false;
   std::vector<size_t> arrived_;  // by unit: gradients in this backward
   std::vector<size_t> awaited_;  // by unit: gradients that this backward can bring

@@ -76,8 +76,8 @@ class ShardedUnit {
   void end_full_params(bool main_only, bool write_back);
   bool full_params_open() const noexcept { return open_; }
 
-  /// On: after the full parameters are freed, each neighbour keeps a post-forward shard, from which the next gather
-  /// takes them.
+  /// On: after the full parameters are freed, each rank of the post-forward mesh (`reshard_after_forward` is a number)
+  /// keeps a post-forward shard, from which the next gather takes them.
   void keep_post_forward_shard(bool on) noexcept { keeps_post_forward_shard_ = on && groups_.post_forward.size() > 1; }
   /// Frees the kept post-forward shard. Must be called where the next gather may belong to another pass.
   void free_post_forward_shard();
@@ -113,7 +113,7 @@ class ShardedUnit {
   hook::WatchedStorage memory_, placeholder_memory_;
   at::Tensor values_;              // this rank's shard, in the dtype that is updated
   at::Tensor unsharded_;           // the memory that backs memory_, or that is gathered into
-  at::Tensor post_forward_shard_;  // this rank's shard, among neighbours, of full parameters that were freed
+  at::Tensor post_forward_shard_;  // this rank's shard, in the post-forward mesh, of full parameters that were freed
   comm::Work work_;
   UnitState state_ = UnitState::sharded;
   const char* purpose_ = "new values";

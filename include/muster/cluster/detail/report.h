@@ -8,11 +8,12 @@
 
 namespace muster::cluster {
 
-/// The status that a rank has reported to its launcher. A plain value.
+/// The status that a rank has reported to its launcher. A plain value. A rank loses another one if its connection to it
+/// breaks or times out.
 struct RankStatus {
   bool left_by_exception = false;  ///< an exception ended its runtime, and it has not created another one since
-  std::int64_t lost_at = 0;        ///< when it lost `lost_rank`, in nanoseconds of the host's steady clock
-  int lost_rank = -1;              ///< the rank of the job that its last error is about; -1: none
+  std::int64_t lost_at = 0;        ///< when it lost that rank, in nanoseconds of the host's steady clock
+  int lost_rank = -1;              ///< the rank of the job that it lost last; -1: none
   std::string reason;              ///< that error's id and message
   std::int64_t steps = -1;         ///< updates of its optimizers; -1: not counted
 };

@@ -26,9 +26,9 @@ using data::LoaderPosition;
 /// dataset each worker has a copy, as in torch::data.
 /// A batch belongs to the loader until the iterator advances. Then its memory is reused, except for tensors that are
 /// still referenced elsewhere.
-/// The order and the content of batches depend on (seed, epoch, position) alone: never on workers, and the shuffle
-/// never on the world size. Random LibTorch operators in a dataset draw numbers that depend on (seed, epoch, sample),
-/// not those of the default generator.
+/// The order and the content of batches depend on (seed, epoch, index in that order) alone: never on workers, and the
+/// shuffle never on the world size. Random LibTorch operators in a dataset draw numbers that depend on (seed, epoch,
+/// sample), not those of the default generator.
 /// A complete pass advances the epoch. A pass that is stopped early does not: the next begin() repeats it from its
 /// start, unless seek() sets another batch.
 /// A default-constructed loader is empty until another one is assigned to it.

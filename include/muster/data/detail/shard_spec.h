@@ -22,7 +22,7 @@ struct ShardSpec {
   at::Device device = at::kCPU;               ///< batches are moved there ahead of use
   std::optional<bool> dispatch_batches = {};  ///< unset: as in the loader's options
   std::optional<bool> even_batches = {};      ///< unset: as in the loader's options
-  bool filler_batches = false;  ///< a rank without a sample in the last step gets a batch without a real one
+  bool filler_batches = false;  ///< a rank without samples in the last step gets a batch that does not count
   /// Of these ranks; needed to dispatch batches, to compare the ranks' loaders and to synchronise generators.
   std::shared_ptr<const comm::Communicator> group = {};
   bool in_order = false;     ///< in the order of the data, also where the loader's options shuffle

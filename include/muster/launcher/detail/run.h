@@ -9,9 +9,9 @@ namespace muster {
 
 /// Implements `muster run`: starts one process per rank, watches them, and forwards their output and the signals.
 /// Returns the exit code of the first rank that failed (128 + number for a signal), else 0. Prints the root cause of a
-/// failure and then ends all ranks within `grace`. If the rank that failed has only lost another rank, it first waits
-/// for the cause: up to `grace`, or up to 10 s if the lost rank closed its connections and is about to end. The ranks
-/// die with this process, even if it is killed.
+/// failure and then ends all ranks within `grace`. If a rank failed only because its connection to another rank broke
+/// or timed out, run() first waits to learn what became of that rank: up to `grace`, or up to 10 s if that rank closed
+/// its connections and is about to end. The ranks die with this process, even if it is killed.
 /// `command` is the program and its arguments; a name without '/' is looked up in PATH.
 /// Requires: a process with one thread, which has no other children.
 /// Throws: ConfigError for a wrong option (MU030, MU036) or a program that cannot be executed (MU031), LaunchError if

@@ -45,9 +45,9 @@ class FlatParameters {
 };
 
 /// Everything other than an optimizer step that writes parameter values must do so through this function. It waits for
-/// operations that still read the values, calls `write`, and publishes the new values, also if `write` throws. `write`
-/// writes to the local parameters of `owner`, or to the parameters themselves if `owner` is nullptr. Collective where
-/// other ranks need the values.
+/// operations that still read the values, calls `write`, and makes the new values available on the other ranks, also if
+/// `write` throws. `write` writes to the local parameters of `owner`, or to the parameters themselves if `owner` is
+/// nullptr. Collective where other ranks need the values.
 void write_parameters(FlatParameters* owner, const std::vector<at::Tensor>& parameters,
                       const std::function<void()>& write);
 

@@ -30,9 +30,9 @@ struct ParameterShard : TensorShard {
 class GradientReductions {
  public:
   /// Averages this rank's gradients over the ranks, as the end of a backward does: for a rank whose loss did not depend
-  /// on the model while other ranks wait for it in backward. Changes nothing where no rank has a gradient, nor where
-  /// every use of parameters communicates. The reductions of several models all start before any finishes, in the order
-  /// of the backward that they replace.
+  /// on the model while other ranks wait for it in backward. Does nothing if no rank has a gradient, or if parameters
+  /// are gathered at each use (stage full). The reductions of several models all start before any finishes, in the
+  /// order of the backward that they replace.
   /// Throws: as backward. Collective, as backward: every rank calls these or runs backward.
   virtual void start_reduction() = 0;
   virtual void finish_reduction() = 0;

@@ -25,10 +25,10 @@ namespace muster::parallel {
 ///
 /// Tied parameters count once. Frozen ones (requires_grad off) take no part. A parameter that is unfrozen later gets
 /// gradient memory, hooks and a bucket of its own with the first backward that communicates gradients after a forward;
-/// the others stay where they are, and their buckets go before. Until then find() does not know it. A parameter that is
-/// frozen later counts as unused, without an error: no bucket waits for it, and zeros are sent in its place. Calling
-/// backward() directly works as well. After an exception in backward the model stays usable if all ranks threw at the
-/// same point.
+/// the others stay where they are, and their buckets are sent first. Until then find() does not know it. A parameter
+/// that is frozen later counts as unused, without an error: no bucket waits for it, and zeros are sent in its place.
+/// Calling backward() directly works as well. After an exception in backward the model stays usable if all ranks threw
+/// at the same point.
 ///
 /// Throws, from backward on the ranks concerned: UsageError
 ///   MU151 no forward of this backward ran in a forward scope,

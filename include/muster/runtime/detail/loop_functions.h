@@ -20,7 +20,7 @@ class LoopFunctions : public Runtime {
   /// The runtime behind muster::Accelerator.
   explicit LoopFunctions(const AcceleratorOptions& options);
 
-  /// As muster::evaluation().
+  /// As muster::evaluation(): eval mode and no gradients until the scope ends.
   template <class... M>
   EvaluationScope evaluation(M&&... models) const {
     return muster::evaluation(models...);

@@ -4,9 +4,9 @@
 
 namespace muster::runtime {
 
-/// The runtime's options for what Accelerate's documentation says of its behaviour.
+/// RuntimeOptions with the defaults that Accelerate documents.
 RuntimeOptions accelerate(const AcceleratorOptions& options);
-/// The runtime's options for what Fabric's documentation says of its behaviour.
+/// RuntimeOptions with the defaults that Lightning Fabric documents.
 RuntimeOptions fabric(const FabricOptions& options);
 
 }  // namespace muster::runtime

@@ -111,7 +111,8 @@ class Processes {
 
   /// Calls f(batch_size) with smaller and smaller sizes until no rank runs out of memory; all ranks try the same sizes.
   /// Returns the size, or a pair of it and the result of f. Requires: f prepares what it trains itself. Collective.
-  /// Throws: UsageError (MU185) if no size fits; any other exception of f.
+  /// Throws: UsageError (MU185) if no size fits; any other exception of f. `extra_t<F, Options>` is Options: the call
+  /// compiles if the program includes muster/runtime/extras.h (see state_access.h).
   template <class F>
   auto find_executable_batch_size(F&& f, const extra_t<F, BatchSizeOptions>& options = {});
 

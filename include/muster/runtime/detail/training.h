@@ -70,8 +70,7 @@ class Training {
   }
   /// Autocast as in a forward, for code outside of one, such as the loss; or autocast off, inside one.
   [[nodiscard]] precision::AutocastScope autocast(const AutocastOptions& options = {}) const;
-  /// Under "16-mixed", divides gradients by the scale of their loss; once, however often it is called. Clipping does it
-  /// itself.
+  /// Under "16-mixed", divides gradients by the scale of their loss; repeated calls do nothing. Clipping calls it.
   /// Collective: as clipping, if there is one optimizer. If there are several, a rank whose loss did not use a model
   /// sees the other ranks' gradients only from step() on.
   void unscale_gradients();
