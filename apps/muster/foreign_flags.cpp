@@ -44,7 +44,7 @@ bool places_ranks(const options::Description& option) {
 
 }  // namespace
 
-std::string spelling_of(const std::string& flag) { return launcher::spelling_here(name_in(flag)); }
+std::string our_name_for(const std::string& flag) { return launcher::spelling_here(name_in(flag)); }
 
 Split split_command(const Arguments& command, bool bare, const std::vector<options::Description>& known) {
   Split split;
@@ -56,15 +56,15 @@ Split split_command(const Arguments& command, bool bare, const std::vector<optio
     const bool complete = option && (option->is_switch || word->find('=') != std::string::npos);
     all = all && complete;
     one_places = one_places || (option && places_ranks(*option));
-    if (option) split.look_ours.push_back(*word);
+    if (option) split.resemble_our_flags.push_back(*word);
     only_config = only_config && (!option || option->name == "config");
   }
   // Many programs have a --config of their own.
-  if (only_config) split.look_ours.clear();
+  if (only_config) split.resemble_our_flags.clear();
   if (!all || !one_places) return split;
   split.ours = {command.begin() + 1, command.end()};
   split.program.resize(1);
-  split.look_ours.clear();
+  split.resemble_our_flags.clear();
   return split;
 }
 

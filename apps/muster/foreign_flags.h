@@ -10,13 +10,13 @@ namespace muster::cli {
 
 /// What a flag of torchrun, accelerate launch, fabric run, mpirun or srun is called here: "--devices", or a remark; ""
 /// for an unknown flag. `flag` may carry "=value".
-std::string spelling_of(const std::string& flag);
+std::string our_name_for(const std::string& flag);
 
 /// Which words after the program are whose.
 struct Split {
-  Arguments ours;       ///< flags of muster run that stand after the program, as in `fabric run train --devices=8`
-  Arguments program;    ///< the program and its arguments
-  Arguments look_ours;  ///< words that go to the program and are spelled like flags of muster run
+  Arguments ours;     ///< flags of muster run that stand after the program, as in `fabric run train --devices=8`
+  Arguments program;  ///< the program and its arguments
+  Arguments resemble_our_flags;  ///< words that go to the program and are spelled like flags of muster run
 };
 
 /// The flags before the program, with an empty value ("--log-dir=") as a word of its own.

@@ -117,7 +117,7 @@ void add_all_flags(CLI::App& app, Flags& flags) {
 }
 
 [[noreturn]] void refuse_flag(const std::string& flag) {
-  const auto here = spelling_of(flag);
+  const auto here = our_name_for(flag);
   std::vector<std::string> known{"--config"};
   for (const auto& option : all_options()) known.push_back(option.flag());
   const auto nearest = nearest_name(flag.substr(0, flag.find('=')), known);
@@ -148,9 +148,9 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
     app.clear();
     parse_flags(app, with_values(split.ours, all_flags()));
   }
-  if (!split.look_ours.empty()) {
+  if (!split.resemble_our_flags.empty()) {
     std::string words;
-    for (const auto& word : split.look_ours) words += (words.empty() ? "" : " ") + word;
+    for (const auto& word : split.resemble_our_flags) words += (words.empty() ? "" : " ") + word;
     std::fprintf(stderr, "muster: after the program, so passed on to it: %s (flags of muster run stand before it)\n",
                  words.c_str());
   }
@@ -158,7 +158,7 @@ Arguments program_of(CLI::App& app, const Arguments& arguments) {
 }
 
 /// In the file, a key of its own overrides the same option in the one-line key `options`.
-void expand_line(options::Texts& texts) {
+void expand_line(options::RawOptions& texts) {
   const auto known = all_options();
   texts = options::without_aliases(known, texts);
   const auto line = texts.find("options");
@@ -170,14 +170,14 @@ void expand_line(options::Texts& texts) {
   texts.merge(in_line);
 }
 
-void add_later(options::Texts& texts, const options::Texts& later) {
+void add_later(options::RawOptions& texts, const options::RawOptions& later) {
   for (const auto& [name, found] : later) texts[name] = found;
 }
 
 /// Of a flag that is given several times the last counts; those that hold several options add up.
 std::string text_of(const std::string& name, const CLI::Option& option) {
   if (name != "ddp" && name != "fsdp") return option.results().back();
-  options::Texts pairs;
+  options::RawOptions pairs;
   for (const auto& text : option.results())
     if (!text.empty()) add_later(pairs, options::split_pairs(text, "flag --" + name, "", "MU196"));
   std::string result;
@@ -206,11 +206,11 @@ options::Sources read_sources(const Flags& flags) {
 /// starts.
 RunOptions read_options(const Flags& flags) {
   const auto& table = run_option_table();
-  auto texts = runtime::find_requests(read_sources(flags), table.section, table.descriptions());
+  auto texts = runtime::find_given_options(read_sources(flags), table.section, table.descriptions());
   auto options = options::read_texts(table, texts).values;
   for (const auto& option : table.descriptions())
     if (option.name != "accelerator") texts.erase(option.name);
-  runtime::check_requests(texts);
+  runtime::check_given_options(texts);
   options.options = options::write_line(texts);
   // The ranks would not know the launcher's own options in the line that they inherit.
   if (texts.empty()) options.options = "{}";

@@ -58,7 +58,7 @@ void print_table(const format::StoredContent& stored, const std::vector<format::
     if (value->kind == PythonValue::Kind::tensor) {
       const auto& tensor = tensor_of(*value);
       std::printf("  %-*s  %-14s %-*s  %s\n", static_cast<int>(widest), printable(path).c_str(),
-                  std::string(row_of(tensor.type).name).c_str(), static_cast<int>(shapes),
+                  std::string(dtype_info(tensor.type).name).c_str(), static_cast<int>(shapes),
                   shape_text(tensor.shape).c_str(), size_text(format::dense_bytes(tensor)).c_str());
     }
   for (const auto& [path, value] : leaves)
@@ -96,7 +96,7 @@ void print_json(const std::string& path, const format::StoredContent& stored,
     Json::List shape;
     for (const auto size : tensor.shape) shape.emplace_back(size);
     tensors.emplace_back(Json::Map{{"name", valid_text(place)},
-                                   {"dtype", std::string(row_of(tensor.type).name)},
+                                   {"dtype", std::string(dtype_info(tensor.type).name)},
                                    {"shape", std::move(shape)},
                                    {"bytes", static_cast<std::int64_t>(format::dense_bytes(tensor))}});
   }

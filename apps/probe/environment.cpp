@@ -43,7 +43,7 @@ std::vector<std::string> entries() {
   const auto interceptor = [&](const char* name, hook::DisableVariable its, const char* when) {
     return entry(name, its.allows(), when, std::string(its.variable) + "=1");
   };
-  return {interceptor("key fallback", hook::kKeyFallbackSwitch, "from the first sharded model on"),
+  return {interceptor("key fallback", hook::kStorageInterceptorsSwitch, "from the first sharded model on"),
           interceptor("random key", hook::kRandomKeySwitch, "from the first data loader on"),
           interceptor("half LSTM", hook::kHalfLstmSwitch, "from the first 16-mixed on a CPU on"),
           entry("kept memory", device::choose_kept_memory("auto", true, variables).kept,

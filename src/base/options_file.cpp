@@ -47,7 +47,7 @@ std::string read_value(const YAML::Node& node, const std::string& where) {
   return node.size() == 1 && !is_pair(node[0].Scalar()) ? result + "," : result;
 }
 
-void read_section(const YAML::Node& node, const std::string& file, Texts& into, const std::string& prefix = "",
+void read_section(const YAML::Node& node, const std::string& file, RawOptions& into, const std::string& prefix = "",
                   int depth = 1) {
   for (const auto& entry : node) {
     std::string where = place(file, entry.first.Mark());
@@ -109,8 +109,8 @@ File File::parse(const std::string& text, const std::string& name, const std::st
   return result;
 }
 
-const Texts& File::section(const std::string& name) const {
-  static const Texts empty;
+const RawOptions& File::section(const std::string& name) const {
+  static const RawOptions empty;
   auto found = sections_.find(name);
   return found == sections_.end() ? empty : found->second;
 }
@@ -122,7 +122,7 @@ std::vector<std::string> File::sections() const {
   return result;
 }
 
-File File::changed(const std::string& name, const std::function<void(Texts&)>& change) const {
+File File::changed(const std::string& name, const std::function<void(RawOptions&)>& change) const {
   File result = *this;
   if (const auto found = result.sections_.find(name); found != result.sections_.end()) change(found->second);
   return result;

@@ -21,7 +21,7 @@ bool describes(const std::vector<Description>& table, const std::string& key) {
   });
 }
 
-void require_known(const std::vector<Description>& table, const std::string& section, const Texts& texts) {
+void require_known(const std::vector<Description>& table, const std::string& section, const RawOptions& texts) {
   for (const auto& [key, found] : texts)
     if (!describes(table, key))
       throw ConfigError("MU001", found.place + ": unknown option '" + key + "'" +
@@ -29,7 +29,7 @@ void require_known(const std::vector<Description>& table, const std::string& sec
                                      known_names(key, names_of(table)));
 }
 
-std::optional<Found> find_in(const Texts& texts, const Description& option) {
+std::optional<Found> find_in(const RawOptions& texts, const Description& option) {
   const auto found = texts.find(option.name);
   return found == texts.end() ? std::nullopt : std::optional(found->second);
 }
@@ -40,7 +40,7 @@ std::optional<Found> find_variable(const Environment& variables, const std::stri
   return Found{*text, "variable " + name};
 }
 
-std::optional<Found> find_one(const Description& option, const Texts& in_file, const Sources& sources) {
+std::optional<Found> find_one(const Description& option, const RawOptions& in_file, const Sources& sources) {
   if (const auto flag = sources.flags.find(option.name); flag != sources.flags.end())
     return Found{flag->second, "flag " + option.flag()};
   for (const auto* line : {&sources.flag_line, &sources.line})
@@ -61,11 +61,11 @@ std::string Description::flag() const {
   return result;
 }
 
-Texts without_aliases(const std::vector<Description>& table, const Texts& texts) {
+RawOptions without_aliases(const std::vector<Description>& table, const RawOptions& texts) {
   auto result = texts;
   for (const auto& option : table)
     for (const auto& alias : option.aliases) {
-      auto key = option.code_only ? Texts::node_type() : result.extract(alias);
+      auto key = option.code_only ? RawOptions::node_type() : result.extract(alias);
       if (key.empty()) continue;
       key.key() = option.name;
       if (const auto added = result.insert(std::move(key)); !added.inserted)
@@ -76,7 +76,7 @@ Texts without_aliases(const std::vector<Description>& table, const Texts& texts)
   return result;
 }
 
-Texts find(const std::vector<Description>& table, const std::string& section, const Sources& sources) {
+RawOptions find(const std::vector<Description>& table, const std::string& section, const Sources& sources) {
   require_known(table, section, sources.file.section(section));
   const auto in_file = without_aliases(table, sources.file.section(section));
   auto plain = sources;
@@ -84,7 +84,7 @@ Texts find(const std::vector<Description>& table, const std::string& section, co
     require_known(table, "", *line);
     *line = without_aliases(table, *line);
   }
-  Texts result;
+  RawOptions result;
   for (const auto& option : table)
     if (auto found = option.code_only ? std::nullopt : find_one(option, in_file, plain)) {
       if (found->is_list && option.type == Value<std::string>::kType && !option.takes_list)

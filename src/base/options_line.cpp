@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kPlaces = "set_by";  // the key of a line for the places of its values
 
 /// `found.place` is the name that `place` has for the option.
-void add(Texts& texts, const std::string& name, const Found& found, const std::string& place) {
+void add(RawOptions& texts, const std::string& name, const Found& found, const std::string& place) {
   if (!texts.emplace(name, Found{found.text, found.place + " of the " + place}).second)
     throw ConfigError("MU305", "the " + place + " sets '" + found.place + "' twice; keep one of them");
 }
@@ -34,8 +34,9 @@ std::string variable_of(const std::string& name) {
   return result;
 }
 
-Texts split_pairs(const std::string& text, const std::string& place, const std::string& prefix, const char* error) {
-  Texts texts;
+RawOptions split_pairs(const std::string& text, const std::string& place, const std::string& prefix,
+                       const char* error) {
+  RawOptions texts;
   std::string name;
   auto words = split_items(text, true);
   if (words.size() > 1 && words.back().empty()) words.pop_back();  // a comma at the end
@@ -57,11 +58,11 @@ Texts split_pairs(const std::string& text, const std::string& place, const std::
   return texts;
 }
 
-Texts read_line(const std::string& line, const std::string& place) {
+RawOptions read_line(const std::string& line, const std::string& place) {
   const auto first = line.find_first_not_of(" \t\n");
   if (first == std::string::npos) return {};
   if (line[first] != '{') return split_pairs(line, place);
-  Texts texts;
+  RawOptions texts;
   const auto file = File::parse(line, place);
   for (const auto& section : file.sections())
     for (const auto& [key, found] : file.section(section))
@@ -71,7 +72,7 @@ Texts read_line(const std::string& line, const std::string& place) {
   return texts;
 }
 
-std::string write_line(const Texts& texts) {
+std::string write_line(const RawOptions& texts) {
   if (texts.empty()) return "";
   nlohmann::json line, places;
   for (const auto& [name, found] : texts) {
@@ -88,7 +89,7 @@ std::string write_line(const Texts& texts) {
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void expand(Texts& texts, const std::string& name, const std::vector<Description>& table, const char* error) {
+void expand(RawOptions& texts, const std::string& name, const std::vector<Description>& table, const char* error) {
   const auto found = texts.find(name);
   if (found == texts.end()) return;
   const auto text = found->second;

@@ -152,7 +152,8 @@ class PythonOfState {
       PythonTensor& tensor = content_.tensors[i];
       tensor.storage = found->second;
       if (places_[i].end > 0)
-        tensor.offset = static_cast<std::int64_t>((places_[i].begin - group.begin) / format::row_of(tensor.type).bytes);
+        tensor.offset =
+            static_cast<std::int64_t>((places_[i].begin - group.begin) / format::dtype_info(tensor.type).bytes);
     }
   }
 

@@ -14,15 +14,15 @@ using cluster::present;
 
 // Installs the terminate handler. It is here because every multi-rank program links this source, and at load time
 // because an option may be rejected before main() creates a runtime.
-[[maybe_unused]] const bool kEndsByErrors = cluster::end_by_uncaught_errors();
+[[maybe_unused]] const bool kTerminateHandlerInstalled = cluster::install_terminate_handler();
 
 /// Variables of launchers that we do not support.
 void refuse_unknown_launcher(const Environment& variables) {
-  struct Sign {
+  struct Marker {
     const char* variable;
     const char* launcher;
   };
-  static constexpr Sign signs[] = {
+  static constexpr Marker markers[] = {
       {"PMIX_RANK", "a PMIx launcher that gives no world size"},
       {"JSM_NAMESPACE_RANK", "LSF's jsrun"},
       {"PALS_RANKID", "PALS (Cray's mpiexec or aprun)"},
@@ -30,13 +30,13 @@ void refuse_unknown_launcher(const Environment& variables) {
       {"FLUX_TASK_RANK", "Flux"},
       {"PRTE_RANK", "PRRTE"},
   };
-  for (const auto& sign : signs)
-    if (variables.has(sign.variable))
+  for (const auto& marker : markers)
+    if (variables.has(marker.variable))
       throw ConfigError("MU023",
-                        log::str("variable ", sign.variable, " looks as if ", sign.launcher,
+                        log::str("variable ", marker.variable, " looks as if ", marker.launcher,
                                  " started this program, which is not understood; set RANK, WORLD_SIZE, LOCAL_RANK, "
                                  "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each rank, or unset ",
-                                 sign.variable, " to run alone"));
+                                 marker.variable, " to run alone"));
 }
 
 /// RANK and WORLD_SIZE are not both set, but one of them or a local variable is: always a mistake.

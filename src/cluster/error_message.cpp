@@ -89,7 +89,7 @@ std::string read_error_message(const Report& report) {
   return size <= 0 ? "" : std::string(words, strnlen(words, static_cast<std::size_t>(size)));
 }
 
-bool end_by_uncaught_errors() noexcept {
+bool install_terminate_handler() noexcept {
   if (!std::getenv(kJob) || std::getenv("TORCHELASTIC_RUN_ID")) return false;
   handler_before = std::set_terminate(end_by_uncaught);
   return true;

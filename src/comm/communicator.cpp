@@ -132,7 +132,8 @@ std::shared_ptr<Group> world_of_one() {
 
 Communicator::Communicator() : group_(world_of_one()) {}
 Communicator::Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}
-Communicator::Communicator(std::shared_ptr<Group> group, Tag tag) : group_(std::move(group)), tag_(std::move(tag)) {}
+Communicator::Communicator(std::shared_ptr<Group> group, OperationLabel label)
+    : group_(std::move(group)), label_(std::move(label)) {}
 
 int Communicator::rank() const noexcept { return group_->rank(); }
 int Communicator::size() const noexcept { return group_->size(); }
@@ -141,23 +142,23 @@ std::string_view Communicator::backend_reason() const noexcept { return group_->
 const std::string& Communicator::name() const noexcept { return group_->identity().name; }
 std::chrono::milliseconds Communicator::timeout() const noexcept { return group_->identity().timeout; }
 
-Communicator Communicator::tagged(Tag tag) const { return Communicator(group_, std::move(tag)); }
+Communicator Communicator::with_label(OperationLabel label) const { return Communicator(group_, std::move(label)); }
 
 Communicator Communicator::internal(std::string label, int64_t gradient_step) const {
-  return tagged({.gradient_step = gradient_step, .label = std::move(label), .source = Source::library});
+  return with_label({.gradient_step = gradient_step, .text = std::move(label), .source = Source::library});
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op) const {
   check_tensor(*group_, tensor, "all_reduce");
   check_reduce(tensor, op, "all_reduce");
-  run_in_place(*group_, {.kind = OperationKind::all_reduce, .tag = tag_, .reduce = op}, tensor);
+  run_in_place(*group_, {.kind = OperationKind::all_reduce, .label = label_, .reduce = op}, tensor);
 }
 
 Work Communicator::start_all_reduce(const at::Tensor& tensor, ReduceOp op) const {
   check_tensor(*group_, tensor, "all_reduce");
   check_reduce(tensor, op, "all_reduce");
   check_contiguous(tensor, "start_all_reduce");
-  return Work(group_->start({.kind = OperationKind::all_reduce, .tag = tag_, .reduce = op, .out = tensor}));
+  return Work(group_->start({.kind = OperationKind::all_reduce, .label = label_, .reduce = op, .out = tensor}));
 }
 
 at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
@@ -166,7 +167,7 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
   std::vector<int64_t> shape{size()};
   shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
   at::Tensor out = empty_of(shape, tensor);
-  Operation operation{.kind = OperationKind::all_gather, .tag = tag_, .in = readable(tensor), .out = out};
+  Operation operation{.kind = OperationKind::all_gather, .label = label_, .in = readable(tensor), .out = out};
   group_->run(operation);
   return out;
 }
@@ -174,7 +175,7 @@ at::Tensor Communicator::all_gather(const at::Tensor& tensor) const {
 std::vector<at::Tensor> Communicator::all_gatherv(const at::Tensor& tensor) const {
   check_tensor(*group_, tensor, "all_gatherv");
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::all_gatherv, .tag = tag_, .in = readable(tensor).detach()};
+  Operation operation{.kind = OperationKind::all_gatherv, .label = label_, .in = readable(tensor).detach()};
   group_->run(operation);
   return std::move(operation.results);
 }
@@ -183,7 +184,7 @@ Work Communicator::start_all_gather_into(const at::Tensor& out, const at::Tensor
   check_pieces(*group_, out, in, "all_gather_into");
   check_contiguous(out, "start_all_gather_into");
   check_contiguous(in, "start_all_gather_into");
-  return Work(group_->start({.kind = OperationKind::all_gather, .tag = tag_, .in = in, .out = out}));
+  return Work(group_->start({.kind = OperationKind::all_gather, .label = label_, .in = in, .out = out}));
 }
 
 void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op) const {
@@ -193,7 +194,7 @@ void Communicator::reduce_scatter(const at::Tensor& out, const at::Tensor& in, R
   check_memory(out, "reduce_scatter");
   const at::Tensor result = out.contiguous();
   Operation operation{
-      .kind = OperationKind::reduce_scatter, .tag = tag_, .reduce = op, .in = readable(in), .out = result};
+      .kind = OperationKind::reduce_scatter, .label = label_, .reduce = op, .in = readable(in), .out = result};
   group_->run(operation);
   if (!out.is_contiguous()) out.detach().copy_(result);
 }
@@ -203,34 +204,35 @@ Work Communicator::start_reduce_scatter(const at::Tensor& out, const at::Tensor&
   check_reduce(in, op, "reduce_scatter");
   check_contiguous(out, "start_reduce_scatter");
   check_contiguous(in, "start_reduce_scatter");
-  return Work(group_->start({.kind = OperationKind::reduce_scatter, .tag = tag_, .reduce = op, .in = in, .out = out}));
+  return Work(
+      group_->start({.kind = OperationKind::reduce_scatter, .label = label_, .reduce = op, .in = in, .out = out}));
 }
 
 void Communicator::broadcast(const at::Tensor& tensor, int root) const {
   check_tensor(*group_, tensor, "broadcast");
   check_rank(*group_, root, "broadcast");
-  run_in_place(*group_, {.kind = OperationKind::broadcast, .tag = tag_, .root = root}, tensor);
+  run_in_place(*group_, {.kind = OperationKind::broadcast, .label = label_, .root = root}, tensor);
 }
 
 Work Communicator::start_broadcast(const at::Tensor& tensor, int root) const {
   check_tensor(*group_, tensor, "broadcast");
   check_rank(*group_, root, "broadcast");
   check_contiguous(tensor, "start_broadcast");
-  return Work(group_->start({.kind = OperationKind::broadcast, .tag = tag_, .root = root, .out = tensor}));
+  return Work(group_->start({.kind = OperationKind::broadcast, .label = label_, .root = root, .out = tensor}));
 }
 
 void Communicator::reduce(const at::Tensor& tensor, int root, ReduceOp op) const {
   check_tensor(*group_, tensor, "reduce");
   check_rank(*group_, root, "reduce");
   check_reduce(tensor, op, "reduce");
-  run_in_place(*group_, {.kind = OperationKind::reduce, .tag = tag_, .reduce = op, .root = root}, tensor);
+  run_in_place(*group_, {.kind = OperationKind::reduce, .label = label_, .reduce = op, .root = root}, tensor);
 }
 
 std::vector<at::Tensor> Communicator::gather(const at::Tensor& tensor, int root) const {
   check_tensor(*group_, tensor, "gather");
   check_rank(*group_, root, "gather");
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::gather, .tag = tag_, .root = root, .in = readable(tensor).detach()};
+  Operation operation{.kind = OperationKind::gather, .label = label_, .root = root, .in = readable(tensor).detach()};
   group_->run(operation);
   return rank() == root ? std::move(operation.results) : std::vector<at::Tensor>();
 }
@@ -238,7 +240,7 @@ std::vector<at::Tensor> Communicator::gather(const at::Tensor& tensor, int root)
 at::Tensor Communicator::scatter(const std::vector<at::Tensor>& parts, int root) const {
   check_rank(*group_, root, "scatter");
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::scatter, .tag = tag_, .root = root};
+  Operation operation{.kind = OperationKind::scatter, .label = label_, .root = root};
   if (rank() == root) {
     if (static_cast<int>(parts.size()) != size())
       throw ConfigError("MU060", formatted("scatter takes one part per rank, {} in all, not {}", size(), parts.size()));
@@ -256,7 +258,7 @@ std::vector<at::Tensor> Communicator::all_to_all(const std::vector<at::Tensor>& 
     throw ConfigError("MU060",
                       formatted("all_to_all takes one part per rank, {} in all, not {}", size(), parts.size()));
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::all_to_all, .tag = tag_};
+  Operation operation{.kind = OperationKind::all_to_all, .label = label_};
   for (const auto& part : parts) {
     check_tensor(*group_, part, "all_to_all");
     if (part.scalar_type() != parts[0].scalar_type()) throw ConfigError("MU060", "all_to_all takes parts of one dtype");
@@ -267,27 +269,27 @@ std::vector<at::Tensor> Communicator::all_to_all(const std::vector<at::Tensor>& 
 }
 
 void Communicator::barrier() const {
-  Operation operation{.kind = OperationKind::barrier, .tag = tag_};
+  Operation operation{.kind = OperationKind::barrier, .label = label_};
   group_->run(operation);
 }
 
 std::string Communicator::broadcast_bytes(std::string bytes, int root) const {
   check_rank(*group_, root, "broadcast_bytes");
-  Operation operation{.kind = OperationKind::broadcast_bytes, .tag = tag_, .root = root};
+  Operation operation{.kind = OperationKind::broadcast_bytes, .label = label_, .root = root};
   if (rank() == root) operation.in = bytes_tensor(bytes);
   group_->run(operation);
   return rank() == root ? std::move(bytes) : to_bytes(operation.results[root]);
 }
 
 std::vector<std::string> Communicator::all_gather_bytes(const std::string& bytes) const {
-  Operation operation{.kind = OperationKind::all_gather_bytes, .tag = tag_, .in = bytes_tensor(bytes)};
+  Operation operation{.kind = OperationKind::all_gather_bytes, .label = label_, .in = bytes_tensor(bytes)};
   group_->run(operation);
   return to_bytes(operation.results);
 }
 
 std::vector<std::string> Communicator::gather_bytes(const std::string& bytes, int root) const {
   check_rank(*group_, root, "gather_bytes");
-  Operation operation{.kind = OperationKind::gather_bytes, .tag = tag_, .root = root, .in = bytes_tensor(bytes)};
+  Operation operation{.kind = OperationKind::gather_bytes, .label = label_, .root = root, .in = bytes_tensor(bytes)};
   group_->run(operation);
   return rank() == root ? to_bytes(operation.results) : std::vector<std::string>();
 }
@@ -299,7 +301,7 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks) const {
     if (i > 0 && ranks[i] <= ranks[i - 1])
       throw ConfigError("MU060", "subgroup takes ranks in ascending order, each once");
   }
-  auto group = group_->subgroup(ranks, tag_);
+  auto group = group_->subgroup(ranks, label_);
   return group ? Communicator(std::move(group)) : Communicator();
 }
 
@@ -315,7 +317,7 @@ void Communicator::send(const at::Tensor& tensor, int to) const {
   check_rank(*group_, to, "send");
   if (to == rank()) throw ConfigError("MU060", formatted("send: rank {} cannot send to itself", to));
   at::NoGradGuard no_grad;
-  Operation operation{.kind = OperationKind::send, .tag = tag_, .root = to, .in = readable(tensor)};
+  Operation operation{.kind = OperationKind::send, .label = label_, .root = to, .in = readable(tensor)};
   group_->run(operation);
 }
 
@@ -323,7 +325,7 @@ void Communicator::recv(const at::Tensor& tensor, int from) const {
   check_tensor(*group_, tensor, "recv");
   check_rank(*group_, from, "recv");
   if (from == rank()) throw ConfigError("MU060", formatted("recv: rank {} cannot receive from itself", from));
-  run_in_place(*group_, {.kind = OperationKind::recv, .tag = tag_, .root = from}, tensor);
+  run_in_place(*group_, {.kind = OperationKind::recv, .label = label_, .root = from}, tensor);
 }
 
 void Communicator::abort(const std::string& cause) const { group_->abort(cause); }

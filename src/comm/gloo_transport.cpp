@@ -41,15 +41,15 @@ std::vector<at::Tensor> view_of(Frame& frame) { return view(frame.bytes.data(), 
 /// Threads started while this object exists run under SCHED_BATCH, so they do not preempt other threads. gloo's thread
 /// spins on a connection's lock; if it preempted the holder on the same core, it would spin for its whole time slice:
 /// milliseconds.
-class CalmThreads {
+class BatchSchedulingGuard {
  public:
-  CalmThreads() {
+  BatchSchedulingGuard() {
     sched_param none{};
     changed_ = ::sched_getscheduler(0) == SCHED_OTHER && ::sched_setscheduler(0, SCHED_BATCH, &none) == 0;
   }
-  CalmThreads(const CalmThreads&) = delete;
-  CalmThreads& operator=(const CalmThreads&) = delete;
-  ~CalmThreads() {
+  BatchSchedulingGuard(const BatchSchedulingGuard&) = delete;
+  BatchSchedulingGuard& operator=(const BatchSchedulingGuard&) = delete;
+  ~BatchSchedulingGuard() {
     sched_param none{};
     if (changed_) ::sched_setscheduler(0, SCHED_OTHER, &none);
   }
@@ -59,7 +59,7 @@ class CalmThreads {
 };
 
 Device make_device(const GlooSetup& setup) {
-  CalmThreads calm;
+  BatchSchedulingGuard guard;
   std::string interface = setup.interface;
   if (interface.empty()) {
     interface = Environment::of_process().find("GLOO_SOCKET_IFNAME").value_or("");
@@ -80,14 +80,14 @@ c10::intrusive_ptr<ProcessGroupGloo> connect_gloo(const GlooSetup& setup, const 
 }
 
 /// Keeps SIGPIPE from this thread: gloo writes to sockets whose other end may have died.
-class PipeGuard {
+class SigpipeBlocker {
  public:
-  PipeGuard() {
+  SigpipeBlocker() {
     ::sigemptyset(&pipe_);
     ::sigaddset(&pipe_, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
   }
-  ~PipeGuard() {
+  ~SigpipeBlocker() {
     if (::sigismember(&before_, SIGPIPE)) return;
     sigset_t pending;
     if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE)) {
@@ -96,8 +96,8 @@ class PipeGuard {
     }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  PipeGuard(const PipeGuard&) = delete;
-  PipeGuard& operator=(const PipeGuard&) = delete;
+  SigpipeBlocker(const SigpipeBlocker&) = delete;
+  SigpipeBlocker& operator=(const SigpipeBlocker&) = delete;
 
  private:
   sigset_t pipe_;
@@ -107,7 +107,7 @@ class PipeGuard {
 /// Runs `make`; what gloo throws becomes a CommError. The threads that it starts never see SIGPIPE.
 template <class F>
 auto connecting(const std::string& name, int rank, F make) {
-  PipeGuard guard;
+  SigpipeBlocker blocker;
   std::string reason;
   try {
     return make();
@@ -121,7 +121,7 @@ auto connecting(const std::string& name, int rank, F make) {
   throw CommError("MU058",
                   formatted("rank {} could not connect group {} by gloo: {}. Check that the ranks reach each other, "
                             "and name the network interface (GLOO_SOCKET_IFNAME).",
-                            rank, name, plain_words(reason)));
+                            rank, name, short_error_text(reason)));
 }
 
 /// Why a wait failed, in gloo's words; empty if it did not.
@@ -155,11 +155,11 @@ class GlooTransport final : public Transport {
   /// everybody has shown that it belongs to the job.
   void shake_hands() {
     Handshake handshake(setup_.secret, name_, rank_, size_);
-    exchange([&](int) { return handshake.question(); },
-             [&](int peer, const Frame& frame) { handshake.take_question(peer, frame); });
-    if (handshake.asks())
-      exchange([&](int peer) { return handshake.answer(peer); },
-               [&](int peer, const Frame& frame) { handshake.check_answer(peer, frame); });
+    exchange([&](int) { return handshake.challenge(); },
+             [&](int peer, const Frame& frame) { handshake.take_challenge(peer, frame); });
+    if (handshake.has_secret())
+      exchange([&](int peer) { return handshake.response(peer); },
+               [&](int peer, const Frame& frame) { handshake.check_response(peer, frame); });
   }
 
   int rank() const noexcept override { return rank_; }
@@ -167,7 +167,7 @@ class GlooTransport final : public Transport {
 
   void send_frame(int to, const Frame& frame, TimePoint deadline) override {
     check_alive();
-    PipeGuard guard;
+    SigpipeBlocker blocker;
     Peer& peer = *peers_[to];
     // Not right after the frame was taken: a write to a peer that left would fail its last blocks, too.
     if (peer.taken >= 0) post_frame(to, std::exchange(peer.taken, -1));
@@ -188,7 +188,7 @@ class GlooTransport final : public Transport {
 
   Request send(int to, const void* data, std::size_t bytes, int channel) override {
     check_alive();
-    PipeGuard guard;
+    SigpipeBlocker blocker;
     auto block = view(const_cast<void*>(data), bytes);
     return std::make_unique<Block>(
         *this, to, post(*peers_[to], [&] { return gloo_->send(block, to, block_tag(bytes, channel)); }));
@@ -196,7 +196,7 @@ class GlooTransport final : public Transport {
 
   Request recv(int from, void* data, std::size_t bytes, int channel) override {
     check_alive();
-    PipeGuard guard;
+    SigpipeBlocker blocker;
     auto block = view(data, bytes);
     return std::make_unique<Block>(
         *this, from, post(*peers_[from], [&] { return gloo_->recv(block, from, block_tag(bytes, channel)); }));
@@ -246,7 +246,7 @@ class GlooTransport final : public Transport {
   }
 
   void post_frame(int from, int slot) {
-    PipeGuard guard;
+    SigpipeBlocker blocker;
     Peer& peer = *peers_[from];
     peer.received[slot] = post(peer, [&] { return gloo_->recv(peer.in_view[slot], from, kFrameTag); });
   }
@@ -305,7 +305,7 @@ void GlooTransport::wait(const WorkPtr& work, int peer, TimePoint deadline) {
 
 void GlooTransport::abort(const std::string& cause) noexcept {
   try {
-    PipeGuard guard;
+    SigpipeBlocker blocker;
     std::lock_guard lock(mutex_);
     if (aborted_ || !gloo_) return;
     aborted_ = true;
@@ -338,7 +338,7 @@ void GlooTransport::linger() noexcept {
 }
 
 void GlooTransport::close() noexcept {
-  PipeGuard guard;
+  SigpipeBlocker blocker;
   if (!gloo_) return;
   if (aborted_) linger();
   std::lock_guard lock(mutex_);
@@ -348,9 +348,9 @@ void GlooTransport::close() noexcept {
 }
 
 std::unique_ptr<Transport> GlooTransport::split(const std::vector<int>& ranks, const std::string& name) {
-  int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-  return connecting(name, place, [&] {
-    auto transport = std::make_unique<GlooTransport>(setup_, device_, name, place, static_cast<int>(ranks.size()));
+  int new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  return connecting(name, new_rank, [&] {
+    auto transport = std::make_unique<GlooTransport>(setup_, device_, name, new_rank, static_cast<int>(ranks.size()));
     transport->shake_hands();
     return transport;
   });

@@ -16,7 +16,7 @@ Work::Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 void Work::wait() {
   if (!state_) return;
-  Waiting::Lock lock(state_->waiting->mutex());
+  WaitPolicy::Lock lock(state_->waiting->mutex());
   // Every operation of the queue ends within the time-out of the group, so this wait needs none of its own.
   state_->waiting->wait(
       lock, [this] { return state_->done; }, TimePoint::max());
@@ -26,7 +26,7 @@ void Work::wait() {
 bool Work::is_completed() const {
   if (!state_) return true;
   state_->waiting->pause();
-  Waiting::Lock lock(state_->waiting->mutex());
+  WaitPolicy::Lock lock(state_->waiting->mutex());
   return state_->done;
 }
 
@@ -35,7 +35,7 @@ Group::Group(GroupIdentity identity, std::unique_ptr<Collectives> collectives)
       size_(collectives_->size()), pair_sequences_(collectives_->size()), heard_piggybacks_(collectives_->size()) {}
 
 Group::~Group() {
-  Waiting::Lock lock(identity_.waiting->mutex());
+  WaitPolicy::Lock lock(identity_.waiting->mutex());
   stop_ = true;
   const bool in_flight = busy_ || !queue_.empty();
   if (!worker_.joinable()) return;
@@ -72,7 +72,7 @@ void Group::listen(const Operation& operation) {
 
 void Group::run(Operation& operation) {
   auto asked = Clock::now();
-  Waiting::Lock lock(identity_.waiting->mutex());
+  WaitPolicy::Lock lock(identity_.waiting->mutex());
   if (busy_ || !queue_.empty()) {
     lock.unlock();
     auto state = start(std::move(operation));
@@ -98,7 +98,7 @@ void Group::run(Operation& operation) {
 
 std::shared_ptr<Work::State> Group::start(Operation operation) {
   auto state = std::make_shared<Work::State>(std::move(operation), identity_.waiting);
-  Waiting::Lock lock(identity_.waiting->mutex());
+  WaitPolicy::Lock lock(identity_.waiting->mutex());
   number(state->operation);
   if (identity_.starts_inline) {
     lock.unlock();
@@ -119,7 +119,7 @@ std::shared_ptr<Work::State> Group::start(Operation operation) {
 
 void Group::work_off_queue() {
   auto& waiting = *identity_.waiting;
-  Waiting::Lock lock(waiting.mutex());
+  WaitPolicy::Lock lock(waiting.mutex());
   for (;;) {
     waiting.wait(
         lock, [this] { return stop_ || (!queue_.empty() && !busy_); }, TimePoint::max());
@@ -168,7 +168,7 @@ void Group::execute(Operation& operation, Clock::time_point asked, Clock::time_p
   } catch (const std::exception& error) {
     fail({"MU061",
           formatted("{} failed on rank {} of group {}: {}", describe(operation), rank_, identity_.name,
-                    plain_words(error.what(), 500)),
+                    short_error_text(error.what(), 500)),
           -1});
   }
   listen(operation);
@@ -257,8 +257,8 @@ void Group::notify_observers(const Operation& operation, Clock::time_point asked
   for (const auto& observer : *observers) observer(event);
 }
 
-std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag& tag) {
-  Operation operation{.kind = OperationKind::subgroup, .tag = tag, .ranks = {ranks.begin(), ranks.end()}};
+std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const OperationLabel& label) {
+  Operation operation{.kind = OperationKind::subgroup, .label = label, .ranks = {ranks.begin(), ranks.end()}};
   run(operation);
   GroupIdentity identity = identity_;
   identity.name += formatted("/{}", subgroups_++);
@@ -277,9 +277,9 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const Tag&
   return std::make_shared<Group>(identity, collectives_->split(ranks, identity.name));
 }
 
-std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, const Tag& tag) {
+std::shared_ptr<SharedBuffer> Group::share(std::size_t bytes, const OperationLabel& label) {
   if (!collectives_->shares_memory()) return nullptr;
-  Operation operation{.kind = OperationKind::shared_buffer, .tag = tag, .ranks = {static_cast<int64_t>(bytes)}};
+  Operation operation{.kind = OperationKind::shared_buffer, .label = label, .ranks = {static_cast<int64_t>(bytes)}};
   run(operation);
   return std::move(operation.shared_buffer);
 }

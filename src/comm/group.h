@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/waiting.h"
+#include "comm/wait_policy.h"
 #include "muster/cluster/detail/report.h"
 
 namespace muster::comm {
@@ -30,7 +30,7 @@ struct GroupIdentity {
   cluster::Report report{};    ///< where this rank reports lost ranks
   bool starts_inline = false;  ///< operations never wait, so nothing needs a thread
   std::chrono::milliseconds timeout{600'000};
-  std::shared_ptr<Waiting> waiting = std::make_shared<Waiting>();
+  std::shared_ptr<WaitPolicy> waiting = std::make_shared<WaitPolicy>();
 };
 
 /// Runs the operations of a group in order: those of the caller in its own thread if no other is running, started ones
@@ -55,12 +55,12 @@ class Group {
   void observe(Communicator::Observer observer);
   /// Collective: memory for tensors that all ranks of the group have; null where they share none, or one of them cannot
   /// have it.
-  std::shared_ptr<SharedBuffer> share(std::size_t bytes, const Tag& tag);
+  std::shared_ptr<SharedBuffer> share(std::size_t bytes, const OperationLabel& label);
   /// As the functions of piggyback.h.
   void attach_piggyback(uint64_t value);
   std::vector<uint64_t> attached_piggybacks();
   /// The group of these ranks, or null if this rank is not one of them.
-  std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const Tag& tag);
+  std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const OperationLabel& label);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -108,10 +108,10 @@ class Group {
 
 class Work::State {
  public:
-  State(Operation started, std::shared_ptr<Waiting> how) : operation(std::move(started)), waiting(std::move(how)) {}
+  State(Operation started, std::shared_ptr<WaitPolicy> how) : operation(std::move(started)), waiting(std::move(how)) {}
 
   Operation operation;
-  std::shared_ptr<Waiting> waiting;
+  std::shared_ptr<WaitPolicy> waiting;
   std::chrono::steady_clock::time_point asked = std::chrono::steady_clock::now();
   // Guarded by the mutex of waiting.
   bool done = false;

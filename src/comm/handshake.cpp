@@ -13,7 +13,7 @@
 namespace muster::comm {
 namespace {
 
-constexpr std::string_view kQuestion = "muster asks";
+constexpr std::string_view kChallenge = "muster asks";
 constexpr std::size_t kNumber = 64;  // digits
 constexpr std::size_t kPlace = 32;   // of what follows the first word in a frame
 
@@ -34,17 +34,17 @@ Handshake::Handshake(cluster::Secret secret, std::string group, int rank, int si
     : secret_(std::move(secret)), group_(std::move(group)), rank_(rank),
       challenge_(secret_.is_given() ? random_hex(kNumber / 2) : ""), theirs_(size) {}
 
-Frame Handshake::question() const { return asks() ? frame_of(kQuestion, challenge_) : Frame{}; }
+Frame Handshake::challenge() const { return has_secret() ? frame_of(kChallenge, challenge_) : Frame{}; }
 
-void Handshake::take_question(int peer, const Frame& frame) {
-  const bool asked = text_of(frame, 0, kQuestion.size()) == kQuestion;
-  if (asked != asks())
+void Handshake::take_challenge(int peer, const Frame& frame) {
+  const bool asked = text_of(frame, 0, kChallenge.size()) == kChallenge;
+  if (asked != has_secret())
     throw CommError(
         "MU067",
         formatted(
             "rank {} of group {} has {} secret, but who answers as rank {} has {}. Give all ranks of the job the same "
             "secret, and nobody else",
-            rank_, group_, asks() ? "the job's" : "no", peer, asked ? "one" : "none"));
+            rank_, group_, has_secret() ? "the job's" : "no", peer, asked ? "one" : "none"));
   if (asked) theirs_.at(peer) = text_of(frame, kPlace, kNumber);
 }
 
@@ -57,9 +57,9 @@ std::string Handshake::signed_from(int from, int to) const {
   return {signature.begin(), signature.end()};
 }
 
-Frame Handshake::answer(int peer) const { return frame_of("", signed_from(rank_, peer)); }
+Frame Handshake::response(int peer) const { return frame_of("", signed_from(rank_, peer)); }
 
-void Handshake::check_answer(int peer, const Frame& frame) const {
+void Handshake::check_response(int peer, const Frame& frame) const {
   Signature expected{}, got{};
   const auto own = signed_from(peer, rank_);
   std::copy(own.begin(), own.end(), expected.begin());

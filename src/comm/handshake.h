@@ -10,22 +10,22 @@
 namespace muster::comm {
 
 /// The handshake between two ranks of a group. With a secret, each sends the other an unpredictable number, and accepts
-/// it if the answer is signed with the job's secret: reaching the port is not enough to be a rank.
+/// it if the response is signed with the job's secret: reaching the port is not enough to be a rank.
 /// Without a secret it is an empty frame each way.
 class Handshake {
  public:
   Handshake(cluster::Secret secret, std::string group, int rank, int size);
 
   /// The same for every peer.
-  Frame question() const;
+  Frame challenge() const;
   /// Throws: CommError (MU067) if one of the two ranks has a secret and the other has none.
-  void take_question(int peer, const Frame& frame);
-  /// Whether answers follow the questions.
-  bool asks() const noexcept { return secret_.is_given(); }
-  /// Requires: take_question() for that peer.
-  Frame answer(int peer) const;
-  /// Throws: CommError (MU067) if it is not that rank's answer.
-  void check_answer(int peer, const Frame& frame) const;
+  void take_challenge(int peer, const Frame& frame);
+  /// Whether responses follow the challenges.
+  bool has_secret() const noexcept { return secret_.is_given(); }
+  /// Requires: take_challenge() for that peer.
+  Frame response(int peer) const;
+  /// Throws: CommError (MU067) if it is not that rank's response.
+  void check_response(int peer, const Frame& frame) const;
 
  private:
   std::string signed_from(int from, int to) const;

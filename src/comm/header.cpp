@@ -35,14 +35,14 @@ std::string describe(const Header& header) {
   return comm::describe(
       describe(header.kind, static_cast<ReduceOp>(header.reduce), header.root, header.scalar_type(), header.sizes()),
       {.gradient_step = header.gradient_step,
-       .label = shown_label(header),
+       .text = shown_label(header),
        .tensor_index = header.tensor_index,
        .tensor_count = header.tensor_count,
        .source = header.source});
 }
 
 /// False if the parts of a header contradict each other, so that nothing in it can be believed.
-bool is_sound(const Header& header) {
+bool is_well_formed(const Header& header) {
   if (header.kind > OperationKind::recv || header.source > Source::library || header.dims < 0) return false;
   if (header.dtype < 0 || header.dtype >= static_cast<int>(at::ScalarType::NumOptions)) return false;
   if (header.tensor_count < 0 || header.tensor_index < 0 ||
@@ -50,7 +50,7 @@ bool is_sound(const Header& header) {
     return false;
   const bool is_list = has_list(header.kind);
   if (!is_list && header.dims > kMaxDims) return false;
-  if (!header.gives) return true;
+  if (!header.sends_tensor) return true;
   if (is_list || header.scalar_type() == at::ScalarType::Undefined) return false;
   uint64_t bytes = at::elementSize(header.scalar_type());
   for (int64_t size : header.sizes())
@@ -64,12 +64,12 @@ bool same_kind(const Header& a, int a_rank, const Header& b, int b_rank) {
   return a.kind == b.kind && (!has_root(a.kind) || a.root == b.root);
 }
 
-bool same_tag(const Header& a, const Header& b) {
+bool same_label(const Header& a, const Header& b) {
   return a.source == b.source && a.label_hash == b.label_hash && a.tensor_index == b.tensor_index &&
          a.tensor_count == b.tensor_count && a.gradient_step == b.gradient_step;
 }
 
-const char* ways_out_of_gradients(const Header& a, const Header& b) {
+const char* gradient_mismatch_hint(const Header& a, const Header& b) {
   const auto averages = [](const Header& one) {
     return one.source == Source::library && shown_label(one).find("gradients of") != std::string::npos;
   };
@@ -79,11 +79,11 @@ const char* ways_out_of_gradients(const Header& a, const Header& b) {
 }
 
 /// Where one rank runs a forward of a model whose parameters are sharded over ranks, this is what its user reads first.
-const char* ways_out(const Header& a, const Header& b) {
+const char* mismatch_hint(const Header& a, const Header& b) {
   const auto evaluates = [](const Header& one) {
     return one.source == Source::library && shown_label(one).starts_with("evaluation, unit");
   };
-  if (evaluates(a) == evaluates(b)) return ways_out_of_gradients(a, b);
+  if (evaluates(a) == evaluates(b)) return gradient_mismatch_hint(a, b);
   return " Where parameters are sharded over ranks, a forward needs all of them: evaluate on every rank and bring the "
          "answers together by "
          "gather_for_metrics, or evaluate the bare module on one rank inside summon_full_params, or train with zero2, "
@@ -92,7 +92,7 @@ const char* ways_out(const Header& a, const Header& b) {
 }
 
 bool agree(const Header& a, int a_rank, const Header& b, int b_rank) {
-  if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence || !same_tag(a, b)) return false;
+  if (!same_kind(a, a_rank, b, b_rank) || a.sequence != b.sequence || !same_label(a, b)) return false;
   if (reduces(a.kind) && a.reduce != b.reduce) return false;
   bool typed = a.scalar_type() != at::ScalarType::Undefined && b.scalar_type() != at::ScalarType::Undefined;
   if (typed && a.dtype != b.dtype) return false;
@@ -106,18 +106,18 @@ Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t 
   header.magic = kMagic;
   header.kind = operation.kind;
   header.reduce = static_cast<int8_t>(operation.reduce);
-  header.gives = sent != nullptr;
+  header.sends_tensor = sent != nullptr;
   header.root = operation.root;
   header.sequence = operation.sequence;
-  header.source = operation.tag.source;
-  header.tensor_index = operation.tag.tensor_index;
-  header.tensor_count = operation.tag.tensor_count;
-  header.gradient_step = operation.tag.gradient_step;
-  header.label_hash = operation.tag.label.empty() ? 0 : hash(operation.tag.label);
-  operation.tag.label.copy(header.label, kMaxLabel);
+  header.source = operation.label.source;
+  header.tensor_index = operation.label.tensor_index;
+  header.tensor_count = operation.label.tensor_count;
+  header.gradient_step = operation.label.gradient_step;
+  header.label_hash = operation.label.text.empty() ? 0 : hash(operation.label.text);
+  operation.label.text.copy(header.label, kMaxLabel);
   header.bytes = bytes;
   header.piggyback = operation.piggyback;
-  header.place = operation.place;
+  header.location = operation.location;
   const at::Tensor& tensor = sent ? *sent : described_tensor(operation);
   header.dtype = static_cast<int8_t>(tensor.defined() ? tensor.scalar_type() : at::ScalarType::Undefined);
   auto shape = has_list(operation.kind) ? at::IntArrayRef(operation.ranks)
@@ -181,7 +181,7 @@ void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer
     std::string cause(reinterpret_cast<const char*>(payload(frame)), std::min<std::size_t>(theirs.bytes, kInlineBytes));
     throw TransportFailure{TransportFailure::Kind::aborted, peer, cause};
   }
-  if (!is_sound(theirs))
+  if (!is_well_formed(theirs))
     throw CommError(
         "MU050", formatted("rank {} sent rank {} a message of group {} whose parts contradict each other: do all ranks "
                            "run the same build?",
@@ -198,7 +198,7 @@ void check_headers(const Header& mine, int my_rank, const Frame& frame, int peer
   throw CommError("MU050",
                   formatted("{}, {}, {} of group {}.{} All ranks must call the same operations in the same order, with "
                             "equal shapes and dtypes.{}",
-                            first, second, place, group, whose, ways_out(mine, theirs)));
+                            first, second, place, group, whose, mismatch_hint(mine, theirs)));
 }
 
 void check_bytes(const Header& theirs, std::size_t expected, int my_rank, int peer, const Operation& operation,

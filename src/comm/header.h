@@ -21,7 +21,7 @@ struct Header {
   uint32_t magic = 0;
   OperationKind kind = OperationKind::barrier;
   uint8_t is_abort = 0;
-  uint8_t gives = 0;  ///< 1 if this tensor is sent; only in operations whose shapes may differ
+  uint8_t sends_tensor = 0;  ///< 1 if this tensor is sent; only in operations whose shapes may differ
   int8_t reduce = 0;
   int8_t dtype = 0;
   Source source = Source::user;
@@ -31,12 +31,12 @@ struct Header {
   int32_t tensor_count = 1;
   int64_t gradient_step = -1;
   int64_t sequence = 0;
-  int64_t shape_hash = 0;          ///< of all dims, including those that do not fit
-  int64_t label_hash = 0;          ///< 0 if there is no label
-  char label[kMaxLabel + 1] = {};  ///< its beginning, zero-terminated
-  uint64_t piggyback = 0;          ///< the sender's piggyback value; see piggyback.h
-  SharedPlace place{};             ///< of the sender's tensor
-  uint64_t bytes = 0;              ///< payload from the sender to this receiver; inside the frame if it fits
+  int64_t shape_hash = 0;           ///< of all dims, including those that do not fit
+  int64_t label_hash = 0;           ///< 0 if there is no label
+  char label[kMaxLabel + 1] = {};   ///< its beginning, zero-terminated
+  uint64_t piggyback = 0;           ///< the sender's piggyback value; see piggyback.h
+  SharedMemoryLocation location{};  ///< of the sender's tensor
+  uint64_t bytes = 0;               ///< payload from the sender to this receiver; inside the frame if it fits
   int64_t shape[kMaxDims] = {};
 
   at::IntArrayRef sizes() const { return {shape, static_cast<std::size_t>(dims < kMaxDims ? dims : kMaxDims)}; }

@@ -19,8 +19,8 @@ class Local final : public Collectives {
   void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string&) override {
-    auto place = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-    return std::make_unique<Local>(static_cast<int>(place), static_cast<int>(ranks.size()));
+    auto new_rank = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+    return std::make_unique<Local>(static_cast<int>(new_rank), static_cast<int>(ranks.size()));
   }
 
  private:

@@ -125,12 +125,12 @@ std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarTy
   return text;
 }
 
-std::string describe(const std::string& what, const Tag& tag) {
-  std::string text = tag.source == Source::library ? "the library's " + what : what;
-  if (!tag.label.empty()) text += " for " + tag.label;
-  if (tag.tensor_count != 1)
-    text += formatted(", tensor {} of {} of a value", tag.tensor_index + int64_t{1}, tag.tensor_count);
-  if (tag.gradient_step >= 0) text += formatted(" in gradient step {}", tag.gradient_step);
+std::string describe(const std::string& what, const OperationLabel& label) {
+  std::string text = label.source == Source::library ? "the library's " + what : what;
+  if (!label.text.empty()) text += " for " + label.text;
+  if (label.tensor_count != 1)
+    text += formatted(", tensor {} of {} of a value", label.tensor_index + int64_t{1}, label.tensor_count);
+  if (label.gradient_step >= 0) text += formatted(" in gradient step {}", label.gradient_step);
   return text;
 }
 
@@ -140,7 +140,7 @@ std::string describe(const Operation& operation) {
   auto shape = has_list(operation.kind) ? at::IntArrayRef(operation.ranks)
                : tensor.defined()       ? tensor.sizes()
                                         : at::IntArrayRef();
-  return describe(describe(operation.kind, operation.reduce, operation.root, dtype, shape), operation.tag);
+  return describe(describe(operation.kind, operation.reduce, operation.root, dtype, shape), operation.label);
 }
 
 }  // namespace muster::comm

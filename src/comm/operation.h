@@ -35,16 +35,16 @@ enum class OperationKind : uint8_t {
 struct SharedBuffer;
 
 /// Where a tensor is in the memory that ranks share.
-struct SharedPlace {
+struct SharedMemoryLocation {
   uint64_t buffer = 0;  ///< its number; 0: in memory of this rank alone
   uint64_t offset = 0;
-  bool operator==(const SharedPlace&) const = default;
+  bool operator==(const SharedMemoryLocation&) const = default;
 };
 
 /// One operation as a rank asked for it. Tensors are contiguous and in host memory (or on the backend's device).
 struct Operation {
   OperationKind kind = OperationKind::barrier;
-  Tag tag{};
+  OperationLabel label{};
   ReduceOp reduce = ReduceOp::sum;
   int root = -1;                                  ///< the root, or the peer of send and recv; -1 if neither
   at::Tensor in{};                                ///< what this rank gives; not for all_reduce, broadcast, reduce, recv
@@ -54,7 +54,7 @@ struct Operation {
   std::vector<at::Tensor> results{};              ///< the uneven operations: the tensor from each rank
   int64_t sequence = 0;                           ///< set by the group
   uint64_t piggyback = 0;                         ///< set by the group: this rank's value; see piggyback.h
-  SharedPlace place{};                            ///< set by collectives that share memory: where `out` is
+  SharedMemoryLocation location{};                ///< set by collectives that share memory: where `out` is
   std::shared_ptr<SharedBuffer> shared_buffer{};  ///< the result of shared_buffer; null if a rank cannot have it
   std::vector<uint64_t> piggybacks{};             ///< values received from the ranks, if this rank sent one
 };
@@ -79,7 +79,7 @@ int64_t payload_bytes(const Operation& operation);
 /// "all_reduce(sum) of float32 [4, 3]".
 std::string describe(OperationKind kind, ReduceOp reduce, int root, at::ScalarType dtype, at::IntArrayRef shape);
 /// "the library's all_reduce(sum) of float32 [4, 3] for gradients of bucket 2 in gradient step 7".
-std::string describe(const std::string& what, const Tag& tag);
+std::string describe(const std::string& what, const OperationLabel& label);
 std::string describe(const Operation& operation);
 
 }  // namespace muster::comm

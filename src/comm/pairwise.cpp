@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kWholeBytes = std::size_t{64} * 1024;
 
 /// Whether rank `from` gives rank `to` a tensor in an operation that lets shapes differ.
-bool must_give(const Operation& operation, int from, int to) {
+bool must_send_tensor(const Operation& operation, int from, int to) {
   switch (operation.kind) {
     case OperationKind::all_gatherv:
     case OperationKind::all_gather_bytes:
@@ -46,12 +46,12 @@ void Pairwise::run(Operation& operation, const std::string& group, TimePoint dea
   try {
     dispatch(call);
   } catch (const TransportFailure& failure) {
-    if (failure.kind == TransportFailure::Kind::closed) ask_why(call, failure.peer);
+    if (failure.kind == TransportFailure::Kind::closed) throw_abort_cause(call, failure.peer);
     throw;
   }
 }
 
-void Pairwise::ask_why(const Call& call, int peer) {
+void Pairwise::throw_abort_cause(const Call& call, int peer) {
   Frame frame;
   try {
     transport_->recv_frame(peer, frame, call.deadline);
@@ -113,11 +113,11 @@ Frame Pairwise::recv_frame(const Call& call, int peer, const at::Tensor* sent) {
 
 void Pairwise::check_arrival(const Call& call, const SendRecv& pair, const Header& header) const {
   if (pair.expected) return check_bytes(header, *pair.expected, rank(), pair.peer, call.operation, call.group);
-  const bool due = must_give(call.operation, pair.peer, rank());
-  if (due != (header.gives != 0) || (!due && header.bytes != 0))
+  const bool expects_tensor = must_send_tensor(call.operation, pair.peer, rank());
+  if (expects_tensor != (header.sends_tensor != 0) || (!expects_tensor && header.bytes != 0))
     throw CommError("MU050",
                     formatted("rank {} sent rank {} {} in {} of group {}: do all ranks run the same build?", pair.peer,
-                              rank(), due ? "nothing where a tensor is due" : "a tensor where none is due",
+                              rank(), expects_tensor ? "nothing where a tensor is due" : "a tensor where none is due",
                               describe(call.operation), call.group));
 }
 
@@ -132,7 +132,7 @@ void Pairwise::exchange(const Call& call, const std::vector<SendRecv>& pairs, co
     Frame frame = recv_frame(call, pair.peer, pair.sent);
     Header header = read_header(frame);
     check_arrival(call, pair, header);
-    void* into = pair.expected ? pair.into : header.gives ? allocate(pair.peer, header) : nullptr;
+    void* into = pair.expected ? pair.into : header.sends_tensor ? allocate(pair.peer, header) : nullptr;
     if (header.bytes == 0) continue;
     if (header.bytes <= kInlineBytes) std::memcpy(into, payload(frame), header.bytes);
     else if (!pair.expected) post_blocks(requests, pair.peer, into, header.bytes, false);
@@ -144,13 +144,13 @@ void Pairwise::exchange_uneven(const Call& call) {
   auto& operation = call.operation;
   const bool keeps = operation.kind != OperationKind::barrier && operation.kind != OperationKind::subgroup;
   operation.results.assign(keeps ? size() : 0, at::Tensor());
-  auto gives = [&](int to) -> const at::Tensor* {
-    if (!must_give(operation, rank(), to)) return nullptr;
+  auto sent_to = [&](int to) -> const at::Tensor* {
+    if (!must_send_tensor(operation, rank(), to)) return nullptr;
     return operation.parts.empty() ? &operation.in : &operation.parts[to];
   };
   std::vector<SendRecv> pairs;
   for (int peer : peers()) {
-    const at::Tensor* sent = gives(peer);
+    const at::Tensor* sent = sent_to(peer);
     SendRecv pair = sent ? whole(peer, *sent) : SendRecv{.peer = peer};
     pair.sent = sent;
     pair.expected.reset();
@@ -160,7 +160,7 @@ void Pairwise::exchange_uneven(const Call& call) {
     operation.results[peer] = empty(header);
     return operation.results[peer].mutable_data_ptr();
   });
-  const at::Tensor* own = gives(rank());
+  const at::Tensor* own = sent_to(rank());
   if (own) operation.results[rank()] = own->clone();
 }
 

@@ -50,7 +50,7 @@ class Pairwise final : public Collectives {
 
   void dispatch(const Call& call);
   /// Throws: the cause that the peer sent before its connection closed, if it sent one; otherwise nothing.
-  void ask_why(const Call& call, int peer);
+  void throw_abort_cause(const Call& call, int peer);
   /// The peers in the order in which this rank addresses them: the next one first.
   std::vector<int> peers() const;
   SendRecv whole(int peer, const at::Tensor& tensor) const;

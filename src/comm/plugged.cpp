@@ -55,8 +55,8 @@ class Plugged final : public Collectives {
   void close() noexcept override {}
 
   std::unique_ptr<Collectives> split(const std::vector<int>& ranks, const std::string& name) override {
-    int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-    return std::make_unique<Plugged>(split_(name, place, static_cast<int>(ranks.size())), device_, split_);
+    int new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    return std::make_unique<Plugged>(split_(name, new_rank, static_cast<int>(ranks.size())), device_, split_);
   }
 
  private:
@@ -103,7 +103,7 @@ Header Plugged::announced(const Header& mine, const at::Tensor& row, int from) c
   std::memcpy(frame.bytes.data(), row.const_data_ptr(), sizeof(Header));
   check_headers(mine, rank(), frame, from, group_);
   const Header theirs = read_header(frame);
-  if (!theirs.gives)
+  if (!theirs.sends_tensor)
     throw CommError("MU050", formatted("rank {} sent rank {} nothing where a tensor is due in {} of group {}", from,
                                        rank(), name_of(mine.kind), group_));
   return theirs;

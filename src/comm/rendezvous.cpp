@@ -87,7 +87,7 @@ OpenStore open_store(const ClusterEnvironment& cluster, const cluster::Secret& s
         "MU058",
         formatted("rank {} of {} could not reach the store at {} within {:.0f} s: {}. Is rank 0 running, "
                   "and is the address right?",
-                  cluster.rank, cluster.world_size, place, timeout.count() / 1000.0, plain_words(failure.what())));
+                  cluster.rank, cluster.world_size, place, timeout.count() / 1000.0, short_error_text(failure.what())));
   }
 }
 
@@ -131,7 +131,7 @@ void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::
     } catch (const std::exception&) {
       report.lost(0, "MU058");
       throw CommError("MU058", formatted("rank {} lost the store while it waited for the other ranks: {}", cluster.rank,
-                                         plain_words(reason)));
+                                         short_error_text(reason)));
     }
     if (missing.empty()) return;
     if (!warning_timeout.over()) {
@@ -193,7 +193,7 @@ SharedAttempt attempt_to_share(const ClusterEnvironment& cluster, const StorePtr
   } catch (const std::exception& failure) {
     throw CommError("MU058", formatted("rank {} lost the store while ranks agreed on sharing memory: {}. Look for the "
                                        "first failure in the output of the other ranks.",
-                                       cluster.rank, plain_words(failure.what())));
+                                       cluster.rank, short_error_text(failure.what())));
   }
 }
 

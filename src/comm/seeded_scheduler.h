@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/waiting.h"
+#include "comm/wait_policy.h"
 
 namespace muster::comm {
 
@@ -16,7 +16,7 @@ namespace muster::comm {
 /// among those that can proceed. The same seed gives the same order, however the system schedules threads.
 /// No thread sleeps: if none can proceed, the deadline of the one with the earliest deadline expires at once.
 /// A thread that blocks in any other way keeps its turn, so it must not wait for another thread of the schedule.
-class SeededScheduler final : public Waiting {
+class SeededScheduler final : public WaitPolicy {
  public:
   explicit SeededScheduler(uint64_t seed);
 

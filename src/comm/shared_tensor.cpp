@@ -11,7 +11,7 @@ namespace muster::comm {
 at::Tensor try_shared_zeros(const Communicator& group, int64_t elements, const at::TensorOptions& options) {
   const std::size_t bytes = static_cast<std::size_t>(elements) * options.dtype().itemsize();
   if (bytes == 0 || !options.device().is_cpu()) return {};
-  const auto buffer = group.group()->share(bytes, {.label = "shared memory", .source = Source::library});
+  const auto buffer = group.group()->share(bytes, {.text = "shared memory", .source = Source::library});
   if (!buffer) return {};
   return at::from_blob(
       buffer->parts[static_cast<std::size_t>(group.rank())], {elements}, [buffer](void*) {}, options);

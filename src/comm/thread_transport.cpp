@@ -46,7 +46,7 @@ class ThreadTransport final : public Transport {
 
  private:
   friend class ThreadHub::Block;
-  using Lock = Waiting::Lock;
+  using Lock = WaitPolicy::Lock;
 
   /// Every call passes here first: another thread may run, and the rank may die.
   Lock begin_step();
@@ -66,8 +66,8 @@ std::unique_ptr<Transport> ThreadHub::join(const std::shared_ptr<ThreadHub>& sel
 }
 
 std::deque<ThreadHub::Block*>& ThreadTransport::list(const ThreadHub::Block& block, bool other_end) {
-  auto& box = block.sends_ ? hub_->box(rank_, block.peer_) : hub_->box(block.peer_, rank_);
-  return block.sends_ == other_end ? box.receives : box.sends;
+  auto& mailbox = block.sends_ ? hub_->mailbox(rank_, block.peer_) : hub_->mailbox(block.peer_, rank_);
+  return block.sends_ == other_end ? mailbox.receives : mailbox.sends;
 }
 
 bool ThreadHub::Block::try_match(std::deque<Block*>& others) {
@@ -83,12 +83,12 @@ bool ThreadHub::Block::try_match(std::deque<Block*>& others) {
 }
 
 ThreadHub::Block::~Block() {
-  Waiting::Lock lock(transport_.hub_->waiting_->mutex());
+  WaitPolicy::Lock lock(transport_.hub_->waiting_->mutex());
   if (!done_) std::erase(transport_.list(*this, false), this);
 }
 
 void ThreadHub::Block::wait(TimePoint deadline) {
-  Waiting::Lock lock(transport_.hub_->waiting_->mutex());
+  WaitPolicy::Lock lock(transport_.hub_->waiting_->mutex());
   transport_.wait(
       lock, peer_, [this] { return done_; }, deadline);
 }
@@ -118,13 +118,13 @@ void ThreadTransport::wait(Lock& lock, int peer, const std::function<bool()>& re
 
 void ThreadTransport::send_frame(int to, const Frame& frame, TimePoint) {
   Lock lock = begin_step();
-  hub_->box(rank_, to).frames.push_back(frame);
+  hub_->mailbox(rank_, to).frames.push_back(frame);
   hub_->waiting_->changed(lock);
 }
 
 void ThreadTransport::recv_frame(int from, Frame& frame, TimePoint deadline) {
   Lock lock = begin_step();
-  auto& frames = hub_->box(from, rank_).frames;
+  auto& frames = hub_->mailbox(from, rank_).frames;
   wait(
       lock, from, [&] { return !frames.empty(); }, deadline);
   frame = frames.front();
@@ -152,7 +152,7 @@ void ThreadTransport::abort(const std::string& cause) noexcept {
   if (ended_) return;
   ended_ = cause;
   for (int to = 0; to < size(); ++to)
-    if (to != rank_) hub_->box(rank_, to).frames.push_back(abort_frame(rank_, cause));
+    if (to != rank_) hub_->mailbox(rank_, to).frames.push_back(abort_frame(rank_, cause));
   hub_->waiting_->changed(lock);
 }
 
@@ -164,15 +164,15 @@ void ThreadTransport::close() noexcept {
 }
 
 std::unique_ptr<Transport> ThreadTransport::split(const std::vector<int>& ranks, const std::string& name) {
-  int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+  int new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
   Lock lock(hub_->waiting_->mutex());
-  auto& part = hub_->parts_[name];
+  auto& part = hub_->subgroups_[name];
   auto hub = part.lock();
   if (!hub) {
     hub = std::make_shared<ThreadHub>(static_cast<int>(ranks.size()), hub_->waiting_);
     part = hub;
   }
-  return hub->join(hub, place);
+  return hub->join(hub, new_rank);
 }
 
 }  // namespace muster::comm

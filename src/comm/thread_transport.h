@@ -18,8 +18,8 @@ class ThreadTransport;
 /// Holds the messages between the threads of one group.
 class ThreadHub {
  public:
-  ThreadHub(int size, std::shared_ptr<Waiting> waiting)
-      : size_(size), waiting_(std::move(waiting)), boxes_(size * size), closed_(size) {}
+  ThreadHub(int size, std::shared_ptr<WaitPolicy> waiting)
+      : size_(size), waiting_(std::move(waiting)), mailboxes_(size * size), closed_(size) {}
 
   /// Makes `rank` fail at its step `step`.
   void kill(int rank, int64_t step) { kill_point_ = {rank, step}; }
@@ -28,7 +28,7 @@ class ThreadHub {
  private:
   friend class ThreadTransport;
   class Block;
-  struct Box {
+  struct Mailbox {
     std::deque<Frame> frames;
     std::deque<Block*> sends;
     std::deque<Block*> receives;
@@ -38,15 +38,15 @@ class ThreadHub {
     int64_t step = 0;
   };
 
-  Box& box(int from, int to) { return boxes_[from * size_ + to]; }
+  Mailbox& mailbox(int from, int to) { return mailboxes_[from * size_ + to]; }
 
   const int size_;
-  const std::shared_ptr<Waiting> waiting_;
+  const std::shared_ptr<WaitPolicy> waiting_;
   KillPoint kill_point_;
   // Guarded by the mutex of waiting_.
-  std::vector<Box> boxes_;
+  std::vector<Mailbox> mailboxes_;
   std::vector<bool> closed_;
-  std::map<std::string, std::weak_ptr<ThreadHub>> parts_;
+  std::map<std::string, std::weak_ptr<ThreadHub>> subgroups_;
 };
 
 }  // namespace muster::comm

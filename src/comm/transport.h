@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/waiting.h"
+#include "comm/wait_policy.h"
 
 namespace muster::comm {
 

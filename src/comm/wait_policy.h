@@ -21,11 +21,11 @@ inline std::chrono::milliseconds left_until(TimePoint deadline) {
 
 /// How the threads of a process wait for each other: in real time here, in the order of a SeededScheduler.
 /// One mutex guards everything that the conditions read.
-class Waiting {
+class WaitPolicy {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
-  virtual ~Waiting() = default;
+  virtual ~WaitPolicy() = default;
   std::mutex& mutex() { return mutex_; }
   /// Waits with the lock until `ready` returns true. Returns false if the deadline passed first.
   virtual bool wait(Lock& lock, const std::function<bool()>& ready, TimePoint deadline);

@@ -18,7 +18,7 @@ std::string_view without_place(std::string_view text) {
 
 }  // namespace
 
-std::string plain_words(std::string_view thrown, std::size_t limit) {
+std::string short_error_text(std::string_view thrown, std::size_t limit) {
   auto text = without_place(thrown.substr(0, thrown.find('\n')));
   if (text.size() > limit) {
     text = text.substr(0, limit);
@@ -29,7 +29,7 @@ std::string plain_words(std::string_view thrown, std::size_t limit) {
 }
 
 std::string first_sentence(std::string_view thrown) {
-  auto text = plain_words(thrown);
+  auto text = short_error_text(thrown);
   if (const auto end = text.find(". "); end != text.npos) return text.substr(0, end);
   if (text.ends_with('.')) text.pop_back();
   return text;

@@ -7,7 +7,7 @@ namespace muster::comm {
 
 /// The message that a library threw, for one of Muster's messages: its first line, without the source location in
 /// front; a line longer than `limit` is cut after a word.
-std::string plain_words(std::string_view thrown, std::size_t limit = 300);
+std::string short_error_text(std::string_view thrown, std::size_t limit = 300);
 
 /// Only the first sentence of that, without its full stop.
 std::string first_sentence(std::string_view thrown);

@@ -38,7 +38,7 @@ bool DispatchedOrder::prepare(int64_t batch, BatchContent& content) {
     return true;
   }
   content.samples = own.samples(step);
-  const auto [count, start] = own.positions(step);
+  const auto [count, start] = own.order_range(step);
   const int64_t first = step * own.step_size();
   for (int64_t p = start; p < start + count; ++p)
     content.indices.push_back(p < own.size() ? step_.indices[p - first] : head_[p % own.size()]);

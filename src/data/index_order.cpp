@@ -29,12 +29,12 @@ ComputedOrder::ComputedOrder(const ShardPlan& plan, bool shuffle, uint64_t seed,
     : IndexOrder(plan.batches()), permutation_(plan.size(), seed, epoch), plan_(plan), shuffle_(shuffle) {}
 
 StepSamples ComputedOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
-  const auto [count, start] = plan_.positions(batch);
+  const auto [count, start] = plan_.order_range(batch);
   const int64_t size = plan_.size();
   indices.resize(count);
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t position = start + i < size ? start + i : (start + i) % size;
-    indices[i] = shuffle_ ? permutation_(position) : position;
+    const int64_t order_index = start + i < size ? start + i : (start + i) % size;
+    indices[i] = shuffle_ ? permutation_(order_index) : order_index;
   }
   return plan_.samples(batch);
 }
@@ -49,17 +49,17 @@ SampledOrder::SampledOrder(const ShardPlan& plan, std::shared_ptr<Sampler> sampl
   }
   sampler_->start(epoch);
   if (first_batch == 0 || first_batch >= plan_.batches()) return;
-  cursor_ = std::min(plan_.positions(first_batch).start, plan_.size());
+  cursor_ = std::min(plan_.order_range(first_batch).start, plan_.size());
   sampler_->seek(cursor_);
 }
 
 StepSamples SampledOrder::fill(int64_t batch, std::vector<int64_t>& indices) {
-  const auto [count, start] = plan_.positions(batch);
+  const auto [count, start] = plan_.order_range(batch);
   for (; cursor_ < std::min(start, plan_.size()); ++cursor_) sampler_->next();
   indices.clear();
-  for (int64_t position = start; position < start + count; ++position) {
-    if (position >= plan_.size()) {
-      indices.push_back(head_[position % plan_.size()]);
+  for (int64_t order_index = start; order_index < start + count; ++order_index) {
+    if (order_index >= plan_.size()) {
+      indices.push_back(head_[order_index % plan_.size()]);
     } else {
       indices.push_back(checked(sampler_->next(), dataset_size_));
       ++cursor_;

@@ -7,7 +7,7 @@
 namespace muster::data {
 namespace {
 
-// One multiplication per round keeps a position near 20 ns; the product's high bits depend on all of the input.
+// One multiplication per round keeps one index near 20 ns; the product's high bits depend on all of the input.
 inline uint64_t round_value(uint64_t half, uint64_t key) {
   uint64_t x = (half + key) * 0x9e3779b97f4a7c15ull;
   x ^= x >> 32;
@@ -42,8 +42,8 @@ uint64_t Permutation::once(uint64_t x) const {
   return high << low_bits_ | low;
 }
 
-int64_t Permutation::operator()(int64_t position) const {
-  auto x = static_cast<uint64_t>(position);
+int64_t Permutation::operator()(int64_t order_index) const {
+  auto x = static_cast<uint64_t>(order_index);
   do x = once(x);
   while (x >= size_);
   return static_cast<int64_t>(x);

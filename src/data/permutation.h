@@ -5,14 +5,14 @@
 
 namespace muster::data {
 
-/// A permutation of 0 ... size-1 that is computed, not stored: any position costs the same, and it needs no memory.
+/// A permutation of 0 ... size-1 that is computed, not stored: any index costs the same, and it needs no memory.
 /// A Feistel network over the smallest even or odd number of bits that holds `size`, with cycle walking until the value
 /// is below `size` (Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002): at most two walks on average.
 /// Thread safety: const.
 class Permutation {
  public:
   Permutation(int64_t size, uint64_t seed, int64_t epoch);
-  int64_t operator()(int64_t position) const;
+  int64_t operator()(int64_t order_index) const;
 
  private:
   static constexpr int kMostRounds = 24;

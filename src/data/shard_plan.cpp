@@ -55,7 +55,7 @@ int64_t ShardPlan::piece_size(int64_t batch) const {
   return sharding_.dispatch && left < step_size() ? ceil_div(left, sharding_.world_size) : local_batch_size();
 }
 
-Positions ShardPlan::positions(int64_t batch) const {
+OrderRange ShardPlan::order_range(int64_t batch) const {
   const int64_t piece = piece_size(batch);
   const int64_t start = batch * step_size() + sharding_.rank * piece;
   const bool whole = sharding_.even || (sharding_.filler && start >= sharding_.size);
@@ -69,7 +69,7 @@ int64_t ShardPlan::total(int64_t batch, int64_t real) const {
 }
 
 StepSamples ShardPlan::samples(int64_t batch) const {
-  const auto [count, start] = positions(batch);
+  const auto [count, start] = order_range(batch);
   const int64_t left = sharding_.size - batch * step_size(), real = std::min(step_size(), left);
   const int64_t rest = sharding_.drop_last || batch + 1 < batches() ? 0 : left - real;
   const bool every_rank = sharding_.even || sharding_.filler || left > (sharding_.world_size - 1) * piece_size(batch);
@@ -83,7 +83,7 @@ StepSamples ShardPlan::samples(int64_t batch) const {
 
 int64_t ShardPlan::padding() const {
   if (batches() == 0) return 0;
-  const auto last = positions(batches() - 1);
+  const auto last = order_range(batches() - 1);
   return std::max<int64_t>(0, last.start + last.count - sharding_.size);
 }
 

@@ -19,13 +19,13 @@ struct BatchSharding {
   int world_size = 1;
 };
 
-/// Positions [start, start + count) of the pass; a position at or beyond size means position modulo size.
-struct Positions {
+/// Samples start ... start + count - 1 in the order of the pass; an index at or beyond size means index modulo size.
+struct OrderRange {
   int64_t count = 0;
   int64_t start = 0;
 };
 
-/// Which positions of the pass each batch of a rank holds: Accelerate's BatchSamplerShard and, with dispatch, its
+/// Which part of the pass's order each batch of a rank holds: Accelerate's BatchSamplerShard and, with dispatch, its
 /// DataLoaderDispatcher in closed form. A world of one never pads.
 class ShardPlan {
  public:
@@ -33,7 +33,7 @@ class ShardPlan {
   explicit ShardPlan(const BatchSharding& sharding);
   /// Batches of this rank.
   int64_t batches() const;
-  Positions positions(int64_t batch) const;
+  OrderRange order_range(int64_t batch) const;
   StepSamples samples(int64_t batch) const;
   /// Samples in a full batch of this rank.
   int64_t local_batch_size() const;
@@ -42,7 +42,7 @@ class ShardPlan {
   int64_t size() const { return sharding_.size; }
   /// Whether an incomplete last step is padded.
   bool pads() const { return (sharding_.even || sharding_.filler) && !sharding_.drop_last; }
-  /// Positions at or beyond size() in this rank's batches.
+  /// Indices at or beyond size() in this rank's batches.
   int64_t padding() const;
 
  private:

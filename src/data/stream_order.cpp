@@ -96,7 +96,7 @@ void StreamOrder::take_part(int rank, BatchContent& content) const {
   content.records = reader_->new_records();
   if (!has_part(rank, *now_)) return;
   const auto plan = this->plan(rank, *now_);
-  const auto [count, start] = plan.positions(now_->number);
+  const auto [count, start] = plan.order_range(now_->number);
   const int64_t kept_from = now_->number * step_size_ + from_;
   for (int64_t p = start; p < start + count; ++p) {
     const bool real = p < plan.size();

@@ -13,7 +13,7 @@ namespace {
 class Gathering {
  public:
   Gathering(const PythonTensor& tensor, const char* from, char* to)
-      : tensor_(tensor), from_(from), to_(to), width_(row_of(tensor.type).bytes) {}
+      : tensor_(tensor), from_(from), to_(to), width_(dtype_info(tensor.type).bytes) {}
 
   void run() { copy(0, tensor_.offset); }
 
@@ -43,7 +43,7 @@ class Gathering {
 }  // namespace
 
 std::uint64_t dense_bytes(const PythonTensor& tensor) {
-  return static_cast<std::uint64_t>(element_count(tensor.shape)) * row_of(tensor.type).bytes;
+  return static_cast<std::uint64_t>(element_count(tensor.shape)) * dtype_info(tensor.type).bytes;
 }
 
 std::string_view ContentBytes::of_storage(std::size_t storage) {
@@ -83,7 +83,8 @@ std::string_view ContentBytes::of_tensor(const PythonTensor& tensor) {
                                        std::to_string(bytes) + "; save it before it is expanded");
   std::string_view result;
   if (is_dense(tensor)) {
-    if (bytes > 0) result = storage.substr(static_cast<std::size_t>(tensor.offset) * row_of(tensor.type).bytes, bytes);
+    if (bytes > 0)
+      result = storage.substr(static_cast<std::size_t>(tensor.offset) * dtype_info(tensor.type).bytes, bytes);
   } else {
     gathered_.resize(bytes);
     Gathering(tensor, storage.data(), gathered_.data()).run();

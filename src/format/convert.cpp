@@ -186,7 +186,7 @@ struct NamedContent {
 };
 
 TensorSpec spec_of(const std::string& name, const PythonTensor& tensor) {
-  const ScalarTypeRow& row = row_of(tensor.type);
+  const DtypeInfo& row = dtype_info(tensor.type);
   if (!row.element)
     refuse_conversion("the tensor " + in_quotes(name) + " has dtype " + std::string(row.name) +
                       ", which safetensors files have not");

@@ -98,7 +98,7 @@ void add_leaves(const PythonValue& value, const std::string& path, std::vector<C
 }  // namespace
 
 PythonValue add_tensor(StoredContent& stored, const std::shared_ptr<const InputFile>& file, const TensorEntry& entry) {
-  const ScalarTypeRow* row = find_scalar_type(entry.type);
+  const DtypeInfo* row = find_scalar_type(entry.type);
   const bool pairs = entry.type == ElementType::f4;
   if (!row || (pairs && (entry.shape.empty() || entry.shape.back() % 2 != 0)))
     throw CheckpointError("MU207", file->path().string() + ": tensor " + in_quotes(entry.name) + " has dtype " +

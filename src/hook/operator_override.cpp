@@ -1,4 +1,4 @@
-#include "muster/hook/detail/operator_takeover.h"
+#include "muster/hook/detail/operator_override.h"
 
 #include <utility>
 
@@ -9,46 +9,46 @@
 #include <c10/core/Storage.h>
 
 #include "hook/operator_use.h"
-#include "hook/takeover.h"
+#include "hook/override.h"
 #include "muster/hook/detail/watched_storage.h"
 
 namespace muster::hook {
 namespace {
 
 /// Stands as the storage's allocator, where every view finds it; owned by the storage's memory, so it lives as long.
-class TakeoverRelay final : public c10::Allocator {
+class OverrideRelay final : public c10::Allocator {
  public:
-  TakeoverRelay(std::shared_ptr<OperatorTakeover> takeover, c10::Allocator* under)
-      : takeover_(std::move(takeover)), under_(under) {}
-  const std::shared_ptr<OperatorTakeover>& takeover() const noexcept { return takeover_; }
+  OverrideRelay(std::shared_ptr<OperatorOverride> operator_override, c10::Allocator* under)
+      : operator_override_(std::move(operator_override)), under_(under) {}
+  const std::shared_ptr<OperatorOverride>& operator_override() const noexcept { return operator_override_; }
   at::DataPtr allocate(size_t bytes) override { return under_->allocate(bytes); }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { under_->copy_data(to, from, bytes); }
 
  private:
-  std::shared_ptr<OperatorTakeover> takeover_;
+  std::shared_ptr<OperatorOverride> operator_override_;
   c10::Allocator* under_;
 };
 
 struct KeptMemory {
   at::DataPtr memory;
-  std::shared_ptr<TakeoverRelay> relay;
+  std::shared_ptr<OverrideRelay> relay;
 };
 
-const TakeoverRelay* takeover_relay(const at::Tensor& tensor) {
+const OverrideRelay* override_relay(const at::Tensor& tensor) {
   if (!tensor.defined() || !has_key(tensor) || !tensor.has_storage()) return nullptr;
   // Past storage(), whose checks would be made for every argument of every operator.
-  return dynamic_cast<const TakeoverRelay*>(
+  return dynamic_cast<const OverrideRelay*>(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->allocator());
 }
 
 }  // namespace
 
-void mark_for_takeover(const at::Tensor& tensor, std::shared_ptr<OperatorTakeover> takeover) {
+void mark_for_override(const at::Tensor& tensor, std::shared_ptr<OperatorOverride> operator_override) {
   at::NoGradGuard no_grad;
   set_key(tensor, false);
   const auto copy = tensor.detach().clone();
   auto* under = copy.storage().unsafeGetStorageImpl()->allocator();
-  auto relay = std::make_shared<TakeoverRelay>(std::move(takeover), under);
+  auto relay = std::make_shared<OverrideRelay>(std::move(operator_override), under);
   auto memory = under->allocate(copy.nbytes());
   auto* kept = new KeptMemory{std::move(memory), relay};
   at::DataPtr owned(
@@ -65,9 +65,9 @@ void mark_for_takeover(const at::Tensor& tensor, std::shared_ptr<OperatorTakeove
   set_key(tensor, true);
 }
 
-std::shared_ptr<OperatorTakeover> takeover_of(const at::Tensor& tensor) {
-  const auto* relay = takeover_relay(tensor);
-  return relay ? relay->takeover() : nullptr;
+std::shared_ptr<OperatorOverride> override_of(const at::Tensor& tensor) {
+  const auto* relay = override_relay(tensor);
+  return relay ? relay->operator_override() : nullptr;
 }
 
 void take_over(Call& call) {
@@ -75,11 +75,11 @@ void take_over(Call& call) {
   if (use.view || !use.needs_data) return call.proceed();
   const auto arguments = call.arguments();
   for (const auto& value : arguments) {
-    const auto takeover = value.isTensor() ? takeover_of(value.toTensor()) : nullptr;
-    if (!takeover) continue;
-    // Only this one: operators of the takeover that read a sharded parameter must find its values.
-    const InterceptorGuard once(Priority::operator_takeover, false);
-    if (takeover->run(call.schema().name(), arguments.size(), call.stack())) return;
+    const auto operator_override = value.isTensor() ? override_of(value.toTensor()) : nullptr;
+    if (!operator_override) continue;
+    // Only this one: operators of the override that read a sharded parameter must find its values.
+    const InterceptorGuard once(Priority::operator_override, false);
+    if (operator_override->run(call.schema().name(), arguments.size(), call.stack())) return;
   }
   call.proceed();
 }

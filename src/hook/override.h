@@ -8,10 +8,10 @@ namespace muster::hook {
 /// Lets the marks among an operator's arguments run it.
 void take_over(Call& call);
 
-inline constexpr Interceptor kOperatorTakeover{.name = "operator takeover",
-                                               .priority = Priority::operator_takeover,
+inline constexpr Interceptor kOperatorOverride{.name = "operator override",
+                                               .priority = Priority::operator_override,
                                                .takes = nullptr,
                                                .run = take_over,
-                                               .disabled_by = kKeyFallbackSwitch};
+                                               .disabled_by = kStorageInterceptorsSwitch};
 
 }  // namespace muster::hook

@@ -6,7 +6,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "hook/operator_use.h"
-#include "hook/takeover.h"
+#include "hook/override.h"
 #include "muster/base/error.h"
 #include "muster/hook/detail/require_values.h"
 
@@ -15,8 +15,8 @@ namespace muster::hook {
 /// Stands as the storage's allocator, where every view finds it; owned by the storage's memory, so it lives as long.
 class StorageRelay final : public c10::Allocator {
  public:
-  StorageRelay(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what)
-      : watcher_(std::move(watcher)), tag_(tag), what_(std::move(what)) {}
+  StorageRelay(std::weak_ptr<StorageWatcher> watcher, int64_t owner_id, std::string what)
+      : watcher_(std::move(watcher)), owner_id_(owner_id), what_(std::move(what)) {}
 
   std::shared_ptr<StorageWatcher> watcher() const {
     if (auto watcher = watcher_.lock()) return watcher;
@@ -24,7 +24,7 @@ class StorageRelay final : public c10::Allocator {
                                   " are gone: the sharded model that held them has been destroyed; "
                                   "keep the prepared model alive as long as its module is used, or save it before");
   }
-  int64_t tag() const noexcept { return tag_; }
+  int64_t owner_id() const noexcept { return owner_id_; }
 
   at::DataPtr allocate(size_t) override {
     throw UsageError("MU166", "the memory of " + what_ + " cannot be resized: it is sharded");
@@ -33,7 +33,7 @@ class StorageRelay final : public c10::Allocator {
 
  private:
   std::weak_ptr<StorageWatcher> watcher_;
-  int64_t tag_;
+  int64_t owner_id_;
   std::string what_;
 };
 
@@ -53,7 +53,7 @@ class Accesses {
   Accesses(const Accesses&) = delete;
   Accesses& operator=(const Accesses&) = delete;
   ~Accesses() {
-    for (auto& [watcher, tag] : begun_) watcher->after_access(tag);
+    for (auto& [watcher, owner_id] : begun_) watcher->after_access(owner_id);
   }
 
   void begin(const at::Tensor& tensor, const std::string& op, bool writes) {
@@ -61,8 +61,8 @@ class Accesses {
     if (!relay) return;
     auto watcher = relay->watcher();
     begun_.reserve(begun_.size() + 1);
-    watcher->before_access({op, tensor, relay->tag(), writes});
-    begun_.emplace_back(std::move(watcher), relay->tag());
+    watcher->before_access({op, tensor, relay->owner_id(), writes});
+    begun_.emplace_back(std::move(watcher), relay->owner_id());
   }
 
   void begin(const c10::IValue& value, const std::string& op, bool writes) {
@@ -93,7 +93,7 @@ void report_access(Call& call) {
       accesses.begin(arguments[i], schema.name(), i < 64 && (use.written >> i & 1));
   }
   // The bytes are there until the operator ends, so what it is made of need not be seen.
-  const InterceptorGuard unseen({Priority::operator_takeover, Priority::storage_access}, false);
+  const InterceptorGuard unseen({Priority::operator_override, Priority::storage_access}, false);
   call.proceed();
 }
 
@@ -101,7 +101,7 @@ constexpr Interceptor kStorageAccess{.name = "storage access",
                                      .priority = Priority::storage_access,
                                      .takes = nullptr,
                                      .run = report_access,
-                                     .disabled_by = kKeyFallbackSwitch};
+                                     .disabled_by = kStorageInterceptorsSwitch};
 
 // No function of LibTorch adds a key to a tensor that exists; key_set_ is protected, and a derived class reaches it.
 struct ImplAccess : c10::TensorImpl {
@@ -121,16 +121,16 @@ void allow_pointers([[maybe_unused]] Storage& storage) {
 
 }  // namespace
 
-void install_key_fallback() {
-  auto refusal = install(kOperatorTakeover);
+void install_storage_interceptors() {
+  auto refusal = install(kOperatorOverride);
   if (refusal.empty()) refusal = install(kStorageAccess);
   if (refusal.empty()) return;
   throw UsageError("MU160", "sharded training needs the key fallback, but " + refusal + "; or train with strategy ddp");
 }
 
-WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes,
+WatchedStorage::WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t owner_id, std::string what, int64_t bytes,
                                at::Device device)
-    : relay_(std::make_shared<StorageRelay>(std::move(watcher), tag, what)), what_(std::move(what)) {
+    : relay_(std::make_shared<StorageRelay>(std::move(watcher), owner_id, what)), what_(std::move(what)) {
   // The relay as allocator: every tensor on the storage leads to the watcher, and only the relay could resize it.
   storage_ = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                    at::DataPtr(nullptr, device), relay_.get(), /*resizable=*/false);

@@ -49,7 +49,7 @@ LocalRanks::Uncaught uncaught_exception() {
   LocalRanks* ranks = ranks_of_process.load();
   const auto exception = uncaught_exception();
   // The thread that watches ends the process.
-  if (ranks && ranks->yields_to_another(exception))
+  if (ranks && ranks->other_rank_is_root_cause(exception))
     for (;;) pause();
   if (ranks && exception.is_error) {
     finish_at_exit(cluster::kUncaughtError, nullptr);

@@ -95,7 +95,7 @@ int LocalRanks::finish(int status) {
   return cause_ ? cause_->end.exit_code() : status;
 }
 
-bool LocalRanks::yields_to_another(const Uncaught& exception) {
+bool LocalRanks::other_rank_is_root_cause(const Uncaught& exception) {
   if (exception.is_error && !cluster::write_error_message(report_, exception.message))
     std::fprintf(stderr, "muster: %s\n", exception.message.c_str());
   std::unique_lock lock(mutex_);
@@ -105,7 +105,7 @@ bool LocalRanks::yields_to_another(const Uncaught& exception) {
   if (cause_->rank == own_rank_) return false;
   if (!exception.message.empty() && !exception.is_error)
     std::fprintf(stderr, "muster: rank %d then ended by an exception: %s\n", own_rank_, exception.message.c_str());
-  yielded_ = true;
+  printed_root_cause_ = true;
   changed_.notify_all();
   return true;
 }
@@ -178,7 +178,7 @@ void LocalRanks::end_others() {
 void LocalRanks::end_process() {
   std::unique_lock lock(mutex_);
   if (!cause_ || (own_end_ && cause_->rank == own_rank_)) return;
-  changed_.wait_for(lock, options_.grace, [this] { return finishing_ || yielded_; });
+  changed_.wait_for(lock, options_.grace, [this] { return finishing_ || printed_root_cause_; });
   if (finishing_) return;
   cluster::flush_stdio();
   _exit(cause_->end.exit_code());

@@ -19,7 +19,7 @@ namespace muster::launcher {
 
 /// The other local ranks of a program that became local rank 0 by launch(), and the thread that starts them and drives
 /// their supervisor. That thread must start them, since they die with the thread that started them.
-/// Thread safety: finish() and yields_to_another() from any thread, finish() once.
+/// Thread safety: finish() and other_rank_is_root_cause() from any thread, finish() once.
 class LocalRanks {
  public:
   /// Starts local ranks 1 and up. Throws: LaunchError (MU034).
@@ -36,7 +36,7 @@ class LocalRanks {
   };
   /// Call it when the exception ends this process: it returns whether another rank is the root cause. If so, that
   /// cause is printed, then the exception, and the process ends soon. Bounded by the options' timeouts.
-  bool yields_to_another(const Uncaught& exception);
+  bool other_rank_is_root_cause(const Uncaught& exception);
   /// The page for this process's reports.
   const cluster::Report& report() const noexcept { return report_; }
 
@@ -66,8 +66,8 @@ class LocalRanks {
   bool started_ = false;                  // under the mutex
   std::optional<Supervisor> supervisor_;  // used by the thread only
   Descriptor wake_;
-  bool yielded_ = false;  // under the mutex: yields_to_another() has printed its message
-  std::thread thread_;    // last: it uses all others
+  bool printed_root_cause_ = false;  // under the mutex: other_rank_is_root_cause() has printed its message
+  std::thread thread_;               // last: it uses all others
 };
 
 }  // namespace muster::launcher

@@ -35,7 +35,7 @@ const RankSnapshot& likeliest(const std::vector<const RankSnapshot*>& failed) {
   return **std::min_element(failed.begin(), failed.end(), [&](auto* a, auto* b) { return order(a) < order(b); });
 }
 
-RootCause of(const RankSnapshot& rank) {
+RootCause root_cause_of(const RankSnapshot& rank) {
   return {.end = rank.end.value_or(ExitStatus{}),
           .error_message = rank.error_message,
           .rank = rank.rank,
@@ -70,7 +70,7 @@ LossChain follow(const Ranks& ranks, const RankSnapshot& start) {
 /// The cause behind a rank that failed only because it lost another; std::nullopt if ranks lost each other.
 std::optional<RootCause> trace(const Ranks& ranks, const RankSnapshot& secondary) {
   const LossChain chain = follow(ranks, secondary);
-  auto cause = of(chain.lost ? *chain.lost : secondary);
+  auto cause = root_cause_of(chain.lost ? *chain.lost : secondary);
   cause.end = *secondary.end;
   cause.other = chain.lost ? chain.reporter->rank : chain.reporter->reported.lost_rank;
   cause.other_steps = chain.reporter->reported.steps;
@@ -134,7 +134,7 @@ std::optional<RootCause> find_root_cause(const Ranks& ranks, WaitedFor waited) {
     if (!is_secondary(rank)) own.push_back(&rank);
   }
   if (failed.empty()) return std::nullopt;
-  if (!own.empty()) return of(likeliest(own));
+  if (!own.empty()) return root_cause_of(likeliest(own));
   std::optional<RootCause> found;
   for (const auto* secondary : failed) {
     auto cause = trace(ranks, *secondary);
@@ -143,7 +143,7 @@ std::optional<RootCause> find_root_cause(const Ranks& ranks, WaitedFor waited) {
     if (cause->runs && waited < (cause->closes ? WaitedFor::end : WaitedFor::answer)) return std::nullopt;
     if (!found) found = cause;
   }
-  return found ? found : of(likeliest(failed));
+  return found ? found : root_cause_of(likeliest(failed));
 }
 
 std::vector<std::string> describe(const RootCause& cause, const NodeLayout& layout,

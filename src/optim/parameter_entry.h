@@ -14,10 +14,10 @@
 namespace muster::optim {
 
 /// One parameter of the optimizer: where its value, gradient and state lie.
-struct Slot {
+struct ParameterEntry {
   at::Tensor parameter;
-  /// Of the parameter, which this slot keeps alive. Its grad() is read for each parameter in every step; Tensor::grad()
-  /// asks autograd about leaves first.
+  /// Of the parameter, which this entry keeps alive. Its grad() is read for each parameter in every step;
+  /// Tensor::grad() asks autograd about leaves first.
   c10::TensorImpl* impl = nullptr;
   size_t group = 0;
   FlatParameters* owner = nullptr;  ///< nullptr: updated where it lies
@@ -48,20 +48,20 @@ struct Slot {
 
 using StateMap = std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
 
-inline torch::optim::OptimizerParamState* find_state(const StateMap& states, const Slot& slot) {
-  const auto found = states.find(slot.impl);
+inline torch::optim::OptimizerParamState* find_state(const StateMap& states, const ParameterEntry& entry) {
+  const auto found = states.find(entry.impl);
   return found == states.end() ? nullptr : found->second.get();
 }
 
-/// LibTorch's state object for this slot is the one we know, and shows our memory. (A new object may lie where an old
+/// LibTorch's state object for this entry is the one we know, and shows our memory. (A new object may lie where an old
 /// one did, so its address alone says nothing.)
-inline bool views_are_ours(Rule rule, torch::optim::OptimizerParamState* found, const Slot& slot) {
-  if (found != slot.state) return false;
-  return !found || !slot.state_views[0].defined() || state_tensor(rule, *found, 0).is_same(slot.state_views[0]);
+inline bool views_are_ours(UpdateRule rule, torch::optim::OptimizerParamState* found, const ParameterEntry& entry) {
+  if (found != entry.state) return false;
+  return !found || !entry.state_views[0].defined() || state_tensor(rule, *found, 0).is_same(entry.state_views[0]);
 }
 
-/// Gives every active slot its state in flat memory: new, or taken over from LibTorch's state object.
+/// Gives every active entry its state in flat memory: new, or taken over from LibTorch's state object.
 /// Returns false where that state has another dtype than the parameter, so that no fused kernel takes it.
-bool attach_states(Rule rule, torch::optim::Optimizer& inner, std::vector<Slot>& slots);
+bool attach_states(UpdateRule rule, torch::optim::Optimizer& inner, std::vector<ParameterEntry>& entries);
 
 }  // namespace muster::optim

@@ -22,9 +22,9 @@ struct CallKey {
   bool operator==(const CallKey&) const = default;
 };
 
-CallKey key_of(Rule rule, const Slot& slot) {
-  const bool first = rule == Rule::sgd && slot.step == 0;
-  return {slot.group, slot.step, first, slot.dtype(), slot.parameter.device()};
+CallKey key_of(UpdateRule rule, const ParameterEntry& entry) {
+  const bool first = rule == UpdateRule::sgd && entry.step == 0;
+  return {entry.group, entry.step, first, entry.dtype(), entry.parameter.device()};
 }
 
 /// Appends `next`, as a longer last tensor where it follows that in memory.
@@ -39,12 +39,12 @@ char* bytes_at(const at::Tensor& tensor, int64_t begin) {
 
 }  // namespace
 
-UpdatePlan::UpdatePlan(Rule rule, torch::optim::Optimizer& inner, const std::vector<Slot>& slots) {
+UpdatePlan::UpdatePlan(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries) {
   std::vector<CallKey> keys;
   std::vector<std::vector<size_t>> members;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (!slots[i].active || slots[i].impl->numel() == 0) continue;
-    const auto key = key_of(rule, slots[i]);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!entries[i].active || entries[i].impl->numel() == 0) continue;
+    const auto key = key_of(rule, entries[i]);
     size_t at = 0;
     while (at < keys.size() && !(keys[at] == key)) ++at;
     if (at == keys.size()) {
@@ -58,101 +58,102 @@ UpdatePlan::UpdatePlan(Rule rule, torch::optim::Optimizer& inner, const std::vec
     calls_.back().group = keys[at].group;
     calls_.back().first = keys[at].first;
     calls_.back().step = keys[at].step;
-    add_call(states_of(rule, inner, inner.param_groups()[keys[at].group].options()), slots, members[at]);
+    add_call(states_of(rule, inner, inner.param_groups()[keys[at].group].options()), entries, members[at]);
   }
 }
 
-std::vector<UpdatePlan::Entry> UpdatePlan::entries_of(const std::vector<Slot>& slots,
-                                                      const std::vector<size_t>& members) {
-  const auto& sample = slots[members.front()].parameter;
-  const auto options = at::TensorOptions().dtype(slots[members.front()].dtype()).device(sample.device());
+std::vector<UpdatePlan::CallInput> UpdatePlan::inputs_of(const std::vector<ParameterEntry>& entries,
+                                                         const std::vector<size_t>& members) {
+  const auto& sample = entries[members.front()].parameter;
+  const auto options = at::TensorOptions().dtype(entries[members.front()].dtype()).device(sample.device());
   if (!nothing_.defined()) nothing_ = at::empty({0}, options);
   const bool pad = sample.device().is_cpu();
   const auto tails = pad ? static_cast<int64_t>(members.size()) * kFlatPadding : 0;
   const auto tail_values = at::zeros({tails}, options), tail_gradients = at::zeros({tails}, options);
   int64_t tail_at = 0;
-  std::vector<Entry> entries;
+  std::vector<CallInput> inputs;
   for (const auto i : members) {
-    const auto& slot = slots[i];
-    if (slot.local) {
-      if (slot.local->value.numel() > 0) entries.push_back({i, slot.local->value, slot.local->gradient, 0, false});
+    const auto& entry = entries[i];
+    if (entry.local) {
+      if (entry.local->value.numel() > 0) inputs.push_back({i, entry.local->value, entry.local->gradient, 0, false});
       continue;
     }
-    const auto count = slot.impl->numel(), tail = pad ? count % kFlatPadding : 0, body = count - tail;
+    const auto count = entry.impl->numel(), tail = pad ? count % kFlatPadding : 0, body = count - tail;
     if (body > 0)
-      entries.push_back({i, flat_alias(slot.parameter, 0, body), flat_alias(slot.parameter, 0, body), 0, true});
+      inputs.push_back({i, flat_alias(entry.parameter, 0, body), flat_alias(entry.parameter, 0, body), 0, true});
     if (tail == 0) continue;
     const auto value = flat_alias(tail_values, tail_at, kFlatPadding);
     const auto gradient = flat_alias(tail_gradients, tail_at, kFlatPadding);
     tails_.push_back({i, value, gradient, body, tail});
-    entries.push_back({i, value, gradient, body, false});
+    inputs.push_back({i, value, gradient, body, false});
     tail_at += kFlatPadding;
   }
-  return entries;
+  return inputs;
 }
 
-void UpdatePlan::add_call(StateSet states, const std::vector<Slot>& slots, const std::vector<size_t>& members) {
+void UpdatePlan::add_call(StateSet states, const std::vector<ParameterEntry>& entries,
+                          const std::vector<size_t>& members) {
   auto& call = calls_.back();
-  auto entries = entries_of(slots, members);
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+  auto inputs = inputs_of(entries, members);
+  std::stable_sort(inputs.begin(), inputs.end(), [](const CallInput& a, const CallInput& b) {
     if (a.linked != b.linked) return a.linked;
     return !a.linked && std::less<>{}(a.value.const_data_ptr(), b.value.const_data_ptr());
   });
   bool fixed_before = false;
-  for (const auto& entry : entries) {
+  for (const auto& input : inputs) {
     std::array<at::Tensor, kMaxStates> state;
     for (size_t k = 0; k < kMaxStates; ++k)
-      if (states[k]) state[k] = flat_alias(slots[entry.slot].states[k], entry.state_begin, entry.value.numel());
-    bool merge = fixed_before && !entry.linked && follows(call.values.back(), entry.value) &&
-                 follows(call.gradients.back(), entry.gradient);
+      if (states[k]) state[k] = flat_alias(entries[input.entry].states[k], input.state_begin, input.value.numel());
+    bool merge = fixed_before && !input.linked && follows(call.values.back(), input.value) &&
+                 follows(call.gradients.back(), input.gradient);
     for (size_t k = 0; k < kMaxStates && merge; ++k) merge = !states[k] || follows(call.states[k].back(), state[k]);
-    append(call.values, entry.value, merge);
-    append(call.gradients, entry.gradient, merge);
+    append(call.values, input.value, merge);
+    append(call.gradients, input.gradient, merge);
     for (size_t k = 0; k < kMaxStates; ++k)
       if (states[k]) append(call.states[k], state[k], merge);
-    if (entry.linked) {
-      links_.push_back({entry.slot, calls_.size() - 1, call.values.size() - 1});
+    if (input.linked) {
+      links_.push_back({input.entry, calls_.size() - 1, call.values.size() - 1});
       point_at(call.gradients.back(), nothing_, 0);
     }
-    fixed_before = !entry.linked;
+    fixed_before = !input.linked;
   }
   if (call.values.empty()) return;
   const auto step = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(call.values.front().device()));
   call.steps.assign(call.values.size(), step);
 }
 
-void UpdatePlan::copy_in(const std::vector<Slot>& slots) {
-  for (const auto& link : links_) point_at(calls_[link.call].gradients[link.entry], slots[link.slot].gradient(), 0);
+void UpdatePlan::copy_in(const std::vector<ParameterEntry>& entries) {
+  for (const auto& link : links_) point_at(calls_[link.call].gradients[link.input], entries[link.entry].gradient(), 0);
   for (const auto& tail : tails_) {
-    const auto& slot = slots[tail.slot];
-    const auto bytes = static_cast<size_t>(tail.count) * slot.parameter.element_size();
-    std::memcpy(tail.value.mutable_data_ptr(), bytes_at(slot.parameter, tail.begin), bytes);
-    std::memcpy(tail.gradient.mutable_data_ptr(), bytes_at(slot.gradient(), tail.begin), bytes);
+    const auto& entry = entries[tail.entry];
+    const auto bytes = static_cast<size_t>(tail.count) * entry.parameter.element_size();
+    std::memcpy(tail.value.mutable_data_ptr(), bytes_at(entry.parameter, tail.begin), bytes);
+    std::memcpy(tail.gradient.mutable_data_ptr(), bytes_at(entry.gradient(), tail.begin), bytes);
   }
 }
 
-void UpdatePlan::copy_out(const std::vector<Slot>& slots) {
+void UpdatePlan::copy_out(const std::vector<ParameterEntry>& entries) {
   for (const auto& tail : tails_) {
-    const auto& slot = slots[tail.slot];
-    const auto bytes = static_cast<size_t>(tail.count) * slot.parameter.element_size();
-    std::memcpy(bytes_at(slot.parameter, tail.begin), tail.value.const_data_ptr(), bytes);
+    const auto& entry = entries[tail.entry];
+    const auto bytes = static_cast<size_t>(tail.count) * entry.parameter.element_size();
+    std::memcpy(bytes_at(entry.parameter, tail.begin), tail.value.const_data_ptr(), bytes);
   }
   for (const auto& link : links_) {
-    const auto& alias = calls_[link.call].gradients[link.entry];
+    const auto& alias = calls_[link.call].gradients[link.input];
     // Lets go of the gradient, whose memory zero_grad(set_to_none) is to free.
     alias.unsafeGetTensorImpl()->set_storage_offset(0);
     alias.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing_.storage());
   }
 }
 
-void UpdatePlan::run(Rule rule, torch::optim::Optimizer& inner, const std::vector<Slot>& slots) {
-  copy_in(slots);
+void UpdatePlan::run(UpdateRule rule, torch::optim::Optimizer& inner, const std::vector<ParameterEntry>& entries) {
+  copy_in(entries);
   for (auto& call : calls_) {
     if (call.values.empty()) continue;
     run_update(rule, inner, inner.param_groups()[call.group].options(), call);
     ++call.step;
   }
-  copy_out(slots);
+  copy_out(entries);
 }
 
 }  // namespace muster::optim

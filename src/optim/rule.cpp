@@ -97,15 +97,15 @@ void set_step(const UpdateCall& call) {
 
 }  // namespace
 
-Rule rule_of(const lib::Optimizer& optimizer) {
+UpdateRule update_rule_of(const lib::Optimizer& optimizer) {
   const auto& type = typeid(optimizer);
-  if (type == typeid(lib::AdamW)) return Rule::adamw;
-  if (type == typeid(lib::Adam)) return Rule::adam;
-  if (type == typeid(lib::SGD)) return Rule::sgd;
-  if (type == typeid(lib::Adagrad)) return Rule::adagrad;
-  if (type == typeid(lib::RMSprop)) return Rule::rmsprop;
-  if (dynamic_cast<const ElementwiseOptimizer*>(&optimizer)) return Rule::elementwise;
-  return Rule::unfused;
+  if (type == typeid(lib::AdamW)) return UpdateRule::adamw;
+  if (type == typeid(lib::Adam)) return UpdateRule::adam;
+  if (type == typeid(lib::SGD)) return UpdateRule::sgd;
+  if (type == typeid(lib::Adagrad)) return UpdateRule::adagrad;
+  if (type == typeid(lib::RMSprop)) return UpdateRule::rmsprop;
+  if (dynamic_cast<const ElementwiseOptimizer*>(&optimizer)) return UpdateRule::elementwise;
+  return UpdateRule::unfused;
 }
 
 std::string class_name(const lib::Optimizer& optimizer) {
@@ -114,91 +114,93 @@ std::string class_name(const lib::Optimizer& optimizer) {
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
-StateSet states_of(Rule rule, const lib::Optimizer& optimizer, const lib::OptimizerOptions& options) {
+StateSet states_of(UpdateRule rule, const lib::Optimizer& optimizer, const lib::OptimizerOptions& options) {
   constexpr unsigned kOne = 1, kTwo = 3, kThree = 7;
   switch (rule) {
-    case Rule::adamw: return static_cast<const lib::AdamWOptions&>(options).amsgrad() ? kThree : kTwo;
-    case Rule::adam: return static_cast<const lib::AdamOptions&>(options).amsgrad() ? kThree : kTwo;
-    case Rule::sgd: return static_cast<const lib::SGDOptions&>(options).momentum() != 0 ? kOne : 0;
-    case Rule::adagrad: return kOne;
-    case Rule::rmsprop: {
+    case UpdateRule::adamw: return static_cast<const lib::AdamWOptions&>(options).amsgrad() ? kThree : kTwo;
+    case UpdateRule::adam: return static_cast<const lib::AdamOptions&>(options).amsgrad() ? kThree : kTwo;
+    case UpdateRule::sgd: return static_cast<const lib::SGDOptions&>(options).momentum() != 0 ? kOne : 0;
+    case UpdateRule::adagrad: return kOne;
+    case UpdateRule::rmsprop: {
       const auto& own = static_cast<const lib::RMSpropOptions&>(options);
       StateSet states(kOne);
       states[kMomentumBuffer] = own.momentum() > 0;
       states[kGradAvg] = own.centered();
       return states;
     }
-    case Rule::elementwise: return (1U << static_cast<const ElementwiseOptimizer&>(optimizer).state_names().size()) - 1;
-    case Rule::unfused: break;
+    case UpdateRule::elementwise:
+      return (1U << static_cast<const ElementwiseOptimizer&>(optimizer).state_names().size()) - 1;
+    case UpdateRule::unfused: break;
   }
   return {};
 }
 
-std::unique_ptr<lib::OptimizerParamState> make_state(Rule rule, const lib::Optimizer& optimizer) {
+std::unique_ptr<lib::OptimizerParamState> make_state(UpdateRule rule, const lib::Optimizer& optimizer) {
   switch (rule) {
-    case Rule::adamw: return std::make_unique<lib::AdamWParamState>();
-    case Rule::adam: return std::make_unique<lib::AdamParamState>();
-    case Rule::sgd: return std::make_unique<lib::SGDParamState>();
-    case Rule::adagrad: return std::make_unique<lib::AdagradParamState>();
-    case Rule::rmsprop: return std::make_unique<lib::RMSpropParamState>();
-    case Rule::elementwise:
+    case UpdateRule::adamw: return std::make_unique<lib::AdamWParamState>();
+    case UpdateRule::adam: return std::make_unique<lib::AdamParamState>();
+    case UpdateRule::sgd: return std::make_unique<lib::SGDParamState>();
+    case UpdateRule::adagrad: return std::make_unique<lib::AdagradParamState>();
+    case UpdateRule::rmsprop: return std::make_unique<lib::RMSpropParamState>();
+    case UpdateRule::elementwise:
       return std::make_unique<ElementwiseState>(static_cast<const ElementwiseOptimizer&>(optimizer).state_names());
-    case Rule::unfused: break;
+    case UpdateRule::unfused: break;
   }
   return nullptr;
 }
 
-at::Tensor& state_tensor(Rule rule, lib::OptimizerParamState& state, size_t k) {
+at::Tensor& state_tensor(UpdateRule rule, lib::OptimizerParamState& state, size_t k) {
   switch (rule) {
-    case Rule::adamw: return moment<lib::AdamWParamState>(state, k);
-    case Rule::adam: return moment<lib::AdamParamState>(state, k);
-    case Rule::sgd: return static_cast<lib::SGDParamState&>(state).momentum_buffer();
-    case Rule::elementwise: return static_cast<ElementwiseState&>(state).tensors[k].second;
-    case Rule::rmsprop: {
+    case UpdateRule::adamw: return moment<lib::AdamWParamState>(state, k);
+    case UpdateRule::adam: return moment<lib::AdamParamState>(state, k);
+    case UpdateRule::sgd: return static_cast<lib::SGDParamState&>(state).momentum_buffer();
+    case UpdateRule::elementwise: return static_cast<ElementwiseState&>(state).tensors[k].second;
+    case UpdateRule::rmsprop: {
       auto& own = static_cast<lib::RMSpropParamState&>(state);
       return k == kMomentumBuffer ? own.momentum_buffer() : k == kGradAvg ? own.grad_avg() : own.square_avg();
     }
-    case Rule::adagrad:
-    case Rule::unfused: break;
+    case UpdateRule::adagrad:
+    case UpdateRule::unfused: break;
   }
   return static_cast<lib::AdagradParamState&>(state).sum();
 }
 
-int64_t* state_step(Rule rule, lib::OptimizerParamState& state) {
-  if (rule == Rule::adamw) return &static_cast<lib::AdamWParamState&>(state).step();
-  if (rule == Rule::adam) return &static_cast<lib::AdamParamState&>(state).step();
-  if (rule == Rule::adagrad) return &static_cast<lib::AdagradParamState&>(state).step();
-  if (rule == Rule::rmsprop) return &static_cast<lib::RMSpropParamState&>(state).step();
-  if (rule == Rule::elementwise) return &static_cast<ElementwiseState&>(state).step;
+int64_t* state_step(UpdateRule rule, lib::OptimizerParamState& state) {
+  if (rule == UpdateRule::adamw) return &static_cast<lib::AdamWParamState&>(state).step();
+  if (rule == UpdateRule::adam) return &static_cast<lib::AdamParamState&>(state).step();
+  if (rule == UpdateRule::adagrad) return &static_cast<lib::AdagradParamState&>(state).step();
+  if (rule == UpdateRule::rmsprop) return &static_cast<lib::RMSpropParamState&>(state).step();
+  if (rule == UpdateRule::elementwise) return &static_cast<ElementwiseState&>(state).step;
   return nullptr;
 }
 
-double initial_value(Rule rule, const lib::OptimizerOptions& options) {
-  return rule == Rule::adagrad ? static_cast<const lib::AdagradOptions&>(options).initial_accumulator_value() : 0.0;
+double initial_value(UpdateRule rule, const lib::OptimizerOptions& options) {
+  return rule == UpdateRule::adagrad ? static_cast<const lib::AdagradOptions&>(options).initial_accumulator_value()
+                                     : 0.0;
 }
 
-void run_update(Rule rule, lib::Optimizer& optimizer, const lib::OptimizerOptions& options, UpdateCall& call) {
+void run_update(UpdateRule rule, lib::Optimizer& optimizer, const lib::OptimizerOptions& options, UpdateCall& call) {
   switch (rule) {
-    case Rule::adamw:
+    case UpdateRule::adamw:
       set_step(call);
       return run_adam<lib::AdamWOptions>(options, call, [](const auto&... a) { at::_fused_adamw_(a...); });
-    case Rule::adam:
+    case UpdateRule::adam:
       set_step(call);
       return run_adam<lib::AdamOptions>(options, call, [](const auto&... a) { at::_fused_adam_(a...); });
-    case Rule::adagrad: {
+    case UpdateRule::adagrad: {
       set_step(call);
       const auto& own = static_cast<const lib::AdagradOptions&>(options);
       return at::_fused_adagrad_(call.values, call.gradients, call.states[0], call.steps, own.lr(), own.lr_decay(),
                                  own.weight_decay(), own.eps(), /*maximize=*/false);
     }
-    case Rule::sgd: {
+    case UpdateRule::sgd: {
       const auto& own = static_cast<const lib::SGDOptions&>(options);
       return at::_fused_sgd_(call.values, call.gradients, call.states[0], own.weight_decay(), own.momentum(), own.lr(),
                              own.dampening(), own.nesterov(), /*maximize=*/false, call.first);
     }
-    case Rule::rmsprop: return run_rmsprop(static_cast<const lib::RMSpropOptions&>(options), call);
-    case Rule::elementwise: return run_elementwise(static_cast<ElementwiseOptimizer&>(optimizer), options, call);
-    case Rule::unfused: break;
+    case UpdateRule::rmsprop: return run_rmsprop(static_cast<const lib::RMSpropOptions&>(options), call);
+    case UpdateRule::elementwise: return run_elementwise(static_cast<ElementwiseOptimizer&>(optimizer), options, call);
+    case UpdateRule::unfused: break;
   }
 }
 

@@ -13,25 +13,27 @@
 namespace muster::optim {
 
 /// The update rules that work on any run of elements; `unfused`: none of them.
-enum class Rule { unfused, adagrad, adam, adamw, elementwise, rmsprop, sgd };
+enum class UpdateRule { unfused, adagrad, adam, adamw, elementwise, rmsprop, sgd };
 
 inline constexpr size_t kMaxStates = 8;
 
 /// By the exact dynamic type, since a derived class may have a step() of its own; ElementwiseOptimizer by what derives
 /// from it.
-Rule rule_of(const torch::optim::Optimizer& optimizer);
+UpdateRule update_rule_of(const torch::optim::Optimizer& optimizer);
 std::string class_name(const torch::optim::Optimizer& optimizer);
 
 /// Which state tensors a parameter of a group with these options has.
 using StateSet = std::bitset<kMaxStates>;
-StateSet states_of(Rule rule, const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options);
+StateSet states_of(UpdateRule rule, const torch::optim::Optimizer& optimizer,
+                   const torch::optim::OptimizerOptions& options);
 /// A state object of the class for this rule, not stepped yet.
-std::unique_ptr<torch::optim::OptimizerParamState> make_state(Rule rule, const torch::optim::Optimizer& optimizer);
-at::Tensor& state_tensor(Rule rule, torch::optim::OptimizerParamState& state, size_t k);
+std::unique_ptr<torch::optim::OptimizerParamState> make_state(UpdateRule rule,
+                                                              const torch::optim::Optimizer& optimizer);
+at::Tensor& state_tensor(UpdateRule rule, torch::optim::OptimizerParamState& state, size_t k);
 /// Updates so far; nullptr for SGD, which does not count them.
-int64_t* state_step(Rule rule, torch::optim::OptimizerParamState& state);
+int64_t* state_step(UpdateRule rule, torch::optim::OptimizerParamState& state);
 /// What state k holds before the first update.
-double initial_value(Rule rule, const torch::optim::OptimizerOptions& options);
+double initial_value(UpdateRule rule, const torch::optim::OptimizerOptions& options);
 
 /// The arguments of one call of an update rule: 1-D tensors of equal lengths, entry by entry.
 struct UpdateCall {
@@ -45,7 +47,7 @@ struct UpdateCall {
 };
 
 /// Requires: gradients off, dispatch below autograd.
-void run_update(Rule rule, torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
+void run_update(UpdateRule rule, torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options,
                 UpdateCall& call);
 
 /// Why an optimizer with rule `unfused` needs full parameters.

@@ -7,7 +7,7 @@
 
 #include "muster/base/error.h"
 #include "optim/flat.h"
-#include "optim/slot.h"
+#include "optim/parameter_entry.h"
 
 namespace muster::optim {
 namespace {
@@ -16,98 +16,101 @@ namespace lib = torch::optim;
 
 int64_t padded(int64_t count) { return (count + kFlatPadding - 1) / kFlatPadding * kFlatPadding; }
 
-int64_t state_size(const Slot& slot) { return slot.local ? slot.local->value.numel() : padded(slot.impl->numel()); }
+int64_t state_size(const ParameterEntry& entry) {
+  return entry.local ? entry.local->value.numel() : padded(entry.impl->numel());
+}
 
-/// Slots in the order in which their values lie in memory, so that neighbours there are neighbours in their states too.
-std::vector<Slot*> in_memory_order(std::vector<Slot*> slots) {
-  std::stable_sort(slots.begin(), slots.end(), [](const Slot* a, const Slot* b) {
+/// Entries in the order in which their values lie in memory, so that neighbours there are neighbours in their states
+/// too.
+std::vector<ParameterEntry*> in_memory_order(std::vector<ParameterEntry*> entries) {
+  std::stable_sort(entries.begin(), entries.end(), [](const ParameterEntry* a, const ParameterEntry* b) {
     if (!a->local || !b->local) return a->local && !b->local;
     return std::less<>{}(a->local->value.const_data_ptr(), b->local->value.const_data_ptr());
   });
-  return slots;
+  return entries;
 }
 
-/// One allocation for state k of all these slots of one dtype and device.
-void allocate(std::vector<Slot*> slots, size_t k) {
-  while (!slots.empty()) {
-    const auto dtype = slots.front()->dtype();
-    const auto device = slots.front()->parameter.device();
+/// One allocation for state k of all these entries of one dtype and device.
+void allocate(std::vector<ParameterEntry*> entries, size_t k) {
+  while (!entries.empty()) {
+    const auto dtype = entries.front()->dtype();
+    const auto device = entries.front()->parameter.device();
     const auto options = at::TensorOptions().dtype(dtype).device(device);
-    const auto others = std::stable_partition(slots.begin(), slots.end(), [&](const Slot* slot) {
-      return slot->dtype() == dtype && slot->parameter.device() == device;
+    const auto others = std::stable_partition(entries.begin(), entries.end(), [&](const ParameterEntry* entry) {
+      return entry->dtype() == dtype && entry->parameter.device() == device;
     });
     int64_t total = 0;
-    for (auto it = slots.begin(); it != others; ++it) total += state_size(**it);
+    for (auto it = entries.begin(); it != others; ++it) total += state_size(**it);
     const auto flat = at::zeros({total}, options);
     int64_t offset = 0;
-    for (auto it = slots.begin(); it != others; ++it) {
+    for (auto it = entries.begin(); it != others; ++it) {
       (*it)->states[k] = flat_alias(flat, offset, state_size(**it));
       offset += state_size(**it);
     }
-    slots.erase(slots.begin(), others);
+    entries.erase(entries.begin(), others);
   }
 }
 
 /// Lets LibTorch's state object show our memory, with what it held before.
-void take_over(Rule rule, const lib::OptimizerOptions& options, Slot& slot, size_t k) {
-  auto& shown = state_tensor(rule, *slot.state, k);
-  if (shown.defined() && shown.is_same(slot.state_views[k])) return;
-  const auto& flat = slot.states[k];
-  const auto view = slot.whole ? shaped_alias(flat, 0, slot.parameter) : flat_alias(flat, 0, flat.numel());
-  if (!shown.defined() || (!slot.whole && slot.step == 0)) {
+void take_over(UpdateRule rule, const lib::OptimizerOptions& options, ParameterEntry& entry, size_t k) {
+  auto& shown = state_tensor(rule, *entry.state, k);
+  if (shown.defined() && shown.is_same(entry.state_views[k])) return;
+  const auto& flat = entry.states[k];
+  const auto view = entry.whole ? shaped_alias(flat, 0, entry.parameter) : flat_alias(flat, 0, flat.numel());
+  if (!shown.defined() || (!entry.whole && entry.step == 0)) {
     if (const double value = initial_value(rule, options); value != 0.0) view.fill_(value);
-  } else if (slot.whole || shown.sizes() == view.sizes()) {
+  } else if (entry.whole || shown.sizes() == view.sizes()) {
     view.copy_(shown);
   } else {
-    throw UsageError("MU134", "the optimizer has stepped " + std::to_string(slot.step) +
+    throw UsageError("MU134", "the optimizer has stepped " + std::to_string(entry.step) +
                                   " times before its model was sharded, and its state cannot be split into this rank's "
                                   "part: prepare the optimizer before its first step");
   }
   shown = view;
-  slot.state_views[k] = view;
+  entry.state_views[k] = view;
 }
 
-lib::OptimizerParamState* find_or_make(Rule rule, lib::Optimizer& inner, Slot& slot) {
+lib::OptimizerParamState* find_or_make(UpdateRule rule, lib::Optimizer& inner, ParameterEntry& entry) {
   auto& states = inner.state();
-  auto* state = find_state(states, slot);
+  auto* state = find_state(states, entry);
   if (!state) {
     auto made = make_state(rule, inner);
     state = made.get();
-    states[slot.impl] = std::move(made);
+    states[entry.impl] = std::move(made);
   }
   return state;
 }
 
-bool same_dtype(Rule rule, const Slot& slot, StateSet states) {
+bool same_dtype(UpdateRule rule, const ParameterEntry& entry, StateSet states) {
   for (size_t k = 0; k < kMaxStates; ++k)
-    if (const auto& shown = states[k] ? state_tensor(rule, *slot.state, k) : at::Tensor();
-        shown.defined() && shown.scalar_type() != slot.dtype())
+    if (const auto& shown = states[k] ? state_tensor(rule, *entry.state, k) : at::Tensor();
+        shown.defined() && shown.scalar_type() != entry.dtype())
       return false;
   return true;
 }
 
 }  // namespace
 
-bool attach_states(Rule rule, lib::Optimizer& inner, std::vector<Slot>& slots) {
+bool attach_states(UpdateRule rule, lib::Optimizer& inner, std::vector<ParameterEntry>& entries) {
   const auto& groups = inner.param_groups();
-  for (auto& slot : slots) {
-    const auto states = states_of(rule, inner, groups[slot.group].options());
-    if (!slot.active || (states.none() && rule != Rule::elementwise)) continue;
-    slot.state = find_or_make(rule, inner, slot);
-    const auto* step = state_step(rule, *slot.state);
-    slot.step = step ? *step : state_tensor(rule, *slot.state, 0).defined() ? 1 : 0;
-    if (!same_dtype(rule, slot, states)) return false;
+  for (auto& entry : entries) {
+    const auto states = states_of(rule, inner, groups[entry.group].options());
+    if (!entry.active || (states.none() && rule != UpdateRule::elementwise)) continue;
+    entry.state = find_or_make(rule, inner, entry);
+    const auto* step = state_step(rule, *entry.state);
+    entry.step = step ? *step : state_tensor(rule, *entry.state, 0).defined() ? 1 : 0;
+    if (!same_dtype(rule, entry, states)) return false;
   }
   for (size_t k = 0; k < kMaxStates; ++k) {
-    const auto wanted = [&](const Slot& slot) {
-      return slot.active && states_of(rule, inner, groups[slot.group].options())[k];
+    const auto wanted = [&](const ParameterEntry& entry) {
+      return entry.active && states_of(rule, inner, groups[entry.group].options())[k];
     };
-    std::vector<Slot*> without;
-    for (auto& slot : slots)
-      if (wanted(slot) && !slot.states[k].defined()) without.push_back(&slot);
+    std::vector<ParameterEntry*> without;
+    for (auto& entry : entries)
+      if (wanted(entry) && !entry.states[k].defined()) without.push_back(&entry);
     allocate(in_memory_order(std::move(without)), k);
-    for (auto& slot : slots)
-      if (wanted(slot)) take_over(rule, groups[slot.group].options(), slot, k);
+    for (auto& entry : entries)
+      if (wanted(entry)) take_over(rule, groups[entry.group].options(), entry, k);
   }
   return true;
 }

@@ -45,14 +45,14 @@ void CoalescedBroadcast::run(const comm::Communicator& ranks, int root) const {
   at::NoGradGuard no_grad;
   // Nothing to record; below autograd each operator is dispatched once less.
   at::AutoDispatchBelowADInplaceOrView below;
-  comm::Tag tag{.label = "buffers and frozen parameters",
-                .tensor_count = static_cast<int32_t>(messages_.size()),
-                .source = comm::Source::library};
+  comm::OperationLabel label{.text = "buffers and frozen parameters",
+                             .tensor_count = static_cast<int32_t>(messages_.size()),
+                             .source = comm::Source::library};
   for (const auto& message : messages_) {
     if (group.rank() == root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.places[i].copy_(message.tensors[i]);
-    group.tagged(tag).broadcast(message.bytes, root);
-    ++tag.tensor_index;
+    group.with_label(label).broadcast(message.bytes, root);
+    ++label.tensor_index;
     if (group.rank() != root)
       for (size_t i = 0; i < message.tensors.size(); ++i) message.tensors[i].copy_(message.places[i]);
   }

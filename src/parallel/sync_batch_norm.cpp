@@ -13,7 +13,7 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include "muster/base/error.h"
-#include "muster/hook/detail/operator_takeover.h"
+#include "muster/hook/detail/operator_override.h"
 #include "muster/hook/detail/watched_storage.h"
 #include "parallel/synchronized_norm.h"
 
@@ -126,9 +126,9 @@ class SyncNorm final : public torch::autograd::Function<SyncNorm> {
 };
 
 /// Stands in for aten::batch_norm where its running mean is marked.
-class NormTakeover final : public hook::OperatorTakeover {
+class NormOverride final : public hook::OperatorOverride {
  public:
-  explicit NormTakeover(comm::Communicator group) : group_(std::move(group)) {}
+  explicit NormOverride(comm::Communicator group) : group_(std::move(group)) {}
 
   bool run(std::string_view op, size_t arguments, torch::jit::Stack& stack) override {
     constexpr size_t kInput = 0, kWeight = 1, kBias = 2, kMean = 3, kVariance = 4, kTraining = 5, kMomentum = 6,
@@ -149,25 +149,27 @@ class NormTakeover final : public hook::OperatorTakeover {
 };
 
 template <class Norm>
-bool mark_norm(torch::nn::Module& module, const std::string& name, const std::shared_ptr<NormTakeover>& takeover) {
+bool mark_norm(torch::nn::Module& module, const std::string& name,
+               const std::shared_ptr<NormOverride>& operator_override) {
   auto* norm = dynamic_cast<Norm*>(&module);
   if (!norm) return false;
   if (!norm->running_mean.defined())
     throw ConfigError("MU165", "the batch normalization '" + name +
                                    "' tracks no running statistics, by which it would be found "
                                    "again; call muster::sync_batch_norm in its place");
-  hook::mark_for_takeover(norm->running_mean, takeover);
+  hook::mark_for_override(norm->running_mean, operator_override);
   return true;
 }
 
 /// By children, since a module that is a plain value cannot list itself.
 int64_t convert_norms(torch::nn::Module& module, const std::string& name,
-                      const std::shared_ptr<NormTakeover>& takeover) {
-  int64_t converted = mark_norm<torch::nn::BatchNorm1dImpl>(module, name, takeover) ||
-                      mark_norm<torch::nn::BatchNorm2dImpl>(module, name, takeover) ||
-                      mark_norm<torch::nn::BatchNorm3dImpl>(module, name, takeover);
+                      const std::shared_ptr<NormOverride>& operator_override) {
+  int64_t converted = mark_norm<torch::nn::BatchNorm1dImpl>(module, name, operator_override) ||
+                      mark_norm<torch::nn::BatchNorm2dImpl>(module, name, operator_override) ||
+                      mark_norm<torch::nn::BatchNorm3dImpl>(module, name, operator_override);
   for (const auto& child : module.named_children())
-    converted += convert_norms(*child.value(), name.empty() ? child.key() : name + "." + child.key(), takeover);
+    converted +=
+        convert_norms(*child.value(), name.empty() ? child.key() : name + "." + child.key(), operator_override);
   return converted;
 }
 
@@ -184,17 +186,18 @@ at::Tensor sync_batch_norm(const comm::Communicator& group, const at::Tensor& in
 
 int64_t convert_sync_batchnorm(torch::nn::Module& module, const comm::Communicator& group) {
   if (group.size() == 1) return 0;
-  hook::install_key_fallback();
+  hook::install_storage_interceptors();
   // A group of its own: gradients of other layers may be on their way while these are summed.
-  const auto takeover = std::make_shared<NormTakeover>(group.internal("converting batch normalizations").duplicate());
-  return convert_norms(module, "", takeover);
+  const auto operator_override =
+      std::make_shared<NormOverride>(group.internal("converting batch normalizations").duplicate());
+  return convert_norms(module, "", operator_override);
 }
 
 std::string parallel::first_synchronized_norm(const torch::nn::Module& module) {
   for (const auto& buffer : module.named_buffers()) {
     const auto& tensor = buffer.value();
     if (!tensor.defined() || !tensor.has_storage() ||
-        !std::dynamic_pointer_cast<NormTakeover>(hook::takeover_of(tensor)))
+        !std::dynamic_pointer_cast<NormOverride>(hook::override_of(tensor)))
       continue;
     return buffer.key().substr(0, buffer.key().rfind('.'));
   }

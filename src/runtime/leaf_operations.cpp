@@ -43,9 +43,9 @@ std::string in_words(const std::string& text) {
 
 void require_equal_places(const comm::Communicator& group, std::string_view operation,
                           const std::vector<tree::Leaf>& leaves) {
-  auto tag = group.tag();
-  tag.label = "comparing the values of " + std::string(operation);
-  if (const auto found = comm::first_difference(group.tagged(tag).all_gather_bytes(text_of(leaves))))
+  auto label = group.label();
+  label.text = "comparing the values of " + std::string(operation);
+  if (const auto found = comm::first_difference(group.with_label(label).all_gather_bytes(text_of(leaves))))
     throw UsageError(
         "MU065", formatted("{} was given values with tensors in different places: rank 0 has {} and rank {} has {}. "
                            "Give every rank as many, or send the values as objects (gather_object, broadcast_object)",
@@ -57,10 +57,10 @@ void require_equal_places(const comm::Communicator& group, std::string_view oper
 [[noreturn]] void refuse_undefined(const comm::Communicator& group, std::string_view operation, const tree::Leaf& leaf,
                                    bool compared) {
   const auto what = formatted("{} of an undefined tensor{}", operation, leaf.path.empty() ? "" : " at " + leaf.path);
-  auto tag = group.tag();
-  tag.label = "refusing the " + what;
+  auto label = group.label();
+  label.text = "refusing the " + what;
   if (!compared && group.size() > 1) try {
-      group.tagged(tag).barrier();
+      group.with_label(label).barrier();
     } catch (const CommError&) {  // the others know now
     }
   throw UsageError("MU177",
@@ -72,7 +72,7 @@ void require_equal_places(const comm::Communicator& group, std::string_view oper
 
 struct LeafOperations::State {
   comm::Communicator group;
-  comm::Tag tag = group.tag();
+  comm::OperationLabel label = group.label();
   comm::Communicator current = group;
 };
 
@@ -84,13 +84,13 @@ LeafOperations::LeafOperations(const comm::Communicator& group, std::string_view
   if (varies && group.size() > 1) require_equal_places(group, operation, leaves);
   const auto missing = std::find_if(leaves.begin(), leaves.end(), [](const auto& leaf) { return !leaf.defined; });
   if (missing != leaves.end()) refuse_undefined(group, operation, *missing, varies);
-  state_->tag.tensor_index = -1;
-  state_->tag.tensor_count = static_cast<int32_t>(leaves.size());
+  state_->label.tensor_index = -1;
+  state_->label.tensor_count = static_cast<int32_t>(leaves.size());
 }
 
 const comm::Communicator& LeafOperations::next() {
-  ++state_->tag.tensor_index;
-  return state_->current = state_->group.tagged(state_->tag);
+  ++state_->label.tensor_index;
+  return state_->current = state_->group.with_label(state_->label);
 }
 
 }  // namespace muster::runtime

@@ -12,9 +12,9 @@ namespace {
 
 /// The group for messages that carry values as bytes.
 comm::Communicator for_objects(const comm::Communicator& group) {
-  auto tag = group.tag();
-  if (tag.label.empty()) tag.label = "objects";
-  return group.tagged(std::move(tag));
+  auto label = group.label();
+  if (label.text.empty()) label.text = "objects";
+  return group.with_label(std::move(label));
 }
 
 }  // namespace
@@ -28,16 +28,16 @@ std::vector<at::Tensor> gather_packed(const comm::Communicator& group, const at:
 
 at::Tensor broadcast_packed(const comm::Communicator& group, const at::Tensor& packed, int source) {
   const bool here = group.rank() == source;
-  auto tag = for_objects(group).tag();
-  tag.tensor_count = 2;  // the size, then the bytes
+  auto label = for_objects(group).label();
+  label.tensor_count = 2;  // the size, then the bytes
   const auto size = at::scalar_tensor(here ? packed.numel() : 0, at::kLong);
-  group.tagged(tag).broadcast(size, source);
+  group.with_label(label).broadcast(size, source);
   if (size.item<int64_t>() < 0)
     throw CommError("MU050", formatted("rank {} announced an object of {} bytes: do all ranks run the same build?",
                                        source, size.item<int64_t>()));
   const auto bytes = here ? packed : at::empty({size.item<int64_t>()}, at::kByte);
-  tag.tensor_index = 1;
-  group.tagged(tag).broadcast(bytes, source);
+  label.tensor_index = 1;
+  group.with_label(label).broadcast(bytes, source);
   return bytes;
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 using options::Description;
 using options::Found;
-using options::Texts;
+using options::RawOptions;
 
 /// The launcher has these as options of its own, so they have no variable of ours.
 bool is_the_launchers(const std::string& name) { return name == "devices" || name == "num_nodes"; }
@@ -35,7 +35,7 @@ void add(std::vector<Description>& all, const std::string& prefix, std::vector<D
 }
 
 /// Fields of other libraries are split from the text of `fsdp`, where room strategy reads them.
-void fold_into_fsdp(Texts& texts) {
+void fold_into_fsdp(RawOptions& texts) {
   const auto& known = program_options();
   for (auto it = texts.begin(); it != texts.end();) {
     const auto& [name, found] = *it;
@@ -82,18 +82,18 @@ bool is_default(const std::string& name, const std::string& text) {
   return false;
 }
 
-Texts of_other_tools(const Environment& variables, const std::vector<Description>& others) {
-  Texts texts;
+RawOptions of_other_tools(const Environment& variables, const std::vector<Description>& others) {
+  RawOptions texts;
   for (const auto& option : with_others(others))
     for (const auto& variable : option.other_tools)
       if (const auto text = variables.find(variable); text && !is_default(option.name, *text))
         texts.emplace(option.name, Found{*text, "variable " + variable});
-  texts.merge(other_tools_requests(variables));
+  texts.merge(given_by_other_tools(variables));
   return texts;
 }
 
 /// Names of a launcher, which are no options of a program. `known` are the options that may stand there.
-void refuse_names_of_launchers(const Texts& texts, const std::vector<Description>& known) {
+void refuse_names_of_launchers(const RawOptions& texts, const std::vector<Description>& known) {
   const auto ours = run_option_table().descriptions();
   const auto is_among = [](const auto& options, const std::string& key) {
     return std::any_of(options.begin(), options.end(), [&](const auto& option) { return has_name(option, key); });
@@ -169,8 +169,8 @@ const std::vector<Description>& program_options() {
   return all;
 }
 
-Texts find_requests(const options::Sources& sources, const std::string& section,
-                    const std::vector<Description>& others) {
+RawOptions find_given_options(const options::Sources& sources, const std::string& section,
+                              const std::vector<Description>& others) {
   const auto known = own_options(others), in_line = without_line(known);
   auto given = sources;
   for (auto* line : {&given.flag_line, &given.line}) {
@@ -180,7 +180,7 @@ Texts find_requests(const options::Sources& sources, const std::string& section,
   given.file = sources.file.changed(section, fold_into_fsdp);
   refuse_names_of_launchers(given.file.section(section), known);
   // One source after the other, so that a text of several options counts no more than its source.
-  Texts all;
+  RawOptions all;
   const auto take = [&](const std::vector<Description>& options, const options::Sources& one) {
     auto found = options::find(options, section, one);
     for (const auto* name : {"ddp", "fsdp"}) options::expand(found, name, options, "MU196");
@@ -195,14 +195,15 @@ Texts find_requests(const options::Sources& sources, const std::string& section,
   return all;
 }
 
-RuntimeOptions with_requests(RuntimeOptions values, const Texts& requests, const Environment& variables) {
+RuntimeOptions with_given_options(RuntimeOptions values, const RawOptions& given_options,
+                                  const Environment& variables) {
   strategy::StrategyRequest request;
-  for (const auto& [name, found] : requests)
+  for (const auto& [name, found] : given_options)
     if (name.starts_with("ddp.") || name.starts_with("fsdp.")) request.fields[name] = found;
   for (const auto& option : runtime_option_table().options) {
     const auto& name = option.description.name;
-    const auto found = requests.find(name);
-    if (found == requests.end()) continue;
+    const auto found = given_options.find(name);
+    if (found == given_options.end()) continue;
     if (name == "timeout") {
       const auto timeout = with_unit(found->second);
       if (timeout.text != "0s") options::follow(option, timeout, values);
@@ -218,29 +219,29 @@ RuntimeOptions with_requests(RuntimeOptions values, const Texts& requests, const
 }
 
 RuntimeOptions resolved(RuntimeOptions options, const Environment& environment) {
-  auto requests = find_requests(
+  auto given_options = find_given_options(
       {.line = options::read_line(environment.find(options::kLineVariable).value_or("")), .variables = environment});
   // A launcher of ours has started the ranks: how many Lightning's would have started is past.
   if (environment.has(cluster::kJob))
     for (const auto* name : {"devices", "num_nodes"})
-      if (const auto found = requests.find(name);
-          found != requests.end() && found->second.place.starts_with("variable LT_"))
-        requests.erase(found);
-  return with_requests(std::move(options), requests, environment);
+      if (const auto found = given_options.find(name);
+          found != given_options.end() && found->second.place.starts_with("variable LT_"))
+        given_options.erase(found);
+  return with_given_options(std::move(options), given_options, environment);
 }
 
-void check_requests(const Texts& requests) {
-  auto others = requests;
-  Texts fields;
-  for (const auto& [name, found] : requests)
+void check_given_options(const RawOptions& given_options) {
+  auto others = given_options;
+  RawOptions fields;
+  for (const auto& [name, found] : given_options)
     if (name.starts_with("ddp.") || name.starts_with("fsdp.")) {
       fields[name] = found;
       others.erase(name);
     }
-  const auto strategy = requests.find("strategy");
-  strategy::check_launch_options(strategy == requests.end() ? "" : strategy->second.text, fields);
-  trainer::check_launch_options(requests);
-  with_requests({}, others, {});
+  const auto strategy = given_options.find("strategy");
+  strategy::check_launch_options(strategy == given_options.end() ? "" : strategy->second.text, fields);
+  trainer::check_launch_options(given_options);
+  with_given_options({}, others, {});
 }
 
 std::map<std::string, std::string> written_options(const RuntimeOptions& options) {

@@ -9,13 +9,14 @@ namespace muster::runtime {
 /// The options of a program, apart from those of its strategy.
 const options::Table<RuntimeOptions>& runtime_option_table();
 
-/// `values` with the requests that replace its defaults. Options that are no program's are left out.
+/// `values` with the given options in place of its defaults. Options that are no program's are left out.
 /// Throws: ConfigError (MU171) for a contradiction, (MU002, MU021) for a value that cannot be read, and as
 /// Strategy::parse(), Precision::parse() and strategy::resolve_strategy().
-RuntimeOptions with_requests(RuntimeOptions values, const options::Texts& requests, const Environment& variables);
+RuntimeOptions with_given_options(RuntimeOptions values, const options::RawOptions& given_options,
+                                  const Environment& variables);
 
 /// What other tools' variables request, apart from those in the table: ACCELERATE_USE_CPU and the like.
-options::Texts other_tools_requests(const Environment& variables);
+options::RawOptions given_by_other_tools(const Environment& variables);
 
 /// Every option as text, those of the strategy included: what a rank resolved.
 std::map<std::string, std::string> written_options(const RuntimeOptions& options);

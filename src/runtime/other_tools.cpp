@@ -82,8 +82,8 @@ std::vector<std::string> own_variables() {
 
 }  // namespace
 
-options::Texts other_tools_requests(const Environment& variables) {
-  options::Texts texts;
+options::RawOptions given_by_other_tools(const Environment& variables) {
+  options::RawOptions texts;
   if (const auto device = variables.find("ACCELERATE_TORCH_DEVICE"))
     texts["accelerator"] = {device->substr(0, device->find(':')), "variable ACCELERATE_TORCH_DEVICE"};
   if (is_on(variables, "ACCELERATE_USE_CPU")) texts["accelerator"] = {"cpu", "variable ACCELERATE_USE_CPU"};

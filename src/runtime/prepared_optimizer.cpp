@@ -32,10 +32,10 @@ int64_t reduction_count_of(const PreparedModel& model) {
 
 }  // namespace
 
-PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting)
-    : inner_(std::move(inner)), setting_(std::move(setting)), fused_(*inner_) {
-  if (setting_.scaling) scaler_.emplace(*setting_.scaling);
-  if (fused_.repeated() > 0 && setting_.group.rank() == 0)
+PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerContext context)
+    : inner_(std::move(inner)), context_(std::move(context)), fused_(*inner_) {
+  if (context_.scaling) scaler_.emplace(*context_.scaling);
+  if (fused_.repeated() > 0 && context_.group.rank() == 0)
     log::warning("a prepared optimizer was given ", fused_.repeated(),
                  " tensor(s) again that its groups list before, as parameters() "
                  "does with tied weights; each is stepped and clipped once");
@@ -43,27 +43,27 @@ PreparedOptimizer::PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> in
 
 /// `complete`: no parameter may be left without a model by now.
 void PreparedOptimizer::bind(bool complete) {
-  if (bound_generation_ == setting_.registry->generation()) return;
+  if (bound_generation_ == context_.registry->generation()) return;
   size_t index = 0;
   bool found = false;
   for (const auto& parameter : parameters()) found = bind_parameter(parameter, index++, complete) || found;
-  if (found) fused_.refuse_parts();
-  if (complete) bound_generation_ = setting_.registry->generation();
+  if (found) fused_.require_full_parameters();
+  if (complete) bound_generation_ = context_.registry->generation();
 }
 
 /// Returns whether a model was met that was not known.
 bool PreparedOptimizer::bind_parameter(const at::Tensor& parameter, size_t index, bool complete) {
   const auto holds = [&](const auto& model) { return model->managed->expects(parameter); };
-  if (std::any_of(models_.begin(), models_.end(), [&](const Held& held) { return holds(held.model); })) return false;
-  const auto models = setting_.registry->models();
+  if (std::any_of(models_.begin(), models_.end(), [&](const ModelUse& use) { return holds(use.model); })) return false;
+  const auto models = context_.registry->models();
   const auto holder = std::find_if(models.begin(), models.end(), holds);
   if (holder != models.end()) {
-    models_.push_back({*holder, reduction_count_of(**holder), setting_.registry->index_of(**holder), nullptr});
+    models_.push_back({*holder, reduction_count_of(**holder), context_.registry->index_of(**holder), nullptr});
     shard_state(**holder);
     fused_.add_flat_parameters(*(*holder)->managed);
     return true;
   }
-  if (complete && parameter.requires_grad() && setting_.group.size() > 1) {
+  if (complete && parameter.requires_grad() && context_.group.size() > 1) {
     throw ConfigError("MU178", "parameter " + std::to_string(index) +
                                    " of a prepared optimizer belongs to no prepared module, so "
                                    "its gradient would differ from rank to rank; prepare the module that owns it");
@@ -90,51 +90,51 @@ void PreparedOptimizer::before_backward() {
 
 void PreparedOptimizer::rescale_gradients(double scale) {
   if (!scaler_) return;
-  if (gradient_scale_ != scale) scale_gradients(*setting_.registry, parameters(), scale / gradient_scale_);
+  if (gradient_scale_ != scale) scale_gradients(*context_.registry, parameters(), scale / gradient_scale_);
   loss_scale_ = gradient_scale_ = scale;
   unscaled_ = false;
 }
 
-bool PreparedOptimizer::due(const Held& held) const {
-  auto& managed = *held.model->managed;
+bool PreparedOptimizer::needs_reduction(const ModelUse& use) const {
+  auto& managed = *use.model->managed;
   const auto* reductions = managed.gradient_reductions();
   return reductions && managed.gradient_sync() &&
-         (reductions->reduction_count() == held.reductions || !reductions->has_gradients());
+         (reductions->reduction_count() == use.reductions || !reductions->has_gradients());
 }
 
 /// Of this optimizer's models and of others that the same loss goes through.
-bool PreparedOptimizer::due_in_order(int64_t index) const {
-  for (const auto& held : models_)
-    if (held.index == index) return due(held);
-  const auto model = setting_.registry->at(index);
+bool PreparedOptimizer::needs_reduction_in_order(int64_t index) const {
+  for (const auto& use : models_)
+    if (use.index == index) return needs_reduction(use);
+  const auto model = context_.registry->at(index);
   return model && model->managed->gradient_reductions() && model->managed->gradient_sync() &&
-         !setting_.registry->reductions().seen(index);
+         !context_.registry->reductions().seen(index);
 }
 
 void PreparedOptimizer::join_other_ranks(const std::vector<at::Tensor>* of) {
-  if (setting_.group.size() == 1 || !setting_.accumulation->sync()) return;
+  if (context_.group.size() == 1 || !context_.accumulation->sync()) return;
   bind(/*complete=*/false);
   // Backward comes to models in the reverse of the order in which programs name them, as long as nothing is known of
   // it.
-  for (const auto& held : std::views::reverse(models_)) {
-    if (!due(held)) continue;
-    const auto holds = [&](const at::Tensor& parameter) { return held.model->managed->find(parameter) != nullptr; };
+  for (const auto& use : std::views::reverse(models_)) {
+    if (!needs_reduction(use)) continue;
+    const auto holds = [&](const at::Tensor& parameter) { return use.model->managed->find(parameter) != nullptr; };
     if (of && std::none_of(of->begin(), of->end(), holds)) continue;
-    if (setting_.before_reduction) setting_.before_reduction();
-    const auto order = held.order;
+    if (context_.before_reduction) context_.before_reduction();
+    const auto order = use.order;
     const auto record =
         c10::make_scope_exit([&] {  // also where parameters turn out to be due: other ranks have it recorded
-          if (order) setting_.registry->reductions().repeat(order);
+          if (order) context_.registry->reductions().repeat(order);
         });
-    repeat_reductions(order ? *order : parallel::ReductionRecord::Order{{held.index}, {held.index}});
+    repeat_reductions(order ? *order : parallel::ReductionRecord::Order{{use.index}, {use.index}});
   }
 }
 
 void PreparedOptimizer::repeat_reductions(const parallel::ReductionRecord::Order& order) {
   std::map<int64_t, std::shared_ptr<PreparedModel>> started;
   for (const auto index : order.began)
-    if (due_in_order(index))
-      (started[index] = setting_.registry->at(index))->managed->gradient_reductions()->start_reduction();
+    if (needs_reduction_in_order(index))
+      (started[index] = context_.registry->at(index))->managed->gradient_reductions()->start_reduction();
   std::exception_ptr first;
   for (const auto index : order.ended) try {
       if (const auto model = started.find(index); model != started.end())
@@ -146,8 +146,8 @@ void PreparedOptimizer::repeat_reductions(const parallel::ReductionRecord::Order
 }
 
 bool PreparedOptimizer::models_have_gradients() const {
-  return std::ranges::any_of(models_, [&](const Held& held) {
-    auto& managed = *held.model->managed;
+  return std::ranges::any_of(models_, [&](const ModelUse& use) {
+    auto& managed = *use.model->managed;
     if (const auto* reductions = managed.gradient_reductions()) return reductions->has_gradients();
     bool found = false;
     managed.for_each_gradient(parameters(), [&](const at::Tensor&) { found = true; });
@@ -156,14 +156,14 @@ bool PreparedOptimizer::models_have_gradients() const {
 }
 
 void PreparedOptimizer::note_reductions() {
-  for (auto& held : models_) held.reductions = reduction_count_of(*held.model);
-  if (setting_.group.size() > 1) setting_.registry->reductions().use_up();
+  for (auto& use : models_) use.reductions = reduction_count_of(*use.model);
+  if (context_.group.size() > 1) context_.registry->reductions().use_up();
 }
 
 void PreparedOptimizer::unscale() {
   if (!scaler_ || unscaled_) return;
   std::vector<at::Tensor> gradients;
-  for_each_gradient(*setting_.registry, parameters(),
+  for_each_gradient(*context_.registry, parameters(),
                     [&](const at::Tensor& gradient) { gradients.push_back(gradient); });
   scaler_->unscale(gradients, gradient_scale_);
   gradient_scale_ = 1;
@@ -174,14 +174,14 @@ bool PreparedOptimizer::gradients_are_finite() {
   unscale();
   bool found = scaler_->found_inf();
   // Gradients that ranks hold whole are the same everywhere, and so is what they show.
-  if (setting_.group.size() > 1 && any_sharded(*setting_.registry, parameters()))
-    found = comm::any_rank(setting_.group, "overflows of sharded gradients", found);
+  if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
+    found = comm::any_rank(context_.group, "overflows of sharded gradients", found);
   scaler_->update(found, loss_scale_);
   return !found;
 }
 
 void PreparedOptimizer::for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const {
-  for (const auto& entry : *setting_.optimizers)
+  for (const auto& entry : *context_.optimizers)
     if (const auto other = entry.lock(); other && other.get() != this) f(other->fused_);
 }
 
@@ -189,25 +189,25 @@ at::Tensor PreparedOptimizer::update(torch::optim::Optimizer::LossClosure closur
   const auto after = c10::make_scope_exit(
       [this] { for_each_other([](optim::FusedOptimizer& other) { other.after_another_step(); }); });
   for_each_other([](optim::FusedOptimizer& other) { other.before_another_step(); });
-  if (!closure || setting_.group.size() == 1) return fused_.step(std::move(closure));
+  if (!closure || context_.group.size() == 1) return fused_.step(std::move(closure));
   return fused_.step([&] {
     note_reductions();
     auto loss = closure();
     join_other_ranks();
     auto mean = loss.detach().clone();
-    setting_.group.internal("the mean loss of a closure").all_reduce(mean, comm::ReduceOp::mean);
+    context_.group.internal("the mean loss of a closure").all_reduce(mean, comm::ReduceOp::mean);
     return mean;
   });
 }
 
 at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
-  if (!setting_.accumulation->sync()) return {};
-  TraceScope span(*setting_.trace, "optimizer step");
-  setting_.accumulation->note_step();
+  if (!context_.accumulation->sync()) return {};
+  TraceScope span(*context_.trace, "optimizer step");
+  context_.accumulation->note_step();
   bind(/*complete=*/true);
   if (!closure) join_other_ranks();
-  if (setting_.group.size() > 1)
-    for (auto& held : models_) held.order = setting_.registry->reductions().latest(held.index);
+  if (context_.group.size() > 1)
+    for (auto& use : models_) use.order = context_.registry->reductions().latest(use.index);
   if (closure && scaler_)
     throw UsageError(
         "MU146",
@@ -218,10 +218,10 @@ at::Tensor PreparedOptimizer::step(torch::optim::Optimizer::LossClosure closure)
   if (skipped_) fused_.note_load();  // from here on, as after any step, parameters may be edited
   auto loss = skipped_ ? at::Tensor() : update(std::move(closure));
   note_reductions();
-  setting_.registry->note_step();
-  if (!skipped_ && setting_.after_step) {
+  context_.registry->note_step();
+  if (!skipped_ && context_.after_step) {
     Optimizer handle(shared_from_this());
-    setting_.after_step(handle);
+    context_.after_step(handle);
   }
   return loss;
 }
@@ -233,7 +233,7 @@ void PreparedOptimizer::skip_if_holding(const std::vector<at::Tensor>& asked) {
 }
 
 void PreparedOptimizer::zero_grad(bool set_to_none) {
-  if (!setting_.accumulation->sync() && !setting_.accumulation->begins()) return;
+  if (!context_.accumulation->sync() && !context_.accumulation->begins()) return;
   bind(/*complete=*/true);
   fused_.zero_grad(set_to_none);
   note_reductions();
@@ -242,14 +242,14 @@ void PreparedOptimizer::zero_grad(bool set_to_none) {
 }
 
 void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
-  require_addable(*inner_, group, *setting_.registry);
-  auto description = describe_parameters(*setting_.registry, group.params());
+  require_addable(*inner_, group, *context_.registry);
+  auto description = describe_parameters(*context_.registry, group.params());
   if (group.has_options()) description += formatted(" at a learning rate of {}", group.options().get_lr());
-  const auto parameters = all_parameters(*setting_.registry, group.params());
+  const auto parameters = all_parameters(*context_.registry, group.params());
   inner_->add_param_group(group);
   try {
     const auto options = digest(muster::state_dict(*inner_).at("param_groups").list().back());
-    require_equal_groups(setting_.group, parameters + std::to_string(options), description);
+    require_equal_groups(context_.group, parameters + std::to_string(options), description);
   } catch (...) {
     inner_->param_groups().pop_back();
     throw;
@@ -259,7 +259,7 @@ void PreparedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup&
 }
 
 State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorShard>& shards) const {
-  const auto parts = shards_of(setting_.registry->models());
+  const auto parts = shards_of(context_.registry->models());
   State state =
       State::Map{{"inner", shard_optimizer_state(muster::state_dict(*inner_), parameters(), parts, path, shards)}};
   if (!scaler_) return state;
@@ -275,8 +275,8 @@ State PreparedOptimizer::state_dict(const std::string& path, std::vector<TensorS
 
 std::function<void()> PreparedOptimizer::prepare_load(const State& state, const TensorReader& reader) {
   bind_models();
-  require_saved_groups(state.at("inner"), *inner_, *setting_.registry);
-  const auto parts = shards_of(setting_.registry->models());
+  require_saved_groups(state.at("inner"), *inner_, *context_.registry);
+  const auto parts = shards_of(context_.registry->models());
   const auto load_inner =
       muster::prepare_load(*inner_, joined_optimizer_state(state.at("inner"), parameters(), parts, reader));
   const auto* saved = state.find("scaler");
@@ -289,7 +289,7 @@ std::function<void()> PreparedOptimizer::prepare_load(const State& state, const 
       load_inner();
       fused_.note_load();
     };
-  precision::GradScaler check(*setting_.scaling);
+  precision::GradScaler check(*context_.scaling);
   const GradScalerState scaler{.growth_tracker = saved->at("growth_tracker").integer(),
                                .scale = saved->at("scale").number()};
   check.load_state_dict(scaler);

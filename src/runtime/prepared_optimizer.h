@@ -25,7 +25,7 @@ class PreparedOptimizer;
 using PreparedOptimizers = std::vector<std::weak_ptr<PreparedOptimizer>>;
 
 /// What all optimizers of one runtime share.
-struct OptimizerSetting {
+struct OptimizerContext {
   std::shared_ptr<Accumulation> accumulation;
   std::function<void(Optimizer&)> after_step;
   std::function<void()> before_reduction;  ///< before a reduction of gradients for which this rank has no loss
@@ -40,7 +40,7 @@ struct OptimizerSetting {
 /// and optimizers may be prepared in any order.
 class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer> {
  public:
-  PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerSetting setting);
+  PreparedOptimizer(std::shared_ptr<torch::optim::Optimizer> inner, OptimizerContext context);
   at::Tensor step(torch::optim::Optimizer::LossClosure closure);
   void zero_grad(bool set_to_none);
   /// As Optimizer::add_param_group().
@@ -83,7 +83,7 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   std::vector<at::Tensor> parameters() const;
 
  private:
-  struct Held {
+  struct ModelUse {
     std::shared_ptr<PreparedModel> model;
     int64_t reductions = 0;  ///< reductions that had ended when gradients were last used or cleared
     int64_t index = 0;       ///< in the registry
@@ -95,19 +95,19 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   bool bind_parameter(const at::Tensor& parameter, size_t index, bool complete);
   void shard_state(const PreparedModel& model);
   bool gradients_are_finite();
-  bool due(const Held& held) const;
+  bool needs_reduction(const ModelUse& use) const;
   /// Repeats the reductions of these models in the order of the backward that this rank missed.
   void repeat_reductions(const parallel::ReductionRecord::Order& order);
-  bool due_in_order(int64_t index) const;
+  bool needs_reduction_in_order(int64_t index) const;
   /// Reductions up to now do not count for the next step.
   void note_reductions();
   at::Tensor update(torch::optim::Optimizer::LossClosure closure);
   void for_each_other(const std::function<void(optim::FusedOptimizer&)>& f) const;
 
   std::shared_ptr<torch::optim::Optimizer> inner_;
-  OptimizerSetting setting_;
+  OptimizerContext context_;
   optim::FusedOptimizer fused_;
-  std::vector<Held> models_;
+  std::vector<ModelUse> models_;
   int64_t bound_generation_ = -1;
   std::optional<precision::GradScaler> scaler_;
   double loss_scale_ = 1;      // the scale of the last backward

@@ -188,7 +188,7 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
   require_launched();
   for (const auto& entry : *optimizers_)
     if (auto known = entry.lock(); known && known->owner() == optimizer) return Optimizer(known);
-  OptimizerSetting setting{.accumulation = accumulation_,
+  OptimizerContext context{.accumulation = accumulation_,
                            .after_step = {},
                            .before_reduction = {},
                            .group = group_,
@@ -196,18 +196,18 @@ Optimizer RuntimeState::prepare_optimizer(std::shared_ptr<torch::optim::Optimize
                            .registry = registry_,
                            .scaling = {},
                            .trace = trace_};
-  if (scales_losses()) setting.scaling = options_.grad_scaler;
-  setting.before_reduction = [weak = weak_from_this()] {
+  if (scales_losses()) context.scaling = options_.grad_scaler;
+  context.before_reduction = [weak = weak_from_this()] {
     if (const auto parts = weak.lock()) parts->gradient_processing_->rescale_to_loss_scale();
   };
   report_.step(0);
-  setting.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0},
+  context.after_step = [callbacks = options_.callbacks, report = report_, steps = int64_t{0},
                         weak = weak_from_this()](Optimizer& handle) mutable {
     report.step(++steps);
     if (const auto parts = weak.lock()) parts->watch_generators();
     call_each(callbacks, &FabricCallback::on_after_optimizer_step, handle);
   };
-  auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(setting));
+  auto prepared = std::make_shared<PreparedOptimizer>(std::move(optimizer), std::move(context));
   prepared->bind_models();
   optimizers_->push_back(prepared);
   return Optimizer(std::move(prepared));

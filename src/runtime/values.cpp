@@ -41,9 +41,9 @@ std::vector<int64_t> words_of(const std::string& bytes) {
 
 /// The same leaf, for what has to be known of it first.
 comm::Communicator labelled(const comm::Communicator& group, const char* label) {
-  auto tag = group.tag();
-  tag.label = label;
-  return group.tagged(std::move(tag));
+  auto operation_label = group.label();
+  operation_label.text = label;
+  return group.with_label(std::move(operation_label));
 }
 
 void require_shape(const std::vector<int64_t>& words, int source) {

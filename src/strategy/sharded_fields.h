@@ -19,7 +19,7 @@ using ReplicatedField = options::Option<parallel::DdpOptions>;
 const std::vector<ReplicatedField>& replicated_fields();
 
 /// Texts for fields of ShardedOptions, and where they were found.
-using FieldTexts = options::Texts;
+using FieldTexts = options::RawOptions;
 
 /// A field of Accelerate, Lightning or fairscale and how it is converted. `take` may read all such fields of the same
 /// source (`others`).

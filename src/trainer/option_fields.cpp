@@ -144,17 +144,17 @@ const options::Table<TrainerOptions>& option_table() {
 
 std::vector<Description> option_descriptions() { return option_table().descriptions(); }
 
-void check_launch_options(const options::Texts& requests) {
-  const auto reading = options::read_texts(option_table(), requests);
+void check_launch_options(const options::RawOptions& given_options) {
+  const auto reading = options::read_texts(option_table(), given_options);
   raise(
       problems_of(reading.values, [&](const std::string& name) { return reading.places.contains("trainer." + name); }));
 }
 
-TrainerOptions with_requests(TrainerOptions values, const Environment& variables) {
-  const auto requests = runtime::find_requests(
+TrainerOptions with_given_options(TrainerOptions values, const Environment& variables) {
+  const auto given_options = runtime::find_given_options(
       {.line = options::read_line(variables.find(options::kLineVariable).value_or("")), .variables = variables});
   for (const auto& option : option_table().options)
-    if (const auto found = requests.find(option.description.name); found != requests.end())
+    if (const auto found = given_options.find(option.description.name); found != given_options.end())
       options::follow(option, found->second, values);
   return values;
 }

@@ -11,8 +11,8 @@ namespace muster::trainer {
 const options::Table<TrainerOptions>& option_table();
 
 /// `values` with what the launcher requests in place of defaults.
-/// Throws: ConfigError (MU171) for a contradiction, and as runtime::find_requests().
-TrainerOptions with_requests(TrainerOptions values, const Environment& variables);
+/// Throws: ConfigError (MU171) for a contradiction, and as runtime::find_given_options().
+TrainerOptions with_given_options(TrainerOptions values, const Environment& variables);
 
 /// Every option as text.
 std::map<std::string, std::string> written_options(const TrainerOptions& options);

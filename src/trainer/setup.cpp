@@ -82,7 +82,7 @@ void refuse_equal_keys(const Callback& callback) {
 }
 
 Core::Core(Trainer& trainer, const TrainerOptions& given)
-    : trainer(trainer), options(checked(with_requests(given, Environment::of_process()))),
+    : trainer(trainer), options(checked(with_given_options(given, Environment::of_process()))),
       runtime(runtime_options(options)), hooks(trainer) {
   if (options.enable_progress_bar) add_default<TrainerProgressBar>(options);
   if (options.enable_model_summary) add_default<ModelSummary>(options);

@@ -11,7 +11,7 @@ namespace {
 using muster::testing::thrown_id;
 using Words = std::map<std::string, std::string>;
 
-Words words_of(const Texts& texts) {
+Words words_of(const RawOptions& texts) {
   Words words;
   for (const auto& [name, found] : texts) words[name] = found.text;
   return words;
@@ -30,7 +30,7 @@ TEST(OptionsLine, IsPairsOrYamlOrJson) {
 }
 
 TEST(OptionsLine, ComesBackWhateverTheTexts) {
-  Texts texts;
+  RawOptions texts;
   for (const char* odd : {"", "a,b=c", "\"quoted\\\"", "{x: 1}", "two\nlines", "\xc3\xa4", "# no comment", "true"})
     texts["name" + std::to_string(texts.size())].text = odd;
   EXPECT_EQ(words_of(read_line(write_line(texts))), words_of(texts));
@@ -38,7 +38,7 @@ TEST(OptionsLine, ComesBackWhateverTheTexts) {
 }
 
 TEST(OptionsLine, CarriesThePlaces) {
-  const Texts texts{
+  const RawOptions texts{
       {"fsdp.stage", {"full", "run.yaml line 3"}}, {"precision", {"bf16", "flag --precision"}}, {"x", {}}};
   const auto back = read_line(write_line(texts));
   EXPECT_EQ(words_of(back), words_of(texts));
@@ -75,7 +75,7 @@ TEST(OptionsLine, RefusesWhatIsNoPair) {
 }
 
 TEST(OptionsLine, OneTextOfSeveralOptionsGivesWayToSingleOnes) {
-  Texts texts{{"fsdp", {"stage=full,replicas=2", "p"}}, {"fsdp.stage", {"none", "q"}}};
+  RawOptions texts{{"fsdp", {"stage=full,replicas=2", "p"}}, {"fsdp.stage", {"none", "q"}}};
   expand(texts, "fsdp");
   EXPECT_EQ(words_of(texts), (Words{{"fsdp.replicas", "2"}, {"fsdp.stage", "none"}}));
   EXPECT_EQ(variable_of("power_sgd.rank"), "MUSTER_POWER_SGD_RANK");

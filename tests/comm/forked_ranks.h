@@ -20,7 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/shared_memory/segment.h"
-#include "comm/waiting.h"
+#include "comm/wait_policy.h"
 #include "muster/base/temporary_folder.h"
 #include "muster/comm/rendezvous.h"
 

@@ -45,16 +45,16 @@ TEST(Header, TellsDifferentPositions) {
 }
 
 TEST(Header, TellsLabelsApartThatAgreeInAllElse) {
-  Operation mine{.kind = OperationKind::all_gather, .tag = {.label = "unit 'a'"}, .in = at::ones({2})}, theirs = mine;
+  Operation mine{.kind = OperationKind::all_gather, .label = {.text = "unit 'a'"}, .in = at::ones({2})}, theirs = mine;
   EXPECT_EQ(seen_by(0, mine, 1, theirs), "");
-  theirs.tag.label = "unit 'b'";
+  theirs.label.text = "unit 'b'";
   EXPECT_NE(seen_by(0, mine, 1, theirs)
                 .find("rank 0 called all_gather of float32 [2] for unit 'a', rank 1 called all_gather of float32 [2] "
                       "for unit 'b'"),
             std::string::npos)
       << seen_by(0, mine, 1, theirs);
-  mine.tag.label = std::string(100, 'x') + "1",
-  theirs.tag.label = std::string(100, 'x') + "2";  // shown in part, compared whole
+  mine.label.text = std::string(100, 'x') + "1",
+  theirs.label.text = std::string(100, 'x') + "2";  // shown in part, compared whole
   EXPECT_NE(seen_by(0, mine, 1, theirs), "");
 }
 
@@ -68,24 +68,24 @@ TEST(Header, WhateverDiffersHasAnotherDigest) {
   others[3].out = at::ones({3, 4});
   others[4].out = at::ones({4, 3}, at::kDouble);
   others[5].sequence = 18;
-  others[6].tag.label = "gradients";
-  others[7].tag.source = Source::library;
-  others[8].tag.gradient_step = 0;
+  others[6].label.text = "gradients";
+  others[7].label.source = Source::library;
+  others[8].label.gradient_step = 0;
   std::set<uint64_t> digests{digest(mine)};
   for (const auto& other : others) EXPECT_TRUE(digests.insert(digest(other)).second) << describe(other);
   Operation same = mine;
   same.out = at::zeros({4, 3});
   same.piggyback = 5;
-  same.place = {1, 64};
+  same.location = {1, 64};
   EXPECT_EQ(digest(same), digest(mine));
 }
 
 TEST(Header, TellsApartWhoseCallItIsWhichTensorAndWhichStep) {
   const Operation mine{.kind = OperationKind::all_gather, .in = at::ones({2})};
   Operation library = mine, leaf = mine, step = mine;
-  library.tag = {.label = "joining", .source = Source::library};
-  leaf.tag = {.tensor_index = 1, .tensor_count = 3};
-  step.tag = {.gradient_step = 7};
+  library.label = {.text = "joining", .source = Source::library};
+  leaf.label = {.tensor_index = 1, .tensor_count = 3};
+  step.label = {.gradient_step = 7};
   const std::string crossed = seen_by(0, mine, 1, library);
   EXPECT_NE(
       crossed.find(
@@ -129,7 +129,7 @@ TEST(Header, RefusesAMessageWhosePartsContradictEachOther) {
 TEST(Header, ALabelOfAPeerMovesNoCursor) {
   const Operation mine{.kind = OperationKind::barrier};
   Operation theirs = mine;
-  theirs.tag.label = "a\x1b[2Jb";
+  theirs.label.text = "a\x1b[2Jb";
   Header header = make_header(theirs, nullptr, 0);
   std::fill(header.label, header.label + sizeof header.label, 'x');  // nor need it end
   std::copy_n("a\x1b[2Jb", 6, header.label);

@@ -92,8 +92,8 @@ std::vector<Disagreement> of_other_kinds() {
        "called all_gather of float32 [2]"},
       {"other purpose", [](const Communicator& c) { c.internal("joining").barrier(); },
        [](const Communicator& c) { c.internal("saving").barrier(); }, "barrier for joining", "barrier for saving"},
-      {"other tensor", [](const Communicator& c) { c.tagged({.tensor_count = 2}).all_gather(zeros({2})); },
-       [](const Communicator& c) { c.tagged({.tensor_index = 1, .tensor_count = 2}).all_gather(zeros({2})); },
+      {"other tensor", [](const Communicator& c) { c.with_label({.tensor_count = 2}).all_gather(zeros({2})); },
+       [](const Communicator& c) { c.with_label({.tensor_index = 1, .tensor_count = 2}).all_gather(zeros({2})); },
        "tensor 1 of 2", "tensor 2 of 2"},
       {"other step", [](const Communicator& c) { c.internal("gradients", 4).start_all_reduce(zeros({30'000})).wait(); },
        [](const Communicator& c) { c.internal("gradients", 5).start_all_reduce(zeros({30'000})).wait(); },
@@ -208,8 +208,8 @@ class LyingTransport final : public Transport {
 /// `lie`.
 std::string answer_to(Operation operation, const Operation& theirs, uint64_t bytes,
                       const std::function<void(Header&)>& lie) {
-  const bool gives = theirs.in.defined();
-  Header header = make_header(theirs, gives ? &theirs.in : nullptr, bytes);
+  const bool sends_tensor = theirs.in.defined();
+  Header header = make_header(theirs, sends_tensor ? &theirs.in : nullptr, bytes);
   lie(header);
   Frame frame{};
   write_header(frame, header);
@@ -240,7 +240,7 @@ TEST(Pairwise, WhatAHeaderAnnouncesBoundsWhatIsWritten) {
   expect(contradicts, answer_to(gather, gather, 3000, [](Header&) {}));
   expect(contradicts, answer_to(gather, gather, 1 << 20, [](Header&) {}));
   expect(contradicts, answer_to(bytes, bytes, 0, [](Header&) {}));
-  expect(due, answer_to(gather, gather, 4, [](Header& h) { h.gives = 0; }));
+  expect(due, answer_to(gather, gather, 4, [](Header& h) { h.sends_tensor = 0; }));
   expect(due, answer_to(cast, cast, 0, [](Header&) {}));
   expect(nothing_due, answer_to(barrier, barrier, 3000, [](Header&) {}));
   expect("sent 3000 bytes for the 0", answer_to(reduce, reduce, 3000, [](Header&) {}));

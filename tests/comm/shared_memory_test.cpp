@@ -188,7 +188,7 @@ std::vector<Body> odd_calls() {
           [](const Communicator& comm) { comm.all_reduce(at::ones({3})); },
           [](const Communicator& comm) { comm.all_reduce(at::ones({100'000}, at::kDouble)); },
           [](const Communicator& comm) { comm.all_reduce(at::ones({100'000}), ReduceOp::max); },
-          [](const Communicator& comm) { comm.tagged({.label = "odd"}).all_reduce(at::ones({100'000})); },
+          [](const Communicator& comm) { comm.with_label({.text = "odd"}).all_reduce(at::ones({100'000})); },
           [](const Communicator& comm) { comm.reduce(at::ones({100'000})); },
           [](const Communicator& comm) { comm.broadcast(at::ones({100'000})); },
           [](const Communicator& comm) { comm.all_gather(at::ones({100'000})); },

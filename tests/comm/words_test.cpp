@@ -11,17 +11,17 @@ const std::string kGloo =
     "typically caused by a remote worker crashing.";
 
 TEST(Words, BuildPathsAndStackFramesStayOut) {
-  EXPECT_EQ(plain_words(kGloo).substr(0, 25), "Connection closed by peer");
-  EXPECT_EQ(plain_words("wrong\nException raised from f at a.cpp:1\nframe #0: g"), "wrong");
-  EXPECT_EQ(plain_words("[a note] stays"), "[a note] stays");
-  EXPECT_EQ(plain_words("[rank:x] stays"), "[rank:x] stays");
-  EXPECT_EQ(plain_words(""), "");
+  EXPECT_EQ(short_error_text(kGloo).substr(0, 25), "Connection closed by peer");
+  EXPECT_EQ(short_error_text("wrong\nException raised from f at a.cpp:1\nframe #0: g"), "wrong");
+  EXPECT_EQ(short_error_text("[a note] stays"), "[a note] stays");
+  EXPECT_EQ(short_error_text("[rank:x] stays"), "[rank:x] stays");
+  EXPECT_EQ(short_error_text(""), "");
 }
 
 TEST(Words, WhatIsLongEndsAfterAWord) {
-  EXPECT_EQ(plain_words("one two three", 9), "one two ...");
-  EXPECT_EQ(plain_words("one two three", 13), "one two three");
-  EXPECT_EQ(plain_words("endless", 3), "end ...");
+  EXPECT_EQ(short_error_text("one two three", 9), "one two ...");
+  EXPECT_EQ(short_error_text("one two three", 13), "one two three");
+  EXPECT_EQ(short_error_text("endless", 3), "end ...");
 }
 
 TEST(Words, ASentenceIsTakenWithoutItsStop) {

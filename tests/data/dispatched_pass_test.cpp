@@ -122,7 +122,7 @@ TEST(DispatchedPass, AnEmptyStreamIsACleanEpoch) {
   for (const auto& rank : dispatch(3, 0, {.batch_size = 2})) EXPECT_TRUE(rank.batches.empty());
 }
 
-struct Texts {
+struct RawOptions {
   int64_t at = 0;
   void start(int64_t) { at = 0; }
   std::optional<std::pair<std::string, at::Tensor>> next() {
@@ -136,7 +136,7 @@ TEST(DispatchedPass, BatchesOfAnyShapeAndFailuresReachEveryRank) {
   muster::testing::run_threads(2, 0, [](comm::Communicator group) {
     const DataLoaderOptions options{.dispatch_batches = true};
     auto loader =
-        DataLoader(Texts(), options)
+        DataLoader(RawOptions(), options)
             .distributed({.group = std::make_shared<comm::Communicator>(group), .rank = group.rank(), .world_size = 2});
     int steps = 0;
     try {

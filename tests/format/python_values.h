@@ -37,7 +37,7 @@ inline std::string described(const format::PythonValue& value, const format::Pyt
     case Kind::tensor: {
       const auto& tensor = file.tensors.at(static_cast<std::size_t>(value.integer));
       const auto number = [](std::int64_t one) { return std::to_string(one); };
-      return std::string(row_of(tensor.type).name) + joined(tensor.shape, "[", "]", number) +
+      return std::string(dtype_info(tensor.type).name) + joined(tensor.shape, "[", "]", number) +
              joined(tensor.strides, "/", "", number) + "+" + std::to_string(tensor.offset) + "@" +
              std::to_string(tensor.storage) + (tensor.conjugate ? " conj" : "");
     }

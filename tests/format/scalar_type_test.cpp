@@ -12,7 +12,7 @@ TEST(ScalarTypeTest, NamesAndAliasesAreFound) {
   EXPECT_EQ(find_storage_type(""), nullptr);
   EXPECT_EQ(find_scalar_type("qint8"), nullptr);
   EXPECT_EQ(find_scalar_type(static_cast<ScalarType>(12)), nullptr);
-  EXPECT_EQ(row_of(ScalarType::boolean).bytes, 1u);
+  EXPECT_EQ(dtype_info(ScalarType::boolean).bytes, 1u);
 }
 
 TEST(ScalarTypeTest, WidthsAgreeWithSafetensors) {

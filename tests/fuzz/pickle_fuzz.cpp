@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (tensor.shape[i] == 0) break;
         last += static_cast<std::uint64_t>((tensor.shape[i] - 1) * tensor.strides[i]);
       }
-      if (last * row_of(tensor.type).bytes > file.storages.at(tensor.storage).bytes) __builtin_trap();
+      if (last * dtype_info(tensor.type).bytes > file.storages.at(tensor.storage).bytes) __builtin_trap();
     }
     write_pickle(file);
   });

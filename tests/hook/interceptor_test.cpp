@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 
 #include "muster/base/error.h"
-#include "muster/hook/detail/operator_takeover.h"
+#include "muster/hook/detail/operator_override.h"
 #include "muster/hook/detail/random_scope.h"
 #include "muster/hook/detail/watched_storage.h"
 
@@ -172,7 +172,7 @@ TEST_F(Interceptors, ShareThePositionOfRandomScopes) {
 }
 
 /// Runs aten::mul on the watched tensor where it was asked to add.
-struct Multiplying final : OperatorTakeover {
+struct Multiplying final : OperatorOverride {
   bool run(std::string_view op, size_t arguments, torch::jit::Stack& stack) override {
     if (op != "aten::add") return false;
     auto result = torch::jit::last(stack, arguments)[1].toTensor() * 2;
@@ -193,16 +193,16 @@ struct Filling final : StorageWatcher {
 };
 
 TEST(TwoInterceptors, OnOneOperatorWorkTogether) {
-  install_key_fallback();
+  install_storage_interceptors();
   const InterceptorGuard others(kOnTensor, false);
   auto marked = torch::ones({2});
-  mark_for_takeover(marked, std::make_shared<Multiplying>());
+  mark_for_override(marked, std::make_shared<Multiplying>());
   const auto watcher = std::make_shared<Filling>();
   WatchedStorage storage(watcher, 0, "unit 'fc'", 8, at::kCPU);
   watcher->storage = &storage;
   const auto watched = storage.view(0, {2}, {1}, at::kFloat);
   seen.clear();
-  // The sum is taken over; the product, within the takeover, finds the values of the watched tensor.
+  // The sum is taken over; the product, within the override, finds the values of the watched tensor.
   EXPECT_TRUE(torch::equal(marked + watched, torch::full({2}, 6.0)));
   EXPECT_EQ(seen, "aten::mul ");
   EXPECT_TRUE(torch::equal(marked - watched, torch::full({2}, -2.0)));  // left to LibTorch

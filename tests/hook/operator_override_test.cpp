@@ -1,4 +1,4 @@
-#include "muster/hook/detail/operator_takeover.h"
+#include "muster/hook/detail/operator_override.h"
 
 #include <string>
 
@@ -11,7 +11,7 @@ namespace muster::hook {
 namespace {
 
 /// Multiplies by three where it was asked to add.
-struct Tripling final : OperatorTakeover {
+struct Tripling final : OperatorOverride {
   bool run(std::string_view op, size_t arguments, torch::jit::Stack& stack) override {
     seen += std::string(op) + " ";
     if (op != "aten::add") return false;
@@ -23,36 +23,36 @@ struct Tripling final : OperatorTakeover {
   std::string seen;
 };
 
-TEST(OperatorTakeover, RunsInPlaceOfTheOperator) {
-  install_key_fallback();
-  const auto takeover = std::make_shared<Tripling>();
+TEST(OperatorOverride, RunsInPlaceOfTheOperator) {
+  install_storage_interceptors();
+  const auto operator_override = std::make_shared<Tripling>();
   auto marked = torch::arange(4).to(torch::kFloat);
   const auto handle = marked;
-  mark_for_takeover(marked, takeover);
-  EXPECT_EQ(takeover_of(handle), takeover);
+  mark_for_override(marked, operator_override);
+  EXPECT_EQ(override_of(handle), operator_override);
   const auto other = torch::ones({4}).requires_grad_();
-  const auto sum = other + marked;  // its result comes from the takeover, with a graph
+  const auto sum = other + marked;  // its result comes from the override, with a graph
   EXPECT_TRUE(torch::equal(sum, torch::full({4}, 3.0)));
   sum.sum().backward();
   EXPECT_TRUE(torch::equal(other.grad(), torch::full({4}, 3.0)));
   EXPECT_TRUE(torch::equal(marked * 2, torch::tensor({0.0f, 2.0f, 4.0f, 6.0f})));  // left to LibTorch
   EXPECT_TRUE(
       torch::equal(marked.view({2, 2}) + 1, torch::tensor({{0.0f, 3.0f}, {6.0f, 9.0f}})));  // views carry the mark
-  EXPECT_NE(takeover->seen.find("aten::mul"), std::string::npos);
+  EXPECT_NE(operator_override->seen.find("aten::mul"), std::string::npos);
 }
 
-TEST(OperatorTakeover, ValuesAndWritesStay) {
-  install_key_fallback();
+TEST(OperatorOverride, ValuesAndWritesStay) {
+  install_storage_interceptors();
   auto marked = torch::arange(4).to(torch::kFloat);
-  mark_for_takeover(marked, std::make_shared<Tripling>());
-  mark_for_takeover(marked, std::make_shared<Tripling>());
+  mark_for_override(marked, std::make_shared<Tripling>());
+  mark_for_override(marked, std::make_shared<Tripling>());
   marked.mul_(2);
   EXPECT_TRUE(torch::equal(marked.clone(), torch::tensor({0.0f, 2.0f, 4.0f, 6.0f})));
   const auto ordinary = torch::ones({4});
-  EXPECT_EQ(takeover_of(ordinary), nullptr);
+  EXPECT_EQ(override_of(ordinary), nullptr);
   EXPECT_TRUE(torch::equal(ordinary + ordinary, torch::full({4}, 2.0)));
   marked.set_data(torch::ones({4}));  // elsewhere: the mark has ended
-  EXPECT_EQ(takeover_of(marked), nullptr);
+  EXPECT_EQ(override_of(marked), nullptr);
 }
 
 }  // namespace

@@ -37,10 +37,10 @@ class Recorder : public StorageWatcher {
   bool refuse = false;
 };
 
-class KeyFallback : public testing::Test {
+class StorageInterceptors : public testing::Test {
  protected:
   void SetUp() override {
-    install_key_fallback();
+    install_storage_interceptors();
     at::NoGradGuard no_grad;
     torch::manual_seed(3);
     plain = torch::nn::Linear(8, 4);
@@ -57,7 +57,7 @@ class KeyFallback : public testing::Test {
   torch::nn::Linear plain{nullptr}, linear{nullptr};
 };
 
-TEST_F(KeyFallback, ForwardAndBackwardFillWhatWasDropped) {
+TEST_F(StorageInterceptors, ForwardAndBackwardFillWhatWasDropped) {
   const auto version = linear->weight._version();
   auto x = torch::randn({3, 8}, torch::requires_grad());
   auto want = plain(x).pow(2).sum();
@@ -78,7 +78,7 @@ TEST_F(KeyFallback, ForwardAndBackwardFillWhatWasDropped) {
   EXPECT_EQ(linear->weight._version(), version);
 }
 
-TEST_F(KeyFallback, ViewsAndSizesNeedNoBytesAndKeepTheKey) {
+TEST_F(StorageInterceptors, ViewsAndSizesNeedNoBytesAndKeepTheKey) {
   auto views = std::vector{linear->weight.t(),
                            linear->weight.view({-1}),
                            linear->weight[1],
@@ -98,7 +98,7 @@ TEST_F(KeyFallback, ViewsAndSizesNeedNoBytesAndKeepTheKey) {
   EXPECT_TRUE(torch::equal(torch::cat({linear->weight, plain->weight}), torch::cat({plain->weight, plain->weight})));
 }
 
-TEST_F(KeyFallback, WritesAreTold) {
+TEST_F(StorageInterceptors, WritesAreTold) {
   at::NoGradGuard no_grad;
   linear->weight.mul_(2);
   at::_foreach_add_({linear->bias}, 1.0);
@@ -106,7 +106,7 @@ TEST_F(KeyFallback, WritesAreTold) {
   EXPECT_TRUE(torch::equal(linear->weight, plain->weight * 2));
 }
 
-TEST_F(KeyFallback, PointersOfDroppedMemoryThrow) {
+TEST_F(StorageInterceptors, PointersOfDroppedMemoryThrow) {
   linear->weight.sum();
   EXPECT_EQ(linear->weight.const_data_ptr<float>()[1], plain->weight.const_data_ptr<float>()[1]);
   storage->free();
@@ -114,7 +114,7 @@ TEST_F(KeyFallback, PointersOfDroppedMemoryThrow) {
   EXPECT_THROW((linear->weight.accessor<float, 2>()), c10::Error);
 }
 
-TEST_F(KeyFallback, ARefusalComesOutOfTheOperatorAndLeavesItUsable) {
+TEST_F(StorageInterceptors, ARefusalComesOutOfTheOperatorAndLeavesItUsable) {
   auto x = torch::randn({3, 8}, torch::requires_grad());
   auto y = linear(x).sum();
   storage->free();
@@ -127,12 +127,12 @@ TEST_F(KeyFallback, ARefusalComesOutOfTheOperatorAndLeavesItUsable) {
   EXPECT_TRUE(linear->weight.grad().defined());
 }
 
-TEST_F(KeyFallback, AnOperatorThatThrowsEndsItsAccess) {
+TEST_F(StorageInterceptors, AnOperatorThatThrowsEndsItsAccess) {
   EXPECT_THROW(linear(torch::randn({3, 5})), c10::Error);
   EXPECT_EQ(recorder->running, 0);
 }
 
-TEST_F(KeyFallback, KeyOffMeansUnseen) {
+TEST_F(StorageInterceptors, KeyOffMeansUnseen) {
   linear->weight.sum();
   recorder->seen.clear();
   set_key(linear->weight, false);
@@ -143,7 +143,7 @@ TEST_F(KeyFallback, KeyOffMeansUnseen) {
   EXPECT_EQ(recorder->seen.size(), 1u);
 }
 
-TEST_F(KeyFallback, TensorsThatOutliveTheWatcherThrow) {  // MU166
+TEST_F(StorageInterceptors, TensorsThatOutliveTheWatcherThrow) {  // MU166
   storage.reset();
   recorder.reset();
   try {
@@ -156,7 +156,7 @@ TEST_F(KeyFallback, TensorsThatOutliveTheWatcherThrow) {  // MU166
   EXPECT_EQ(linear->weight.sizes(), (std::vector<int64_t>{4, 8}));
 }
 
-TEST_F(KeyFallback, ManyThreads) {
+TEST_F(StorageInterceptors, ManyThreads) {
   auto x = torch::randn({3, 8});
   auto want = plain(x);
   std::vector<std::thread> threads;
@@ -170,19 +170,19 @@ TEST_F(KeyFallback, ManyThreads) {
   EXPECT_EQ(recorder->fills, 1);
 }
 
-TEST(KeyFallbackSwitch, TheVariableKeepsItOut) {  // MU160
-  setenv(kKeyFallbackSwitch.variable, "1", 1);
-  EXPECT_FALSE(kKeyFallbackSwitch.allows());
+TEST(StorageInterceptorsSwitch, TheVariableKeepsItOut) {  // MU160
+  setenv(kStorageInterceptorsSwitch.variable, "1", 1);
+  EXPECT_FALSE(kStorageInterceptorsSwitch.allows());
   try {
-    install_key_fallback();
+    install_storage_interceptors();
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_EQ(error.id(), "MU160");
-    EXPECT_NE(std::string(error.what()).find(kKeyFallbackSwitch.variable), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find(kStorageInterceptorsSwitch.variable), std::string::npos);
   }
-  unsetenv(kKeyFallbackSwitch.variable);
-  EXPECT_TRUE(kKeyFallbackSwitch.allows());
-  install_key_fallback();
+  unsetenv(kStorageInterceptorsSwitch.variable);
+  EXPECT_TRUE(kStorageInterceptorsSwitch.allows());
+  install_storage_interceptors();
 }
 
 }  // namespace

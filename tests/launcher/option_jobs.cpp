@@ -47,7 +47,7 @@ void expect_by_variable(const std::vector<Values>& jobs) {
 
 void expect_by_line(const std::vector<Values>& jobs, const std::string& variable) {
   for (const auto& values : jobs) {
-    options::Texts texts;
+    options::RawOptions texts;
     for (const auto& [name, text] : values) texts[name].text = text;
     Process::Setup setup;
     setup.environment = {"MUSTER_OPTIONS=" + options::write_line(texts), variable};

@@ -104,7 +104,7 @@ TEST(OptionWays, TheTestSetsEveryOptionToAnotherValue) {
 
 TEST(OptionWays, ByCode) {
   for (const auto& values : both_jobs()) {
-    options::Texts texts;
+    options::RawOptions texts;
     for (const auto& [name, text] : values) texts[name] = {text, "code"};
     const auto in_code = runtime::with_requests({}, texts, {});
     const auto resolved = runtime::written_options(runtime::resolved(in_code, {}));

@@ -168,13 +168,13 @@ TEST(Fused, WhatNeedsWholeParametersIsRefusedByName) {
   lib::LBFGS lbfgs({parameter}, lib::LBFGSOptions(0.1));
   MyAdam derived({parameter}, lib::AdamOptions(0.1));
   FusedOptimizer first(lbfgs, {&memory}), second(derived, {&memory}), whole(lbfgs);
-  const auto why = muster::testing::thrown([&] { first.refuse_parts(); });
+  const auto why = muster::testing::thrown([&] { first.require_full_parameters(); });
   EXPECT_EQ(why.rfind("MU134: LBFGS needs full parameters, since it takes dot products", 0), 0u) << why;
   EXPECT_EQ(muster::testing::thrown_id([&] { first.step(); }), "MU134");
-  const auto own = muster::testing::thrown([&] { second.refuse_parts(); });
+  const auto own = muster::testing::thrown([&] { second.require_full_parameters(); });
   EXPECT_NE(own.find("MyAdam"), std::string::npos) << own;
   EXPECT_NE(own.find("ElementwiseOptimizer"), std::string::npos) << own;
-  whole.refuse_parts();
+  whole.require_full_parameters();
 }
 
 }  // namespace

@@ -96,9 +96,9 @@ TEST(ShardedModel, ADestroyedModelSaysSo) {  // MU166
 
 TEST(ShardedModel, NeedsTheKeyFallback) {  // MU160
   auto net = make_net();
-  setenv(hook::kKeyFallbackSwitch.variable, "1", 1);
+  setenv(hook::kStorageInterceptorsSwitch.variable, "1", 1);
   EXPECT_EQ(refusal([&] { ShardedModel model(*net, comm::Communicator()); }, {"ddp"}), "MU160");
-  unsetenv(hook::kKeyFallbackSwitch.variable);
+  unsetenv(hook::kStorageInterceptorsSwitch.variable);
   EXPECT_NO_THROW(net(words_of(0, 0)));
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using torch::Tensor;
 
-const comm::Tag kTag{.label = "test", .source = comm::Source::library};
+const comm::OperationLabel kLabel{.text = "test", .source = comm::Source::library};
 
 /// Two parameters of 100 and 70 elements in the gradients of a unit, on this rank.
 struct GradientFixture {
@@ -26,7 +26,7 @@ struct GradientFixture {
                   {at::kFloat, reduce, keeps_full, divisor > 0 ? divisor : group.size() * replicas.size()}, buffers) {}
 
   void reduce() {
-    gradients.start_reduction(kTag);
+    gradients.start_reduction(kLabel);
     gradients.wait();
   }
   /// All ranks' parts of parameter i, one after another.
@@ -125,8 +125,8 @@ TEST(UnitGradients, CancelForgetsWhatWaitsAndWhatIsUnderWay) {
       unit.gradients.take(0, torch::ones({100}));
       unit.reduce();
       unit.gradients.take(1, torch::ones({70}));
-      unit.gradients.start_reduction(kTag);
-      EXPECT_TRUE(unit.gradients.under_way());
+      unit.gradients.start_reduction(kLabel);
+      EXPECT_TRUE(unit.gradients.in_flight());
       unit.gradients.cancel();
       EXPECT_FALSE(unit.gradients.has_sharded_grad(1));
       unit.gradients.take(1, torch::ones({70}));

@@ -14,7 +14,7 @@ constexpr std::array kEvents{UnitEvent::prefetch, UnitEvent::access, UnitEvent::
 struct LivedUnit {
   bool stays_unsharded;
   UnitState state = stays_unsharded ? UnitState::unsharded : UnitState::sharded;
-  bool memory = stays_unsharded, under_way = false, current = true;  // whether the memory shows the parts' values
+  bool memory = stays_unsharded, in_flight = false, current = true;  // whether the memory shows the parts' values
   std::vector<int>* gathers = nullptr;
   int name = 0;
 
@@ -23,19 +23,19 @@ struct LivedUnit {
     const auto move = transition(stays_unsharded, state, event);
     if (move.wait_first) arrive();
     if (move.detach) {
-      ASSERT_TRUE(under_way);
+      ASSERT_TRUE(in_flight);
       ASSERT_FALSE(stays_unsharded) << "its memory would be written later";
-      under_way = memory = false;
+      in_flight = memory = false;
     }
     if (move.free) {
-      ASSERT_FALSE(under_way);
+      ASSERT_FALSE(in_flight);
       ASSERT_FALSE(stays_unsharded);
       memory = false;
     }
     if (move.start) {
-      ASSERT_FALSE(under_way) << "two gathers into one memory";
+      ASSERT_FALSE(in_flight) << "two gathers into one memory";
       ASSERT_TRUE(stays_unsharded || !memory);
-      under_way = memory = true;
+      in_flight = memory = true;
       gathers->push_back(name);
     }
     if (move.wait) arrive();
@@ -43,12 +43,12 @@ struct LivedUnit {
     check(event);
   }
   void arrive() {
-    ASSERT_TRUE(under_way);
-    under_way = false;
+    ASSERT_TRUE(in_flight);
+    in_flight = false;
     current = true;
   }
   void check(UnitEvent event) const {
-    EXPECT_EQ(state == UnitState::unsharding, under_way);
+    EXPECT_EQ(state == UnitState::unsharding, in_flight);
     EXPECT_EQ(memory, stays_unsharded || state != UnitState::sharded);
     if (event == UnitEvent::access) {
       EXPECT_EQ(state, UnitState::unsharded);

@@ -198,7 +198,7 @@ class Rank {
         PreparedModel{net_, make_strategy(job.way.strategy, group.size(), group.size())->setup_module(*net_, group),
                       precision::PrecisionPolicy("32-true"), c10::DeviceType::CPU, trace_});
     registry_->add(model_);
-    OptimizerSetting setting{.accumulation = accumulation_,
+    OptimizerContext context{.accumulation = accumulation_,
                              .after_step = {},
                              .before_reduction = [this] { rescale_gradients(); },
                              .group = group_,
@@ -206,9 +206,9 @@ class Rank {
                              .registry = registry_,
                              .scaling = {},
                              .trace = trace_};
-    if (job.scaled) setting.scaling = scaling();
+    if (job.scaled) context.scaling = scaling();
     optimizer_ =
-        std::make_shared<PreparedOptimizer>(std::make_shared<torch::optim::SGD>(net_->parameters(), rates()), setting);
+        std::make_shared<PreparedOptimizer>(std::make_shared<torch::optim::SGD>(net_->parameters(), rates()), context);
     optimizer_->bind_models();
     optimizers_->push_back(optimizer_);
     if (job.way.local)

@@ -17,7 +17,7 @@ namespace {
 
 using muster::testing::thrown;
 using muster::testing::thrown_id;
-using Texts = std::vector<std::string>;
+using RawOptions = std::vector<std::string>;
 
 FSDP resolved(const Strategy& told, const std::string& sharding, const Environment& variables = {}) {
   return *resolve_strategy(told, {.sharding = sharding}, variables).sharding();
@@ -39,7 +39,7 @@ TEST(Resolve, ARequestFillsWhatTheProgramLeft) {
 TEST(Resolve, OptionsAreNamesAndValues) {
   const auto options = resolved(
       "fsdp", "unit_classes=Block,Head,unit_min_elements=1000,auto_wrap=false,param_dtype=bf16,limit_gathered_mb=1.5");
-  EXPECT_EQ(options.unit_classes, (Texts{"Block", "Head"}));
+  EXPECT_EQ(options.unit_classes, (RawOptions{"Block", "Head"}));
   EXPECT_EQ(options.unit_min_elements, 1000);
   EXPECT_FALSE(options.auto_wrap);
   EXPECT_EQ(options.param_dtype, "bf16");
@@ -88,7 +88,7 @@ TEST(Resolve, VariablesOfAccelerateCountLessThanTheLauncher) {
   const auto strategy = resolve_strategy("auto", {}, accelerate);
   EXPECT_EQ(strategy.name(), "fsdp");
   EXPECT_FALSE(strategy.sharding()->reshard_after_forward);
-  EXPECT_EQ(strategy.sharding()->unit_classes, (Texts{"GPTBlock", "Head"}));
+  EXPECT_EQ(strategy.sharding()->unit_classes, (RawOptions{"GPTBlock", "Head"}));
   EXPECT_EQ(strategy.sharding()->unit_min_elements, 0);  // belongs to another policy
   EXPECT_TRUE(resolved("auto", "reshard_after_forward=true", accelerate).reshard_after_forward);
   EXPECT_EQ(resolve_strategy("ddp", {}, accelerate).name(), "ddp");

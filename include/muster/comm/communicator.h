@@ -10,7 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "muster/comm/detail/tag.h"
+#include "muster/comm/detail/operation_label.h"
 
 namespace muster::comm {
 
@@ -52,7 +52,7 @@ class Group;
 /// A group of ranks and the operations on it: a cheap handle to shared state.
 /// Every operation takes float64/32/16, bfloat16, int64/32/16/8, uint8 and bool, empty and non-contiguous tensors; the
 /// start_* forms need contiguous tensors, which they fill in place.
-/// Ranks that disagree in operation, order, shape, dtype or tag all get a CommError that names both sides, before a
+/// Ranks that disagree in operation, order, shape, dtype or label all get a CommError that names both sides, before a
 /// wrong value can be used. Every wait ends within the time-out of the group. A sum is taken in rank order on every
 /// rank, so all ranks and all runs get identical bits. Thread safety: operations may be started from one thread at a
 /// time; they run in the order in which they were started.
@@ -70,10 +70,10 @@ class Communicator {
   const std::string& name() const noexcept;
   std::chrono::milliseconds timeout() const noexcept;
 
-  /// The tag of this handle's operations, which says what they are for: by default, a call of the user's.
-  const Tag& tag() const noexcept { return tag_; }
-  /// The same group; operations of the returned handle carry `tag`.
-  Communicator tagged(Tag tag) const;
+  /// The label of this handle's operations, which says what they are for: by default, a call of the user's.
+  const OperationLabel& label() const noexcept { return label_; }
+  /// The same group; operations of the returned handle carry `label`.
+  Communicator with_label(OperationLabel label) const;
   /// The same group for the library's own messages; `label` says what they are for. They never match the program's
   /// own collectives.
   Communicator internal(std::string label, int64_t gradient_step = -1) const;
@@ -137,10 +137,10 @@ class Communicator {
   const std::shared_ptr<Group>& group() const noexcept { return group_; }
 
  private:
-  Communicator(std::shared_ptr<Group> group, Tag tag);
+  Communicator(std::shared_ptr<Group> group, OperationLabel label);
 
   std::shared_ptr<Group> group_;
-  Tag tag_;
+  OperationLabel label_;
 };
 
 }  // namespace muster::comm

@@ -20,8 +20,8 @@ void expect_descriptors(const LinkMessage& message, std::size_t count) {
 }  // namespace
 
 std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, const std::string& name) {
-  const auto place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  Forming forming{ranks, name, TimePoint::clock::now() + timeout_, place, place + 1};
+  const auto new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+  Forming forming{ranks, name, TimePoint::clock::now() + timeout_, new_rank, new_rank + 1};
   try {
     return form(forming);
   } catch (const std::exception& failure) {
@@ -30,7 +30,7 @@ std::unique_ptr<SharedAreas> ProcessAreas::split(const std::vector<int>& ranks, 
                     formatted("rank {} could not share memory with the other ranks of group {}: {}. Is there memory "
                               "left in the container, and room for open files (ulimit -n)? The backend gloo does "
                               "without shared memory.",
-                              place, name, plain_words(failure.what())));
+                              new_rank, name, short_error_text(failure.what())));
   }
 }
 
@@ -43,15 +43,15 @@ std::unique_ptr<SharedAreas> ProcessAreas::form(Forming& forming) {
   std::vector<Neighbour> members(forming.ranks.size());
   for (; forming.offered < count; ++forming.offered)
     members[forming.offered] = offer(forming, forming.offered, own.memory);
-  while (forming.heard < forming.place) {
+  while (forming.heard < forming.new_rank) {
     const int member = forming.heard;
     members[member] = take_offer(forming, member, own.memory);
   }
-  for (int member = forming.place + 1; member < count; ++member) expect_reply(forming, members[member]);
+  for (int member = forming.new_rank + 1; member < count; ++member) expect_reply(forming, members[member]);
   // A pair of sockets names the process that made it at both ends, so that it cannot say whom to watch.
   for (int member = 0; member < count; ++member) members[member].process = peers_[forming.ranks[member]].process;
   confirm(forming, members);
-  return std::make_unique<ProcessAreas>(forming.place, std::move(own), std::move(members), timeout_);
+  return std::make_unique<ProcessAreas>(forming.new_rank, std::move(own), std::move(members), timeout_);
 }
 
 Neighbour ProcessAreas::offer(const Forming& forming, int member, const Segment& own) {
@@ -95,7 +95,7 @@ void ProcessAreas::refuse(Forming& forming) noexcept {
     try {
       // Those whose offer was read, or who have one of this rank, see that the other end is closed.
       if (member >= forming.offered) peers_[forming.ranks[member]].link.send(refusal_of(forming.name), {}, deadline);
-      else if (member >= forming.heard && member < forming.place)
+      else if (member >= forming.heard && member < forming.new_rank)
         next_message(forming.ranks[member], forming.name, deadline);
     } catch (const std::exception&) {
       // That rank is gone, and so waits for nobody.

@@ -64,7 +64,7 @@ class Handover {
       f();
       return "";
     } catch (const std::exception& failure) {
-      const std::string words = plain_words(failure.what());
+      const std::string words = short_error_text(failure.what());
       return words.empty() ? "an unknown error" : words;
     }
   }

@@ -39,14 +39,14 @@ std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of(const at::Tensor& ten
 std::shared_ptr<SharedBuffer> SharedCollectives::buffer_of_all(Call& call, const at::Tensor& tensor) {
   auto buffer = buffer_of(tensor);
   if (!buffer) return nullptr;
-  SharedPlace& own = call.operation.place;
+  SharedMemoryLocation& own = call.operation.location;
   const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
   own = {buffer->number, static_cast<uint64_t>(begin - buffer->parts[rank_])};
   exchange_headers(call);
   call.met = true;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const SharedPlace theirs = read_header(boxes_[peer]->frame).place;
+    const SharedMemoryLocation theirs = read_header(boxes_[peer]->frame).location;
     if (theirs.buffer != own.buffer || theirs.offset > buffer->bytes - tensor.nbytes()) return nullptr;
     if (theirs.offset != own.offset && call.operation.kind != OperationKind::all_gather) return nullptr;
   }
@@ -114,7 +114,7 @@ class SharedCollectives::BlockReduction {
     return {begin + part.begin, begin + part.end};
   }
   std::byte* at(int rank, const Range& range) const {
-    return buffer_.parts[rank] + call_.operation.place.offset + range.begin * width_;
+    return buffer_.parts[rank] + call_.operation.location.offset + range.begin * width_;
   }
   void reduce_own(int64_t block) {
     const Range own = range(block, rank_);
@@ -155,7 +155,7 @@ void SharedCollectives::all_gather_in(const SharedBuffer& buffer, const Call& ca
   auto* pieces = static_cast<std::byte*>(call.operation.out.mutable_data_ptr());
   for (int peer = 0; peer < size_; ++peer)
     terms_[peer] =
-        peer == rank_ ? in.const_data_ptr() : buffer.parts[peer] + read_header(boxes_[peer]->frame).place.offset;
+        peer == rank_ ? in.const_data_ptr() : buffer.parts[peer] + read_header(boxes_[peer]->frame).location.offset;
   // All ranks read the same at about the same time, the last first, as it was written last.
   for (std::size_t end = bytes, begin; end > 0; end = begin) {
     begin = (end - 1) / kBlockBytes * kBlockBytes;
@@ -170,7 +170,7 @@ void SharedCollectives::all_gather_in(const SharedBuffer& buffer, const Call& ca
 
 void SharedCollectives::reduce_scatter_in(const SharedBuffer& buffer, const Call& call) {
   const at::Tensor& out = call.operation.out;
-  const std::size_t begin = call.operation.place.offset + out.nbytes() * rank_;
+  const std::size_t begin = call.operation.location.offset + out.nbytes() * rank_;
   for (int peer = 0; peer < size_; ++peer) terms_[peer] = buffer.parts[peer] + begin;
   reduce_memory(out.mutable_data_ptr(), nullptr, terms_, static_cast<std::size_t>(out.numel()), out.scalar_type(),
                 call.operation.reduce);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/shared_memory/segment.h"
-#include "comm/waiting.h"
+#include "comm/wait_policy.h"
 
 namespace muster::comm {
 

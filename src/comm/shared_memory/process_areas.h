@@ -60,7 +60,7 @@ class ProcessAreas final : public SharedAreas {
     const std::vector<int>& ranks;
     const std::string& name;
     TimePoint deadline;
-    int place;        ///< this rank's in it
+    int new_rank;     ///< this rank's rank in it
     int offered = 0;  ///< those before this one have this rank's offer, or need none
     int heard = 0;    ///< of those before this one, an offer or a refusal was read
   };

@@ -32,12 +32,12 @@ class ThreadAreas final : public SharedAreas {
   ~ThreadAreas() override { close(); }
 
   void publish() override {
-    Waiting::Lock lock = begin_step();
+    WaitPolicy::Lock lock = begin_step();
     hub_->waiting_->changed(lock);
   }
 
   void abort(const std::string& cause) noexcept override {
-    Waiting::Lock lock(hub_->waiting_->mutex());
+    WaitPolicy::Lock lock(hub_->waiting_->mutex());
     if (ended_) return;
     ended_ = cause;
     write_cause(cause);
@@ -45,23 +45,23 @@ class ThreadAreas final : public SharedAreas {
   }
 
   void close() noexcept override {
-    Waiting::Lock lock(hub_->waiting_->mutex());
+    WaitPolicy::Lock lock(hub_->waiting_->mutex());
     if (!ended_) ended_ = "the group is closed";
     hub_->closed_[rank()] = true;
     hub_->waiting_->changed(lock);
   }
 
   std::unique_ptr<SharedAreas> split(const std::vector<int>& ranks, const std::string& name) override {
-    const auto place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-    Waiting::Lock lock(hub_->waiting_->mutex());
-    auto& part = hub_->parts_[name];
+    const auto new_rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    WaitPolicy::Lock lock(hub_->waiting_->mutex());
+    auto& part = hub_->subgroups_[name];
     auto hub = part.lock();
     if (!hub) part = hub = std::make_shared<ThreadAreasHub>(static_cast<int>(ranks.size()), hub_->waiting_);
-    return ThreadAreasHub::join(hub, place);
+    return ThreadAreasHub::join(hub, new_rank);
   }
 
   std::shared_ptr<SharedBuffer> share(std::size_t bytes, uint64_t number, TimePoint) override {
-    Waiting::Lock lock = begin_step();
+    WaitPolicy::Lock lock = begin_step();
     auto& known = hub_->buffers_[number];
     auto buffer = known.lock();
     if (!buffer) known = buffer = new_buffer(size(), bytes, number);
@@ -72,7 +72,7 @@ class ThreadAreas final : public SharedAreas {
   bool is_scheduled() const noexcept override { return true; }
 
   void wait_for(int peer, int, const std::function<bool()>& ready, TimePoint deadline) override {
-    Waiting::Lock lock = begin_step();
+    WaitPolicy::Lock lock = begin_step();
     const auto lost = [&] { return peer >= 0 && hub_->closed_[peer]; };
     const auto over = [&] { return ready() || ended_ || aborting_rank(peer) >= 0 || lost(); };
     const bool in_time = hub_->waiting_->wait(lock, over, deadline);
@@ -85,9 +85,9 @@ class ThreadAreas final : public SharedAreas {
 
  private:
   /// Another thread may run first, and the rank may die.
-  Waiting::Lock begin_step() {
+  WaitPolicy::Lock begin_step() {
     hub_->waiting_->pause();
-    Waiting::Lock lock(hub_->waiting_->mutex());
+    WaitPolicy::Lock lock(hub_->waiting_->mutex());
     if (ended_) throw TransportFailure{TransportFailure::Kind::aborted, -1, *ended_};
     if (hub_->kill_rank_ != rank() || ++step_ < hub_->kill_step_) return lock;
     ended_ = formatted("{}: rank {} was killed at step {}", "MU063", rank(), step_);
@@ -102,7 +102,7 @@ class ThreadAreas final : public SharedAreas {
   std::optional<std::string> ended_;
 };
 
-ThreadAreasHub::ThreadAreasHub(int size, std::shared_ptr<Waiting> waiting)
+ThreadAreasHub::ThreadAreasHub(int size, std::shared_ptr<WaitPolicy> waiting)
     : size_(size), waiting_(std::move(waiting)), closed_(static_cast<std::size_t>(size)) {
   const std::size_t bytes = AreaLayout(size).bytes();
   for (int rank = 0; rank < size; ++rank) {

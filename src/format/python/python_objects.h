@@ -30,7 +30,7 @@ struct StoragePlace {
 
 /// What a pickle names as kept outside: a storage, or a part of one.
 struct StorageName {
-  const ScalarTypeRow* type = nullptr;  ///< uint8 for an untyped one.
+  const DtypeInfo* type = nullptr;  ///< uint8 for an untyped one.
   std::string key, location;
   std::int64_t count = 0;        ///< Elements.
   std::int64_t view_offset = 0;  ///< Elements; not 0 only in files before 0.4.

@@ -10,9 +10,9 @@ using Kind = PickleNode::Kind;
 constexpr std::size_t kMostDimensions = 64;
 
 /// The class's own name: "torch.cuda.FloatStorage" is stored as "torch.FloatStorage" is.
-const ScalarTypeRow* storage_class(const PickleNode& type) {
+const DtypeInfo* storage_class(const PickleNode& type) {
   if (type.kind != Kind::global || !type.text.starts_with("torch")) return nullptr;
-  if (type.name == "UntypedStorage" || type.name == "_UntypedStorage") return &row_of(ScalarType::uint8);
+  if (type.name == "UntypedStorage" || type.name == "_UntypedStorage") return &dtype_info(ScalarType::uint8);
   return find_storage_type(type.name);
 }
 
@@ -72,7 +72,7 @@ void PythonObjects::read_metadata(std::uint32_t node, PythonTensor& tensor) cons
 void PythonObjects::check_bounds(const PythonTensor& tensor, std::uint64_t bytes) const {
   if (tensor.shape.size() != tensor.strides.size() || tensor.shape.size() > kMostDimensions)
     refuse("a tensor's shape and strides disagree");
-  const auto width = static_cast<std::int64_t>(row_of(tensor.type).bytes);
+  const auto width = static_cast<std::int64_t>(dtype_info(tensor.type).bytes);
   std::int64_t last = tensor.offset, count = 1;
   bool empty = false, fits = tensor.offset >= 0;
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {

@@ -27,11 +27,11 @@ class PickleText {
 
  private:
   /// The one type of all views of each storage; nothing where they differ, or the type has no class of storages.
-  static std::vector<const ScalarTypeRow*> uniform_types(const PythonFile& content) {
-    std::vector<const ScalarTypeRow*> types(content.storages.size(), nullptr);
-    for (const PythonTensor& tensor : content.tensors) types[tensor.storage] = &row_of(tensor.type);
+  static std::vector<const DtypeInfo*> uniform_types(const PythonFile& content) {
+    std::vector<const DtypeInfo*> types(content.storages.size(), nullptr);
+    for (const PythonTensor& tensor : content.tensors) types[tensor.storage] = &dtype_info(tensor.type);
     for (const PythonTensor& tensor : content.tensors) {
-      const ScalarTypeRow& row = row_of(tensor.type);
+      const DtypeInfo& row = dtype_info(tensor.type);
       if (types[tensor.storage] != &row || row.storage.empty() ||
           content.storages[tensor.storage].bytes % row.bytes != 0)
         types[tensor.storage] = nullptr;
@@ -135,7 +135,7 @@ class PickleText {
   }
 
   void append_tensor(const PythonTensor& tensor) {
-    const ScalarTypeRow* type = uniform_[tensor.storage];
+    const DtypeInfo* type = uniform_[tensor.storage];
     const PythonStorage& storage = content_.storages[tensor.storage];
     text_ += type ? "ctorch._utils\n_rebuild_tensor_v2\n((" : "ctorch._utils\n_rebuild_tensor_v3\n((";
     append_text("storage");
@@ -150,7 +150,7 @@ class PickleText {
     text_ +=
         "\x89"
         "ccollections\nOrderedDict\n)R";
-    if (!type) text_ += "ctorch\n" + std::string(row_of(tensor.type).name) + "\n";
+    if (!type) text_ += "ctorch\n" + std::string(dtype_info(tensor.type).name) + "\n";
     if (tensor.conjugate || tensor.negative) {
       text_ += "}(";
       for (const auto& [word, on] : std::map<std::string, bool>{{"conj", tensor.conjugate}, {"neg", tensor.negative}}) {
@@ -163,7 +163,7 @@ class PickleText {
   }
 
   const PythonFile& content_;
-  std::vector<const ScalarTypeRow*> uniform_;
+  std::vector<const DtypeInfo*> uniform_;
   std::string text_;
 };
 

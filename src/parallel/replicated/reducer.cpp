@@ -43,7 +43,7 @@ Reducer::~Reducer() {
 
 void Reducer::set_session(JoinSession* session, int64_t model) noexcept {
   session_ = session;
-  number_ = model;
+  session_index_ = model;
   if (session) return;
   divide_by(group_.size());
   root_ = 0;
@@ -92,7 +92,7 @@ void Reducer::finish_started() {
 
 void Reducer::note_forward() noexcept {
   graphs_.note();
-  if (hook::current_backward() < 0) announced_ = false;  // one that threw was never said to have ended
+  if (hook::current_backward() < 0) inside_runtime_backward_ = false;  // one that threw was never said to have ended
 }
 
 void Reducer::before_backward() {
@@ -100,13 +100,13 @@ void Reducer::before_backward() {
   const std::lock_guard lock(mutex_);
   if (active_) discard();
   seen_gradient_ = seen_scoped_ = false;
-  announced_ = true;
+  inside_runtime_backward_ = true;
 }
 
 void Reducer::after_backward() {
   if (hook::current_backward() >= 0) return;
   const std::lock_guard lock(mutex_);
-  announced_ = false;
+  inside_runtime_backward_ = false;
   if (active_) finish(/*reports=*/true);  // all gradients came from backwards within this one
   check_for_bypass();
 }
@@ -149,23 +149,23 @@ void Reducer::before_gradient(const VariableLocator& locator) {
   const auto i = static_cast<size_t>(locator.index);
   if (!active_ || locator.index < 0 || !states_[i].fired) return;  // most gradients, which need no lock
   const std::lock_guard lock(mutex_);
-  if (!announced_ && running_.expired()) discard();
+  if (!inside_runtime_backward_ && backwards_alive_.expired()) discard();
   if (active_ && states_[i].fired) replica_.parameters()[i].tensor.mutable_grad().reset();
 }
 
 /// The first gradient of a backward, or the first after the end of one within it.
 void Reducer::enter_backward() {
   const auto current = hook::current_backward();
-  if (active_ && !announced_ && running_.expired()) discard();
+  if (active_ && !inside_runtime_backward_ && backwards_alive_.expired()) discard();
   if (sync_ && !active_) prepare_for_backward();
-  if (std::exchange(backward_, current) == current && !running_.expired()) return;
-  auto running = running_.lock();
+  if (std::exchange(backward_, current) == current && !backwards_alive_.expired()) return;
+  auto running = backwards_alive_.lock();
   if (!running) {
     backwards_.clear();
-    running_ = running = std::make_shared<char>();
+    backwards_alive_ = running = std::make_shared<char>();
   }
   if (std::find(backwards_.begin(), backwards_.end(), current) != backwards_.end()) return;
-  several_ = several_ || !backwards_.empty();
+  nested_ = nested_ || !backwards_.empty();
   backwards_.push_back(current);
   hook::at_end_of_backward([this, current, running] { backward_ended(current); });
 }
@@ -177,19 +177,19 @@ void Reducer::backward_ended(int64_t id) {
   std::erase(backwards_, id);
   const bool inner = hook::backward_is_nested();
   seen_scoped_ = seen_scoped_ || inner;  // its forward ran within backward, in no scope
-  several_ = several_ || inner;
-  if (!active_ || (inner && (announced_ || !backwards_.empty()))) return;
+  nested_ = nested_ || inner;
+  if (!active_ || (inner && (inside_runtime_backward_ || !backwards_.empty()))) return;
   finish(/*reports=*/!inner);
 }
 
 void Reducer::prepare_for_backward() {
   if (session_) {
-    const auto next = session_->report(JoinEvent::gradients, number_);
+    const auto next = session_->report(JoinEvent::gradients, session_index_);
     divide_by(session_->divisor(next.active));
     root_ = next.root;
   }
   active_ = true;
-  broken_ = several_ = seen_gradient_ = seen_scoped_ = false;
+  broken_ = nested_ = seen_gradient_ = seen_scoped_ = false;
   std::fill(pending_.begin(), pending_.end(), 0);
   for (size_t i = 0; i < states_.size(); ++i) {
     auto& state = states_[i];
@@ -245,7 +245,7 @@ void Reducer::add_late_gradient(size_t i) {
 /// only at the end.
 void Reducer::start_full_buckets(bool ends) {
   const auto& buckets = replica_.buckets();
-  const auto startable = buckets.size() - (several_ && !ends && !buckets.empty() ? 1 : 0);
+  const auto startable = buckets.size() - (nested_ && !ends && !buckets.empty() ? 1 : 0);
   while (finishes_.size() < startable && pending_[finishes_.size()] == 0) {
     if (finishes_.size() + 1 == buckets.size()) write_flags();
     start_bucket(finishes_.size());
@@ -254,12 +254,12 @@ void Reducer::start_full_buckets(bool ends) {
 
 void Reducer::name_operations(const std::string& model) {
   label_ = model;
-  const auto tag = [&](const std::string& what) {
-    return comm::Tag{.label = "gradients of " + model + ", " + what, .source = comm::Source::library};
+  const auto label = [&](const std::string& what) {
+    return comm::OperationLabel{.text = "gradients of " + model + ", " + what, .source = comm::Source::library};
   };
-  flag_tag_ = tag("flags");
-  late_tag_ = tag("late gradients");
-  for (size_t b = 0; b < bucket_tags_.size(); ++b) bucket_tags_[b] = tag("bucket " + std::to_string(b));
+  flag_label_ = label("flags");
+  late_label_ = label("late gradients");
+  for (size_t b = 0; b < bucket_labels_.size(); ++b) bucket_labels_[b] = label("bucket " + std::to_string(b));
 }
 
 void Reducer::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
@@ -268,15 +268,15 @@ void Reducer::register_with(const std::shared_ptr<ReductionRecord>& record, int6
 }
 
 /// Joined ranks are in steps of different numbers.
-comm::Communicator Reducer::in_this_step(const comm::Tag& tag) const {
-  auto now = tag;
+comm::Communicator Reducer::in_this_step(const comm::OperationLabel& label) const {
+  auto now = label;
   now.gradient_step = session_ || shadow_ ? -1 : recorder_.step();
-  return group_.tagged(std::move(now));
+  return group_.with_label(std::move(now));
 }
 
 void Reducer::start_bucket(size_t bucket) {
   if (!shadow_ && !outside_backward_) recorder_.begin();
-  const auto group = in_this_step(bucket_tags_[bucket]);
+  const auto group = in_this_step(bucket_labels_[bucket]);
   if (!comm_hook_) {
     finishes_.push_back(
         [work = group.start_all_reduce(replica_.buckets()[bucket], comm::ReduceOp::sum)]() mutable { work.wait(); });
@@ -286,7 +286,7 @@ void Reducer::start_bucket(size_t bucket) {
   at::AutoDispatchBelowADInplaceOrView below;  // a hook sees plain memory: nothing of it is recorded or counted
   finishes_.push_back(comm_hook_->start(hook_buckets_[bucket], hook_groups_[bucket] = group));
   if (hook_buckets_[bucket].last)
-    flag_work_ = in_this_step(flag_tag_).start_all_reduce(replica_.flags(), comm::ReduceOp::sum);
+    flag_work_ = in_this_step(flag_label_).start_all_reduce(replica_.flags(), comm::ReduceOp::sum);
 }
 
 void Reducer::end_buckets() {
@@ -300,7 +300,7 @@ void Reducer::end_buckets() {
 
 void Reducer::write_flags() {
   const bool backward = !shadow_ && !outside_backward_;
-  for (size_t i = 0; learned_ && backward && i < states_.size(); ++i)
+  for (size_t i = 0; static_graph_known_ && backward && i < states_.size(); ++i)
     if (states_[i].fired != (states_[i].expected && replica_.parameters()[i].tensor.requires_grad())) broken_ = true;
   ReductionFlags::write(replica_, /*due=*/!shadow_, options_.static_graph && broken_, !late_.empty(),
                         frozen_.any_unfrozen(), recorder_.send_votes());
@@ -337,7 +337,7 @@ void Reducer::fill_the_rest() {
 void Reducer::finalize_backward(bool reports) {
   auto flags = ReductionFlags::read(replica_);
   if (flags.unfrozen || (states_.empty() && frozen_.any_unfrozen())) {
-    admit_unfrozen();
+    add_unfrozen();
     flags = ReductionFlags::read(replica_);
   }
   if (!states_.empty()) recorder_.receive_votes(flags.votes);
@@ -351,10 +351,10 @@ void Reducer::finalize_backward(bool reports) {
   if (!shadow_) ++ended_;
   refuse_different_freezing(flags);
   if (reports) report(flags);
-  if (options_.static_graph && !learned_ && !shadow_ && !outside_backward_) {
+  if (options_.static_graph && !static_graph_known_ && !shadow_ && !outside_backward_) {
     for (size_t i = 0; i < states_.size(); ++i)
       states_[i].expected = states_[i].fired || !replica_.parameters()[i].tensor.requires_grad();
-    learned_ = true;
+    static_graph_known_ = true;
   }
 }
 
@@ -373,7 +373,7 @@ void Reducer::average_late() {
       sum.as_strided(like.sizes(), like.strides(), layout.offsets[i] - span.begin)
           .copy_(at::mul(found->second, scale_));
     }
-    in_this_step(late_tag_).all_reduce(sum, comm::ReduceOp::sum);
+    in_this_step(late_label_).all_reduce(sum, comm::ReduceOp::sum);
     replica_.buckets()[b].narrow(0, 0, span.length).add_(sum);
   }
 }

@@ -90,7 +90,7 @@ class Reducer {
   };
 
   void attach(const NamedTensor& named, int64_t index);
-  void admit_unfrozen();
+  void add_unfrozen();
   void update_buckets();
   void before_gradient(const VariableLocator& locator);
   void on_gradient(const VariableLocator& locator, const at::Tensor& leaf);
@@ -104,7 +104,7 @@ class Reducer {
   void average_late();
   void start_full_buckets(bool ends = false);
   void name_operations(const std::string& model);
-  comm::Communicator in_this_step(const comm::Tag& tag) const;
+  comm::Communicator in_this_step(const comm::OperationLabel& label) const;
   void start_bucket(size_t bucket);
   void end_buckets();
   void write_flags();
@@ -125,13 +125,13 @@ class Reducer {
   const DdpOptions& options_;
   at::Tensor scale_;
   hook::GraphUse graphs_;
-  size_t leaves_ = 0;  // of these
+  size_t leaf_count_ = 0;  // of these
   std::unordered_map<c10::TensorImpl*, std::shared_ptr<VariableLocator>> watched_;
   std::deque<State> states_;
-  std::vector<int64_t> pending_;        // per bucket: expected gradients that have not arrived
-  std::vector<comm::Tag> bucket_tags_;  // the tags of operations, without the step
-  comm::Tag flag_tag_, late_tag_;
-  std::string label_;                            // of the model, in the tags
+  std::vector<int64_t> pending_;                     // per bucket: expected gradients that have not arrived
+  std::vector<comm::OperationLabel> bucket_labels_;  // the labels of operations, without the step
+  comm::OperationLabel flag_label_, late_label_;
+  std::string label_;                            // of the model, in their labels
   std::shared_ptr<CommHook> comm_hook_;          // nullptr: all_reduce
   std::vector<GradientBucket> hook_buckets_;     // the buckets passed to the hook
   std::vector<comm::Communicator> hook_groups_;  // of each bucket
@@ -139,24 +139,24 @@ class Reducer {
   comm::Work flag_work_;                         // under a hook
   std::mutex mutex_;
   JoinSession* session_ = nullptr;
-  int64_t number_ = -1;  // in the session
-  int root_ = 0;         // of this reduction
+  int64_t session_index_ = -1;  // in the session
+  int root_ = 0;                // of this reduction
   std::function<void(int root)> at_end_;
   bool shadow_ = false;            // this reduction has no backward here
   bool outside_backward_ = false;  // this reduction was begun by start()
   int64_t ended_ = 0;
   ReductionRecorder recorder_;
-  int64_t backward_ = -1;              // the one that produced the latest gradient
-  std::vector<int64_t> backwards_;     // that have not ended: this one, and those around it
-  std::weak_ptr<char> running_;        // kept by the callbacks of these
-  bool several_ = false;               // backwards in this reduction, within one another
-  bool announced_ = false;             // between before_backward() and after_backward()
-  std::map<size_t, at::Tensor> late_;  // gradients of parameters whose bucket had started
+  int64_t backward_ = -1;                 // the one that produced the latest gradient
+  std::vector<int64_t> backwards_;        // that have not ended: this one, and those around it
+  std::weak_ptr<char> backwards_alive_;   // kept by the callbacks of these
+  bool nested_ = false;                   // backwards in this reduction, within one another
+  bool inside_runtime_backward_ = false;  // between before_backward() and after_backward()
+  std::map<size_t, at::Tensor> late_;     // gradients of parameters whose bucket had started
   std::atomic<bool> active_ = false;
   bool sync_ = true;
-  bool learned_ = false;        // static_graph: `expected` is known
-  bool broken_ = false;         // static_graph: another parameter fired
-  bool seen_gradient_ = false;  // since before_backward() or the reduction's begin
+  bool static_graph_known_ = false;  // static_graph: `expected` is known
+  bool broken_ = false;              // static_graph: another parameter fired
+  bool seen_gradient_ = false;       // since before_backward() or the reduction's begin
   bool seen_scoped_ = false;
   std::vector<hook::GradientHook> hooks_;
   std::vector<hook::CaptureHook> captures_;

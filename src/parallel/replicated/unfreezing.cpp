@@ -8,7 +8,7 @@ namespace muster::parallel {
 
 void Reducer::attach(const NamedTensor& named, int64_t index) {
   const auto& [name, tensor] = named;
-  auto locator = std::make_shared<VariableLocator>(VariableLocator{index, leaves_++, name});
+  auto locator = std::make_shared<VariableLocator>(VariableLocator{index, leaf_count_++, name});
   graphs_.add(tensor);
   hooks_.emplace_back(tensor, [this, locator](const at::Tensor& leaf) { on_gradient(*locator, leaf); });
   captures_.emplace_back(tensor, [locator] {
@@ -31,7 +31,7 @@ void Reducer::watch_unfrozen() {
 
 /// Gradients of this reduction have accumulated where autograd put them. Other ranks are here too: each has read the
 /// flags.
-void Reducer::admit_unfrozen() {
+void Reducer::add_unfrozen() {
   at::NoGradGuard no_grad;
   frozen_.require_agreement(group_);
   watch_unfrozen();
@@ -43,14 +43,14 @@ void Reducer::admit_unfrozen() {
     watched_.extract(impl).mapped()->index = static_cast<int64_t>(i);
     auto& state = states_.emplace_back();
     state.fired = impl->grad().defined();
-    state.expected = !learned_ || shadow_ || outside_backward_ || state.fired;
+    state.expected = !static_graph_known_ || shadow_ || outside_backward_ || state.fired;
     fill(i);
   }
   update_buckets();
   at::AutoDispatchBelowADInplaceOrView below;  // flat memory: nothing to record
   for (size_t b = first_bucket; b < replica_.buckets().size(); ++b) {
     if (b + 1 == replica_.buckets().size()) write_flags();
-    in_this_step(bucket_tags_[b]).all_reduce(replica_.buckets()[b], comm::ReduceOp::sum);
+    in_this_step(bucket_labels_[b]).all_reduce(replica_.buckets()[b], comm::ReduceOp::sum);
   }
 }
 
@@ -64,7 +64,7 @@ void Reducer::refuse_different_freezing(const ReductionFlags& flags) const {
 void Reducer::update_buckets() {
   const auto count = replica_.buckets().size();
   pending_.resize(count);
-  bucket_tags_.resize(count);
+  bucket_labels_.resize(count);
   name_operations(label_);
   if (!comm_hook_) return;
   hook_buckets_ = replica_.hook_buckets();

@@ -8,7 +8,7 @@ namespace muster::parallel {
 
 ReductionScheduler::ReductionScheduler(const Units& units, const ShardSettings& settings)
     : units_(units), in_order_(settings.keeps_params_unsharded()), complete_(units.size()), reduced_(units.size()),
-      quiet_(units.size()), tags_(units.size()) {
+      expects_no_gradient_(units.size()), labels_(units.size()) {
   set_order();
   label("");
 }
@@ -19,13 +19,13 @@ void ReductionScheduler::set_order() {
     if (units_[u]->trainable_count() > 0) order_.push_back(u);
 }
 
-bool ReductionScheduler::heard_freezing_change() {
+bool ReductionScheduler::any_freezing_change() {
   bool heard = false;
   for (const auto& unit : units_) heard = (unit->gradients() && unit->gradients()->take_freezing_change()) || heard;
   return heard;
 }
 
-void ReductionScheduler::follow(const std::vector<size_t>& units) {
+void ReductionScheduler::add_units(const std::vector<size_t>& units) {
   freezing_change_ = false;
   set_order();
   label(model_);
@@ -35,8 +35,8 @@ void ReductionScheduler::follow(const std::vector<size_t>& units) {
 void ReductionScheduler::label(const std::string& model) {
   model_ = model;
   for (const auto u : order_)
-    tags_[u] = {.label = "the gradients of " + model + "unit '" + units_[u]->name() + "'",
-                .source = comm::Source::library};
+    labels_[u] = {.text = "the gradients of " + model + "unit '" + units_[u]->name() + "'",
+                  .source = comm::Source::library};
 }
 
 void ReductionScheduler::register_with(const std::shared_ptr<ReductionRecord>& record, int64_t index) {
@@ -48,7 +48,7 @@ void ReductionScheduler::begin(const std::vector<size_t>& awaited, bool freezing
   std::transform(awaited.begin(), awaited.end(), complete_.begin(), [](size_t gradients) { return gradients == 0; });
   // A model that is frozen wholly, as in the other model's step of a GAN, reduces nothing.
   const bool trains = std::find(complete_.begin(), complete_.end(), 0) != complete_.end();
-  for (size_t u = 0; u < quiet_.size(); ++u) quiet_[u] = trains && complete_[u];
+  for (size_t u = 0; u < expects_no_gradient_.size(); ++u) expects_no_gradient_[u] = trains && complete_[u];
   freezing_change_ = freezing_change;
   std::fill(reduced_.begin(), reduced_.end(), 0);
   next_ = 0;
@@ -64,32 +64,32 @@ void ReductionScheduler::start_unrecorded() {
 void ReductionScheduler::complete(size_t unit) {
   complete_[unit] = true;
   if (!in_order_) {
-    pass(unit);
+    on_backward_reached(unit);
     return start(unit);
   }
   for (; next_ < order_.size() && complete_[order_[next_]]; ++next_) start(order_[next_]);
 }
 
-void ReductionScheduler::pass(size_t unit) {
+void ReductionScheduler::on_backward_reached(size_t unit) {
   if (in_order_) return;
   for (const auto u : order_) {
     if (u <= unit) return;
-    if (quiet_[u] && !reduced_[u]) start(u);
+    if (expects_no_gradient_[u] && !reduced_[u]) start(u);
   }
 }
 
 void ReductionScheduler::reopen(size_t unit) { reduced_[unit] = false; }
 
 void ReductionScheduler::start(size_t unit) {
-  if (under_way_.size() >= kUnderWay) {
-    units_[under_way_.front()]->gradients()->wait();
-    under_way_.pop_front();
+  if (in_flight_.size() >= kMaxInFlight) {
+    units_[in_flight_.front()]->gradients()->wait();
+    in_flight_.pop_front();
   }
-  std::erase(under_way_, unit);
+  std::erase(in_flight_, unit);
   if (!unrecorded_) recorder_.begin();
-  tags_[unit].gradient_step = recorder_.step();
-  units_[unit]->gradients()->start_reduction(tags_[unit], freezing_change_);
-  under_way_.push_back(unit);
+  labels_[unit].gradient_step = recorder_.step();
+  units_[unit]->gradients()->start_reduction(labels_[unit], freezing_change_);
+  in_flight_.push_back(unit);
   reduced_[unit] = true;
   ++started_;
 }
@@ -100,14 +100,14 @@ void ReductionScheduler::start_rest() {
 }
 
 void ReductionScheduler::wait() {
-  for (const auto unit : under_way_) units_[unit]->gradients()->finish_scatter();
-  for (const auto unit : under_way_) units_[unit]->gradients()->wait();
-  under_way_.clear();
+  for (const auto unit : in_flight_) units_[unit]->gradients()->finish_scatter();
+  for (const auto unit : in_flight_) units_[unit]->gradients()->wait();
+  in_flight_.clear();
 }
 
 void ReductionScheduler::cancel() noexcept {
   record_end();
-  under_way_.clear();
+  in_flight_.clear();
   for (const auto& unit : units_)
     if (unit->gradients()) unit->gradients()->cancel();
 }

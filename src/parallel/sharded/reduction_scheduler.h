@@ -6,35 +6,36 @@
 #include <string>
 #include <vector>
 
-#include "muster/comm/detail/tag.h"
+#include "muster/comm/detail/operation_label.h"
 #include "parallel/replicated/reduction_recorder.h"
 #include "parallel/sharded/unshard_scheduler.h"
 
 namespace muster::parallel {
 
 /// The reductions of gradients within one backward: each unit's reduction starts when its gradients are complete, and
-/// at most kUnderWay run at a time. Where full parameters stay (stages optimizer and gradients) they start in a fixed
-/// order, from the last unit to the first, so that ranks may get gradients in different orders, or not at all.
+/// at most kMaxInFlight run at a time. Where full parameters stay (stages optimizer and gradients) they start in a
+/// fixed order, from the last unit to the first, so that ranks may get gradients in different orders, or not at all.
 /// Thread safety: the caller's.
 class ReductionScheduler {
  public:
-  static constexpr size_t kUnderWay = 2;
+  static constexpr size_t kMaxInFlight = 2;
 
-  /// Requires: units and settings outlive this object; no unit is added later, but units may get gradients: follow().
+  /// Requires: units and settings outlive this object; no unit is added later, but units may get gradients:
+  /// add_units().
   ReductionScheduler(const Units& units, const ShardSettings& settings);
 
   /// `awaited`: the number of gradients that each unit can get. `freezing_change`: what this rank's reductions say.
   void begin(const std::vector<size_t>& awaited, bool freezing_change);
   /// Some rank has said `freezing_change` in this backward. Requires: wait().
-  bool heard_freezing_change();
+  bool any_freezing_change();
   /// Takes in units that have gradients now, and starts reductions of these, with what this rank collected for them.
   /// Collective.
-  void follow(const std::vector<size_t>& units);
+  void add_units(const std::vector<size_t>& units);
   /// All gradients of the unit have arrived. Collective.
   void complete(size_t unit);
   /// Backward has come to the unit: units after it that wait for no gradient, since all of theirs are frozen here, are
   /// reduced at the same place as on a rank that trains them. Collective.
-  void pass(size_t unit);
+  void on_backward_reached(size_t unit);
   /// More gradients have arrived after complete().
   void reopen(size_t unit);
   /// Starts all reductions that have not been started. Collective.
@@ -61,11 +62,11 @@ class ReductionScheduler {
   bool in_order_;
   std::vector<size_t> order_;  // of units with gradients
   std::vector<char> complete_, reduced_;
-  std::vector<char> quiet_;  // by unit: it waits for no gradient in this backward
-  size_t next_ = 0;          // index into order_
-  std::deque<size_t> under_way_;
+  std::vector<char> expects_no_gradient_;  // by unit: it waits for no gradient in this backward
+  size_t next_ = 0;                        // index into order_
+  std::deque<size_t> in_flight_;
   int64_t started_ = 0;
-  std::vector<comm::Tag> tags_;  // by unit, without the step
+  std::vector<comm::OperationLabel> labels_;  // by unit, without the step
   ReductionRecorder recorder_;
   bool unrecorded_ = false;  // not within a backward
   bool freezing_change_ = false;

@@ -42,7 +42,7 @@ ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator group, 
 ShardedModel::ShardedModel(torch::nn::Module& module, comm::Communicator shards, comm::Communicator replicas,
                            ShardedOptions options) {
   const auto settings = read_settings(options, shards.size());
-  hook::install_key_fallback();
+  hook::install_storage_interceptors();
   auto plans = plan_units(module, options);
   const auto buffers = distinct_buffers(module);
   const auto lines = lines_of(plans, buffers);

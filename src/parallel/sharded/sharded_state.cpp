@@ -52,7 +52,7 @@ void ShardedModel::State::share_gradient_memory() {
     if (unit->gradients()) bytes = std::max(bytes, unit->gradients()->pool_bytes());
   if (bytes == 0) return;
   const auto kind = at::TensorOptions(at::kByte).device(units.front()->parameter(0).tensor.device());
-  for (size_t k = 0; k < ReductionScheduler::kUnderWay; ++k) {
+  for (size_t k = 0; k < ReductionScheduler::kMaxInFlight; ++k) {
     auto memory = comm::try_shared_zeros(groups.shards, bytes, kind);
     if (!memory.defined()) return;
     buffers.add_shared(std::move(memory));
@@ -95,8 +95,8 @@ void ShardedModel::State::hook_up(size_t u, size_t i) {
 }
 
 void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
-  const bool gradient = access.tag < 0;
-  const auto& unit = *units[gradient ? ~access.tag : access.tag];
+  const bool gradient = access.owner_id < 0;
+  const auto& unit = *units[gradient ? ~access.owner_id : access.owner_id];
   const auto what = name_of(unit, unit.parameter_of(access.tensor));
   const auto op = std::string(access.op);
   if (gradient)
@@ -126,27 +126,28 @@ void ShardedModel::State::refuse(const hook::StorageAccess& access) const {
 
 /// Whether a scope of full values lets this operator pass.
 bool ShardedModel::State::accessed_in_scope(const hook::StorageAccess& access) const {
-  return access.tag >= 0 && scope_ != FullScope::none && units[access.tag]->full_params_open() &&
+  return access.owner_id >= 0 && scope_ != FullScope::none && units[access.owner_id]->full_params_open() &&
          (!access.writes || scope_ == FullScope::writes);
 }
 
 void ShardedModel::State::before_access(const hook::StorageAccess& access) {
   std::scoped_lock lock(mutex);
-  if (accessed_in_scope(access)) return unshard_scheduler_->hold(access.tag);
+  if (accessed_in_scope(access)) return unshard_scheduler_->hold(access.owner_id);
   const bool backward = within_backward();
   const bool running = forward_depth_ > 0 || backward;
-  if (access.tag < 0 || access.writes || scope_ != FullScope::none || !(running || settings.keeps_params_unsharded()))
+  if (access.owner_id < 0 || access.writes || scope_ != FullScope::none ||
+      !(running || settings.keeps_params_unsharded()))
     refuse(access);
   if (backward) note_backward();
-  if (backward && sync) reductions_->pass(static_cast<size_t>(access.tag));
-  units[access.tag]->keep_post_forward_shard(!backward && at::GradMode::is_enabled());
-  unshard_scheduler_->use(access.tag, backward ? Pass::backward : Pass::forward,
+  if (backward && sync) reductions_->on_backward_reached(static_cast<size_t>(access.owner_id));
+  units[access.owner_id]->keep_post_forward_shard(!backward && at::GradMode::is_enabled());
+  unshard_scheduler_->use(access.owner_id, backward ? Pass::backward : Pass::forward,
                           settings.keeps_after_forward && (backward || at::GradMode::is_enabled()));
 }
 
-void ShardedModel::State::after_access(int64_t tag) noexcept {
+void ShardedModel::State::after_access(int64_t owner_id) noexcept {
   std::scoped_lock lock(mutex);
-  unshard_scheduler_->leave(tag);
+  unshard_scheduler_->leave(owner_id);
 }
 
 void ShardedModel::State::check_parameters() const {
@@ -201,7 +202,7 @@ void ShardedModel::State::note_backward() {
                      "two threads run backward through one sharded model at the same time, so the order of its "
                      "collectives would be left to chance: "
                      "run one after the other, or sum the losses");
-  if (!in_backward_ || !announced_) begin_backward(/*announced=*/false);
+  if (!in_backward_ || !inside_runtime_backward_) begin_backward(/*inside_runtime_backward=*/false);
   backward_ = current;
   thread_ = std::this_thread::get_id();
   hook::at_end_of_backward([weak = weak_from_this()] {
@@ -212,10 +213,10 @@ void ShardedModel::State::note_backward() {
 void ShardedModel::State::at_end_of_backward() {
   std::scoped_lock lock(mutex);
   seen_scoped_ = seen_scoped_ || hook::backward_is_nested();  // its forward ran within backward, in no scope
-  if (!announced_) finish_backward();
+  if (!inside_runtime_backward_) finish_backward();
 }
 
-void ShardedModel::State::begin_backward(bool announced) {
+void ShardedModel::State::begin_backward(bool inside_runtime_backward) {
   if (scope_ != FullScope::none)
     throw UsageError(
         "MU169",
@@ -227,7 +228,7 @@ void ShardedModel::State::begin_backward(bool announced) {
   }
   placeholders_shown_ = seen_gradient_ = seen_scoped_ = false;
   in_backward_ = true;
-  announced_ = announced;
+  inside_runtime_backward_ = inside_runtime_backward;
   backward_ = -1;
   unfrozen_arrived_ = false;
   reductions_->begin(awaited_, freezing_changed());
@@ -243,7 +244,8 @@ void ShardedModel::State::finish_backward() {
   free_post_forward_shards();
   bool any = unfrozen_arrived_;
   for (size_t u = 0; u < units.size(); ++u)
-    any |= arrived_[u] > 0 || (announced_ && units[u]->gradients() && units[u]->gradients()->has_unsharded_grads());
+    any |= arrived_[u] > 0 ||
+           (inside_runtime_backward_ && units[u]->gradients() && units[u]->gradients()->has_unsharded_grads());
   if (any && sync) reduce();
   reductions_->wait();
   buffers.trim();
@@ -254,7 +256,7 @@ void ShardedModel::State::finish_backward() {
 void ShardedModel::State::reduce() {
   reductions_->start_rest();
   reductions_->wait();
-  if (reductions_->heard_freezing_change() || (!reductions_->any() && freezing_changed())) agree_on_freezing();
+  if (reductions_->any_freezing_change() || (!reductions_->any() && freezing_changed())) agree_on_freezing();
   ++reduction_count;
   broadcast_buffers();
   reductions_->record_end();
@@ -262,7 +264,7 @@ void ShardedModel::State::reduce() {
 
 void ShardedModel::State::start_reduction() {
   abandon_backward();
-  begin_backward(/*announced=*/true);
+  begin_backward(/*inside_runtime_backward=*/true);
   reductions_->start_unrecorded();
 }
 

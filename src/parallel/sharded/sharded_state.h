@@ -35,11 +35,11 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   void broadcast_buffers() const;
 
   void before_access(const hook::StorageAccess& access) override;
-  void after_access(int64_t tag) noexcept override;
+  void after_access(int64_t owner_id) noexcept override;
 
   void enter_forward();
   void leave_forward() noexcept;
-  void begin_backward(bool announced);
+  void begin_backward(bool inside_runtime_backward);
   void finish_backward();
   /// A reduction without a backward.
   void start_reduction();
@@ -134,9 +134,9 @@ class ShardedModel::State final : public hook::StorageWatcher, public std::enabl
   int forward_depth_ = 0;
   int exceptions_ = 0;  // number of exceptions in flight when the forward began
   bool in_backward_ = false;
-  bool announced_ = false;  // this backward began with before_backward()
-  int64_t backward_ = -1;   // which one it is; -1 before its first hook
-  std::thread::id thread_;  // the thread that ran its first hook
+  bool inside_runtime_backward_ = false;  // this backward began with before_backward()
+  int64_t backward_ = -1;                 // which one it is; -1 before its first hook
+  std::thread::id thread_;                // the thread that ran its first hook
   bool placeholders_shown_ = false;
   FullScope scope_ = FullScope::none;
 };

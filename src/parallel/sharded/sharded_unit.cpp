@@ -45,11 +45,11 @@ at::DataPtr pointer_to(const at::Tensor& memory) {
 }  // namespace
 
 ShardedUnit::ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, BufferPool& buffers,
-                         const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag)
+                         const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id)
     : plan_(std::move(plan)), groups_(groups), settings_(settings), buffers_(buffers),
       layout_(numels(plan_), groups.shards.size()), used_dtype_(dtype_of_use(plan_, settings)),
-      memory_(watcher, tag, "unit '" + plan_.name + "'", full_bytes(), plan_.parameters.front().tensor.device()),
-      placeholder_memory_(watcher, ~tag, "the gradients of unit '" + plan_.name + "'", full_bytes(),
+      memory_(watcher, owner_id, "unit '" + plan_.name + "'", full_bytes(), plan_.parameters.front().tensor.device()),
+      placeholder_memory_(watcher, ~owner_id, "the gradients of unit '" + plan_.name + "'", full_bytes(),
                           plan_.parameters.front().tensor.device()),
       trainable_(size()) {
   at::NoGradGuard no_grad;
@@ -75,7 +75,7 @@ void ShardedUnit::allocate_gradients(bool on_all_ranks) {
   for (size_t i = 0; i < locals_.size(); ++i) locals_[i].gradient = gradients_->part(i);
 }
 
-void ShardedUnit::admit(size_t i) {
+void ShardedUnit::add_unfrozen(size_t i) {
   trainable_[i] = true;
   ++trainable_count_;
 }

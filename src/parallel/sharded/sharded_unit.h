@@ -20,10 +20,10 @@ namespace muster::parallel {
 /// The model decides when they are unsharded and resharded. Thread safety: the caller's.
 class ShardedUnit {
  public:
-  /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with `tag`.
-  /// Requires: groups, settings and buffers outlive this object. Collective.
+  /// Moves the parameters to the unit's memory; values are those of the main rank. Accesses are reported with
+  /// `owner_id`. Requires: groups, settings and buffers outlive this object. Collective.
   ShardedUnit(UnitPlan plan, const ShardGroups& groups, const ShardSettings& settings, BufferPool& buffers,
-              const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t tag);
+              const std::weak_ptr<hook::StorageWatcher>& watcher, int64_t owner_id);
 
   const std::string& name() const noexcept { return plan_.name; }
   bool is_root() const noexcept { return plan_.root; }
@@ -48,7 +48,7 @@ class ShardedUnit {
   /// Allocates gradients for all parameters of the unit, unless it has them. `on_all_ranks`: every rank does so here.
   void allocate_gradients(bool on_all_ranks = false);
   /// The parameter is trainable from now on. Requires: allocate_gradients().
-  void admit(size_t i);
+  void add_unfrozen(size_t i);
 
   bool keeps_params_unsharded() const noexcept { return settings_.keeps_params_unsharded(); }
   UnitState state() const noexcept { return state_; }

@@ -44,11 +44,11 @@ void ShardedModel::State::agree_on_freezing() {
   std::set<size_t, std::greater<>> touched;
   for (const auto& [name, tensor] : frozen_.take_unfrozen()) {
     const auto [u, i] = *place(tensor);
-    units[u]->admit(i);
+    units[u]->add_unfrozen(i);
     touched.insert(u);
     watched_.erase(tensor.unsafeGetTensorImpl());
   }
-  reductions_->follow({touched.begin(), touched.end()});
+  reductions_->add_units({touched.begin(), touched.end()});
   reductions_->wait();
 }
 

@@ -128,7 +128,7 @@ void UnitGradients::fill_gaps(bool freezing_change) {
   rows_.as_strided({layout_.world(), flags.numel()}, {row_length(), 1}, layout_.shard_numel()).copy_(flags);
 }
 
-void UnitGradients::start_reduction(const comm::Tag& tag, bool freezing_change) {
+void UnitGradients::start_reduction(const comm::OperationLabel& label, bool freezing_change) {
   BelowAutograd guard;
   if (flight_) wait();
   if (!collecting_) begin_collecting();
@@ -147,9 +147,9 @@ void UnitGradients::start_reduction(const comm::Tag& tag, bool freezing_change) 
   const at::Tensor given = flight.sent.defined() ? flight.sent : kind_.keeps_full ? rows_ : flight.rows;
   std::fill(has_unsharded_grad_.begin(), has_unsharded_grad_.end(), 0);
   collecting_ = false;
-  flight.tag = &tag;
+  flight.label = &label;
   flight_ = std::move(flight);
-  flight_->work = groups_.shards.tagged(tag).start_reduce_scatter(flight_->got, given.view({-1}));
+  flight_->work = groups_.shards.with_label(label).start_reduce_scatter(flight_->got, given.view({-1}));
 }
 
 void UnitGradients::finish_scatter() {
@@ -158,8 +158,9 @@ void UnitGradients::finish_scatter() {
   flight_->scattered = true;
   buffers_.release(std::exchange(flight_->rows, at::Tensor()));
   buffers_.release(std::exchange(flight_->sent, at::Tensor()));
-  flight_->work = groups_.replicas.size() > 1 ? groups_.replicas.tagged(*flight_->tag).start_all_reduce(flight_->got)
-                                              : comm::Work();
+  flight_->work = groups_.replicas.size() > 1
+                      ? groups_.replicas.with_label(*flight_->label).start_all_reduce(flight_->got)
+                      : comm::Work();
 }
 
 void UnitGradients::wait() {

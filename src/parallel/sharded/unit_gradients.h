@@ -47,11 +47,11 @@ class UnitGradients {
   /// it.
   void take(size_t i, const at::Tensor& flat, bool last = true);
   /// Starts to sum the waiting gradients over the ranks. Collective, until wait() returned.
-  /// Requires: the tag outlives the reduction.
-  void start_reduction(const comm::Tag& tag, bool freezing_change = false);
+  /// Requires: the label outlives the reduction.
+  void start_reduction(const comm::OperationLabel& label, bool freezing_change = false);
   /// Whether some rank has reported a `freezing_change` since the last call.
   bool take_freezing_change() noexcept { return std::exchange(freezing_change_, false); }
-  bool under_way() const { return flight_.has_value(); }
+  bool in_flight() const { return flight_.has_value(); }
   /// Waits for the sum over the shards, and starts the sum over the replicas.
   void finish_scatter();
   /// Adds the sums to the shards.
@@ -76,7 +76,7 @@ class UnitGradients {
     comm::Work work;
     at::Tensor rows, sent, got;
     bool direct = false, scattered = false;
-    const comm::Tag* tag = nullptr;
+    const comm::OperationLabel* label = nullptr;
   };
 
   int64_t row_length() const;

@@ -116,20 +116,20 @@ struct Table {
 /// The sources of options, the one that counts most first.
 struct Sources {
   std::map<std::string, std::string> flags = {};  ///< by name of the option, not of the flag
-  Texts flag_line = {};                           ///< the flag --options, see read_line()
-  Texts line = {};                                ///< MUSTER_OPTIONS
+  RawOptions flag_line = {};                      ///< the flag --options, see read_line()
+  RawOptions line = {};                           ///< MUSTER_OPTIONS
   Environment variables = {};
   File file = {};
 };
 
 /// `texts` with the names of the described options in place of their aliases; what is not described stays.
 /// Throws: ConfigError (MU305) if two keys name one option.
-Texts without_aliases(const std::vector<Description>& table, const Texts& texts);
+RawOptions without_aliases(const std::vector<Description>& table, const RawOptions& texts);
 
 /// The values set for the described options, by name, each from the source of highest precedence.
 /// Throws: ConfigError (MU001), listing the known names and the nearest, for a key of the section or of a line that is
 /// not described; (MU305) as without_aliases().
-Texts find(const std::vector<Description>& table, const std::string& section, const Sources& sources);
+RawOptions find(const std::vector<Description>& table, const std::string& section, const Sources& sources);
 
 /// Throws: ConfigError (MU002) that names option, value, place and what is expected.
 [[noreturn]] void refuse(const Description& option, const Found& found, const std::string& wanted);
@@ -145,7 +145,7 @@ struct Reading {
 
 /// Reads the texts that `table` describes; others are left to other tables. Throws: ConfigError (MU002).
 template <class Struct>
-Reading<Struct> read_texts(const Table<Struct>& table, const Texts& texts) {
+Reading<Struct> read_texts(const Table<Struct>& table, const RawOptions& texts) {
   Reading<Struct> result;
   for (const auto& option : table.options) {
     auto found = texts.find(option.description.name);

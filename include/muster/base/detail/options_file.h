@@ -15,7 +15,7 @@ struct Found {
 };
 
 /// Values by the name of their option.
-using Texts = std::map<std::string, Found>;
+using RawOptions = std::map<std::string, Found>;
 
 /// A YAML file of options: keys with plain values, lists of them, or sections of such keys. Within a section,
 /// `outer: {inner: 1}` is the key "outer.inner". A list becomes one text, see options_list.h; a list of one item ends
@@ -30,16 +30,16 @@ class File {
   static File parse(const std::string& text, const std::string& name, const std::string& only = "");
 
   /// The values of one section ("" for the top), by key.
-  const Texts& section(const std::string& name) const;
+  const RawOptions& section(const std::string& name) const;
   std::vector<std::string> sections() const;
   /// The top-level keys that were not read, each with its place and without text.
-  const Texts& outside() const noexcept { return outside_; }
+  const RawOptions& outside() const noexcept { return outside_; }
   /// A copy with one section changed by `change`.
-  File changed(const std::string& section, const std::function<void(Texts&)>& change) const;
+  File changed(const std::string& section, const std::function<void(RawOptions&)>& change) const;
 
  private:
-  std::map<std::string, Texts> sections_;
-  Texts outside_;
+  std::map<std::string, RawOptions> sections_;
+  RawOptions outside_;
 };
 
 }  // namespace muster::options

@@ -36,6 +36,6 @@ void flush_stdio() noexcept;
 /// If the environment shows that our launcher started this process, an uncaught muster::Error ends it with
 /// kUncaughtError from now on, and the call returns true. The object file of read_cluster_environment() calls it when
 /// the program is loaded; a terminate handler that the program sets later replaces it.
-bool end_by_uncaught_errors() noexcept;
+bool install_terminate_handler() noexcept;
 
 }  // namespace muster::cluster

@@ -9,16 +9,16 @@ namespace muster::comm {
 enum class Source : uint8_t { user, library };
 
 /// What an operation is for. It is sent with the operation: ranks must agree on all of it, as on kind, shape and dtype,
-/// and errors show it. Unlike MPI's tag it selects nothing: another tag is a mismatch (MU050).
-struct Tag {
+/// and errors show it. It selects nothing, unlike MPI's tag: another label is a mismatch (MU050).
+struct OperationLabel {
   int64_t gradient_step = -1;  ///< number of optimizer steps of the model so far, for what is computed from its
                                ///< gradients; else -1
-  std::string label{};         ///< what the values are; compared in full, shown in part
+  std::string text{};          ///< what the values are; compared in full, shown in part
   int32_t tensor_index = 0;    ///< index of this tensor within a value
   int32_t tensor_count = 1;    ///< how many tensors the value has
   Source source = Source::user;
 
-  bool operator==(const Tag&) const = default;
+  bool operator==(const OperationLabel&) const = default;
 };
 
 }  // namespace muster::comm

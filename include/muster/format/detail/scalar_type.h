@@ -8,11 +8,11 @@
 
 namespace muster::format {
 
-/// A LibTorch dtype, by LibTorch's own number (c10::ScalarType). Values are always types that have a ScalarTypeRow.
+/// A LibTorch dtype, by LibTorch's own number (c10::ScalarType). Values are always types that have a DtypeInfo.
 enum class ScalarType : std::uint8_t { uint8 = 0, int64 = 4, float32 = 6, boolean = 11 };
 
 /// The properties of one type.
-struct ScalarTypeRow {
+struct DtypeInfo {
   ScalarType type;
   std::string_view name;     ///< Python's, without "torch.": "float32".
   unsigned bytes;            ///< Bytes of one element.
@@ -21,15 +21,15 @@ struct ScalarTypeRow {
 };
 
 /// Throws: nothing; an unknown number gives nullptr.
-const ScalarTypeRow* find_scalar_type(ScalarType type);
+const DtypeInfo* find_scalar_type(ScalarType type);
 /// By name: "float32", or an alias such as "half".
-const ScalarTypeRow* find_scalar_type(std::string_view name);
+const DtypeInfo* find_scalar_type(std::string_view name);
 /// By storage class: "FloatStorage".
-const ScalarTypeRow* find_storage_type(std::string_view storage);
+const DtypeInfo* find_storage_type(std::string_view storage);
 /// LibTorch's type for a safetensors element type, or nullptr.
-const ScalarTypeRow* find_scalar_type(ElementType element);
+const DtypeInfo* find_scalar_type(ElementType element);
 
 /// Requires: the type has a row.
-const ScalarTypeRow& row_of(ScalarType type);
+const DtypeInfo& dtype_info(ScalarType type);
 
 }  // namespace muster::format

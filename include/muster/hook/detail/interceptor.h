@@ -35,7 +35,7 @@ inline constexpr c10::DispatchKey kEveryOperatorKey = c10::DispatchKey::Deferred
 /// Add a new interceptor here with a free priority; it needs no key.
 enum class Priority : uint8_t {
   random_generator = 0,    ///< random_scope.h
-  operator_takeover = 16,  ///< operator_takeover.h: before storage_access, since what it replaces reads nothing
+  operator_override = 16,  ///< operator_override.h: before storage_access, since what it replaces reads nothing
   storage_access = 17,     ///< watched_storage.h
   half_lstm = 24,          ///< half_lstm.h
 };

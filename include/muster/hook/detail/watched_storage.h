@@ -12,19 +12,19 @@
 
 namespace muster::hook {
 
-/// Keeps what install_key_fallback() registers out of the process.
-inline constexpr DisableVariable kKeyFallbackSwitch{"MUSTER_NO_KEY_FALLBACK"};
+/// Keeps what install_storage_interceptors() registers out of the process.
+inline constexpr DisableVariable kStorageInterceptorsSwitch{"MUSTER_NO_KEY_FALLBACK"};
 
-/// Installs the interceptors operator_takeover and storage_access, once per process, on the first call.
+/// Installs the interceptors operator_override and storage_access, once per process, on the first call.
 /// Throws: UsageError (MU160) if the environment forbids it, or if another library holds the key.
 /// Thread-safe.
-void install_key_fallback();
+void install_storage_interceptors();
 
 /// An operator that is about to use the bytes of a watched storage.
 struct StorageAccess {
   std::string_view op;       ///< "aten::linear"
   const at::Tensor& tensor;  ///< the watched tensor among its arguments, maybe a view
-  int64_t tag = 0;           ///< the tag of the storage
+  int64_t owner_id = 0;      ///< the id that the storage's owner gave it
   bool writes = false;       ///< whether the operator writes this argument
 };
 
@@ -37,7 +37,7 @@ class StorageWatcher {
   /// The bytes must be available on return. What it throws propagates out of the operator, which then does not run.
   virtual void before_access(const StorageAccess& access) = 0;
   /// The operator has ended; once for each before_access() that returned.
-  virtual void after_access(int64_t tag) noexcept = 0;
+  virtual void after_access(int64_t owner_id) noexcept = 0;
 };
 
 class StorageRelay;
@@ -48,8 +48,8 @@ class StorageRelay;
 class WatchedStorage {
  public:
   /// Starts without memory. `what` names it in messages: "unit 'encoder.layers.0'".
-  /// Requires: install_key_fallback() was called.
-  WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t tag, std::string what, int64_t bytes,
+  /// Requires: install_storage_interceptors() was called.
+  WatchedStorage(std::weak_ptr<StorageWatcher> watcher, int64_t owner_id, std::string what, int64_t bytes,
                  at::Device device);
 
   bool filled() const noexcept;

@@ -66,7 +66,7 @@ class FusedOptimizer {
   int64_t repeated() const noexcept;
 
   /// Throws: UsageError (MU134) if the optimizer needs full parameters and this rank holds only a part of some.
-  void refuse_parts() const;
+  void require_full_parameters() const;
 
   /// Whether steps go through a fused kernel or update().
   bool fused() const noexcept;

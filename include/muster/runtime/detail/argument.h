@@ -58,7 +58,7 @@ concept PlateauScheduler = std::same_as<std::remove_cvref_t<T>, torch::optim::Re
 
 /// Temporaries are moved into shared ownership; named objects are borrowed.
 template <class T>
-auto hold(T&& object) {
+auto to_shared_ptr(T&& object) {
   using V = std::remove_cvref_t<T>;
   if constexpr (std::is_lvalue_reference_v<T>)
     return std::shared_ptr<V>(std::shared_ptr<void>(), std::addressof(object));
@@ -77,7 +77,7 @@ auto module_pointer(T&& object) {
     if constexpr (std::is_lvalue_reference_v<T>)
       if (auto owner = object.weak_from_this().lock())
         return std::shared_ptr<V>(std::move(owner), std::addressof(object));
-    return hold(std::forward<T>(object));
+    return to_shared_ptr(std::forward<T>(object));
   }
 }
 

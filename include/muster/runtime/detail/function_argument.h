@@ -21,7 +21,7 @@
 /// module before it, whose parameters it is called with.
 namespace muster::runtime {
 
-struct MadeOptimizer : Optimizer {};  ///< by a function, of the nearest module before it
+struct OptimizerFromFunction : Optimizer {};  ///< by a function, of the nearest module before it
 
 namespace detail {
 struct Call {
@@ -99,7 +99,7 @@ void require_made(const void* object);
 template <class B, class R>
 std::shared_ptr<B> made(R&& result) {
   if constexpr (std::derived_from<std::remove_cvref_t<R>, B>) {
-    return hold(std::forward<R>(result));
+    return to_shared_ptr(std::forward<R>(result));
   } else {
     std::shared_ptr<B> pointer = std::forward<R>(result);
     require_made(pointer.get());
@@ -143,7 +143,7 @@ auto optimizer_by(F&& function, std::tuple<Done...>& done) {
                   "there: prepare(Net(), [](auto parameters) { ... })");
     constexpr int without =
         (0 + ... + (detail::is_model_of<torch::nn::Module, Done> - std::derived_from<Done, Optimizer>));
-    static_assert(without <= 0 || detail::last_true<std::same_as<Done, MadeOptimizer>...>() <= at,
+    static_assert(without <= 0 || detail::last_true<std::same_as<Done, OptimizerFromFunction>...>() <= at,
                   "two functions given to prepare would make optimizers of one module, the nearest before both, and "
                   "another would have none: let each stand after its module, or name its class: [](NetImpl& net)");
     if constexpr (at >= 0) {

@@ -11,17 +11,17 @@ namespace muster::runtime {
 /// several of the latter by one text, then "trainer...". Those that need code are described, too.
 const std::vector<options::Description>& program_options();
 
-/// The requests to a program, by name of the option, of all `sources`. "fsdp" and "ddp" are split into their options;
-/// those of Accelerate, Lightning and fairscale ("fsdp.sharding_strategy") stay as they are. `section` is the file's.
-/// `others` are the options of somebody else that the file's section and the flags may have, too; they are returned,
-/// too. Throws: ConfigError as options::find(), (MU196) for text that is no name=value, and (MU306) for a name of a
-/// launcher that is none of the known options.
-options::Texts find_requests(const options::Sources& sources, const std::string& section = "",
-                             const std::vector<options::Description>& others = {});
+/// The options given from outside the program, by name, of all `sources`. "fsdp" and "ddp" are split into their
+/// options; those of Accelerate, Lightning and fairscale ("fsdp.sharding_strategy") stay as they are. `section` is the
+/// file's. `others` are the options of somebody else that the file's section and the flags may have, too; they are
+/// returned, too. Throws: ConfigError as options::find(), (MU196) for text that is no name=value, and (MU306) for a
+/// name of a launcher that is none of the known options.
+options::RawOptions find_given_options(const options::Sources& sources, const std::string& section = "",
+                                       const std::vector<options::Description>& others = {});
 
-/// Checks that a program without options of its own could follow these requests.
+/// Checks that a program without options of its own could follow these options.
 /// Throws: ConfigError as read_requests() in a rank, or a Trainer, would.
-void check_requests(const options::Texts& requests);
+void check_given_options(const options::RawOptions& given_options);
 
 /// Variables of Accelerate's, Lightning's and PyTorch's families (ACCELERATE_*, LT_*, PL_*, FSDP_*,
 /// PARALLELISM_CONFIG_*) that ask for something that Muster does not know, in one line for a warning; "" for none.

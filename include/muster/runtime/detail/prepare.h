@@ -47,13 +47,13 @@ auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
     if constexpr (TorchAnyModule<T>) return Model<V>(object, std::move(prepared));
     else return Model<typename decltype(pointer)::element_type>(std::move(pointer), std::move(prepared));
   } else if constexpr (AnyOptimizer<T>) {
-    return prepare_optimizer(state, hold(std::forward<T>(object)));
+    return prepare_optimizer(state, to_shared_ptr(std::forward<T>(object)));
   } else if constexpr (MusterScheduler<T>) {
-    return std::shared_ptr<muster::LRScheduler>(hold(std::forward<T>(object)));
+    return std::shared_ptr<muster::LRScheduler>(to_shared_ptr(std::forward<T>(object)));
   } else if constexpr (AnyScheduler<T>) {
-    return std::shared_ptr<torch::optim::LRScheduler>(hold(std::forward<T>(object)));
+    return std::shared_ptr<torch::optim::LRScheduler>(to_shared_ptr(std::forward<T>(object)));
   } else if constexpr (PlateauScheduler<T>) {
-    return prepare_scheduler(state, hold(std::forward<T>(object)));
+    return prepare_scheduler(state, to_shared_ptr(std::forward<T>(object)));
   } else if constexpr (Loader<T>) {
     auto loader = object.distributed(*prepare_loader(state, *object.state()));
     keep_loader(state, loader.state());
@@ -64,7 +64,7 @@ auto prepare_one(RuntimeState& state, std::tuple<Done...>& done, T&& object) {
       return prepare_scheduler(state, std::move(scheduler));
     else return scheduler;
   } else if constexpr (AnyFunction<T>) {
-    using Made = std::conditional_t<ModuleFunction<T>, Optimizer, MadeOptimizer>;
+    using Made = std::conditional_t<ModuleFunction<T>, Optimizer, OptimizerFromFunction>;
     return Made{prepare_optimizer(state, optimizer_by(std::forward<T>(object), done))};
   } else {
     static_assert(
@@ -81,7 +81,7 @@ auto finish_one(RuntimeState& state, T&& prepared) {
   if constexpr (std::same_as<V, std::shared_ptr<muster::LRScheduler>> ||
                 std::same_as<V, std::shared_ptr<torch::optim::LRScheduler>>)
     return prepare_scheduler(state, std::forward<T>(prepared));
-  else if constexpr (std::same_as<V, MadeOptimizer>) return Optimizer(std::forward<T>(prepared));
+  else if constexpr (std::same_as<V, OptimizerFromFunction>) return Optimizer(std::forward<T>(prepared));
   else return std::forward<T>(prepared);
 }
 

@@ -11,6 +11,6 @@ namespace muster::strategy {
 /// Throws: as Strategy::parse() for the name; ConfigError (MU196, MU197, MU002) for options that are unknown,
 /// unsupported or cannot be read; ConfigError (MU171) for options of sharding if the strategy of that name shards
 /// nothing, and for options of replicated training if it shards.
-void check_launch_options(const std::string& name, const options::Texts& fields);
+void check_launch_options(const std::string& name, const options::RawOptions& fields);
 
 }  // namespace muster::strategy

@@ -13,7 +13,7 @@ namespace muster::strategy {
 
 /// The strategy that a launcher requests, apart from the variables that Accelerate's launcher sets.
 struct StrategyRequest {
-  options::Texts fields = {};                      ///< "fsdp.stage", "ddp.bucket_cap_mb", ...
+  options::RawOptions fields = {};                 ///< "fsdp.stage", "ddp.bucket_cap_mb", ...
   std::optional<std::string> name = {};            ///< name of the strategy
   std::string place = "variable MUSTER_STRATEGY";  ///< where the name was found
   std::optional<std::string> sharding =
