@@ -164,7 +164,6 @@ class Core {
   // termination.cpp
   void heed_votes();
   void save_for_signal(int signal);
-
   // callback.cpp
   bool is_bare();
   LogContext context_of_hook() const;
@@ -186,11 +185,10 @@ class Core {
   bool failed_ = false;                          // an exception ends the run, other than Terminated
   const Callback* watcher_ = nullptr;            // that is called now
   std::string resumed_saver_;                    // the key of the callback that wrote the checkpoint
-  State resumed_ranks_;                          // of the checkpoint, until the loaders are prepared
-  State resumed_loaders_;
-  std::string modes_;                     // of the submodules, while a validation changes them
-  std::vector<StepKind> prepared_kinds_;  // of loaders that exist, in their order
-  int64_t first_epoch_ = 0;               // of this fit()
+  State resumed_ranks_, resumed_loaders_;        // of the checkpoint, until the loaders are prepared
+  std::string modes_;                            // of the submodules, while a validation changes them
+  std::vector<StepKind> prepared_kinds_;         // of loaders that exist, in their order
+  int64_t first_epoch_ = 0;                      // of this fit()
   bool evaluating_ = false;
   bool filler_ = false;  // the current batch has no real sample: nothing of it is kept
   bool said_bare_ = false;
