@@ -56,7 +56,7 @@ int environment(Words) {
 int options(Words) {
   const auto variables = muster::Environment::of_process();
   auto texts = muster::runtime::written_options(muster::runtime::resolved({}, variables));
-  texts.merge(muster::trainer::written_options(muster::trainer::with_requests({}, variables)));
+  texts.merge(muster::trainer::written_options(muster::trainer::with_given_options({}, variables)));
   for (const auto& [name, text] : texts) std::printf("%s=%s\n", name.c_str(), text.c_str());
   return 0;
 }
