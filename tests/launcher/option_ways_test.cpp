@@ -106,7 +106,7 @@ TEST(OptionWays, ByCode) {
   for (const auto& values : both_jobs()) {
     options::RawOptions texts;
     for (const auto& [name, text] : values) texts[name] = {text, "code"};
-    const auto in_code = runtime::with_requests({}, texts, {});
+    const auto in_code = runtime::with_given_options({}, texts, {});
     const auto resolved = runtime::written_options(runtime::resolved(in_code, {}));
     for (const auto& [name, text] : values) EXPECT_EQ(resolved.at(name), written(name, text)) << name;
   }

@@ -91,22 +91,22 @@ TEST(TrainerOptionWays, ByTheFile) {
 
 TEST(TrainerOptionWays, LightningsVariablesCountLeast) {
   const Environment lightning{{"PL_TRAINER_MAX_EPOCHS", "7"}};
-  EXPECT_EQ(trainer::with_requests({}, lightning).max_epochs, 7);
+  EXPECT_EQ(trainer::with_given_options({}, lightning).max_epochs, 7);
   EXPECT_EQ(runtime::unknown_variables(lightning), "");
   auto ours = lightning;
   ours.set("MUSTER_TRAINER_MAX_EPOCHS", "8");
-  EXPECT_EQ(trainer::with_requests({}, ours).max_epochs, 8);
+  EXPECT_EQ(trainer::with_given_options({}, ours).max_epochs, 8);
 }
 
 TEST(TrainerOptionWays, ARequestFillsADefaultAndMustNotContradict) {
   const Environment variables{{"MUSTER_TRAINER_MAX_EPOCHS", "3"}, {"MUSTER_OPTIONS", "trainer.val_check_interval=90s"}};
-  const auto options = trainer::with_requests({.max_steps = 4}, variables);
+  const auto options = trainer::with_given_options({.max_steps = 4}, variables);
   EXPECT_EQ(options.max_epochs, 3);
   EXPECT_EQ(options.max_steps, 4);
   EXPECT_EQ(options.val_check_interval.time().value(), std::chrono::seconds(90));
-  EXPECT_EQ(thrown_id([&] { trainer::with_requests({.max_epochs = 4}, variables); }), "MU171");
+  EXPECT_EQ(thrown_id([&] { trainer::with_given_options({.max_epochs = 4}, variables); }), "MU171");
   EXPECT_NE(thrown([] {
-              trainer::with_requests({}, {{"MUSTER_OPTIONS", "trainer.max_epoch=3"}});
+              trainer::with_given_options({}, {{"MUSTER_OPTIONS", "trainer.max_epoch=3"}});
             }).find("nearest is 'trainer.max_epochs'"),
             std::string::npos);
 }
