@@ -13,7 +13,6 @@
 #include <torch/torch.h>
 
 #include "muster/data/combined.h"
-#include "muster/data/combined.h"
 #include "muster/data/stream.h"
 #include "muster/schedule/schedulers.h"
 #include "muster/testing/thrown.h"
