@@ -3,7 +3,7 @@
 #   make fsdp      train a book on two ranks, replicated and sharded, and draw loss and memory of both
 #   make test      build and run every test; the last line counts them
 #   make test-full the same, with faults put at many more places, and Muster built as shared libraries within a project
-#   make test-services installs the tensorboard package, and has it read what the trackers write
+#   make test-services installs tensorboard, SLURM and validators of jobs, and tries what we write for them
 #   make test-large trains 400 million parameters in less memory than a rank of replicated training needs
 # Variables:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
@@ -45,9 +45,10 @@ test-full: build
 test-large: build
 	@python3 tools/run_tests.py $(BUILD) --label large
 
+test-services: export SETUP_WISHED = munge slurm-client slurmctld slurmd
 test-services: build
-	@tools/setup.sh tensorboard
-	@MUSTER_TEST_SERVICES=1 python3 tools/run_tests.py $(BUILD) tensorboard_parity
+	@tools/setup.sh tensorboard pyyaml kubernetes_validate botocore
+	@MUSTER_TEST_SERVICES=1 python3 tools/run_tests.py $(BUILD) tensorboard_parity submit slurm
 
 sanitize: setup
 	@tools/sanitize.sh

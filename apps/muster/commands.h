@@ -24,5 +24,6 @@ int print_env(const Arguments& arguments);
 int print_options(const Arguments& arguments);
 int self_test(const Arguments& arguments);
 int show(const Arguments& arguments);
+int submit(const Arguments& arguments);
 
 }  // namespace muster::cli

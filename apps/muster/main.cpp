@@ -10,6 +10,7 @@ constexpr int kUsage = 2;  // exit code for a wrong call or a wrong setting
 
 constexpr Command kCommands[] = {
     {"run", "start a program on several ranks", run},
+    {"submit", "write the job of a program for SLURM, Kubernetes or SageMaker, or hand it in", submit},
     {"new", "write a small project that trains, to begin with", new_project},
     {"show", "list tensors, shapes, sizes and metadata of a file of weights", show},
     {"convert", "convert weights between torch files and safetensors", convert},

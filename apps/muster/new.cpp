@@ -10,6 +10,7 @@
 #include "muster/base/error.h"
 #include "parse.h"
 #include "project_files.h"
+#include "shell_word.h"
 
 namespace muster::cli {
 namespace {
@@ -42,16 +43,6 @@ void write(const fs::path& folder) {
       throw UsageError("MU337", "cannot write " + (folder / file.name).string() +
                                     "; check the folder, its permissions and its disk");
   }
-}
-
-/// As a shell reads it.
-std::string shell_word(const std::string& path) {
-  if (path.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+") ==
-      std::string::npos)
-    return path;
-  std::string result = "'";
-  for (const char c : path) result += c == '\'' ? "'\\''" : std::string(1, c);
-  return result + "'";
 }
 
 /// The value of a CMake cache's entry, empty where there is none.

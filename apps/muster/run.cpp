@@ -16,6 +16,7 @@
 #include "muster/base/error.h"
 #include "muster/launcher/detail/option_tables.h"
 #include "muster/runtime/detail/launch_check.h"
+#include "node_defaults.h"
 
 namespace muster::cli {
 namespace {
@@ -206,7 +207,9 @@ options::Sources read_sources(const Flags& flags) {
 /// starts.
 RunOptions read_options(const Flags& flags) {
   const auto& table = run_option_table();
-  auto texts = runtime::find_given_options(read_sources(flags), table.section, table.descriptions());
+  const auto sources = read_sources(flags);
+  auto texts = runtime::find_given_options(sources, table.section, table.descriptions());
+  add_place_of_node(sources.variables, texts);
   auto options = options::read_texts(table, texts).values;
   for (const auto& option : table.descriptions())
     if (option.name != "accelerator") texts.erase(option.name);

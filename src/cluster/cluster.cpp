@@ -24,7 +24,6 @@ void refuse_unknown_launcher(const Environment& variables) {
   };
   static constexpr Marker markers[] = {
       {"PMIX_RANK", "a PMIx launcher that gives no world size"},
-      {"JSM_NAMESPACE_RANK", "LSF's jsrun"},
       {"PALS_RANKID", "PALS (Cray's mpiexec or aprun)"},
       {"ALPS_APP_PE", "ALPS (Cray's aprun)"},
       {"FLUX_TASK_RANK", "Flux"},
@@ -78,6 +77,9 @@ std::string_view to_string(LauncherKind kind) {
     case LauncherKind::mvapich: return "mvapich";
     case LauncherKind::pmi: return "pmi";
     case LauncherKind::slurm: return "slurm";
+    case LauncherKind::lsf: return "lsf";
+    case LauncherKind::kubernetes: return "kubernetes";
+    case LauncherKind::sagemaker: return "sagemaker";
     case LauncherKind::custom: return "custom";
   }
   return "none";
@@ -85,16 +87,22 @@ std::string_view to_string(LauncherKind kind) {
 
 ClusterEnvironment read_cluster_environment(const Environment& variables) {
   using namespace cluster;
+  refuse_sagemaker_libraries(variables);
   // Our launcher takes torchrun's variables away from its ranks, so where both are present torchrun is the inner one.
   if (variables.has("TORCHELASTIC_RUN_ID")) return read_torchrun(variables);
   if (variables.has(kJob)) return read_muster(variables);
   if (variables.has(kRank) && variables.has(kWorldSize)) return read_plain(variables);
+  if (variables.has(kWorldSize) && variables.has(kLocalRank)) return read_lightning(variables);
+  if (variables.has(kWorldSize) && variables.has(kCompletionIndex)) return read_indexed_job(variables);
   refuse_half_set(variables);
   if (!present(variables, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}).empty()) return read_open_mpi(variables);
   if (!present(variables, {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}).empty()) return read_mvapich(variables);
   if (!present(variables, {"PMI_RANK", "PMI_SIZE"}).empty() && !pmi_is_slurms(variables)) return read_pmi(variables);
   if (find_slurm(variables) == SlurmPresence::task) return read_slurm(variables);
+  if (variables.has("JSM_NAMESPACE_RANK")) return read_jsrun(variables);
   refuse_unknown_launcher(variables);
+  if (variables.has("PET_NNODES")) return read_kubeflow(variables);
+  if (in_sagemaker(variables)) return read_sagemaker(variables);
   return alone(variables);
 }
 

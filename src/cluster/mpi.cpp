@@ -8,8 +8,6 @@ namespace {
 
 using log::str;
 
-constexpr int kDefaultPort = 29500;
-
 /// A family of an MPI launcher; empty names are not given by it.
 struct Family {
   LauncherKind kind;
@@ -40,6 +38,13 @@ ClusterEnvironment read_family(const Environment& variables, const Family& famil
   find_node(cluster);
   cluster.store_prefix = "muster/0";
   if (cluster.world_size == 1 || read_main_address(variables, kDefaultPort, cluster)) return cluster;
+  // mpirun puts rank 0 on the first host that the job system gave it.
+  if (auto first = cluster.nodes > 1 ? first_host_of_job(variables) : std::nullopt) {
+    cluster.rendezvous = RendezvousKind::tcp;
+    cluster.main_address = first->host;
+    cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(first->port);
+    return cluster;
+  }
   if (cluster.nodes > 1)
     throw ConfigError("MU024",
                       str(family.launcher, " started ", cluster.world_size, " ranks on ", cluster.nodes, " nodes (",

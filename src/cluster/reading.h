@@ -22,6 +22,9 @@ int need_number(const Environment& variables, std::string_view name, std::string
 /// The variables of `names` that are set.
 std::vector<std::string> present(const Environment& variables, std::initializer_list<std::string_view> names);
 
+/// Where a launcher names none.
+inline constexpr int kDefaultPort = 29500;
+
 inline constexpr std::string_view kVariables = "variables";
 
 /// The names of a family's variables, for the messages of check_ranks(), and where they are found.
@@ -49,6 +52,34 @@ ClusterEnvironment read_open_mpi(const Environment& variables);
 ClusterEnvironment read_mvapich(const Environment& variables);
 ClusterEnvironment read_pmi(const Environment& variables);
 ClusterEnvironment read_slurm(const Environment& variables);
+/// Requires: WORLD_SIZE and LOCAL_RANK are set, as Lightning's launcher does, and RANK is not.
+ClusterEnvironment read_lightning(const Environment& variables);
+/// Requires: JSM_NAMESPACE_RANK is set.
+ClusterEnvironment read_jsrun(const Environment& variables);
+/// One rank per pod. Requires: JOB_COMPLETION_INDEX and WORLD_SIZE are set.
+ClusterEnvironment read_indexed_job(const Environment& variables);
+/// One rank per pod. Requires: PET_NNODES is set.
+ClusterEnvironment read_kubeflow(const Environment& variables);
+/// One rank per container. Requires: in_sagemaker().
+ClusterEnvironment read_sagemaker(const Environment& variables);
+
+/// The port of a job's store: 15000 plus the last four digits of its number; 12910 without one.
+int port_of_job(std::optional<int> job, int step = 0);
+
+/// The first host that PBS, LSF or SLURM gave to the job, and a port by its number; empty: none of them did.
+struct HostAndPort {
+  std::string host;
+  int port = 0;
+};
+std::optional<HostAndPort> first_host_of_job(const Environment& variables);
+
+/// The words of a file of hosts, one per slot; empty if it cannot be read.
+std::vector<std::string> read_host_file(const std::string& path);
+
+/// Whether this is a container of a SageMaker training job.
+bool in_sagemaker(const Environment& variables);
+/// Throws: ConfigError (MU492) if the job asks for SageMaker's own libraries of distributed training.
+void refuse_sagemaker_libraries(const Environment& variables);
 
 /// The role of this process according to SLURM's variables.
 enum class SlurmPresence {

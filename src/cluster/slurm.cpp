@@ -8,10 +8,6 @@ namespace {
 
 using log::str;
 
-constexpr int kFirstPort = 15000;
-constexpr int kPorts = 10000;
-constexpr int kPortWithoutJob = 12910;
-
 constexpr RankNames kSlurmNames{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"};
 
 /// The step's variable, or the job's.
@@ -30,22 +26,19 @@ int read_local_world_size(const Environment& variables, const ClusterEnvironment
 }
 
 /// Steps of one job run side by side, so each has a port of its own.
-int port_of_job(const Environment& variables) {
-  auto job = read_number(variables, "SLURM_JOB_ID");
-  if (!job) return kPortWithoutJob;
-  int step = read_number(variables, "SLURM_STEP_ID").value_or(0);
-  return kFirstPort + (*job % kPorts + step % kPorts) % kPorts;
+int port_of_step(const Environment& variables) {
+  return port_of_job(read_number(variables, "SLURM_JOB_ID"), read_number(variables, "SLURM_STEP_ID").value_or(0));
 }
 
 void set_rendezvous(const Environment& variables, ClusterEnvironment& cluster) {
-  if (cluster.world_size == 1 || read_main_address(variables, port_of_job(variables), cluster)) return;
+  if (cluster.world_size == 1 || read_main_address(variables, port_of_step(variables), cluster)) return;
   if (cluster.nodes == 1 && !cluster.job.empty()) return use_file_rendezvous(cluster);
   for (auto name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
     auto list = variables.find(name);
     if (!list) continue;
     cluster.rendezvous = RendezvousKind::tcp;
     cluster.main_address = first_host(*list, name);
-    cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(port_of_job(variables));
+    cluster.main_port = read_number(variables, kMainPort, 1, 65535).value_or(port_of_step(variables));
     return;
   }
   throw ConfigError(

@@ -8,6 +8,8 @@ namespace {
 
 using log::str;
 
+constexpr const char* kLightningNodeRank = "NODE_RANK";
+
 constexpr RankNames kTorchNames{kRank, kWorldSize, kLocalRank, kLocalWorldSize};
 
 /// The ranks as torchrun names them; what is missing is derived.
@@ -64,6 +66,19 @@ ClusterEnvironment read_muster(const Environment& variables) {
   need_main_address(variables, kJob, cluster);
   if (cluster.rank == 0) cluster.store_listen_fd = read_number(variables, kStoreFd).value_or(-1);
   return cluster;
+}
+
+ClusterEnvironment read_lightning(const Environment& variables) {
+  auto completed = variables;
+  const int local = need_number(variables, kLocalRank, kWorldSize);
+  const auto node_name = variables.has(kLightningNodeRank) ? kLightningNodeRank : kNodeRank;
+  const int node = read_number(variables, node_name).value_or(0);
+  // On one node Lightning starts the whole world; it says nothing of how many ranks other nodes have.
+  const int size =
+      node == 0 && !variables.has(kLocalWorldSize) ? 0 : need_number(variables, kLocalWorldSize, node_name);
+  completed.set(kRank, std::to_string(node * size + local));
+  completed.set(kNodeRank, std::to_string(node));
+  return read_plain(completed);
 }
 
 ClusterEnvironment read_plain(const Environment& variables) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -69,5 +72,28 @@ inline Environment with(Environment variables, const std::vector<std::pair<std::
   for (const auto& [name, value] : changes) variables.set(name, value);
   return variables;
 }
+
+/// A new empty folder, removed at the end, for files that variables name.
+class CaseFolder {
+ public:
+  CaseFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "muster-cluster-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  CaseFolder(const CaseFolder&) = delete;
+  CaseFolder& operator=(const CaseFolder&) = delete;
+  ~CaseFolder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  /// Writes a file, in folders that are made; returns its path.
+  std::string write(const std::string& name, const std::string& text) const {
+    const auto path = path_ / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+    return path.string();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
 
 }  // namespace muster::cluster::testing

@@ -52,8 +52,7 @@ TEST(ClusterEnvironment, HalfSetVariablesAreMU020) {
 }
 
 TEST(ClusterEnvironment, AnUnknownLauncherIsMU023) {
-  for (std::string name :
-       {"PMIX_RANK", "JSM_NAMESPACE_RANK", "PALS_RANKID", "ALPS_APP_PE", "FLUX_TASK_RANK", "PRTE_RANK"})
+  for (std::string name : {"PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "FLUX_TASK_RANK", "PRTE_RANK"})
     check_refusals({{{{name, "0"}}, "MU023", {name, "RANK, WORLD_SIZE", "unset " + name}}});
 }
 

@@ -56,6 +56,20 @@ TEST(Mpi, NodesAreFoundForBothWaysToDealOutRanks) {
   EXPECT_EQ(node_of("2", "1"), 0) << "round robin: 0 2 | 1 3";
 }
 
+TEST(Mpi, OnSeveralNodesTheJobSystemNamesTheFirstHost) {
+  const CaseFolder folder;
+  const auto hosts = folder.write("hosts", "alpha\nalpha\nbeta\nbeta\n");
+  check_readings({
+      {with(kPmi, {{"PBS_NODEFILE", hosts}, {"PBS_JOBID", "1234.server"}}),
+       "pmi 3/4 local 1/2 node 1/2 tcp alpha:16234"},
+      {with(kPmi, {{"LSB_DJOB_RANKFILE", hosts}, {"LSB_JOBID", "7"}, {"MASTER_PORT", "9"}}),
+       "pmi 3/4 local 1/2 node 1/2 tcp alpha:9"},
+      {with(kPmi, {{"SLURM_JOB_NODELIST", "n[3-4]"}, {"SLURM_JOB_ID", "20001"}}),
+       "pmi 3/4 local 1/2 node 1/2 tcp n3:15001"},
+      {with(kPmi, {{"PBS_NODEFILE", hosts}, {"MASTER_ADDR", "gamma"}}), "pmi 3/4 local 1/2 node 1/2 tcp gamma:29500"},
+  });
+}
+
 TEST(Mpi, SeveralNodesWithoutAddressAreMU024) {
   check_refusals({
       {kPmi, "MU024", {"4 ranks on 2 nodes", "PMI_SIZE", "MPI_LOCALNRANKS", "MASTER_ADDR"}},

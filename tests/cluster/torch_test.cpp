@@ -59,6 +59,19 @@ TEST(Torch, RankAndWorldSizeAloneAreEnough) {
   });
 }
 
+TEST(Torch, LightningsLauncherSetsNoRank) {
+  Environment lightning{
+      {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "12"}};
+  check_readings({
+      {lightning, "environment 1/4 local 1/4 node 0/1 tcp a:12"},
+      {with(lightning, {{"NODE_RANK", ""}}), "environment 1/4 local 1/4 node 0/1 tcp a:12"},
+      {with(lightning, {{"NODE_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}), "environment 3/4 local 1/2 node 1/2 tcp a:12"},
+      {with(lightning, {{"NODE_RANK", ""}, {"GROUP_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}),
+       "environment 3/4 local 1/2 node 1/2 tcp a:12"},
+  });
+  check_refusals({{with(lightning, {{"NODE_RANK", "1"}}), "MU020", {"NODE_RANK", "LOCAL_WORLD_SIZE"}}});
+}
+
 TEST(Torch, HalfSetOrContradictingVariablesAreNamed) {
   check_refusals({
       {with(kTorchrun, {{"RANK", ""}}), "MU020", {"TORCHELASTIC_RUN_ID", "RANK"}},

@@ -18,10 +18,14 @@ enum class LauncherKind {
   mvapich,      ///< MVAPICH's mpirun_rsh
   pmi,          ///< a launcher that speaks PMI, such as MPICH's mpiexec
   slurm,        ///< srun
+  lsf,          ///< LSF's jsrun
+  kubernetes,   ///< a pod of an Indexed Job or of Kubeflow, with one rank
+  sagemaker,    ///< a container of a SageMaker training job, with one rank
   custom,       ///< a launcher that the program's own ClusterReader understands
 };
 
-/// "none", "muster", "torchrun", "environment", "open_mpi", "mvapich", "pmi", "slurm", "custom".
+/// "none", "muster", "torchrun", "environment", "open_mpi", "mvapich", "pmi", "slurm", "lsf", "kubernetes",
+/// "sagemaker", "custom".
 std::string_view to_string(LauncherKind kind);
 
 /// How the ranks rendezvous.
@@ -61,11 +65,13 @@ struct ClusterEnvironment {
   bool is_local_main() const noexcept { return local_rank == 0; }
 };
 
-/// Reads a launcher's variables: torchrun's, ours, RANK and WORLD_SIZE alone, Open MPI's, MVAPICH's, PMI's, SLURM's;
-/// it uses the first family that is set. If none is set, the world size is 1.
-/// Throws: ConfigError for variables that are incomplete (MU020), not a number (MU021) or contradict each other
-/// (MU022), for a launcher that it does not support (MU023), for several nodes without an address (MU024), and for a
-/// node list that it cannot read (MU025). Every message names the variables.
+/// Reads a launcher's variables: torchrun's, ours, RANK and WORLD_SIZE alone, Kubernetes', Open MPI's, MVAPICH's,
+/// PMI's, SLURM's, LSF's, Kubeflow's, SageMaker's; it uses the first family that is set, and the files that its
+/// variables name. If none is set, the world size is 1. Throws: ConfigError for variables that are incomplete (MU020),
+/// not a number (MU021) or contradict each other (MU022), for a launcher that it does not support (MU023), for several
+/// nodes without an address (MU024), for a node list that it cannot read (MU025), and for several ranks of a pod that
+/// it was started alone in (MU493), for SageMaker's libraries of distributed training (MU492) and its file of hosts
+/// (MU494). Every message names its source.
 ClusterEnvironment read_cluster_environment(const Environment& variables);
 
 /// The same, after asking `reader`. Its result is used, as LauncherKind::custom unless it names another kind. If it is

@@ -14,6 +14,9 @@ inline constexpr const char* kNodes = "GROUP_WORLD_SIZE";
 inline constexpr const char* kMainAddress = "MASTER_ADDR";
 inline constexpr const char* kMainPort = "MASTER_PORT";
 
+/// Set by Kubernetes in a pod of an Indexed Job: its number, from 0.
+inline constexpr const char* kCompletionIndex = "JOB_COMPLETION_INDEX";
+
 // Our own launcher.
 inline constexpr const char* kJob = "MUSTER_JOB";                   ///< if set, our launcher started the process
 inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";          ///< rank 0: listening socket for the store

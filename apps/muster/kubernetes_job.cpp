@@ -1,0 +1,131 @@
+#include <nlohmann/json.hpp>
+
+#include "job.h"
+#include "muster/cluster/detail/secret.h"
+
+namespace muster::cli {
+namespace {
+
+// Names of pods are host names: NAME-INDEX has at most 63 characters.
+constexpr std::size_t kLongestPodName = 57;
+
+/// In double quotes, whose escapes are those of JSON.
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
+std::string metadata(const Job& job, const std::string& name) {
+  return "metadata:\n  name: " + name + "\n" +
+         (job.kube_namespace.empty() ? "" : "  namespace: " + job.kube_namespace + "\n");
+}
+
+std::string service(const Job& job) {
+  return "apiVersion: v1\nkind: Service\n" + metadata(job, job.name) +
+         "spec:\n  clusterIP: None  # each pod has a name of its own: " + job.name + "-0." + job.name + "\n" +
+         "  publishNotReadyAddresses: true\n  selector:\n    job-name: " + job.name + "\n";
+}
+
+std::string variable(const std::string& name, const std::string& value) {
+  return "        - name: " + name + "\n          value: " + quoted(value) + "\n";
+}
+
+std::string variables(const Job& job) {
+  std::string text;
+  for (const auto& [name, value] : job.environment) text += variable(name, value);
+  if (job.nodes > 1) {
+    text += variable("MUSTER_NODES", std::to_string(job.nodes)) +
+            variable("MUSTER_MAIN_ADDRESS", job.name + "-0." + job.name) +
+            "        - name: MUSTER_NODE_RANK\n          valueFrom:\n            fieldRef:\n"
+            "              fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']\n"
+            "        - name: MUSTER_SECRET\n          valueFrom:\n            secretKeyRef:\n              name: " +
+            job.name + "-secret\n              key: secret\n";
+  }
+  return text.empty() ? "" : "        env:\n" + text;
+}
+
+std::string command(const Job& job) {
+  std::string text = "        command: [muster, run, --devices, " + quoted(std::to_string(job.devices)) + ", --";
+  for (const auto& word : job.program) text += ", " + quoted(word);
+  return text + "]\n";
+}
+
+std::string pod_resources(const Job& job) {
+  std::string text;
+  if (job.cpus > 0) text += "            cpu: " + quoted(std::to_string(job.cpus * job.devices)) + "\n";
+  // K, M, G and T of the flag are powers of 1024, as in SLURM.
+  if (!job.memory.empty()) text += "            memory: " + job.memory + "i\n";
+  if (job.gpus > 0) text += "            nvidia.com/gpu: " + quoted(std::to_string(job.gpus)) + "\n";
+  if (text.empty()) return "";
+  return "        resources:\n          requests:\n" + text + "          limits:\n" + text;
+}
+
+/// Ranks of one pod exchange tensors through /dev/shm, of which a container has 64 MB otherwise.
+std::string mounts(const Job& job) {
+  std::string text = "        volumeMounts:\n        - name: shared-memory\n          mountPath: /dev/shm\n";
+  for (const auto& [claim, path] : job.volumes)
+    text += "        - name: " + claim + "\n          mountPath: " + quoted(path) + "\n";
+  return text;
+}
+
+std::string volumes(const Job& job) {
+  std::string text = "      volumes:\n      - name: shared-memory\n        emptyDir:\n          medium: Memory\n";
+  for (const auto& [claim, path] : job.volumes)
+    text += "      - name: " + claim + "\n        persistentVolumeClaim:\n          claimName: " + claim + "\n";
+  return text;
+}
+
+std::string pod(const Job& job) {
+  return "    spec:\n      subdomain: " + job.name +
+         "\n      restartPolicy: Never\n      terminationGracePeriodSeconds: " +
+         std::to_string(job.signal_before.count()) +
+         "\n      containers:\n      - name: train\n        image: " + quoted(job.image) + "\n" + command(job) +
+         variables(job) + pod_resources(job) + mounts(job) + volumes(job);
+}
+
+/// A pod that fails takes the others with it: each start of the world may cost one failure per node. Evicted and
+/// preempted ones do not count.
+std::string limits(const Job& job) {
+  std::string text = "  completionMode: Indexed\n  completions: " + std::to_string(job.nodes) +
+                     "\n  parallelism: " + std::to_string(job.nodes) +
+                     "\n  backoffLimit: " + std::to_string(job.restarts * job.nodes) + "\n";
+  if (job.time.count() > 0) text += "  activeDeadlineSeconds: " + std::to_string(job.time.count()) + "\n";
+  return text +
+         "  podFailurePolicy:\n    rules:\n    - action: Ignore\n      onPodConditions:\n"
+         "      - type: DisruptionTarget\n        status: \"True\"\n";
+}
+
+void check_label(const std::string& flag, const std::string& text) {
+  if (text == label_of(text, kLongestPodName)) return;
+  refuse_flag_value(flag, "'" + text + "' is no name of Kubernetes; use at most " + std::to_string(kLongestPodName) +
+                              " lower case letters, digits and '-', with a letter first");
+}
+
+}  // namespace
+
+void check_kubernetes(const Job& job) {
+  check_label("--name", job.name);
+  if (!job.kube_namespace.empty()) check_label("--namespace", job.kube_namespace);
+  if (job.image.empty())
+    refuse_flag_value("--image", "is missing; name the container image with the program and muster");
+  for (const auto& [claim, path] : job.volumes) {
+    check_label("--volume", claim);
+    if (!path.starts_with("/")) refuse_flag_value("--volume", "'" + claim + "=" + path + "' has no absolute path");
+  }
+}
+
+std::string kubernetes_secret(const Job& job) {
+  return "apiVersion: v1\nkind: Secret\n" + metadata(job, job.name + "-secret") +
+         "stringData:\n  secret: " + cluster::make_secret().reveal() + "\n---\n";
+}
+
+std::string kubernetes_manifest(const Job& job) {
+  std::string text;
+  const auto of = job.kube_namespace.empty() ? "" : " --namespace " + job.kube_namespace;
+  if (job.nodes > 1)
+    text =
+        "# By this the ranks of the job know each other (muster submit --submit makes it, too):\n"
+        "#   kubectl create secret generic " +
+        job.name + "-secret" + of + " --from-literal=secret=$(openssl rand -hex 32)\n" + service(job) + "---\n";
+  return text + "apiVersion: batch/v1\nkind: Job\n" + metadata(job, job.name) + "spec:\n" + limits(job) +
+         "  template:\n" + pod(job);
+}
+
+}  // namespace muster::cli
