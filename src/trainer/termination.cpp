@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "core.h"
+#include "muster/base/detail/environment.h"
 #include "muster/base/detail/log.h"
+#include "muster/cluster/detail/requeue.h"
 #include "muster/trainer/detail/model_checkpoint.h"
 #include "muster/trainer/detail/terminated.h"
 
@@ -42,6 +44,17 @@ int64_t hpc_number(const fs::path& folder) {
   const auto* end = name.data() + name.size();
   const auto [rest, problem] = std::from_chars(name.data() + kStart.size(), end, number);
   return problem == std::errc() && rest == end ? number : 0;
+}
+
+/// As the program says, else by SLURM, if it runs the job.
+void queue_again(const TrainerOptions& options, const fs::path& folder) {
+  if (options.requeue) return options.requeue(folder);
+  const auto job = cluster::slurm_job(Environment::of_process());
+  if (job.empty()) return;
+  const auto problem = cluster::requeue_slurm_job(job);
+  if (problem.empty()) log::warning("SLURM queues job ", job, " again");
+  else
+    log::warning("SLURM does not queue job ", job, " again: ", problem, "; hand it in again by sbatch, or set requeue");
 }
 
 }  // namespace
@@ -83,7 +96,7 @@ void Core::save_for_signal(int signal) {
   if (signal == SIGTERM) throw Terminated{folder};
   termination_->signals().forget(signal);
   runtime.main_process_first([&] {
-    if (runtime.is_main() && options.requeue) options.requeue(folder);
+    if (runtime.is_main()) queue_again(options, folder);
   });
 }
 

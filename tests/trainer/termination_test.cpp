@@ -1,7 +1,9 @@
 #include "trainer/termination.h"
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -82,6 +84,40 @@ TEST(Termination, SIGUSR1QueuesTheJobAgainAndOwnHandlersRun) {
   Trainer({.default_root_dir = folder.path(), .enable_checkpointing = false, .max_epochs = 1})
       .fit(resumed, {.ckpt_path = "hpc"});
   EXPECT_EQ(resumed.trained, (std::vector<int64_t>{2}));
+}
+
+/// SIGUSR1 in the first batch of a job that SLURM calls `job`, whose scontrol is this script.
+void train_under_slurm(const fs::path& folder, const std::string& job, const std::string& script) {
+  std::ofstream(folder / "scontrol") << "#!/bin/sh\n" << script;
+  fs::permissions(folder / "scontrol", fs::perms::owner_all);
+  const std::string before = std::getenv("PATH");
+  setenv("PATH", (folder.string() + ":" + before).c_str(), 1);
+  setenv("SLURM_JOB_ID", job.c_str(), 1);
+  testing::CountingModule module(3);
+  module.on_batch = [](testing::CountingModule& m) {
+    if (m.trained.size() == 1) std::raise(SIGUSR1);
+  };
+  Trainer({.default_root_dir = folder, .enable_checkpointing = false, .max_epochs = 1}).fit(module);
+  EXPECT_EQ(module.trained.size(), 3U);
+  unsetenv("SLURM_JOB_ID");
+  setenv("PATH", before.c_str(), 1);
+}
+
+TEST(Termination, UnderSlurmScontrolQueuesTheJobAgain) {
+  const testing::TemporaryFolder folder;
+  train_under_slurm(folder.path(), "1234", "echo \"$@\" > \"$(dirname \"$0\")/called\"");
+  std::string called;
+  std::getline(std::ifstream(folder.path() / "called"), called);
+  EXPECT_EQ(called, "requeue 1234");
+}
+
+TEST(Termination, AScontrolThatFailsDoesNotEndTraining) {
+  const testing::TemporaryFolder folder;
+  ::testing::internal::CaptureStderr();
+  train_under_slurm(folder.path(), "1234", "echo not a batch job; exit 1");
+  const auto said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("does not queue job 1234 again: scontrol requeue failed: not a batch job"), std::string::npos)
+      << said;
 }
 
 }  // namespace

@@ -129,7 +129,8 @@ struct TrainerOptions {
   BatchLimit overfit_batches = 0.0;
   Precision precision = "32-true";
   int64_t reload_dataloaders_every_n_epochs = 0;  ///< 0: the loaders are made once
-  /// Called on the main rank after SIGUSR1, with the checkpoint that was saved, to queue the job again.
+  /// Called on the main rank after SIGUSR1, with the checkpoint that was saved, to queue the job again. Unset: under
+  /// SLURM `scontrol requeue` is called.
   std::function<void(const std::filesystem::path& checkpoint)> requeue = {};
   Strategy strategy = "auto";
   bool sync_batchnorm = false;
