@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,37 @@ def launchers(program):
             yield f"mpirun {n}", [mpirun, "--allow-run-as-root", "--oversubscribe", "-n", n, program]
         else:
             skip(f"mpirun {n} {program.name}", "mpirun is not installed")
+
+
+def check_launchers():
+    """One example under every launcher that the documentation names, on two ranks."""
+    program = build / "examples/accelerate"
+    srun = shutil.which("srun")
+    slurm = srun and subprocess.run([shutil.which("sinfo") or "sinfo", "--noheader"], capture_output=True).returncode == 0
+    commands = {
+        "torchrun": [python_folder / "torchrun", "--no-python", "--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d",
+                     "--rdzv-endpoint", "localhost:0", program],
+        "torch.distributed.launch": [sys.executable, "-m", "torch.distributed.launch", "--use-env", "--no-python", "--nproc-per-node", "2",
+                                     "--master-port", str(free_port()), program],
+        "mpirun": [shutil.which("mpirun"), "--allow-run-as-root", "--oversubscribe", "-n", "2", program],
+        "srun": [srun, "--ntasks", "2", program],
+    }
+    missing = {
+        "torchrun": not (python_folder / "torchrun").exists() and "torchrun is not installed",
+        "torch.distributed.launch": not (python_folder / "torchrun").exists() and "torch is not installed",
+        "mpirun": not shutil.which("mpirun") and "mpirun is not installed",
+        "srun": not slurm and ("SLURM does not run here; make test-services starts one" if srun else "srun is not installed; make test-services installs it"),
+    }
+    for name, command in commands.items():
+        if missing[name]:
+            skip(f"{name}, beside the others", missing[name])
+        else:
+            run(f"{name}, beside the others", command)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
 
 
 def lines_of(folder):
@@ -185,6 +217,7 @@ check_pair()
 check_demo()
 check_readme()
 check_trainer()
+check_launchers()
 check_book()
 run("alone plain", [build / "examples/plain"])
 launches = [(f"{how} {example}", command) for example in ("accelerate", "fabric", "transformer")
