@@ -8,6 +8,7 @@ namespace {
 
 // Names of pods are host names: NAME-INDEX has at most 63 characters.
 constexpr std::size_t kLongestPodName = 57;
+constexpr std::size_t kLongestNamespace = 63;
 
 /// In double quotes, whose escapes are those of JSON.
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -60,15 +61,17 @@ std::string pod_resources(const Job& job) {
 /// Ranks of one pod exchange tensors through /dev/shm, of which a container has 64 MB otherwise.
 std::string mounts(const Job& job) {
   std::string text = "        volumeMounts:\n        - name: shared-memory\n          mountPath: /dev/shm\n";
-  for (const auto& [claim, path] : job.volumes)
-    text += "        - name: " + claim + "\n          mountPath: " + quoted(path) + "\n";
+  for (std::size_t i = 0; i < job.volumes.size(); ++i)
+    text += "        - name: volume-" + std::to_string(i) + "\n          mountPath: " + quoted(job.volumes[i].second) +
+            "\n";
   return text;
 }
 
 std::string volumes(const Job& job) {
   std::string text = "      volumes:\n      - name: shared-memory\n        emptyDir:\n          medium: Memory\n";
-  for (const auto& [claim, path] : job.volumes)
-    text += "      - name: " + claim + "\n        persistentVolumeClaim:\n          claimName: " + claim + "\n";
+  for (std::size_t i = 0; i < job.volumes.size(); ++i)
+    text += "      - name: volume-" + std::to_string(i) +
+            "\n        persistentVolumeClaim:\n          claimName: " + quoted(job.volumes[i].first) + "\n";
   return text;
 }
 
@@ -92,23 +95,30 @@ std::string limits(const Job& job) {
          "      - type: DisruptionTarget\n        status: \"True\"\n";
 }
 
-void check_label(const std::string& flag, const std::string& text) {
-  if (text == label_of(text, kLongestPodName)) return;
-  refuse_flag_value(flag, "'" + text + "' is no name of Kubernetes; use at most " + std::to_string(kLongestPodName) +
-                              " lower case letters, digits and '-', with a letter first");
+bool is_label(const std::string& text, std::size_t longest) {
+  return !text.empty() && text.size() <= longest && text.front() != '-' && text.back() != '-' &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string::npos;
+}
+
+void check_names(const Job& job) {
+  const auto wanted = [](const std::string& name, std::size_t longest) {
+    return "'" + name + "' is no name of Kubernetes; use at most " + std::to_string(longest) +
+           " lower case letters, digits and '-'";
+  };
+  if (!is_label(job.name, kLongestPodName) || (job.name.front() >= '0' && job.name.front() <= '9'))
+    refuse_flag_value("--name", wanted(job.name, kLongestPodName) + ", with a letter first");
+  if (!job.kube_namespace.empty() && !is_label(job.kube_namespace, kLongestNamespace))
+    refuse_flag_value("--namespace", wanted(job.kube_namespace, kLongestNamespace));
 }
 
 }  // namespace
 
 void check_kubernetes(const Job& job) {
-  check_label("--name", job.name);
-  if (!job.kube_namespace.empty()) check_label("--namespace", job.kube_namespace);
+  check_names(job);
   if (job.image.empty())
     refuse_flag_value("--image", "is missing; name the container image with the program and muster");
-  for (const auto& [claim, path] : job.volumes) {
-    check_label("--volume", claim);
+  for (const auto& [claim, path] : job.volumes)
     if (!path.starts_with("/")) refuse_flag_value("--volume", "'" + claim + "=" + path + "' has no absolute path");
-  }
 }
 
 std::string kubernetes_secret(const Job& job) {

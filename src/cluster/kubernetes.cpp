@@ -44,13 +44,14 @@ ClusterEnvironment read_indexed_job(const Environment& variables) {
 ClusterEnvironment read_kubeflow(const Environment& variables) {
   refuse_several_ranks(variables);
   const auto place = *find_node_place(variables);
+  // A pod alone: its program may start ranks itself.
+  if (place.nodes == 1) return {};
   if (!place.node_rank)
     throw ConfigError("MU020",
                       "variable PET_NNODES is set, but neither PET_NODE_RANK nor JOB_COMPLETION_INDEX is; "
                       "set PET_NODE_RANK to the number of this pod, from 0");
   auto cluster = one_of(*place.node_rank, *place.nodes);
   check_ranks(cluster, {"PET_NODE_RANK", "PET_NNODES", kLocalRank, kLocalWorldSize});
-  if (cluster.world_size == 1) return cluster;
   if (place.main_address.empty())
     throw ConfigError("MU024", str("PET_NNODES is ", cluster.nodes,
                                    ", but neither PET_MASTER_ADDR nor PET_RDZV_ENDPOINT is set; set PET_MASTER_ADDR "

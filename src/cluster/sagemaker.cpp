@@ -111,6 +111,8 @@ SageMakerHosts read_sagemaker_hosts(const Environment& variables) {
 ClusterEnvironment read_sagemaker(const Environment& variables) {
   const auto hosts = read_sagemaker_hosts(variables);
   ClusterEnvironment cluster;
+  // A container alone: its program may start ranks itself.
+  if (hosts.names.size() == 1) return cluster;
   cluster.launcher = LauncherKind::sagemaker;
   cluster.rank = cluster.node_rank = hosts.current;
   cluster.world_size = cluster.nodes = static_cast<int>(hosts.names.size());
@@ -120,7 +122,7 @@ ClusterEnvironment read_sagemaker(const Environment& variables) {
   if (accelerators > 1)
     cluster.note = str("SM_NUM_GPUS is ", accelerators,
                        ", but one rank runs in this container; start the program by muster run for a rank on each");
-  if (cluster.world_size == 1 || read_main_address(variables, kDefaultPort, cluster)) return cluster;
+  if (read_main_address(variables, kDefaultPort, cluster)) return cluster;
   cluster.rendezvous = RendezvousKind::tcp;
   cluster.main_address = hosts.names.front();
   cluster.main_port = kDefaultPort;

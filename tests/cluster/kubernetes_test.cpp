@@ -32,7 +32,7 @@ TEST(Kubernetes, KubeflowsVariablesAreRead) {
        "kubernetes 1/2 local 0/1 node 1/2 tcp job-node-0-0:400"},
       {with(kKubeflow, {{"PET_MASTER_ADDR", ""}, {"PET_MASTER_PORT", ""}, {"PET_RDZV_ENDPOINT", "first:401"}}),
        "kubernetes 1/2 local 0/1 node 1/2 tcp first:401"},
-      {{{"PET_NNODES", "1"}, {"PET_NODE_RANK", "0"}}, "kubernetes 0/1 local 0/1 node 0/1"},
+      {{{"PET_NNODES", "1"}, {"PET_NODE_RANK", "0"}}, "none 0/1 local 0/1 node 0/1"},
       // PyTorchJob of its first version sets those of torch.distributed itself, which say more.
       {with(kKubeflow, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "5"}}),
        "environment 0/2 local 0/1 node 0/2 tcp m:5"},

@@ -19,7 +19,7 @@ TEST(SageMaker, TheToolkitsVariablesAreRead) {
       {with(kToolkit, {{"SM_CURRENT_HOST", "algo-10"}}), "sagemaker 2/3 local 0/1 node 2/3 tcp algo-1:29500"},
       {with(kToolkit, {{"MASTER_ADDR", "algo-2"}, {"MASTER_PORT", "7777"}}),
        "sagemaker 1/3 local 0/1 node 1/3 tcp algo-2:7777"},
-      {with(kToolkit, {{"SM_HOSTS", R"(["algo-2"])"}}), "sagemaker 0/1 local 0/1 node 0/1"},
+      {with(kToolkit, {{"SM_HOSTS", R"(["algo-2"])"}}), "none 0/1 local 0/1 node 0/1"},
       {with(kToolkit, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "environment 0/1 local 0/1 node 0/1"},
   });
   EXPECT_EQ(read_cluster_environment(kToolkit).note, "");
@@ -60,7 +60,7 @@ TEST(SageMaker, ItsLibrariesAreRefusedByName) {
   const auto file = folder.write("input/config/hyperparameters.json", R"({"mp_parameters": "{\"partitions\": 2}"})");
   check_refusals({{variables, "MU492", {file, "MODEL_PARALLEL"}}});
   folder.write("input/config/hyperparameters.json", R"({"sagemaker_distributed_dataparallel_enabled": "false"})");
-  check_readings({{variables, "sagemaker 0/1 local 0/1 node 0/1"},
+  check_readings({{variables, "none 0/1 local 0/1 node 0/1"},
                   {{{"ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE", "NO"}}, "none 0/1 local 0/1 node 0/1"},
                   {{{"SM_FRAMEWORK_PARAMS", "no JSON"}}, "none 0/1 local 0/1 node 0/1"}});
 }

@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "parity"
 from cases import Skip, run_cases
 
 KUBERNETES = ["kubernetes", "--image", "registry/train:1", "--nodes", "2", "--gpus", "8", "--cpus", "4", "--memory", "64G", "--time", "12h",
-              "--volume", "data=/data", "--env", 'NOTE=a "quoted" word', "--namespace", "research", "--name", "my-train"]
+              "--volume", "data.v1=/data", "--env", 'NOTE=a "quoted" word', "--namespace", "research", "--name", "my-train"]
 SAGEMAKER = ["sagemaker", "--image", "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1", "--role", "arn:aws:iam::123456789012:role/train",
              "--instance-type", "ml.p4d.24xlarge", "--output", "s3://bucket/out", "--nodes", "2", "--input", "train=s3://bucket/data",
              "--checkpoints", "s3://bucket/checkpoints", "--metric", "loss=loss: ([0-9.]+)", "--env", "LEVEL=1", "--spot", "--time", "2h"]
