@@ -7,6 +7,7 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include "muster/base/detail/listing.h"
+#include "muster/base/detail/xla_devices.h"
 #include "muster/base/error.h"
 
 namespace muster::device {
@@ -58,6 +59,8 @@ at::Device choose(std::string_view name, int local_rank) {
   const auto [wanted, index] = parse(name);
   if (wanted == "cpu" || (wanted == "auto" && !kind)) return at::Device(at::kCPU);
   const bool any = wanted == "auto" || wanted == "gpu" || wanted == "accelerator";
+  if (is_xla_device(wanted) && !(kind && wanted == kind_name(*kind)))
+    throw ConfigError("MU497", "device \"" + std::string(name) + "\": " + no_xla_device(wanted));
   if (!kind)
     refuse(name, any ? "is not available: there is no accelerator on this machine" : "is unknown or not available");
   if (!any && wanted != kind_name(*kind)) refuse(name, "is unknown or not available");

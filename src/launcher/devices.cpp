@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "muster/base/detail/log.h"
+#include "muster/base/detail/xla_devices.h"
 #include "muster/base/error.h"
 
 namespace muster::launcher {
@@ -36,6 +37,15 @@ DeviceChoice choose_processes(const DeviceRequest& request) {
     refuse(request, where + " it must be a positive number of processes, or auto (1)");
   if (const int most = kMostPerCore * count_cores(); choice.count > most)
     refuse(request, str("on ", count_cores(), " cores at most ", most, " processes are started"));
+  return choice;
+}
+
+/// Devices of a backend that the program loads are counted by nobody else.
+DeviceChoice choose_xla_processes(const DeviceRequest& request) {
+  DeviceChoice choice;
+  if (!read_digits(request.devices, choice.count) || choice.count < 1)
+    throw ConfigError("MU497", str("--accelerator is '", request.accelerator, "': ", no_xla_device(request.accelerator),
+                                   ", and give their number: --devices 4"));
   return choice;
 }
 
@@ -81,6 +91,7 @@ int count_listed(const std::string& list) {
 DeviceChoice choose_devices(const DeviceRequest& request) {
   bool unsaid = request.accelerator.empty() || request.accelerator == "auto";
   if (request.accelerator == "cpu" || (unsaid && request.present == 0)) return choose_processes(request);
+  if (request.present == 0 && is_xla_device(request.accelerator)) return choose_xla_processes(request);
   if (request.present == 0) refuse(request, str("no accelerator was found for --accelerator ", request.accelerator));
   DeviceChoice choice;
   choice.count = request.present;

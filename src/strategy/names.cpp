@@ -20,6 +20,7 @@ constexpr std::string_view kStaysOnDevice =
     "batches";
 constexpr std::string_view kNoModelParallel =
     "the layers of a model are not split over ranks; 'fsdp' reduces the memory they need";
+constexpr std::string_view kNoXla = "LibTorch has no XLA; 'ddp' and 'fsdp' train on CPUs and GPUs";
 
 /// Maps the names that Accelerate, Lightning and PyTorch use to ours.
 constexpr StrategyAlias kAliases[] = {
@@ -45,6 +46,12 @@ constexpr StrategyAlias kAliases[] = {
     {.name = "fsdp_native", .means = "fsdp"},
     {.name = "fsdp_native_full_shard_offload", .instead = kStaysOnDevice},
     {.name = "model_parallel", .instead = kNoModelParallel},
+    {.name = "single_tpu", .instead = kNoXla},
+    {.name = "single_xla", .instead = kNoXla},
+    {.name = "tpu_spawn", .instead = kNoXla},
+    {.name = "xla", .instead = kNoXla},
+    {.name = "xla_debug", .instead = kNoXla},
+    {.name = "xla_fsdp", .instead = kNoXla},
     {.name = "ddpstrategy", .means = "ddp"},
     {.name = "ddpfullyshardedstrategy", .means = "fsdp"},
     {.name = "ddpfullyshardednativestrategy", .means = "fsdp"},

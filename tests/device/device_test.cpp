@@ -45,5 +45,17 @@ TEST(Device, UnknownNamesListWhatIsAvailable) {
     for (const char* name : {"gpu", "cuda", "accelerator"}) expect_refused(name);
 }
 
+TEST(Device, ThoseOfPyTorchXlaAreRefusedWithTheReason) {
+  for (const char* name : {"tpu", "xla", "xla:1", "neuron"}) {
+    try {
+      (void)choose(name);
+      ADD_FAILURE() << name << " was accepted";
+    } catch (const ConfigError& e) {
+      EXPECT_EQ(e.id(), "MU497");
+      EXPECT_NE(std::string(e.what()).find("PyTorch/XLA"), std::string::npos) << e.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster::device

@@ -31,6 +31,20 @@ TEST(Devices, CountsAndListsMeanWhatUsersOfLightningExpect) {
   }
 }
 
+TEST(Devices, XlaDevicesAreThoseOfABackendThatTheProgramLoads) {
+  for (const char* kind : {"tpu", "xla", "neuron"}) {
+    EXPECT_EQ(choose_devices({kind, "4", 0}).count, 4);
+    EXPECT_EQ(choose_devices({kind, "auto", 2}).count, 2) << "loaded";
+    try {
+      choose_devices({kind, "auto", 0});
+      ADD_FAILURE() << kind << " was taken";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.id(), "MU497");
+      EXPECT_NE(std::string(error.what()).find(std::string("--accelerator is '") + kind), std::string::npos);
+    }
+  }
+}
+
 TEST(Devices, WhatIsWrongIsRefusedWithMU030) {
   const DeviceRequest wrong[] = {
       {"cpu", "0", 0},    {"cpu", "-1", 0},  {"cpu", "0,2", 0},   {"", "0,2", 0},      {"cpu", "", 0},

@@ -70,7 +70,7 @@ TEST(StrategyNames, EachAliasIsInSmallLettersOnceAndMeansSomething) {
 
 TEST(StrategyNames, WhatIsNotThereSaysWhatToUse) {
   for (const char* name : {"fsdp_cpu_offload", "deepspeed_stage_3_offload", "deepspeed_stage_2_offload",
-                           "fsdp_native_full_shard_offload", "dp", "model_parallel"})
+                           "fsdp_native_full_shard_offload", "dp", "model_parallel", "xla", "xla_fsdp"})
     EXPECT_EQ(thrown_id([&] { Strategy{name}; }), "MU197") << name;
   const auto offload = thrown([] { Strategy{"fsdp_cpu_offload"}; });
   EXPECT_NE(offload.find("'fsdp'"), std::string::npos) << offload;

@@ -13,7 +13,8 @@ namespace muster::device {
 /// "auto": the accelerator if there is one, else the CPU. "cpu". "gpu" or "accelerator": the accelerator. A kind such
 /// as "cuda", "xpu" or "mps": that accelerator. "cuda:1": exactly this device, for any rank.
 /// Without an index, rank r gets device r modulo the number of devices.
-/// Throws: ConfigError (MU101), listing what is available, for a name that is unknown or not available here.
+/// Throws: ConfigError (MU101), listing what is available, for a name that is unknown or not available here; (MU497)
+/// for a device of PyTorch/XLA or Neuron, unless a backend of that name is loaded.
 at::Device choose(std::string_view name, int local_rank = 0);
 
 /// What choose() accepts on this machine: {"cpu"} or {"cpu", "cuda:0", "cuda:1", ...}.
