@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
+#include <system_error>
 
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/trimmed.h"
@@ -21,6 +21,8 @@ using log::str;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::minutes(1);
+
+std::string words_for(int error) { return std::generic_category().message(error); }
 
 /// The signals of this process mean nothing to scontrol, and a mask of ours would keep it from ending.
 class SpawnSettings {
@@ -96,14 +98,14 @@ std::string slurm_job(const Environment& variables) {
 
 std::string requeue_slurm_job(const std::string& job) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return str("no pipe for scontrol: ", std::strerror(errno));
+  if (pipe2(ends, O_CLOEXEC) != 0) return str("no pipe for scontrol: ", words_for(errno));
   std::string name = "scontrol", word = "requeue", id = job;
   char* arguments[] = {name.data(), word.data(), id.data(), nullptr};
   pid_t child = -1;
   const SpawnSettings settings(ends[1]);
   const int error = posix_spawnp(&child, "scontrol", settings.actions(), settings.attributes(), arguments, environ);
   close(ends[1]);
-  auto result = error != 0 ? str("scontrol cannot be started: ", std::strerror(error)) : outcome(child, ends[0]);
+  auto result = error != 0 ? str("scontrol cannot be started: ", words_for(error)) : outcome(child, ends[0]);
   close(ends[0]);
   return result;
 }
