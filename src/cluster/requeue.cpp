@@ -85,6 +85,8 @@ std::string outcome(pid_t child, int fd) {
   }
   const int status = wait_for(child);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
+  // Queued again, SLURM ends every process of the job, scontrol with it.
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) return "";
   return str("scontrol requeue failed: ", trimmed(said, " \t\n"));
 }
 

@@ -43,6 +43,11 @@ TEST(Requeue, WhatScontrolSaysIsPassedOn) {
   EXPECT_EQ(requeue_slurm_job("12"), "scontrol requeue failed: Job is not batch");
 }
 
+TEST(Requeue, AScontrolThatSlurmEndsWithTheJobHasQueuedIt) {
+  const FakeScontrol fake("kill -TERM $$");
+  EXPECT_EQ(requeue_slurm_job("12"), "");
+}
+
 TEST(Requeue, WithoutScontrolTheReasonIsSaid) {
   const CaseFolder empty;
   const std::string before = std::getenv("PATH");
