@@ -34,6 +34,8 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   set(cluster::kLocalWorldSize, job.processes);
   set(cluster::kNodeRank, job.node_rank);
   set(cluster::kNodes, job.nodes);
+  set(cluster::kRestartCount, job.restarts);
+  set(cluster::kTorchRestartCount, job.restarts);
   result.set(cluster::kMainAddress, job.main_address);
   set(cluster::kMainPort, job.main_port);
   if (job.store_fd >= 0 && job.rank_of(local_rank) == 0) set(cluster::kStoreFd, job.store_fd);
