@@ -16,8 +16,8 @@ void forget_other_launchers(Environment& result) {
   const Environment before = result;
   for (const auto& [name, value] : before.variables())
     if (name.starts_with("TORCHELASTIC_") || name.starts_with("ROLE_")) result.unset(name);
-  for (auto name :
-       {cluster::kStoreFd, cluster::kDeviceIndex, cluster::kReportFd, cluster::kSecret, cluster::kSecretFile})
+  for (auto name : {cluster::kJobStart, cluster::kStoreFd, cluster::kDeviceIndex, cluster::kReportFd, cluster::kSecret,
+                    cluster::kSecretFile})
     result.unset(name);
 }
 
@@ -28,6 +28,7 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   forget_other_launchers(result);
   auto set = [&](const char* name, int value) { result.set(name, std::to_string(value)); };
   result.set(cluster::kJob, job.name);
+  if (job.start > 0) result.set(cluster::kJobStart, std::to_string(job.start));
   set(cluster::kRank, job.rank_of(local_rank));
   set(cluster::kWorldSize, job.world_size());
   set(cluster::kLocalRank, local_rank);

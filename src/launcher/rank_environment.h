@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Job {
   std::string options;     ///< of the program, as options::write_line() writes them; empty: not passed
   int processes = 1;       ///< ranks on this node
   int restarts = 0;        ///< how often the ranks were started again
+  std::int64_t start = 0;  ///< in milliseconds since 1970; 0: not passed
   cluster::Secret secret;  ///< none: not passed
   int store_fd = -1;       ///< for rank 0
   int threads = 0;         ///< OMP_NUM_THREADS; 0: cores / processes unless the variable is set

@@ -56,6 +56,8 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
   job.processes = choice.count;
   job.given_secret = !options.secret_file.empty() || cluster::read_secret(variables).is_given();
   job.secret = secret_of_job(options.secret_file, variables, options.nodes);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  job.start = std::chrono::floor<std::chrono::milliseconds>(now).count();
   job.threads = options.threads;
   place_store(options.main_address, options.main_port, job);
   return job;

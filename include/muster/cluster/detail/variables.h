@@ -15,7 +15,9 @@ inline constexpr const char* kMainAddress = "MASTER_ADDR";
 inline constexpr const char* kMainPort = "MASTER_PORT";
 
 // Our own launcher.
-inline constexpr const char* kJob = "MUSTER_JOB";                     ///< if set, our launcher started the process
+inline constexpr const char* kJob = "MUSTER_JOB";  ///< if set, our launcher started the process
+inline constexpr const char* kJobStart =
+    "MUSTER_JOB_START";  ///< when the job began, before all restarts: milliseconds since 1970
 inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";            ///< rank 0: listening socket for the store
 inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";          ///< memory for a rank's reports to its launcher
 inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX";    ///< index of this rank's accelerator
