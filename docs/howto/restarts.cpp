@@ -1,6 +1,5 @@
-// The programs of restarts.md, compiled and run by the tests: run by `muster run --max-restarts 2`, they fail twice.
-#include <unistd.h>
-
+// The programs of restarts.md, compiled and run by the tests. Run by `muster run --max-restarts 2`, they fail twice.
+//   restarts FOLDER [trainer]
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -77,16 +76,17 @@ double fit(const std::string& runs, Accident accident) {
 }
 
 int main(int count, char** words) {
-  // The launcher is the parent of all ranks of all starts.
-  const auto folder = std::filesystem::temp_directory_path() / ("muster-restarts-" + std::to_string(::getppid()));
-  const bool by_trainer = count > 1 && std::string(words[1]) == "trainer";
+  const std::filesystem::path folder = words[1];
+  const bool by_trainer = count > 2;
+  const auto cluster = muster::read_cluster_environment();
+  if (cluster.is_main() && cluster.restart_count == 0) std::filesystem::remove_all(folder);
   const auto run = [&](const char* name, int64_t step) {
     torch::manual_seed(1);
     return by_trainer ? fit(folder / name, {.step = step}) : train(folder / name, {.step = step});
   };
   const auto in_parts = run("parts", 7);
   expect("two failures change nothing", in_parts == run("whole", -1));
-  if (muster::read_cluster_environment().is_main()) std::filesystem::remove_all(folder);
+  if (cluster.is_main()) std::filesystem::remove_all(folder);
   std::printf("%d passed, %d failed, 0 skipped\n", passed, failed);
   return failed;
 }
