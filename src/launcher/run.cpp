@@ -90,7 +90,8 @@ void start_ranks(const Job& job, Program program, const cluster::ListeningSocket
     attributes.signal_mask = &signals.mask_before();
     children.emplace_back(job.rank_of(local_rank), program, attributes);
     reaper.watch(children.back().pid());
-    if (job.restarts > 0) console.say_in_log(local_rank, log::str("muster: restart ", job.restarts));
+    // The last start may have ended within a line.
+    if (job.restarts > 0) console.say_in_log(local_rank, log::str("\nmuster: restart ", job.restarts));
   }
 }
 
