@@ -186,6 +186,14 @@ def launch_cases(programs):
         ranks=2, rounds=3, whole=True, settings=("as found",), floors={"torchrun": 5, "accelerate": 6, "fabric": 12})
 
 
+def restart_cases(programs):
+    yield Case("restart", "first step of two ranks after a rank was killed", "s", {
+        "muster": Contender([str(muster_of(programs)), "run", "--max-restarts", "1", "--devices", "2", str(programs / "restart_bench")]),
+        "torchrun": Contender([sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1", "--nproc-per-node", "2",
+                               str(HERE / "peers" / "restart_torchrun.py")])},
+        ranks=2, rounds=3, whole=True, settings=("as found",), floors={"torchrun": 2.5})
+
+
 def optim_cases(programs):
     ours = [str(programs / "optim_bench")]
     for size, floor in zip(("67M in 4", "11.6M in 146", "0.42M in 100"), (5, 2.5, 2.5)):
@@ -270,5 +278,5 @@ def muster_of(programs):
 def cases(build):
     programs = build / "benchmarks"
     groups = (step_cases, trainer_cases, tracking_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, collectives_cases,
-              launch_cases, optim_cases, data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
+              launch_cases, restart_cases, optim_cases, data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]

@@ -46,7 +46,7 @@ ClusterEnvironment read_torchrun(const Environment& variables) {
   cluster.launcher = LauncherKind::torchrun;
   cluster.job = *variables.find("TORCHELASTIC_RUN_ID");
   read_ranks(variables, "TORCHELASTIC_RUN_ID", cluster);
-  cluster.restart_count = read_number(variables, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  cluster.restart_count = read_number(variables, kTorchRestartCount).value_or(0);
   cluster.store_is_external = is_true(variables.find("TORCHELASTIC_USE_AGENT_STORE"));
   cluster.store_prefix = str("muster/", cluster.restart_count);
   // Even a world of one meets: the agent's address is there, and costs nothing until it is used.
@@ -61,7 +61,8 @@ ClusterEnvironment read_muster(const Environment& variables) {
   read_ranks(variables, kJob, cluster);
   cluster.device_index = read_number(variables, kDeviceIndex).value_or(-1);
   cluster.report_fd = read_number(variables, kReportFd).value_or(-1);
-  cluster.store_prefix = "muster/0";
+  cluster.restart_count = read_number(variables, kRestartCount).value_or(0);
+  cluster.store_prefix = str("muster/", cluster.restart_count);
   if (cluster.world_size == 1) return cluster;
   need_main_address(variables, kJob, cluster);
   if (cluster.rank == 0) cluster.store_listen_fd = read_number(variables, kStoreFd).value_or(-1);

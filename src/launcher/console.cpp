@@ -69,7 +69,7 @@ Console::Console(Setup setup) : out_(STDOUT_FILENO), setup_(std::move(setup)) {
 Descriptor Console::open_log(int rank) const {
   if (setup_.log_dir.empty()) return Descriptor();
   std::string path = setup_.log_dir + "/rank_" + std::to_string(rank) + ".log";
-  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | (setup_.append ? 0 : O_TRUNC) | O_APPEND | O_CLOEXEC, 0644));
   if (!file)
     throw LaunchError("MU037", "cannot write the log file '" + path + "': " + std::generic_category().message(errno));
   return file;

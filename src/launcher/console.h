@@ -18,6 +18,7 @@ namespace muster::launcher {
 class Console {
  public:
   struct Setup {
+    bool append = false;  ///< log files keep what they have
     std::string log_dir;  ///< empty: no files
     bool prefix = true;
   };

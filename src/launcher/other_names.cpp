@@ -19,7 +19,6 @@ constexpr Spelling kSpellings[] = {
     {"rdzv_id", "nothing: a job is known by its address and secret"},
     {"rdzv_conf", "--timeout"},
     {"standalone", "nothing: one node is the default"},
-    {"max_restarts", "nothing: a job that fails is started again from its last checkpoint by hand"},
     {"monitor_interval", "nothing: an end is noticed at once"},
     {"no_python", "nothing: the program is executed as it is"},
     {"log_line_prefix_template", "--prefix or --no-prefix"},

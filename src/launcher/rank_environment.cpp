@@ -16,8 +16,8 @@ void forget_other_launchers(Environment& result) {
   const Environment before = result;
   for (const auto& [name, value] : before.variables())
     if (name.starts_with("TORCHELASTIC_") || name.starts_with("ROLE_")) result.unset(name);
-  for (auto name :
-       {cluster::kStoreFd, cluster::kDeviceIndex, cluster::kReportFd, cluster::kSecret, cluster::kSecretFile})
+  for (auto name : {cluster::kJobStart, cluster::kStoreFd, cluster::kDeviceIndex, cluster::kReportFd, cluster::kSecret,
+                    cluster::kSecretFile})
     result.unset(name);
 }
 
@@ -28,12 +28,15 @@ Environment rank_environment(const Environment& parent, const Job& job, int loca
   forget_other_launchers(result);
   auto set = [&](const char* name, int value) { result.set(name, std::to_string(value)); };
   result.set(cluster::kJob, job.name);
+  if (job.start > 0) result.set(cluster::kJobStart, std::to_string(job.start));
   set(cluster::kRank, job.rank_of(local_rank));
   set(cluster::kWorldSize, job.world_size());
   set(cluster::kLocalRank, local_rank);
   set(cluster::kLocalWorldSize, job.processes);
   set(cluster::kNodeRank, job.node_rank);
   set(cluster::kNodes, job.nodes);
+  set(cluster::kRestartCount, job.restarts);
+  set(cluster::kTorchRestartCount, job.restarts);
   result.set(cluster::kMainAddress, job.main_address);
   set(cluster::kMainPort, job.main_port);
   if (job.store_fd >= 0 && job.rank_of(local_rank) == 0) set(cluster::kStoreFd, job.store_fd);

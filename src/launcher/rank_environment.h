@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace muster::launcher {
 struct Job {
   int cores = 1;  ///< of this node, divided among its ranks as OMP_NUM_THREADS
   std::vector<int> device_indices;
+  bool given_secret = false;  ///< the user has given it, so that it stays the same in every round
   std::string main_address;
   int main_port = 0;
   std::string name;  ///< the same on every rank of every node; on one node different for every job
@@ -19,6 +21,8 @@ struct Job {
   int nodes = 1;
   std::string options;     ///< of the program, as options::write_line() writes them; empty: not passed
   int processes = 1;       ///< ranks on this node
+  int restarts = 0;        ///< how often the ranks were started again
+  std::int64_t start = 0;  ///< in milliseconds since 1970; 0: not passed
   cluster::Secret secret;  ///< none: not passed
   int store_fd = -1;       ///< for rank 0
   int threads = 0;         ///< OMP_NUM_THREADS; 0: cores / processes unless the variable is set

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 
 #include "child.h"
 #include "console.h"
@@ -15,6 +17,7 @@
 #include "nodes.h"
 #include "rank_environment.h"
 #include "reaper.h"
+#include "restarts.h"
 #include "supervisor.h"
 #include "watch.h"
 
@@ -30,7 +33,17 @@ std::string options_for_ranks(const RunOptions& options) {
   return options::write_line(texts);
 }
 
+/// Nodes do not tell each other of failures, so the ranks of one alone would wait in vain for the others.
+void check_restarts(const RunOptions& options) {
+  if (options.max_restarts < 0) throw ConfigError("MU036", "max restarts must not be negative");
+  if (options.max_restarts > 0 && options.nodes > 1)
+    throw ConfigError("MU470", log::str("max restarts is ", options.max_restarts, ", but nodes is ", options.nodes,
+                                        ": only a job on one node is restarted; leave --max-restarts out, and let the "
+                                        "cluster start all nodes again, or run on one node"));
+}
+
 Job plan_job(const RunOptions& options, const Environment& variables) {
+  check_restarts(options);
   check_nodes({options.main_address, options.main_port, options.node_rank, options.nodes});
   if (options.threads < 0) throw ConfigError("MU036", "threads must not be negative");
   auto choice = choose_devices({options.accelerator, options.devices, count_accelerators(variables)});
@@ -41,10 +54,19 @@ Job plan_job(const RunOptions& options, const Environment& variables) {
   job.nodes = options.nodes;
   job.options = options_for_ranks(options);
   job.processes = choice.count;
+  job.given_secret = !options.secret_file.empty() || cluster::read_secret(variables).is_given();
   job.secret = secret_of_job(options.secret_file, variables, options.nodes);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  job.start = std::chrono::floor<std::chrono::milliseconds>(now).count();
   job.threads = options.threads;
   place_store(options.main_address, options.main_port, job);
   return job;
+}
+
+/// Nothing that is left of an earlier round can join the next one.
+void renew_rendezvous(const RunOptions& options, Job& job) {
+  place_store(options.main_address, options.main_port, job);
+  if (!job.given_secret) job.secret = cluster::make_secret();
 }
 
 /// stdin for the ranks: nothing. A terminal would stop ranks that read it, since each is in a process group of its own.
@@ -68,6 +90,48 @@ void start_ranks(const Job& job, Program program, const cluster::ListeningSocket
     attributes.signal_mask = &signals.mask_before();
     children.emplace_back(job.rank_of(local_rank), program, attributes);
     reaper.watch(children.back().pid());
+    // The last start may have ended within a line.
+    if (job.restarts > 0) console.say_in_log(local_rank, log::str("\nmuster: restart ", job.restarts));
+  }
+}
+
+/// Whether a rank has made an update, as far as ranks report that.
+bool made_steps(const Supervisor& supervisor) {
+  const auto ranks = supervisor.snapshot();
+  return std::any_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.reported.steps > 0; });
+}
+
+/// Starts all ranks once, and returns when the last has ended. Whatever the round needed ends with it.
+Round run_round(const RunOptions& options, Job job, const Program& program, const RelayedSignals& signals) {
+  Reaper reaper;
+  Console console({.append = job.restarts > 0, .log_dir = options.log_dir, .prefix = options.prefix});
+  auto store = open_store(job);
+  std::vector<Child> children;
+  start_ranks(job, program, store, signals, reaper, console, children);
+  // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
+  store = cluster::ListeningSocket();
+  Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});
+  Watch watch({&console, &signals, &supervisor});
+  Round round;
+  round.code = watch.run(children);
+  if (const auto& cause = supervisor.cause(); cause && !watch.stopped())
+    round.failure = Failure{.after = cause->after, .made_steps = made_steps(supervisor), .what = one_line(*cause)};
+  return round;
+}
+
+void say(const std::string& line) { std::fprintf(stderr, "muster: %s\n", line.c_str()); }
+
+/// Runs rounds until one succeeds or is the last; returns the exit code of the job.
+int run_rounds(const RunOptions& options, Job job, const Program& program, Restarts& restarts) {
+  const RelayedSignals signals;
+  for (;;) {
+    const Round round = run_round(options, job, program, signals);
+    const auto wait = round.failure ? restarts.next(*round.failure) : std::nullopt;
+    if (!wait) return round.code;
+    say(restarts.announcement());
+    if (const int stopped_by = signals.wait(*wait)) return 128 + stopped_by;
+    job.restarts = restarts.count();
+    renew_rendezvous(options, job);
   }
 }
 
@@ -79,18 +143,19 @@ int run(const RunOptions& options, const std::vector<std::string>& command) {
   auto variables = Environment::of_process();
   if (command.empty()) throw ConfigError("MU031", "no program is given: muster run [options] PROGRAM ARGUMENTS...");
   Program program{command, {}, find_program(command.front(), variables)};
-  Job job = plan_job(options, variables);
   std::signal(SIGPIPE, SIG_IGN);
-  Reaper reaper;
-  RelayedSignals signals;
-  Console console({options.log_dir, options.prefix});
-  auto store = open_store(job);
-  std::vector<Child> children;
-  start_ranks(job, program, store, signals, reaper, console, children);
-  // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
-  store = cluster::ListeningSocket();
-  Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});
-  return Watch({&console, &signals, &supervisor}).run(children);
+  Restarts restarts(options.max_restarts);
+  const auto say_causes = [&] {
+    for (const auto& line : restarts.summary()) say(line);
+  };
+  try {
+    const int code = run_rounds(options, plan_job(options, variables), program, restarts);
+    say_causes();
+    return code;
+  } catch (const Error&) {
+    say_causes();
+    throw;
+  }
 }
 
 }  // namespace muster

@@ -34,6 +34,20 @@ int RelayedSignals::next() const {
   return read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
 }
 
+int RelayedSignals::wait(milliseconds time) const {
+  const auto end = Clock::now() + time;
+  for (;;) {
+    while (int number = next()) {
+      if (stops(number)) return number;
+      if (number == SIGTSTP) raise(SIGSTOP);
+    }
+    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
+    if (left <= 0) return 0;
+    pollfd entry{fd(), POLLIN, 0};
+    poll(&entry, 1, static_cast<int>(left));
+  }
+}
+
 int Watch::run(const std::vector<Child>& children) {
   auto& supervisor = *owners_.supervisor;
   for (supervisor.poll(); !supervisor.all_ended(); supervisor.poll()) {
@@ -63,6 +77,7 @@ void Watch::relay(int number) {
   if (number == SIGWINCH) owners_.console->resize();
   if (stops(number) && (stop_signal_ || supervisor.cause())) {
     // Asked a second time: no more waiting.
+    if (!stop_signal_) stop_signal_ = number;
     supervisor.signal_all(SIGKILL, true);
     return;
   }
@@ -93,7 +108,10 @@ void Watch::drain(int first_rank) {
   while (owners_.console->writing()) {
     poll_once(false, -1);
     while (int number = owners_.signals->next())
-      if (stops(number)) return;
+      if (stops(number)) {
+        stop_signal_ = number;
+        return;
+      }
   }
 }
 

@@ -24,6 +24,8 @@ class RelayedSignals {
   int next() const;
   /// The signal mask from before, for the ranks.
   const sigset_t& mask_before() const noexcept { return before_; }
+  /// Waits, while no rank runs, for `time` or a signal that stops the job; returns its number, or 0.
+  int wait(std::chrono::milliseconds time) const;
 
  private:
   sigset_t before_;
@@ -42,6 +44,8 @@ class Watch {
 
   /// Returns the exit code of the job: that of the root cause, 0 if none failed, 128 + the signal that stopped it.
   int run(const std::vector<Child>& children);
+  /// Whether a signal has stopped the job.
+  bool stopped() const noexcept { return stop_signal_ != 0; }
 
  private:
   void handle_signals();

@@ -24,15 +24,19 @@ fs::path numbered_folder(const ProjectOptions& project) {
   return fs::path(project.directory) / "checkpoints";
 }
 
-fs::path latest_of_all(const comm::Communicator& group, const ProjectOptions& project) {
+std::optional<fs::path> newest_of_all(const comm::Communicator& group, const ProjectOptions& project) {
   const auto folder = numbered_folder(project);
   const auto name = comm::broadcast_result(group, "which checkpoint is the newest", [&] {
     const auto latest = latest_checkpoint(folder, project.storage);
     return latest ? latest->filename().string() : std::string();
   });
-  if (!name.empty()) return folder / name;
-  throw ConfigError("MU244",
-                    "there is no checkpoint in " + folder.string() + " to load; save one first, or name the folder");
+  return name.empty() ? std::nullopt : std::optional(folder / name);
+}
+
+fs::path latest_of_all(const comm::Communicator& group, const ProjectOptions& project) {
+  if (const auto newest = newest_of_all(group, project)) return *newest;
+  throw ConfigError("MU244", "there is no checkpoint in " + numbered_folder(project).string() +
+                                 " to load; save one first, or name the folder");
 }
 
 Checkpoint open_on_all_ranks(const RuntimeState& state, const fs::path& folder) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "atomic_load.h"
@@ -16,8 +17,10 @@ void call_hooks(const Saves::Hooks& hooks, State& state, const std::filesystem::
 
 /// Where numbered checkpoints go. Throws: ConfigError (MU244) if the options name no folder.
 std::filesystem::path numbered_folder(const ProjectOptions& project);
-/// The newest whole checkpoint there, as the main rank says: what others see may be older. Throws on all ranks alike:
-/// ConfigError (MU244) if there is none. Collective.
+/// The newest whole checkpoint there, as the main rank says: what others see may be older. nullopt: there is none.
+/// Collective.
+std::optional<std::filesystem::path> newest_of_all(const comm::Communicator& group, const ProjectOptions& project);
+/// The same. Throws on all ranks alike: ConfigError (MU244) if there is none. Collective.
 std::filesystem::path latest_of_all(const comm::Communicator& group, const ProjectOptions& project);
 /// Opens it on every rank, and compares which save each has opened. The ranks of a node share the check of its bytes:
 /// what is wrong with one share is an error on all ranks before anything is handed out. Throws: CheckpointError (MU247)

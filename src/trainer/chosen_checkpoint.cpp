@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <system_error>
 #include <tuple>
@@ -8,6 +9,7 @@
 #include "core.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/error.h"
+#include "muster/runtime/detail/resume.h"
 #include "muster/trainer/detail/model_checkpoint.h"
 #include "muster/trainer/detail/on_exception_checkpoint.h"
 
@@ -72,7 +74,8 @@ bool holds_weights_only(const fs::path& folder) {
   return fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json");
 }
 
-fs::path Core::newest_checkpoint() const {
+/// Without those written before `since`.
+fs::path Core::newest_checkpoint(fs::file_time_type since) const {
   static constexpr int kDepth = 3;
   std::vector<fs::path> folders = {options.default_root_dir / "checkpoints"};
   for (const auto& callback : hooks.callbacks())
@@ -84,10 +87,26 @@ fs::path Core::newest_checkpoint() const {
   std::vector<Candidate> all;
   add_candidates(options.default_root_dir, 0, all);
   for (const auto& folder : folders) add_candidates(folder, kDepth, all);
+  std::erase_if(all, [&](const Candidate& one) { return one.written < since; });
   return newest_of(runtime, std::move(all));
 }
 
+/// Where the first fit() of a world that was started again goes on, the same on every rank; empty: from the begin.
+fs::path Core::checkpoint_of_job() {
+  const auto start = runtime::start_of_restarted_job(runtime);
+  if (std::exchange(has_fitted_, true) || !start || options.fast_dev_run > 0) return {};
+  fs::path found;
+  // What an earlier job has left in the folder is none of this one's.
+  if (runtime.is_main()) found = newest_checkpoint(std::chrono::file_clock::from_sys(*start));
+  found = runtime.broadcast_object(found.string());
+  if (runtime.is_main() && found.empty())
+    log::warning("this job was started again before it had saved a checkpoint: training starts anew");
+  else if (runtime.is_main()) log::info("this job was started again: training goes on from ", found.string());
+  return found;
+}
+
 fs::path Core::resolved(const std::string& ckpt_path, bool required) const {
+  if (ckpt_path == "none") return {};
   if (ckpt_path != "best" && ckpt_path != "last" && ckpt_path != "hpc") return ckpt_path;
   fs::path found;
   if (ckpt_path == "best") {
@@ -95,7 +114,8 @@ fs::path Core::resolved(const std::string& ckpt_path, bool required) const {
       if (const auto* saver = dynamic_cast<const ModelCheckpoint*>(callback.get()); saver && found.empty())
         found = saver->best_model_path();
   } else if (runtime.is_main()) {
-    found = ckpt_path == "last" ? newest_checkpoint() : newest_hpc_checkpoint(options.default_root_dir);
+    found = ckpt_path == "last" ? newest_checkpoint(fs::file_time_type::min())
+                                : newest_hpc_checkpoint(options.default_root_dir);
   }
   found = runtime.broadcast_object(found.string());
   if (!found.empty()) return found;

@@ -145,7 +145,8 @@ class Core {
   void load_weights(const std::filesystem::path& folder);
   void load_callbacks(State& state);
   // chosen_checkpoint.cpp
-  std::filesystem::path newest_checkpoint() const;
+  std::filesystem::path newest_checkpoint(std::filesystem::file_time_type since) const;
+  std::filesystem::path checkpoint_of_job();
   /// The folder that ckpt_path names, the same on every rank; empty: none is named, or, unless `required`, none is
   /// there.
   std::filesystem::path resolved(const std::string& ckpt_path, bool required) const;
@@ -189,9 +190,8 @@ class Core {
   std::string modes_;                            // of the submodules, while a validation changes them
   std::vector<StepKind> prepared_kinds_;         // of loaders that exist, in their order
   int64_t first_epoch_ = 0;                      // of this fit()
-  bool evaluating_ = false;
-  bool filler_ = false;  // the current batch has no real sample: nothing of it is kept
-  bool said_bare_ = false;
+  bool filler_ = false;                          // the current batch has no real sample: nothing of it is kept
+  bool evaluating_ = false, has_fitted_ = false, said_bare_ = false;
   bool window_begins_ = true;  // the next training batch begins an accumulation window
   bool window_has_loss_ = false;
   bool validation_late_ = false;  // as the main rank's clock says

@@ -51,7 +51,7 @@ void Core::fit_here(const FitOptions& how) {
   clock_.begin(RunClock::now());
   validation_late_ = false;
   if (runtime.is_main()) warn_of_missing_halves(task_, options);
-  const auto folder = resolved(how.ckpt_path, /*required=*/false);
+  const auto folder = how.ckpt_path.empty() ? checkpoint_of_job() : resolved(how.ckpt_path, /*required=*/false);
   if (folder.empty()) set_up_optimizers();
   else load_for_fit(folder);
   hooks.both(Hook::on_fit_start, &Callback::on_fit_start, &TrainerModule::on_fit_start);

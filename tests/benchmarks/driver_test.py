@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -190,6 +191,12 @@ class Contenders(unittest.TestCase):
         self.assertEqual((equal["OMP_NUM_THREADS"], equal.get("MUSTER_KEEP_MEMORY")), ("1", None))
         self.assertFalse(set(contenders.TUNED) & set(plain))
         self.assertEqual(plain["MUSTER_KEEP_MEMORY"], "off")
+
+    def test_one_that_is_measured_from_outside_counts_from_its_begin_or_from_a_death(self):
+        whole = lambda text: contenders.Whole([sys.executable, "-c", text]).measure("")["value"]
+        self.assertEqual(whole("print('[1] died 100.5\\n[0] reached 102.0 7.0')"), 1.5)
+        begin = time.monotonic()
+        self.assertAlmostEqual(whole(f"print('reached {begin + 1000} 7.0')"), 1000, delta=60)
 
     def test_each_has_its_own_launcher(self):
         ours, peer = table.Contender(["/b/x_bench", "m"]), table.Contender([sys.executable, "-u", "p.py", "m"])

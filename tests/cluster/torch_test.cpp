@@ -34,9 +34,12 @@ TEST(Torch, TorchrunIsReadWithItsStore) {
 }
 
 TEST(Torch, RestartsAreKeptApartInTheStore) {
-  auto first = read_cluster_environment(kTorchrun),
-       second = read_cluster_environment(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}}));
-  EXPECT_NE(first.store_prefix, second.store_prefix);
+  const auto again = [](const Environment& launched, const char* count) {
+    return read_cluster_environment(with(launched, {{count, "1"}}));
+  };
+  for (const auto& [launched, count] :
+       {std::pair(kTorchrun, "TORCHELASTIC_RESTART_COUNT"), {kMuster, "MUSTER_RESTART_COUNT"}})
+    EXPECT_NE(read_cluster_environment(launched).store_prefix, again(launched, count).store_prefix);
 }
 
 TEST(Torch, OurOwnLauncherIsRead) {
@@ -45,6 +48,8 @@ TEST(Torch, OurOwnLauncherIsRead) {
       {with(kMuster, {{"RANK", "1"}, {"LOCAL_RANK", "1"}}), "muster 1/2 local 1/2 node 0/1 tcp 127.0.0.1:40000"},
       {with(kMuster, {{"MUSTER_DEVICE_INDEX", "3"}, {"MUSTER_STORE_FD", ""}}),
        "muster 0/2 local 0/2 node 0/1 tcp 127.0.0.1:40000 device 3"},
+      {with(kMuster, {{"MUSTER_RESTART_COUNT", "2"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}),
+       "muster 0/2 local 0/2 node 0/1 tcp 127.0.0.1:40000 restarts 2 fd 5"},
       {with(kMuster, {{"WORLD_SIZE", "1"}, {"LOCAL_WORLD_SIZE", "1"}}), "muster 0/1 local 0/1 node 0/1"},
   });
 }

@@ -15,10 +15,13 @@ namespace muster {
 namespace {
 
 /// Another value than the default for every option.
-const std::map<std::string, std::string> kOther{
-    {"accelerator", "cpu"},        {"devices", "3"},    {"grace", "250ms"},   {"log_dir", "l"},
-    {"main_address", "a"},         {"main_port", "1"},  {"node_rank", "2"},   {"nodes", "4"},
-    {"options", "precision=bf16"}, {"prefix", "false"}, {"secret_file", "x"}, {"threads", "5"}};
+const std::map<std::string, std::string> kOther{{"accelerator", "cpu"}, {"devices", "3"},
+                                                {"grace", "250ms"},     {"log_dir", "l"},
+                                                {"main_address", "a"},  {"main_port", "1"},
+                                                {"node_rank", "2"},     {"max_restarts", "6"},
+                                                {"nodes", "4"},         {"options", "precision=bf16"},
+                                                {"prefix", "false"},    {"secret_file", "x"},
+                                                {"threads", "5"}};
 
 TEST(OptionTables, EveryFieldIsReadFromEverySource) {
   const auto& table = run_option_table();

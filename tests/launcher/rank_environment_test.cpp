@@ -77,6 +77,23 @@ TEST(RankEnvironment, TheSecretGoesToEveryRankAndItsFileToNone) {
   EXPECT_FALSE(rank_environment(parent, job, 0).has("MUSTER_SECRET_FILE"));
 }
 
+TEST(RankEnvironment, SaysHowOftenTheRanksWereStartedAgainAndSinceWhenTheJobRuns) {
+  Job job = job_of_two_nodes();
+  const Environment outer{
+      {"MUSTER_RESTART_COUNT", "7"}, {"TORCHELASTIC_RESTART_COUNT", "8"}, {"MUSTER_JOB_START", "9"}};
+  auto environment = rank_environment(outer, job, 0);
+  for (const auto* name : {"MUSTER_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"})
+    EXPECT_EQ(environment.find(name), "0") << "another job's";
+  EXPECT_FALSE(environment.has("MUSTER_JOB_START")) << "another job's";
+  job.restarts = 2;
+  job.start = 1700000000123;
+  environment = rank_environment(outer, job, 0);
+  EXPECT_EQ(environment.find("MUSTER_RESTART_COUNT"), "2");
+  EXPECT_EQ(environment.find("TORCHELASTIC_RESTART_COUNT"), "2");
+  EXPECT_EQ(environment.find("MUSTER_JOB_START"), "1700000000123");
+  EXPECT_EQ(read_cluster_environment(environment).restart_count, 2);
+}
+
 TEST(RankEnvironment, JobNamesDiffer) { EXPECT_NE(new_job_name(), new_job_name()); }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // The program that the launcher's tests start as rank. The first argument says what it does.
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <string>
 
 #include "muster/base/error.h"
+#include "muster/cluster/detail/report.h"
 #include "muster/launcher/launch.h"
 #include "runtime/option_table.h"
 #include "runtime/resolved_options.h"
@@ -173,6 +176,39 @@ int throws(Words words) {
   throw muster::ConfigError("MU002", text);
 }
 
+/// Rank 1 tells rank 0 its job, as ranks of one round can: whether it is the job of rank 0.
+bool meets() {
+  sockaddr_in address{AF_INET, htons(static_cast<uint16_t>(cluster.main_port)), {htonl(INADDR_LOOPBACK)}, {}};
+  char other[256] = "";
+  const int end =
+      cluster.rank == 0 ? accept(cluster.store_listen_fd, nullptr, nullptr) : socket(AF_INET, SOCK_STREAM, 0);
+  if (cluster.rank == 0) {
+    [[maybe_unused]] auto size = recv(end, other, cluster.job.size(), MSG_WAITALL);
+    close(cluster.store_listen_fd);
+  } else if (connect(end, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    cluster.job.copy(other, sizeof other - 1);
+    [[maybe_unused]] auto size = send(end, other, cluster.job.size(), 0);
+  }
+  close(end);
+  return cluster.job == other;
+}
+
+/// round LAST: the ranks meet, make a step, and leave a process behind. In round 0 and LAST they wait; in the others
+/// one of two fails.
+int round_of_restarts(Words words) {
+  const int round = cluster.restart_count;
+  if (!meets()) return 9;
+  muster::cluster::Report::open(cluster.report_fd).step(1);
+  if (fork() == 0)
+    for (;;) pause();
+  std::printf("round %d ", round);
+  if (round == 0 || round == std::atoi(words[0]) || cluster.rank != round % 2) wait_for_ever();
+  say_pid();
+  if (round % 3 == 0) raise(SIGKILL);
+  if (round % 3 == 1) throw muster::ConfigError("MU002", "unknown thing");
+  return 3;
+}
+
 int leave(Words words) {
   if (cluster.rank != 0) wait_for_ever();
   await_word();
@@ -190,6 +226,7 @@ const std::map<std::string, int (*)(Words)> kDeeds = {{"environment", environmen
                                                       {"input", input},
                                                       {"options", options},
                                                       {"show", show},
+                                                      {"round", round_of_restarts},
                                                       {"secret", secret},
                                                       {"show_and_wait", show_and_wait},
                                                       {"exits", exits},

@@ -12,6 +12,7 @@
 
 #include "muster/accelerator.h"
 #include "muster/data/loader.h"
+#include "muster/fabric.h"
 #include "muster/optim/averaging.h"
 #include "muster/optim/optimizer_state.h"
 #include "muster/runtime/extras.h"
@@ -186,6 +187,41 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, Resume,
                          ::testing::Combine(::testing::Values(1, 2), ::testing::Values("map", "stream", "dispatched"),
                                             ::testing::Values(std::pair(0, 3), std::pair(1, 0), std::pair(3, 1))),
                          name_of);
+
+struct Count {
+  int64_t value = 1;
+  State state_dict() const { return value; }
+  void load_state_dict(const State& state) { value = state.integer(); }
+};
+
+void expect_newest() {
+  Accelerator first;  // the ranks' meeting stays open while runtimes come and go
+  EXPECT_EQ(testing::thrown_id([&] { resume(first); }), "MU244");
+  const auto root = testing::shared_folder(first.group());
+  Accelerator accelerator({.project = {.automatic_checkpoint_naming = true, .directory = root.path().string()}});
+  Count count;
+  accelerator.register_for_checkpointing(count);
+  EXPECT_FALSE(resume(accelerator));
+  EXPECT_EQ(count.value, 1) << "without a checkpoint something was loaded";
+  accelerator.save_state();
+  count.value = 2;
+  const auto newest = accelerator.save_state({}, {.asynchronous = true});
+  count.value = 3;
+  EXPECT_TRUE(resume(accelerator));
+  EXPECT_EQ(count.value, 2);
+  if (accelerator.is_main_process()) fs::remove(newest / "manifest.json");
+  EXPECT_TRUE(resume(accelerator));
+  EXPECT_EQ(count.value, 1) << "one that is not whole was loaded";
+  Fabric fabric({.project = {.automatic_checkpoint_naming = true, .directory = root.path().string()}});
+  Count other{.value = 5};
+  fabric.register_for_checkpointing(other);
+  EXPECT_TRUE(resume(fabric));
+  EXPECT_EQ(other.value, 1);
+}
+
+TEST(ResumeNewest, LoadsTheNewestWholeCheckpointOrSaysThatThereIsNone) {
+  for (const int ranks : {1, 2}) testing::as_ranks(ranks, expect_newest);
+}
 
 }  // namespace
 }  // namespace muster

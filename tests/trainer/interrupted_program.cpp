@@ -1,5 +1,6 @@
 // The program that the tests of kills start: a run that ends itself at one call of a hook, on one rank.
 //   interrupted_program FOLDER PLACE SIGNAL VICTIM [CKPT_PATH]    PLACE: index of the call; -1: none
+// Started again by its launcher, it ends itself there once more, and then no more.
 // A run that comes to its end prints what it leaves behind.
 #include <unistd.h>
 
@@ -41,10 +42,11 @@ void print(const muster::State& state, const std::string& name) {
 int main(int count, char** words) {
   const std::string folder = words[1];
   muster::testing::HookCount hooks{.act_at = std::atoll(words[2])};
-  if (muster::read_cluster_environment().rank == std::atoi(words[4]))
+  const auto cluster = muster::read_cluster_environment();
+  if (cluster.rank == std::atoi(words[4]) && cluster.restart_count < 2)
     hooks.act = [signal = std::atoi(words[3])] { ::kill(::getpid(), signal); };
   const auto result = muster::testing::run_interruptible(folder, hooks, count > 5 ? words[5] : "");
-  if (muster::read_cluster_environment().rank != 0) return 0;
+  if (cluster.rank != 0) return 0;
   std::printf("calls %lld\n", static_cast<long long>(result.calls));
   std::printf("result\nepochs %lld, steps %lld, stopped: %s\n", static_cast<long long>(result.epochs),
               static_cast<long long>(result.global_step), result.stopped.c_str());

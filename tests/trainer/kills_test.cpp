@@ -20,12 +20,15 @@ struct Ended {
   std::string result() const { return out.substr(std::min(out.find("result"), out.size())); }
 };
 
-Ended run(int ranks, const std::string& folder, long long place, int signal, int victim, const std::string& ckpt_path) {
+/// `restarts`: how often `muster run` starts the ranks again.
+Ended run(int ranks, const std::string& folder, long long place, int signal, int victim, const std::string& ckpt_path,
+          int restarts = 0) {
   std::vector<std::string> command = {MUSTER_BINARY_DIR "/tests/interrupted_program", folder, std::to_string(place),
                                       std::to_string(signal), std::to_string(victim)};
   if (!ckpt_path.empty()) command.push_back(ckpt_path);
-  if (ranks > 1) {
-    command.insert(command.begin(), {"--devices", std::to_string(ranks)});
+  if (ranks > 1 || restarts > 0) {
+    command.insert(command.begin(),
+                   {"--devices", std::to_string(ranks), "--no-prefix", "--max-restarts", std::to_string(restarts)});
     command = muster_run(command);
   }
   Process job(command);
@@ -75,6 +78,43 @@ TEST_P(Kills, AtAnyPlaceChangeNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Kills, ::testing::Values(1, 2),
+                         [](const auto& test) { return "of" + std::to_string(test.param); });
+
+class Restarts : public ::testing::TestWithParam<int> {};
+
+TEST_P(Restarts, GoOnToTheBitInOneJob) {
+  const int ranks = GetParam();
+  const auto whole = whole_run(ranks);
+  const auto calls = calls_of(whole);
+  // The first start is killed, and, if it comes so far, the second: the program itself names no checkpoint.
+  for (const auto place : {calls / 3, calls / 2, calls - 2}) {
+    const Folder folder;
+    const auto restarted = run(ranks, folder.path(), place, SIGKILL, static_cast<int>(place % ranks), "", 2);
+    EXPECT_EQ(restarted.code, 0) << "place " << place << "\n" << restarted.error;
+    EXPECT_NE(restarted.error.find("all ranks are started again"), std::string::npos) << restarted.error;
+    EXPECT_EQ(restarted.result(), whole.result()) << "killed at call " << place << " of " << ranks << " ranks";
+  }
+}
+
+TEST_P(Restarts, DoNotGoOnWithWhatAnEarlierJobHasLeft) {
+  const int ranks = GetParam();
+  const Folder folder;
+  ASSERT_EQ(run(ranks, folder.path(), 40, SIGKILL, 0, "").code, 137);
+  const auto restarted = run(ranks, folder.path(), 3, SIGKILL, 0, "", 2);
+  EXPECT_EQ(restarted.code, 0) << restarted.error;
+  EXPECT_EQ(times(restarted.error, "before it had saved a checkpoint: training starts anew"), 2) << restarted.error;
+  EXPECT_EQ(calls_of(restarted), calls_of(whole_run(ranks))) << "the last start was not a whole run";
+}
+
+TEST_P(Restarts, BeginAnewIfTheProgramSaysSo) {
+  const int ranks = GetParam();
+  const Folder folder;
+  const auto restarted = run(ranks, folder.path(), 60, SIGKILL, 0, "none", 2);
+  EXPECT_EQ(restarted.code, 0) << restarted.error;
+  EXPECT_EQ(calls_of(restarted), calls_of(whole_run(ranks))) << "the last start was not a whole run";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Restarts, ::testing::Values(1, 2),
                          [](const auto& test) { return "of" + std::to_string(test.param); });
 
 TEST(Terminations, EndTheProgramWith143OnOneRankAndOnTwo) {

@@ -14,6 +14,7 @@
 #include "muster/runtime/detail/opened_checkpoint.h"
 #include "muster/runtime/detail/outside_forward.h"
 #include "muster/runtime/detail/padding.h"
+#include "muster/runtime/detail/resume.h"
 #include "muster/runtime/detail/saved_item.h"
 #include "muster/runtime/detail/saving.h"
 #include "muster/runtime/detail/split.h"
@@ -24,7 +25,7 @@
 /// find_executable_batch_size(), in_fp32(), join_uneven_inputs(), local_sgd(), logger(), pad_across_processes(),
 /// profile(), scaler_state(), split_between_processes() and summon_full_params(). It also brings functions of muster
 /// that take an Accelerator, a Fabric or a Runtime: agreed_votes(), any_rank_has_gradients(), checkpoint_entry(),
-/// init_trackers(), prepare_loader(), random_states() and trace(), with CaughtSignals, KeptRandomStates and
+/// init_trackers(), prepare_loader(), random_states(), resume() and trace(), with CaughtSignals, KeptRandomStates and
 /// OpenedCheckpoint; outside_forward(), which takes a model; log_images(), which takes trackers; and measure_flops().
 namespace muster::runtime {
 

@@ -28,6 +28,7 @@ struct RunOptions {
   std::string log_dir = {};                                   ///< folder for a file rank_<r>.log per rank; empty: none
   std::string main_address = {};                              ///< host of rank 0; needed for several nodes
   int main_port = 0;                                          ///< 0: a free one (one node), 29400 (several)
+  int max_restarts = 0;  ///< how often all ranks are started again after one has failed; on one node only
   int node_rank = 0;
   int nodes = 1;
   std::string options = {};      ///< options of the program in one line, passed on to the ranks; empty: not passed

@@ -153,7 +153,8 @@ struct LogOptions {
 
 /// How fit() begins.
 struct FitOptions {
-  /// The checkpoint to resume from: its folder; "last" or "hpc", or none if none is there yet; "best"; empty: none.
+  /// The checkpoint to resume from: its folder; "last" or "hpc", or none if none is there yet; "best"; "none"; empty:
+  /// none, but in ranks that `muster run` has started again, the newest that this job has saved.
   std::string ckpt_path = {};
 };
 

@@ -1,0 +1,55 @@
+#include "restarts.h"
+
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/quantities.h"
+
+namespace muster::launcher {
+namespace {
+
+using log::str;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kSoon{60000};  // of programs that report no steps
+constexpr int kMostTooSoon = 4;
+constexpr std::size_t kMostLines = 20;
+
+}  // namespace
+
+std::optional<milliseconds> Restarts::next(const Failure& failure) {
+  causes_.push_back(failure.what);
+  too_soon_ = failure.made_steps || failure.after >= kSoon ? 0 : too_soon_ + 1;
+  refused_ = count_ >= most_ || too_soon_ >= kMostTooSoon;
+  if (refused_) return std::nullopt;
+  ++count_;
+  wait_ = milliseconds(too_soon_ > 1 ? 1000 << (too_soon_ - 2) : 0);
+  return wait_;
+}
+
+std::string Restarts::announcement() const {
+  return str("all ranks are started again", wait_.count() > 0 ? " in " + seconds_text(wait_) : "", " (restart ", count_,
+             " of ", most_, ")");
+}
+
+std::vector<std::string> Restarts::summary() const {
+  if (most_ == 0 || causes_.empty()) return {};
+  std::vector<std::string> lines;
+  if (refused_ && too_soon_ >= kMostTooSoon)
+    lines.push_back(str("MU471", ": the job is not restarted again: each of the last ", kMostTooSoon,
+                        " rounds failed soon, before its first step"));
+  else if (refused_) lines.push_back(str("the job is not restarted again: max restarts is ", most_));
+  const auto times = counted(static_cast<std::int64_t>(causes_.size()), "time");
+  const auto first = causes_.size() > kMostLines ? causes_.size() - kMostLines : 0;
+  lines.push_back(str("the job failed ", times, first > 0 ? str("; the last ", kMostLines) : "", ":"));
+  for (auto i = first; i < causes_.size(); ++i) lines.push_back(str("  ", i + 1, ". ", causes_[i]));
+  return lines;
+}
+
+std::string one_line(const RootCause& cause) {
+  constexpr std::string_view kName = "muster: ", kEnd = "; all other ranks are ended.";
+  auto headline = describe(cause, {}, nullptr).front().substr(kName.size());
+  if (headline.ends_with(kEnd)) headline.resize(headline.size() - kEnd.size());
+  const auto error = cause.error_message.substr(0, cause.error_message.find('\n'));
+  return error.empty() ? headline : str(headline, ": ", error);
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "root_cause.h"
+
+namespace muster::launcher {
+
+/// How a round ended: the time between one start of all ranks and the end of the last of them.
+struct Failure {
+  std::chrono::milliseconds after{0};  ///< between the start of the round and its root cause
+  bool made_steps = false;             ///< some rank has reported an update
+  std::string what = {};               ///< one line
+};
+struct Round {
+  int code = 0;
+  std::optional<Failure> failure;  ///< none: it succeeded, or a signal stopped it
+};
+
+/// Decides whether and when another round follows one that failed, and keeps their causes.
+/// A round fails too soon if no rank has made an update and it lasted less than a minute. After the first of these, as
+/// after any other round, the next begins at once; after more of them in a row, after 1 s, then 2 s. After four there
+/// is no next one.
+class Restarts {
+ public:
+  explicit Restarts(int most) : most_(most) {}
+
+  /// How long to wait before the next round; std::nullopt: there is none.
+  std::optional<std::chrono::milliseconds> next(const Failure& failure);
+  /// How often the ranks have been started again, with the round that next() announced.
+  int count() const noexcept { return count_; }
+  /// One line about the round that next() announced.
+  std::string announcement() const;
+  /// Lines for the end of the job: why there is no further round, and the cause of each failure; none if the job could
+  /// not be restarted or no round has failed.
+  std::vector<std::string> summary() const;
+
+ private:
+  std::vector<std::string> causes_;
+  int count_ = 0;
+  int most_;
+  bool refused_ = false;  // next() has refused another round
+  int too_soon_ = 0;      // rounds in a row
+  std::chrono::milliseconds wait_{0};
+};
+
+/// A root cause in one line, with the first line of the error that ended the rank.
+std::string one_line(const RootCause& cause);
+
+}  // namespace muster::launcher
