@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "muster/base/detail/environment.h"
 #include "muster/base/detail/file_values.h"
 #include "muster/base/detail/options.h"
 
@@ -29,12 +30,25 @@ options::RawOptions extract_accelerate(options::RawOptions& texts, const std::ve
 /// replaces the file's distributed_type.
 options::RawOptions merged_accelerate(const options::RawOptions& flags, const options::RawOptions& in_file);
 
+/// Refuses variables of Accelerate's launcher that ask for what Muster does not have, such as
+/// ACCELERATE_USE_MEGATRON_LM. Those that it follows are options' variables (`Description::other_tools`).
+/// Throws: ConfigError (MU481).
+void check_variables(const Environment& variables);
+
 /// Whether the value was a flag's: its place begins with "flag ".
 bool is_flag(const options::Found& found);
+
+/// What our own flags and variables say already, which a file need not.
+struct OwnChoices {
+  bool devices = false;
+  int nodes = 0;  ///< 0: not said
+  bool strategy = false;
+};
 
 /// Translates them. A file's own value that is the default asks for nothing.
 /// Throws: ConfigError (MU481) for what Muster does not have, (MU482) if the ranks of a machine cannot be counted,
 /// (MU483) for flags that exclude each other, (MU196, MU197, MU002) as strategy::own_sharding_fields().
-AccelerateRequest translate_accelerate(const options::RawOptions& values, AccelerateOrigin origin);
+AccelerateRequest translate_accelerate(const options::RawOptions& values, AccelerateOrigin origin,
+                                       const OwnChoices& own = {});
 
 }  // namespace muster::cli

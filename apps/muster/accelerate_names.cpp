@@ -1,9 +1,11 @@
 #include "accelerate_names.h"
 
 #include <algorithm>
+#include <deque>
 
 namespace muster::cli {
 namespace {
+namespace tables {
 
 using enum AccelerateGroup;
 
@@ -157,16 +159,16 @@ constexpr std::string_view kFp8[] = {"backend",
                                      "pad_inner_dim"};
 
 constexpr AccelerateName kOfFile[] = {
-    {"compute_environment", file, Follow::in_code},
-    {"distributed_type", file, Follow::in_code},
-    {"use_cpu", file, Follow::in_code},
-    {"fp16", file, Follow::in_code},
+    {"compute_environment", file, Follow::in_code, "LOCAL_MACHINE; AMAZON_SAGEMAKER is refused"},
+    {"distributed_type", file, Follow::in_code, "NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED; others are refused"},
+    {"use_cpu", file, Follow::in_code, "as --cpu"},
+    {"fp16", file, Follow::in_code, "as mixed_precision: fp16"},
     {"fsdp_ignored_modules", file, Follow::sharding, "ignored_modules"},
     {"fsdp_backward_prefetch_policy", file, Follow::sharding, "backward_prefetch"},
-    {"mpirun_ccl", file, Follow::idle},
-    {"fp8_amax_history_length", file, Follow::idle},
-    {"fp8_amax_compute_algorithm", file, Follow::idle},
-    {"fp8_optimization_level", file, Follow::idle},
+    {"mpirun_ccl", file, Follow::idle, "counts with mpirun alone, which is refused"},
+    {"fp8_amax_history_length", file, Follow::idle, kWithFp8},
+    {"fp8_amax_compute_algorithm", file, Follow::idle, kWithFp8},
+    {"fp8_optimization_level", file, Follow::idle, kWithFp8},
     {"tpu_use_cluster", file, Follow::refused, kNoTpu, "false"},
     {"tpu_name", file, Follow::idle, kWithTpu},
     {"tpu_zone", file, Follow::idle, kWithTpu},
@@ -188,16 +190,18 @@ constexpr std::string_view kOfSageMaker[] = {"ec2_instance_type",
                                              "sagemaker_inputs_file",
                                              "sagemaker_metrics_file"};
 
+}  // namespace tables
+
 /// "megatron_lm_tp_degree", which lives as long as the program.
 std::string_view kept(const std::string& name) {
-  static std::vector<std::string*> names;
-  names.push_back(new std::string(name));
-  return *names.back();
+  static std::deque<std::string> names;
+  return names.emplace_back(name);
 }
 
 }  // namespace
 
 std::span<const AccelerateName> accelerate_names() {
+  using namespace tables;
   static const std::vector<AccelerateName> all = [] {
     std::vector<AccelerateName> names;
     for (const auto& some : {std::span<const AccelerateName>(kGeneral), std::span<const AccelerateName>(kDistributed),
@@ -223,24 +227,46 @@ const AccelerateName* find_accelerate_name(std::string_view name) {
   return found == names.end() ? nullptr : &*found;
 }
 
+namespace {
+
+/// How a name is followed, in words.
+std::string followed_as(const AccelerateName& one) {
+  const std::string text(one.text);
+  switch (one.follow) {
+    case Follow::option: return "as the option " + text;
+    case Follow::sharding: return "as the field of FSDP " + text;
+    case Follow::idle:
+    case Follow::noted: return "no effect: " + text;
+    case Follow::refused: return "refused: " + text;
+    case Follow::in_code: break;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string accelerate_markdown() {
+  std::string result = "| name | flag | followed as |\n|---|---|---|\n";
+  for (const auto& one : accelerate_names())
+    result += "| `" + std::string(one.name) + "` | " +
+              (one.group == AccelerateGroup::file ? "–" : "`--" + std::string(one.name) + "`") + " | " +
+              followed_as(one) + " |\n";
+  return result;
+}
+
 std::vector<options::Description> accelerate_flags(AccelerateGroup group) {
   std::vector<options::Description> flags;
   for (const auto& one : accelerate_names()) {
-    if (one.group != group || group == file) continue;
+    if (one.group != group || group == AccelerateGroup::file) continue;
     options::Description flag{.name = std::string(one.name), .is_switch = one.is_switch};
-    auto text = std::string(one.text);
-    if (one.follow == Follow::option || one.follow == Follow::sharding)
-      text = (one.follow == Follow::option ? "as the option " : "as the field of FSDP ") + text;
-    flag.help = (one.follow == Follow::idle || one.follow == Follow::noted ? "no effect: "
-                 : one.follow == Follow::refused                           ? "refused: "
-                                                                           : "") +
-                text;
+    flag.help = followed_as(one);
     flags.push_back(std::move(flag));
   }
   return flags;
 }
 
 std::string_view title_of(AccelerateGroup group) {
+  using enum AccelerateGroup;
   switch (group) {
     case general: return "Accelerate: general";
     case hardware: return "Accelerate: hardware";

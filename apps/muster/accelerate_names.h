@@ -58,6 +58,9 @@ std::vector<options::Description> accelerate_flags(AccelerateGroup group);
 /// The title of a group in the help.
 std::string_view title_of(AccelerateGroup group);
 
+/// A table of all names for the reference page.
+std::string accelerate_markdown();
+
 /// The name for a key of a file of `accelerate config`: "fsdp_config.version" is "fsdp_version".
 std::string accelerate_name_of_key(const std::string& key);
 

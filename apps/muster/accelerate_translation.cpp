@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "accelerate_file.h"
 #include "accelerate_names.h"
@@ -30,7 +31,8 @@ bool is_one_of(const std::string& text, std::string_view words) {
 
 /// A file's value with its key, a flag's with its name: "a.yaml line 3: num_processes", "flag --num_processes".
 std::string named(const std::string& name, const Found& found) {
-  return is_flag(found) ? found.place : found.place + ": " + name;
+  const bool is_named = is_flag(found) || found.place.starts_with("variable ");
+  return is_named ? found.place : found.place + ": " + name;
 }
 
 [[noreturn]] void refuse_value(const std::string& name, const Found& found, std::string_view instead) {
@@ -50,12 +52,14 @@ const options::Description* described(const std::string& name) {
   return found == all.end() ? nullptr : &*found;
 }
 
+constexpr std::string_view kNoFp8 = "no kernel computes in 8 bits; use bf16";
 constexpr std::string_view kOtherDevices = "MULTI_XPU MULTI_HPU MULTI_NPU MULTI_MLU MULTI_SDAA MULTI_MUSA MULTI_NEURON";
 
 /// Translates one set of values; see translate_accelerate().
 class Translator {
  public:
-  Translator(const RawOptions& values, AccelerateOrigin origin) : values_(values), origin_(origin) {}
+  Translator(const RawOptions& values, AccelerateOrigin origin, const OwnChoices& own)
+      : values_(values), origin_(origin), own_(own) {}
 
   AccelerateRequest translate() {
     check_environment();
@@ -130,6 +134,17 @@ class Translator {
     const auto* parallelism = find("use_parallelism_config");
     if (parallelism && is_flag(*parallelism) && !shards())
       throw ConfigError("MU483", "--use_parallelism_config counts with --use_fsdp only; add it");
+    for (const auto& [name, found] : values_) check_paradigm_of(name, found);
+  }
+
+  /// There, a flag without its paradigm is ignored, which nobody wants who gives it.
+  void check_paradigm_of(const std::string& name, const Found& found) const {
+    const auto* known = find_accelerate_name(name);
+    if (!known || !is_flag(found)) return;
+    const bool of_fsdp = known->group == AccelerateGroup::fsdp && !shards() && !own_.strategy;
+    if (of_fsdp || (name == "zero_stage" && !uses_deepspeed()))
+      throw ConfigError("MU483", found.place + " counts with " + (of_fsdp ? "--use_fsdp" : "--use_deepspeed") +
+                                     " only; add it, or drop the flag");
   }
 
   void set(const std::string& option, const std::string& name, Found found) {
@@ -162,7 +177,7 @@ class Translator {
       return;
     }
     const auto word = small_letters(found->text);
-    if (word == "fp8") refuse_value("mixed_precision", *found, "no kernel computes in 8 bits; use bf16");
+    if (word == "fp8") refuse_value("mixed_precision", *found, kNoFp8);
     if (!is_one_of(word, "no fp16 bf16"))
       refuse_value("mixed_precision", *found, "the known ones are no, fp16 and bf16");
     if (word != "no" || is_flag(*found)) set("precision", "mixed_precision", {word, found->place});
@@ -175,25 +190,38 @@ class Translator {
     return value;
   }
 
-  /// Ranks on this machine; 0 if nothing says so.
+  /// Machines that share the ranks.
+  int nodes() const {
+    const auto* machines = find("num_machines");
+    const bool is_ours = own_.nodes > 0 && !(machines && is_flag(*machines));
+    return is_ours ? own_.nodes : machines ? std::max(1, whole_number("num_machines", *machines)) : 1;
+  }
+
+  [[noreturn]] void refuse_unknown_count(const Found* total) const {
+    const auto* type = find("distributed_type");
+    const auto what = total  ? named("num_processes", *total) + " is " + total->text
+                      : type ? type->place + ": num_processes is missing"
+                             : std::string("num_processes is missing");
+    throw ConfigError("MU482", what +
+                                   ", so that the number of ranks must be given: add --num_processes N (of muster "
+                                   "run: --devices N)");
+  }
+
+  /// Ranks on this machine; 0 if nothing here says so.
   int ranks_here() const {
     const auto* total = find("num_processes");
     if (!total && origin_ == AccelerateOrigin::own_file && kind() == "NO") return 1;
     if (!total && origin_ == AccelerateOrigin::among_ours) return 0;
     const int count = total ? whole_number("num_processes", *total) : -1;
-    if (count < 1)
-      throw ConfigError("MU482", (total ? named("num_processes", *total) + " is " + total->text
-                                        : find("distributed_type")->place + ": num_processes is missing") +
-                                     ", so that the number of ranks must be given: add --num_processes N");
-    const auto* machines = find("num_machines");
-    const int nodes = machines ? std::max(1, whole_number("num_machines", *machines)) : 1;
-    if (count % nodes != 0)
+    if (own_.devices && count < 1) return 0;
+    if (count < 1) refuse_unknown_count(total);
+    if (count % nodes() != 0)
       throw ConfigError("MU482", named("num_processes", *total) + " is " + total->text + ", which " +
-                                     std::to_string(nodes) + " machines cannot share evenly; give a multiple of it");
+                                     std::to_string(nodes()) + " machines cannot share evenly; give a multiple of it");
     const auto* several = find("multi_gpu");
     if (several && is_flag(*several) && is_on("multi_gpu") && count < 2)
       throw ConfigError("MU483", "--multi_gpu wants at least 2 processes; give --num_processes 2, or drop --multi_gpu");
-    return count / nodes;
+    return count / nodes();
   }
 
   void take_devices() {
@@ -261,13 +289,32 @@ class Translator {
 
   const RawOptions& values_;
   AccelerateOrigin origin_;
+  OwnChoices own_;
   AccelerateRequest result_;
 };
 
 }  // namespace
 
-AccelerateRequest translate_accelerate(const RawOptions& values, AccelerateOrigin origin) {
-  return Translator(values, origin).translate();
+void check_variables(const Environment& variables) {
+  static constexpr std::pair<const char*, const char*> kVariables[] = {
+      {"ACCELERATE_DEEPSPEED_CONFIG_FILE", "deepspeed_config_file"},
+      {"ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "deepspeed_moe_layer_cls_names"},
+      {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "offload_optimizer_device"},
+      {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "offload_param_device"},
+      {"ACCELERATE_GRADIENT_CLIPPING", "gradient_clipping"},
+      {"ACCELERATE_USE_MEGATRON_LM", "use_megatron_lm"}};
+  for (const auto& [variable, name] : kVariables) {
+    const auto text = variables.find(variable);
+    const auto* known = find_accelerate_name(name);
+    if (text && !is_one_of(*text, known->idle) && !is_one_of(*text, "0 false"))
+      refuse_value(name, {*text, std::string("variable ") + variable}, known->text);
+  }
+  if (small_letters(variables.find("ACCELERATE_MIXED_PRECISION").value_or("")) == "fp8")
+    refuse_value("mixed_precision", {"fp8", "variable ACCELERATE_MIXED_PRECISION"}, kNoFp8);
+}
+
+AccelerateRequest translate_accelerate(const RawOptions& values, AccelerateOrigin origin, const OwnChoices& own) {
+  return Translator(values, origin, own).translate();
 }
 
 }  // namespace muster::cli

@@ -84,7 +84,7 @@ std::string zsh_script() {
             zsh_flags(command.name) + " \\\n        '*:word:" + (words.empty() ? "_files" : "(" + words + ")") +
             "' ;;\n";
   }
-  return text + "  esac\n}\ncompdef _muster muster\n";
+  return text + "  esac\n}\nif [ \"$funcstack[1]\" = _muster ]; then _muster \"$@\"; else compdef _muster muster; fi\n";
 }
 
 std::string fish_script() {

@@ -88,8 +88,7 @@ int write_or_ask(Arguments arguments, const Environment& variables) {
 }
 
 int show_call(Arguments arguments) {
-  bool all = false;
-  std::erase_if(arguments, [&](const auto& word) { return word == "--all" && (all = true); });
+  const bool all = std::erase(arguments, "--all") > 0;
   CLI::App app(
       "Prints what `muster launch` would follow with these flags: each option with its value and its source.\n"
       "Nothing is started. With --all, options at their default, too.",

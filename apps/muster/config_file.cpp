@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "accelerate_file.h"
 #include "accelerate_names.h"
 #include "lightning_file.h"
 #include "muster/base/detail/known_names.h"
@@ -99,11 +98,12 @@ ConfigFile read_config(const std::string& path, const std::string& section,
   return result;
 }
 
-Translated translated_config(const ConfigFile& config, const RawOptions& flags) {
+Translated translated_config(const ConfigFile& config, const RawOptions& flags, const OwnChoices& own_choices) {
   const auto& section = run_option_table().section;
-  const bool own = config.kind == FileKind::accelerate;
-  auto request = translate_accelerate(merged_accelerate(flags, config.accelerate),
-                                      own ? AccelerateOrigin::own_file : AccelerateOrigin::among_ours);
+  const auto origin = config.kind == FileKind::accelerate ? AccelerateOrigin::own_file : AccelerateOrigin::among_ours;
+  auto own = own_choices;
+  own.strategy = own.strategy || config.file.section(section).contains("strategy");
+  auto request = translate_accelerate(merged_accelerate(flags, config.accelerate), origin, own);
   Translated result;
   RawOptions in_file;
   for (auto& [name, found] : request.options) (is_flag(found) ? result.from_flags : in_file)[name] = std::move(found);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate_file.h"
 #include "muster/base/detail/options.h"
 
 namespace muster::cli {
@@ -28,12 +29,14 @@ ConfigFile read_config(const std::string& path, const std::string& section,
 
 /// The section `run` of the file with what Accelerate's values ask for in it, and a note of what has no effect. `flags`
 /// are values of flags with Accelerate's names, which count more than the file's; what they ask for is `from_flags`.
+/// `own` is what our flags and variables say.
 /// Throws: ConfigError as translate_accelerate(), (MU305) if one option is set by its own name and by Accelerate's.
 struct Translated {
   options::File file = {};
   options::RawOptions from_flags = {};
   std::vector<std::string> notes = {};
 };
-Translated translated_config(const ConfigFile& config, const options::RawOptions& flags = {});
+Translated translated_config(const ConfigFile& config, const options::RawOptions& flags = {},
+                             const OwnChoices& own = {});
 
 }  // namespace muster::cli

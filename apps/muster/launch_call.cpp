@@ -15,13 +15,15 @@
 namespace muster::cli {
 namespace {
 
-using enum AccelerateGroup;
-
-constexpr AccelerateGroup kGroups[] = {general,   hardware, resources, paradigm, distributed, parallelism, fsdp,
-                                       deepspeed, mpi,      megatron,  fp8,      tpu,         aws};
+constexpr AccelerateGroup kGroups[] = {
+    AccelerateGroup::general,     AccelerateGroup::hardware,    AccelerateGroup::resources, AccelerateGroup::paradigm,
+    AccelerateGroup::distributed, AccelerateGroup::parallelism, AccelerateGroup::fsdp,      AccelerateGroup::deepspeed,
+    AccelerateGroup::mpi,         AccelerateGroup::megatron,    AccelerateGroup::fp8,       AccelerateGroup::tpu,
+    AccelerateGroup::aws};
 
 /// The flag whose presence makes the help of a group useful; "" for a group that is always shown.
 std::string_view shown_with(AccelerateGroup group) {
+  using enum AccelerateGroup;
   switch (group) {
     case parallelism: return "use_parallelism_config";
     case fsdp: return "use_fsdp";
@@ -97,7 +99,11 @@ std::vector<options::Description> LaunchFlags::all() {
   std::vector<options::Description> flags;
   for (const auto group : kGroups)
     for (auto& flag : accelerate_flags(group)) flags.push_back(std::move(flag));
-  for (auto& option : all_options()) flags.push_back(std::move(option));
+  for (auto& option : all_options()) {
+    const auto flag = option.flag();
+    if (std::none_of(flags.begin(), flags.end(), [&](const auto& one) { return one.flag() == flag; }))
+      flags.push_back(std::move(option));
+  }
   flags.push_back({.name = "config"});
   return flags;
 }
@@ -116,14 +122,15 @@ LaunchSources launch_sources(const LaunchFlags& flags) {
   LaunchSources result;
   result.sources = read_sources(flags.ours());
   result.sources.flags.erase("config");
-  auto theirs = flags.theirs();
+  const auto theirs = flags.theirs();
+  check_variables(result.sources.variables);
   result.path = chosen_file(flags, theirs, result.sources.variables);
   const bool quiet = is_given(theirs, "quiet");
   const bool has_file = !result.path.empty() || theirs.contains("config_file");
   const auto config = has_file ? read_config(result.path, run_option_table().section, all_options()) : ConfigFile();
   result.kind = config.kind;
   if (has_file && !quiet) result.notes.push_back("reads " + result.path + words_for(config.kind));
-  const auto translated = translated_config(config, theirs);
+  const auto translated = translated_config(config, theirs, own_choices(result.sources));
   for (const auto* notes : {&config.notes, &translated.notes})
     result.notes.insert(result.notes.end(), notes->begin(), notes->end());
   add_file(result.sources, translated.file);

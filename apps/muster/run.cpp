@@ -66,7 +66,7 @@ options::Sources all_sources(const Flags& flags) {
   if (is_given) sources.flags.erase(flag);
   if (!is_given && path.empty()) return sources;
   const auto config = read_config(path, run_option_table().section, all_options());
-  const auto translated = translated_config(config);
+  const auto translated = translated_config(config, {}, own_choices(sources));
   print_notes(config.notes);
   print_notes(translated.notes);
   add_file(sources, translated.file);

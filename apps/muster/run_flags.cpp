@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <set>
+#include <optional>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -161,6 +161,18 @@ options::Sources read_sources(const Flags& flags) {
       add_later(sources.flag_line, options::without_aliases(all_options(), options::read_line(line, "flag --options")));
   sources.line = options::read_line(sources.variables.find(options::kLineVariable).value_or(""));
   return sources;
+}
+
+OwnChoices own_choices(const options::Sources& sources) {
+  const auto text = [&](const char* name) -> std::optional<std::string> {
+    if (const auto flag = sources.flags.find(name); flag != sources.flags.end()) return flag->second;
+    for (const auto* line : {&sources.flag_line, &sources.line})
+      if (const auto found = line->find(name); found != line->end()) return found->second.text;
+    return sources.variables.find(options::variable_of(name));
+  };
+  OwnChoices own{.devices = text("devices").has_value(), .strategy = text("strategy").has_value()};
+  options::Value<int>::read(text("nodes").value_or(""), own.nodes);
+  return own;
 }
 
 void add_file(options::Sources& sources, const options::File& file) {

@@ -47,6 +47,8 @@ void parse_flags(CLI::App& app, const Arguments& arguments, std::string_view com
 
 /// What the flags of our options and the variables say.
 options::Sources read_sources(const Flags& flags);
+/// What they say that a file need not.
+OwnChoices own_choices(const options::Sources& sources);
 /// Puts a configuration file into the sources: its section `run`, translated.
 void add_file(options::Sources& sources, const options::File& file);
 

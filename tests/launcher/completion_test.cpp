@@ -72,6 +72,13 @@ TEST(Completion, EveryOptionStandsInTheManualPage) {
   EXPECT_NE(user.call({"completion", "tcsh"}).error.find("bash, zsh and fish"), std::string::npos);
 }
 
+TEST(Completion, TheReferenceOfAcceleratesNamesIsTheTable) {
+  const UserFolders user;
+  EXPECT_NE(read_file(MUSTER_SOURCE_DIR "/docs/reference/launch.md").find(user.call({"options", "launch"}).out),
+            std::string::npos)
+      << "replace the table in docs/reference/launch.md by the output of `muster options launch`";
+}
+
 TEST(Completion, BashReadsItAndCompletes) {
   const UserFolders user;
   const auto completed = [&](const std::string& words, int current) {

@@ -151,6 +151,8 @@ TEST(ConfigFile, TheNumberOfRanksMustBeKnown) {
     EXPECT_EQ(ended.code, 2);
     EXPECT_NE(ended.error.find("MU482"), std::string::npos) << text << ended.error;
   }
+  const auto unsaid = user.write("c.yaml", files[0]);
+  EXPECT_EQ(user.call({"run", "--devices", "1", "--config", unsaid, "true"}).code, 0);
   EXPECT_EQ(user.shown({"--num_processes", "4", "--config_file", user.write("c.yaml", files[2])}).at("devices"), "2");
   EXPECT_EQ(user.shown({"--config_file", user.write("c.yaml", "distributed_type: 'NO'\n")}).at("devices"), "1");
 }

@@ -78,6 +78,9 @@ TEST(LaunchFlags, OursStandBesideTheirs) {
   EXPECT_EQ(shown.at("strategy"), "hsdp");
   EXPECT_EQ(shown.at("precision"), "bf16-true");
   EXPECT_EQ(shown.at("even_batches"), "false");
+  // Ranks of all machines, whose number may be said under our name.
+  EXPECT_EQ(user.shown({"--num_processes", "8", "--nodes", "4", "--main-address", "alpha"}).at("devices"), "2");
+  EXPECT_EQ(user.shown({"--strategy", "fsdp", "--fsdp_min_num_params", "1000"}).at("strategy"), "fsdp");
 }
 
 TEST(LaunchFlags, CountMoreThanVariablesAndTheseMoreThanTheFile) {
@@ -119,6 +122,24 @@ TEST(LaunchFlags, WhatIsRefusedShowsNoKey) {
   EXPECT_EQ(ended.code, 2);
   EXPECT_NE(ended.error.find("MU481"), std::string::npos) << ended.error;
   EXPECT_EQ(ended.error.find("hunter2"), std::string::npos) << ended.error;
+}
+
+TEST(LaunchFlags, VariablesOfAccelerateAreFollowedOrRefusedByName) {
+  const UserFolders user;
+  const auto shown =
+      user.shown({}, {"ACCELERATE_MIXED_PRECISION=bf16", "ACCELERATE_USE_CPU=true", "ACCELERATE_USE_DEEPSPEED=true",
+                      "ACCELERATE_DEEPSPEED_ZERO_STAGE=1", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE=none"});
+  EXPECT_EQ(shown.at("precision"), "bf16");
+  EXPECT_EQ(shown.at("accelerator"), "cpu");
+  EXPECT_EQ(shown.at("strategy"), "zero1");
+  for (const auto* variable : {"ACCELERATE_USE_MEGATRON_LM=true", "ACCELERATE_MIXED_PRECISION=fp8",
+                               "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE=cpu", "ACCELERATE_GRADIENT_CLIPPING=1.0"}) {
+    const auto ended = user.call({"launch", "echo", "started"}, {variable});
+    EXPECT_EQ(ended.code, 2) << variable;
+    const std::string text(variable);
+    EXPECT_NE(ended.error.find("MU481: variable " + text.substr(0, text.find('='))), std::string::npos) << ended.error;
+    EXPECT_EQ(ended.out, "");
+  }
 }
 
 TEST(LaunchFlags, TheHelpShowsTheGroupsOfTheFlagsBeforeIt) {
@@ -168,10 +189,9 @@ TEST(LaunchFlags, APortThatIsTakenIsReplacedOnOneMachine) {
 
 TEST(LaunchFlags, ExcludeEachOtherAsThere) {
   const UserFolders user;
-  const Words wrong[] = {{"--cpu", "--use_fsdp"},
-                         {"--multi_gpu", "--use_deepspeed"},
-                         {"--use_parallelism_config"},
-                         {"--multi_gpu", "--num_processes", "1"}};
+  const Words wrong[] = {{"--cpu", "--use_fsdp"},      {"--multi_gpu", "--use_deepspeed"},
+                         {"--use_parallelism_config"}, {"--fsdp_min_num_params", "1000"},
+                         {"--zero_stage", "1"},        {"--multi_gpu", "--num_processes", "1"}};
   for (auto words : wrong) {
     words.insert(words.begin(), "launch");
     words.emplace_back("true");
