@@ -72,8 +72,8 @@ constexpr AccelerateName kDistributed[] = {
 };
 
 constexpr AccelerateName kSharding[] = {
-    {"deepspeed_config_file", deepspeed, Follow::refused,
-     "give --zero_stage, --mixed_precision and --gradient_accumulation_steps instead", "none"},
+    {"deepspeed_config_file", deepspeed, Follow::in_code,
+     "its stage, accumulation and precision are followed; a section optimizer or scheduler is refused"},
     {"zero_stage", deepspeed, Follow::in_code, "0: --strategy ddp; 1, 2, 3: zero1, zero2, zero3"},
     {"offload_optimizer_device", deepspeed, Follow::refused, kNoOffload, "none"},
     {"offload_param_device", deepspeed, Follow::refused, kNoOffload, "none"},

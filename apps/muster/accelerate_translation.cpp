@@ -142,7 +142,8 @@ class Translator {
     const auto* known = find_accelerate_name(name);
     if (!known || !is_flag(found)) return;
     const bool of_fsdp = known->group == AccelerateGroup::fsdp && !shards() && !own_.strategy;
-    if (of_fsdp || (name == "zero_stage" && !uses_deepspeed()))
+    const bool of_deepspeed = (name == "zero_stage" || name == "deepspeed_config_file") && !uses_deepspeed();
+    if (of_fsdp || of_deepspeed)
       throw ConfigError("MU483", found.place + " counts with " + (of_fsdp ? "--use_fsdp" : "--use_deepspeed") +
                                      " only; add it, or drop the flag");
   }
@@ -297,7 +298,6 @@ class Translator {
 
 void check_variables(const Environment& variables) {
   static constexpr std::pair<const char*, const char*> kVariables[] = {
-      {"ACCELERATE_DEEPSPEED_CONFIG_FILE", "deepspeed_config_file"},
       {"ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "deepspeed_moe_layer_cls_names"},
       {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "offload_optimizer_device"},
       {"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "offload_param_device"},
@@ -309,6 +309,9 @@ void check_variables(const Environment& variables) {
     if (text && !is_one_of(*text, known->idle) && !is_one_of(*text, "0 false"))
       refuse_value(name, {*text, std::string("variable ") + variable}, known->text);
   }
+  if (const auto file = variables.find("ACCELERATE_DEEPSPEED_CONFIG_FILE"); file && !is_one_of(*file, "none"))
+    refuse_value("deepspeed_config_file", {*file, "variable ACCELERATE_DEEPSPEED_CONFIG_FILE"},
+                 "give it by --use_deepspeed --deepspeed_config_file");
   if (small_letters(variables.find("ACCELERATE_MIXED_PRECISION").value_or("")) == "fp8")
     refuse_value("mixed_precision", {"fp8", "variable ACCELERATE_MIXED_PRECISION"}, kNoFp8);
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "accelerate_names.h"
+#include "deepspeed_file.h"
 #include "lightning_file.h"
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/listing.h"
@@ -103,7 +103,9 @@ Translated translated_config(const ConfigFile& config, const RawOptions& flags, 
   const auto origin = config.kind == FileKind::accelerate ? AccelerateOrigin::own_file : AccelerateOrigin::among_ours;
   auto own = own_choices;
   own.strategy = own.strategy || config.file.section(section).contains("strategy");
-  auto request = translate_accelerate(merged_accelerate(flags, config.accelerate), origin, own);
+  auto values = merged_accelerate(flags, config.accelerate);
+  if (has_deepspeed_file(values)) values = with_deepspeed_file(std::move(values));
+  auto request = translate_accelerate(values, origin, own);
   Translated result;
   RawOptions in_file;
   for (auto& [name, found] : request.options) (is_flag(found) ? result.from_flags : in_file)[name] = std::move(found);

@@ -25,8 +25,9 @@ std::string title(std::string name) {
 std::string flag_entry(const options::Description& option) {
   std::string flags;
   for (const auto& word : spellings(option)) flags += (flags.empty() ? "\\fB" : ", \\fB") + troff(word) + "\\fR";
-  if (option.is_switch) flags += ", \\fB" + troff(negations(option).front()) + "\\fR";
-  else flags += " \\fI" + troff(option.type.empty() ? "value" : option.type) + "\\fR";
+  for (const auto& word : option.is_switch ? negations(option) : std::vector<std::string>())
+    flags += ", \\fB" + troff(word) + "\\fR";
+  if (!option.is_switch) flags += " \\fI" + troff(option.type.empty() ? "value" : option.type) + "\\fR";
   auto text = option.help + (option.unit.empty() ? "" : " (" + option.unit + ")");
   if (!option.default_text.empty()) text += "; default: " + option.default_text;
   if (!option.variable.empty()) text += "; variable: " + option.variable;

@@ -99,20 +99,18 @@ TEST(ConfigFile, AnUnknownKeyIsNamedWithTheNearest) {
 TEST(ConfigFile, WhatMusterCannotFollowIsRefusedByNameBeforeAProcessStarts) {
   const UserFolders user;
   const std::string base = "num_processes: 2\n";
-  const std::string files[] = {
-      "distributed_type: XLA\n" + base,
-      "distributed_type: TPU\n" + base,
-      "distributed_type: MEGATRON_LM\n" + base,
-      "distributed_type: MULTI_NPU\n" + base,
-      "distributed_type: MULTI_WHAT\n" + base,
-      "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: DATA_PARALLEL\n"
-      "ec2_instance_type: ml.p3.2xlarge\niam_role_name: role\n",
-      "distributed_type: MULTI_GPU\nmixed_precision: fp8\n" + base,
-      "distributed_type: MULTI_CPU\nmpirun_config: {mpirun_hostfile: /etc/hosts}\n" + base,
-      "distributed_type: DEEPSPEED\ndeepspeed_config: {offload_param_device: cpu}\n" + base,
-      "distributed_type: DEEPSPEED\ndeepspeed_config: {gradient_clipping: 1.0}\n" + base,
-      "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n" + base,
-      "trainer: {accelerator: tpu}\n"};
+  const std::string files[] = {"distributed_type: XLA\n" + base,
+                               "distributed_type: TPU\n" + base,
+                               "distributed_type: MEGATRON_LM\n" + base,
+                               "distributed_type: MULTI_NPU\n" + base,
+                               "distributed_type: MULTI_WHAT\n" + base,
+                               "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: DATA_PARALLEL\n"
+                               "ec2_instance_type: ml.p3.2xlarge\niam_role_name: role\n",
+                               "distributed_type: MULTI_GPU\nmixed_precision: fp8\n" + base,
+                               "distributed_type: MULTI_CPU\nmpirun_config: {mpirun_hostfile: /etc/hosts}\n" + base,
+                               "distributed_type: DEEPSPEED\ndeepspeed_config: {offload_param_device: cpu}\n" + base,
+                               "distributed_type: DEEPSPEED\ndeepspeed_config: {gradient_clipping: 1.0}\n" + base,
+                               "trainer: {accelerator: tpu}\n"};
   for (const auto& text : files) {
     const auto ended = user.call({"run", "--config", user.write("c.yaml", text), "echo", "started"});
     EXPECT_EQ(ended.code, 2) << text;
@@ -139,6 +137,30 @@ TEST(ConfigFile, EachFileOfThePageIsFollowed) {
     EXPECT_NE(shown.at("strategy"), "auto");
   }
   EXPECT_EQ(files, 3);
+}
+
+TEST(ConfigFile, DeepSpeedsOwnFileIsFollowed) {
+  const UserFolders user;
+  const auto json = user.write("ds.json",
+                               R"({"zero_optimization": {"stage": 3, "overlap_comm": true,
+  "offload_optimizer": {"device": "none"}}, "bf16": {"enabled": true}, "fp16": {"enabled": false},
+  "gradient_accumulation_steps": 4, "gradient_clipping": "auto", "train_micro_batch_size_per_gpu": "auto"})");
+  const auto file = user.write("c.yaml",
+                               "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n"
+                               "  deepspeed_config_file: " +
+                                   json + "\n");
+  const auto shown = user.shown({"--config_file", file});
+  EXPECT_EQ(shown.at("strategy"), "zero3");
+  EXPECT_EQ(shown.at("precision"), "bf16");
+  EXPECT_EQ(shown.at("gradient_accumulation.num_steps"), "4");
+  EXPECT_EQ(user.shown({"--config_file", file, "--zero_stage", "1", "--use_deepspeed"}).at("strategy"), "zero1");
+  for (const auto* text : {R"({"optimizer": {"type": "AdamW"}})", R"({"gradient_clipping": 1.0})",
+                           R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})"}) {
+    user.write("ds.json", text);
+    const auto ended = user.call({"launch", "--config_file", file, "true"});
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_NE(ended.error.find("MU481: " + json), std::string::npos) << ended.error;
+  }
 }
 
 TEST(ConfigFile, TheNumberOfRanksMustBeKnown) {

@@ -20,7 +20,7 @@ REFUSED = {
     "no_fp8_ao": "mixed_precision is 'fp8'", "no_fp8_te": "mixed_precision is 'fp8'", "no_fp8_msamp": "mixed_precision is 'fp8'",
     "cpu_mpirun": "mpirun_hostfile", "megatron": "distributed_type is 'MEGATRON_LM'", "tpu": "distributed_type is", "tpu_cluster": "distributed_type is",
     "xpu": "MULTI_XPU", "hpu": "MULTI_HPU", "npu": "MULTI_NPU", "mlu": "MULTI_MLU", "sdaa": "MULTI_SDAA", "musa": "MULTI_MUSA", "neuron": "MULTI_NEURON",
-    "zero2_clipping": "gradient_clipping", "zero2_offload": "offload_optimizer_device", "zero3_nvme": "offload_param_device", "zero_file": "deepspeed_config_file",
+    "zero2_clipping": "gradient_clipping", "zero2_offload": "offload_optimizer_device", "zero3_nvme": "offload_param_device", "zero_file": "ds.json",
     "zero_moe": "deepspeed_moe_layer_cls_names", "zero_pdsh": "deepspeed_hostfile", "fsdp1_offload": "fsdp_offload_params", "fsdp1_backward_post": "fsdp_backward_prefetch",
     "fsdp1_local_state": "fsdp_state_dict_type", "fsdp1_activations": "fsdp_activation_checkpointing", "fsdp2_tensor": "parallelism_config_tp_size",
     "fsdp2_context": "parallelism_config_cp_size", "sagemaker": "compute_environment", "sagemaker_data": "compute_environment",
@@ -87,6 +87,15 @@ class ConfigParity:
         different = {key: (ours.get(key), theirs.get(key)) for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
         assert not different, f"(file, variables) differ: {different}"
 
+    def test_every_flag_of_accelerate_launch_is_known(self):
+        page = self.call("man", "launch").stdout.replace("\\-", "-")
+        unknown = [flag for flag in VECTORS["flags"] if f"\\fB{flag}\\fR" not in page]
+        assert not unknown and len(VECTORS["flags"]) > 200, unknown
+
+    def test_several_ranks_run_on_the_cpu(self):
+        ended = self.call("launch", "--quiet", "--config_file", self.file_of("cpu"), "/bin/echo", "a rank")
+        assert ended.returncode == 0 and ended.stdout.count("a rank\n") == 4, ended.stdout + ended.stderr
+
     def test_the_vectors_are_what_accelerate_makes(self):
         try:
             version = importlib.metadata.version("accelerate")
@@ -98,6 +107,7 @@ class ConfigParity:
         made = subprocess.run([sys.executable, str(script)], env={**os.environ, "HF_HOME": str(self.folder)}, capture_output=True, text=True, timeout=300)
         assert made.returncode == 0, made.stderr
         made = json.loads(made.stdout)
+        assert made["flags"] == VECTORS["flags"]
         for name, case in VECTORS["cases"].items():
             assert made["cases"][name] == case, f"{name}: {made['cases'][name]}\nis recorded as {case}"
 

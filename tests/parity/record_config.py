@@ -165,8 +165,10 @@ def record():
     for name in [name for name in os.environ if FAMILIES.match(name) or name == "OMP_NUM_THREADS"]:
         del os.environ[name]
     import accelerate
+    from accelerate.commands import launch
 
-    vectors = {"accelerate": accelerate.__version__, "cases": {}}
+    words = [word for action in launch.launch_command_parser()._actions for word in action.option_strings]
+    vectors = {"accelerate": accelerate.__version__, "flags": [word for word in words if word.startswith("--") and word != "--help"], "cases": {}}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "default_config.yaml"
         for name, answers in branches():
@@ -181,7 +183,7 @@ def record():
 def text_of(vectors):
     """One line for each case."""
     lines = [f"  {json.dumps(name)}: {json.dumps(case, sort_keys=True)}" for name, case in vectors["cases"].items()]
-    return '{"accelerate": ' + json.dumps(vectors["accelerate"]) + ',\n "cases": {\n' + ",\n".join(lines) + "\n}}\n"
+    return '{"accelerate": ' + json.dumps(vectors["accelerate"]) + ',\n "flags": ' + json.dumps(vectors["flags"]) + ',\n "cases": {\n' + ",\n".join(lines) + "\n}}\n"
 
 
 if __name__ == "__main__":
