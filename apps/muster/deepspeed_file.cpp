@@ -13,7 +13,7 @@ using options::FileValue;
 using options::Found;
 using options::RawOptions;
 
-constexpr const char* kName = "deepspeed_config_file";
+constexpr const char* kFileOfDeepspeed = "deepspeed_config_file";
 
 /// Keys of the file, and the names of Accelerate that mean the same.
 constexpr std::pair<std::string_view, const char*> kSameAs[] = {
@@ -57,7 +57,7 @@ void take_deepspeed_value(const FileValue& value, RawOptions& accelerate) {
 }  // namespace
 
 bool has_deepspeed_file(const RawOptions& accelerate) {
-  const auto file = accelerate.find(kName);
+  const auto file = accelerate.find(kFileOfDeepspeed);
   if (file == accelerate.end() || small_word(file->second.text) == "none") return false;
   const auto type = accelerate.find("distributed_type"), flag = accelerate.find("use_deepspeed");
   return (type != accelerate.end() && small_word(type->second.text) == "deepspeed") ||
@@ -65,8 +65,8 @@ bool has_deepspeed_file(const RawOptions& accelerate) {
 }
 
 RawOptions with_deepspeed_file(RawOptions accelerate) {
-  const auto path = accelerate.at(kName).text;
-  accelerate.erase(kName);
+  const auto path = accelerate.at(kFileOfDeepspeed).text;
+  accelerate.erase(kFileOfDeepspeed);
   for (const auto& value : options::read_file_values(path)) take_deepspeed_value(value, accelerate);
   if (!accelerate.contains("zero_stage")) accelerate["zero_stage"] = {"0", path};
   return accelerate;

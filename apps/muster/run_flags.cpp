@@ -8,6 +8,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "accelerate_names.h"
 #include "foreign_flags.h"
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/options_line.h"
@@ -144,10 +145,15 @@ void refuse_flag(const std::string& flag, std::string_view command, std::vector<
   for (const auto& option : all_options()) known.push_back(option.flag());
   const auto nearest = nearest_name(flag.substr(0, flag.find('=')), known);
   const auto called = "muster " + std::string(command);
+  auto word = flag.substr(0, flag.find('='));
+  word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
+  std::replace(word.begin(), word.end(), '-', '_');
+  const bool is_accelerates = command == "run" && find_accelerate_name(word);
   throw UsageError("MU006", called + " knows no flag '" + flag + "'" +
                                 (!here.empty()      ? "; here it is " + here
                                  : !nearest.empty() ? "; nearest is '" + nearest + "'"
                                                     : "") +
+                                (is_accelerates ? "; `muster launch` takes it as it is" : "") +
                                 "; flags of the program stand after its name (see " + called + " --help)");
 }
 

@@ -156,6 +156,8 @@ TEST(LaunchFlags, AnUnknownOneIsNamedWithTheNearest) {
   EXPECT_EQ(ended.code, 2);
   EXPECT_NE(ended.error.find("MU006: muster launch knows no flag '--num_proceses'"), std::string::npos) << ended.error;
   EXPECT_NE(ended.error.find("--num_processes"), std::string::npos) << ended.error;
+  EXPECT_NE(user.call({"run", "--num-processes=2", "true"}).error.find("`muster launch` takes it as it is"),
+            std::string::npos);
 }
 
 TEST(LaunchFlags, TheFileIsChosenInOrderAndNamed) {
