@@ -40,6 +40,7 @@ bool is_flag(const options::Found& found);
 
 /// What our own flags and variables say already, which a file need not.
 struct OwnChoices {
+  bool accelerator = false;  ///< so that a kind of device that only the program can load is no error
   bool devices = false;
   int nodes = 0;  ///< 0: not said
   bool strategy = false;

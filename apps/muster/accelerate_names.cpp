@@ -17,7 +17,8 @@ constexpr std::string_view kNoOffload =
     "parameters, gradients and states stay on the device; shard them over more ranks, or write none";
 constexpr std::string_view kNoCompiler = "there is no compiler for C++ modules";
 constexpr std::string_view kEachNode = "call `muster launch` on each node, with --machine_rank and --main_process_ip";
-constexpr std::string_view kNoTpu = "LibTorch has no TPU; train on a CPU or GPU";
+constexpr std::string_view kNoTpu =
+    "LibTorch has no backend for TPUs; take a CPU or GPU, or, if the program loads one, name it: --accelerator tpu";
 constexpr std::string_view kNoMegatron = "the layers of a model are not split over ranks; use --use_fsdp instead";
 constexpr std::string_view kAwsKeys =
     "`muster submit sagemaker` leaves them to the AWS command line; no key is kept by Muster";

@@ -53,6 +53,9 @@ const options::Description* described(const std::string& name) {
 }
 
 constexpr std::string_view kNoFp8 = "no kernel computes in 8 bits; use bf16";
+constexpr std::string_view kNoTpu =
+    "LibTorch has no backend for TPUs and Neuron, which are reached through Python packages; take a CPU or GPU, or, if "
+    "the program loads one, name it: --accelerator tpu";
 constexpr std::string_view kOtherDevices = "MULTI_XPU MULTI_HPU MULTI_NPU MULTI_MLU MULTI_SDAA MULTI_MUSA MULTI_NEURON";
 
 /// Translates one set of values; see translate_accelerate().
@@ -112,13 +115,14 @@ class Translator {
       refuse_value("compute_environment", *place, "the known ones are LOCAL_MACHINE and AMAZON_SAGEMAKER");
     const auto* type = find("distributed_type");
     if (!type) return;
-    if (is_one_of(kind(), "xla tpu"))
-      refuse_value("distributed_type", *type, "LibTorch has no TPU; train on a CPU or GPU");
     if (kind() == "MEGATRON_LM")
       refuse_value("distributed_type", *type, "the layers of a model are not split over ranks; take FSDP instead");
+    const bool is_loaded = is_one_of(kind(), "xla tpu multi_neuron");
+    if (is_loaded && !own_.accelerator) refuse_value("distributed_type", *type, kNoTpu);
     if (is_one_of(kind(), small_letters(std::string(kOtherDevices))))
       refuse_value("distributed_type", *type,
                    "the launcher counts NVIDIA's and AMD's devices and CPUs; start the ranks by torchrun --no-python");
+    if (is_loaded) return;
     if (!is_one_of(kind(), "no multi_cpu multi_gpu fsdp deepspeed"))
       refuse_value("distributed_type", *type, "the known ones are NO, MULTI_CPU, MULTI_GPU, FSDP and DEEPSPEED");
   }
@@ -160,7 +164,8 @@ class Translator {
     using enum AccelerateGroup;
     if (known.group == deepspeed && !uses_deepspeed() && !is_flag(found)) return;
     const bool idle = is_one_of(found.text, known.idle);
-    if (known.follow == Follow::refused && !idle) refuse_value(name, found, known.text);
+    const bool is_loaded = name == "tpu" && own_.accelerator;
+    if (known.follow == Follow::refused && !idle && !is_loaded) refuse_value(name, found, known.text);
     if (known.follow == Follow::noted && !idle) result_.without_effect.push_back(name);
     if (known.follow != Follow::option) return;
     const auto option = std::string(known.text);

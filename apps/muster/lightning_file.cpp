@@ -101,8 +101,9 @@ class LightningTranslator {
     const bool is_tpu = option.name == "accelerator" && found.text == "tpu";
     if (is_tpu)
       throw ConfigError("MU481", found.place +
-                                     ": trainer.accelerator is 'tpu', which Muster does not follow: LibTorch "
-                                     "has no TPU; train on a CPU or GPU");
+                                     ": trainer.accelerator is 'tpu', which Muster does not follow: LibTorch has no "
+                                     "backend for TPUs; take a CPU or GPU, or, if the program loads one, name it: "
+                                     "--accelerator tpu in place of this key");
     const bool is_default = found.text == option.default_text || (option.name == "precision" && found.text == "32");
     if (is_default || found.text == "auto") return;
     result_.options[option.name] = found;

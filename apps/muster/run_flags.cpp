@@ -176,7 +176,9 @@ OwnChoices own_choices(const options::Sources& sources) {
       if (const auto found = line->find(name); found != line->end()) return found->second.text;
     return sources.variables.find(options::variable_of(name));
   };
-  OwnChoices own{.devices = text("devices").has_value(), .strategy = text("strategy").has_value()};
+  OwnChoices own{.accelerator = text("accelerator").has_value(),
+                 .devices = text("devices").has_value(),
+                 .strategy = text("strategy").has_value()};
   options::Value<int>::read(text("nodes").value_or(""), own.nodes);
   return own;
 }

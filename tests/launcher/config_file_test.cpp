@@ -103,6 +103,7 @@ TEST(ConfigFile, WhatMusterCannotFollowIsRefusedByNameBeforeAProcessStarts) {
                                "distributed_type: TPU\n" + base,
                                "distributed_type: MEGATRON_LM\n" + base,
                                "distributed_type: MULTI_NPU\n" + base,
+                               "distributed_type: MULTI_NEURON\n" + base,
                                "distributed_type: MULTI_WHAT\n" + base,
                                "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: DATA_PARALLEL\n"
                                "ec2_instance_type: ml.p3.2xlarge\niam_role_name: role\n",

@@ -142,6 +142,12 @@ TEST(LaunchFlags, VariablesOfAccelerateAreFollowedOrRefusedByName) {
   }
 }
 
+TEST(LaunchFlags, ATpuIsRefusedUnlessTheDeviceIsNamedToo) {
+  const UserFolders user;
+  EXPECT_NE(user.call({"launch", "--tpu", "true"}).error.find("MU481: flag --tpu"), std::string::npos);
+  EXPECT_EQ(user.shown({"--tpu", "--accelerator", "cpu", "--num_processes", "2"}).at("accelerator"), "cpu");
+}
+
 TEST(LaunchFlags, TheHelpShowsTheGroupsOfTheFlagsBeforeIt) {
   const UserFolders user;
   const auto plain = user.call({"launch", "--help"}), sharded = user.call({"launch", "--use_fsdp", "--help"});
