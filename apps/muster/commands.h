@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,12 +16,19 @@ struct Command {
   int (*run)(const Arguments& arguments);
 };
 
+/// All subcommands, in the order of the help.
+std::span<const Command> commands();
+
 int run(const Arguments& arguments);
+int complete(const Arguments& arguments);
+int configure(const Arguments& arguments);
 int consolidate(const Arguments& arguments);
 int convert(const Arguments& arguments);
 int explain(const Arguments& arguments);
+int launch(const Arguments& arguments);
 int new_project(const Arguments& arguments);
 int print_env(const Arguments& arguments);
+int print_man_page(const Arguments& arguments);
 int print_options(const Arguments& arguments);
 int self_test(const Arguments& arguments);
 int show(const Arguments& arguments);

@@ -1,16 +1,19 @@
 #include "config_file.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "deepspeed_file.h"
+#include "lightning_file.h"
 #include "muster/base/detail/known_names.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
+#include "muster/launcher/detail/option_tables.h"
 
 namespace muster::cli {
 namespace {
 
 using options::File;
+using options::RawOptions;
 
 bool is_option(const std::vector<options::Description>& known, const std::string& key) {
   return std::any_of(known.begin(), known.end(), [&](const auto& option) {
@@ -18,40 +21,109 @@ bool is_option(const std::vector<options::Description>& known, const std::string
   });
 }
 
-/// Whose file it is, as far as its keys say.
-std::string owner_of(const File& file) {
-  const auto has = [&](const char* key) { return file.outside().contains(key); };
-  if (has("compute_environment") || has("distributed_type")) return "; it looks like a file of `accelerate config`";
-  if (has("trainer")) return "; it looks like a file of LightningCLI";
-  return "";
-}
-
-[[noreturn]] void refuse_file(const File& file, const std::string& path, const std::string& section) {
+[[noreturn]] void refuse_file(const RawOptions& outside, const std::string& path, const std::string& section) {
   std::vector<std::string> keys;
-  for (const auto& [key, found] : file.outside()) keys.push_back(key);
+  for (const auto& [key, found] : outside) keys.push_back(key);
   const auto nearest = nearest_name(section, keys);
-  throw ConfigError("MU304", path + " has no section `" + section + "`, which alone is read" + owner_of(file) +
+  throw ConfigError("MU304", path + " has no section `" + section +
+                                 "`, and is no file of `accelerate config` or of LightningCLI" +
                                  (keys.empty() ? "" : "; its keys are " + joined(keys, {}, kMostListed)) +
                                  (nearest.empty() ? "" : "; nearest is '" + nearest + "'") + "; begin it with `" +
                                  section + ":` and indent the options below");
 }
 
-}  // namespace
-
-File read_config(const std::string& path, const std::string& section, const std::vector<options::Description>& known) {
-  auto file = File::load(path, section);
-  const auto sections = file.sections();
-  if (std::find(sections.begin(), sections.end(), section) == sections.end()) refuse_file(file, path, section);
-  for (const auto& [key, found] : file.outside())
+void refuse_options_outside(const RawOptions& outside, const std::string& section,
+                            const std::vector<options::Description>& known) {
+  for (const auto& [key, found] : outside)
     if (is_option(known, key))
       throw ConfigError("MU304", found.place + ": option '" + key + "' stands outside of section `" + section +
                                      "`, which alone is read; indent it below `" + section + ":`");
+}
+
+/// Whose file it is, as far as its keys say; ours if nothing does.
+FileKind kind_of(const File& file, const std::string& path, const std::string& section) {
+  const auto sections = file.sections();
+  if (std::find(sections.begin(), sections.end(), section) != sections.end()) return FileKind::muster;
+  const auto has = [&](const char* key) { return file.outside().contains(key); };
+  if (has("compute_environment") || has("distributed_type")) return FileKind::accelerate;
+  for (const auto* key : {"trainer", "fit", "validate", "test", "predict"})
+    if (has(key)) return FileKind::lightning;
+  refuse_file(file.outside(), path, section);
+}
+
+ConfigFile read_ours(File file, const std::string& path, const std::string& section,
+                     const std::vector<options::Description>& known) {
+  refuse_options_outside(file.outside(), section, known);
+  ConfigFile result{.path = path};
   if (!file.outside().empty())
-    std::fprintf(stderr, "muster: %s: only section `%s` is read; without effect: %s\n", path.c_str(), section.c_str(),
-                 joined(
-                     file.outside(), [](const auto& entry) { return std::string_view(entry.first); }, kMostListed)
-                     .c_str());
-  return file;
+    result.notes.push_back(
+        path + ": only section `" + section + "` is read; without effect: " +
+        joined(
+            file.outside(), [](const auto& entry) { return std::string_view(entry.first); }, kMostListed));
+  result.file = file.changed(section, [&](RawOptions& texts) { result.accelerate = extract_accelerate(texts, known); });
+  return result;
+}
+
+File file_of(const std::string& section, RawOptions texts) {
+  return File::parse(section + ":\n", "", section).changed(section, [&](RawOptions& all) { all = std::move(texts); });
+}
+
+ConfigFile read_lightning(const std::string& path, const std::string& section,
+                          const std::vector<options::Description>& known) {
+  auto request = translate_lightning(options::read_file_values(path), known);
+  ConfigFile result{.path = path, .kind = FileKind::lightning};
+  result.file = file_of(section, std::move(request.options));
+  if (!request.of_program.empty())
+    result.notes.push_back(path + ": of a file of LightningCLI, `trainer` is followed; left to the program: " +
+                           joined(request.of_program, {}, kMostListed));
+  if (!request.without_effect.empty())
+    result.notes.push_back(path + ": only code can give these, so they have no effect: " +
+                           joined(request.without_effect, {}, kMostListed));
+  return result;
+}
+
+}  // namespace
+
+ConfigFile read_config(const std::string& path, const std::string& section,
+                       const std::vector<options::Description>& known) {
+  auto file = File::load(path, section);
+  switch (kind_of(file, path, section)) {
+    case FileKind::muster: return read_ours(std::move(file), path, section, known);
+    case FileKind::lightning: return read_lightning(path, section, known);
+    case FileKind::accelerate: break;
+  }
+  ConfigFile result{.path = path, .kind = FileKind::accelerate};
+  result.accelerate = accelerate_values(path, options::read_file_values(path));
+  result.file = file_of(section, {});
+  return result;
+}
+
+Translated translated_config(const ConfigFile& config, const RawOptions& flags, const OwnChoices& own_choices) {
+  const auto& section = run_option_table().section;
+  const auto origin = config.kind == FileKind::accelerate ? AccelerateOrigin::own_file : AccelerateOrigin::among_ours;
+  auto own = own_choices;
+  own.strategy = own.strategy || config.file.section(section).contains("strategy");
+  auto values = merged_accelerate(flags, config.accelerate);
+  if (has_deepspeed_file(values)) values = with_deepspeed_file(std::move(values));
+  auto request = translate_accelerate(values, origin, own);
+  Translated result;
+  RawOptions in_file;
+  for (auto& [name, found] : request.options) (is_flag(found) ? result.from_flags : in_file)[name] = std::move(found);
+  const auto known = run_option_table().descriptions();
+  const auto file = config.path.empty() ? file_of(section, {}) : config.file;
+  result.file = file.changed(section, [&](RawOptions& texts) {
+    for (auto& [name, found] : in_file) {
+      const auto set = options::without_aliases(known, texts);
+      if (const auto other = set.find(name); other != set.end())
+        throw ConfigError(
+            "MU305", found.place + " and " + other->second.place + " both set option '" + name + "'; keep one of them");
+      texts[name] = std::move(found);
+    }
+  });
+  if (!request.without_effect.empty())
+    result.notes.push_back("these ask for what Muster does not have, and have no effect: " +
+                           joined(request.without_effect, {}, kMostListed));
+  return result;
 }
 
 }  // namespace muster::cli

@@ -3,14 +3,40 @@
 #include <string>
 #include <vector>
 
+#include "accelerate_file.h"
 #include "muster/base/detail/options.h"
 
 namespace muster::cli {
 
-/// Reads one section of an option file. One line on stderr names the keys outside of it that have no effect.
-/// Throws: ConfigError (MU304) if there is no such section, or if an option of `known` stands outside of it; (MU004) as
-/// options::File::load().
-options::File read_config(const std::string& path, const std::string& section,
-                          const std::vector<options::Description>& known);
+/// Whose a configuration file is, as its keys say.
+enum class FileKind { muster, accelerate, lightning };
+
+/// A configuration file, read.
+struct ConfigFile {
+  std::string path = {};
+  FileKind kind = FileKind::muster;
+  options::File file = {};              ///< section `run`, by our names
+  options::RawOptions accelerate = {};  ///< values by Accelerate's names, which translate_accelerate() takes
+  std::vector<std::string> notes = {};  ///< lines for stderr: keys without effect
+};
+
+/// Reads a file of any kind: ours, with a section `run`, of `accelerate config`, or of LightningCLI. Names of
+/// Accelerate in section `run` are values by Accelerate's names, too. `known` are the options that may stand there.
+/// Throws: ConfigError (MU304) if the keys are those of none of the three, or if an option stands outside of `run`;
+/// (MU480) for an unknown key of Accelerate's or Lightning's; (MU004) as options::File::load().
+ConfigFile read_config(const std::string& path, const std::string& section,
+                       const std::vector<options::Description>& known);
+
+/// The section `run` of the file with what Accelerate's values ask for in it, and a note of what has no effect. `flags`
+/// are values of flags with Accelerate's names, which count more than the file's; what they ask for is `from_flags`.
+/// `own` is what our flags and variables say.
+/// Throws: ConfigError as translate_accelerate(), (MU305) if one option is set by its own name and by Accelerate's.
+struct Translated {
+  options::File file = {};
+  options::RawOptions from_flags = {};
+  std::vector<std::string> notes = {};
+};
+Translated translated_config(const ConfigFile& config, const options::RawOptions& flags = {},
+                             const OwnChoices& own = {});
 
 }  // namespace muster::cli

@@ -10,6 +10,8 @@ constexpr int kUsage = 2;  // exit code for a wrong call or a wrong setting
 
 constexpr Command kCommands[] = {
     {"run", "start a program on several ranks", run},
+    {"launch", "start it with the flags and files of accelerate launch", launch},
+    {"config", "write, show or update the configuration file of muster launch", configure},
     {"submit", "write the job of a program for SLURM, Kubernetes or SageMaker, or hand it in", submit},
     {"new", "write a small project that trains, to begin with", new_project},
     {"show", "list tensors, shapes, sizes and metadata of a file of weights", show},
@@ -19,6 +21,8 @@ constexpr Command kCommands[] = {
     {"env", "print versions, devices, threads and what is missing", print_env},
     {"test", "try everything once on this machine", self_test},
     {"options", "print all options of `muster run` (or of a program: options) as a Markdown table", print_options},
+    {"completion", "print the completion of the command line for bash, zsh or fish", complete},
+    {"man", "print the manual page of muster or of a command", print_man_page},
 };
 
 std::string command_list() {
@@ -57,6 +61,9 @@ int dispatch(const Arguments& arguments) {
 }
 
 }  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
 }  // namespace muster::cli
 
 int main(int count, char** values) {

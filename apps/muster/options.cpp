@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "accelerate_names.h"
 #include "commands.h"
 #include "muster/base/detail/options_markdown.h"
 #include "muster/base/error.h"
@@ -10,13 +11,17 @@ namespace muster::cli {
 
 int print_options(const Arguments& arguments) {
   if (!arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h"))
-    return std::puts("muster options [run|options]: prints the options of the launcher, or those of a program") < 0;
+    return std::puts(
+               "muster options [run|launch|options]: prints the options of the launcher, the names of Accelerate, "
+               "or the options of a program") < 0;
   if (arguments.size() > 1)
     throw UsageError("MU006", "muster options prints one table; after it stands '" + arguments[1] + "'");
   const std::string page = arguments.empty() ? "run" : arguments.front();
+  if (page == "launch") return std::fputs(accelerate_markdown().c_str(), stdout) < 0;
   if (page != "run" && page != "options")
-    throw UsageError("MU006", "muster options prints no table '" + page +
-                                  "'; known: run (the launcher's), options (those of a program)");
+    throw UsageError("MU006",
+                     "muster options prints no table '" + page +
+                         "'; known: run (the launcher's), launch (Accelerate's), options (those of a program)");
   const auto table = page == "run" ? run_option_table().descriptions() : runtime::program_options();
   return std::printf("%s", options::to_markdown(table).c_str()) < 0;
 }

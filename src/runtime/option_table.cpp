@@ -134,6 +134,19 @@ Found with_unit(Found found) {
   return found;
 }
 
+/// What the variables of a program ask for.
+RawOptions given_to_program(const Environment& environment) {
+  auto given_options = find_given_options(
+      {.line = options::read_line(environment.find(options::kLineVariable).value_or("")), .variables = environment});
+  // A launcher of ours has started the ranks: how many Lightning's would have started is past.
+  if (environment.has(cluster::kJob))
+    for (const auto* name : {"devices", "num_nodes"})
+      if (const auto found = given_options.find(name);
+          found != given_options.end() && found->second.place.starts_with("variable LT_"))
+        given_options.erase(found);
+  return given_options;
+}
+
 }  // namespace
 
 const options::Table<RuntimeOptions>& runtime_option_table() {
@@ -219,15 +232,14 @@ RuntimeOptions with_given_options(RuntimeOptions values, const RawOptions& given
 }
 
 RuntimeOptions resolved(RuntimeOptions options, const Environment& environment) {
-  auto given_options = find_given_options(
-      {.line = options::read_line(environment.find(options::kLineVariable).value_or("")), .variables = environment});
-  // A launcher of ours has started the ranks: how many Lightning's would have started is past.
-  if (environment.has(cluster::kJob))
-    for (const auto* name : {"devices", "num_nodes"})
-      if (const auto found = given_options.find(name);
-          found != given_options.end() && found->second.place.starts_with("variable LT_"))
-        given_options.erase(found);
-  return with_given_options(std::move(options), given_options, environment);
+  return with_given_options(std::move(options), given_to_program(environment), environment);
+}
+
+std::vector<std::string> given_option_notes(const Environment& environment) {
+  std::vector<std::string> notes;
+  for (const auto& [name, found] : given_to_program(environment))
+    notes.push_back("option " + name + ": " + found.text + " (" + found.place + ")");
+  return notes;
 }
 
 void check_given_options(const RawOptions& given_options) {

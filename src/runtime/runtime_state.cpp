@@ -74,6 +74,7 @@ void RuntimeState::connect() {
   if (!options_.synced_generators.cpu) generators_.emplace(group_);
   if (!cluster_.note.empty() && cluster_.is_main()) log::warning(cluster_.note);
   const auto variables = Environment::of_process();
+  notes_ = given_option_notes(variables);
   for (const auto& warning : {unknown_variables(variables), misspelt_variables(variables)})
     if (!warning.empty() && cluster_.is_main()) log::warning(warning);
 }

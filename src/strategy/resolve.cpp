@@ -170,6 +170,8 @@ Strategy resolve_strategy(const Strategy& in_code, const StrategyRequest& reques
   return options;
 }
 
+options::RawOptions own_sharding_fields(const options::RawOptions& fields) { return translated(fields); }
+
 void check_launch_options(const std::string& name, const options::RawOptions& fields) {
   const auto requested = name.empty() ? Strategy("auto") : Strategy::parse(name);
   // The options are read by themselves: what they say beside the name's own may be what the program says, too.

@@ -61,14 +61,11 @@ TEST(CommandLine, AFlagWithoutAValueIsNamed) {
   EXPECT_NE(call(muster_run({"--devices=", "true"})).error.find("MU030"), std::string::npos);
 }
 
-TEST(CommandLine, AFileWithoutTheSectionIsRefusedAndItsOwnerNamed) {
+TEST(CommandLine, AFileOfNobodyIsRefused) {
   Folder folder;
-  const std::pair<std::string, std::string> files[] = {
-      {"devices: 2\n", "; its keys are devices; begin it with `run:`"},
-      {"compute_environment: LOCAL_MACHINE\nnum_processes: 2\n", "it looks like a file of `accelerate config`"},
-      {"trainer:\n  callbacks:\n    - {class_path: X}\n", "it looks like a file of LightningCLI"},
-      {"runs:\n  devices: 2\n", "nearest is 'runs'"},
-      {"", "has no section `run`"}};
+  const std::pair<std::string, std::string> files[] = {{"devices: 2\n", "; its keys are devices; begin it with `run:`"},
+                                                       {"runs:\n  devices: 2\n", "nearest is 'runs'"},
+                                                       {"", "has no section `run`"}};
   for (const auto& [text, words] : files) {
     const auto ended = run_options({"--config", folder.write("f.yaml", text, 0644)});
     EXPECT_EQ(ended.code, 2);
@@ -149,7 +146,8 @@ TEST(CommandLine, WhatNobodyWouldReadIsRefused) {
 }
 
 TEST(CommandLine, EveryCommandTakesHelp) {
-  for (const auto* command : {"run", "new", "show", "convert", "consolidate", "explain", "env", "test", "options"}) {
+  for (const auto* command : {"run", "launch", "config", "new", "show", "convert", "consolidate", "explain", "env",
+                              "test", "options", "completion", "man"}) {
     const auto ended = call({MUSTER_BINARY_DIR "/bin/muster", command, "--help"});
     EXPECT_EQ(ended.code, 0) << command << ended.error;
     EXPECT_NE(ended.out, "") << command;

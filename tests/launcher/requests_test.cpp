@@ -30,6 +30,18 @@ TEST(Requests, TheLineCountsMoreThanASingleVariable) {
   EXPECT_EQ(options.timeout, std::chrono::seconds(30));
 }
 
+TEST(Requests, EachIsNotedWithItsSource) {
+  const Environment variables{
+      {"MUSTER_OPTIONS", R"({"precision": "bf16", "set_by": {"precision": "run.yaml line 3"}})"},
+      {"MUSTER_TIMEOUT", "30"},
+      {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"}};
+  EXPECT_EQ(given_option_notes(variables),
+            (std::vector<std::string>{
+                "option gradient_accumulation.num_steps: 4 (variable ACCELERATE_GRADIENT_ACCUMULATION_STEPS)",
+                "option precision: bf16 (run.yaml line 3)", "option timeout: 30 (variable MUSTER_TIMEOUT)"}));
+  EXPECT_TRUE(given_option_notes({}).empty());
+}
+
 TEST(Requests, OneTextSetsSeveralOptions) {
   const auto sharded = resolved({}, {{"MUSTER_FSDP", "unit_classes=Block,Head,sharding_strategy=SHARD_GRAD_OP"}});
   EXPECT_EQ(sharded.strategy.sharding()->unit_classes, (std::vector<std::string>{"Block", "Head"}));

@@ -13,4 +13,10 @@ namespace muster::strategy {
 /// nothing, and for options of replicated training if it shards.
 void check_launch_options(const std::string& name, const options::RawOptions& fields);
 
+/// What fields of Accelerate's FSDP plugin, Lightning's FSDPStrategy or fairscale, by their names there, ask for: texts
+/// by the names of ShardedOptions. The places stay; messages begin with them, so that "a.yaml line 3: offload_params"
+/// makes a sentence. Our own names stay as they are. Throws: ConfigError (MU196) for an unknown name, (MU197) for what
+/// Muster does not have, (MU002) for a value that cannot be read.
+options::RawOptions own_sharding_fields(const options::RawOptions& fields);
+
 }  // namespace muster::strategy

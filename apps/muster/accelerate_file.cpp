@@ -1,0 +1,75 @@
+#include "accelerate_file.h"
+
+#include <algorithm>
+
+#include "accelerate_names.h"
+#include "muster/base/detail/known_names.h"
+#include "muster/base/error.h"
+
+namespace muster::cli {
+namespace {
+
+using options::RawOptions;
+
+[[noreturn]] void refuse_accelerate_key(const options::FileValue& value, const std::string& name) {
+  std::vector<std::string> known;
+  for (const auto& one : accelerate_names()) known.emplace_back(one.name);
+  throw ConfigError("MU480", value.found.place + ": a file of `accelerate config` has no key '" + value.key + "'" +
+                                 known_names(name, known) + "; correct it, or take it out");
+}
+
+/// Flags that say which kind of launch is meant.
+constexpr std::string_view kKinds[] = {"multi_gpu", "tpu",           "tpu_cluster",
+                                       "use_fsdp",  "use_deepspeed", "use_megatron_lm"};
+
+}  // namespace
+
+bool is_flag(const options::Found& found) { return found.place.starts_with("flag "); }
+
+RawOptions accelerate_values(const std::string& path, const std::vector<options::FileValue>& values) {
+  RawOptions texts;
+  for (const auto& value : values) {
+    const auto name = accelerate_name_of_key(value.key);
+    const auto* known = find_accelerate_name(name);
+    if (!known && !(value.form == options::ValueForm::none && value.key.ends_with("_config")))
+      refuse_accelerate_key(value, name);
+    if (value.form != options::ValueForm::none) texts[name] = value.found;
+  }
+  if (!texts.contains("distributed_type"))
+    throw ConfigError("MU480", path +
+                                   ": the key distributed_type is missing, without which a file of `accelerate "
+                                   "config` says no strategy; add 'distributed_type: NO', MULTI_CPU, MULTI_GPU, FSDP "
+                                   "or DEEPSPEED");
+  return texts;
+}
+
+RawOptions extract_accelerate(RawOptions& texts, const std::vector<options::Description>& known) {
+  const auto is_ours = [&](const std::string& name) {
+    return std::any_of(known.begin(), known.end(), [&](const auto& option) {
+      return option.name == name || std::count(option.aliases.begin(), option.aliases.end(), name) > 0;
+    });
+  };
+  RawOptions theirs;
+  for (auto at = texts.begin(); at != texts.end();) {
+    const auto name = accelerate_name_of_key(at->first);
+    if (is_ours(at->first) || !find_accelerate_name(name)) {
+      ++at;
+      continue;
+    }
+    if (!at->second.text.empty()) theirs[name] = at->second;
+    at = texts.erase(at);
+  }
+  return theirs;
+}
+
+RawOptions merged_accelerate(const RawOptions& flags, const RawOptions& in_file) {
+  auto merged = flags;
+  merged.insert(in_file.begin(), in_file.end());
+  const bool says_kind =
+      std::any_of(std::begin(kKinds), std::end(kKinds), [&](auto kind) { return flags.contains(std::string(kind)); });
+  if (!says_kind) return merged;
+  if (!flags.contains("distributed_type")) merged.erase("distributed_type");
+  return merged;
+}
+
+}  // namespace muster::cli

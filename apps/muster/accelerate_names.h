@@ -1,0 +1,67 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/base/detail/options.h"
+
+namespace muster::cli {
+
+/// The groups in which `accelerate launch --help` lists its flags; `file`: a key of its file that is no flag.
+enum class AccelerateGroup {
+  general,
+  hardware,
+  resources,
+  paradigm,
+  distributed,
+  mpi,
+  tpu,
+  aws,
+  deepspeed,
+  fsdp,
+  megatron,
+  fp8,
+  parallelism,
+  file
+};
+
+/// How a name of Accelerate is followed.
+enum class Follow {
+  in_code,   ///< translate() says, as it depends on other names
+  option,    ///< an option of ours, which `text` names
+  sharding,  ///< an option of sharded training, which `text` names as Accelerate's plugin does
+  idle,      ///< changes nothing here; `text` says why
+  noted,     ///< has no effect, which is said; `idle` has the values that ask for nothing
+  refused    ///< MU481; `idle` has the values that ask for nothing, and `text` says what to do
+};
+
+/// A flag of `accelerate launch`, or a key of its file; both have the same names.
+struct AccelerateName {
+  std::string_view name;
+  AccelerateGroup group = AccelerateGroup::general;
+  Follow follow = Follow::idle;
+  std::string_view text = "";
+  std::string_view idle = "";  ///< words, separated by blanks
+  bool is_switch = false;
+};
+
+std::span<const AccelerateName> accelerate_names();
+
+/// nullptr for an unknown name.
+const AccelerateName* find_accelerate_name(std::string_view name);
+
+/// The flags: "num_processes" is --num_processes and --num-processes.
+std::vector<options::Description> accelerate_flags(AccelerateGroup group);
+
+/// The title of a group in the help.
+std::string_view title_of(AccelerateGroup group);
+
+/// A table of all names for the reference page.
+std::string accelerate_markdown();
+
+/// The name for a key of a file of `accelerate config`: "fsdp_config.version" is "fsdp_version".
+std::string accelerate_name_of_key(const std::string& key);
+
+}  // namespace muster::cli

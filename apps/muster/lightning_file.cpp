@@ -1,0 +1,143 @@
+#include "lightning_file.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "muster/base/detail/known_names.h"
+#include "muster/base/error.h"
+#include "muster/strategy/detail/launch_check.h"
+
+namespace muster::cli {
+namespace {
+
+using options::FileValue;
+using options::Found;
+using options::RawOptions;
+
+constexpr std::string_view kSubcommands[] = {"fit", "validate", "test", "predict"};
+
+/// Arguments of Lightning's Trainer that are no options here, and the values that ask for nothing.
+struct OnlyInCode {
+  std::string_view name;
+  std::vector<std::string_view> idle;
+};
+const OnlyInCode kOnlyInCode[] = {{"benchmark", {"false"}},
+                                  {"callbacks", {}},
+                                  {"enable_autolog_hparams", {"true"}},
+                                  {"logger", {"true", "false"}},
+                                  {"model_registry", {}},
+                                  {"plugins", {}},
+                                  {"profiler", {}},
+                                  {"use_distributed_sampler", {"true"}}};
+
+const options::Description* option_named(const std::vector<options::Description>& known, const std::string& name) {
+  const auto found = std::find_if(known.begin(), known.end(), [&](const auto& option) {
+    return option.name == name || std::count(option.aliases.begin(), option.aliases.end(), name) > 0;
+  });
+  return found == known.end() ? nullptr : &*found;
+}
+
+class LightningTranslator {
+ public:
+  explicit LightningTranslator(const std::vector<options::Description>& known) : known_(known) {}
+
+  LightningRequest translate(const std::vector<FileValue>& values) {
+    for (const auto& value : values) take(value);
+    take_strategy();
+    return std::move(result_);
+  }
+
+ private:
+  void take(const FileValue& value) {
+    auto key = value.key;
+    const auto first = key.substr(0, key.find('.'));
+    if (std::find(std::begin(kSubcommands), std::end(kSubcommands), first) != std::end(kSubcommands) &&
+        key.size() > first.size())
+      key = key.substr(first.size() + 1);
+    if (key.starts_with("trainer.")) return take_argument(key.substr(8), value);
+    name_once(result_.of_program, key.substr(0, key.find('.')));
+  }
+
+  static void name_once(std::vector<std::string>& names, const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+
+  void take_argument(const std::string& name, const FileValue& value) {
+    const auto first = name.substr(0, name.find('.'));
+    if (first == "strategy" && first != name) {
+      if (value.form != options::ValueForm::none) of_strategy_[name.substr(9)] = value.found;
+      return;
+    }
+    const auto* option = option_of(first);
+    const auto* in_code = std::find_if(std::begin(kOnlyInCode), std::end(kOnlyInCode),
+                                       [&](const auto& one) { return one.name == first; });
+    if (!option && in_code == std::end(kOnlyInCode)) refuse_argument(first, value);
+    if (value.form == options::ValueForm::none) return;
+    const bool is_plain = first == name && value.form != options::ValueForm::nested;
+    if (option && !option->code_only && is_plain) return set(*option, value.found);
+    const bool idle = in_code != std::end(kOnlyInCode) &&
+                      std::count(in_code->idle.begin(), in_code->idle.end(), value.found.text) > 0;
+    if (!idle) name_once(result_.without_effect, "trainer." + first);
+  }
+
+  const options::Description* option_of(const std::string& argument) const {
+    if (const auto* option = option_named(known_, "trainer." + argument)) return option;
+    if (argument == "callbacks") return nullptr;
+    return option_named(known_, argument);
+  }
+
+  [[noreturn]] void refuse_argument(const std::string& name, const FileValue& value) const {
+    std::vector<std::string> names{
+        "accelerator", "accumulate_grad_batches", "deterministic", "devices", "num_nodes", "precision", "strategy"};
+    for (const auto& option : known_)
+      if (option.name.starts_with("trainer.")) names.push_back(option.name.substr(8));
+    for (const auto& one : kOnlyInCode) names.emplace_back(one.name);
+    throw ConfigError("MU480", value.found.place + ": the Trainer has no argument '" + name + "'" +
+                                   known_names(name, names) + "; correct it, or take it out");
+  }
+
+  void set(const options::Description& option, const Found& found) {
+    const bool is_tpu = option.name == "accelerator" && found.text == "tpu";
+    if (is_tpu)
+      throw ConfigError("MU481", found.place +
+                                     ": trainer.accelerator is 'tpu', which Muster does not follow: LibTorch has no "
+                                     "backend for TPUs; take a CPU or GPU, or, if the program loads one, name it: "
+                                     "--accelerator tpu in place of this key");
+    const bool is_default = found.text == option.default_text || (option.name == "precision" && found.text == "32");
+    if (is_default || found.text == "auto") return;
+    result_.options[option.name] = found;
+  }
+
+  /// {class_path: lightning.pytorch.strategies.FSDPStrategy, init_args: {...}}
+  void take_strategy() {
+    const auto path = of_strategy_.find("class_path");
+    if (path == of_strategy_.end()) return;
+    const auto& [text, place, is_list] = path->second;
+    const auto name = text.substr(text.rfind('.') + 1);
+    result_.options["strategy"] = {name, place};
+    const bool shards = name.find("FSDP") != std::string::npos;
+    RawOptions fields;
+    for (const auto& [key, found] : of_strategy_) {
+      const auto argument = key.substr(key.rfind('.') + 1);
+      if (key == "class_path" || !key.starts_with("init_args.")) continue;
+      if (shards) fields[argument] = {found.text, found.place + ": " + argument, found.is_list};
+      else if (option_named(known_, "ddp." + argument)) result_.options["ddp." + argument] = found;
+      else name_once(result_.without_effect, "trainer.strategy." + argument);
+    }
+    for (auto& [field, found] : strategy::own_sharding_fields(fields)) result_.options["fsdp." + field] = found;
+  }
+
+  const std::vector<options::Description>& known_;
+  RawOptions of_strategy_;
+  LightningRequest result_;
+};
+
+}  // namespace
+
+LightningRequest translate_lightning(const std::vector<FileValue>& values,
+                                     const std::vector<options::Description>& known) {
+  return LightningTranslator(known).translate(values);
+}
+
+}  // namespace muster::cli
