@@ -85,6 +85,10 @@ install_wished_python() {  # what a test does without, and says so
   done
 }
 
-install_packages
+# Both at once where apt is ours to call and pip can do without what it brings.
+if [ "$(id -u)" = 0 ] && python3 -c 'import ensurepip' 2>/dev/null; then install_packages & packages=$!
+else install_packages; packages=
+fi
 install_python numpy safetensors clang_format==16.0.6 "$@"
 install_wished_python clang_tidy==16.0.4
+wait $packages

@@ -44,7 +44,7 @@ std::string named(const std::string& name, const Found& found) {
 const options::Description* described(const std::string& name) {
   static const auto all = [] {
     auto made = run_option_table().descriptions();
-    const auto program = runtime::program_options();
+    const auto& program = runtime::program_options();
     made.insert(made.end(), program.begin(), program.end());
     return made;
   }();
