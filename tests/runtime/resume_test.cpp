@@ -205,7 +205,7 @@ void expect_newest() {
   EXPECT_EQ(count.value, 1) << "without a checkpoint something was loaded";
   accelerator.save_state();
   count.value = 2;
-  const auto newest = accelerator.save_state({}, {.asynchronous = true});
+  const auto newest = accelerator.save_state({}, {.asynchronous = true}) / "checkpoint_1";
   count.value = 3;
   EXPECT_TRUE(resume(accelerator));
   EXPECT_EQ(count.value, 2);
