@@ -56,7 +56,7 @@ constexpr std::string_view kNoFp8 = "no kernel computes in 8 bits; use bf16";
 constexpr std::string_view kNoTpu =
     "LibTorch has no backend for TPUs and Neuron, which are reached through Python packages; take a CPU or GPU, or, if "
     "the program loads one, name it: --accelerator tpu";
-constexpr std::string_view kOtherDevices = "MULTI_XPU MULTI_HPU MULTI_NPU MULTI_MLU MULTI_SDAA MULTI_MUSA MULTI_NEURON";
+constexpr std::string_view kOtherDevices = "MULTI_XPU MULTI_HPU MULTI_NPU MULTI_MLU MULTI_SDAA MULTI_MUSA";
 
 /// Translates one set of values; see translate_accelerate().
 class Translator {

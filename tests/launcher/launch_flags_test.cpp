@@ -146,6 +146,8 @@ TEST(LaunchFlags, ATpuIsRefusedUnlessTheDeviceIsNamedToo) {
   const UserFolders user;
   EXPECT_NE(user.call({"launch", "--tpu", "true"}).error.find("MU481: flag --tpu"), std::string::npos);
   EXPECT_EQ(user.shown({"--tpu", "--accelerator", "cpu", "--num_processes", "2"}).at("accelerator"), "cpu");
+  const auto file = user.write("c.yaml", "distributed_type: MULTI_NEURON\nnum_processes: 2\n");
+  EXPECT_EQ(user.shown({"--config_file", file, "--accelerator", "cpu"}).at("devices"), "2");
 }
 
 TEST(LaunchFlags, TheHelpShowsTheGroupsOfTheFlagsBeforeIt) {
