@@ -69,7 +69,7 @@ def trainer_cases(programs):
     yield Case("trainer", "what a log adds", "us/step", beside, rounds=5, floors={"lightning": 50})
     yield Case("trainer", "what two logs and the default callbacks add", "us/step",
                {"muster": ours, "a limit of 5 us": dataclasses.replace(ours, case="limit")}, floors={"a limit of 5 us": 1})
-    yield Case("trainer", "fit of 50 epochs", "ms", beside)
+    yield Case("trainer", "fit of 50 epochs", "ms", beside, floors={"lightning": 3.4})  # a fifth under what was measured first
 
 
 def tracking_cases(programs):
