@@ -60,22 +60,13 @@ NodePlace read_container_of_sagemaker(const Environment& variables) {
           .source = hosts.source};
 }
 
-/// A task of srun's, one on each node.
-NodePlace read_node_of_slurm(const Environment& variables) {
+/// A task of srun's or pbsdsh's, one on each node; `number` is the variable that says which.
+NodePlace read_node_of_task(const Environment& variables, const char* number) {
   const auto first = first_host_of_job(variables);
   return {.main_address = first ? first->host : "",
           .main_port = first ? first->port : 0,
-          .node_rank = read_number(variables, "SLURM_NODEID"),
-          .source = "SLURM_NODEID"};
-}
-
-/// A task of pbsdsh's.
-NodePlace read_node_of_pbs(const Environment& variables) {
-  const auto first = first_host_of_job(variables);
-  return {.main_address = first ? first->host : "",
-          .main_port = first ? first->port : 0,
-          .node_rank = read_number(variables, "PBS_NODENUM"),
-          .source = "PBS_NODENUM"};
+          .node_rank = read_number(variables, number),
+          .source = number};
 }
 
 }  // namespace
@@ -85,8 +76,8 @@ std::optional<NodePlace> find_node_place(const Environment& variables) {
   if (in_sagemaker(variables)) return read_container_of_sagemaker(variables);
   if (variables.has(kCompletionIndex))
     return NodePlace{.node_rank = read_number(variables, kCompletionIndex), .source = kCompletionIndex};
-  if (find_slurm(variables) == SlurmPresence::task) return read_node_of_slurm(variables);
-  if (variables.has("PBS_NODENUM")) return read_node_of_pbs(variables);
+  if (find_slurm(variables) == SlurmPresence::task) return read_node_of_task(variables, "SLURM_NODEID");
+  if (variables.has("PBS_NODENUM")) return read_node_of_task(variables, "PBS_NODENUM");
   return std::nullopt;
 }
 
