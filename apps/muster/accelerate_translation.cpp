@@ -4,6 +4,7 @@
 
 #include "accelerate_file.h"
 #include "accelerate_names.h"
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/detail/options_list.h"
 #include "muster/base/error.h"
@@ -17,15 +18,10 @@ namespace {
 using options::Found;
 using options::RawOptions;
 
-std::string small_letters(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 bool is_one_of(const std::string& text, std::string_view words) {
   std::istringstream stream{std::string(words)};
   for (std::string word; stream >> word;)
-    if (word == small_letters(text)) return true;
+    if (word == lower_case(text)) return true;
   return false;
 }
 
@@ -91,10 +87,7 @@ class Translator {
 
   std::string kind() const {
     const auto* found = find("distributed_type");
-    if (!found) return "";
-    auto text = found->text;
-    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
-    return text;
+    return found ? upper_case(found->text) : "";
   }
 
   bool shards() const { return kind() == "FSDP" || is_on("use_fsdp"); }
@@ -109,9 +102,9 @@ class Translator {
 
   void check_environment() const {
     const auto* place = find("compute_environment");
-    if (place && small_letters(place->text) == "amazon_sagemaker")
+    if (place && lower_case(place->text) == "amazon_sagemaker")
       refuse_value("compute_environment", *place, "`muster submit sagemaker` writes a job for Amazon SageMaker");
-    if (place && small_letters(place->text) != "local_machine")
+    if (place && lower_case(place->text) != "local_machine")
       refuse_value("compute_environment", *place, "the known ones are LOCAL_MACHINE and AMAZON_SAGEMAKER");
     const auto* type = find("distributed_type");
     if (!type) return;
@@ -119,7 +112,7 @@ class Translator {
       refuse_value("distributed_type", *type, "the layers of a model are not split over ranks; take FSDP instead");
     const bool is_loaded = is_one_of(kind(), "xla tpu multi_neuron");
     if (is_loaded && !own_.accelerator) refuse_value("distributed_type", *type, kNoTpu);
-    if (is_one_of(kind(), small_letters(std::string(kOtherDevices))))
+    if (is_one_of(kind(), lower_case(std::string(kOtherDevices))))
       refuse_value("distributed_type", *type,
                    "the launcher counts NVIDIA's and AMD's devices and CPUs; start the ranks by torchrun --no-python");
     if (is_loaded) return;
@@ -182,7 +175,7 @@ class Translator {
       if (const auto* old = find("fp16"); old && is_on("fp16")) set("precision", "fp16", {"fp16", old->place});
       return;
     }
-    const auto word = small_letters(found->text);
+    const auto word = lower_case(found->text);
     if (word == "fp8") refuse_value("mixed_precision", *found, kNoFp8);
     if (!is_one_of(word, "no fp16 bf16"))
       refuse_value("mixed_precision", *found, "the known ones are no, fp16 and bf16");
@@ -241,7 +234,7 @@ class Translator {
     if (ranks > 0)
       set("devices", "num_processes", {std::to_string(ranks), total ? total->place : find("distributed_type")->place});
     const auto* ids = find("gpu_ids");
-    if (!on_cpu.empty() || !ids || small_letters(ids->text) == "all") return;
+    if (!on_cpu.empty() || !ids || lower_case(ids->text) == "all") return;
     auto list = options::split_items(ids->text);
     std::erase(list, "");
     if (ranks > static_cast<int>(list.size()))
@@ -317,7 +310,7 @@ void check_variables(const Environment& variables) {
   if (const auto file = variables.find("ACCELERATE_DEEPSPEED_CONFIG_FILE"); file && !is_one_of(*file, "none"))
     refuse_value("deepspeed_config_file", {*file, "variable ACCELERATE_DEEPSPEED_CONFIG_FILE"},
                  "give it by --use_deepspeed --deepspeed_config_file");
-  if (small_letters(variables.find("ACCELERATE_MIXED_PRECISION").value_or("")) == "fp8")
+  if (lower_case(variables.find("ACCELERATE_MIXED_PRECISION").value_or("")) == "fp8")
     refuse_value("mixed_precision", {"fp8", "variable ACCELERATE_MIXED_PRECISION"}, kNoFp8);
 }
 

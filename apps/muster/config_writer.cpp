@@ -6,14 +6,15 @@
 #include <fstream>
 #include <system_error>
 
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {
 namespace {
 
 /// Python's reader takes these words without quotes for a truth value or for nothing.
-bool is_word_of_yaml(std::string word) {
-  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::tolower(c); });
+bool is_word_of_yaml(const std::string& text) {
+  const auto word = lower_case(text);
   for (const char* one : {"", "no", "yes", "on", "off", "y", "n", "null", "~"})
     if (word == one) return true;
   return false;

@@ -1,9 +1,8 @@
 #include "deepspeed_file.h"
 
-#include <algorithm>
-
 #include "accelerate_file.h"
 #include "muster/base/detail/file_values.h"
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/error.h"
 
 namespace muster::cli {
@@ -30,18 +29,13 @@ constexpr std::pair<std::string_view, std::string_view> kRefusedKeys[] = {
     {"zero_optimization.zero_hpz_partition_size", "write --strategy hsdp instead"},
     {"zero_optimization.mics_shard_size", "write --fsdp-shard-group-size instead"}};
 
-std::string small_word(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 void set_unless_flag(RawOptions& accelerate, const std::string& name, Found found) {
   const auto given = accelerate.find(name);
   if (given == accelerate.end() || !is_flag(given->second)) accelerate[name] = std::move(found);
 }
 
 void take_deepspeed_value(const FileValue& value, RawOptions& accelerate) {
-  const auto word = small_word(value.found.text);
+  const auto word = lower_case(value.found.text);
   const bool idle = value.form == options::ValueForm::none || word == "1" || word == "-1" || word == "auto";
   for (const auto& [begin, instead] : kRefusedKeys)
     if (value.key.starts_with(begin) && (!idle || begin.ends_with(".")))
@@ -58,10 +52,10 @@ void take_deepspeed_value(const FileValue& value, RawOptions& accelerate) {
 
 bool has_deepspeed_file(const RawOptions& accelerate) {
   const auto file = accelerate.find(kFileOfDeepspeed);
-  if (file == accelerate.end() || small_word(file->second.text) == "none") return false;
+  if (file == accelerate.end() || lower_case(file->second.text) == "none") return false;
   const auto type = accelerate.find("distributed_type"), flag = accelerate.find("use_deepspeed");
-  return (type != accelerate.end() && small_word(type->second.text) == "deepspeed") ||
-         (flag != accelerate.end() && small_word(flag->second.text) == "true");
+  return (type != accelerate.end() && lower_case(type->second.text) == "deepspeed") ||
+         (flag != accelerate.end() && lower_case(flag->second.text) == "true");
 }
 
 RawOptions with_deepspeed_file(RawOptions accelerate) {

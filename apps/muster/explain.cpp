@@ -1,8 +1,8 @@
-#include <cctype>
 #include <cstdio>
 
 #include "commands.h"
 #include "error_pages.h"
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 
@@ -19,8 +19,7 @@ int explain(const Arguments& arguments) {
     for (const auto& page : error_pages()) std::printf("  %s\n", first_line(page.text).c_str());
     return arguments.size() == 1 ? 0 : 2;
   }
-  std::string id = arguments.front();
-  for (char& c : id) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  const auto id = upper_case(arguments.front());
   for (const auto& page : error_pages())
     if (page.id == id) return std::printf("%.*s", static_cast<int>(page.text.size()), page.text.data()) < 0;
   throw UsageError("MU005", "there is no error '" + arguments.front() + "'" +

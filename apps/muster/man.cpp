@@ -1,9 +1,8 @@
-#include <algorithm>
-#include <cctype>
 #include <cstdio>
 
 #include "command_flags.h"
 #include "commands.h"
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/error.h"
 #include "run_flags.h"
 
@@ -17,9 +16,8 @@ std::string troff(std::string_view text) {
   return result.starts_with(".") || result.starts_with("'") ? "\\&" + result : result;
 }
 
-std::string title(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
-  return ".TH " + name + " 1 \"\" \"Muster " MUSTER_VERSION "\" \"Muster\"\n";
+std::string title(const std::string& name) {
+  return ".TH " + upper_case(name) + " 1 \"\" \"Muster " MUSTER_VERSION "\" \"Muster\"\n";
 }
 
 std::string flag_entry(const options::Description& option) {
