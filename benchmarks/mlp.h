@@ -1,6 +1,6 @@
 #pragma once
 
-// The model of the step and trainer benchmarks, 64-128-128-10, and its batches of 32, as in peers/mlp.py.
+// The models of the step and trainer benchmarks, 64-128-128-10 and 64-10, and their batches of 32, as in peers/mlp.py.
 
 #include <vector>
 
@@ -19,6 +19,12 @@ inline torch::nn::Sequential make_mlp() {
   net->push_back(torch::nn::ReLU());
   net->push_back(torch::nn::Linear(128, 10));
   return net;
+}
+
+/// A step so short that what a Trainer adds to it stands above the noise.
+inline torch::nn::Sequential make_one_layer() {
+  torch::manual_seed(0);
+  return torch::nn::Sequential(torch::nn::Linear(64, 10));
 }
 
 inline std::vector<Batch> make_batches(int count) {

@@ -1,4 +1,4 @@
-"""The model of the step and trainer benchmarks, and its batches, as in mlp.h."""
+"""The models of the step and trainer benchmarks, and their batches, as in mlp.h."""
 import torch
 from torch import nn
 
@@ -6,6 +6,11 @@ from torch import nn
 def make_mlp():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+def make_one_layer():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 10))
 
 
 def make_batches(count):

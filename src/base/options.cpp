@@ -1,9 +1,9 @@
 #include "muster/base/detail/options.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/options_list.h"
 
 namespace muster::options {
@@ -25,8 +25,7 @@ std::string one_of(std::string_view text, std::initializer_list<std::string_view
 }  // namespace
 
 std::string Value<bool>::read(const std::string& given, bool& value) {
-  std::string text = given;
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string text = lower_case(given);
   bool yes = !one_of(text, {"true", "yes", "on", "1"}).empty();
   if (!yes && one_of(text, {"false", "no", "off", "0"}).empty()) return "true or false";
   value = yes;

@@ -1,11 +1,10 @@
 #include "comm/operation.h"
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 
 #include <c10/core/ScalarType.h>
 
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/base/format.h"
@@ -55,9 +54,7 @@ std::string name_of(at::ScalarType dtype) {
     case at::kByte: return "uint8";
     default: break;
   }
-  std::string name = c10::toString(dtype);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
+  return lower_case(c10::toString(dtype));
 }
 
 bool reduces(OperationKind kind) {

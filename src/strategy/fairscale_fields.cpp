@@ -1,5 +1,6 @@
 #include <string>
 
+#include "muster/base/detail/letter_case.h"
 #include "strategy/names.h"
 #include "strategy/sharded_fields.h"
 
@@ -23,7 +24,7 @@ void refused(const Found& found, const FieldTexts&, FieldTexts&) {
 
 /// "torch.float16" as "f16".
 std::string dtype_of(const Found& found) {
-  auto word = in_small_letters(found.text);
+  auto word = lower_case(found.text);
   if (word.starts_with("torch.")) word.erase(0, 6);
   if (word == "float16" || word == "half" || word == "fp16") return "f16";
   if (word == "bfloat16") return "bf16";

@@ -1,12 +1,12 @@
 #include "strategy/names.h"
 
 #include <algorithm>
-#include <cctype>
 #include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/listing.h"
 #include "muster/base/error.h"
 #include "muster/strategy/options.h"
@@ -113,17 +113,10 @@ void require_size(const char* option, double value) {
 
 }  // namespace
 
-std::string in_small_letters(std::string_view text) {
-  std::string small(text);
-  std::transform(small.begin(), small.end(), small.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return small;
-}
-
 std::span<const StrategyAlias> strategy_aliases() { return kAliases; }
 
 const StrategyAlias* find_alias(std::string_view name) {
-  const auto small = in_small_letters(name);
+  const auto small = lower_case(std::string(name));
   const auto* found = std::find_if(std::begin(kAliases), std::end(kAliases),
                                    [&](const StrategyAlias& alias) { return alias.name == small; });
   return found == std::end(kAliases) ? nullptr : found;
@@ -145,7 +138,7 @@ Strategy::Strategy(std::string_view name) {
   const auto* alias = strategy::find_alias(name);
   if (alias && alias->means.empty())
     throw ConfigError("MU197", "the strategy '" + std::string(name) + "' is not there: " + std::string(alias->instead));
-  const auto wanted = alias ? std::string(alias->means) : strategy::in_small_letters(name);
+  const auto wanted = alias ? std::string(alias->means) : lower_case(std::string(name));
   for (const auto entry : kNames)
     if (entry == wanted) name_ = entry;
   if (name_.empty()) throw ConfigError("MU170", "unknown strategy '" + std::string(name) + "'" + strategy::choices());

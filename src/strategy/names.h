@@ -17,7 +17,6 @@ struct StrategyAlias {
 };
 
 std::span<const StrategyAlias> strategy_aliases();
-std::string in_small_letters(std::string_view text);
 /// nullptr for an unknown name.
 const StrategyAlias* find_alias(std::string_view name);
 

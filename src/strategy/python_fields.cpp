@@ -2,6 +2,7 @@
 #include <cctype>
 #include <string>
 
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/error.h"
 #include "muster/strategy/detail/resolve.h"
 #include "strategy/names.h"
@@ -11,13 +12,6 @@ namespace muster::strategy {
 namespace {
 
 using options::Found;
-
-std::string upper(const std::string& text) {
-  std::string result = text;
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return result;
-}
 
 /// For a switch that must stay off.
 template <const char* kInstead>
@@ -49,7 +43,7 @@ constexpr char kNoProcessGroup[] =
 void take_sharding_strategy(const Found& found, const FieldTexts&, FieldTexts& ours) {
   static constexpr std::string_view kWords[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
                                                 "HYBRID_SHARD_ZERO2"};
-  auto word = upper(found.text);
+  auto word = upper_case(found.text);
   if (word.size() == 1 && word[0] >= '1' && word[0] <= '5') word = kWords[word[0] - '1'];
   const auto* alias = find_alias(word);
   const bool is_word =
@@ -64,11 +58,11 @@ void take_sharding_strategy(const Found& found, const FieldTexts&, FieldTexts& o
 
 void take_reshard(const Found& found, const FieldTexts& others, FieldTexts& ours) {
   if (find_alias(found.text)) return take_sharding_strategy(found, others, ours);
-  ours["reshard_after_forward"] = {in_small_letters(found.text), found.place};
+  ours["reshard_after_forward"] = {lower_case(found.text), found.place};
 }
 
 void take_wrap_policy(const Found& found, const FieldTexts& others, FieldTexts& ours) {
-  const auto word = upper(found.text);
+  const auto word = upper_case(found.text);
   if (word == "NO_WRAP") {
     ours["auto_wrap"] = {"false", found.place};
   } else if (word == "SIZE_BASED_WRAP") {
@@ -94,7 +88,7 @@ void take_classes(const Found& found, const FieldTexts& others, FieldTexts& ours
 void take_ignored(const Found& found, const FieldTexts&, FieldTexts& ours) { ours["ignored_modules"] = found; }
 
 void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
-  auto word = upper(found.text);
+  auto word = upper_case(found.text);
   if (word.ends_with("_STATE_DICT")) word.resize(word.size() - 11);
   if (word == "LOCAL")
     refuse_field(
@@ -105,7 +99,7 @@ void take_state_dict_type(const Found& found, const FieldTexts&, FieldTexts&) {
 }
 
 void take_mixed_precision(const Found& found, const FieldTexts&, FieldTexts& ours) {
-  auto word = in_small_letters(found.text);
+  auto word = lower_case(found.text);
   if (word == "fp16" || word == "true") word = "f16";  // fairscale's switch means float16
   if (word == "false") word = "no";
   ours["buffer_dtype"] = ours["param_dtype"] = ours["reduce_dtype"] = {word == "no" ? "" : word, found.place};
@@ -126,11 +120,12 @@ void take_device_mesh(const Found& found, const FieldTexts&, FieldTexts& ours) {
 }
 
 void take_offload_policy(const Found& found, const FieldTexts&, FieldTexts&) {
-  if (const auto word = upper(found.text); word != "NONE" && word != "OFFLOADPOLICY") refuse_field(found, kNoOffload);
+  if (const auto word = upper_case(found.text); word != "NONE" && word != "OFFLOADPOLICY")
+    refuse_field(found, kNoOffload);
 }
 
 void take_prefetch(const Found& found, const FieldTexts&, FieldTexts&) {
-  const auto word = upper(found.text);
+  const auto word = upper_case(found.text);
   if (word == "BACKWARD_POST" || word == "NO_PREFETCH" || word == "NONE" || word == "2" || word == "3")
     refuse_field(
         found, "units are gathered ahead in the order in which they were used; limit_gathered_mb bounds their memory");
@@ -158,7 +153,7 @@ void refuse_field(const Found& found, const std::string& instead) {
 
 bool read_switch(const Found& found) {
   bool value = false;
-  if (const auto wanted = options::Value<bool>::read(in_small_letters(found.text), value); !wanted.empty())
+  if (const auto wanted = options::Value<bool>::read(lower_case(found.text), value); !wanted.empty())
     options::refuse({.name = found.place}, found, wanted);
   return value;
 }

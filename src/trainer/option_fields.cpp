@@ -1,8 +1,8 @@
 #include "option_fields.h"
 
-#include <cctype>
 #include <utility>
 
+#include "muster/base/detail/letter_case.h"
 #include "muster/base/detail/options_line.h"
 #include "muster/runtime/detail/launch_check.h"
 #include "muster/trainer/detail/launch_check.h"
@@ -15,11 +15,7 @@ namespace {
 using options::Description;
 
 /// Lightning's variable for an argument of its Trainer.
-std::string lightnings_variable(const std::string& name) {
-  std::string variable = "PL_TRAINER_";
-  for (const char letter : name) variable += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
-  return variable;
-}
+std::string lightnings_variable(const std::string& name) { return "PL_TRAINER_" + upper_case(name); }
 
 /// Collects the fields of the table.
 struct Fields {
