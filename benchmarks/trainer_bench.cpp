@@ -21,7 +21,7 @@ namespace {
 
 namespace F = torch::nn::functional;
 using Clock = std::chrono::steady_clock;
-constexpr int kSteps = 1000, kWarmUp = 100, kEpochs = 50, kBatchesOfTinySet = 10, kFits = 3;
+constexpr int kSteps = 1000, kWarmUp = 100, kEpochs = 50, kBatchesOfTinySet = 10, kFits = 3, kPairs = 15;
 
 /// How a step is trained.
 struct Way {
@@ -91,11 +91,16 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// By how much the median of `with` is above that of `without`. Noise alone can make it negative: then it says nothing.
-bench::Measured added(const std::vector<double>& with, const std::vector<double>& without, double check) {
-  const double more = median(with) - median(without);
-  return {.value = more, .check = check, .verified = more > 0};
+/// Microseconds of each step after the warm-up.
+std::vector<double> steps_of(const Mlp& module) {
+  std::vector<double> steps;
+  for (std::size_t i = kWarmUp; i + 1 < module.begins.size(); ++i)
+    steps.push_back(microseconds(module.begins[i + 1] - module.begins[i]));
+  return steps;
 }
+
+/// Noise alone can make it negative: then it says nothing.
+bench::Measured added(double more, double check) { return {.value = more, .check = check, .verified = more > 0}; }
 
 /// Every second batch of a fit logs, so that both kinds of step find the same machine.
 bench::Measured added_by_log(const std::vector<bench::Batch>& batches) {
@@ -103,23 +108,22 @@ bench::Measured added_by_log(const std::vector<bench::Batch>& batches) {
   double check = 0;
   for (int turn = 0; turn < kFits; ++turn) {
     const auto module = fit(batches, 1, {.one_layer = true, .every = 2, .logs = 1}, {});
-    for (std::size_t i = kWarmUp; i + 1 < module->begins.size(); ++i)
-      steps[i % 2].push_back(microseconds(module->begins[i + 1] - module->begins[i]));
+    const auto all = steps_of(*module);
+    for (std::size_t i = 0; i < all.size(); ++i) steps[i % 2].push_back(all[i]);
     check = module->loss.item<double>();
   }
-  return added(steps[0], steps[1], check);
+  return added(median(steps[0]) - median(steps[1]), check);
 }
 
-/// Of fits in turn.
+/// Of pairs of fits, since the machine changes in between.
 bench::Measured added_by_defaults(const std::vector<bench::Batch>& batches, const std::filesystem::path& folder) {
-  std::vector<double> steps[2];
-  for (int turn = 0; turn < 10; ++turn) {
-    const Way way{.one_layer = true, .default_callbacks = turn % 2 == 0, .logs = turn % 2 == 0 ? 2 : 0};
-    const auto module = fit(batches, 1, way, folder);
-    for (std::size_t i = kWarmUp; i + 1 < module->begins.size(); ++i)
-      steps[turn % 2].push_back(microseconds(module->begins[i + 1] - module->begins[i]));
+  std::vector<double> more;
+  for (int pair = 0; pair < kPairs; ++pair) {
+    const auto plain = steps_of(*fit(batches, 1, {.one_layer = true}, folder));
+    const auto full = steps_of(*fit(batches, 1, {.one_layer = true, .default_callbacks = true, .logs = 2}, folder));
+    more.push_back(median(full) - median(plain));
   }
-  return added(steps[0], steps[1], kSteps);
+  return added(median(more), kSteps);
 }
 
 torch::Tensor accelerator_loop(const std::vector<bench::Batch>& batches) {
