@@ -1,6 +1,8 @@
 // Steps where optimizer state, gradients or parameters are sharded over ranks, one process per rank, through the
-// Accelerator API. Arguments: a strategy; gpt-9m, wide-mlp or deep-mlp. Cases: "memory..." gives the peak of a rank's
-// memory in MiB, "formula..." what it should be; any other the milliseconds of a step.
+// Accelerator API. Arguments: a strategy; gpt-9m, wide-mlp or deep-mlp; and, to see what ranks pay for each other,
+// "alone", the step of a rank that knows no other, or "limit", the same and a copy and an addition of its gradients.
+// Cases: "memory..." gives the peak of a rank's memory in MiB, "formula..." what it should be; any other the
+// milliseconds of a step.
 #include "memory.h"
 #include "models.h"
 #include "muster/accelerator.h"
@@ -10,12 +12,92 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
+bool shards_parameters(const std::string& strategy) { return strategy == "fsdp" || strategy == "zero3"; }
+
 /// What the strategy keeps per parameter, in bytes: value, gradient and AdamW's two averages, all float32.
 double bytes_per_parameter(const std::string& strategy, double ranks) {
-  if (strategy == "fsdp" || strategy == "zero3") return 16 / ranks;
+  if (shards_parameters(strategy)) return 16 / ranks;
   if (strategy == "zero2") return 4 + 12 / ranks;
   if (strategy == "zero1") return 8 + 8 / ranks;
   return 16;
+}
+
+/// What this rank's optimizer updates in a world of two: half of the parameters where ranks share that work.
+std::vector<torch::Tensor> own_parameters(const torch::nn::Module& net, const std::string& strategy) {
+  auto all = net.parameters();
+  if (strategy == "ddp") return all;
+  int64_t left = 0;
+  for (const auto& parameter : all) left += parameter.numel();
+  std::vector<torch::Tensor> own;
+  left /= 2;
+  for (const auto& parameter : all) {
+    if (parameter.numel() > left) continue;
+    left -= parameter.numel();
+    own.push_back(parameter);
+  }
+  return own;
+}
+
+/// The least that exchanging gradients over shared memory takes: each rank copies its own and adds half of a peer's.
+class CopyAndAdd {
+ public:
+  explicit CopyAndAdd(const torch::nn::Module& net) : parameters_(net.parameters()) {
+    int64_t count = 0;
+    for (const auto& parameter : parameters_) count += parameter.numel();
+    own_ = torch::zeros(count);
+    peer_ = torch::zeros(count / 2);
+  }
+  void operator()() {
+    torch::NoGradGuard no_grad;
+    int64_t begin = 0;
+    for (const auto& parameter : parameters_) {
+      own_.slice(0, begin, begin + parameter.numel()).copy_(parameter.grad().view(-1));
+      begin += parameter.numel();
+    }
+    own_.slice(0, 0, peer_.numel()).add_(peer_);
+  }
+
+ private:
+  std::vector<torch::Tensor> parameters_;
+  torch::Tensor own_, peer_;
+};
+
+/// A rank that was started as one of several, in a world of its own.
+int leave_world() {
+  const char* text = std::getenv("RANK");
+  const int rank = text ? std::atoi(text) : 0;
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+    unsetenv(name);
+  return rank;
+}
+
+/// Milliseconds of the step of one rank of two without the other.
+template <class Net>
+int run_alone(const std::string& strategy, const std::string& name, bool limit, int steps, int warm_up) {
+  const int rank = leave_world();
+  muster::Accelerator accelerator;
+  torch::manual_seed(0);
+  Net net;
+  auto [model, optimizer] =
+      accelerator.prepare(net, torch::optim::AdamW(own_parameters(*net, strategy), torch::optim::AdamWOptions(1e-5)));
+  const auto batch = bench::make_input(name, rank);
+  CopyAndAdd copy_and_add(*net);
+  const auto step = [&] {
+    optimizer.zero_grad();
+    auto loss = model(batch);
+    accelerator.backward(loss);
+    if (limit) copy_and_add();
+    optimizer.step();
+    return loss;
+  };
+  for (int i = 0; i < warm_up; ++i) step();
+  return bench::serve([&](const std::string&) -> bench::Measured {
+    torch::Tensor loss;
+    const double seconds = bench::seconds([&] {
+      for (int i = 0; i < steps; ++i) loss = step();
+    });
+    return {.value = seconds / steps * 1e3, .check = loss.item<double>()};
+  });
 }
 
 template <class Net>
@@ -57,6 +139,9 @@ int run(const std::string& strategy, const std::string& name, int steps, int war
 
 int main(int argc, char** argv) {
   const std::string strategy = argc > 1 ? argv[1] : "fsdp", name = argc > 2 ? argv[2] : "gpt-9m";
+  const std::string way = argc > 3 ? argv[3] : "";
+  if (!way.empty() && name == "gpt-9m") return run_alone<bench::GPT>(strategy, name, way == "limit", 2, 2);
+  if (!way.empty()) return run_alone<bench::Wide>(strategy, name, way == "limit", 4, 3);
   if (name == "deep-mlp") return run<bench::Deep>(strategy, name, 2, 2);
   return name == "gpt-9m" ? run<bench::GPT>(strategy, name, 2, 2) : run<bench::Wide>(strategy, name, 4, 3);
 }

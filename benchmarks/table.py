@@ -115,6 +115,21 @@ def zero1_cases(programs):
                    floors={rival: floor}, goals={rival: goal})
 
 
+def synchronisation_cases(programs):
+    """What a step of two ranks takes beyond the same step of two processes that know nothing of each other, and what copy and addition alone take.
+
+    Losses agree only roughly, since a rank that is alone follows its own gradients.
+    """
+    ours = lambda strategy, model, *way: Contender([str(programs / "sharded_bench"), strategy, model, *way])
+    for strategy in ("ddp", "zero1", "fsdp"):
+        for model in MODELS:
+            goal = {"ddp": {"gpt-9m": 0.98, "wide-mlp": 0.8}, "fsdp": {"gpt-9m": 0.95, "wide-mlp": 0.77}}.get(strategy, {}).get(model)
+            yield Case("synchronisation", f"{strategy} {model}", "ms/step",
+                       {"muster": ours(strategy, model), "no other rank": ours(strategy, model, "alone"),
+                        "copy and add": ours(strategy, model, "limit")},
+                       ranks=2, tolerance=0.05, settings=("equal",), goals={"no other rank": goal} if goal else {})
+
+
 def memory_cases(programs):
     """The peak of a rank's memory in a step, less what it held before there was a model. One round: it is the same in each."""
     for strategy, rival in (("ddp", "DistributedDataParallel"), ("zero1", "ZeroRedundancyOptimizer"), ("fsdp", "fully_shard")):
@@ -277,6 +292,6 @@ def muster_of(programs):
 
 def cases(build):
     programs = build / "benchmarks"
-    groups = (step_cases, trainer_cases, tracking_cases, ddp_cases, fsdp_cases, zero1_cases, memory_cases, hooks_cases, accumulate_cases, collectives_cases,
-              launch_cases, restart_cases, optim_cases, data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
+    groups = (step_cases, trainer_cases, tracking_cases, ddp_cases, fsdp_cases, zero1_cases, synchronisation_cases, memory_cases, hooks_cases,
+              accumulate_cases, collectives_cases, launch_cases, restart_cases, optim_cases, data_cases, resume_cases, safetensors_cases, checkpoint_cases, compile_cases)
     return [case for group in groups for case in group(programs)]
