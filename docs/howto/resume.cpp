@@ -33,7 +33,7 @@ void resume(const char* what, const Data& data, muster::DataLoaderOptions option
     for (auto& batch : loader) {
       before.push_back(values(batch));
       if (before.size() == 3) {
-        saved = loader.save_position();  // epoch, samples handed out, seed, and the data set's own state
+        saved = loader.save_position();  // epoch, samples handed out, seed, and the dataset's own state
         break;
       }
     }
