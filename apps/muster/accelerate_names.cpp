@@ -50,14 +50,14 @@ constexpr AccelerateName kGeneral[] = {
 
 constexpr AccelerateName kDistributed[] = {
     {"gpu_ids", distributed, Follow::in_code, "accelerators of this machine, such as 0,2: --devices 0,2"},
-    {"same_network", distributed, Follow::idle, "ranks always meet at --main_process_ip", "", true},
+    {"same_network", distributed, Follow::idle, "ranks always rendezvous at --main_process_ip", "", true},
     {"machine_rank", distributed, Follow::option, "node_rank"},
     {"main_process_ip", distributed, Follow::option, "main_address"},
     {"main_process_port", distributed, Follow::option, "main_port"},
     {"tee", distributed, Follow::idle, "output is always shown, and written into --log_dir too"},
     {"log_dir", distributed, Follow::option, "log_dir"},
     {"role", distributed, Follow::noted, "ranks have no roles", "default"},
-    {"rdzv_backend", distributed, Follow::idle, "ranks always meet at --main_process_ip"},
+    {"rdzv_backend", distributed, Follow::idle, "ranks always rendezvous at --main_process_ip"},
     {"rdzv_conf", distributed, Follow::noted, "--timeout bounds the rendezvous"},
     {"max_restarts", distributed, Follow::option, "max_restarts", "0"},
     {"monitor_interval", distributed, Follow::idle, "an end is noticed at once"},

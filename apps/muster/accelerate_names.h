@@ -27,13 +27,13 @@ enum class AccelerateGroup {
   file
 };
 
-/// How a name of Accelerate is followed.
+/// What becomes of a flag or key of Accelerate.
 enum class Follow {
-  in_code,   ///< translate() says, as it depends on other names
+  in_code,   ///< translate_accelerate() decides, as it depends on other names
   option,    ///< an option of ours, which `text` names
   sharding,  ///< an option of sharded training, which `text` names as Accelerate's plugin does
   idle,      ///< changes nothing here; `text` says why
-  noted,     ///< has no effect, which is said; `idle` has the values that ask for nothing
+  noted,     ///< has no effect, and a line says so; `idle` has the values that ask for nothing
   refused    ///< MU481; `idle` has the values that ask for nothing, and `text` says what to do
 };
 

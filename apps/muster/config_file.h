@@ -27,15 +27,15 @@ struct ConfigFile {
 ConfigFile read_config(const std::string& path, const std::string& section,
                        const std::vector<options::Description>& known);
 
-/// The section `run` of the file with what Accelerate's values ask for in it, and a note of what has no effect. `flags`
-/// are values of flags with Accelerate's names, which count more than the file's; what they ask for is `from_flags`.
-/// `own` is what our flags and variables say.
-/// Throws: ConfigError as translate_accelerate(), (MU305) if one option is set by its own name and by Accelerate's.
+/// A configuration file, with Accelerate's names translated to ours.
 struct Translated {
-  options::File file = {};
-  options::RawOptions from_flags = {};
-  std::vector<std::string> notes = {};
+  options::File file = {};              ///< section `run`, with what the file's values by Accelerate's names ask for
+  options::RawOptions from_flags = {};  ///< what flags with Accelerate's names ask for
+  std::vector<std::string> notes = {};  ///< lines for stderr: what has no effect
 };
+/// Translates the file, and `flags`: values of flags with Accelerate's names, which count more than the file's. `own`
+/// is what our flags and variables say.
+/// Throws: ConfigError as translate_accelerate(), (MU305) if one option is set by its own name and by Accelerate's.
 Translated translated_config(const ConfigFile& config, const options::RawOptions& flags = {},
                              const OwnChoices& own = {});
 

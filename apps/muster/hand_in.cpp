@@ -24,7 +24,7 @@ void hand_in(const std::string& command, const std::string& text) {
   throw UsageError(
       "MU496",
       code == kNotFound
-          ? program + " is not installed here; write the job to a file with --out and hand it in elsewhere"
+          ? program + " is not installed here; write the job to a file with --out and submit it elsewhere"
           : "'" + command + "' has failed with exit code " + std::to_string(code) + "; its own message stands above");
 }
 

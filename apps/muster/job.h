@@ -9,7 +9,7 @@ namespace muster::cli {
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-/// A job for a cluster, as `muster submit` was told.
+/// A job for a cluster, as the flags of `muster submit` describe it.
 struct Job {
   std::string account = {};
   std::string checkpoints = {};  ///< SageMaker: where the files of /opt/ml/checkpoints are kept

@@ -20,7 +20,7 @@ void replace_taken_port(RunOptions& options) {
   try {
     cluster::ListeningSocket(options.main_port, "127.0.0.1");
   } catch (const LaunchError&) {
-    std::fprintf(stderr, "muster: port %d is taken; the ranks meet at a free one\n", options.main_port);
+    std::fprintf(stderr, "muster: port %d is taken; the ranks rendezvous at a free one\n", options.main_port);
     options.main_port = 0;
   }
 }

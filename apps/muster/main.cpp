@@ -12,7 +12,7 @@ constexpr Command kCommands[] = {
     {"run", "start a program on several ranks", run},
     {"launch", "start it with the flags and files of accelerate launch", launch},
     {"config", "write, show or update the configuration file of muster launch", configure},
-    {"submit", "write the job of a program for SLURM, Kubernetes or SageMaker, or hand it in", submit},
+    {"submit", "write the job of a program for SLURM, Kubernetes or SageMaker, or submit it", submit},
     {"new", "write a small project that trains, to begin with", new_project},
     {"show", "list tensors, shapes, sizes and metadata of a file of weights", show},
     {"convert", "convert weights between torch files and safetensors", convert},

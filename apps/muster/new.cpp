@@ -53,7 +53,7 @@ std::string cached(const fs::path& cache, std::string_view entry) {
   return "";
 }
 
-/// What CMake must be told to find the Muster that this program belongs to; nothing where it looks by itself.
+/// What CMake needs to find the Muster that this program belongs to; nothing where it looks by itself.
 std::string where_muster_is() {
   std::error_code error;
   const auto prefix = fs::read_symlink("/proc/self/exe", error).parent_path().parent_path();

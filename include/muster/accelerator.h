@@ -4,9 +4,9 @@
 
 namespace muster {
 
-/// Muster's runtime under the names of Accelerate: make one, pass everything through prepare(), and call backward() on
-/// it. A program that `muster run`, torchrun, mpirun or srun starts has as many ranks as the launcher gives it; a
-/// program started directly is an ordinary program on one device.
+/// Muster's runtime under the names of Accelerate: make one, pass everything through its prepare(), and call its
+/// backward(). A program that `muster run`, torchrun, mpirun or srun starts has as many ranks as the launcher gives it;
+/// one started directly is an ordinary program on one device.
 /// Thread safety: one thread at a time. Collective: the constructor, and each call that Runtime marks as collective.
 class Accelerator final : private runtime::LoopFunctions {
  public:

@@ -12,8 +12,8 @@
 
 namespace muster {
 
-/// Muster's runtime under the names of Lightning Fabric: make one, launch(), then setup() and setup_dataloaders(), and
-/// call backward() on it.
+/// Muster's runtime under the names of Lightning Fabric: make one, then call its launch(), setup(),
+/// setup_dataloaders() and backward().
 /// Thread safety: one thread at a time. Collective: the constructor, if a launcher started the program (it then joins
 /// the group); launch(), and each call that Runtime marks as collective.
 class Fabric final : private runtime::LoopFunctions {

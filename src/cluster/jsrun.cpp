@@ -11,7 +11,7 @@ namespace {
 
 using log::str;
 
-// As Lightning has it, so that programs of both meet.
+// Lightning's values, so that a program of each would use the same port.
 constexpr int kFirstLsfPort = 10000;
 constexpr int kLsfPorts = 1000;
 

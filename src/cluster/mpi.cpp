@@ -18,7 +18,7 @@ struct Family {
 void find_node(ClusterEnvironment& cluster) {
   int local = cluster.local_world_size;
   cluster.nodes = (cluster.world_size + local - 1) / local;
-  // Ranks are dealt out node by node, or round robin; MPI does not say which.
+  // Ranks are placed node by node, or round robin; MPI does not say which.
   bool round_robin = cluster.rank % local != cluster.local_rank && cluster.rank / cluster.nodes == cluster.local_rank;
   cluster.node_rank = round_robin ? cluster.rank % cluster.nodes : cluster.rank / local;
 }
@@ -54,7 +54,7 @@ ClusterEnvironment read_family(const Environment& variables, const Family& famil
   if (job.empty())
     throw ConfigError("MU024",
                       str(family.launcher, " gives no name of the job by which ", cluster.world_size,
-                          " ranks could meet; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
+                          " ranks could rendezvous; set MASTER_ADDR=127.0.0.1 and a free MASTER_PORT for all ranks"));
   use_file_rendezvous(cluster);
   return cluster;
 }

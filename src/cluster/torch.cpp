@@ -49,7 +49,7 @@ ClusterEnvironment read_torchrun(const Environment& variables) {
   cluster.restart_count = read_number(variables, kTorchRestartCount).value_or(0);
   cluster.store_is_external = is_true(variables.find("TORCHELASTIC_USE_AGENT_STORE"));
   cluster.store_prefix = str("muster/", cluster.restart_count);
-  // Even a world of one meets: the agent's address is there, and costs nothing until it is used.
+  // Even a world of one has a rendezvous: the agent's address is there, and costs nothing until it is used.
   need_main_address(variables, "TORCHELASTIC_RUN_ID", cluster);
   return cluster;
 }

@@ -182,7 +182,7 @@ void Group::fail(Failure failure) {
     if (!failure_) failure_ = std::move(failure);
     has_failed_.store(true, std::memory_order_release);
   }
-  // Before the peers hear of it: who accuses first is right about who was slow.
+  // Before the peers learn of it: the rank that reports first is right about which rank was slow.
   if (failure_->peer >= 0) report_lost_rank(failure_->peer, failure_->id + ": " + failure_->text);
   collectives_->abort(failure_->id + ": " + failure_->text);
   collectives_->close();

@@ -47,7 +47,7 @@ inline constexpr std::size_t kInlineBytes = kFrameBytes - sizeof(Header);
 
 /// This rank's header. `sent` is the tensor that the receiver gets, if the operation allows different shapes.
 Header make_header(const Operation& operation, const at::Tensor* sent, uint64_t bytes);
-/// Of what ranks compare: headers of equal digests agree, by all but chance. Never 0.
+/// A digest of what ranks compare: headers with equal digests agree, except by chance. Never 0.
 uint64_t digest_of(const Header& header);
 Header read_header(const Frame& frame);
 void write_header(Frame& frame, const Header& header);

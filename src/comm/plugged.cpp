@@ -26,7 +26,7 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
-/// Shapes that differ travel first, in the headers that frames have elsewhere.
+/// Shapes that differ are sent first, in headers as those of frames.
 constexpr int64_t kHeaderRow = sizeof(Header);
 
 at::Tensor header_row(const Operation& operation, const at::Tensor& sent) {

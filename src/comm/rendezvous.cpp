@@ -107,8 +107,8 @@ void log_missing(const ClusterEnvironment& cluster, const std::vector<int>& miss
   int first_here = 0;
   while (std::binary_search(missing.begin(), missing.end(), first_here)) ++first_here;
   if (cluster.rank == first_here)
-    log::warning(formatted("has waited {:.0f} s for {} ranks to meet; missing: {}", warning_timeout.waited_seconds(),
-                           cluster.world_size, joined(missing)));
+    log::warning(formatted("has waited {:.0f} s for {} ranks to rendezvous; missing: {}",
+                           warning_timeout.waited_seconds(), cluster.world_size, joined(missing)));
 }
 
 /// Waits until every rank has left its mark; while they do not come, a line says who is missing.
@@ -141,8 +141,8 @@ void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::
     report.lost(missing.front(), "MU057");
     throw CommError(
         "MU057",
-        formatted("rank {} waited {:.0f} s for {} ranks to meet; missing: {}. Were they started, with the same "
-                  "address and world size?",
+        formatted("rank {} waited {:.0f} s for {} ranks to rendezvous; missing: {}. Were they started, with the "
+                  "same address and world size?",
                   cluster.rank, timeout.count() / 1000.0, cluster.world_size, joined(missing)));
   }
 }

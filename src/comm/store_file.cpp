@@ -41,9 +41,10 @@ int open_own(const std::filesystem::path& path) {
   if (is_there && !is_own)
     throw CommError(
         "MU069",
-        formatted("the ranks cannot meet in {}: it is a link, or no file of this user (user {} owns it). Remove it, or "
-                  "set TMPDIR to a folder of your own",
-                  path.string(), status.st_uid));
+        formatted(
+            "the ranks cannot rendezvous in {}: it is a link, or no file of this user (user {} owns it). Remove it, "
+            "or set TMPDIR to a folder of your own",
+            path.string(), status.st_uid));
   throw CommError(
       "MU058",
       formatted("the store's file {} cannot be opened: {}. Is its folder there, and may this user write to it?",

@@ -23,7 +23,7 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 /// The servers that this process runs, by their ports and as process-wide as these. They live as long as the process:
-/// the launcher hands its socket over once, and a rank may come to meet again while another still leaves.
+/// the launcher hands its socket over once, and a rank may begin another rendezvous before all have left the last one.
 struct Servers {
   struct Running {
     StorePtr store;

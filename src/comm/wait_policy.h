@@ -12,14 +12,15 @@ namespace muster::comm {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-/// What is left until then, at least 1 ms. It is rounded up: a wait of that length ends after the deadline, so a failed
-/// one is known to be late.
+/// The time that is left until the deadline, at least 1 ms. It is rounded up: a wait of that length ends after the
+/// deadline, so a failed one is known to be late.
 inline std::chrono::milliseconds left_until(TimePoint deadline) {
   return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline - TimePoint::clock::now()),
                   std::chrono::milliseconds(1));
 }
 
-/// How the threads of a process wait for each other: in real time here, in the order of a SeededScheduler.
+/// How the threads of a process wait for each other: this class in real time, a SeededScheduler in an order that it
+/// draws.
 /// One mutex guards everything that the conditions read.
 class WaitPolicy {
  public:
@@ -33,7 +34,7 @@ class WaitPolicy {
   virtual void changed(Lock& lock);
   /// A point at which another thread may run first. The lock is not held.
   virtual void pause() {}
-  /// Starts a thread that takes part in the waiting.
+  /// Starts a thread that may call the functions above.
   virtual std::thread start_thread(std::function<void()> body);
   /// Joins a thread of start_thread. Requires: it is about to end.
   virtual void join(std::thread& thread) { thread.join(); }

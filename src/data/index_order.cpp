@@ -11,7 +11,7 @@ namespace {
 
 int64_t checked(int64_t index, int64_t size) {
   if (index >= 0 && index < size) return index;
-  throw UsageError("MU109", "the sampler gave index " + std::to_string(index) + ", but the data set has " +
+  throw UsageError("MU109", "the sampler gave index " + std::to_string(index) + ", but the dataset has " +
                                 std::to_string(size) + " samples; make it give indices from 0 to " +
                                 std::to_string(size - 1));
 }

@@ -189,7 +189,7 @@ std::shared_ptr<LoaderState> LoaderState::distributed(const ShardSpec& shard) co
 
 namespace {
 
-/// Tells a trace how long batches were waited for.
+/// Records in a trace how long batches were waited for.
 class TracedPass final : public IndexedPass {
  public:
   TracedPass(std::unique_ptr<Pass> pass, std::shared_ptr<Trace> trace)
@@ -276,7 +276,7 @@ int64_t LoaderState::dataset_size() const {
   if (impl_->maker->size() >= 0) return impl_->maker->size();
   throw UsageError(
       "MU113",
-      "the size of a loader's data set was asked for, but its stream does not say how many samples it has; give the "
+      "the size of a loader's dataset was asked for, but its stream does not say how many samples it has; give the "
       "stream a member size()");
 }
 
@@ -307,7 +307,7 @@ void LoaderState::load_position(const LoaderPosition& saved) {
   }
 }
 
-/// What all ranks must do alike.
+/// What must be the same on all ranks.
 std::string LoaderState::describe_order() const {
   const auto& p = *impl_;
   const auto& o = p.options;

@@ -16,7 +16,7 @@ uint64_t shared_seed(const comm::Communicator& group, const std::string& order, 
     throw ConfigError(
         "MU115", "ranks prepare different loaders: rank 0 has " + found->first + "; rank " +
                      std::to_string(found->rank) + " has " + found->other +
-                     ": give all ranks the same data set and options, and prepare loaders in the same order on each");
+                     ": give all ranks the same dataset and options, and prepare loaders in the same order on each");
   return seed_of_rank_0;
 }
 

@@ -24,9 +24,9 @@ namespace {
 /// word.
 [[noreturn]] void end_process(const std::string& overdue, const std::string& waited) {
   if (!overdue.empty()) log::error(overdue);
-  log::error("MU129", ": a loader's worker thread stayed in the data set's code for ", waited,
+  log::error("MU129", ": a loader's worker thread stayed in the dataset's code for ", waited,
              " after its loop was over; the process ends, "
-             "since what the thread uses may be freed next. Look at what the data set waits for, or raise the loader's "
+             "since what the thread uses may be freed next. Look at what the dataset waits for, or raise the loader's "
              "timeout");
   std::fflush(stdout);
   std::_Exit(1);
@@ -194,7 +194,7 @@ void WorkerQueue::wait_for_threads() {
   if (s.left.wait_for(lock, s.settings.patience, all_left)) return;
   const auto more = overdue_.empty() ? s.settings.timeout : std::chrono::milliseconds(0);
   log::warning("MU129", ": a loop over a loader is over, and ", s.running,
-               " of its worker threads stayed in the data set's code for ", seconds_text(s.settings.patience),
+               " of its worker threads stayed in the dataset's code for ", seconds_text(s.settings.patience),
                "; waiting for ", seconds_text(more), " more");
   if (!s.left.wait_for(lock, more, all_left)) end_process(overdue_, seconds_text(s.settings.patience + more));
 }
@@ -218,7 +218,7 @@ std::optional<MadeBatch> WorkerQueue::take() {
   if (!came) {
     const Error error("MU105", "no worker made batch " + std::to_string(s.taken) + " within " +
                                    std::to_string(s.settings.timeout.count()) +
-                                   " ms; the data set may hang, or options.timeout may be too short");
+                                   " ms; the dataset may hang, or options.timeout may be too short");
     overdue_ = error.what();
     throw error;
   }

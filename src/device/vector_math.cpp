@@ -10,7 +10,7 @@ void initialize_vector_math() {
   [[maybe_unused]] static const bool initialized = [] {
     // Only the kernel matters, and autograd is not asked.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    // One contiguous call settles all functions: they share the choice.
+    // One contiguous call chooses the kernels of all functions: they share the choice.
     at::sin(at::zeros({1}, at::kFloat));
     return true;
   }();

@@ -83,8 +83,8 @@ class Accesses {
 void report_access(Call& call) {
   const auto& schema = call.schema();
   const auto& use = use_of(schema);
-  // By its schema `contiguous` is as much a view as `t` is. The operators it is made of, seen here in turn, tell
-  // whether it copies.
+  // By its schema `contiguous` is as much a view as `t` is. The operators that it calls come through here in turn,
+  // so a copy is seen.
   if (use.view) return call.proceed();
   Accesses accesses;
   if (use.needs_data) {

@@ -39,7 +39,7 @@ cluster::Secret secret_of_job(const std::string& file, const Environment& variab
 cluster::ListeningSocket open_store(Job& job) {
   using cluster::ListeningSocket;
   if (job.node_rank != 0) return ListeningSocket();
-  // A world of one meets nobody; a program of another kind still finds a free port in its variables.
+  // A world of one has no rendezvous; a program without Muster still finds a free port in its variables.
   if (job.world_size() == 1) {
     if (job.main_port == 0) job.main_port = ListeningSocket(0, job.main_address).port();
     return ListeningSocket();

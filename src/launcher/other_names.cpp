@@ -15,7 +15,7 @@ constexpr Spelling kSpellings[] = {
     {"master_addr", "--main-address"},
     {"master_port", "--main-port"},
     {"rdzv_endpoint", "--main-address and --main-port"},
-    {"rdzv_backend", "nothing: ranks meet at --main-address"},
+    {"rdzv_backend", "nothing: ranks rendezvous at --main-address"},
     {"rdzv_id", "nothing: a job is known by its address and secret"},
     {"rdzv_conf", "--timeout"},
     {"standalone", "nothing: one node is the default"},

@@ -12,7 +12,7 @@ namespace muster::launcher {
 /// How a round ended: the time between one start of all ranks and the end of the last of them.
 struct Failure {
   std::chrono::milliseconds after{0};  ///< between the start of the round and its root cause
-  bool made_steps = false;             ///< some rank has reported an update
+  bool made_steps = false;             ///< some rank has reported a step of an optimizer
   std::string what = {};               ///< one line
 };
 struct Round {
@@ -21,9 +21,9 @@ struct Round {
 };
 
 /// Decides whether and when another round follows one that failed, and keeps their causes.
-/// A round fails too soon if no rank has made an update and it lasted less than a minute. After the first of these, as
-/// after any other round, the next begins at once; after more of them in a row, after 1 s, then 2 s. After four there
-/// is no next one.
+/// A round fails too soon if no rank has made an optimizer step and it lasted less than a minute. After the first of
+/// these, as after any other round, the next begins at once; after more of them in a row, after 1 s, then 2 s. After
+/// four there is no next one.
 class Restarts {
  public:
   explicit Restarts(int most) : most_(most) {}

@@ -33,7 +33,7 @@ std::string options_for_ranks(const RunOptions& options) {
   return options::write_line(texts);
 }
 
-/// Nodes do not tell each other of failures, so the ranks of one alone would wait in vain for the others.
+/// Launchers of several nodes do not report failures to each other: restarted ranks of one would wait in vain.
 void check_restarts(const RunOptions& options) {
   if (options.max_restarts < 0) throw ConfigError("MU036", "max restarts must not be negative");
   if (options.max_restarts > 0 && options.nodes > 1)

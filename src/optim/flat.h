@@ -13,7 +13,7 @@ at::Tensor flat_alias(const at::Tensor& tensor, int64_t offset, int64_t count);
 void point_at(const at::Tensor& alias, const at::Tensor& target, int64_t offset);
 /// As flat_alias, with the sizes and strides of `like`.
 at::Tensor shaped_alias(const at::Tensor& flat, int64_t offset, const at::Tensor& like);
-/// The tensor's memory order is one stretch without gaps or overlaps.
+/// The tensor's elements fill one range of memory without gaps or overlaps.
 bool is_dense(const at::Tensor& tensor);
 bool same_layout(const at::Tensor& a, const at::Tensor& b);
 /// `b` begins where `a` ends, in the same storage.

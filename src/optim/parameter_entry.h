@@ -29,7 +29,7 @@ struct ParameterEntry {
   torch::optim::OptimizerParamState* state = nullptr;
   std::array<at::Tensor, kMaxStates> states;  ///< 1-D, padded
   std::array<at::Tensor, kMaxStates>
-      state_views;            ///< the views of them that `state` holds; kept, so that no other can lie there
+      state_views;            ///< the views of them that `state` holds; kept, so that no other is allocated there
   at::Tensor restrided_grad;  ///< this step's gradient in the parameter's layout, where it came in another
 
   /// Of what is updated; the parameter itself may be used in another one.

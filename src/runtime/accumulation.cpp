@@ -121,7 +121,7 @@ void Accumulation::add_up() {
   advance(WindowEvent::count);
 }
 
-/// Other ranks' windows have ended: what this rank sends would meet the gradients of their next batches.
+/// Other ranks' windows have ended: what this rank sends would be matched with the gradients of their next batches.
 void Accumulation::require_shared_window() const {
   const bool shared = micro_batches_ > 1 && options_.sync_with_dataloader && !options_.sync_each_batch;
   if (batch_.every_rank || joined_ || !known_by_all_ || shared) return;

@@ -52,8 +52,8 @@ void require_equal_places(const comm::Communicator& group, std::string_view oper
                            operation, in_words(found->first), found->rank, in_words(found->other)));
 }
 
-/// Where nothing compares the values first, the other ranks have begun with the first tensor: meeting them in another
-/// operation ends theirs with an error that quotes the label. Where all ranks refuse, all come out of it well.
+/// Where nothing compares the values first, the other ranks have begun with the first tensor: a barrier that does not
+/// match ends their operation with an error that quotes its label. Where all ranks refuse, their barriers match.
 [[noreturn]] void refuse_undefined(const comm::Communicator& group, std::string_view operation, const tree::Leaf& leaf,
                                    bool compared) {
   const auto what = formatted("{} of an undefined tensor{}", operation, leaf.path.empty() ? "" : " at " + leaf.path);

@@ -45,8 +45,8 @@ class PreparedOptimizer : public std::enable_shared_from_this<PreparedOptimizer>
   void zero_grad(bool set_to_none);
   /// As Optimizer::add_param_group().
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards existing state
-  /// as they are.
+  /// Called after a model was prepared: finds the parameters of the optimizer that it holds, and shards their state as
+  /// they are sharded.
   /// Throws: UsageError (MU134) if the optimizer needs full parameters and some are sharded.
   void bind_models() { bind(/*complete=*/false); }
   /// Called before and after a backward.

@@ -21,7 +21,7 @@ struct PreparedScheduler {
 
 namespace {
 
-/// LibTorch tells nobody which optimizer a scheduler steps, but shows its heirs the optimizer's rates.
+/// LibTorch does not expose the optimizer that a scheduler steps, but derived classes can read the optimizer's rates.
 struct SchedulerRates : torch::optim::LRScheduler {
   static std::vector<double> of(const torch::optim::LRScheduler& scheduler) {
     return (scheduler.*(&SchedulerRates::get_current_lrs))();

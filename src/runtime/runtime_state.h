@@ -41,8 +41,8 @@
 
 namespace muster::runtime {
 
-/// This rank's trigger and received signals. As votes they travel with the gradient flags of ddp, where ranks OR them;
-/// the thread that sends votes is the one that sends gradients.
+/// This rank's trigger and received signals. They are its votes: ddp sends them with the flags of its reductions and
+/// combines those of all ranks by OR. The thread that sends votes is the one that sends gradients.
 struct Flags {
   std::mutex signals_mutex;              ///< of the pointer: the thread that sends votes reads it, too
   std::unique_ptr<SignalWatch> signals;  ///< from catch_signals() on, or while a CaughtSignals lives

@@ -21,7 +21,7 @@ enum class WindowEvent : uint8_t {
   begin_last,     ///< one begins that ends it
   begin_joining,  ///< one begins that ends it here only
   count,          ///< the weight of the current micro-batch is added
-  end,            ///< the current micro-batch, whose gradients are not made yet, is to end the window after all
+  end,            ///< the current micro-batch, whose backward has not run yet, is to end the window after all
   reset,          ///< the window is given up, or one is loaded that is closed
   resume          ///< a window is loaded that is open
 };

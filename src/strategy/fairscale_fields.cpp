@@ -52,7 +52,7 @@ std::span<const ForeignField> fairscale_fields() {
   static constexpr ForeignField kFields[] = {
       {"auto_refresh_trainable", "", "no effect", no_effect},
       {"broadcast_model_buffers", "", "no effect: buffers get the main process's values after each step", no_effect},
-      {"bucket_cap_mb", "", "no effect: a unit's gradients travel together", no_effect},
+      {"bucket_cap_mb", "", "no effect: a unit's gradients are reduced together", no_effect},
       {"clear_autocast_cache", "", "no effect: always so", no_effect},
       {"compute_device", "", "no effect: each rank has one device", no_effect},
       {"compute_dtype", "", "param_dtype", take_compute_dtype},
@@ -65,7 +65,7 @@ std::span<const ForeignField> fairscale_fields() {
       {"move_params_to_cpu", "", "refused where true", refused_if_on<kStaysThere>},
       {"no_broadcast_optim_state", "", "no effect: each rank saves and loads its own part", no_effect},
       {"process_group_reduce_scatter", "", "refused", refused<kOneGroup>},
-      {"reduce_buffer_size", "", "no effect: a unit's gradients travel together", no_effect},
+      {"reduce_buffer_size", "", "no effect: a unit's gradients are reduced together", no_effect},
       {"reduce_fp16", "", "where true: reduce_dtype=f16", take_fp16_sums},
       {"state_dict_device", "", "no effect: files are written from where the parameters are", no_effect},
       {"state_dict_on_rank_0_only", "", "no effect: save_model() writes once", no_effect},

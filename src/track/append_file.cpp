@@ -41,7 +41,7 @@ AppendFile::AppendFile(std::filesystem::path path, const WholeBytes& whole)
   if (descriptor_ < 0) refuse(reason(errno));
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) refuse("no regular file");
-  // The lock goes with the process. Where there are no locks, two runs are not told apart.
+  // The lock goes with the process. Where there are no locks, a second run is not noticed.
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) refuse("another run writes it");
   written_ = static_cast<uint64_t>(status.st_size);
   if (written_ == 0 || !whole) return;

@@ -12,7 +12,7 @@ namespace muster::trainer {
 
 [[noreturn]] void refuse_equal_keys(const Callback& callback);
 
-/// Calls hooks and knows which one runs: log() depends on it. Nobody else calls hooks that touch no batch.
+/// Calls hooks and knows which one runs: log() depends on it. No other code calls hooks without a batch.
 class HookCalls {
  public:
   explicit HookCalls(Trainer& trainer) : trainer_(&trainer) {}

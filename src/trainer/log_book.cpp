@@ -38,7 +38,7 @@ bool equal(const LogOptions& a, const LogOptions& b) {
          a.reduce_fx == b.reduce_fx && a.sync_dist == b.sync_dist;
 }
 
-/// Adds a value and its weight. NaN goes as the weight, since the least and the greatest of numbers pass over it.
+/// Adds a value and its weight. NaN is sent as the weight, since minima and maxima skip it.
 void add_to(comm::CoalescedAllReduce& round, double value, double weight, LogReduction how) {
   const bool lost = std::isnan(value) && how != kMean && how != kSum;
   round.add(lost ? neutral(how) : value, op_of(how));

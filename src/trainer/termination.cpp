@@ -54,7 +54,7 @@ void queue_again(const TrainerOptions& options, const fs::path& folder) {
   const auto problem = cluster::requeue_slurm_job(job);
   if (problem.empty()) log::warning("SLURM queues job ", job, " again");
   else
-    log::warning("SLURM does not queue job ", job, " again: ", problem, "; hand it in again by sbatch, or set requeue");
+    log::warning("SLURM does not queue job ", job, " again: ", problem, "; submit it again by sbatch, or set requeue");
 }
 
 }  // namespace

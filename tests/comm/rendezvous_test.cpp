@@ -122,7 +122,7 @@ TEST(Rendezvous, AfterFiveSecondsOneRankSaysWhoIsMissing) {
                            wait_as(tcp_cluster(1, 2, listener.port))};
   for (auto& thread : waiting) thread.join();
   const auto said = ::testing::internal::GetCapturedStderr();
-  const std::string line = " s for 4 ranks to meet; missing: 0, 2\n";
+  const std::string line = " s for 4 ranks to rendezvous; missing: 0, 2\n";
   ASSERT_NE(said.find(line), std::string::npos) << said;
   EXPECT_EQ(said.find(line), said.rfind(line)) << said;
   EXPECT_NE(

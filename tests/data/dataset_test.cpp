@@ -141,7 +141,7 @@ TEST(Dataset, SharedPointersAreKept) {
   EXPECT_EQ(data::testing::run(loader).size(), 3u);
 }
 
-/// As LibTorch's own data sets are often written: a class of torch::data behind a holder.
+/// As LibTorch's own datasets are often written: a class of torch::data behind a holder.
 struct HeldRowsImpl : td::datasets::Dataset<HeldRowsImpl> {
   explicit HeldRowsImpl(int64_t n)
       : rows(torch::arange(n).to(torch::kFloat).view({n, 1})), alive(std::make_shared<int>()) {}

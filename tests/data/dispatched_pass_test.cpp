@@ -28,7 +28,7 @@ struct Seen {
   std::vector<int64_t> local_real, real;
 };
 
-/// Gives whole batches and refuses empty ones, as data sets of LibTorch do.
+/// Gives whole batches and refuses empty ones, as datasets of LibTorch do.
 struct WholeBatches {
   int64_t count, offset;
   int64_t size() const { return count; }

@@ -100,7 +100,7 @@ TEST(RepeatedSamples, AreSaidOncePerLoaderByTheMainRank) {
   EXPECT_EQ(said(DataLoader(data, {.batch_size = 5, .even_batches = false}), 0, 2), "");
 }
 
-/// A data set with indices that knows where it stands.
+/// A dataset with indices that knows where it stands.
 struct Curriculum {
   int64_t level = 0;
   int64_t size() const { return 4; }

@@ -238,7 +238,7 @@ TEST(WorkerQueue, AThreadThatStaysInTheDataSetIsSpokenOfAndWaitedFor) {
   close(pipe_ends[0]);
   EXPECT_TRUE(no_worker_left());
   EXPECT_FALSE(used_after) << "a thread went on with what its owner had freed";
-  EXPECT_NE(said.find("1 of its worker threads stayed in the data set's code"), std::string::npos) << said;
+  EXPECT_NE(said.find("1 of its worker threads stayed in the dataset's code"), std::string::npos) << said;
 }
 
 TEST(WorkerQueue, TheProcessEndsRatherThanLeaveAThreadBehind) {
@@ -254,7 +254,7 @@ TEST(WorkerQueue, TheProcessEndsRatherThanLeaveAThreadBehind) {
     _exit(0);
   };
   EXPECT_EXIT(end(false), ::testing::ExitedWithCode(1),
-              "MU129: a loader's worker thread stayed in the data set's code for 0.0 s after");
+              "MU129: a loader's worker thread stayed in the dataset's code for 0.0 s after");
   EXPECT_EXIT(end(true), ::testing::ExitedWithCode(1), "MU105: no worker made batch 0 within 20 ms(.|\n)*MU129");
 }
 

@@ -243,8 +243,8 @@ TEST(Launcher, ATimeOutReachesTheGroupAndTheMeeting) {
         ClusterEnvironment first_of_two;
         first_of_two.world_size = 2;
         testing::act_as_started_by_mpirun(first_of_two);
-        EXPECT_EQ(testing::thrown([] { Accelerator accelerator({.timeout = std::chrono::seconds(1)}); }).substr(0, 44),
-                  "MU057: rank 0 waited 1 s for 2 ranks to meet");
+        EXPECT_EQ(testing::thrown([] { Accelerator accelerator({.timeout = std::chrono::seconds(1)}); }).substr(0, 50),
+                  "MU057: rank 0 waited 1 s for 2 ranks to rendezvous");
       },
       "meeting");
 }

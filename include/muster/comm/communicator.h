@@ -70,7 +70,7 @@ class Communicator {
   const std::string& name() const noexcept;
   std::chrono::milliseconds timeout() const noexcept;
 
-  /// The label of this handle's operations, which says what they are for: by default, a call of the user's.
+  /// The label of this handle's operations, which says what they are for; by default, that the user called them.
   const OperationLabel& label() const noexcept { return label_; }
   /// The same group; operations of the returned handle carry `label`.
   Communicator with_label(OperationLabel label) const;

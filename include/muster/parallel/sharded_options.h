@@ -90,7 +90,7 @@ struct ShardedOptions {
   int64_t unit_min_elements = 0;
   /// These submodules are units: names, or regular expressions that match whole names.
   std::vector<std::string> unit_names = {};
-  /// Submodules for which this returns true are units. It must answer alike on every rank.
+  /// Submodules for which this returns true are units. It must return the same on every rank.
   std::function<bool(const std::string& name, const torch::nn::Module& module)> unit_predicate = {};
   /// Submodules of exactly these classes are units: typeid(BlockImpl).
   std::vector<std::type_index> unit_types = {};

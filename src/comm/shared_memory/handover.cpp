@@ -49,7 +49,7 @@ class Handover {
     if (!reason.empty()) return {nullptr, reason};
     set("path", listener_->path());
     reason = attempt([this] { connect_all(); });
-    // Closed before anybody hears of a failure, so that no peer goes on waiting at these ends.
+    // Closed before any rank learns of a failure, so that no peer goes on waiting at these ends.
     listener_.reset();
     if (!reason.empty()) peers_.clear();
     reason = agreed("shared", reason, "yes", nullptr);
@@ -78,7 +78,8 @@ class Handover {
     return {bytes.begin(), bytes.end()};
   }
 
-  /// Says this rank's trouble or else `own`, and hears all ranks: the first one's trouble, or what `compare` finds.
+  /// Stores this rank's failure, or else `own`, and reads those of all ranks. Returns the failure of the first rank
+  /// that has one, or else what `compare` finds.
   std::string agreed(const std::string& what, const std::string& trouble, const std::string& own,
                      std::string (*compare)(const std::vector<std::string>&)) {
     set(what, trouble.empty() ? own : "!" + trouble);
@@ -101,7 +102,7 @@ class Handover {
     for (int missing = size_ - 1 - rank_; missing > 0;) {
       Link link = accept_next(deadline);
       if (!link.is_own_user()) continue;
-      auto [peer, memory] = hear(link, deadline);
+      auto [peer, memory] = receive_memory(link, deadline);
       if (peer <= rank_ || peer >= size_ || peers_[peer].memory.data()) continue;
       introduce(link, deadline);
       peers_[peer].link = std::move(link);
@@ -109,7 +110,7 @@ class Handover {
       --missing;
     }
     for (int peer = 0; peer < rank_; ++peer) {
-      auto [who, memory] = hear(peers_[peer].link, deadline);
+      auto [who, memory] = receive_memory(peers_[peer].link, deadline);
       if (who != peer) throw std::runtime_error(formatted("rank {} did not answer", peer));
       peers_[peer].memory = std::move(memory);
     }
@@ -134,7 +135,7 @@ class Handover {
   }
 
   /// Who is at the other end, and its memory; rank -1 if it is nobody of this job.
-  std::pair<int, Segment> hear(const Link& link, TimePoint deadline) const {
+  std::pair<int, Segment> receive_memory(const Link& link, TimePoint deadline) const {
     LinkMessage message;
     try {
       message = link.recv(deadline);

@@ -13,7 +13,7 @@
 namespace muster::comm {
 
 /// Frames and blocks through shared memory. Blocks of a pair arrive in the order in which they were sent, so they are
-/// received in that order; lanes are not told apart.
+/// received in that order, whatever their channel.
 /// A rank sends a frame only after it has received the peer's last but one, as in every exchange: two slots are enough.
 class SharedTransport final : public Transport {
  public:

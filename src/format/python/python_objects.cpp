@@ -19,7 +19,7 @@ using Arguments = std::vector<std::uint32_t>;
 
 PythonValue foreign(std::string_view name) { return PythonValue::of_text(shown(name), Made::foreign); }
 
-/// What tells two keys of a map apart.
+/// A text for a key of a map, equal only for equal keys.
 std::string key_of(const PythonValue& key) {
   if (key.kind == Made::text || key.kind == Made::bytes || key.kind == Made::foreign)
     return std::string(1, static_cast<char>(key.kind)) + key.text;

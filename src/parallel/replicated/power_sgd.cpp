@@ -59,7 +59,7 @@ class PowerSgdHook final : public CommHook {
   };
   struct BucketState {
     std::vector<Pair> pairs;
-    std::vector<at::Tensor> whole;  // what travels as it is
+    std::vector<at::Tensor> whole;  // what is sent uncompressed
     at::Tensor flat_p, flat_q, flat_uncompressed, error, before;
     at::Tensor kept_q;      // flat_q as the reduction found it
     at::Tensor next_error;  // what the reduction leaves

@@ -171,7 +171,7 @@ void Reducer::enter_backward() {
 }
 
 /// A reduction ends with the outermost backward. Where that one brought no gradient of its own, after_backward() ends
-/// the reduction, and without it the inner one's end does, which cannot tell what is unused.
+/// the reduction, and without it the inner one's end does, which does not know what is unused.
 void Reducer::backward_ended(int64_t id) {
   const std::lock_guard lock(mutex_);
   std::erase(backwards_, id);

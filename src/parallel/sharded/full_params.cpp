@@ -14,7 +14,7 @@ std::exception_ptr shared_error(const comm::Communicator& group, const std::exce
     return std::string();
   };
   const auto raise = [&](const comm::Failure& failure) {
-    if (failure.id == "MU191") throw UsageError(failure.id, failure.message);  // heard from another group
+    if (failure.id == "MU191") throw UsageError(failure.id, failure.message);  // it came from another group
     throw UsageError(
         "MU191", "nothing was written back by summon_full_params, since its function failed on another rank: rank " +
                      std::to_string(failure.rank) + " of group " + group.name() + ": " + failure.text());

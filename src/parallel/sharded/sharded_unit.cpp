@@ -202,7 +202,7 @@ void ShardedUnit::wait_for_unshard() {
   try {
     std::exchange(work_, comm::Work()).wait();
   } catch (...) {
-    state_ = UnitState::sharded;  // the next access gathers again, and hears of the failure again
+    state_ = UnitState::sharded;  // the next access gathers again, and fails again
     if (!keeps_params_unsharded()) buffers_.forget(std::exchange(unsharded_, at::Tensor()));
     throw;
   }

@@ -18,7 +18,7 @@ void ShardedModel::State::watch_unfrozen() {
   }
 }
 
-/// Within the shards first: a rank that differs there is told to its replicas, which would wait for it otherwise.
+/// Within the shards first: the replicas of a rank that differs there must know it, or they would wait for that rank.
 void ShardedModel::State::require_agreement() const {
   std::exception_ptr differ;
   try {

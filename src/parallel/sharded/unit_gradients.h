@@ -60,7 +60,7 @@ class UnitGradients {
   void cancel() noexcept;
 
   void zero(size_t i, bool set_to_none);
-  /// Scales both the counted and the waiting gradients.
+  /// Scales both the reduced and the waiting gradients.
   void scale(size_t i, double factor);
   /// Bytes of pool memory that full gradients take.
   int64_t pool_bytes() const;

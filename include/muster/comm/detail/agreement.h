@@ -11,7 +11,7 @@
 
 namespace muster::comm {
 
-/// What a rank threw, as other ranks hear of it.
+/// What a rank threw, as it is sent to the other ranks.
 struct Failure {
   std::string id;       ///< of an Error of the library; empty for other exceptions
   std::string message;  ///< without the id
@@ -28,13 +28,13 @@ using Raise = std::function<void(const Failure&)>;
 /// checkpoints (MU313, MU314, MU316, MU317), else UsageError (MU176).
 [[noreturn]] void raise_failure(const Failure& failure);
 
-/// Runs f on all ranks and returns what it returned on each, in rank order. `label` says what the ranks do, and names
+/// Runs f on every rank and returns the results of all ranks, in rank order. `label` says what the ranks do, and names
 /// it to ranks that wait. Throws: what f threw on this rank, even if the group is lost meanwhile; else, if f threw on
 /// other ranks, what `raise` throws for the first of them, which is reported to the launcher. Collective.
 std::vector<std::string> all_gather_result(const Communicator& group, const std::string& label,
                                            const std::function<std::string()>& f, const Raise& raise = raise_failure);
 
-/// Runs f on rank 0 and returns what it returned on all ranks; `label` and `raise` as above. Throws: what f threw, on
+/// Runs f on rank 0, and returns its result on all ranks; `label` and `raise` as above. Throws: what f threw, on
 /// rank 0; what `raise` throws, on the others. Collective.
 std::string broadcast_result(const Communicator& group, const std::string& label, const std::function<std::string()>& f,
                              const Raise& raise = raise_failure);

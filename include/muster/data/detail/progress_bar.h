@@ -35,7 +35,7 @@ int rank_of(const L& loader) {
   else return std::get<0>(loader.loaders()).state()->rank();
 }
 
-/// The number of batches in a pass; -1 if a stream does not tell.
+/// The number of batches in a pass; -1 for a stream of unknown length.
 template <class L>
 int64_t batches_of(const L& loader) {
   if constexpr (requires { loader.known_size(); }) {

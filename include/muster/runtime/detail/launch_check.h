@@ -20,7 +20,7 @@ options::RawOptions find_given_options(const options::Sources& sources, const st
                                        const std::vector<options::Description>& others = {});
 
 /// Checks that a program without options of its own could follow these options.
-/// Throws: ConfigError as read_requests() in a rank, or a Trainer, would.
+/// Throws: ConfigError, as the runtime of a rank, or its Trainer, would.
 void check_given_options(const options::RawOptions& given_options);
 
 /// Variables of Accelerate's, Lightning's and PyTorch's families (ACCELERATE_*, LT_*, PL_*, FSDP_*,

@@ -49,7 +49,7 @@ concept Stateful = requires(T& object, const T& constant, const State& state) {
 };
 
 /// Saves and loads what a runtime prepared. A checkpoint is a folder, or a set of files in project.storage; it appears
-/// complete or not at all, and all ranks must see the same one (docs/formats/checkpoint.md). One rank a node checks it.
+/// complete or not at all, and all ranks must see the same one (docs/formats/checkpoint.md). A rank per node checks it.
 /// Collective: every function unless it says otherwise, with the same arguments on every rank.
 /// Throws: CheckpointError, on all ranks: MU202, MU210 to MU216, MU313 to MU317 for files; MU131, MU208, MU209, MU240
 /// for what does not fit. If loading fails, everything in memory is as it was before.

@@ -14,7 +14,7 @@ const comm::Communicator& group_of(const RuntimeState& state);
 int rank_of(const RuntimeState& state);
 int world_size_of(const RuntimeState& state);
 
-/// The options of a function that extras.h defines, once a call has said its template arguments (Call).
+/// The options of a function, which extras.h defines. They are needed where a call fixes template arguments (Call).
 template <class Call, class Options>
 struct Extra {
   static_assert(

@@ -102,8 +102,8 @@ class Trainer : public TrainerRecords {
     return all;
   }
 
-  /// Ends training after the current batch, once min_epochs and min_steps are reached. Call it on every rank, where
-  /// all decide alike.
+  /// Ends training after the current batch, once min_epochs and min_steps are reached. Call it on every rank: all
+  /// must decide the same.
   void stop();
   bool should_stop() const;
   /// Replaces max_epochs, so that another fit() continues where the last one ended. -1: no limit.

@@ -15,8 +15,8 @@
 #include "muster/tree/detail/per_rank.h"
 
 /// Values made of tensors: tensors inside tuples, pairs, arrays, vectors, maps, optionals, variants,
-/// torch::data::Example, and aggregates of up to eight fields, in any nesting, undeclared. Any other class lists its
-/// fields in one line:
+/// torch::data::Example, and aggregates of up to eight fields, in any nesting, without a declaration. Any other class
+/// lists its fields in one line:
 ///   friend auto tensors_of(Batch& b) { return std::tie(b.image, b.boxes); }
 namespace muster::tree {
 
