@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kNumberedName = "checkpoint_";
 constexpr std::string_view kLockedName = "checkpoints";
 
-/// More digits than anybody counts to, and few enough to count on.
+/// Enough digits for any number of checkpoints, and few enough for an int64_t.
 constexpr std::size_t kMostDigits = 18;
 
 std::optional<std::int64_t> number_in(std::string_view name) {
@@ -96,7 +96,7 @@ void clear_numbered(const fs::path& folder) {
       const fs::path path = folder / (std::string(kNumberedName) + std::to_string(number));
       const format::FolderLock lock(path);
       format::clear_left(path);
-    } catch (const CheckpointError&) {}  // somebody writes under just that name: it is theirs
+    } catch (const CheckpointError&) {}  // another writer has that name
 }
 
 }  // namespace

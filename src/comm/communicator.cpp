@@ -84,8 +84,8 @@ void check_contiguous(const at::Tensor& tensor, std::string_view operation) {
                     formatted("{} wants contiguous tensors, since it works in place after it returned", operation));
 }
 
-/// The tensor's values at a pointer. Memory that comes for operators only, as a parameter's whose values are under way,
-/// is copied by one.
+/// A contiguous tensor whose values can be read through a pointer. Where only an operator makes values available, as
+/// those of a parameter that is being gathered, an operator copies them.
 at::Tensor readable(const at::Tensor& tensor) {
   return in_memory(tensor) ? tensor.contiguous() : tensor.clone(at::MemoryFormat::Contiguous);
 }

@@ -151,8 +151,8 @@ class GlooTransport final : public Transport {
 
   ~GlooTransport() override { close(); }
 
-  /// First frames to and from everybody: when they are done, nobody needs the store any more to be connected, and
-  /// everybody has shown that it belongs to the job.
+  /// The first frames to and from every peer: afterwards no rank needs the store any more to connect, and each has
+  /// proved that it belongs to the job.
   void shake_hands() {
     Handshake handshake(setup_.secret, name_, rank_, size_);
     exchange([&](int) { return handshake.challenge(); },
@@ -319,7 +319,7 @@ void GlooTransport::abort(const std::string& cause) noexcept {
     }
     if (waited_for_) waited_for_->abort();
   } catch (const std::exception&) {
-    // Out of memory: the peers learn of it by the closing of the connections.
+    // Out of memory: the peers notice when the connections close.
   }
 }
 

@@ -41,7 +41,7 @@ std::string describe(const Header& header) {
        .source = header.source});
 }
 
-/// False if the parts of a header contradict each other, so that nothing in it can be believed.
+/// False if the parts of a header contradict each other, so that nothing in it can be trusted.
 bool is_well_formed(const Header& header) {
   if (header.kind > OperationKind::recv || header.source > Source::library || header.dims < 0) return false;
   if (header.dtype < 0 || header.dtype >= static_cast<int>(at::ScalarType::NumOptions)) return false;

@@ -93,7 +93,7 @@ OpenStore open_store(const ClusterEnvironment& cluster, const cluster::Secret& s
 
 std::string key_of(int rank) { return formatted("rank/{}", rank); }
 
-/// The ranks that have left no mark yet. Throws: if the store is gone.
+/// The ranks that have not set their keys yet. Throws: if the store is gone.
 std::vector<int> missing_ranks(const ClusterEnvironment& cluster, c10d::Store& store) {
   std::vector<int> missing;
   for (int rank = 0; rank < cluster.world_size; ++rank)
@@ -101,7 +101,7 @@ std::vector<int> missing_ranks(const ClusterEnvironment& cluster, c10d::Store& s
   return missing;
 }
 
-/// One rank speaks for all that are there.
+/// The first of the ranks that are there logs for all of them.
 void log_missing(const ClusterEnvironment& cluster, const std::vector<int>& missing,
                  const WarningTimeout& warning_timeout) {
   int first_here = 0;
@@ -111,7 +111,7 @@ void log_missing(const ClusterEnvironment& cluster, const std::vector<int>& miss
                            warning_timeout.waited_seconds(), cluster.world_size, joined(missing)));
 }
 
-/// Waits until every rank has left its mark; while they do not come, a line says who is missing.
+/// Waits until every rank has set its key; meanwhile a line names the missing ones.
 void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::chrono::milliseconds timeout,
                     const cluster::Report& report) {
   std::vector<std::string> keys;
@@ -147,7 +147,7 @@ void wait_for_ranks(const ClusterEnvironment& cluster, c10d::Store& store, std::
   }
 }
 
-/// Whoever left the marks must have the job's secret, if there is one, and none if there is none.
+/// The ranks that set the keys must have the job's secret, if there is one, and none if there is none.
 void check_marks(const ClusterEnvironment& cluster, c10d::Store& store, const cluster::Secret& secret) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < cluster.world_size; ++rank) keys.push_back(key_of(rank));

@@ -68,7 +68,7 @@ bool FileLock::try_lock() {
   descriptor_ = open_own(path_);
   struct stat held {
   }, named{};
-  // Whoever held it may have removed the file meanwhile; a lock of what has no name keeps nobody out.
+  // The last holder may have removed the file meanwhile; a lock of a removed file excludes no other rank.
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 && ::fstat(descriptor_, &held) == 0 &&
       ::stat(path_.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev)
     return true;
@@ -83,8 +83,8 @@ FileLock::~FileLock() {
 void FileLock::remove() noexcept { ::unlink(path_.c_str()); }
 
 StoreFile::StoreFile(const ClusterEnvironment& cluster, double timeout_seconds) : path_(placed(cluster.store_path)) {
-  // Coming and leaving exclude each other: nobody comes to a file that is about to go. Making a FileStore writes to the
-  // file already.
+  // Joining and leaving exclude each other: no rank joins by a file that is about to be removed. Making a FileStore
+  // writes to the file already.
   const FileLock lock(lock_path(), timeout_seconds);
   ::close(open_own(path_));
   store_ = c10::make_intrusive<c10d::PrefixStore>(cluster.store_prefix + "muster",

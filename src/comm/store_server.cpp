@@ -68,7 +68,7 @@ std::string address_of_store(const ClusterEnvironment& cluster) {
   return cluster.store_is_external || found == all.running.end() ? "" : found->second.address;
 }
 
-/// One rank of each node speaks for all that wait there for the server.
+/// One rank of each node logs for all that wait there for the server.
 bool speaks_for_node(const ClusterEnvironment& cluster) {
   const bool serves_here = cluster.node_rank == 0 && !cluster.store_is_external;
   return cluster.local_rank == (serves_here ? 1 : 0);

@@ -48,7 +48,7 @@ class ThreadTransport final : public Transport {
   friend class ThreadHub::Block;
   using Lock = WaitPolicy::Lock;
 
-  /// Every call passes here first: another thread may run, and the rank may die.
+  /// Every send and receive begins here: another thread may run first, and the rank may die.
   Lock begin_step();
   void wait(Lock& lock, int peer, const std::function<bool()>& ready, TimePoint deadline);
   std::deque<ThreadHub::Block*>& list(const ThreadHub::Block& block, bool other_end);

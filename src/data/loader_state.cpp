@@ -109,7 +109,7 @@ struct LoaderState::Impl {
     return streams() ? "stream" : options.shuffle ? "shuffled" : "sequential";
   }
   bool streams() const { return maker->stream() != nullptr; }
-  /// Samples in a pass; -1 if nobody knows.
+  /// Samples in a pass; -1 if unknown.
   int64_t samples() const { return sampler && sampler->sampler() ? sampler->sampler()->size() : maker->size(); }
   ShardPlan plan() const { return ShardPlan(sharding_of(options, shard, std::max<int64_t>(0, samples()))); }
   BatchShardPlan batch_plan() const { return BatchShardPlan(sharding_of(options, shard, whole_batches())); }

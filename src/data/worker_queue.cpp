@@ -20,8 +20,7 @@
 namespace muster::data {
 namespace {
 
-/// A thread that still reads what its owner is about to free would corrupt memory, or give wrong samples, without a
-/// word.
+/// A thread that still reads what its owner is about to free would silently corrupt memory or give wrong samples.
 [[noreturn]] void end_process(const std::string& overdue, const std::string& waited) {
   if (!overdue.empty()) log::error(overdue);
   log::error("MU129", ": a loader's worker thread stayed in the dataset's code for ", waited,

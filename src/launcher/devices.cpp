@@ -17,7 +17,7 @@ namespace {
 
 using log::str;
 
-/// More is a slip of the finger: each rank is a process with threads and sockets of its own.
+/// More is a typing error: each rank is a process with threads and sockets of its own.
 constexpr int kMostPerCore = 128;
 
 bool read_digits(std::string_view text, int& value) {
@@ -40,7 +40,7 @@ DeviceChoice choose_processes(const DeviceRequest& request) {
   return choice;
 }
 
-/// Devices of a backend that the program loads are counted by nobody else.
+/// Only the program can count the devices of a backend that it loads.
 DeviceChoice choose_xla_processes(const DeviceRequest& request) {
   DeviceChoice choice;
   if (!read_digits(request.devices, choice.count) || choice.count < 1)

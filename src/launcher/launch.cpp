@@ -44,7 +44,7 @@ LocalRanks::Uncaught uncaught_exception() {
   return {};
 }
 
-/// An exception nobody caught may be secondary to another rank's end, whose cause and exit code count then.
+/// An uncaught exception may be secondary to another rank's end, whose cause and exit code count then.
 [[noreturn]] void finish_at_terminate() {
   LocalRanks* ranks = ranks_of_process.load();
   const auto exception = uncaught_exception();

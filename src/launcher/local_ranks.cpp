@@ -36,7 +36,7 @@ Program this_program() {
 LocalRanks::LocalRanks(const Job& job, const LaunchOptions& options)
     : options_(options), own_rank_(job.rank_of(0)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   cluster::promise_to_print(report_);
-  // Signals are the program's affair, not this thread's; the ranks get the mask of before.
+  // The program's threads handle signals, not this one; the ranks get the mask from before.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &before);

@@ -95,7 +95,7 @@ void start_ranks(const Job& job, Program program, const cluster::ListeningSocket
   }
 }
 
-/// Whether a rank has made an update, as far as ranks report that.
+/// Whether a rank has made an optimizer step, as far as ranks report that.
 bool made_steps(const Supervisor& supervisor) {
   const auto ranks = supervisor.snapshot();
   return std::any_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.reported.steps > 0; });

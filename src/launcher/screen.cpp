@@ -54,7 +54,7 @@ void Screen::flush() {
   do {
     ssize_t written = write(fd_, buffer_.data(), std::min(buffer_.size(), kCertain));
     if (written < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    // Nobody reads any more: the ranks go on, their output goes nowhere.
+    // The output has no reader any more: the ranks go on, and it is dropped.
     if (written < 0) return buffer_.clear();
     buffer_.erase(0, static_cast<size_t>(written));
   } while (!buffer_.empty() && writable(fd_));

@@ -34,7 +34,7 @@ void average_into(const at::Tensor& average, const at::Tensor& live, const Avera
   }
 }
 
-/// Whoever writes a parameter changes its version, prepared optimizers too; lending does not.
+/// Every write to a parameter changes its version, a prepared optimizer's too; the swap by use() does not.
 std::vector<uint32_t> versions_of(const std::vector<at::Tensor>& parameters) {
   std::vector<uint32_t> versions;
   for (const auto& parameter : parameters)

@@ -8,7 +8,7 @@
 
 namespace muster::optim {
 
-/// Notices that somebody else updated the parameters after a backward.
+/// Detects that other code updated the parameters after a backward.
 class DirectStepWatch {
  public:
   /// `values`: also remember some values, since SGD of LibTorch leaves versions as they are.

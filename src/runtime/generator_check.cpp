@@ -14,7 +14,7 @@ namespace {
 /// Programs of two optimizers may draw between every other step only.
 constexpr int kSteps = 10;
 
-/// Never 0. LibTorch answers with a copy; the generator stays as it is.
+/// Never 0. get_state() returns a copy; the generator stays as it is.
 uint64_t digest_of_state() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());

@@ -111,7 +111,7 @@ void refuse_names_of_launchers(const RawOptions& texts, const std::vector<Descri
   }
 }
 
-/// A line within a line would be read by nobody.
+/// A line within a line would not be read.
 std::vector<Description> without_line(std::vector<Description> known) {
   std::erase_if(known, [](const auto& option) { return option.name == "options"; });
   return known;

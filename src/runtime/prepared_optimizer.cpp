@@ -173,7 +173,7 @@ void PreparedOptimizer::unscale() {
 bool PreparedOptimizer::gradients_are_finite() {
   unscale();
   bool found = scaler_->found_inf();
-  // Gradients that ranks hold whole are the same everywhere, and so is what they show.
+  // Gradients that are not sharded are the same on all ranks, so all find the same without a message.
   if (context_.group.size() > 1 && any_sharded(*context_.registry, parameters()))
     found = comm::any_rank(context_.group, "overflows of sharded gradients", found);
   scaler_->update(found, loss_scale_);

@@ -79,7 +79,7 @@ void empty_device_cache() {
 }
 
 Trial agree_on_trial(const comm::Communicator& group, const std::exception_ptr& error) {
-  // A rank that lost the others because they left the try is no cause of its own.
+  // A rank that lost the others because they left the attempt is no root cause.
   bool lost = false, memory = false;
   if (error) {
     try {

@@ -68,7 +68,7 @@ int Processes::signal_received() {
 TrialGroup Processes::trial_group() {
   if (world_size() == 1) return {[] {}, [] {}, [] {}};
   const auto whole = group();
-  // What a try leaves behind on a rank that ran out of memory must not end the group of the program.
+  // What an attempt leaves behind on a rank that ran out of memory must not end the group of the program.
   return {[state = state_, whole] { state->use_group(whole.internal("a try of a batch size").duplicate()); },
           [state = state_] { state->group().abort("another rank gave up this batch size"); },
           [state = state_, whole] { state->use_group(whole); }};

@@ -9,7 +9,7 @@
 namespace muster::runtime {
 namespace {
 
-/// LibTorch's schedulers show their count to their heirs; the rates are the optimizer's.
+/// LibTorch's schedulers expose their count to derived classes only; the rates are the optimizer's.
 struct SchedulerCount : torch::optim::LRScheduler {
   static unsigned& of(torch::optim::LRScheduler& scheduler) { return scheduler.*(&SchedulerCount::step_count_); }
 };

@@ -73,7 +73,7 @@ State shard_optimizer_state(State inner, const std::vector<at::Tensor>& paramete
                             const std::string& path, std::vector<TensorShard>& shards) {
   each_elementwise(
       inner, parameters, held, [&](const std::string& name, State& value, const parallel::ParameterShard* shard) {
-        // Flat shards are padded; what lies behind the parameter's end is nobody's.
+        // Flat shards are padded; the elements beyond the parameter's end belong to no rank.
         if (shard)
           value = add_shard(path + "/" + name, *shard, value.tensor().narrow(0, 0, shard->local.numel()), shards);
       });

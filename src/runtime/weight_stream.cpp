@@ -41,7 +41,7 @@ WeightStream::WeightStream(const PreparedModel& model, comm::Communicator group)
   }
 }
 
-/// What the main rank says.
+/// The main rank's `next`, on every rank.
 int64_t WeightStream::agree(int64_t next) const {
   const auto number = at::tensor(next, at::kLong);
   group_.internal("which weights come next").broadcast(number);

@@ -48,7 +48,7 @@ class RecordQueue {
   uint64_t spill_read_ = 0;
   uint64_t spill_written_ = 0;
   bool closed_ = false;
-  bool hurry_ = false;  // somebody waits, or memory fills up: do not gather
+  bool hurry_ = false;  // a caller waits, or memory fills up: do not gather
   uint64_t pushed_ = 0;
   uint64_t taken_ = 0;
   uint64_t finished_ = 0;

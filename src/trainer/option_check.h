@@ -8,8 +8,8 @@
 
 namespace muster::trainer {
 
-/// All that is wrong with the options, apart from what depends on classes of callbacks. `asks(name)`: whether somebody
-/// asks for this option's value, so that it can contradict another one.
+/// All that is wrong with the options, apart from what depends on classes of callbacks. `asks(name)`: whether
+/// a value was requested for this option, so that it can contradict another one.
 std::vector<std::string> problems_of(const TrainerOptions& options,
                                      const std::function<bool(const std::string&)>& asks);
 

@@ -60,7 +60,7 @@ at::Tensor Packer::finish() const {
   std::memset(to + sizeof head + structure, 0, static_cast<size_t>(start - structure) - sizeof head);
   for (const auto& [tensor, place] : tensors_) {
     auto plain = tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
-    // Memory that comes for operators only, as a parameter's whose values are under way, is copied by one.
+    // Where only an operator makes values available, as of a parameter that is being gathered, it copies them.
     if (plain.numel() > 0 &&
         !plain.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get())
       plain = plain.clone();

@@ -83,8 +83,8 @@ struct ShardedTensorMetadata {
 };
 
 /// A checkpoint on disk or in a storage, open for reading. Nothing is returned from it before it was found complete: a
-/// missing, torn, edited or foreign file is an error that names it. A cheap handle; copies share the open files. Thread
-/// safety: all functions from any thread.
+/// missing, truncated, edited or foreign file is an error that names it. A cheap handle; copies share the open files.
+/// Thread safety: all functions from any thread.
 class Checkpoint {
  public:
   /// Throws: CheckpointError MU210 (no checkpoint, or its manifest cannot be trusted), MU213 (one of its files cannot

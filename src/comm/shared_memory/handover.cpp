@@ -134,7 +134,7 @@ class Handover {
     link.send(std::to_string(rank_), {own_.memory.descriptor().get()}, deadline);
   }
 
-  /// Who is at the other end, and its memory; rank -1 if it is nobody of this job.
+  /// The rank at the other end, and its memory; -1 if it is no rank of this job.
   std::pair<int, Segment> receive_memory(const Link& link, TimePoint deadline) const {
     LinkMessage message;
     try {

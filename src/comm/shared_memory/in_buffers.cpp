@@ -76,7 +76,7 @@ void SharedCollectives::end_reading(const Call& call) {
 }
 
 /// An all-reduce block by block: while a rank reduces its part of one, the parts of the others that are reduced come
-/// out of a cache. Nobody waits before it has reduced all of its own.
+/// out of a cache. No rank waits before it has reduced all of its own parts.
 class SharedCollectives::BlockReduction {
  public:
   BlockReduction(SharedCollectives& group, const SharedBuffer& buffer, const Call& call)
@@ -88,7 +88,7 @@ class SharedCollectives::BlockReduction {
   void run() {
     for (int64_t block = 0; block < blocks_; ++block) {
       reduce_own(block);
-      // Who sleeps is woken once, by the last one.
+      // A rank that sleeps is woken once, after the last block.
       if (block + 1 == blocks_) group_.end_step();
       else group_.count_step();
       for (int peer = 0; peer < size_; ++peer)

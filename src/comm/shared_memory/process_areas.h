@@ -87,7 +87,7 @@ class ProcessAreas final : public SharedAreas {
   static TransportFailure lost(int peer, TimePoint deadline, const std::runtime_error& failure);
 
   static std::string refusal_of(const std::string& name) { return "not " + name; }
-  /// What the peer says of that name, or its refusal. What was said of others, which were given up, is skipped.
+  /// What the peer sends for that name, or its refusal. Messages for other names, which were given up, are skipped.
   LinkMessage next_message(int peer, const std::string& name, TimePoint deadline);
 
   const std::chrono::milliseconds timeout_;

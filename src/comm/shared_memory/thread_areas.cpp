@@ -84,7 +84,7 @@ class ThreadAreas final : public SharedAreas {
   }
 
  private:
-  /// Another thread may run first, and the rank may die.
+  /// A scheduling point: another thread may run first, and the rank may die.
   WaitPolicy::Lock begin_step() {
     hub_->waiting_->pause();
     WaitPolicy::Lock lock(hub_->waiting_->mutex());

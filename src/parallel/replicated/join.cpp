@@ -47,7 +47,7 @@ void run_own_part(const std::function<void()>& f, JoinSession& session) {
   try {
     f();
   } catch (const CommError&) {
-    throw;  // the group is unusable, so nobody can be told
+    throw;  // the group is unusable, so no rank can be informed
   } catch (...) {
     if (session.broken()) throw;
     try {

@@ -92,7 +92,7 @@ void Reducer::finish_started() {
 
 void Reducer::note_forward() noexcept {
   graphs_.note();
-  if (hook::current_backward() < 0) inside_runtime_backward_ = false;  // one that threw was never said to have ended
+  if (hook::current_backward() < 0) inside_runtime_backward_ = false;  // one that threw did not call after_backward()
 }
 
 void Reducer::before_backward() {

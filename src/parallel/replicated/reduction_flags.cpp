@@ -28,7 +28,7 @@ void ReductionFlags::write(const Replica& replica, bool due, bool broken, bool l
   for (size_t i = 0; i < parameters.size(); ++i)
     flags[2 * parameters.size() + 4 + ReductionRecord::kVotes + i] = due && !parameters[i].tensor.requires_grad();
   at::NoGradGuard no_grad;
-  // Memory of ours, which no graph has saved: nothing to record, and versions are nobody's concern.
+  // Memory of ours, which no graph has saved: nothing to record, and no version has to change.
   at::AutoDispatchBelowADInplaceOrView below;
   replica.flags().copy_(own);
 }

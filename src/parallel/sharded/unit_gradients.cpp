@@ -196,7 +196,7 @@ void UnitGradients::add_sums(const at::Tensor& got, bool direct, const std::vect
   before_.reset();
 }
 
-/// The memory of the shard was used to collect: what was counted before lies apart.
+/// The memory of the shard was used to collect gradients: the sum from before is in before_.
 void UnitGradients::add_kept_sum(size_t i, const at::Tensor& sum, bool direct, bool used) {
   const auto mine = layout_.part(i, groups_.shards.rank());
   auto value = part(i);

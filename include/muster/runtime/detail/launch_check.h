@@ -13,8 +13,8 @@ const std::vector<options::Description>& program_options();
 
 /// The options given from outside the program, by name, of all `sources`. "fsdp" and "ddp" are split into their
 /// options; those of Accelerate, Lightning and fairscale ("fsdp.sharding_strategy") stay as they are. `section` is the
-/// file's. `others` are the options of somebody else that the file's section and the flags may have, too; they are
-/// returned, too. Throws: ConfigError as options::find(), (MU196) for text that is no name=value, and (MU306) for a
+/// file's. `others` are further options, such as the launcher's, that the file's section and the flags may have; they
+/// are returned, too. Throws: ConfigError as options::find(), (MU196) for text that is no name=value, and (MU306) for a
 /// name of a launcher that is none of the known options.
 options::RawOptions find_given_options(const options::Sources& sources, const std::string& section = "",
                                        const std::vector<options::Description>& others = {});
