@@ -33,8 +33,8 @@ struct Translated {
   options::RawOptions from_flags = {};  ///< what flags with Accelerate's names ask for
   std::vector<std::string> notes = {};  ///< lines for stderr: what has no effect
 };
-/// Translates the file, and `flags`: values of flags with Accelerate's names, which count more than the file's. `own`
-/// is what our flags and variables say.
+/// Translates the file, and `flags`: values of flags with Accelerate's names, which take precedence over the file's.
+/// `own` is what our flags and variables say.
 /// Throws: ConfigError as translate_accelerate(), (MU305) if one option is set by its own name and by Accelerate's.
 Translated translated_config(const ConfigFile& config, const options::RawOptions& flags = {},
                              const OwnChoices& own = {});

@@ -8,7 +8,7 @@ namespace muster::cli {
 bool has_deepspeed_file(const options::RawOptions& accelerate);
 
 /// Accelerate's values with what DeepSpeed's own file says in place of its name: stage, offloading, accumulation,
-/// clipping and precision. A flag counts more than that file, and the file more than another value.
+/// clipping and precision. Precedence, highest first: flag, that file, any other value.
 /// Throws: ConfigError (MU004) if it cannot be read, (MU481) for what Muster does not have.
 options::RawOptions with_deepspeed_file(options::RawOptions accelerate);
 

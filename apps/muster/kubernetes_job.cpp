@@ -58,7 +58,7 @@ std::string pod_resources(const Job& job) {
   return "        resources:\n          requests:\n" + text + "          limits:\n" + text;
 }
 
-/// Ranks of one pod exchange tensors through /dev/shm, of which a container has 64 MB otherwise.
+/// For NCCL and other libraries that use /dev/shm, of which a container has 64 MB otherwise. Muster uses memfd_create.
 std::string mounts(const Job& job) {
   std::string text = "        volumeMounts:\n        - name: shared-memory\n          mountPath: /dev/shm\n";
   for (std::size_t i = 0; i < job.volumes.size(); ++i)
@@ -131,7 +131,7 @@ std::string kubernetes_manifest(const Job& job) {
   const auto of = job.kube_namespace.empty() ? "" : " --namespace " + job.kube_namespace;
   if (job.nodes > 1)
     text =
-        "# By this the ranks of the job know each other (muster submit --submit makes it, too):\n"
+        "# By this the ranks of the job authenticate each other (muster submit --submit makes it, too):\n"
         "#   kubectl create secret generic " +
         job.name + "-secret" + of + " --from-literal=secret=$(openssl rand -hex 32)\n" + service(job) + "---\n";
   return text + "apiVersion: batch/v1\nkind: Job\n" + metadata(job, job.name) + "spec:\n" + limits(job) +

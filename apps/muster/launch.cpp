@@ -44,7 +44,7 @@ int launch(const Arguments& arguments) {
       "Starts a program as `muster run` does, by the flags and files of `accelerate launch`, with '-' or '_' in "
       "names.\n"
       "Reads --config_file, else what MUSTER_CONFIG names, else the file of `muster config`, else that of `accelerate "
-      "config`. A flag counts more than a variable, that more than the file. The help shows the groups of the flags "
+      "config`. Precedence, highest first: flag, variable, file. The help shows the groups of the flags "
       "that stand before --help; the options of the program (muster run --help) are flags, too.",
       "muster launch");
   app.prefix_command();

@@ -78,9 +78,9 @@ options::Sources all_sources(const Flags& flags) {
 int run(const Arguments& arguments) {
   CLI::App app(
       "Starts a program on several ranks of this node, watches them and passes their output on.\n"
-      "The words in [] are defaults, those in {} environment variables. A flag counts more than MUSTER_OPTIONS, that "
-      "more than a single variable, and a variable more than the file. Of a flag that is given twice the last counts; "
-      "--options, --ddp and --fsdp add up. In a list, an item with a comma stands in double quotes: '\"a{1,2}\",b'.",
+      "Defaults are in [], environment variables in {}. Precedence, highest first: flag, MUSTER_OPTIONS, single "
+      "variable, file. If a flag is given twice, the last one counts; --options, --ddp and --fsdp add up. In a list, "
+      "an item with a comma is put in double quotes: '\"a{1,2}\",b'.",
       "muster run");
   app.prefix_command();
   Flags flags;

@@ -50,7 +50,7 @@ std::string body(const Job& job) {
   if (job.cpus > 0) text += "export OMP_NUM_THREADS=" + std::to_string(job.cpus) + "\n";
   if (job.nodes * job.devices > 1)
     text +=
-        "# By this the ranks of the job know each other; every start has a new one.\n"
+        "# By this the ranks of the job authenticate each other; every start has a new one.\n"
         "export MUSTER_SECRET=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n";
   // srun does not take the cores of each task from sbatch.
   text += "\nexec srun --kill-on-bad-exit=1" + (job.cpus > 0 ? " --cpus-per-task=" + std::to_string(job.cpus) : "");

@@ -85,7 +85,7 @@ class StorageTarget : public SaveTarget {
     keep_highest(numbered(), options_.total_limit, reason, remove);
   }
 
-  /// The checkpoint is saved, or has failed for a reason that counts more.
+  /// The checkpoint is saved, or has failed for a reason that takes precedence.
   template <class Action>
   static void log_failure(const char* function, const std::string& place, Action&& action) noexcept {
     try {

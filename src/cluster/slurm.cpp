@@ -52,7 +52,7 @@ SlurmPresence find_slurm(const Environment& variables) {
   if (!variables.has("SLURM_NTASKS") && !variables.has("SLURM_PROCID")) return SlurmPresence::none;
   auto name = variables.find("SLURM_JOB_NAME").value_or("");
   bool shell_name = name == "bash" || name == "interactive";
-  // salloc calls its jobs "interactive", too, so a step of several tasks counts more than the name; --pty does not.
+  // salloc calls its jobs "interactive", too, so a step of several tasks precedes the name; --pty does not.
   bool many = read_number(variables, "SLURM_STEP_NUM_TASKS").value_or(1) > 1 && !variables.has("SLURM_PTY_PORT");
   if (shell_name && !many) return SlurmPresence::shell;
   // Batch scripts and salloc shells have the job's variables, but belong to no step.

@@ -47,7 +47,7 @@ std::string result_in(const std::string& message, std::size_t rank, const Commun
   raise_failure(failure);
 }
 
-/// A failure of this rank counts more than the loss of the group, which often follows from it.
+/// A failure of this rank takes precedence over the loss of the group, which often follows from it.
 template <class Exchange>
 auto exchanged(const Outcome& own, Exchange&& exchange) {
   decltype(exchange()) all;

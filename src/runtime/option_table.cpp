@@ -65,7 +65,7 @@ std::vector<Description> with_others(std::vector<Description> others) {
   return others;
 }
 
-/// Without the variables of other tools, which count less than the file.
+/// Without the variables of other tools, over which the file takes precedence.
 std::vector<Description> own_options(const std::vector<Description>& others) {
   auto known = with_others(others);
   for (auto& option : known) option.other_tools.clear();
