@@ -10,7 +10,9 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -70,9 +72,13 @@ class Taken(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def taking(port):
+def taking(port, certificate=None):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Taken)
     server.seen = []
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -201,6 +207,22 @@ class Run:
             assert all(headers["Authorization"].startswith("Basic ") for _, headers, _ in server.seen)
             assert json.loads(server.seen[-1][2])["status"] == "FINISHED"
         assert PASSWORD not in said + self.written() and "anna:" not in said + self.written()
+
+    def test_certificates_are_checked(self):
+        certificate = self.root / "server.pem"
+        if not shutil.which("openssl"):
+            raise Skip("there is no openssl to make a certificate with")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", certificate, "-out", self.root / "only.pem", "-days", "2",
+                        "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        certificate.write_text(certificate.read_text() + (self.root / "only.pem").read_text())
+        with taking(free_port(), certificate) as server:
+            where = f"https://127.0.0.1:{server.server_port}"
+            said = self.log(where)
+            assert "MU533" in said and "certificate" in said and not server.seen, said
+            for variables in ({"MLFLOW_TRACKING_SERVER_CERT_PATH": str(self.root / "only.pem")}, {"MLFLOW_TRACKING_INSECURE_TLS": "true"}):
+                said = self.log(where, **variables)
+                assert "MU533" not in said and json.loads(server.seen[-1][2])["status"] == "FINISHED", said
+                server.seen.clear()
 
     def test_the_command_says_what_is_wrong(self):
         for words, part in ((["track", "upload", str(self.root)], "MU537"), (["track", "download"], "it has upload"),

@@ -69,7 +69,7 @@ class FakeMlflow {
     const auto is = [&](std::string_view part) { return request.path.find(part) != std::string::npos; };
     if (is("/mlflow-artifacts/artifacts/")) {
       files[request.path.substr(request.path.find("/artifacts/") + 11)] = request.body;
-      return {};
+      return {.body = ""};
     }
     const auto body = json::parse(request.body.empty() ? "{}" : request.body);
     if (is("experiments/get-by-name?experiment_name=digits"))
