@@ -105,7 +105,8 @@ void MlflowTracker::report_end(bool sent) {
   else
     log::warning("MU534", ": what was logged and is not at MLflow ", times_.at_end.count(),
                  " ms after the end of the run waits in ", in_quotes(waiting.string(), 4096),
-                 "; to send it: muster track upload ", folder_.string());
+                 "; to send it: muster track upload ",
+                 in_quotes(std::filesystem::absolute(folder_, ignored).string(), 4096));
   if (delivery_.refused() > 1)
     log::warning("MU535", ": MLflow did not take ", delivery_.refused(), " values and files of the run in ",
                  folder_.string());

@@ -196,7 +196,7 @@ class Run:
         port = free_port()
         where, user = f"http://anna:{PASSWORD}@127.0.0.1:{port}", {"MLFLOW_TRACKING_TOKEN": PASSWORD}
         said = self.log(where, **user)
-        assert said.count("MU533") == 1 and said.count("MU534") == 1 and f"muster track upload {self.folder}" in said, said
+        assert said.count("MU533") == 1 and said.count("MU534") == 1 and f"muster track upload '{self.folder}'" in said, said
         said += self.upload(where, "--timeout", "0s", code=2)
         assert "MU538" in said, said
         with taking(port) as server:

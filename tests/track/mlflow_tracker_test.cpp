@@ -112,7 +112,7 @@ TEST_F(MlflowTrackerTest, ADeadServerIsReportedOnceAndTheFileIsNamed) {
   EXPECT_EQ(count_in(lines, "MU533"), 1u) << lines;
   EXPECT_EQ(count_in(lines, "MU534"), 1u) << lines;
   EXPECT_NE(lines.find(waiting_lines_path(folder_).string()), std::string::npos) << lines;
-  EXPECT_NE(lines.find("muster track upload " + folder_.path().string()), std::string::npos) << lines;
+  EXPECT_NE(lines.find("muster track upload '" + folder_.path().string() + "'"), std::string::npos) << lines;
   EXPECT_EQ(count_in(read_text(waiting_lines_path(folder_)), "\n"), 301u);
 }
 
