@@ -1,4 +1,4 @@
-// Logs a run to MLflow, for mlflow_parity.py: mlflow_parity ROOT PNG STEPS [killed]
+// Logs a run to MLflow, for mlflow_parity.py: mlflow_parity ROOT PNG STEPS [exit|killed]
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +16,8 @@ int main(int count, char** arguments) {
   std::ifstream file(arguments[2], std::ios::binary);
   const std::vector<uint8_t> png{std::istreambuf_iterator<char>(file), {}};
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // A run before it, as a reason to do something at exit before libcurl has one.
+  muster::Trackers before({.root = arguments[1]});
   muster::Trackers trackers({.log_with = {"csv", "mlflow"},
                              .mlflow = {.tags = {{"team", "vision"}}},
                              .name = "digits",
@@ -29,7 +31,9 @@ int main(int count, char** arguments) {
   trackers.log({{"acc@1", 0.5}, {"\xc3\xa9t\xc3\xa9", 2}, {"note", "some text"}}, int64_t{1} << 40);
   trackers.log({{"sample", muster::PngImage{png}}}, 7);
   trackers.log_artifact(arguments[2], "plots/sample.png");
-  if (count > 4) {
+  const std::string end = count > 4 ? arguments[4] : "";
+  if (end == "exit") std::exit(0);
+  if (end == "killed") {
     trackers.flush();
     std::raise(SIGKILL);
   }

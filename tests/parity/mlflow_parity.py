@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import socket
 import ssl
@@ -179,8 +180,10 @@ class Run:
     def test_a_server_gives_back_what_was_logged(self):
         with mlflow_server(self.root / "server", free_port()) as uri:
             said = self.log(uri)
+            if "MU534" in said:  # a machine with much else to do
+                said += self.upload(uri)
             self.check(uri, "FINISHED")
-        assert said.count("MU539") == 3 and said.count("warning") == 3, said  # a name, a text that is long, a text of a step
+        assert said.count("MU539") == 3 and not re.search("MU53[5-8]", said), said  # a name, a text that is long, a text of a step
         assert not (self.folder / "mlflow.waiting.jsonl").exists()
 
     def test_what_a_dead_server_missed_is_uploaded_once(self):
@@ -220,7 +223,7 @@ class Run:
             said = self.log(where)
             assert "MU533" in said and "certificate" in said and not server.seen, said
             for variables in ({"MLFLOW_TRACKING_SERVER_CERT_PATH": str(self.root / "only.pem")}, {"MLFLOW_TRACKING_INSECURE_TLS": "true"}):
-                said = self.log(where, **variables)
+                said = self.log(where, "exit", **variables)
                 assert "MU533" not in said and json.loads(server.seen[-1][2])["status"] == "FINISHED", said
                 server.seen.clear()
 

@@ -1,6 +1,5 @@
 #include "track/mlflow_tracker.h"
 
-#include <cstdlib>
 #include <numeric>
 
 #include "fake_mlflow.h"
@@ -230,19 +229,6 @@ TEST_F(MlflowTrackerTest, ARunThatIsGivenIsNotMade) {
   logged(3, kQuick, {{"MLFLOW_RUN_ID", "r0"}});
   EXPECT_TRUE(fake_.runs.empty());
   EXPECT_EQ(fake_.steps(), steps_up_to(3));
-}
-
-TEST_F(MlflowTrackerTest, ExitSendsWhatIsLeft) {
-  const auto leave = [&] {
-    Trackers first({.root = folder_});
-    Trackers trackers(
-        {.log_with = {"mlflow"}, .mlflow = {.tracking_uri = server_.uri()}, .name = "digits", .root = folder_});
-    for (int64_t step = 0; step < 100; ++step) trackers.log({{"loss", 0.5}}, step);
-    std::exit(3);
-  };
-  EXPECT_EXIT(leave(), ::testing::ExitedWithCode(3), "");
-  EXPECT_EQ(fake_.steps(), steps_up_to(100));
-  EXPECT_EQ(fake_.statuses, std::vector<std::string>{"FINISHED"});
 }
 
 TEST_F(MlflowTrackerTest, TheFileOfALongRunStaysSmall) {
