@@ -150,9 +150,8 @@ bool MlflowClient::takes_artifacts(std::string_view artifact_uri) const {
 void MlflowClient::put_artifact(std::string_view artifact_uri, const std::string& name,
                                 const std::filesystem::path& file) {
   const auto place = std::string(artifact_uri.substr(kArtifactScheme.size())) + "/" + name;
-  const auto reply = connection_.send({.file = file,
-                                       .method = "PUT",
-                                       .path = "/api/2.0/mlflow-artifacts/artifacts/" + percent_encoded(place, true)});
+  const auto reply = connection_.send(
+      {.file = file, .method = "PUT", .path = "/api/2.0/mlflow-artifacts/artifacts/" + percent_encoded(place, true)});
   if (reply.status != 200 || !reply.body.empty()) content_of(reply);  // some versions answer with nothing
 }
 

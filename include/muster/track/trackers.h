@@ -75,7 +75,8 @@ class Trackers {
   Trackers get_tracker(std::string_view name) const;
   /// The run's folder; empty if nothing is tracked.
   std::filesystem::path folder() const;
-  /// Waits until all that was logged is written. Returns false after the time-out.
+  /// Waits until all that was logged is written, for MLflow into the file that it is sent from. Returns false after the
+  /// time-out.
   bool flush() const;
   /// Writes what is left and ends the run. A second call does nothing.
   void finish(RunStatus status = RunStatus::success) const;
