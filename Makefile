@@ -3,7 +3,7 @@
 #   make fsdp      train a book on two ranks, replicated and sharded, and draw loss and memory of both
 #   make test      build and run every test; the last line counts them
 #   make test-full the same, with faults put at many more places, and Muster built as shared libraries within a project
-#   make test-services installs tensorboard, SLURM and validators of jobs, and tries what we write for them
+#   make test-services installs MLflow, tensorboard, SLURM and validators of jobs, and tries what we write for them
 #   make test-large trains 400 million parameters in less memory than a rank of replicated training needs
 # Variables:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu   the index to take LibTorch from (plain pip elsewhere brings the CUDA build)
@@ -47,8 +47,8 @@ test-large: build
 
 test-services: export SETUP_WISHED = munge slurm-client slurmctld slurmd
 test-services: build
-	@tools/setup.sh tensorboard pyyaml kubernetes_validate botocore
-	@MUSTER_TEST_SERVICES=1 python3 tools/run_tests.py $(BUILD) tensorboard_parity submit slurm
+	@tools/setup.sh mlflow tensorboard pyyaml kubernetes_validate botocore
+	@MUSTER_TEST_SERVICES=1 python3 tools/run_tests.py $(BUILD) mlflow_parity tensorboard_parity submit slurm
 
 sanitize: setup
 	@tools/sanitize.sh

@@ -19,6 +19,9 @@ std::vector<options::Description> command_flags(std::string_view command) {
     return {{.name = "default", .help = "no questions; never replaces a file", .is_switch = true},
             {.name = "config_file", .help = "the file to write or read"},
             {.name = "mixed_precision", .help = "with --default: no, fp16 or bf16"}};
+  if (command == "track")
+    return {{.name = "timeout", .help = "how long a server that cannot be used is asked", .default_text = "1min"},
+            {.name = "tracking_uri", .help = "MLflow's server, if it has moved since the run"}};
   return {};
 }
 
@@ -27,6 +30,7 @@ std::vector<std::string> command_words(std::string_view command) {
   if (command == "config") return {"show", "update", "path", "default"};
   if (command == "submit") return {"slurm", "kubernetes", "sagemaker"};
   if (command == "options") return {"run", "options"};
+  if (command == "track") return {"upload"};
   std::vector<std::string> words;
   if (command == "explain")
     for (const auto& page : error_pages()) words.emplace_back(page.id);

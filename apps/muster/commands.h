@@ -33,5 +33,6 @@ int print_options(const Arguments& arguments);
 int self_test(const Arguments& arguments);
 int show(const Arguments& arguments);
 int submit(const Arguments& arguments);
+int track(const Arguments& arguments);
 
 }  // namespace muster::cli

@@ -17,6 +17,7 @@ constexpr Command kCommands[] = {
     {"show", "list tensors, shapes, sizes and metadata of a file of weights", show},
     {"convert", "convert weights between torch files and safetensors", convert},
     {"consolidate", "make one file of a checkpoint folder", consolidate},
+    {"track", "send to MLflow what waits in the folder of a run", track},
     {"explain", "print cause and remedy of an error, such as MU031", explain},
     {"env", "print versions, devices, threads and what is missing", print_env},
     {"test", "try everything once on this machine", self_test},

@@ -33,6 +33,15 @@ static std::string text_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// It is compiled, and tests/parity/mlflow_parity.cpp runs what it shows: the test of a page has no server.
+[[maybe_unused]] static void log_to_mlflow(const muster::Accelerator& accelerator) {
+  auto trackers =
+      muster::init_trackers(accelerator, "digits", {{"lr", 0.01}},
+                            {.log_with = {"csv", "mlflow"},
+                             .mlflow = {.tags = {{"team", "vision"}}, .tracking_uri = "http://localhost:5000"}});
+  trackers.log({{"train/loss", 0.5}}, 0);
+}
+
 int main() {
   muster::Accelerator accelerator;
   torch::manual_seed(1);

@@ -84,6 +84,24 @@ void AppendFile::flush() {
   refuse_write(path_, reason(error));
 }
 
+std::string AppendFile::read_lines(uint64_t begin, std::size_t most) const {
+  std::string text;
+  for (uint64_t size = std::min<uint64_t>(most, written_ - std::min(begin, written_)); size > 0; size *= 2) {
+    size = std::min(size, written_ - begin);
+    text.resize(size);
+    const auto count = ::pread(descriptor_, text.data(), size, static_cast<off_t>(begin));
+    text.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+    text.resize(text.rfind('\n') + 1);
+    if (!text.empty() || size == written_ - begin) break;
+  }
+  return text;
+}
+
+void AppendFile::clear() {
+  if (::ftruncate(descriptor_, 0) != 0) refuse_write(path_, reason(errno));
+  written_ = 0;
+}
+
 void replace_file(const std::filesystem::path& path, std::string_view content) {
   auto beside = path;
   beside += ".new";

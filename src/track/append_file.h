@@ -26,10 +26,16 @@ class AppendFile {
 
   const std::filesystem::path& path() const noexcept { return path_; }
   uint64_t size() const noexcept { return written_ + waiting_.size(); }
+  /// Bytes that are in the file, without what waits for a flush.
+  uint64_t written() const noexcept { return written_; }
   /// Appends a record in memory; flush() writes it.
   void add(std::string_view record);
   /// Throws: Error (MU422) if not all was written.
   void flush();
+  /// Whole lines of the file from `begin` on, about `most` bytes but at least one line; empty at its end.
+  std::string read_lines(uint64_t begin, std::size_t most) const;
+  /// Takes all records out of the file.
+  void clear();
 
  private:
   std::filesystem::path path_;

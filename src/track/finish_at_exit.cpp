@@ -47,11 +47,10 @@ void finish_at_terminate() {
 void finish_at_exit(const std::shared_ptr<Run>& run) {
   auto& live = live_runs();
   std::lock_guard lock(live.mutex);
-  static const bool registered = [&] {
-    live.handler_before = std::set_terminate(finish_at_terminate);
-    return std::atexit([] { finish_all(RunStatus::success); }) == 0;
-  }();
-  static_cast<void>(registered);
+  if (!live.handler_before) live.handler_before = std::set_terminate(finish_at_terminate);
+  // For each run again: what its trackers have loaded since, such as OpenSSL, cleans up at exit, too, and has to be
+  // later.
+  std::atexit([] { finish_all(RunStatus::success); });
   std::erase_if(live.runs, [](const auto& one) { return one.expired(); });
   live.runs.push_back(run);
 }

@@ -1,7 +1,5 @@
 #include "run.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +13,9 @@
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/shown.h"
 #include "muster/base/error.h"
-#include "muster/track/detail/file_trackers.h"
+#include "muster/track/detail/named_trackers.h"
 #include "muster/track/detail/run_folder.h"
+#include "quiet_thread.h"
 #include "record_queue.h"
 
 namespace muster::track {
@@ -82,21 +81,6 @@ void write_records(Writing& writing) {
     guarded(writing, i, [&](Tracker& tracker) { tracker.finish(writing.status); });
 }
 
-/// Signals are for the threads of the program.
-std::thread quiet_thread(std::packaged_task<void()> task) {
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread thread(std::move(task));
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
-  } catch (...) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-}
-
 std::vector<LoggedValue> numbers_of(std::span<const LoggedValue> values) {
   std::vector<LoggedValue> numbers;
   for (const auto& value : values) numbers.push_back(value.read());
@@ -119,12 +103,12 @@ std::vector<std::string> names_of(const Writing& writing) {
 Run::Run(const TrackersOptions& options)
     : timeout_(options.timeout), exceptions_before_(std::uncaught_exceptions()), process_(::getpid()) {
   for (const auto& choice : options.log_with)  // before there is a folder
-    if (const auto* name = std::get_if<std::string>(&choice)) check_tracker_name(*name);
+    if (const auto* name = std::get_if<std::string>(&choice)) check_tracker(*name, options);
   folder_ = make_run_folder({.name = options.name, .root = options.root, .version = options.version});
   writing_ = std::make_shared<Writing>(options.capacity, folder_ / "waiting.records");
   for (const auto& choice : options.log_with) {
     const auto* name = std::get_if<std::string>(&choice);
-    auto tracker = name ? make_file_tracker(*name, folder_) : std::get<std::shared_ptr<Tracker>>(choice);
+    auto tracker = name ? make_tracker(*name, folder_, options) : std::get<std::shared_ptr<Tracker>>(choice);
     if (tracker) writing_->trackers.push_back(std::move(tracker));
   }
   writing_->trackers.push_back(std::make_shared<HyperparamsFile>(folder_));

@@ -56,6 +56,9 @@ TEST(Completion, EveryOptionStandsInEachShell) {
     EXPECT_TRUE(stands_in(fish, "from launch' -l " + std::string(flag).substr(2))) << flag;
   }
   EXPECT_NE(bash.find("explain) words=\"MU"), std::string::npos);
+  EXPECT_NE(bash.find("track) words=\"upload --timeout --tracking-uri --help\""), std::string::npos);
+  EXPECT_TRUE(stands_in(from(zsh, "\n    track)"), "--tracking-uri"));
+  EXPECT_TRUE(stands_in(fish, "from track' -l tracking-uri"));
 }
 
 TEST(Completion, EveryOptionStandsInTheManualPage) {
@@ -67,6 +70,9 @@ TEST(Completion, EveryOptionStandsInTheManualPage) {
       EXPECT_NE(page.find("\\fB" + flag + "\\fR"), std::string::npos) << command << " " << flag;
     }
   }
+  const auto page = user.call({"man", "track"}).out;
+  EXPECT_NE(page.find("\\fB\\-\\-tracking\\-uri\\fR"), std::string::npos) << page;
+  EXPECT_NE(page.find(".SH WORDS\nupload"), std::string::npos) << page;
   EXPECT_NE(user.call({"man"}).out.find("\\fBmuster config\\fR"), std::string::npos);
   EXPECT_NE(user.call({"man", "wun"}).error.find("MU006"), std::string::npos);
   EXPECT_NE(user.call({"completion", "tcsh"}).error.find("bash, zsh and fish"), std::string::npos);

@@ -8,13 +8,11 @@ import json
 import math
 import os
 import pathlib
-import struct
 import subprocess
 import sys
 import time
 import urllib.parse
 import urllib.request
-import zlib
 
 try:
     from tensorboard import program
@@ -25,16 +23,10 @@ except ImportError as error:
     MISSING = str(error)
 
 from cases import Skip, run_cases
+from png import png
 
 HYPERPARAMETERS = {"deep": True, "lr": 1e-5, "net": 'mlp: "a"\n', "width": 64, "no": "yes"}
 NOTE = 'after *step*, "quoted"\nline'
-
-
-def png():
-    """An image of 3 by 2."""
-    part = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = b"".join(b"\0" + bytes(range(9)) for _ in range(2))
-    return (b"\x89PNG\r\n\x1a\n" + part(b"IHDR", struct.pack(">IIBBBBB", 3, 2, 8, 2, 0, 0, 0)) + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b""))
 
 
 def leave_out(reason):

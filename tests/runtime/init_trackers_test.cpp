@@ -55,7 +55,7 @@ TEST(InitTrackers, AFailureOfTheMainRankReachesAll) {
   testing::as_ranks(2, [] {
     Fabric fabric;
     fabric.launch();
-    const auto words = testing::thrown([&] { init_trackers(fabric, "digits", {}, {.log_with = {"wandb"}}); });
+    const auto words = testing::thrown([&] { init_trackers(fabric, "digits", {}, {.log_with = {"tensor_board"}}); });
     EXPECT_NE(words.find("MU420"), std::string::npos) << words;
     fabric.barrier();
   });

@@ -84,6 +84,26 @@ TEST(AppendFile, KeepsFewMegabytesForADiskThatIsFull) {
   EXPECT_EQ(with_largest_file(1000, fill), 0);
 }
 
+TEST(AppendFile, ReadsWholeLinesAndStartsAnew) {
+  ScratchFolder folder;
+  AppendFile file(folder / "a");
+  const std::string long_line(100, 'x');
+  file.add("one\ntwo\n" + long_line + "\nfour\nhalf");
+  EXPECT_EQ(file.read_lines(0, 100), "");
+  file.flush();
+  EXPECT_EQ(file.read_lines(0, 5), "one\n");
+  EXPECT_EQ(file.read_lines(4, 4), "two\n");
+  EXPECT_TRUE(file.read_lines(8, 4).starts_with(long_line + "\n"));  // longer than a piece
+  EXPECT_EQ(file.read_lines(109, 1000), "four\n");
+  EXPECT_EQ(file.read_lines(114, 1000), "");
+  EXPECT_EQ(file.read_lines(5000, 1000), "");
+  file.clear();
+  EXPECT_EQ(file.written(), 0u);
+  file.add("five\n");
+  file.flush();
+  EXPECT_EQ(read_text(folder / "a"), "five\n");
+}
+
 TEST(AppendFile, RefusesAFolderInItsPlace) {
   ScratchFolder folder;
   EXPECT_EQ(thrown_id([&] { AppendFile file(folder.path()); }), "MU421");

@@ -138,7 +138,7 @@ TEST(Trackers, RefuseWhatCannotBeLogged) {
 
 TEST(Trackers, AnUnknownNameIsRefusedBeforeThereIsAFolder) {
   ScratchFolder root;
-  EXPECT_EQ(thrown_id([&] { Trackers({.log_with = {"csv", "wandb"}, .root = root}); }), "MU420");
+  EXPECT_EQ(thrown_id([&] { Trackers({.log_with = {"csv", "tensor_board"}, .root = root}); }), "MU420");
   EXPECT_TRUE(track::names_in(root).empty());
 }
 

@@ -40,7 +40,8 @@ class Trackers {
   /// Tracks nothing, as on ranks other than the main one.
   Trackers() = default;
   /// Creates the run's folder and starts the thread.
-  /// Throws: ConfigError (MU420) for an unknown tracker; (MU421, MU425) if the folder cannot be made.
+  /// Throws: ConfigError (MU420, MU531) for an unknown tracker; (MU421, MU425) if the folder cannot be made; (MU530,
+  /// MU532) if "mlflow" has no server or no libcurl.
   explicit Trackers(const TrackersOptions& options);
 
   /// Hyper-parameters: numbers, bools and texts; they are saved in the run's hparams.yaml, too.
@@ -74,7 +75,8 @@ class Trackers {
   Trackers get_tracker(std::string_view name) const;
   /// The run's folder; empty if nothing is tracked.
   std::filesystem::path folder() const;
-  /// Waits until all that was logged is written. Returns false after the time-out.
+  /// Waits until all that was logged is written, for MLflow into the file that it is sent from. Returns false after the
+  /// time-out.
   bool flush() const;
   /// Writes what is left and ends the run. A second call does nothing.
   void finish(RunStatus status = RunStatus::success) const;

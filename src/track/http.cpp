@@ -1,0 +1,167 @@
+#include "http.h"
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+#include "curl_library.h"
+
+namespace muster::track {
+
+struct HttpConnection::Handles {
+  CURL* easy = curl().easy_init();
+  CURLM* multi = curl().multi_init();
+  std::array<char, CURL_ERROR_SIZE> words{};
+
+  Handles() = default;
+  Handles(const Handles&) = delete;
+  Handles& operator=(const Handles&) = delete;
+  ~Handles() {
+    if (easy) curl().easy_cleanup(easy);
+    if (multi) curl().multi_cleanup(multi);
+  }
+
+  void access(const HttpServer& server);
+  CURLcode perform(const std::atomic<bool>& stop);
+};
+
+namespace {
+
+constexpr std::size_t kLargestReply = std::size_t{16} << 20;
+constexpr long kSecondsWithoutProgress = 30;
+constexpr int kLookForStopMs = 50;
+
+/// Headers of one request.
+class Headers {
+ public:
+  Headers() = default;
+  Headers(const Headers&) = delete;
+  Headers& operator=(const Headers&) = delete;
+  ~Headers() { curl().slist_free_all(list_); }
+  void add(const char* line) {
+    if (auto* longer = curl().slist_append(list_, line)) list_ = longer;
+  }
+  curl_slist* list() const noexcept { return list_; }
+
+ private:
+  curl_slist* list_ = nullptr;
+};
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using OpenFile = std::unique_ptr<std::FILE, CloseFile>;
+
+std::size_t keep_reply(char* data, std::size_t size, std::size_t count, void* body) {
+  auto& text = *static_cast<std::string*>(body);
+  if (text.size() + size * count > kLargestReply) return 0;
+  text.append(data, size * count);
+  return size * count;
+}
+
+std::size_t read_file(char* to, std::size_t size, std::size_t count, void* file) {
+  return std::fread(to, size, count, static_cast<std::FILE*>(file));
+}
+
+void set_body(CURL* easy, const HttpRequest& request, Headers& headers, std::chrono::milliseconds timeout) {
+  const auto& set = curl().easy_setopt;
+  headers.add("Content-Type: application/json");
+  if (!request.body.empty()) {
+    set(easy, CURLOPT_POSTFIELDS, request.body.c_str());
+    set(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+  }
+  set(easy, CURLOPT_CUSTOMREQUEST, request.method.c_str());
+  set(easy, CURLOPT_TIMEOUT_MS, static_cast<long>(timeout.count()));
+}
+
+void set_file(CURL* easy, const HttpRequest& request, Headers& headers, std::FILE* file) {
+  const auto& set = curl().easy_setopt;
+  std::error_code ignored;
+  headers.add("Content-Type: application/octet-stream");
+  set(easy, CURLOPT_UPLOAD, 1L);
+  set(easy, CURLOPT_READFUNCTION, read_file);
+  set(easy, CURLOPT_READDATA, file);
+  set(easy, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(std::filesystem::file_size(request.file, ignored)));
+  set(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(easy, CURLOPT_LOW_SPEED_TIME, kSecondsWithoutProgress);
+}
+
+}  // namespace
+
+void HttpConnection::Handles::access(const HttpServer& server) {
+  const auto& set = curl().easy_setopt;
+  if (!server.username.empty() || !server.password.empty()) {
+    set(easy, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BASIC));
+    set(easy, CURLOPT_USERNAME, server.username.c_str());
+    set(easy, CURLOPT_PASSWORD, server.password.c_str());
+  } else if (!server.token.empty()) {
+    set(easy, CURLOPT_HTTPAUTH, static_cast<long>(CURLAUTH_BEARER));
+    set(easy, CURLOPT_XOAUTH2_BEARER, server.token.c_str());
+  }
+  if (server.insecure_tls) {
+    set(easy, CURLOPT_SSL_VERIFYPEER, 0L);
+    set(easy, CURLOPT_SSL_VERIFYHOST, 0L);
+  }
+  if (!server.server_cert.empty()) set(easy, CURLOPT_CAINFO, server.server_cert.c_str());
+  if (!server.client_cert.empty()) set(easy, CURLOPT_SSLCERT, server.client_cert.c_str());
+}
+
+CURLcode HttpConnection::Handles::perform(const std::atomic<bool>& stop) {
+  const auto& library = curl();
+  library.multi_add_handle(multi, easy);
+  for (int running = 1; running > 0 && !stop;) {
+    if (library.multi_perform(multi, &running) != CURLM_OK) break;
+    if (running > 0) library.multi_poll(multi, nullptr, 0, kLookForStopMs, nullptr);
+  }
+  auto code = CURLE_ABORTED_BY_CALLBACK;
+  int left = 0;
+  while (const auto* message = library.multi_info_read(multi, &left))
+    if (message->msg == CURLMSG_DONE) code = message->data.result;
+  library.multi_remove_handle(multi, easy);
+  return code;
+}
+
+HttpConnection::HttpConnection(HttpServer server, std::chrono::milliseconds timeout, const std::atomic<bool>* stop)
+    : server_(std::move(server)), timeout_(timeout), stop_(stop), handles_(std::make_unique<Handles>()) {}
+
+HttpConnection::HttpConnection(HttpConnection&&) noexcept = default;
+HttpConnection::~HttpConnection() = default;
+
+HttpReply HttpConnection::send(const HttpRequest& request) {
+  auto* easy = handles_->easy;
+  if (!easy || !handles_->multi) return {.failure = "libcurl has no memory"};
+  OpenFile file(request.file.empty() ? nullptr : std::fopen(request.file.c_str(), "rbe"));
+  if (!request.file.empty() && !file) return {.failure = std::generic_category().message(errno)};
+  HttpReply reply;
+  Headers headers;
+  headers.add("Expect:");  // waiting for a "continue" costs a second where the server says none
+  const auto& set = curl().easy_setopt;
+  curl().easy_reset(easy);
+  handles_->access(server_);
+  handles_->words.fill('\0');
+  set(easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(timeout_.count()));
+  set(easy, CURLOPT_ERRORBUFFER, handles_->words.data());
+  // On a connection that was used before, libcurl would send a request again by itself.
+  const long is_alone = request.method == "POST" ? 1 : 0;
+  set(easy, CURLOPT_FORBID_REUSE, is_alone);
+  set(easy, CURLOPT_FRESH_CONNECT, is_alone);
+  set(easy, CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+  set(easy, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a name server at the end
+#endif
+  set(easy, CURLOPT_URL, (server_.uri + request.path).c_str());
+  set(easy, CURLOPT_USERAGENT, "muster");
+  set(easy, CURLOPT_WRITEDATA, &reply.body);
+  set(easy, CURLOPT_WRITEFUNCTION, keep_reply);
+  if (file) set_file(easy, request, headers, file.get());
+  else set_body(easy, request, headers, timeout_);
+  set(easy, CURLOPT_HTTPHEADER, headers.list());
+  const auto code = handles_->perform(*stop_);
+  if (code == CURLE_OK) curl().easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &reply.status);
+  else reply.failure = handles_->words[0] ? handles_->words.data() : curl().easy_strerror(code);
+  return reply;
+}
+
+}  // namespace muster::track

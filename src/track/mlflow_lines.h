@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "muster/track/detail/logged_value.h"
+
+namespace muster::track {
+
+// MLflow's limits. Sources: the pages of its REST API (Runs Log Batch), mlflow/utils/validation.py.
+inline constexpr std::size_t kLongestName = 250;
+inline constexpr std::size_t kLongestParam = 6000;
+inline constexpr std::size_t kLongestTag = 5000;
+inline constexpr std::size_t kMostMetrics = 1000;
+inline constexpr std::size_t kMostParams = 100;
+
+/// What is noticed while values become lines: a word for its kind, so that each is reported once, and a sentence.
+using Notice = std::function<void(std::string_view kind, const std::string& sentence)>;
+
+int64_t milliseconds_since_1970();
+/// At most `most` bytes of the text, whole characters.
+std::string cut_text(std::string_view text, std::size_t most);
+/// The name as MLflow takes it: letters, digits, "_-. /" and what is not ASCII, a relative path without "..", of at
+/// most 250 bytes. Longer ones end with a number by which they differ.
+std::string mlflow_name(std::string_view name);
+
+/// The numbers and bools of a step as lines of JSON, {"metrics":[{"key","value","timestamp","step"},...]}, each with as
+/// many as MLflow takes at once. Numbers that JSON lacks are "NaN", "Infinity" and "-Infinity". Texts and histograms
+/// are left out, with a notice; images, without one.
+std::vector<std::string> metric_lines(const LoggedStep& step, const Notice& notice);
+/// Hyper-parameters as lines, {"params":[{"key","value"},...]}.
+std::vector<std::string> param_lines(std::span<const LoggedValue> values, const Notice& notice);
+/// {"artifact":"name"}, of a file or folder in artifacts.
+std::string artifact_line(std::string_view name);
+/// {"end_time":...,"status":"FINISHED"}.
+std::string status_line(std::string_view status);
+
+}  // namespace muster::track

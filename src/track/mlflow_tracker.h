@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "append_file.h"
+#include "mlflow_delivery.h"
+#include "mlflow_lines.h"
+#include "muster/base/detail/environment.h"
+#include "muster/track/detail/options.h"
+#include "muster/track/detail/tracker.h"
+
+namespace muster::track {
+
+/// How long the tracker waits for what.
+struct MlflowTimes {
+  std::chrono::milliseconds at_end = std::chrono::seconds(5);
+  std::chrono::milliseconds call = std::chrono::seconds(10);
+  std::chrono::milliseconds first_pause = std::chrono::milliseconds(250);  ///< after a failure; each next is longer
+  std::chrono::milliseconds longest_pause = std::chrono::seconds(30);
+};
+
+/// Throws: ConfigError (MU530, MU532) if the options and variables name no server, or there is no libcurl.
+void check_mlflow(const TrackersOptions& options, const Environment& variables);
+
+/// Logs to a server of MLflow. What is logged goes into mlflow.waiting.jsonl of the run's folder, from which a thread
+/// of its own sends it, so a slow or dead server holds nobody up. What is not sent soon after the end of the run stays
+/// there, and upload_run() sends it.
+class MlflowTracker final : public Tracker {
+ public:
+  /// Throws: ConfigError (MU421, MU530, MU532); Error (MU537).
+  MlflowTracker(const std::filesystem::path& folder, const TrackersOptions& options, const Environment& variables,
+                MlflowTimes times = {});
+  MlflowTracker(const MlflowTracker&) = delete;
+  MlflowTracker& operator=(const MlflowTracker&) = delete;
+  ~MlflowTracker() override { stop(); }
+
+  std::string name() const override { return "mlflow"; }
+  void log_hyperparams(std::span<const LoggedValue> values) override;
+  void log(const LoggedStep& step) override;
+  void log_artifact(std::string_view name, const std::filesystem::path& copy) override;
+  void flush() override;
+  void finish(RunStatus status) override;
+
+ private:
+  void add(const std::string& line);
+  void add_image(const LoggedValue& image, int64_t step);
+  void send_all();
+  std::string failure_of_sending(std::string_view lines);
+  bool has_sent_all() const;
+  bool wait_until_sent();
+  void report_failure(const std::string& reason);
+  void report_end(bool sent);
+  Notice notice();
+  void clear_what_is_sent();
+  void stop();
+
+  const std::filesystem::path folder_;
+  const MlflowTimes times_;
+  std::set<std::string, std::less<>> noticed_;
+  std::atomic<bool> stop_{false};
+  mutable std::mutex mutex_;
+  std::condition_variable changed_, sent_;
+  AppendFile file_;
+  bool hurry_ = false;
+  bool reported_ = false;
+  uint64_t sent_end_ = 0;
+  bool open_ = false;
+  MlflowDelivery delivery_;  // of the thread
+  std::thread thread_;
+};
+
+}  // namespace muster::track
