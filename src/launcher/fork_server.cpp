@@ -87,18 +87,27 @@ ForkReply no_reply(const std::string& reason) {
   return reply;
 }
 
-/// The next reply; `failed` with the reason if there is none in time. `interrupt` may be -1.
-ForkReply receive_reply(int socket, int interrupt, milliseconds time) {
-  pollfd entries[] = {{socket, POLLIN, 0}, {interrupt, POLLIN, 0}};
-  const auto end = Clock::now() + time;
+struct Wait {
+  milliseconds time;
+  Console* console = nullptr;  ///< forwards what is printed meanwhile
+  int interrupt = -1;          ///< ends the wait when it is readable
+};
+
+/// The next reply; `failed` with the reason if there is none in time.
+ForkReply receive_reply(int socket, const Wait& wait) {
+  const auto end = Clock::now() + wait.time;
   for (;;) {
+    std::vector<pollfd> entries{{socket, POLLIN, 0}, {wait.interrupt, POLLIN, 0}};
+    if (wait.console) wait.console->add_to(entries);
     const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
-    if (left <= 0) return no_reply(log::str("it did not answer within ", time.count() / 1000, " s"));
-    if (poll(entries, 2, static_cast<int>(left)) <= 0) continue;
-    if (!entries[0].revents) return no_reply("a signal came before it had loaded");
+    if (left <= 0) return no_reply(log::str("it did not answer within ", wait.time.count() / 1000, " s"));
+    if (poll(entries.data(), entries.size(), static_cast<int>(left)) <= 0) continue;
     ForkReply reply;
-    if (recv(socket, &reply, sizeof reply, 0) == static_cast<ssize_t>(sizeof reply)) return reply;
-    return no_reply("it has ended");
+    if (entries[0].revents)
+      return recv(socket, &reply, sizeof reply, 0) == static_cast<ssize_t>(sizeof reply) ? reply
+                                                                                         : no_reply("it has ended");
+    if (entries[1].revents) return no_reply("a signal came before it had loaded");
+    if (wait.console) wait.console->handle(entries);
   }
 }
 
@@ -137,16 +146,16 @@ ForkServer::ForkServer(const Program& program, int interrupt)
   if (!usable_) log::debug("ranks are spawned: ", program.path, " does not link Muster, or another version");
 }
 
-std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks) {
-  if (usable_ && !server_) load(ranks.front());
+std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Console& console) {
+  if (usable_ && !server_) load(ranks.front(), console);
   if (usable_) check_variables(ranks);
   return usable_ ? fork_ranks(ranks) : std::vector<Child>();
 }
 
-void ForkServer::load(const RankStart& first) {
+void ForkServer::load(const RankStart& first, Console& console) {
   execute(first);
   if (!usable_) return;
-  const auto reply = receive_reply(socket_.get(), interrupt_, kLoadTime);
+  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_});
   if (reply.kind != ForkReply::Kind::ready) return refuse(reply.reason);
   log::debug("ranks are forked from process ", server_->pid(), ", which has loaded ", program_.path);
 }
@@ -207,7 +216,7 @@ std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, cons
     if (!send_message(socket_.get(), text, descriptors)) refuse_by_errno("its fork server takes no message");
   };
   const auto reply = [&](ForkReply::Kind wanted) {
-    const auto received = receive_reply(socket_.get(), -1, kForkTime);
+    const auto received = receive_reply(socket_.get(), {kForkTime});
     if (received.kind != wanted)
       refuse(received.number ? std::generic_category().message(received.number) : received.reason);
     return received.number;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "child.h"
+#include "console.h"
 #include "descriptor.h"
 #include "muster/base/detail/environment.h"
 
@@ -27,12 +28,12 @@ class ForkServer {
   ForkServer(const Program& program, int interrupt);
 
   /// Starts one round of ranks. Empty if they must be spawned instead; then the debug log says why, and no later round
-  /// is forked either. The first call executes the program, with the streams of the first rank.
+  /// is forked either. The first call executes the program, with the streams of the first rank, which `console` reads.
   /// Throws: LaunchError (MU034) if the program cannot be executed.
-  std::vector<Child> start(const std::vector<RankStart>& ranks);
+  std::vector<Child> start(const std::vector<RankStart>& ranks, Console& console);
 
  private:
-  void load(const RankStart& first);
+  void load(const RankStart& first, Console& console);
   void execute(const RankStart& first);
   void check_variables(const std::vector<RankStart>& ranks);
   std::vector<Child> fork_ranks(const std::vector<RankStart>& ranks);

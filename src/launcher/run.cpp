@@ -111,7 +111,7 @@ void start_ranks(const Job& job, const Program& program, const cluster::Listenin
   const auto nothing = no_input();
   std::vector<Console::Ends> ends;
   const auto ranks = ranks_to_start(job, store, signals, console, ends, nothing.get());
-  if (forks) children = forks->start(ranks);
+  if (forks) children = forks->start(ranks, console);
   if (children.empty()) spawn_ranks(program, ranks, children);
   // The last start may have ended within a line.
   for (int local_rank = 0; job.restarts > 0 && local_rank < job.processes; ++local_rank)
@@ -122,6 +122,14 @@ void start_ranks(const Job& job, const Program& program, const cluster::Listenin
 bool made_steps(const Supervisor& supervisor) {
   const auto ranks = supervisor.snapshot();
   return std::any_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.reported.steps > 0; });
+}
+
+std::optional<ForkServer> fork_server(const RunOptions& options, const Job& job, const Program& program,
+                                      const RelayedSignals& signals) {
+  std::optional<ForkServer> forks;
+  // One rank that is started once would only wait for another process to load what it needs.
+  if (options.fork_ranks && (job.processes > 1 || options.max_restarts > 0)) forks.emplace(program, signals.fd());
+  return forks;
 }
 
 /// Starts all ranks once, and returns when the last has ended. Whatever the round needed ends with it.
@@ -149,9 +157,7 @@ void say(const std::string& line) { std::fprintf(stderr, "muster: %s\n", line.c_
 /// Runs rounds until one succeeds or is the last; returns the exit code of the job.
 int run_rounds(const RunOptions& options, Job job, const Program& program, Restarts& restarts) {
   const RelayedSignals signals;
-  std::optional<ForkServer> forks;
-  // One rank that is started once would only be loaded by another process first.
-  if (options.fork_ranks && (job.processes > 1 || options.max_restarts > 0)) forks.emplace(program, signals.fd());
+  auto forks = fork_server(options, job, program, signals);
   for (;;) {
     const Round round = run_round(options, job, program, signals, forks);
     const auto wait = round.failure ? restarts.next(*round.failure) : std::nullopt;

@@ -19,6 +19,8 @@ namespace {
     for (;;) pause();
   if (deed == "end") std::_Exit(3);
   if (deed == "print") std::fprintf(stderr, "loaded\n");
+  // More than fits into a pipe.
+  if (deed == "much") std::fprintf(stderr, "%s\nloaded\n", std::string(std::size_t{1} << 17, 'x').c_str());
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ class ForkServer : public ::testing::TestWithParam<const char*> {
   static int count(const std::string& out, const std::string& started, const std::string& round = "0") {
     int found = 0;
     for (const char* rank : {"0", "1"})
-      found += times(out, std::string("rank ") + rank + " " + started + ", constructed as " + rank + ", round " +
+      found += times(out, std::string("] rank ") + rank + " " + started + ", constructed as " + rank + ", round " +
                               round + ", server -");
     return found;
   }
@@ -82,8 +82,10 @@ TEST_P(ForkServer, AForkedRankInheritsWhatASpawnedOneDoes) {
 TEST_P(ForkServer, ARestartForksAgain) {
   Process process(run({"--devices", "2", "--max-restarts", "1", program(), "fail_once"}));
   EXPECT_EQ(process.wait(), 0);
-  EXPECT_EQ(count(process.out(), "forked", "0"), 2) << process.out();
+  // The first failure ends the other rank, perhaps before it has said anything.
+  EXPECT_GE(count(process.out(), "forked", "0"), 1) << process.out();
   EXPECT_EQ(count(process.out(), "forked", "1"), 2) << process.out();
+  EXPECT_EQ(process.out().find(" spawned, "), std::string::npos) << process.out();
   EXPECT_EQ(times(process.out(), "ranks are forked from process"), 1) << "it was loaded again\n" << process.out();
 }
 
@@ -104,13 +106,15 @@ TEST_P(ForkServer, WhatCannotBeCopiedIsSpawned) {
 }
 
 TEST_P(ForkServer, WhatLibrariesPrintAtLoadIsShownOnce) {
-  Process::Setup setup;
-  setup.environment = {"MUSTER_TEST_AT_LOAD=print"};
-  Process process(run({"--devices", "2", program(), "how"}), setup);
-  EXPECT_EQ(process.wait(), 0);
-  EXPECT_EQ(count(process.out(), "forked"), 2) << process.out();
-  EXPECT_EQ(times(process.out(), "[0] loaded\n"), 1) << process.out();
-  EXPECT_EQ(times(process.out(), "loaded\n"), 1) << process.out();
+  for (const auto& how : {"MUSTER_TEST_AT_LOAD=print", "MUSTER_TEST_AT_LOAD=much"}) {
+    Process::Setup setup;
+    setup.environment = {how};
+    Process process(run({"--devices", "2", program(), "how"}), setup);
+    EXPECT_EQ(process.wait(), 0);
+    EXPECT_EQ(count(process.out(), "forked"), 2) << process.out();
+    EXPECT_EQ(times(process.out(), "[0] loaded\n"), 1) << process.out();
+    EXPECT_EQ(times(process.out(), "loaded\n"), 1) << process.out();
+  }
 }
 
 TEST_P(ForkServer, AWrapperIsSpawnedAndItsProgramIsOrdinary) {
@@ -176,8 +180,9 @@ bool serves(const std::string& token_in_socket, const std::string& token, const 
   shutdown(ends[0], SHUT_WR);  // a fork server ends when there is nothing more to do
   EXPECT_EQ(process.wait(), 0) << process.error();
   close(ends[0]);
-  if (!process.out().empty())
+  if (!process.out().empty()) {
     EXPECT_NE(process.out().find("server -, pid"), std::string::npos) << "it keeps the variable: " << process.out();
+  }
   return process.out().empty();
 }
 
