@@ -193,12 +193,16 @@ def launch_cases(programs):
     binaries = pathlib.Path(sys.executable).parent
     program = lambda name: str(HERE / "peers" / f"{name}.py")
     yield Case("launch", "first step of two ranks", "s", {
-        "muster": Contender([str(muster_of(programs)), "run", "--devices", "2", str(programs / "launch_bench")]),
+        "muster": Contender([str(muster_of(programs)), "run", "--devices", "2", str(programs / "launch_bench"), "2"]),
         "torchrun": Contender([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program("launch_torchrun")]),
         "accelerate": Contender([str(binaries / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
                                  "--mixed_precision", "no", "--dynamo_backend", "no", program("launch_accelerate")], package="accelerate"),
         "fabric": Contender([sys.executable, program("launch_fabric")], package="lightning")},
         ranks=2, rounds=3, whole=True, settings=("as found",), floors={"torchrun": 5, "accelerate": 6, "fabric": 12})
+    yield Case("launch", "first step of eight ranks", "s", {
+        "muster": Contender([str(muster_of(programs)), "run", "--devices", "8", str(programs / "launch_bench"), "8"]),
+        "torchrun": Contender([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "8", program("launch_torchrun")])},
+        ranks=8, rounds=3, whole=True, settings=("as found",), floors={"torchrun": 5})
 
 
 def restart_cases(programs):

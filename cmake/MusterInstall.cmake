@@ -46,11 +46,11 @@ function(muster_install export targets)
     DESTINATION ${destination} ${ARGN})
 endfunction()
 
-set(shared_targets muster_shared muster_launch_shared muster_testing_shared)
+set(shared_targets muster_shared muster_launch_shared muster_testing_shared muster_fork_before_main)
 if(BUILD_SHARED_LIBS)
   muster_install(musterSharedTargets "${shared_targets}")
 else()
-  muster_install(musterTargets "${rooms};muster_muster;muster_launch")
+  muster_install(musterTargets "${rooms};muster_fork_before_main;muster_muster;muster_launch")
   if(MUSTER_BUILD_TESTS)
     muster_install(musterSharedTargets "${shared_targets}" COMPONENT shared EXCLUDE_FROM_ALL)  # cmake --install build --component shared
   endif()

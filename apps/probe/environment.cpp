@@ -11,7 +11,9 @@
 #include <torch/version.h>
 
 #include "muster/base/detail/listing.h"
+#include "muster/base/detail/options.h"
 #include "muster/base/format.h"
+#include "muster/cluster/detail/variables.h"
 #include "muster/device/detail/device.h"
 #include "muster/device/detail/host_memory.h"
 #include "muster/hook/detail/half_lstm.h"
@@ -43,7 +45,11 @@ std::vector<std::string> entries() {
   const auto interceptor = [&](const char* name, hook::DisableVariable its, const char* when) {
     return entry(name, its.allows(), when, std::string(its.variable) + "=1");
   };
-  return {interceptor("key fallback", hook::kStorageInterceptorsSwitch, "from the first sharded model on"),
+  const auto forks = variables.find(cluster::kForkRanks);
+  bool forked = true;
+  if (forks) options::Value<bool>::read(*forks, forked);
+  return {entry("forked ranks", forked, "before main, under muster run", std::string(cluster::kForkRanks) + "=0"),
+          interceptor("key fallback", hook::kStorageInterceptorsSwitch, "from the first sharded model on"),
           interceptor("random key", hook::kRandomKeySwitch, "from the first data loader on"),
           interceptor("half LSTM", hook::kHalfLstmSwitch, "from the first 16-mixed on a CPU on"),
           entry("kept memory", device::choose_kept_memory("auto", true, variables).kept,

@@ -82,7 +82,8 @@ std::string ExitStatus::describe() const {
 }
 
 Child::Child(int rank, const Program& program, const SpawnAttributes& attributes)
-    : own_group_(attributes.own_group), rank_(rank) {
+    : own_group_(attributes.own_group), rank_(rank),
+      report_(attributes.reports ? cluster::Report::make() : cluster::Report()) {
   auto variables = program.environment;
   cluster::promise_to_print(report_);
   if (report_.descriptor() >= 0) variables.set(cluster::kReportFd, std::to_string(report_.descriptor()));
@@ -108,6 +109,15 @@ Child::Child(int rank, const Program& program, const SpawnAttributes& attributes
   if (pid_fd_ >= 0) close(pid_fd_);
   refuse(rank, error ? "cannot execute " + program.path : "pidfd_open (Linux 5.3 or later is needed)",
          error ? error : open_error);
+}
+
+Child::Child(int rank, pid_t adopted, cluster::Report report)
+    : own_group_(true), rank_(rank), report_(std::move(report)) {
+  siginfo_t ended;
+  if (waitid(P_PID, static_cast<id_t>(adopted), &ended, WEXITED | WNOHANG | WNOWAIT) == 0)
+    pid_fd_ = static_cast<int>(syscall(SYS_pidfd_open, adopted, 0));
+  if (pid_fd_ < 0) refuse(rank, "it cannot be watched", errno);
+  pid_ = adopted;
 }
 
 Child::Child(Child&& other) noexcept

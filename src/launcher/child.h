@@ -38,6 +38,7 @@ struct SpawnAttributes {
   int keep_fd = -1;       ///< stays open across exec, with the same number
   bool own_group = true;  ///< leads a new process group, so that processes it starts can be signalled with it
   int output_fd = -1;     ///< becomes stdout; -1: inherited
+  bool reports = true;    ///< gets a page for its report
   const sigset_t* signal_mask = nullptr;  ///< nullptr: inherited
 };
 
@@ -47,6 +48,10 @@ class Child {
  public:
   /// Throws: LaunchError (MU034), naming `rank`, if it cannot be started or executed.
   Child(int rank, const Program& program, const SpawnAttributes& attributes);
+  /// Takes over a rank that another process has started. It leads a process group, and dies with this thread.
+  /// Requires: it has become a child of this process, which has not waited for it.
+  /// Throws: LaunchError (MU034), naming `rank`, if it is no child.
+  Child(int rank, pid_t adopted, cluster::Report report);
   Child(Child&& other) noexcept;
   Child& operator=(Child&& other) = delete;
   ~Child();
@@ -70,7 +75,7 @@ class Child {
   pid_t pid_ = -1;
   int pid_fd_ = -1;
   int rank_ = 0;
-  cluster::Report report_ = cluster::Report::make();
+  cluster::Report report_;
 };
 
 /// The path of the file that `name` executes, as a shell would find it.

@@ -50,6 +50,10 @@ std::vector<options::Option<RunOptions>> placement_options() {
 
 std::vector<options::Option<RunOptions>> process_options() {
   return {
+      option("fork_ranks", &RunOptions::fork_ranks,
+             {.help = "fork the ranks from one process that has loaded the program, if it links Muster",
+              .variable = cluster::kForkRanks,
+              .tested_by = "ForkServer.RanksAreForkedUnlessSwitchedOff"}),
       option("grace", &RunOptions::grace,
              {.help = "time between the request to end and the kill after a rank has failed",
               .variable = "MUSTER_GRACE",

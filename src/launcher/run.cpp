@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <optional>
+#include <vector>
 
 #include "child.h"
 #include "console.h"
+#include "fork_server.h"
 #include "muster/base/detail/log.h"
 #include "muster/base/detail/options_line.h"
 #include "muster/base/error.h"
@@ -72,27 +75,47 @@ void renew_rendezvous(const RunOptions& options, Job& job) {
 /// stdin for the ranks: nothing. A terminal would stop ranks that read it, since each is in a process group of its own.
 Descriptor no_input() { return Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
-void start_ranks(const Job& job, Program program, const cluster::ListeningSocket& store, const RelayedSignals& signals,
-                 const Reaper& reaper, Console& console, std::vector<Child>& children) {
-  auto nothing = no_input();
-  auto parent = Environment::of_process();
-  children.reserve(static_cast<size_t>(job.processes));
+/// The ranks of a round, with streams of their own. `ends` keeps these open until the ranks have them.
+std::vector<RankStart> ranks_to_start(const Job& job, const cluster::ListeningSocket& store,
+                                      const RelayedSignals& signals, Console& console, std::vector<Console::Ends>& ends,
+                                      int nothing) {
+  const auto parent = Environment::of_process();
+  std::vector<RankStart> ranks;
   for (int local_rank = 0; local_rank < job.processes; ++local_rank) {
-    auto ends = console.open_rank(job.rank_of(local_rank));
-    bool gets_input = local_rank == 0 && !isatty(STDIN_FILENO);
-    bool gets_store = job.rank_of(local_rank) == 0;
-    program.environment = rank_environment(parent, job, local_rank);
+    const int rank = job.rank_of(local_rank);
+    const bool gets_input = local_rank == 0 && !isatty(STDIN_FILENO);
+    ends.push_back(console.open_rank(rank));
     SpawnAttributes attributes;
-    attributes.error_fd = ends.error.get();
-    attributes.input_fd = gets_input ? -1 : nothing.get();
-    attributes.keep_fd = gets_store ? store.fd() : -1;
-    attributes.output_fd = ends.output.get();
+    attributes.error_fd = ends.back().error.get();
+    attributes.input_fd = gets_input ? -1 : nothing;
+    attributes.keep_fd = rank == 0 ? store.fd() : -1;
+    attributes.output_fd = ends.back().output.get();
     attributes.signal_mask = &signals.mask_before();
-    children.emplace_back(job.rank_of(local_rank), program, attributes);
-    reaper.watch(children.back().pid());
-    // The last start may have ended within a line.
-    if (job.restarts > 0) console.say_in_log(local_rank, log::str("\nmuster: restart ", job.restarts));
+    ranks.push_back({attributes, rank_environment(parent, job, local_rank), rank});
   }
+  return ranks;
+}
+
+/// `children` get one more at a time, so that none is left behind if the next cannot be started.
+void spawn_ranks(Program program, const std::vector<RankStart>& ranks, std::vector<Child>& children) {
+  children.reserve(ranks.size());
+  for (const auto& rank : ranks) {
+    program.environment = rank.environment;
+    children.emplace_back(rank.rank, program, rank.attributes);
+  }
+}
+
+void start_ranks(const Job& job, const Program& program, const cluster::ListeningSocket& store,
+                 const RelayedSignals& signals, Console& console, std::optional<ForkServer>& forks,
+                 std::vector<Child>& children) {
+  const auto nothing = no_input();
+  std::vector<Console::Ends> ends;
+  const auto ranks = ranks_to_start(job, store, signals, console, ends, nothing.get());
+  if (forks) children = forks->start(ranks, console);
+  if (children.empty()) spawn_ranks(program, ranks, children);
+  // The last start may have ended within a line.
+  for (int local_rank = 0; job.restarts > 0 && local_rank < job.processes; ++local_rank)
+    console.say_in_log(local_rank, log::str("\nmuster: restart ", job.restarts));
 }
 
 /// Whether a rank has made an optimizer step, as far as ranks report that.
@@ -101,13 +124,23 @@ bool made_steps(const Supervisor& supervisor) {
   return std::any_of(ranks.begin(), ranks.end(), [](const RankSnapshot& rank) { return rank.reported.steps > 0; });
 }
 
+std::optional<ForkServer> fork_server(const RunOptions& options, const Job& job, const Program& program,
+                                      const RelayedSignals& signals) {
+  std::optional<ForkServer> forks;
+  // One rank that is started once would only wait for another process to load what it needs.
+  if (options.fork_ranks && (job.processes > 1 || options.max_restarts > 0)) forks.emplace(program, signals.fd());
+  return forks;
+}
+
 /// Starts all ranks once, and returns when the last has ended. Whatever the round needed ends with it.
-Round run_round(const RunOptions& options, Job job, const Program& program, const RelayedSignals& signals) {
+Round run_round(const RunOptions& options, Job job, const Program& program, const RelayedSignals& signals,
+                std::optional<ForkServer>& forks) {
   Reaper reaper;
   Console console({.append = job.restarts > 0, .log_dir = options.log_dir, .prefix = options.prefix});
   auto store = open_store(job);
   std::vector<Child> children;
-  start_ranks(job, program, store, signals, reaper, console, children);
+  start_ranks(job, program, store, signals, console, forks, children);
+  for (const auto& child : children) reaper.watch(child.pid());
   // Rank 0 alone has the socket now: should it end, the others are refused instead of waiting.
   store = cluster::ListeningSocket();
   Supervisor supervisor({&children, options.grace, {job.nodes, job.processes}, {}});
@@ -124,8 +157,9 @@ void say(const std::string& line) { std::fprintf(stderr, "muster: %s\n", line.c_
 /// Runs rounds until one succeeds or is the last; returns the exit code of the job.
 int run_rounds(const RunOptions& options, Job job, const Program& program, Restarts& restarts) {
   const RelayedSignals signals;
+  auto forks = fork_server(options, job, program, signals);
   for (;;) {
-    const Round round = run_round(options, job, program, signals);
+    const Round round = run_round(options, job, program, signals, forks);
     const auto wait = round.failure ? restarts.next(*round.failure) : std::nullopt;
     if (!wait) return round.code;
     say(restarts.announcement());

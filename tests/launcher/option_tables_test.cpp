@@ -21,7 +21,7 @@ const std::map<std::string, std::string> kOther{{"accelerator", "cpu"}, {"device
                                                 {"node_rank", "2"},     {"max_restarts", "6"},
                                                 {"nodes", "4"},         {"options", "precision=bf16"},
                                                 {"prefix", "false"},    {"secret_file", "x"},
-                                                {"threads", "5"}};
+                                                {"threads", "5"},       {"fork_ranks", "false"}};
 
 TEST(OptionTables, EveryFieldIsReadFromEverySource) {
   const auto& table = run_option_table();

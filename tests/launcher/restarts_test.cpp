@@ -201,13 +201,21 @@ std::multiset<std::string> held_by(int launcher) {
 
 int pid_in(const std::string& line) { return std::stoi(line.substr(line.find(" pid ") + 5)); }
 
-TEST(Restarts, ManyInARowLeaveNothingBehind) {
+struct Way {
+  const char* flag;
+  std::size_t processes;  ///< of a job of two ranks
+};
+
+class RestartsWay : public ::testing::TestWithParam<Way> {};
+
+TEST_P(RestartsWay, ManyInARowLeaveNothingBehind) {
   const std::string last = std::getenv("MUSTER_TEST_FULL") ? "1000" : "50";
   Subreaper orphans_come_here;
   Folder temporary;
   Process::Setup setup;
   setup.environment = {"TMPDIR=" + temporary.path()};
-  Process process(muster_run({"--max-restarts", last, "--devices", "2", rank_program(), "round", last}), setup);
+  Process process(
+      muster_run({"--max-restarts", last, "--devices", "2", GetParam().flag, rank_program(), "round", last}), setup);
   int victim = 0;
   for (int i = 0; i < 2; ++i) {
     const auto line = process.line_with("round 0 rank ");
@@ -215,7 +223,7 @@ TEST(Restarts, ManyInARowLeaveNothingBehind) {
     victim = pid_in(line);
   }
   const auto before = held_by(process.pid());
-  EXPECT_EQ(before.size(), 4u) << "the launcher, its reaper and two ranks";
+  EXPECT_EQ(before.size(), GetParam().processes);
   kill(victim, SIGKILL);
   for (int i = 0; i < 2; ++i) ASSERT_FALSE(process.line_with("round " + last + " rank ").empty()) << process.error();
   EXPECT_EQ(held_by(process.pid()), before);
@@ -226,6 +234,10 @@ TEST(Restarts, ManyInARowLeaveNothingBehind) {
   while (waitpid(-1, nullptr, WNOHANG) > 0) {}
   EXPECT_TRUE(fs::is_empty(temporary.path()));
 }
+
+// The launcher, its reaper, two ranks, and what they are forked from.
+INSTANTIATE_TEST_SUITE_P(Ways, RestartsWay, ::testing::Values(Way{"--no-fork-ranks", 4}, Way{"--fork-ranks", 5}),
+                         [](const auto& param) { return param.param.processes == 4 ? "spawned" : "forked"; });
 
 }  // namespace
 }  // namespace muster::launcher::testing

@@ -26,12 +26,12 @@ def env_names_versions_and_devices(muster):
 
 
 def env_lists_what_enters_the_process(muster):
-    entries = {"key fallback": "MUSTER_NO_KEY_FALLBACK=1", "random key": "MUSTER_NO_RANDOM_KEY=1", "half LSTM": "MUSTER_NO_HALF_LSTM=1",
+    entries = {"forked ranks": "MUSTER_FORK_RANKS=0", "key fallback": "MUSTER_NO_KEY_FALLBACK=1", "random key": "MUSTER_NO_RANDOM_KEY=1", "half LSTM": "MUSTER_NO_HALF_LSTM=1",
                "kept memory": "MUSTER_KEEP_MEMORY=0"}
     for variables in ({}, dict(switch.split("=") for switch in entries.values())):
         outcome = call(muster, "env", **variables)
         for name, switch in entries.items():
-            what = r"kept out by" if variables else r"from the first .*; kept out by"
+            what = r"kept out by" if variables else r"(from the first|before main,) .*; kept out by"
             assert re.search(rf"^process-wide +{name} +{what} {switch}", outcome.stdout, re.MULTILINE), f"no {name} in\n{outcome.stdout}"
 
 

@@ -21,8 +21,10 @@ inline constexpr const char* kCompletionIndex = "JOB_COMPLETION_INDEX";
 inline constexpr const char* kJob = "MUSTER_JOB";  ///< if set, our launcher started the process
 inline constexpr const char* kJobStart =
     "MUSTER_JOB_START";  ///< when the job began, before all restarts: milliseconds since 1970
-inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";            ///< rank 0: listening socket for the store
-inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";          ///< memory for a rank's reports to its launcher
+inline constexpr const char* kStoreFd = "MUSTER_STORE_FD";    ///< rank 0: listening socket for the store
+inline constexpr const char* kReportFd = "MUSTER_REPORT_FD";  ///< memory for a rank's reports to its launcher
+inline constexpr const char* kForkServer =
+    "MUSTER_FORK_SERVER";  ///< "DESCRIPTOR:TOKEN" of the socket of a fork server, which removes the variable
 inline constexpr const char* kDeviceIndex = "MUSTER_DEVICE_INDEX";    ///< index of this rank's accelerator
 inline constexpr const char* kRestartCount = "MUSTER_RESTART_COUNT";  ///< how often the ranks were started again
 inline constexpr const char* kSecret = "MUSTER_SECRET";               ///< the secret shared by the ranks of the job
@@ -30,6 +32,9 @@ inline constexpr const char* kSecretFile = "MUSTER_SECRET_FILE";      ///< a fil
 
 // Under torchrun's name, beside ours.
 inline constexpr const char* kTorchRestartCount = "TORCHELASTIC_RESTART_COUNT";
+
+// Read by the launcher.
+inline constexpr const char* kForkRanks = "MUSTER_FORK_RANKS";  ///< whether ranks are forked from one process
 
 // Read by every rank.
 inline constexpr const char* kLog = "MUSTER_LOG";  ///< trace, debug, info, warn, error, off

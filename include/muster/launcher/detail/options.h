@@ -24,6 +24,7 @@ struct LaunchOptions {
 struct RunOptions {
   std::string accelerator = {};  ///< kind of the devices; empty: an accelerator if there is one
   std::string devices = "auto";  ///< a count, a list of indices ("0,2"), or "auto"
+  bool fork_ranks = true;        ///< from one process that has loaded the program, if it links Muster
   std::chrono::milliseconds grace = std::chrono::seconds(1);  ///< between SIGTERM and SIGKILL
   std::string log_dir = {};                                   ///< folder for a file rank_<r>.log per rank; empty: none
   std::string main_address = {};                              ///< host of rank 0; needed for several nodes

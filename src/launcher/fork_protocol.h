@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// What the launcher and a fork server say to each other, over a socket that keeps messages apart.
+///
+/// The launcher executes the program with cluster::kForkServer in its environment. The first message waits in the
+/// socket: the job's token, then the numbers of the descriptors that the program inherits. The program replies `ready`
+/// or `refused`. For each round the launcher sends the number of ranks, with the reading end of a pipe, and then for
+/// each rank its variables, with its descriptors; it gets a reply `forked` for each rank, and `adopted` once all of
+/// them are children of the launcher. A rank goes on when it reads a byte from the pipe, and ends if there is none.
+namespace muster::launcher {
+
+/// In the file of a program that can become a fork server. The version changes with anything in this header, since the
+/// launcher and the program may come from different builds.
+struct ForkNote {
+  static constexpr std::uint32_t kType = 1, kVersion = 1;
+
+  std::uint32_t name_bytes = sizeof name - 1;  // padded to 4
+  std::uint32_t version_bytes = sizeof version;
+  std::uint32_t type = kType;
+  char name[8] = {'M', 'u', 's', 't', 'e', 'r', 0, 0};
+  std::uint32_t version = kVersion;
+};
+
+struct ForkReply {
+  enum class Kind : std::int32_t { ready, refused, forked, adopted, failed };
+
+  Kind kind = Kind::failed;
+  std::int32_t number = 0;  ///< of a process that was forked, or errno
+  char reason[256] = {};    ///< why it was refused, zero-terminated
+};
+
+/// A message to the fork server has at most this size, and so many descriptors.
+inline constexpr std::size_t kForkBytes = std::size_t{1} << 14, kForkDescriptors = 8;
+
+/// The variables of a rank are zero-terminated words that begin with one of these. A word "=NAME=VALUE" sets a
+/// variable, "-NAME" removes it, and "#NAME" sets it to the number of the next descriptor after the three standard
+/// streams, which stays open across exec.
+inline constexpr char kSetVariable = '=', kUnsetVariable = '-', kDescriptorVariable = '#';
+
+}  // namespace muster::launcher

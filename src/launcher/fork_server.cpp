@@ -1,0 +1,245 @@
+#include "fork_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "fork_protocol.h"
+#include "fork_variables.h"
+#include "muster/base/detail/log.h"
+#include "muster/base/detail/random_word.h"
+#include "muster/base/error.h"
+#include "muster/cluster/detail/error_message.h"
+#include "muster/cluster/detail/variables.h"
+#include "program_note.h"
+
+namespace muster::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLoadTime{120000};  // libraries may come from a slow file server
+constexpr milliseconds kForkTime{30000};
+
+/// While it lives, this process becomes the parent of descendants that lose theirs.
+class Adoption {
+ public:
+  Adoption() {
+    prctl(PR_GET_CHILD_SUBREAPER, &before_);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  ~Adoption() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
+  Adoption(const Adoption&) = delete;
+  Adoption& operator=(const Adoption&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+/// The numbers of the descriptors that programs inherit from this process, each after a space.
+std::string inherited_descriptors() {
+  std::string numbers;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const auto number = entry.path().filename().string();
+    const int flags = fcntl(std::stoi(number), F_GETFD);
+    if (flags >= 0 && !(flags & FD_CLOEXEC)) numbers += " " + number;
+  }
+  return numbers;
+}
+
+/// False, with errno, if it cannot be sent.
+bool send_message(int socket, const std::string& text, const std::vector<int>& descriptors) {
+  errno = EMSGSIZE;
+  if (text.size() > kForkBytes || descriptors.size() > kForkDescriptors) return false;
+  alignas(cmsghdr) char control[CMSG_SPACE(kForkDescriptors * sizeof(int))] = {};
+  const auto bytes = descriptors.size() * sizeof(int);
+  iovec part{const_cast<char*>(text.data()), text.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(bytes);
+    auto* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(bytes);
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), bytes);
+  }
+  return sendmsg(socket, &header, MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+}
+
+ForkReply no_reply(const std::string& reason) {
+  ForkReply reply;
+  reason.copy(reply.reason, sizeof reply.reason - 1);
+  return reply;
+}
+
+struct Wait {
+  milliseconds time;
+  Console* console = nullptr;  ///< forwards what is printed meanwhile
+  int interrupt = -1;          ///< ends the wait when it is readable
+};
+
+/// The next reply; `failed` with the reason if there is none in time.
+ForkReply receive_reply(int socket, const Wait& wait) {
+  const auto end = Clock::now() + wait.time;
+  for (;;) {
+    std::vector<pollfd> entries{{socket, POLLIN, 0}, {wait.interrupt, POLLIN, 0}};
+    if (wait.console) wait.console->add_to(entries);
+    const auto left = std::chrono::ceil<milliseconds>(end - Clock::now()).count();
+    if (left <= 0) return no_reply(log::str("it did not answer within ", wait.time.count() / 1000, " s"));
+    if (poll(entries.data(), entries.size(), static_cast<int>(left)) <= 0) continue;
+    ForkReply reply;
+    if (entries[0].revents)
+      return recv(socket, &reply, sizeof reply, 0) == static_cast<ssize_t>(sizeof reply) ? reply
+                                                                                         : no_reply("it has ended");
+    if (entries[1].revents) return no_reply("a signal came before it had loaded");
+    if (wait.console) wait.console->handle(entries);
+  }
+}
+
+/// What a rank gets: its streams, then what its variables name.
+struct RankDescriptors {
+  std::vector<int> numbers;
+  std::vector<std::string> variables;
+
+  RankDescriptors(const RankStart& rank, const cluster::Report& report) {
+    const auto& given = rank.attributes;
+    const auto or_own = [](int descriptor, int own) { return descriptor < 0 ? own : descriptor; };
+    numbers = {or_own(given.input_fd, STDIN_FILENO), or_own(given.output_fd, STDOUT_FILENO),
+               or_own(given.error_fd, STDERR_FILENO)};
+    add(cluster::kStoreFd, given.keep_fd);
+    add(cluster::kReportFd, report.descriptor());
+  }
+
+ private:
+  void add(const char* name, int descriptor) {
+    if (descriptor < 0) return;
+    numbers.push_back(descriptor);
+    variables.emplace_back(name);
+  }
+};
+
+/// Ranks that were not told to start end by themselves.
+void reap(const std::vector<pid_t>& ranks) {
+  for (pid_t rank : ranks)
+    while (waitpid(rank, nullptr, 0) < 0 && errno == EINTR) {}
+}
+
+}  // namespace
+
+ForkServer::ForkServer(const Program& program, int interrupt)
+    : interrupt_(interrupt), program_(program), usable_(can_be_fork_server(program.path)) {
+  if (!usable_) log::debug("ranks are spawned: ", program.path, " does not link Muster, or another version");
+}
+
+std::vector<Child> ForkServer::start(const std::vector<RankStart>& ranks, Console& console) {
+  if (usable_ && !server_) load(ranks.front(), console);
+  if (usable_) check_variables(ranks);
+  return usable_ ? fork_ranks(ranks) : std::vector<Child>();
+}
+
+void ForkServer::load(const RankStart& first, Console& console) {
+  execute(first);
+  if (!usable_) return;
+  const auto reply = receive_reply(socket_.get(), {kLoadTime, &console, interrupt_});
+  if (reply.kind != ForkReply::Kind::ready) return refuse(reply.reason);
+  log::debug("ranks are forked from process ", server_->pid(), ", which has loaded ", program_.path);
+}
+
+void ForkServer::execute(const RankStart& first) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return refuse_by_errno("no socket");
+  socket_ = Descriptor(ends[0]);
+  const Descriptor its_end(ends[1]);
+  const auto token = random_hex(16);
+  if (!send_message(socket_.get(), token + inherited_descriptors(), {})) return refuse_by_errno("no first message");
+  environment_ = fork_server_environment(first.environment);
+  Program program = program_;
+  program.environment = environment_;
+  program.environment.set(cluster::kForkServer, log::str(its_end.get(), ":", token));
+  const Descriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  SpawnAttributes attributes = first.attributes;
+  attributes.input_fd = nothing.get();
+  attributes.keep_fd = its_end.get();
+  attributes.reports = false;
+  server_.emplace(first.rank, program, attributes);
+}
+
+void ForkServer::check_variables(const std::vector<RankStart>& ranks) {
+  for (const auto& rank : ranks)
+    if (const auto name = fixed_difference(environment_, rank.environment))
+      return refuse("its libraries may have read " + *name + " with another value");
+}
+
+std::vector<Child> ForkServer::fork_ranks(const std::vector<RankStart>& ranks) {
+  const Adoption adoption;
+  std::vector<cluster::Report> reports;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    cluster::promise_to_print(reports.emplace_back(cluster::Report::make()));
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return refuse_by_errno("no pipe"), std::vector<Child>();
+  const Descriptor awaited(ends[0]);
+  Descriptor starts(ends[1]);
+  const auto processes = request(ranks, reports, awaited.get());
+  std::vector<Child> children;
+  if (!usable_) {
+    starts.close();
+    reap(processes);
+    return children;
+  }
+  children.reserve(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) children.emplace_back(ranks[i].rank, processes[i], reports[i]);
+  const std::string one_each(ranks.size(), 's');
+  if (write(starts.get(), one_each.data(), one_each.size()) != static_cast<ssize_t>(one_each.size()))
+    refuse_by_errno("ranks cannot be told to start"), children.clear();
+  return children;
+}
+
+std::vector<pid_t> ForkServer::request(const std::vector<RankStart>& ranks, const std::vector<cluster::Report>& reports,
+                                       int awaited) {
+  std::vector<pid_t> processes;
+  const auto send = [&](const std::string& text, const std::vector<int>& descriptors) {
+    if (!send_message(socket_.get(), text, descriptors)) refuse_by_errno("its fork server takes no message");
+  };
+  const auto reply = [&](ForkReply::Kind wanted) {
+    const auto received = receive_reply(socket_.get(), {kForkTime});
+    if (received.kind != wanted)
+      refuse(received.number ? std::generic_category().message(received.number) : received.reason);
+    return received.number;
+  };
+  send(std::to_string(ranks.size()), {awaited});
+  for (std::size_t i = 0; usable_ && i < ranks.size(); ++i) {
+    const RankDescriptors descriptors(ranks[i], reports[i]);
+    send(variable_words(environment_, ranks[i].environment, descriptors.variables), descriptors.numbers);
+    if (const pid_t process = usable_ ? reply(ForkReply::Kind::forked) : 0; usable_) processes.push_back(process);
+  }
+  if (usable_) reply(ForkReply::Kind::adopted);
+  return processes;
+}
+
+void ForkServer::refuse(const std::string& reason) {
+  log::debug("ranks are spawned, not forked from a process that has loaded ", program_.path, ": ", reason);
+  usable_ = false;
+  socket_.close();
+  server_.reset();
+}
+
+void ForkServer::refuse_by_errno(const std::string& what) {
+  refuse(log::str(what, ": ", std::generic_category().message(errno)));
+}
+
+}  // namespace muster::launcher

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "child.h"
+#include "console.h"
+#include "descriptor.h"
+#include "muster/base/detail/environment.h"
+
+namespace muster::launcher {
+
+/// A rank to be started.
+struct RankStart {
+  SpawnAttributes attributes;
+  Environment environment;
+  int rank = 0;
+};
+
+/// Starts the ranks of a program by forking them from one process, its fork server, which has loaded all libraries and
+/// waits before main. The ranks are children of this process, as if it had executed the program once for each of them.
+/// If the fork server dies, its ranks live on.
+/// Thread safety: one thread, always the same.
+class ForkServer {
+ public:
+  /// Executes nothing yet. `interrupt` is a descriptor that becomes readable when waiting for the program is to end.
+  ForkServer(const Program& program, int interrupt);
+
+  /// Starts one round of ranks. Empty if they must be spawned instead; then the debug log says why, and no later round
+  /// is forked either. The first call executes the program, with the streams of the first rank, which `console` reads.
+  /// Throws: LaunchError (MU034) if the program cannot be executed.
+  std::vector<Child> start(const std::vector<RankStart>& ranks, Console& console);
+
+ private:
+  void load(const RankStart& first, Console& console);
+  void execute(const RankStart& first);
+  void check_variables(const std::vector<RankStart>& ranks);
+  std::vector<Child> fork_ranks(const std::vector<RankStart>& ranks);
+  /// The processes that were forked, even if not all could be.
+  std::vector<pid_t> request(const std::vector<RankStart>& ranks, const std::vector<cluster::Report>& reports,
+                             int awaited);
+  void refuse(const std::string& reason);
+  void refuse_by_errno(const std::string& what);
+
+  Environment environment_;  // of the fork server
+  int interrupt_;
+  Program program_;
+  std::optional<Child> server_;
+  Descriptor socket_;
+  bool usable_;
+};
+
+}  // namespace muster::launcher
