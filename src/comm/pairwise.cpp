@@ -145,14 +145,14 @@ void Pairwise::exchange_headers(const Call& call) {
   exchange(call, pairs);
 }
 
-bool Pairwise::all_say_yes(const Call& call, bool own) {
-  const auto said = static_cast<std::byte>(own);
-  std::vector<std::byte> heard(static_cast<std::size_t>(size()), said);
+bool Pairwise::all_agree(const Call& call, bool own) {
+  const auto sent = static_cast<std::byte>(own);
+  std::vector<std::byte> received(static_cast<std::size_t>(size()), sent);
   std::vector<SendRecv> pairs;
   for (int peer : peers())
-    pairs.push_back({.peer = peer, .data = &said, .bytes = 1, .into = &heard[peer], .expected = std::size_t{1}});
+    pairs.push_back({.peer = peer, .data = &sent, .bytes = 1, .into = &received[peer], .expected = std::size_t{1}});
   exchange(call, pairs);
-  return std::count(heard.begin(), heard.end(), std::byte{0}) == 0;
+  return std::count(received.begin(), received.end(), std::byte{0}) == 0;
 }
 
 void Pairwise::exchange_uneven(const Call& call) {

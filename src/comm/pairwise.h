@@ -44,8 +44,8 @@ class Pairwise : public Collectives {
   virtual void dispatch(const Call& call);
   /// Frames without payload, from each rank to each other. Throws: CommError (MU050), TransportFailure.
   void exchange_headers(const Call& call);
-  /// The same, and tells whether all ranks say yes.
-  bool all_say_yes(const Call& call, bool own);
+  /// The same, with one value of each rank; true if all of them are true.
+  bool all_agree(const Call& call, bool own);
   /// Where the peer's tensor is, by the last header that came from it.
   SharedMemoryLocation location_of(int peer) const { return locations_[static_cast<std::size_t>(peer)]; }
   Transport& transport() const noexcept { return *transport_; }

@@ -84,7 +84,7 @@ void Hierarchical::share(const Call& call) {
   exchange_headers(call);
   const auto bytes = static_cast<std::size_t>(call.operation.ranks.at(0));
   auto buffer = within_.share(bytes, ++shares_, size(), call.deadline);
-  if (!all_say_yes(call, buffer != nullptr)) return;
+  if (!all_agree(call, buffer != nullptr)) return;
   buffers_.add(buffer);
   call.operation.shared_buffer = std::move(buffer);
 }
@@ -97,10 +97,10 @@ std::vector<const std::byte*> Hierarchical::map_tensors(const Call& call, const 
   exchange_headers(call);
   if (!buffer) return {};
   std::vector<const std::byte*> mapped(static_cast<std::size_t>(size()));
-  for (int mate = within_.first(); mate < within_.first() + within_.size(); ++mate) {
-    const SharedMemoryLocation theirs = mate == rank() ? own : location_of(mate);
+  for (int peer = within_.first(); peer < within_.first() + within_.size(); ++peer) {
+    const SharedMemoryLocation theirs = peer == rank() ? own : location_of(peer);
     if (theirs.buffer != own.buffer || theirs.offset > buffer->bytes - tensor.nbytes()) return {};
-    mapped[mate] = buffer->parts[mate] + theirs.offset;
+    mapped[peer] = buffer->parts[peer] + theirs.offset;
   }
   return mapped;
 }

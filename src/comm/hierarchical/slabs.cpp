@@ -13,8 +13,8 @@ int64_t staged_elements(const at::Tensor& tensor) {
 
 void Ranks::end_reading() const {
   within.step();
-  for (int mate = within.first(); mate < within.first() + within.size(); ++mate)
-    if (mate != rank()) within.wait(mate, deadline);
+  for (int peer = within.first(); peer < within.first() + within.size(); ++peer)
+    if (peer != rank()) within.wait(peer, deadline);
 }
 
 std::vector<Slab> slabs_of_columns(const at::Tensor& tensor, const Hosts& hosts, int receiver) {

@@ -46,7 +46,7 @@ std::string obstacle_of(const std::vector<int>& hosts, bool several) {
   return formatted("ranks 0 and {} are not on one host", other - hosts.begin());
 }
 
-/// `rank_` and `size_` are those of the job; a rank of this host is named by its place in mates_.
+/// `rank_` and `size_` are those of the job; a rank of this host is named by its place in local_ranks_.
 class Handover {
  public:
   Handover(const ClusterEnvironment& cluster, const c10::intrusive_ptr<c10d::Store>& store,
@@ -65,11 +65,11 @@ class Handover {
     reason = obstacle_of(hosts, several_hosts);
     if (!reason.empty()) return {nullptr, reason};
     for (int rank = 0; rank < size_; ++rank)
-      if (hosts[rank] == hosts[rank_]) mates_.push_back(rank);
-    place_ = static_cast<int>(std::find(mates_.begin(), mates_.end(), rank_) - mates_.begin());
+      if (hosts[rank] == hosts[rank_]) local_ranks_.push_back(rank);
+    local_rank_ = static_cast<int>(std::find(local_ranks_.begin(), local_ranks_.end(), rank_) - local_ranks_.begin());
     set("path", listener_->path());
     reason = attempt([this] {
-      if (static_cast<int>(mates_.size()) < size_) own_ = OwnArea(static_cast<int>(mates_.size()));
+      if (static_cast<int>(local_ranks_.size()) < size_) own_ = OwnArea(static_cast<int>(local_ranks_.size()));
       connect_all();
     });
     // Closed before any rank learns of a failure, so that no peer goes on waiting at these ends.
@@ -77,7 +77,7 @@ class Handover {
     if (!reason.empty()) peers_.clear();
     reason = agreed("shared", reason, "yes", nullptr);
     if (!reason.empty()) return {nullptr, reason};
-    return {std::make_unique<ProcessAreas>(place_, std::move(own_), std::move(peers_), timeout_), "", hosts};
+    return {std::make_unique<ProcessAreas>(local_rank_, std::move(own_), std::move(peers_), timeout_), "", hosts};
   }
 
  private:
@@ -117,27 +117,27 @@ class Handover {
   /// Each rank connects to those before it and lets in those after it.
   void connect_all() {
     const auto deadline = Clock::now() + timeout_;
-    const auto count = static_cast<int>(mates_.size());
-    peers_.resize(mates_.size());
-    for (int peer = 0; peer < place_; ++peer) {
-      peers_[peer].link = Link::connect(get("path", mates_[peer]));
+    const auto count = static_cast<int>(local_ranks_.size());
+    peers_.resize(local_ranks_.size());
+    for (int peer = 0; peer < local_rank_; ++peer) {
+      peers_[peer].link = Link::connect(get("path", local_ranks_[peer]));
       if (!peers_[peer].link.is_own_user())
-        throw std::runtime_error(formatted("rank {} is another user's", mates_[peer]));
+        throw std::runtime_error(formatted("rank {} is another user's", local_ranks_[peer]));
       introduce(peers_[peer].link, deadline);
     }
-    for (int missing = count - 1 - place_; missing > 0;) {
+    for (int missing = count - 1 - local_rank_; missing > 0;) {
       Link link = accept_next(deadline);
       if (!link.is_own_user()) continue;
       auto [peer, memory] = receive_memory(link, deadline);
-      if (peer <= place_ || peer >= count || peers_[peer].memory.data()) continue;
+      if (peer <= local_rank_ || peer >= count || peers_[peer].memory.data()) continue;
       introduce(link, deadline);
       peers_[peer].link = std::move(link);
       peers_[peer].memory = std::move(memory);
       --missing;
     }
-    for (int peer = 0; peer < place_; ++peer) {
+    for (int peer = 0; peer < local_rank_; ++peer) {
       auto [who, memory] = receive_memory(peers_[peer].link, deadline);
-      if (who != peer) throw std::runtime_error(formatted("rank {} did not answer", mates_[peer]));
+      if (who != peer) throw std::runtime_error(formatted("rank {} did not answer", local_ranks_[peer]));
       peers_[peer].memory = std::move(memory);
     }
   }
@@ -149,15 +149,15 @@ class Handover {
       if (auto link = listener_->accept(std::min(deadline, now + std::chrono::milliseconds(200)));
           link.descriptor() >= 0)
         return link;
-      for (const int mate : mates_)
-        if (store_->check({key("shared", mate)}) && get("shared", mate).starts_with('!'))
-          throw std::runtime_error(formatted("rank {} failed", mate));
+      for (const int rank : local_ranks_)
+        if (store_->check({key("shared", rank)}) && get("shared", rank).starts_with('!'))
+          throw std::runtime_error(formatted("rank {} failed", rank));
       if (now >= deadline) throw std::runtime_error("a rank of this host did not connect in time");
     }
   }
 
   void introduce(const Link& link, TimePoint deadline) const {
-    link.send(std::to_string(place_), {own_.memory.descriptor().get()}, deadline);
+    link.send(std::to_string(local_rank_), {own_.memory.descriptor().get()}, deadline);
   }
 
   /// The place of the rank at the other end, and its memory; -1 if it is no rank of this job.
@@ -172,15 +172,15 @@ class Handover {
     const char* end = message.text.data() + message.text.size();
     if (std::from_chars(message.text.data(), end, who).ptr != end) return {-1, Segment()};
     if (message.descriptors.empty()) throw std::runtime_error("this process can open no more files");
-    return {who, Segment::map(message.descriptors[0], AreaLayout(static_cast<int>(mates_.size())).bytes())};
+    return {who, Segment::map(message.descriptors[0], AreaLayout(static_cast<int>(local_ranks_.size())).bytes())};
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, size_;
   const std::chrono::milliseconds timeout_;
   const std::string host_;
-  std::vector<int> mates_;  ///< the ranks of this host
-  int place_ = 0;           ///< of this rank among them
+  std::vector<int> local_ranks_;  ///< the ranks of the job on this host
+  int local_rank_ = 0;            ///< of this rank among them
   std::optional<LinkListener> listener_;
   OwnArea own_;
   std::vector<Neighbour> peers_;
